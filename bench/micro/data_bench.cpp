@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data path: from bytes in memory to a normalised float batch, on one thread.
+//   build/bin/micro --benchmark_filter=Data
+#include <benchmark/benchmark.h>
+
+#include <memory>
+
+#include "ladder/data/data_loader.h"
+#include "ladder/data/mnist_dataset.h"
+
+namespace ladder {
+namespace {
+
+const std::shared_ptr<const MnistDataset>& training_set() {
+  static const auto dataset =
+      std::make_shared<const MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", Split::kTrain,
+                                           MnistOptions{.normalization = kMnistNormalization});
+  return dataset;
+}
+
+// One batch of random samples: gather and normalise in one pass.
+void DataGather(benchmark::State& state) {
+  const auto order = RandomSampler(training_set()->size(), 42).order(0);
+  const auto batch_size = static_cast<std::size_t>(state.range(0));
+  std::size_t first = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(training_set()->get_batch({order.data() + first, batch_size}));
+    first = (first + batch_size) % (order.size() - batch_size);
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(DataGather)->Arg(32)->Arg(64);
+
+// A whole epoch through the loader: order, batches, positions.
+void DataLoaderEpoch(benchmark::State& state) {
+  const DataLoader loader(training_set(), {.batch_size = 64, .shuffle = true});
+  for (auto _ : state) {
+    for (const Batch& batch : loader) benchmark::DoNotOptimize(batch.images.const_data_ptr());
+  }
+  state.SetItemsProcessed(state.iterations() * training_set()->size());
+}
+BENCHMARK(DataLoaderEpoch)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+# One target, ladder::torch: LibTorch 2.11 and what it needs, from one of three places.
+#
+#   Torch_DIR, CMAKE_PREFIX_PATH   set by the user: LibTorch's own TorchConfig.cmake. It wants nvcc when
+#                                  LibTorch was built with CUDA, and under CMake 3.25 also
+#                                  TORCH_CUDA_ARCH_LIST.
+#   LADDER_TORCH_DIR               a folder with include/ and lib/: an unpacked LibTorch, or the `torch`
+#                                  folder of any PyPI wheel. A CMake or an environment variable.
+#   .venv                          the wheel that tools/setup.sh installed: the default.
+#
+# The last two are imported file by file, which needs neither nvcc nor a GPU: CUDA and NCCL come from the
+# wheel's own nvidia packages, and a LibTorch without CUDA gives a target without CUDA.
+
+set(LADDER_TORCH_VERSION 2.11)
+
+function(ladder_find_wheel result)
+  file(GLOB folders LIST_DIRECTORIES true
+    "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../.venv/lib/python3*/site-packages/torch")
+  list(APPEND folders "")
+  list(GET folders 0 folder)
+  if(folder)
+    get_filename_component(folder "${folder}" REALPATH)
+  endif()
+  set(${result} "${folder}" PARENT_SCOPE)
+endfunction()
+
+function(ladder_check_torch_version folder)
+  file(STRINGS "${folder}/include/torch/headeronly/version.h" lines
+    REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+  string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+  list(JOIN numbers "." version)
+  if(NOT version VERSION_EQUAL LADDER_TORCH_VERSION)
+    message(FATAL_ERROR "LibTorch in ${folder}: expected version ${LADDER_TORCH_VERSION}, got ${version}; "
+      "hint: c10d::Reducer changes from release to release; point LADDER_TORCH_DIR to a "
+      "LibTorch ${LADDER_TORCH_VERSION}")
+  endif()
+endfunction()
+
+# The first existing of `candidates`, or a hard stop that says what was looked for.
+function(ladder_first_file result what)
+  foreach(candidate IN LISTS ARGN)
+    if(EXISTS "${candidate}")
+      set(${result} "${candidate}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "${what}: expected one of ${ARGN}, got none; hint: run tools/setup.sh again")
+endfunction()
+
+# An imported library in `folder`, linked even where no symbol of it is named: its kernels register
+# themselves when it is loaded.
+function(ladder_import_torch_folder folder)
+  set(lib "${folder}/lib")
+  set(include_dirs "${folder}/include" "${folder}/include/torch/csrc/api/include")
+  set(libraries "${lib}/libtorch.so" "${lib}/libtorch_cpu.so" "${lib}/libc10.so")
+  set(definitions USE_DISTRIBUTED USE_C10D_GLOO)
+  set(nvidia "${folder}/../nvidia")
+  if(EXISTS "${lib}/libtorch_cuda.so")
+    ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/cu13/lib/libcudart.so.13"
+      "${lib}/libcudart.so.13")
+    ladder_first_file(cuda_include "CUDA headers of LibTorch" "${nvidia}/cu13/include"
+      "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
+    ladder_first_file(nccl_include "NCCL headers of LibTorch" "${nvidia}/nccl/include" "${cuda_include}")
+    list(APPEND include_dirs "${cuda_include}" "${nccl_include}")
+    list(APPEND libraries "${lib}/libtorch_cuda.so" "${lib}/libc10_cuda.so" "${cudart}")
+    list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
+    file(GLOB hidden LIST_DIRECTORIES true "${nvidia}/*/lib")
+  endif()
+  # One OpenMP runtime in the process: LibTorch's own, never a second one from the compiler.
+  file(GLOB gomp "${lib}/libgomp*.so*")
+  list(APPEND libraries ${gomp})
+
+  add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(ladder_torch SYSTEM INTERFACE ${include_dirs})
+  target_compile_definitions(ladder_torch INTERFACE ${definitions})
+  target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" ${libraries} "-Wl,--as-needed")
+  foreach(dir IN LISTS hidden)
+    target_link_options(ladder_torch INTERFACE "-Wl,-rpath-link,${dir}")
+  endforeach()
+endfunction()
+
+if(NOT LADDER_TORCH_DIR AND DEFINED ENV{LADDER_TORCH_DIR})
+  set(LADDER_TORCH_DIR "$ENV{LADDER_TORCH_DIR}")
+endif()
+if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
+  set(Torch_DIR "$ENV{Torch_DIR}")
+endif()
+
+if(LADDER_TORCH_DIR)
+  set(ladder_torch_folder "${LADDER_TORCH_DIR}")
+elseif(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH)
+  ladder_find_wheel(ladder_torch_folder)
+endif()
+
+if(ladder_torch_folder)
+  if(NOT EXISTS "${ladder_torch_folder}/lib/libtorch_cpu.so")
+    message(FATAL_ERROR "LibTorch: expected ${ladder_torch_folder}/lib/libtorch_cpu.so, got none; "
+      "hint: LADDER_TORCH_DIR is the folder that holds include/ and lib/")
+  endif()
+  ladder_check_torch_version("${ladder_torch_folder}")
+  ladder_import_torch_folder("${ladder_torch_folder}")
+  set(ladder_torch_source "${ladder_torch_folder}")
+  set(ladder_torch_folder "${ladder_torch_folder}" CACHE INTERNAL "What the installed package imports")
+else()
+  find_package(Torch ${LADDER_TORCH_VERSION} QUIET)
+  if(NOT Torch_FOUND)
+    message(FATAL_ERROR "LibTorch: expected .venv, LADDER_TORCH_DIR or Torch_DIR, got none that works; "
+      "hint: run tools/setup.sh, which installs it into .venv")
+  endif()
+  add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(ladder_torch INTERFACE ${TORCH_LIBRARIES})
+  target_compile_definitions(ladder_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  if(TARGET torch_cuda)
+    target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)
+  endif()
+  set(ladder_torch_source "${Torch_DIR}")
+endif()
+
+# at::parallel_for is inlined into our files: without this flag it would silently run on one thread.
+option(LADDER_OPENMP "Run our own loops on all threads" ON)
+if(LADDER_OPENMP)
+  target_compile_options(ladder_torch INTERFACE -fopenmp)
+endif()
+add_library(ladder::torch ALIAS ladder_torch)
+message(STATUS "LibTorch: ${ladder_torch_source}")

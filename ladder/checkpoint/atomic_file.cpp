@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;  // what cannot be asked for is no folder to write in
+  return fs::is_directory(path, ignored);
+}
+
+int create_new(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+// Makes the new name itself survive a power cut.
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw SystemError::failed("open", folder, errno);
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  const bool not_offered = error == EINVAL;  // some file systems sync no folders
+  if (error != 0 && !not_offered) throw SystemError::failed("fsync", folder, error);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)), temporary_path_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+  descriptor_ = create_new(temporary_path_);
+  if (descriptor_ < 0 && errno == EEXIST && ::unlink(temporary_path_.c_str()) == 0) {
+    descriptor_ = create_new(temporary_path_);
+  }
+  if (descriptor_ < 0) throw SystemError::failed("create", temporary_path_, errno);
+}
+
+AtomicFile::~AtomicFile() {
+  close();
+  if (!committed_) ::unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw SystemError::write_failed(temporary_path_, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0) throw SystemError::failed("fsync", temporary_path_, errno);
+  close();
+  if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    throw SystemError::failed("rename", path_, errno);
+  }
+  committed_ = true;
+  sync_folder(folder_of(path_));
+}
+
+void AtomicFile::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+void require_writable_folder(std::string_view flag, const std::string& path) {
+  const std::string folder = folder_of(path);
+  std::string hint;
+  if (path.empty() || is_folder(path)) {
+    hint = "add the name of a file";
+  } else if (!is_folder(folder)) {
+    hint = fmt::format("create the folder first: mkdir -p {}", folder);
+  } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    hint = fmt::format("you may not write in {}: name another folder", folder);
+  } else {
+    return;
+  }
+  throw UsageError::malformed(flag, "a file in a folder that can be written", path, hint);
+}
+
+}  // namespace ladder

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/safetensors.h"
+
+#include <torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <vector>
+
+#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/checkpoint/safetensors_header.h"
+#include "ladder/checkpoint/tensor_bytes.h"
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+std::vector<TensorEntry> entries_of(const StateDict& tensors) {
+  std::vector<TensorEntry> entries;
+  std::uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::uint64_t end = offset + tensor.nbytes();
+    entries.push_back(
+        {name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), offset, end});
+    offset = end;
+  }
+  return entries;
+}
+
+std::vector<std::uint8_t> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) throw DataError::missing_file(path, "check the path given to --load");
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.tellg()));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw DataError::mismatch(path, "a readable file", "a read error", "");
+  return bytes;
+}
+
+torch::Tensor tensor_of(const TensorEntry& entry, std::span<const std::uint8_t> data) {
+  auto tensor = torch::empty(entry.shape, dtype_of_safetensors(entry.dtype));
+  const auto bytes = data.subspan(entry.begin, entry.end - entry.begin);
+  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const SafetensorsFile& file) {
+  const std::string header = make_safetensors_header(file.metadata, entries_of(file.tensors));
+  AtomicFile output(path);
+  output.write(std::as_bytes(std::span(header)));
+  for (const auto& [name, tensor] : file.tensors) output.write(TensorBytes(tensor).span());
+  output.commit();
+}
+
+SafetensorsFile load_safetensors(const std::string& path) {
+  const auto bytes = read_file(path);
+  const auto header = parse_safetensors_header(bytes, bytes.size(), path);
+  const auto data = std::span(bytes).subspan(header.data_offset);
+  SafetensorsFile file{{}, header.metadata};
+  for (const auto& entry : header.entries) file.tensors.emplace(entry.name, tensor_of(entry, data));
+  return file;
+}
+
+void save_model(const torch::nn::Module& module, const std::string& path) {
+  save_safetensors(path, {unwrapped_state_dict(module), {{"format", "pt"}}});
+}
+
+void load_model(torch::nn::Module& module, const std::string& path) {
+  load_state_dict(module, load_safetensors(path).tensors, path);
+}
+
+}  // namespace ladder

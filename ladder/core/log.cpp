@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/log.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace ladder {
+
+void Log::info(std::string_view text, Force force) const {
+  const bool speaks = options_.rank == 0 && !options_.quiet;
+  if (speaks || force == Force::kYes) print("", text);
+}
+
+void Log::warn(std::string_view text) const { print("warning: ", text); }
+
+void Log::print(std::string_view kind, std::string_view text) const {
+  const std::string rank =
+      options_.world_size > 1 ? fmt::format("[rank {}] ", options_.rank) : std::string();
+  const std::string line = fmt::format("{}{}{}\n", rank, kind, text);
+  std::fwrite(line.data(), 1, line.size(), options_.stream);
+  std::fflush(options_.stream);
+}
+
+}  // namespace ladder

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+namespace ladder {
+namespace {
+
+constexpr double kSecondsBetweenDraws = 0.1;
+constexpr std::int64_t kBarWidth = 16;
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  const auto hours = whole / 3600;
+  const auto minutes = whole / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
+  return fmt::format("{}:{:02}", minutes, whole % 60);
+}
+
+void print(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+}  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
+
+Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
+  options_.enabled = options_.enabled && options_.total > 0;
+  started_ = options_.clock();
+  drawn_at_ = started_ - kSecondsBetweenDraws;
+}
+
+Progress::~Progress() { end_line(); }
+
+void Progress::update(std::int64_t steps_done, std::int64_t samples_done, double loss) {
+  if (!options_.enabled) return;
+  latest_ = {steps_done, samples_done, loss};
+  if (options_.terminal ? due_on_terminal() : due_in_file()) draw();
+}
+
+void Progress::finish() {
+  if (line_open_) draw();
+  end_line();
+  options_.enabled = false;
+}
+
+bool Progress::due_on_terminal() {
+  const double now = options_.clock();
+  const bool due = now - drawn_at_ >= kSecondsBetweenDraws || latest_.steps == options_.total;
+  if (due) drawn_at_ = now;
+  return due;
+}
+
+bool Progress::due_in_file() {
+  const std::int64_t tenths = latest_.steps * 10 / options_.total;
+  const bool due = tenths > tenths_shown_;
+  tenths_shown_ = std::max(tenths, tenths_shown_);
+  return due;
+}
+
+void Progress::draw() {
+  const std::string figures = figures_text();
+  if (options_.terminal) {
+    constexpr std::string_view kEraseRest = "\x1b[K";
+    print(options_.stream, fmt::format("\r{} {} {}{}", options_.label, bar(), figures, kEraseRest));
+    line_open_ = true;
+  } else {
+    print(options_.stream, fmt::format("{} {}\n", options_.label, figures));
+  }
+}
+
+std::string Progress::bar() const {
+  const auto filled =
+      std::clamp<std::int64_t>(latest_.steps * kBarWidth / options_.total, 0, kBarWidth);
+  std::string bar(static_cast<std::size_t>(filled), '=');
+  if (filled < kBarWidth) bar += '>';
+  bar.resize(static_cast<std::size_t>(kBarWidth), ' ');
+  return "[" + bar + "]";
+}
+
+std::string Progress::figures_text() const {
+  std::string text = fmt::format("{}/{}", latest_.steps, options_.total);
+  if (!std::isnan(latest_.loss)) text += fmt::format("  loss {:.4f}", latest_.loss);
+  const double elapsed = options_.clock() - started_;
+  if (elapsed <= 0.0 || latest_.steps <= 0) return text;
+  const double a_step = elapsed / static_cast<double>(latest_.steps);
+  const double left =
+      static_cast<double>(std::max<std::int64_t>(0, options_.total - latest_.steps));
+  return text + fmt::format("  {:.0f} samples/s  eta {}",
+                            static_cast<double>(latest_.samples) / elapsed,
+                            duration(left * a_step));
+}
+
+void Progress::end_line() {
+  if (line_open_) print(options_.stream, "\n");
+  line_open_ = false;
+}
+
+}  // namespace ladder

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+namespace ladder {
+
+// Seconds of a clock that never goes back; only differences mean anything.
+double steady_seconds();
+
+struct ProgressOptions {
+  std::int64_t total = 0;                          // steps of the epoch; below 1, nothing is shown
+  std::string label;                               // what begins each line: "epoch 1/3"
+  bool enabled = true;                             // false on ranks other than 0, and when quiet
+  bool terminal = false;                           // redraw one line instead of adding lines
+  std::FILE* stream = stderr;                      // not owned
+  std::function<double()> clock = steady_seconds;  // tests bring their own
+};
+
+// Whether a person watches this stream, as opposed to a file or a pipe.
+bool is_terminal(std::FILE* stream);
+
+// The progress of one epoch.
+//
+// On a terminal one line is redrawn, at most ten times a second:
+//
+//     epoch 1/3 [========>       ] 512/938  loss 0.2310  2345 samples/s  eta 0:12
+//
+// Elsewhere (a log file, CI) a plain line is added whenever another tenth of the steps is
+// done: ten lines an epoch, or one a step if there are fewer than ten.
+//
+// Speed and remaining time are means since construction. update() costs nanoseconds when
+// it draws nothing, so call it after every step.
+//
+// Python's counterpart: tqdm.
+//
+//     Progress progress({.total = loader.steps(), .label = "epoch 1/3",
+//                        .terminal = is_terminal(stderr)});
+//     for (...) progress.update(++steps, samples, loss);
+//     progress.finish();
+class Progress {
+ public:
+  // Starts the clock.
+  explicit Progress(ProgressOptions options);
+  // Ends an open line, so that what is printed after an error starts on its own.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Both counts are totals since the start of the epoch, not increments.
+  // A loss of NaN means "not known yet" and is left out.
+  void update(std::int64_t steps_done, std::int64_t samples_done, double loss);
+
+  // Shows the last figures and ends the line. Nothing is shown afterwards.
+  void finish();
+
+ private:
+  struct Figures {
+    std::int64_t steps = 0;
+    std::int64_t samples = 0;
+    double loss = 0.0;
+  };
+
+  bool due_on_terminal();
+  bool due_in_file();
+  void draw();
+  std::string bar() const;
+  std::string figures_text() const;
+  void end_line();
+
+  ProgressOptions options_;
+  double started_ = 0.0;
+  double drawn_at_ = 0.0;          // when the terminal's line was last drawn
+  std::int64_t tenths_shown_ = 0;  // tenths of the epoch that have their line in a file
+  bool line_open_ = false;         // the cursor is behind an unfinished line
+  Figures latest_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/threads.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "ladder/core/environment.h"
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Limit = std::optional<int>;
+
+Limit smaller(Limit a, Limit b) {
+  if (!a || !b) return a ? a : b;
+  return std::min(*a, *b);
+}
+
+Limit whole_cpus(std::int64_t quota, std::int64_t period) {
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  const std::int64_t cpus = quota / period + (quota % period > 0 ? 1 : 0);
+  return static_cast<int>(std::min<std::int64_t>(cpus, std::numeric_limits<int>::max()));
+}
+
+std::int64_t number_in(const fs::path& path) {
+  std::ifstream file(path);
+  std::int64_t number = 0;
+  return file >> number ? number : 0;
+}
+
+Limit limit_of_version_2(const fs::path& group) {
+  std::ifstream file(group / "cpu.max");
+  std::int64_t quota = 0;
+  std::int64_t period = 0;
+  return file >> quota >> period ? whole_cpus(quota, period) : std::nullopt;
+}
+
+Limit limit_of_version_1(const fs::path& group) {
+  return whole_cpus(number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us"));
+}
+
+Limit limit_of_all_above(const fs::path& mount, const fs::path& group,
+                         Limit (*limit_of)(const fs::path&)) {
+  Limit limit = limit_of(mount);
+  fs::path folder = mount;
+  for (const auto& part : group.relative_path()) {
+    folder /= part;
+    limit = smaller(limit, limit_of(folder));
+  }
+  return limit;
+}
+
+bool has_cpu_controller(const std::string& controllers) {
+  return fmt::format(",{},", controllers).find(",cpu,") != std::string::npos;
+}
+
+int bound_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+std::optional<int> threads_of_openmp() {
+  const auto numbers = environment_integers("OMP_NUM_THREADS", 1);
+  if (numbers.empty()) return std::nullopt;
+  if (numbers.front() > std::numeric_limits<int>::max()) {
+    throw UsageError::out_of_range("OMP_NUM_THREADS", static_cast<double>(numbers.front()),
+                                   "a number of threads");
+  }
+  return static_cast<int>(numbers.front());
+}
+
+}  // namespace
+
+int usable_cpus() {
+  const int bound = bound_cpus();
+  return std::max(1, std::min(bound, cgroup_cpu_limit().value_or(bound)));
+}
+
+std::optional<int> cgroup_cpu_limit(const std::string& root) {
+  const fs::path mount = fs::path(root) / "sys/fs/cgroup";
+  std::ifstream groups(fs::path(root) / "proc/self/cgroup");
+  Limit limit;
+  std::string id;  // a line is "4:cpu,cpuacct:/group", or "0::/group"
+  std::string controllers;
+  std::string group;
+  while (std::getline(groups, id, ':') && std::getline(groups, controllers, ':') &&
+         std::getline(groups, group)) {
+    if (controllers.empty()) {
+      limit = smaller(limit, limit_of_all_above(mount, group, limit_of_version_2));
+    } else if (has_cpu_controller(controllers)) {
+      limit = smaller(limit, limit_of_all_above(mount / "cpu", group, limit_of_version_1));
+    }
+  }
+  return limit;
+}
+
+ThreadChoice choose_threads(const ThreadRequest& request) {
+  if (request.requested < 0) {
+    throw UsageError::out_of_range("--threads", request.requested, "0 (choose) or more");
+  }
+  if (request.requested > 0) return {request.requested, "--threads"};
+  if (const auto threads = threads_of_openmp()) return {*threads, "OMP_NUM_THREADS"};
+  if (request.local_world_size > 1) {
+    return {1, fmt::format("one of {} ranks", request.local_world_size)};
+  }
+  const int cpus = usable_cpus();
+  return {cpus, fmt::format("{} usable CPU{}", cpus, cpus == 1 ? "" : "s")};
+}
+
+}  // namespace ladder

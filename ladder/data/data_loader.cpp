@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/data/data_loader.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+// One walk through an epoch: hands out the batches one after the other.
+class DataLoader::Walk {
+ public:
+  virtual ~Walk() = default;
+  virtual std::optional<Batch> next() = 0;
+};
+
+namespace {
+
+constexpr std::size_t kBatchesAheadPerWorker = 2;
+
+// All that is needed to make a batch from its plan; independent of the loader's life.
+struct BatchMaker {
+  std::shared_ptr<const Dataset> dataset;
+  std::shared_ptr<const RandomShift> transform;
+  bool pin_memory;
+  std::int64_t epoch;
+
+  Batch make(const BatchPlan& plan) const {
+    Batch batch = dataset->get_batch(plan.indices);
+    if (transform != nullptr) transform->apply(batch.images, plan.indices, epoch);
+    batch.positions = torch::tensor(plan.positions, torch::kInt64);
+    batch.epoch = epoch;
+    batch.global_size = plan.global_size;
+    batch.world_size = plan.world_size;
+    if (pin_memory && torch::hasCUDA()) {
+      batch.images = batch.images.pin_memory();
+      batch.labels = batch.labels.pin_memory();
+    }
+    return batch;
+  }
+};
+
+class DirectWalk : public DataLoader::Walk {
+ public:
+  DirectWalk(BatchMaker maker, std::vector<BatchPlan> plans)
+      : maker_(std::move(maker)), plans_(std::move(plans)) {}
+
+  std::optional<Batch> next() override {
+    if (done_ == plans_.size()) return std::nullopt;
+    return maker_.make(plans_[done_++]);
+  }
+
+ private:
+  BatchMaker maker_;
+  std::vector<BatchPlan> plans_;
+  std::size_t done_ = 0;
+};
+
+// Workers take the next plan each and leave the batch in a ring of slots; the loop takes
+// the slots in order. A worker waits while the ring is full, the loop while its slot is empty.
+class ThreadedWalk : public DataLoader::Walk {
+ public:
+  ThreadedWalk(BatchMaker maker, std::vector<BatchPlan> plans, std::size_t workers)
+      : maker_(std::move(maker)),
+        plans_(std::move(plans)),
+        slots_(
+            std::min(workers * kBatchesAheadPerWorker, std::max<std::size_t>(1, plans_.size()))) {
+    for (std::size_t i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+  }
+
+  ~ThreadedWalk() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  std::optional<Batch> next() override {
+    if (taken_ == plans_.size()) return std::nullopt;
+    std::unique_lock lock(mutex_);
+    auto& slot = slots_[taken_ % slots_.size()];
+    changed_.wait(lock, [&] { return !std::holds_alternative<std::monostate>(slot); });
+    Slot result = std::exchange(slot, std::monostate{});
+    ++taken_;
+    changed_.notify_all();
+    if (auto* failure = std::get_if<std::exception_ptr>(&result)) std::rethrow_exception(*failure);
+    return std::get<Batch>(std::move(result));
+  }
+
+ private:
+  using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
+
+  void work() {
+    while (const auto index = next_plan()) put(*index, make(plans_[*index]));
+  }
+
+  // The next plan nobody has taken, once there is room for its batch; nothing at the end.
+  std::optional<std::size_t> next_plan() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      return stopped_ || claimed_ == plans_.size() || claimed_ < taken_ + slots_.size();
+    });
+    if (stopped_ || claimed_ == plans_.size()) return std::nullopt;
+    return claimed_++;
+  }
+
+  Slot make(const BatchPlan& plan) const {
+    try {
+      return maker_.make(plan);
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
+  void put(std::size_t index, Slot slot) {
+    const std::lock_guard lock(mutex_);
+    slots_[index % slots_.size()] = std::move(slot);
+    changed_.notify_all();
+  }
+
+  BatchMaker maker_;
+  std::vector<BatchPlan> plans_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  std::size_t claimed_ = 0;  // plans given to workers
+  std::size_t taken_ = 0;    // batches given to the loop
+  bool stopped_ = false;
+  std::vector<std::jthread> threads_;  // last: joined before what they use goes away
+};
+
+std::shared_ptr<const Sampler> choose_sampler(const Dataset& dataset,
+                                              const DataLoaderOptions& options) {
+  if (options.sampler != nullptr) return options.sampler;
+  if (options.shuffle) return std::make_shared<RandomSampler>(dataset.size(), options.seed);
+  return std::make_shared<SequentialSampler>(dataset.size());
+}
+
+void check(const DataLoaderOptions& options) {
+  if (options.sampler != nullptr && options.shuffle) {
+    throw UsageError::conflict("DataLoader", "shuffle and a sampler exclude each other",
+                               "the sampler decides the order: leave shuffle off");
+  }
+  if (options.num_workers < 0) {
+    throw UsageError::out_of_range("--num-workers", options.num_workers, "a number >= 0");
+  }
+}
+
+}  // namespace
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
+    : dataset_(std::move(dataset)), options_(std::move(options)) {
+  check(options_);
+  batches_ = std::make_shared<BatchSampler>(choose_sampler(*dataset_, options_),
+                                            options_.batch_size, options_.drop_last);
+}
+
+DataLoader::Iterator DataLoader::begin() const {
+  BatchMaker maker{dataset_, options_.transform, options_.pin_memory, epoch_};
+  auto plans = batches_->plan(epoch_);
+  if (options_.num_workers == 0) {
+    return Iterator(std::make_unique<DirectWalk>(std::move(maker), std::move(plans)));
+  }
+  return Iterator(std::make_unique<ThreadedWalk>(std::move(maker), std::move(plans),
+                                                 static_cast<std::size_t>(options_.num_workers)));
+}
+
+DataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk)
+    : walk_(std::move(walk)), batch_(walk_->next()) {}
+DataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
+DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = default;
+DataLoader::Iterator::~Iterator() = default;
+
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  batch_ = walk_->next();
+  return *this;
+}
+
+}  // namespace ladder

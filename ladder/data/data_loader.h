@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "ladder/data/augment.h"
+#include "ladder/data/dataset.h"
+#include "ladder/data/sampler.h"
+
+namespace ladder {
+
+struct DataLoaderOptions {
+  std::int64_t batch_size = 64;                  // samples a batch; > 0
+  bool shuffle = false;                          // a new random order each epoch
+  std::shared_ptr<const Sampler> sampler;        // an order of your own; excludes shuffle
+  std::uint64_t seed = 42;                       // of the shuffle
+  bool drop_last = false;                        // leave out a short last batch
+  int num_workers = 0;                           // threads that prepare batches ahead; 0 = none
+  bool pin_memory = false;                       // page-locked batches, for copies to a GPU
+  std::shared_ptr<const RandomShift> transform;  // random shift of the images; none if empty
+};
+
+// Walks once through a data set, batch by batch, in the order of the epoch.
+//
+//     DataLoader loader(dataset, {.batch_size = 64, .shuffle = true});
+//     for (int epoch = 0; epoch < epochs; ++epoch) {
+//       loader.set_epoch(epoch);  // without it every epoch has the same order
+//       for (const Batch& batch : loader) ...
+//     }
+//
+// Workers change when batches are made, never what is in them: every number of workers
+// gives the same batches in the same order. An exception in a worker reaches the loop.
+//
+// One walk at a time: a second begin() while another is under way gets a walk of its own.
+// Python's counterpart: torch.utils.data.DataLoader.
+class DataLoader {
+ public:
+  // Throws UsageError for a batch size below 1, a negative number of workers, or a sampler
+  // together with shuffle.
+  DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
+
+  // Chooses the order of the next walk. Epochs count from 0.
+  void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+
+  // Number of batches in an epoch.
+  std::int64_t size() const { return batches_->size(); }
+  const Dataset& dataset() const { return *dataset_; }
+
+  class Walk;
+  class Iterator {
+   public:
+    explicit Iterator(std::unique_ptr<Walk> walk);
+    Iterator(Iterator&&) noexcept;
+    Iterator& operator=(Iterator&&) noexcept;
+    ~Iterator();
+
+    const Batch& operator*() const { return *batch_; }
+    Iterator& operator++();
+    bool operator==(std::default_sentinel_t) const { return !batch_.has_value(); }
+
+   private:
+    std::unique_ptr<Walk> walk_;
+    std::optional<Batch> batch_;
+  };
+
+  Iterator begin() const;
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  DataLoaderOptions options_;
+  std::shared_ptr<const BatchSampler> batches_;
+  std::int64_t epoch_ = 0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ladder/data/dataset.h"
+#include "ladder/data/mnist_files.h"
+
+namespace ladder {
+
+// What is done to a pixel p in 0 ... 255:  (p / 255 - mean) / std.
+struct Normalization {
+  double mean = 0.0;
+  double std = 1.0;
+};
+
+// Mean and standard deviation of the MNIST training pixels, as the PyTorch example has them.
+inline constexpr Normalization kMnistNormalization = {0.1307, 0.3081};
+
+struct MnistOptions {
+  Normalization normalization;  // default: only / 255
+  std::int64_t limit = 0;       // take only the first samples; 0 = all
+};
+
+// MNIST, or another data set in its format, resident as bytes (47 MB for 60,000 images).
+//
+// A batch is gathered and normalised in one pass, by a table with the result for each of
+// the 256 pixel values. The values are bit-equal to torchvision's ToTensor and Normalize,
+// because the table is computed with their operations.
+class MnistDataset : public Dataset {
+ public:
+  // Reads and checks both files. Throws DataError as read_mnist_files does, and UsageError when
+  // `options.limit` is larger than the set.
+  MnistDataset(const std::string& root, Split split, MnistOptions options = {});
+
+  std::int64_t size() const override { return size_; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override;
+
+  // For the log and the record: the name of the set, or that it is unknown.
+  const std::string& description() const { return files_.description; }
+
+  // The value that a black pixel has after normalisation: what a shifted image is filled with.
+  float background() const { return table_[0]; }
+
+ private:
+  MnistFiles files_;
+  std::int64_t size_ = 0;
+  std::array<float, 256> table_{};
+};
+
+}  // namespace ladder

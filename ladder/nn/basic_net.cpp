@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/basic_net.h"
+
+#include <torch/types.h>
+
+#include "ladder/nn/memory_format.h"
+
+namespace ladder {
+
+BasicNet::BasicNet(BasicNetOptions options)
+    : options_(options),
+      conv1_(register_module("conv1", torch::nn::Conv2d(1, 32, 3))),
+      conv2_(register_module("conv2", torch::nn::Conv2d(32, 64, 3))),
+      dropout1_(register_module("dropout1",
+                                std::make_shared<Dropout>(DropoutOptions{0.25, 1, options.math}))),
+      dropout2_(register_module("dropout2",
+                                std::make_shared<Dropout>(DropoutOptions{0.5, 2, options.math}))),
+      fc1_(register_module("fc1", torch::nn::Linear(9216, 128))),
+      fc2_(register_module("fc2", torch::nn::Linear(128, 10))) {
+  if (options_.math == Math::kFast) use_channels_last(*this);
+}
+
+torch::Tensor BasicNet::forward(const torch::Tensor& images) {
+  auto x = options_.math == Math::kFast ? to_channels_last(images) : images;
+  x = torch::relu(conv1_->forward(x));
+  x = torch::relu(conv2_->forward(x));
+  x = torch::max_pool2d(x, 2);
+  x = dropout1_->forward(x);
+  x = torch::flatten(x, 1);
+  x = torch::relu(fc1_->forward(x));
+  x = dropout2_->forward(x);
+  x = fc2_->forward(x);
+  return options_.head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
+}
+
+std::shared_ptr<Model> BasicNet::new_like() const { return new_network_like(*this, options_); }
+
+}  // namespace ladder

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/batch_norm.h"
+
+#include <torch/types.h>
+
+namespace ladder {
+
+BatchNormImpl::BatchNormImpl(BatchNormOptions options)
+    : weight(register_parameter("weight", torch::ones(options.features))),
+      bias(register_parameter("bias", torch::zeros(options.features))),
+      running_mean(register_buffer("running_mean", torch::zeros(options.features))),
+      running_var(register_buffer("running_var", torch::ones(options.features))),
+      num_batches_tracked(
+          register_buffer("num_batches_tracked", torch::tensor(0, torch::dtype(torch::kInt64)))),
+      options_(options) {}
+
+double BatchNormImpl::update_weight() {
+  if (!is_training()) return 0.0;
+  num_batches_tracked.add_(1);
+  if (options_.momentum) return *options_.momentum;
+  return 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+}
+
+torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
+  return torch::batch_norm(input, weight, bias, running_mean, running_var, is_training(),
+                           update_weight(), options_.eps, at::globalContext().userEnabledCuDNN());
+}
+
+}  // namespace ladder

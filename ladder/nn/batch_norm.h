@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace ladder {
+
+struct BatchNormOptions {
+  std::int64_t features = 0;             // channels C of the input
+  double eps = 1e-5;                     // added to the variance
+  std::optional<double> momentum = 0.1;  // weight of the new batch; none = average over all batches
+};
+
+// Normalises every channel by its mean and variance over the batch and all pixels.
+//
+// While training it uses the statistics of the batch and moves running_mean and
+// running_var towards them (the variance unbiased); in evaluation mode it uses the
+// running ones. A module of our own with the names of Python's, because LibTorch's
+// cannot be told to share its statistics between ranks: its forward is not virtual.
+//
+// Input [N, C, H, W]; the output keeps dtype and layout. The state dictionary holds weight,
+// bias, running_mean, running_var and num_batches_tracked. Bit-equal to torch.nn.BatchNorm2d.
+class BatchNormImpl : public torch::nn::Module {
+ public:
+  explicit BatchNormImpl(BatchNormOptions options);
+
+  torch::Tensor forward(const torch::Tensor& input);
+
+  torch::Tensor weight;               // float [C], starts as 1
+  torch::Tensor bias;                 // float [C], starts as 0
+  torch::Tensor running_mean;         // float [C], buffer
+  torch::Tensor running_var;          // float [C], buffer
+  torch::Tensor num_batches_tracked;  // int64 scalar, buffer
+
+ private:
+  double update_weight();
+
+  BatchNormOptions options_;
+};
+TORCH_MODULE(BatchNorm);
+
+}  // namespace ladder

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/conv_net.h"
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/types.h>
+
+#include "ladder/nn/batch_norm.h"
+#include "ladder/nn/memory_format.h"
+
+namespace ladder {
+namespace {
+
+torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_channels) {
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 5).padding(2)),
+      BatchNorm(BatchNormOptions{.features = out_channels}), torch::nn::ReLU(),
+      torch::nn::MaxPool2d(2));
+}
+
+}  // namespace
+
+ConvNet::ConvNet(ConvNetOptions options)
+    : options_(options),
+      layer1_(register_module("layer1", conv_layer(1, 16))),
+      layer2_(register_module("layer2", conv_layer(16, 32))),
+      fc_(register_module("fc", torch::nn::Linear(1568, 10))) {
+  if (options_.math == Math::kFast) use_channels_last(*this);
+}
+
+torch::Tensor ConvNet::forward(const torch::Tensor& images) {
+  auto x = options_.math == Math::kFast ? to_channels_last(images) : images;
+  x = layer1_->forward(x);
+  x = layer2_->forward(x);
+  x = fc_->forward(torch::flatten(x, 1));
+  return options_.head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
+}
+
+std::shared_ptr<Model> ConvNet::new_like() const { return new_network_like(*this, options_); }
+
+}  // namespace ladder

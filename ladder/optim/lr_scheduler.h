@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ladder {
+
+// Changes an optimizer's learning rate over the course of training.
+//
+// A scheduler holds a reference to the optimizer, which must outlive it, and sets the
+// rate of every parameter group: at construction for the first step, and at each
+// `step()` for the next one. What a step is, an epoch or an optimizer step, is up to who
+// calls it. All values are equal to Python's to the last bit, because the same operations
+// on doubles are done in the same order.
+//
+// Python's counterpart: torch.optim.lr_scheduler.LRScheduler.
+class LrScheduler {
+ public:
+  explicit LrScheduler(torch::optim::Optimizer& optimizer);
+  virtual ~LrScheduler() = default;
+  LrScheduler(const LrScheduler&) = delete;
+  LrScheduler& operator=(const LrScheduler&) = delete;
+
+  // Sets the learning rates of the next step or epoch.
+  void step();
+
+  // How often `step` was called.
+  std::int64_t last_epoch() const { return last_epoch_; }
+
+  // The rates in force, one a parameter group.
+  std::vector<double> last_lr() const;
+
+ protected:
+  // The rate of one group at `last_epoch()`, from the one it was made with and the present one.
+  virtual double next_lr(double base_lr, double present_lr) const = 0;
+
+  void apply();
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::vector<double> base_lrs_;
+  std::int64_t last_epoch_ = 0;
+};
+
+struct StepLrOptions {
+  std::int64_t step_size = 30;  // epochs between two drops; > 0
+  double gamma = 0.1;           // factor of each drop
+};
+
+// Multiplies the rate by `gamma` every `step_size` epochs. Python: StepLR.
+class StepLR : public LrScheduler {
+ public:
+  explicit StepLR(torch::optim::Optimizer& optimizer, StepLrOptions options = {});
+
+ protected:
+  double next_lr(double base_lr, double present_lr) const override;
+
+ private:
+  StepLrOptions options_;
+};
+
+// The rate it was made with times a function of the step. Python: LambdaLR.
+class LambdaLR : public LrScheduler {
+ public:
+  using Factor = std::function<double(std::int64_t step)>;
+  LambdaLR(torch::optim::Optimizer& optimizer, Factor factor);
+
+ protected:
+  double next_lr(double base_lr, double present_lr) const override;
+
+ private:
+  Factor factor_;
+};
+
+// Always the same rate. Python: transformers.get_constant_schedule.
+std::unique_ptr<LrScheduler> constant_schedule(torch::optim::Optimizer& optimizer);
+
+struct WarmupOptions {
+  std::int64_t warmup_steps = 0;    // rising from 0 to the rate it was made with
+  std::int64_t training_steps = 0;  // warm-up included; afterwards the rate is 0
+};
+
+// Up in a straight line, then down to 0 in a straight line.
+// Python: transformers.get_linear_schedule_with_warmup.
+std::unique_ptr<LrScheduler> linear_schedule_with_warmup(torch::optim::Optimizer& optimizer,
+                                                         WarmupOptions options);
+
+// Up in a straight line, then down along half a cosine.
+// Python: transformers.get_cosine_schedule_with_warmup.
+std::unique_ptr<LrScheduler> cosine_schedule_with_warmup(torch::optim::Optimizer& optimizer,
+                                                         WarmupOptions options);
+
+}  // namespace ladder

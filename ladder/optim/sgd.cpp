@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/sgd.h"
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/optim/param_group.h"
+
+namespace ladder {
+namespace {
+
+struct SgdState : torch::optim::OptimizerCloneableParamState<SgdState> {
+  explicit SgdState(torch::Tensor buffer) : momentum_buffer(std::move(buffer)) {}
+
+  torch::Tensor momentum_buffer;
+};
+
+void check(const SgdOptions& options) {
+  const auto not_negative = [](const char* name, double value) {
+    if (!(value >= 0.0)) throw UsageError::out_of_range(name, value, "a value >= 0");
+  };
+  not_negative("SGD lr", options.lr);
+  not_negative("SGD momentum", options.momentum);
+  not_negative("SGD weight_decay", options.weight_decay);
+  if (options.nesterov && (options.momentum <= 0.0 || options.dampening != 0.0)) {
+    throw UsageError::conflict("SGD nesterov", "needs momentum > 0 and dampening 0",
+                               "set both, or leave nesterov off");
+  }
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
+    : Optimizer(std::move(parameters), std::make_unique<GroupOptions<SgdOptions>>(options)) {
+  check(options);
+}
+
+torch::Tensor SGD::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) loss = closure();
+  const torch::NoGradGuard no_grad;
+  for (const auto& group : param_groups_) step_group(group);
+  return loss;
+}
+
+void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {
+  const auto& options = options_of<SgdOptions>(group);
+  std::vector<torch::Tensor> starting, moving;  // without and with a momentum so far
+  for (const auto& parameter : parameters_with_gradient(group)) {
+    const bool known = state_.count(parameter.unsafeGetTensorImpl()) != 0;
+    (known || options.momentum == 0.0 ? moving : starting).push_back(parameter);
+  }
+  step_parameters(starting, options, /*is_first_step=*/true);
+  step_parameters(moving, options, /*is_first_step=*/false);
+}
+
+void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
+                          bool is_first_step) {
+  if (parameters.empty()) return;
+  std::vector<torch::Tensor> gradients, buffers;
+  for (const auto& parameter : parameters) {
+    gradients.push_back(parameter.grad());
+    if (options.momentum == 0.0) continue;
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) slot = std::make_unique<SgdState>(torch::empty_like(parameter));
+    buffers.push_back(static_cast<const SgdState&>(*slot).momentum_buffer);
+  }
+  at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
+                  options.lr, options.dampening, options.nesterov, /*maximize=*/false,
+                  is_first_step);
+}
+
+}  // namespace ladder

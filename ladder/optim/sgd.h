@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <vector>
+
+namespace ladder {
+
+struct SgdOptions {
+  double lr = 1e-3;           // learning rate; >= 0
+  double momentum = 0.0;      // weight of the earlier steps; >= 0
+  double dampening = 0.0;     // takes this part off the gradient that enters the momentum
+  double weight_decay = 0.0;  // added to the gradient, times the weight; >= 0
+  bool nesterov = false;      // looks one step ahead; needs momentum > 0 and dampening 0
+};
+
+// Stochastic gradient descent, one fused kernel for all parameters: the kernel behind
+// Python's torch.optim.SGD(..., fused=True), with equal bits.
+//
+// Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
+class SGD : public torch::optim::Optimizer {
+ public:
+  // Throws UsageError when an option is out of its range.
+  explicit SGD(std::vector<torch::Tensor> parameters, SgdOptions options = {});
+
+  // Moves every parameter along its gradient. A closure, when given, computes the loss first.
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  void step_group(const torch::optim::OptimizerParamGroup& group);
+  void step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
+                       bool is_first_step);
+};
+
+}  // namespace ladder

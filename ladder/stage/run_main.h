@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "ladder/stage/run_options.h"
+
+namespace ladder {
+
+// The `main` of every stage: reads the command line, calls `run`, and turns what went wrong
+// into one line on the standard error and an exit code (see ExitCode).
+//
+//     int main(int argc, char** argv) { return ladder::run_main(argc, argv, run); }
+//
+// --gpu becomes CUDA_VISIBLE_DEVICES before `run` is called, so before any call into CUDA.
+int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run);
+
+}  // namespace ladder

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ladder/train/recipe_options.h"
+#include "ladder/train/run_record_options.h"
+
+namespace ladder {
+
+// The command line of a stage, checked and complete. Flags of the same meaning have the same
+// name in every stage; a stage adds only the flags of its own idea.
+struct RunOptions {
+  RecipeOptions recipe;          // --recipe, --epochs, --batch-size, --lr, --seed, --math, ...
+  RunRecordOptions record;       // --metrics, --fingerprint, --quiet
+  std::string data_root;         // --data-root: folder of the four data files
+  std::int64_t limit_train = 0;  // --limit-train: only the first images; 0 = all
+  std::int64_t limit_test = 0;   // --limit-test
+  bool augment_shift = false;    // --augment shift: move each training image by up to 2 pixels
+  int num_workers = 0;           // --num-workers: threads that prepare batches ahead
+  bool pin_memory = false;       // --pin-memory: page-locked batches; no effect without a GPU
+  std::string device = "auto";   // --device: auto, cpu, cuda, cuda:N
+  std::vector<std::string> gpu;  // --gpu 0,1: the GPUs this program may see; empty = all
+  int threads = 0;               // --threads; 0 = choose
+  std::string save;              // --save: file to write the weights to; empty = none
+  std::string load;              // --load: file to start from; empty = fresh weights
+};
+
+// What the command line asks for: a run, or only a text (--help, --version).
+struct CommandLine {
+  std::optional<RunOptions> options;  // absent if only `text` is to be printed
+  std::string text;
+};
+
+// Reads the command line. Throws UsageError for an unknown flag (naming the nearest one), a value
+// of the wrong form or outside its range, and for an output file that could not be written.
+// An underscore in a flag's name counts as a dash, so the tutorials' spellings work.
+// Touches neither torch nor a GPU, so that a program may still fork afterwards.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace ladder

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/evaluate.h"
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe,
+                    const torch::Device& device) {
+  const torch::NoGradGuard no_grad;
+  const bool was_training = model.is_training();
+  model.eval();
+  auto correct = torch::zeros({}, torch::dtype(torch::kInt64).device(device));
+  auto loss_sum = torch::zeros({}, torch::dtype(torch::kFloat64).device(device));
+  std::int64_t seen = 0;
+  for (const Batch& cpu_batch : loader) {
+    const Batch batch = cpu_batch.to(device);
+    const auto output = model.forward(batch.images);
+    const auto prediction = output.argmax(/*dim=*/1, /*keepdim=*/true);
+    correct += prediction.eq(batch.labels.view_as(prediction)).sum();
+    loss_sum += recipe.loss_sum(output, batch.labels);
+    seen += batch.size();
+  }
+  model.train(was_training);
+  return {correct.item<std::int64_t>(), seen, loss_sum.item<double>()};
+}
+
+void require_all_seen(const Evaluation& total, std::int64_t expected) {
+  if (total.seen != expected) throw DistributedError::images_counted(expected, total.seen);
+}
+
+}  // namespace ladder

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+#include "ladder/data/data_loader.h"
+#include "ladder/nn/model.h"
+#include "ladder/train/recipe.h"
+
+namespace ladder {
+
+// Counts of an evaluation: plain sums, so that those of several ranks can be added.
+struct Evaluation {
+  std::int64_t correct = 0;  // images whose highest score is that of their label
+  std::int64_t seen = 0;     // images looked at
+  double loss_sum = 0.0;     // sum of the loss over the images seen
+
+  double accuracy() const {
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(seen);
+  }
+  double mean_loss() const { return loss_sum / static_cast<double>(seen); }
+};
+
+// Runs the model over all batches of `loader`, in evaluation mode and without gradients, and
+// counts. The counts are of this rank alone; with several ranks the caller adds them up.
+// Puts the model back into the mode it was in. Waits for the device once, at the end.
+Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe,
+                    const torch::Device& device);
+
+// Throws DistributedError unless each of `expected` images was counted exactly once: what ranks
+// that repeat samples, or miss some, get wrong without anybody noticing.
+void require_all_seen(const Evaluation& total, std::int64_t expected);
+
+}  // namespace ladder

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/fingerprint.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/checkpoint/tensor_bytes.h"
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
+    : interval_(interval), rank_(rank) {
+  if (interval <= 0) {
+    throw UsageError::out_of_range("--fingerprint", static_cast<double>(interval), "a number > 0");
+  }
+  file_ = JsonLines(path);
+}
+
+void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
+                         const torch::nn::Module& module) {
+  if (interval_ == 0 || step % interval_ != 0) return;
+  nlohmann::ordered_json gradients = nlohmann::ordered_json::object();
+  for (const auto& item : module.named_parameters()) {
+    const auto& gradient = item.value().grad();
+    if (gradient.defined()) gradients[without_module_prefix(item.key())] = short_hash(gradient);
+  }
+  nlohmann::ordered_json weights = nlohmann::ordered_json::object();
+  for (const auto& [name, tensor] : unwrapped_state_dict(module))
+    weights[name] = short_hash(tensor);
+  file_.write({{"step", step},
+               {"epoch", batch.epoch + 1},
+               {"rank", rank_},
+               {"positions", short_hash(batch.positions)},
+               {"loss", short_hash(loss)},
+               {"loss_value", loss.item<double>()},
+               {"gradients", gradients},
+               {"weights", weights}});
+}
+
+std::string Fingerprint::path_beside(const std::string& metrics_path, int rank) {
+  constexpr std::string_view kSuffix = ".jsonl";
+  std::string_view stem = metrics_path;
+  if (stem.ends_with(kSuffix)) stem.remove_suffix(kSuffix.size());
+  return fmt::format("{}.rank{}.jsonl", stem, rank);
+}
+
+}  // namespace ladder

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "ladder/core/json_lines.h"
+#include "ladder/data/batch.h"
+
+namespace ladder {
+
+// Writes down, every k steps, hashes of all that a training step consists of: the positions of
+// the samples, the loss, each gradient, each weight after the step.
+//
+// Two runs that should be equal but are not can then be asked where they part:
+//
+//     tools/first_difference a.rank0.jsonl b.rank0.jsonl
+//     step 17, rank 0, gradient of conv2.weight: 3fa4... in A, 91bc... in B
+//
+// One file a rank, one JSON object a line; docs/formats.md has the fields. Hashing copies every
+// tensor to the CPU: this is for finding errors, not for measuring. Names are without "module.".
+class Fingerprint {
+ public:
+  // Records nothing.
+  Fingerprint() = default;
+
+  // Records every `interval` steps into `path`, a file of this rank. Throws UsageError if the
+  // folder does not exist or the interval is not > 0.
+  Fingerprint(const std::string& path, std::int64_t interval, int rank);
+
+  // Call after optimizer.step() and before zero_grad(). Steps count from 1 over the whole run.
+  void record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
+              const torch::nn::Module& module);
+
+  // "a.rank0.jsonl" for the metrics file "a.jsonl" and rank 0.
+  static std::string path_beside(const std::string& metrics_path, int rank);
+
+ private:
+  JsonLines file_;
+  std::int64_t interval_ = 0;
+  int rank_ = 0;
+};
+
+}  // namespace ladder

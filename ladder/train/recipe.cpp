@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/recipe.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <array>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/nn/conv_net.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/sgd.h"
+
+namespace ladder {
+namespace {
+
+const std::array<std::string, 2> kRecipeNames = {"basicnet", "convnet"};
+const std::array<std::string, 2> kHeadNames = {"log-softmax", "logits"};
+
+Head head_named(const std::string& name) {
+  if (name == kHeadNames[0]) return Head::kLogSoftmax;
+  if (name == kHeadNames[1]) return Head::kLogits;
+  throw UsageError::unknown_name("--head", name, kHeadNames);
+}
+
+void require(bool holds, const char* flag, double value, const char* range) {
+  if (!holds) throw UsageError::out_of_range(flag, value, range);
+}
+
+}  // namespace
+
+Recipe::Recipe(const RecipeOptions& options)
+    : name_(options.name), math_(options.math), seed_(options.seed) {
+  if (name_ == "basicnet") {
+    normalization_ = kMnistNormalization;
+  } else if (name_ == "convnet") {
+    epochs_ = 3;
+    batch_size_ = 32;
+    eval_batch_size_ = 32;
+    lr_ = 1e-4;
+    head_ = Head::kLogits;
+  } else {
+    throw UsageError::unknown_name("--recipe", name_, kRecipeNames);
+  }
+  take(options);
+  check();
+}
+
+void Recipe::take(const RecipeOptions& options) {
+  epochs_ = options.epochs.value_or(epochs_);
+  batch_size_ = options.batch_size.value_or(batch_size_);
+  eval_batch_size_ = options.eval_batch_size.value_or(eval_batch_size_);
+  lr_ = options.lr.value_or(lr_);
+  if (options.head) head_ = head_named(*options.head);
+  if (options.normalize) {
+    normalization_ = *options.normalize ? kMnistNormalization : Normalization{};
+  }
+}
+
+void Recipe::check() const {
+  require(epochs_ >= 0, "--epochs", static_cast<double>(epochs_), "a number >= 0");
+  require(batch_size_ > 0, "--batch-size", static_cast<double>(batch_size_), "a number > 0");
+  require(eval_batch_size_ > 0, "--eval-batch-size", static_cast<double>(eval_batch_size_),
+          "a number > 0");
+  require(lr_ >= 0.0, "--lr", lr_, "a number >= 0");
+}
+
+std::shared_ptr<Model> Recipe::make_model() const {
+  if (name_ == "convnet") {
+    return std::make_shared<ConvNet>(ConvNetOptions{.head = head_, .math = math_});
+  }
+  return std::make_shared<BasicNet>(BasicNetOptions{.head = head_, .math = math_});
+}
+
+std::unique_ptr<torch::optim::Optimizer> Recipe::make_optimizer(
+    std::vector<torch::Tensor> parameters) const {
+  if (name_ == "convnet") {
+    return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = lr_});
+  }
+  return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = lr_});
+}
+
+torch::Tensor Recipe::loss_sum(const torch::Tensor& output, const torch::Tensor& labels) const {
+  if (head_ == Head::kLogSoftmax) {
+    return torch::nll_loss(output, labels, /*weight=*/{}, at::Reduction::Sum);
+  }
+  return torch::cross_entropy_loss(output, labels, /*weight=*/{}, at::Reduction::Sum);
+}
+
+torch::Tensor Recipe::loss(const torch::Tensor& output, const Batch& batch) const {
+  const auto sum = loss_sum(output, batch.labels);
+  const auto scaled = batch.world_size == 1 ? sum : sum * static_cast<double>(batch.world_size);
+  return scaled / static_cast<double>(batch.global_size);
+}
+
+std::string Recipe::accuracy_line(double accuracy) const {
+  return name_ == "convnet" ? fmt::format("Accuracy is {:.2f}%", accuracy)
+                            : fmt::format("Accuracy: {:.2f}", accuracy);
+}
+
+std::string Recipe::epoch_line(std::int64_t epoch) const {
+  return name_ == "convnet" ? fmt::format("begin training of epoch {}/{}", epoch, epochs_) : "";
+}
+
+std::string Recipe::testing_line() const { return name_ == "convnet" ? "begin testing" : ""; }
+
+}  // namespace ladder

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ladder/data/batch.h"
+#include "ladder/data/mnist_dataset.h"
+#include "ladder/nn/model.h"
+#include "ladder/train/recipe_options.h"
+
+namespace ladder {
+
+// Everything that defines a training run but not how it is carried out: network, loss,
+// optimizer, batch size, epochs, input. The stages differ in the how and share this.
+//
+//   basicnet   BasicNet, nll_loss, AdamW lr 1e-3, batch 64, 1 epoch, normalised input:
+//              the PyTorch example as "From PyTorch DDP to Accelerate to Trainer" has it
+//   convnet    ConvNet, cross-entropy, SGD lr 1e-4, batch 32, 3 epochs, input only / 255:
+//              the DDP-practice tutorial
+class Recipe {
+ public:
+  // Throws UsageError for an unknown name or head and for a number outside its range.
+  explicit Recipe(const RecipeOptions& options);
+
+  // Draws the initial weights from PyTorch's generator: call torch::manual_seed before.
+  std::shared_ptr<Model> make_model() const;
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      std::vector<torch::Tensor> parameters) const;
+
+  // The loss to differentiate: sum over the local samples × ranks ÷ samples of the global batch.
+  // On one rank that is the mean, to the last bit. On several, averaging the gradients over the
+  // ranks gives the gradient of the global mean, whatever the sizes of the slices; a rank with
+  // an empty slice has the loss 0.
+  torch::Tensor loss(const torch::Tensor& output, const Batch& batch) const;
+
+  // The loss summed over the batch: for evaluation, where sums of several batches are added.
+  torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& labels) const;
+
+  // What the tutorials print: "Accuracy: 98.41" or "Accuracy is 91.55%". `accuracy` in percent.
+  std::string accuracy_line(double accuracy) const;
+  // "begin training of epoch 1/3" and "begin testing", or "" where the tutorial says nothing.
+  std::string epoch_line(std::int64_t epoch) const;
+  std::string testing_line() const;
+
+  const std::string& name() const { return name_; }
+  std::int64_t epochs() const { return epochs_; }
+  std::int64_t batch_size() const { return batch_size_; }
+  std::int64_t eval_batch_size() const { return eval_batch_size_; }
+  double lr() const { return lr_; }
+  Head head() const { return head_; }
+  Math math() const { return math_; }
+  std::uint64_t seed() const { return seed_; }
+  const Normalization& normalization() const { return normalization_; }
+
+ private:
+  void take(const RecipeOptions& options);
+  void check() const;
+
+  std::string name_;
+  std::int64_t epochs_ = 1;
+  std::int64_t batch_size_ = 64;
+  std::int64_t eval_batch_size_ = 64;
+  double lr_ = 1e-3;
+  Head head_ = Head::kLogSoftmax;
+  Math math_ = Math::kFast;
+  std::uint64_t seed_ = 42;
+  Normalization normalization_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ladder/core/json_lines.h"
+#include "ladder/core/log.h"
+#include "ladder/core/progress.h"
+#include "ladder/data/batch.h"
+#include "ladder/train/evaluate.h"
+#include "ladder/train/fingerprint.h"
+#include "ladder/train/loss_meter.h"
+#include "ladder/train/recipe.h"
+#include "ladder/train/run_record_options.h"
+
+namespace ladder {
+
+// What a run is about to do; goes into the log line and the header of the record.
+struct RunSetup {
+  torch::Device device = torch::kCPU;
+  int threads = 1;               // of this process
+  std::string threads_reason;    // where that number comes from
+  std::string data;              // description of the training set
+  std::int64_t train_size = 0;   // images
+  std::int64_t test_size = 0;    // images
+  std::int64_t epoch_steps = 0;  // batches of this rank in an epoch
+};
+
+// Tells how a run goes, to people and to files: log, progress, loss guard, metrics, result lines.
+//
+// A stage calls it at the same places in the same order: begin, then for each epoch begin_epoch,
+// step after every optimizer step, end_epoch, then begin_testing and finish. The clock of
+// `time elapsed` starts when it is made, so make it first: reading the data counts.
+//
+// Result lines go to the standard output, log and progress to the standard error. With --metrics
+// the same is written as JSON lines: a "run" header, an "epoch" record each and a "result"; see
+// docs/formats.md.
+class RunRecord {
+ public:
+  // Opens the metrics file. Throws UsageError when its folder is missing, and when fingerprints
+  // are asked for without a metrics file to put them beside.
+  RunRecord(RunRecordOptions options, const Recipe& recipe);
+
+  const Log& log() const { return log_; }
+
+  void begin(const RunSetup& setup, const torch::nn::Module& model);
+  void begin_epoch(std::int64_t epoch);  // epochs count from 1
+
+  // Takes note of one training step; call it after optimizer.step() and before zero_grad().
+  // Throws NumericError when the loss is not finite.
+  void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model);
+
+  void end_epoch();
+  void begin_testing();
+
+  // Prints accuracy and time and writes the result record. `total` counts all ranks.
+  void finish(const Evaluation& total, const torch::nn::Module& model);
+
+ private:
+  void write_header(std::int64_t parameters);
+
+  RunRecordOptions options_;
+  Recipe recipe_;
+  double started_;
+  Log log_;
+  JsonLines metrics_;
+  Fingerprint fingerprint_;
+  RunSetup setup_;
+  std::unique_ptr<LossMeter> loss_;
+  std::unique_ptr<Progress> progress_;
+  std::int64_t epoch_ = 0;
+  double epoch_started_ = 0.0;
+  std::int64_t epoch_steps_ = 0;
+  std::int64_t epoch_samples_ = 0;
+  std::int64_t steps_ = 0;
+  std::int64_t samples_ = 0;
+  double train_seconds_ = 0.0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/safetensors_header.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_files.h"
+
+namespace ladder {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+SafetensorsHeader parse(const Bytes& file) {
+  return parse_safetensors_header(file, file.size(), "m.st");
+}
+
+SafetensorsHeader parse(std::string_view json, std::size_t data_bytes) {
+  return parse(safetensors_file(json, data_bytes));
+}
+
+constexpr std::string_view kTwoTensors =
+    R"({"__metadata__":{"format":"pt"},)"
+    R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+    R"("b":{"dtype":"I64","shape":[],"data_offsets":[24,32]}}  )";
+
+TEST(ParseSafetensorsHeader, ReadsMetadataAndEntriesInOrder) {
+  const auto header = parse(kTwoTensors, 32);
+  EXPECT_EQ(header.metadata, (std::map<std::string, std::string>{{"format", "pt"}}));
+  ASSERT_EQ(header.entries.size(), 2U);
+  EXPECT_EQ(header.entries[0].name, "w");
+  EXPECT_EQ(header.entries[0].dtype, "F32");
+  EXPECT_EQ(header.entries[0].shape, (Shape{2, 3}));
+  EXPECT_EQ(header.entries[0].begin, 0U);
+  EXPECT_EQ(header.entries[0].end, 24U);
+  EXPECT_EQ(header.entries[1].name, "b");
+  EXPECT_EQ(header.entries[1].shape, Shape{});
+  EXPECT_EQ(header.entries[1].begin, 24U);
+  EXPECT_EQ(header.entries[1].end, 32U);
+  EXPECT_EQ(header.data_offset, 8 + kTwoTensors.size());
+}
+
+TEST(ParseSafetensorsHeader, ReadsWhatThePythonPackageWrote) {
+  // safetensors 0.8.0, save() of four numpy arrays, one of them empty.
+  const std::string json =
+      R"({"__metadata__":{"format":"np"},"steps":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+      R"("conv1.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]},)"
+      R"("empty":{"dtype":"F16","shape":[0,4],"data_offsets":[32,32]},)"
+      R"("mask":{"dtype":"BOOL","shape":[3],"data_offsets":[32,35]}}     )";
+  ASSERT_EQ(json.size(), 280U);
+  const auto header = parse(json, 35);
+  EXPECT_EQ(header.data_offset, 288U);
+  ASSERT_EQ(header.entries.size(), 4U);
+  EXPECT_EQ(header.entries[1].name, "conv1.weight");
+  EXPECT_EQ(header.entries[2].shape, (Shape{0, 4}));
+  EXPECT_EQ(header.entries[3].end, 35U);
+}
+
+TEST(ParseSafetensorsHeader, NeedsNoMoreThanTheBytesUpToTheDataPart) {
+  Bytes file = safetensors_file(kTwoTensors, 32);
+  const std::uint64_t size = file.size();
+  const auto end = safetensors_header_end(std::span(file).first(8), size, "m.st");
+  EXPECT_EQ(end, 8 + kTwoTensors.size());
+  file.resize(end);
+  EXPECT_EQ(parse_safetensors_header(file, size, "m.st").entries.size(), 2U);
+}
+
+TEST(ParseSafetensorsHeader, RefusesAPrefixThatEndsInsideTheHeader) {
+  const Bytes file = safetensors_file(kTwoTensors, 32);
+  EXPECT_ERROR(parse_safetensors_header(std::span(file).first(100), file.size(), "m.st"), DataError,
+               "m.st: expected " + std::to_string(8 + kTwoTensors.size()) +
+                   " bytes up to the end of the header, got 100");
+}
+
+TEST(ParseSafetensorsHeader, AcceptsAFileWithoutTensors) {
+  EXPECT_TRUE(parse("{}", 0).entries.empty());
+}
+
+TEST(ParseSafetensorsHeader, AcceptsEntriesInAnotherOrderThanTheirBytes) {
+  EXPECT_EQ(parse(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
+                  R"("a":{"data_offsets":[0,2],"shape":[2],"dtype":"BOOL"}})",
+                  3)
+                .entries[0]
+                .name,
+            "b");
+}
+
+TEST(ParseSafetensorsHeader, AcceptsEmptyTensorsBetweenOthers) {
+  EXPECT_EQ(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                  R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[2,2]},)"
+                  R"("b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+                  3)
+                .entries.size(),
+            3U);
+}
+
+// One tensor "w" of this dtype, of 24 elements, with these bytes.
+std::string one_tensor(const std::string& dtype, const std::string& bytes) {
+  return R"({"w":{"dtype":")" + dtype + R"(","shape":[4,6],"data_offsets":[0,)" + bytes + "]}}";
+}
+
+TEST(ParseSafetensorsHeader, KnowsTheSizeOfEveryDtype) {
+  const std::map<std::string, std::size_t> sizes = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"I16", 2},  {"U16", 2}, {"I32", 4}, {"U32", 4},
+      {"I64", 8},  {"U64", 8}, {"F16", 2}, {"BF16", 2}, {"F32", 4}, {"F64", 8}};
+  for (const auto& [dtype, size] : sizes) {
+    const std::size_t bytes = 24 * size;
+    EXPECT_EQ(parse(one_tensor(dtype, std::to_string(bytes)), bytes).entries[0].dtype, dtype);
+  }
+}
+
+TEST(ParseSafetensorsHeader, RefusesAnUnknownDtype) {
+  EXPECT_ERROR(parse(one_tensor("F8_E4M3", "24"), 24), DataError,
+               R"(m.st: expected a known dtype for "w", got "F8_E4M3"; hint: the file is damaged, )"
+               "or not a safetensors file");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAFileWithoutASize) {
+  for (std::size_t size = 0; size < 8; ++size) {
+    EXPECT_ERROR(parse(Bytes(size)), DataError,
+                 "m.st: expected at least 8 bytes, got " + std::to_string(size));
+  }
+}
+
+TEST(ParseSafetensorsHeader, RefusesAHeaderAbove100MB) {
+  const Bytes size = {0x01, 0xe1, 0xf5, 0x05, 0, 0, 0, 0};  // 100,000,001
+  EXPECT_ERROR(parse_safetensors_header(size, 1ULL << 40, "m.st"), DataError,
+               "m.st: expected a header of at most 100000000 bytes, got 100000001");
+}
+
+TEST(ParseSafetensorsHeader, RefusesTheLargestSize) {
+  EXPECT_ERROR(parse(Bytes(20, 0xff)), DataError, "got 18446744073709551615");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAHeaderBeyondTheEndOfTheFile) {
+  Bytes file = safetensors_file("{}", 0);
+  file[0] = 3;
+  EXPECT_ERROR(parse(file), DataError,
+               "m.st: expected a header inside the file of 10 bytes, got one of 3 bytes");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAnEmptyHeader) {
+  EXPECT_ERROR(parse("", 0), DataError,
+               "m.st: expected a header that begins with '{', got an empty");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAHeaderThatBeginsOtherwise) {
+  EXPECT_ERROR(parse(" {}", 0), DataError,
+               "m.st: expected a header that begins with '{', got byte 0x20");
+}
+
+TEST(ParseSafetensorsHeader, RefusesJsonThatIsNotValid) {
+  for (const std::string_view json :
+       {"{", "{}x", "{} {}", "{'a':1}", R"({"a")", R"({"a":})", R"({,})", "{/**/}", "{\"\xff\":{}}",
+        R"({"__metadata__":{"a":"b",}})"}) {
+    EXPECT_ERROR(parse(json, 0), DataError,
+                 "m.st: expected valid JSON in the header, got an error");
+  }
+}
+
+TEST(ParseSafetensorsHeader, SaysWhereTheJsonIsNotValid) {
+  EXPECT_ERROR(parse("{}  x", 0), DataError, "got an error at its byte 5");
+}
+
+TEST(ParseSafetensorsHeader, RefusesBytesHiddenBehindAZero) {
+  EXPECT_ERROR(parse(std::string_view("{}\0hidden", 9), 0), DataError,
+               "m.st: expected text in the header, got a zero byte at its byte 3");
+}
+
+struct Refusal {
+  std::string_view json;
+  std::string_view message;
+};
+
+TEST(ParseSafetensorsHeader, RefusesAKeyTwice) {
+  const std::vector<Refusal> cases = {
+      {R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{}})",
+       R"(m.st: expected every key once, got "w" twice)"},
+      {R"({"w":{"shape":[0],"shape":[1]}})", R"(got "shape" twice)"},
+      {R"({"__metadata__":{"a":"1","a":"2"}})", R"(got "a" twice)"},
+      {R"({"__metadata__":{},"__metadata__":{}})", R"(got "__metadata__" twice)"}};
+  for (const auto& [json, message] : cases) {
+    EXPECT_ERROR(parse(json, 0), DataError, std::string(message));
+  }
+}
+
+TEST(ParseSafetensorsHeader, AcceptsTheSameKeyInDifferentObjects) {
+  EXPECT_EQ(
+      parse(R"({"__metadata__":{"a":"1"},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
+            R"("b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+            0)
+          .entries.size(),
+      2U);
+}
+
+TEST(ParseSafetensorsHeader, RefusesEveryValueInTheWrongPlace) {
+  const std::vector<Refusal> cases = {
+      {R"({"w":null})", R"(expected an object for "w", got null)"},
+      {R"({"w":true})", R"(expected an object for "w", got a truth value)"},
+      {R"({"w":1})", R"(expected an object for "w", got 1)"},
+      {R"({"w":"x"})", R"(expected an object for "w", got a text)"},
+      {R"({"w":[]})", R"(expected an object for "w", got an array)"},
+      {R"({"__metadata__":{"a":1}})", R"(expected a text for metadata "a", got 1)"},
+      {R"({"__metadata__":{"a":{}}})", R"(expected a text for metadata "a", got an object)"},
+      {R"({"w":{"dtype":1}})", R"(expected a text for dtype of "w", got 1)"},
+      {R"({"w":{"dtype":["F32"]}})", R"(expected a text for dtype of "w", got an array)"},
+      {R"({"w":{"shape":"x"}})", R"(expected an array for shape of "w", got a text)"},
+      {R"({"w":{"data_offsets":{}}})",
+       R"(expected an array for data_offsets of "w", got an object)"},
+      {R"({"w":{"shape":[-1]}})",
+       R"(expected sizes of 0 or more in the shape of "w", got a negative)"},
+      {R"({"w":{"shape":[1.0]}})", R"(in the shape of "w", got a number that is not whole)"},
+      {R"({"w":{"shape":[9223372036854775808]}})", R"(the shape of "w", got 9223372036854775808)"},
+      {R"({"w":{"shape":[1e999]}})", "m.st: expected valid JSON"},
+      {R"({"w":{"shape":[[1]]}})", R"(in the shape of "w", got an array)"},
+      {R"({"w":{"data_offsets":[0]}})", R"(expected two offsets for "w", got 1)"},
+      {R"({"w":{"data_offsets":[0,1,2]}})", R"(expected two offsets for "w", got 2)"},
+      {R"({"w":{"data_offsets":[0,18446744073709551616]}})",
+       R"(offsets for "w", got a number that)"},
+      {R"({"w":{"device":"cpu"}})",
+       R"(expected only dtype, shape and data_offsets for "w", got "device")"},
+      {R"({"w":{"dtype":"U8","shape":[0]}})",
+       R"(expected dtype, shape and data_offsets for "w", got 2 of them)"}};
+  for (const auto& [json, message] : cases) {
+    EXPECT_ERROR(parse(json, 0), DataError, std::string(message));
+  }
+}
+
+TEST(ParseSafetensorsHeader, RefusesDeepNestingAtItsFirstLevel) {
+  const std::string deep = R"({"w":{"shape":)" + std::string(5'000'000, '[');
+  EXPECT_ERROR(parse(deep, 0), DataError, R"(in the shape of "w", got an array)");
+}
+
+TEST(ParseSafetensorsHeader, CutsLongNamesInMessages) {
+  const std::string name = "a\\n" + std::string(1000, 'x');
+  EXPECT_ERROR(parse("{\"" + name + "\":1}", 0), DataError,
+               "for \"a\\n" + std::string(78, 'x') + "\", got 1");
+}
+
+TEST(ParseSafetensorsHeader, EscapesNamesInMessages) {
+  EXPECT_ERROR(parse("{\"\xc3\xa9\":1}", 0), DataError, R"(for "\u00e9", got 1)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesALengthThatIsNotShapeTimesDtype) {
+  EXPECT_ERROR(parse(one_tensor("F32", "95"), 95), DataError,
+               R"(m.st: expected 96 bytes for "w", got the range 0 to 95)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesARangeThatRunsBackwards) {
+  EXPECT_ERROR(parse(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1), DataError,
+               R"(m.st: expected 1 bytes for "w", got the range 1 to 0)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesABackwardRangeWhoseLengthWrapsToTheShape) {
+  // 4294967295 · 4294967297 is 2^64 - 1, which is also 0 - 1 in 64 bits.
+  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                     R"("w":{"dtype":"U8","shape":[4294967295,4294967297],"data_offsets":[1,0]}})",
+                     0),
+               DataError,
+               R"(m.st: expected 18446744073709551615 bytes for "w", got the range 1 to 0)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAShapeThatOverflows) {
+  for (const std::string_view shape :
+       {"4294967296,4294967296", "9223372036854775807,2", "4611686018427387904"}) {
+    const std::string json =
+        R"({"w":{"dtype":"F32","shape":[)" + std::string(shape) + R"(],"data_offsets":[0,0]}})";
+    EXPECT_ERROR(parse(json, 0), DataError,
+                 R"(m.st: expected a shape that fits 64 bits for "w", got a larger one)");
+  }
+}
+
+TEST(ParseSafetensorsHeader, RefusesAHole) {
+  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                     R"("b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})",
+                     5),
+               DataError, R"(m.st: expected "b" to begin at byte 2, got 3 (a hole or an overlap))");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAHoleAtTheBeginning) {
+  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), DataError,
+               R"(m.st: expected "a" to begin at byte 0, got 1)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesAnOverlap) {
+  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                     R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+                     3),
+               DataError, R"(m.st: expected "b" to begin at byte 2, got 1 (a hole or an overlap))");
+}
+
+TEST(ParseSafetensorsHeader, RefusesATruncatedDataPart) {
+  EXPECT_ERROR(parse(kTwoTensors, 31), DataError, "m.st: expected a data part of 32 bytes, got 31");
+}
+
+TEST(ParseSafetensorsHeader, RefusesBytesAfterTheDataPart) {
+  EXPECT_ERROR(parse(kTwoTensors, 33), DataError, "m.st: expected a data part of 32 bytes, got 33");
+}
+
+TEST(MakeSafetensorsHeader, WritesTheFormatByteForByte) {
+  const std::string text = make_safetensors_header(
+      {{"format", "pt"}}, {{.name = "w", .dtype = "F32", .shape = {2}, .begin = 0, .end = 8}});
+  const std::string json =
+      R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  ASSERT_EQ(json.size(), 85U);
+  EXPECT_EQ(text, std::string("\x58\0\0\0\0\0\0\0", 8) + json + "   ");  // padded to 88
+}
+
+TEST(MakeSafetensorsHeader, LeavesOutEmptyMetadata) {
+  EXPECT_EQ(make_safetensors_header({}, {}), std::string("\x08\0\0\0\0\0\0\0", 8) + "{}      ");
+}
+
+TEST(MakeSafetensorsHeader, KeepsTheOrderAndIsReadBack) {
+  std::vector<TensorEntry> entries;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    entries.push_back({.name = "layer" + std::to_string(299 - i),
+                       .dtype = "BF16",
+                       .shape = {3, 1},
+                       .begin = 6 * i,
+                       .end = 6 * i + 6});
+  }
+  const std::string text = make_safetensors_header({}, entries);
+  EXPECT_EQ(text.size() % 8, 0U);
+  const auto header = parse_safetensors_header(bytes_of(text), text.size() + 1800, "m.st");
+  EXPECT_EQ(header.data_offset, text.size());
+  ASSERT_EQ(header.entries.size(), 300U);
+  EXPECT_EQ(header.entries.front().name, "layer299");
+  EXPECT_EQ(header.entries[100].begin, 600U);
+  EXPECT_EQ(header.entries.back().name, "layer0");
+}
+
+TEST(MakeSafetensorsHeader, EscapesMetadata) {
+  const std::string text = make_safetensors_header({{"quote\"", "line\n"}}, {});
+  EXPECT_EQ(parse(bytes_of(text)).metadata.at("quote\""), "line\n");
+}
+
+TEST(MakeSafetensorsHeader, ReplacesTextThatIsNotUtf8) {
+  const std::string text = make_safetensors_header({{"path", "a\xff"}}, {});
+  EXPECT_EQ(parse(bytes_of(text)).metadata.at("path"), "a\xef\xbf\xbd");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/tensor_bytes.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/conv_net.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+// Every dtype of the format, a scalar and an empty tensor.
+StateDict sample() {
+  StateDict tensors;
+  for (const auto dtype :
+       {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kUInt16, torch::kInt32,
+        torch::kUInt32, torch::kInt64, torch::kUInt64, torch::kFloat16, torch::kBFloat16,
+        torch::kFloat32, torch::kFloat64}) {
+    tensors[safetensors_dtype(dtype)] = torch::arange(6).view({2, 3}).to(dtype);
+  }
+  tensors["empty"] = torch::empty({0, 3});
+  tensors["scalar"] = torch::tensor(2.5F);
+  return tensors;
+}
+
+void expect_equal(const StateDict& got, const StateDict& wanted) {
+  ASSERT_EQ(got.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(got.contains(name));
+    EXPECT_EQ(got.at(name).scalar_type(), tensor.scalar_type());
+    EXPECT_EQ(got.at(name).sizes(), tensor.sizes());
+    EXPECT_EQ(short_hash(got.at(name)), short_hash(tensor));
+  }
+}
+
+TEST(Safetensors, GivesBackEveryDtypeScalarsAndEmptyTensors) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.safetensors");
+  save_safetensors(path, {sample(), {{"format", "pt"}, {"note", "ä \"quoted\"\nline"}}});
+  const auto loaded = load_safetensors(path);
+  expect_equal(loaded.tensors, sample());
+  EXPECT_EQ(loaded.metadata.size(), 2U);
+  EXPECT_EQ(loaded.metadata.at("note"), "ä \"quoted\"\nline");
+}
+
+TEST(Safetensors, GivesBackNothingForNothing) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("a"), {});
+  const auto loaded = load_safetensors(folder.file("a"));
+  EXPECT_TRUE(loaded.tensors.empty());
+  EXPECT_TRUE(loaded.metadata.empty());
+}
+
+TEST(Safetensors, EqualContentMakesEqualFiles) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("a"), {sample(), {{"x", "1"}, {"a", "2"}}});
+  save_safetensors(folder.file("b"), {sample(), {{"a", "2"}, {"x", "1"}}});
+  EXPECT_EQ(folder.read("a"), folder.read("b"));
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "b"})) << "no temporary file is left";
+}
+
+// The bytes that safetensors.torch.save writes for {"a": torch.tensor([1.0, 2.0])}.
+TEST(Safetensors, WritesTheBytesThatPythonWrites) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("a"), {{{"a", torch::tensor({1.0F, 2.0F})}}, {}});
+  const std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::string padded = header + std::string(64 - header.size() - 8, ' ');
+  const std::string size = {static_cast<char>(padded.size()), 0, 0, 0, 0, 0, 0, 0};
+  const std::string data("\x00\x00\x80\x3f\x00\x00\x00\x40", 8);
+  EXPECT_EQ(folder.read("a"), size + padded + data);
+}
+
+TEST(Safetensors, ReadsWhatPythonWrote) {
+  const auto file = load_safetensors(LADDER_SOURCE_DIR "/tests/golden/loss_heads.safetensors");
+  EXPECT_EQ(file.metadata.at("torch").substr(0, 2), "2.");
+  EXPECT_TRUE(
+      torch::equal(file.tensors.at("labels"), torch::tensor({0, 9, 3, 3, 5, 1}, torch::kInt64)));
+  EXPECT_EQ(file.tensors.at("logits").sizes(), (std::vector<std::int64_t>{6, 10}));
+}
+
+TEST(Safetensors, SavesChannelsLastInTheOrderOfNchw) {
+  const TemporaryFolder folder;
+  const auto images = torch::arange(24.0F).view({1, 6, 2, 2});
+  const auto channels_last = images.contiguous(torch::MemoryFormat::ChannelsLast);
+  ASSERT_FALSE(channels_last.is_contiguous());
+  save_safetensors(folder.file("a"), {{{"w", images}}, {}});
+  save_safetensors(folder.file("b"), {{{"w", channels_last}}, {}});
+  EXPECT_EQ(folder.read("a"), folder.read("b"));
+  EXPECT_TRUE(torch::equal(load_safetensors(folder.file("b")).tensors.at("w"), images));
+}
+
+TEST(Safetensors, SavesTheValuesOfAViewAndNotItsStorage) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("a"), {{{"w", torch::arange(100.0F).narrow(0, 3, 2)}}, {}});
+  EXPECT_TRUE(torch::equal(load_safetensors(folder.file("a")).tensors.at("w"),
+                           torch::tensor({3.0F, 4.0F})));
+}
+
+TEST(Safetensors, LoadedTensorsDoNotShareMemory) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("a"), {sample(), {}});
+  const auto loaded = load_safetensors(folder.file("a"));
+  loaded.tensors.at("F32").fill_(9.0F);
+  expect_equal(load_safetensors(folder.file("a")).tensors, sample());
+  EXPECT_TRUE(torch::equal(loaded.tensors.at("F64"), sample().at("F64")));
+}
+
+TEST(Safetensors, RefusesADtypeThatTheFormatLacksAndKeepsTheOldFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a", "old");
+  EXPECT_ERROR(save_safetensors(path, {{{"w", torch::ones({1}, torch::kComplexFloat)}}, {}}),
+               UsageError, "safetensors: has no dtype ComplexFloat");
+  EXPECT_EQ(folder.read("a"), "old");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
+}
+
+TEST(Safetensors, SaysThatAFileIsMissing) {
+  EXPECT_ERROR(load_safetensors("/nonexistent/a.safetensors"), DataError,
+               "/nonexistent/a.safetensors: expected a readable file, got none");
+  const TemporaryFolder folder;
+  EXPECT_ERROR(load_safetensors(folder.path()), DataError,
+               folder.path() + ": expected a readable file, got");
+}
+
+TEST(Safetensors, RefusesAFileThatWasCutOffAnywhere) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.file("whole"), {{{"w", torch::ones({3})}}, {}});
+  const std::string whole = folder.read("whole");
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const auto path = folder.write("cut", whole.substr(0, size));
+    EXPECT_ERROR(load_safetensors(path), DataError, path + ": expected ");
+  }
+}
+
+TEST(Safetensors, RefusesAFileThatIsSomethingElse) {
+  const TemporaryFolder folder;
+  for (const std::string text : {"", "PK\x03\x04 a pickle of torch.save in a zip archive", "{}"}) {
+    const auto path = folder.write("a", text);
+    EXPECT_ERROR(load_safetensors(path), DataError, path + ": expected ");
+  }
+  save_safetensors(folder.file("a"), {{{"w", torch::ones({3})}}, {}});
+  const auto longer = folder.write("b", folder.read("a") + "x");
+  EXPECT_ERROR(load_safetensors(longer), DataError, longer + ": expected ");
+}
+
+TEST(SaveModel, AndLoadModelGiveBackTheWeights) {
+  const TemporaryFolder folder;
+  torch::manual_seed(1);
+  ConvNet source;
+  ConvNet target({.math = Math::kReference});  // another layout
+  save_model(source, folder.file("a"));
+  load_model(target, folder.file("a"));
+  EXPECT_EQ(weights_sha256(state_dict(target)), weights_sha256(state_dict(source)));
+  EXPECT_EQ(load_safetensors(folder.file("a")).metadata.at("format"), "pt");
+}
+
+struct Wrapper : torch::nn::Module {
+  Wrapper() { register_module("module", std::make_shared<ConvNet>()); }
+};
+
+TEST(SaveModel, LeavesTheWrappersPrefixOut) {
+  const TemporaryFolder folder;
+  Wrapper wrapped;
+  save_model(wrapped, folder.file("a"));
+  EXPECT_TRUE(load_safetensors(folder.file("a")).tensors.contains("layer1.0.weight"));
+  ConvNet plain;
+  load_model(plain, folder.file("a"));
+  load_model(wrapped, folder.file("a"));
+  EXPECT_EQ(weights_sha256(state_dict(plain)), weights_sha256(state_dict(wrapped)));
+}
+
+TEST(LoadModel, NamesTheFileOfAnotherNetworkAndChangesNothing) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.safetensors");
+  save_safetensors(path, {{{"fc.weight", torch::ones({10, 1568})}}, {}});
+  ConvNet net;
+  const auto before = weights_sha256(state_dict(net));
+  EXPECT_ERROR(load_model(net, path), DataError, path + ": expected a tensor fc.bias, got none");
+  EXPECT_EQ(weights_sha256(state_dict(net)), before);
+}
+
+}  // namespace
+}  // namespace ladder

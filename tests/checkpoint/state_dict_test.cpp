@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/state_dict.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/conv_net.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names names_of(const StateDict& values) {
+  Names names;
+  for (const auto& item : values) names.push_back(item.first);
+  return names;
+}
+
+// A network with two parameters and a buffer.
+struct Small : torch::nn::Module {
+  explicit Small(double value) {
+    register_parameter("weight", torch::full({2, 3}, value));
+    register_parameter("bias", torch::full({2}, value));
+    register_buffer("count", torch::full({}, value, torch::kInt64));
+  }
+};
+
+// What DistributedDataParallel does to the names.
+struct Wrapper : torch::nn::Module {
+  explicit Wrapper(std::shared_ptr<torch::nn::Module> inner) {
+    register_module("module", std::move(inner));
+  }
+};
+
+// A network wrapped `depth` times.
+std::shared_ptr<torch::nn::Module> small(double value, int depth = 0) {
+  std::shared_ptr<torch::nn::Module> module = std::make_shared<Small>(value);
+  for (int i = 0; i < depth; ++i) module = std::make_shared<Wrapper>(module);
+  return module;
+}
+
+bool all_are(const torch::nn::Module& module, double value) {
+  for (const auto& [name, tensor] : state_dict(module)) {
+    if (!tensor.eq(value).all().item<bool>()) return false;
+  }
+  return true;
+}
+
+TEST(StateDict, HoldsParametersAndBuffersUnderPythonsNames) {
+  EXPECT_EQ(names_of(state_dict(ConvNet())),
+            (Names{"fc.bias", "fc.weight", "layer1.0.bias", "layer1.0.weight", "layer1.1.bias",
+                   "layer1.1.num_batches_tracked", "layer1.1.running_mean",
+                   "layer1.1.running_var", "layer1.1.weight", "layer2.0.bias", "layer2.0.weight",
+                   "layer2.1.bias", "layer2.1.num_batches_tracked", "layer2.1.running_mean",
+                   "layer2.1.running_var", "layer2.1.weight"}));
+}
+
+TEST(StateDict, SharesMemoryAndIsFreeOfAutograd) {
+  const auto module = small(1.0);
+  const auto weight = state_dict(*module).at("weight");
+  EXPECT_FALSE(weight.requires_grad());
+  weight.fill_(5.0);
+  EXPECT_EQ(module->parameters()[0][0][0].item<double>(), 5.0);
+}
+
+TEST(StateDict, KeepsThePrefixOfAWrapperAndUnwrappedDropsIt) {
+  EXPECT_EQ(names_of(state_dict(*small(1.0, 1))),
+            (Names{"module.bias", "module.count", "module.weight"}));
+  for (const int depth : {0, 1, 2}) {
+    EXPECT_EQ(names_of(unwrapped_state_dict(*small(1.0, depth))),
+              (Names{"bias", "count", "weight"}));
+  }
+}
+
+TEST(StateDict, OnlyALeadingPrefixIsThatOfAWrapper) {
+  EXPECT_EQ(without_module_prefix("module.conv1.weight"), "conv1.weight");
+  EXPECT_EQ(without_module_prefix("module.module.conv1.weight"), "conv1.weight");
+  EXPECT_EQ(without_module_prefix("block.module.weight"), "block.module.weight");
+  EXPECT_EQ(without_module_prefix("modules.weight"), "modules.weight");
+}
+
+TEST(LoadStateDict, CopiesWithAndWithoutThePrefixOnEitherSide) {
+  for (const int from : {0, 1, 2}) {
+    for (const int to : {0, 1, 2}) {
+      const auto target = small(1.0, to);
+      load_state_dict(*target, state_dict(*small(2.0, from)), "a file");
+      EXPECT_TRUE(all_are(*target, 2.0)) << from << " wrappers into " << to;
+    }
+  }
+}
+
+TEST(LoadStateDict, CopiesTheValuesAndNotTheTensors) {
+  const auto source = small(2.0);
+  const auto target = small(1.0);
+  const auto weight = target->parameters()[0];
+  load_state_dict(*target, state_dict(*source), "a file");
+  state_dict(*source).at("weight").fill_(9.0);
+  EXPECT_TRUE(all_are(*target, 2.0));
+  EXPECT_TRUE(weight.is_same(target->parameters()[0])) << "an optimizer would lose it";
+  EXPECT_TRUE(weight.requires_grad());
+}
+
+TEST(LoadStateDict, ConvertsToTheLayoutAndDtypeOfTheTarget) {
+  ConvNet target;  // channels_last
+  StateDict values;
+  for (const auto& [name, tensor] : state_dict(target)) {
+    values[name] = torch::full(tensor.sizes(), 2.0, torch::kFloat64);
+  }
+  load_state_dict(target, values, "a file");
+  EXPECT_TRUE(all_are(target, 2.0));
+  const auto weight = state_dict(target).at("layer2.0.weight");
+  EXPECT_TRUE(weight.is_contiguous(torch::MemoryFormat::ChannelsLast));
+  EXPECT_EQ(weight.scalar_type(), torch::kFloat32);
+}
+
+// Loading `values` must fail with `message` and change nothing.
+void expect_refused(const StateDict& values, const std::string& message) {
+  for (const int depth : {0, 1}) {
+    const auto target = small(1.0, depth);
+    EXPECT_ERROR(load_state_dict(*target, values, "w.safetensors"), DataError,
+                 "w.safetensors: expected " + message +
+                     "; hint: is this the checkpoint of another network? see --recipe");
+    EXPECT_TRUE(all_are(*target, 1.0)) << "changed in spite of the error";
+  }
+}
+
+TEST(LoadStateDict, RefusesAMissingTensorAndChangesNothing) {
+  auto values = state_dict(*small(2.0, 1));
+  values.erase("module.weight");  // the last by name: the others have been looked at
+  expect_refused(values, "a tensor weight, got none");
+}
+
+TEST(LoadStateDict, RefusesASurplusTensorAndChangesNothing) {
+  auto values = state_dict(*small(2.0));
+  values["zeta"] = torch::ones({1});
+  expect_refused(values, "3 tensors, got also zeta");
+}
+
+TEST(LoadStateDict, RefusesAnotherShapeAndChangesNothing) {
+  auto values = state_dict(*small(2.0));
+  values["weight"] = torch::ones({3, 2});
+  expect_refused(values, "weight of shape [2,3], got [3,2]");
+  values["weight"] = torch::ones({});
+  expect_refused(values, "weight of shape [2,3], got []");
+}
+
+StateDict sample() {
+  return {{"conv.weight", torch::arange(24.0F).view({1, 6, 2, 2}) / 7},
+          {"count", torch::tensor(7, torch::kInt64)},
+          {"empty", torch::empty({0, 3})},
+          {"half", torch::tensor({0.5, -2.0}, torch::kBFloat16)},
+          {"mask", torch::tensor({true, false})}};
+}
+
+// Made with hashlib and torch in Python from the description in the header.
+constexpr const char* kSampleSha256 = "2539a37f31807c7788aeab4598a6bf1449eb6624132ff5859b0c396d6be4fe16";
+
+TEST(WeightsSha256, IsWhatPythonComputes) { EXPECT_EQ(weights_sha256(sample()), kSampleSha256); }
+
+TEST(WeightsSha256, OfNothingIsTheSha256OfNothing) {
+  EXPECT_EQ(weights_sha256({}), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+TEST(WeightsSha256, DoesNotDependOnLayoutOrPrefix) {
+  StateDict other;
+  for (const auto& [name, tensor] : sample()) other["module." + name] = tensor;
+  auto& weight = other["module.conv.weight"];
+  weight = weight.contiguous(torch::MemoryFormat::ChannelsLast);
+  ASSERT_FALSE(weight.is_contiguous());
+  EXPECT_EQ(weights_sha256(other), kSampleSha256);
+}
+
+TEST(WeightsSha256, ChangesWithNameDtypeShapeAndTheLastBit) {
+  const auto changed = [](const std::string& name, const torch::Tensor& tensor) {
+    auto values = sample();
+    values[name] = tensor;
+    return weights_sha256(values);
+  };
+  EXPECT_NE(changed("count", torch::tensor(8, torch::kInt64)), kSampleSha256);
+  EXPECT_NE(changed("count", torch::tensor({7}, torch::kInt64)), kSampleSha256);
+  EXPECT_NE(changed("empty", torch::empty({3, 0})), kSampleSha256);
+  EXPECT_NE(changed("mask", torch::tensor({1, 0}, torch::kUInt8)), kSampleSha256);
+  EXPECT_NE(changed("new", torch::empty({0})), kSampleSha256);
+}
+
+TEST(WeightsSha256, SeesTheSignOfZero) {
+  EXPECT_NE(weights_sha256({{"a", torch::tensor(0.0F)}}),
+            weights_sha256({{"a", torch::tensor(-0.0F)}}));
+}
+
+}  // namespace
+}  // namespace ladder

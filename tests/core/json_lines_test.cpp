@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/json_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TEST(JsonLines, ARecordIsALineInTheOrderGiven) {
+  const TemporaryFolder folder;
+  JsonLines lines(folder.file("m.jsonl"));
+  lines.write({{"stage", 0}, {"accuracy", 98.5}});
+  lines.write({{"a", "two\nlines"}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"stage\":0,\"accuracy\":98.5}\n{\"a\":\"two\\nlines\"}\n");
+}
+
+TEST(JsonLines, OpeningEmptiesTheFile) {
+  const TemporaryFolder folder;
+  folder.write("m.jsonl", "of an earlier run\n");
+  const JsonLines lines(folder.file("m.jsonl"));
+  EXPECT_EQ(folder.read("m.jsonl"), "");
+}
+
+TEST(JsonLines, NumbersThatAreNotFiniteBecomeNull) {
+  const TemporaryFolder folder;
+  JsonLines lines(folder.file("m.jsonl"));
+  lines.write({{"loss", NAN}, {"norm", INFINITY}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"loss\":null,\"norm\":null}\n");
+}
+
+TEST(JsonLines, TextThatIsNotUtf8IsReplaced) {
+  const TemporaryFolder folder;
+  JsonLines lines(folder.file("m.jsonl"));
+  lines.write({{"path", "a\xff"}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"path\":\"a\xef\xbf\xbd\"}\n");
+}
+
+TEST(JsonLines, WithoutAPathNothingIsWritten) {
+  JsonLines lines;
+  EXPECT_NO_THROW(lines.write({{"a", 1}}));
+}
+
+TEST(JsonLines, MovesWithItsFile) {
+  const TemporaryFolder folder;
+  JsonLines first(folder.file("m.jsonl"));
+  first.write({{"a", 1}});
+  JsonLines second;
+  second = std::move(first);
+  second.write({{"a", 2}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n{\"a\":2}\n");
+}
+
+TEST(JsonLines, AMissingFolderIsAUsageErrorNamingThePath) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("nowhere/m.jsonl");
+  EXPECT_ERROR(JsonLines{path}, UsageError,
+               "file of records: expected a path that can be written, got '" + path +
+                   "'; hint: No such file or directory: create the folder first, or name another "
+                   "file");
+}
+
+TEST(JsonLines, AFolderIsAUsageError) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory");
+}
+
+TEST(JsonLines, AFullDiskIsASystemErrorWithAHint) {
+  JsonLines lines("/dev/full");
+  EXPECT_ERROR(lines.write({{"a", 1}}), SystemError,
+               "/dev/full: write: No space left on device; hint: free some space");
+}
+
+TEST(JsonLines, AFullDiskIsNoticedForLongRecordsToo) {
+  JsonLines lines("/dev/full");
+  EXPECT_ERROR(lines.write({{"a", std::string(100'000, 'x')}}), SystemError,
+               "/dev/full: write: No space left on device");
+}
+
+}  // namespace
+}  // namespace ladder

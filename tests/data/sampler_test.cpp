@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/core/sha256.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Indices = std::vector<std::int64_t>;
+
+TEST(RandomSampler, GivesPythonsOrderIndexByIndex) {
+  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/samplers.json");
+  const auto golden = nlohmann::json::parse(file);
+  ASSERT_GE(golden.at("cases").size(), 45U);
+  for (const auto& wanted : golden.at("cases")) {
+    SCOPED_TRACE(wanted.dump());
+    const RandomSampler sampler(wanted.at("n"), wanted.at("seed"));
+    const Indices order = sampler.order(wanted.at("epoch"));
+    const auto first = wanted.at("first").get<Indices>();
+    EXPECT_EQ(Indices(order.begin(), order.begin() + std::ssize(first)), first);
+    EXPECT_EQ(sha256_hex(std::as_bytes(std::span(order))), wanted.at("sha256"));
+  }
+}
+
+TEST(RandomSampler, IsAFunctionOfTheSumOfSeedAndEpoch) {
+  EXPECT_EQ(RandomSampler(100, 42).order(3), RandomSampler(100, 42).order(3));
+  EXPECT_EQ(RandomSampler(100, 42).order(3), RandomSampler(100, 45).order(0));
+  EXPECT_NE(RandomSampler(100, 42).order(3), RandomSampler(100, 42).order(4));
+}
+
+TEST(RandomSampler, OfNothingIsEmpty) { EXPECT_EQ(RandomSampler(0, 42).order(0), Indices{}); }
+
+TEST(SequentialSampler, CountsUpInEveryEpoch) {
+  const SequentialSampler sampler(4);
+  EXPECT_EQ(sampler.size(), 4);
+  EXPECT_EQ(sampler.order(0), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(sampler.order(9), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(SequentialSampler(0).order(0), Indices{});
+}
+
+BatchSampler batches_of(std::int64_t size, std::int64_t batch_size, bool drop_last = false) {
+  return {std::make_shared<SequentialSampler>(size), batch_size, drop_last};
+}
+
+TEST(BatchSampler, LeavesTheRemainderToAShorterLastBatch) {
+  const auto batches = batches_of(10, 4);
+  const auto plans = batches.plan(0);
+  EXPECT_EQ(batches.size(), 3);
+  ASSERT_EQ(plans.size(), 3U);
+  EXPECT_EQ(plans[0].indices, (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(plans[2].indices, (Indices{8, 9}));
+  EXPECT_EQ(plans[2].positions, (Indices{8, 9}));
+  EXPECT_EQ(plans[0].global_size, 4);
+  EXPECT_EQ(plans[2].global_size, 2);
+  EXPECT_EQ(plans[2].world_size, 1);
+}
+
+TEST(BatchSampler, LeavesTheRemainderOutIfAsked) {
+  const auto batches = batches_of(10, 4, /*drop_last=*/true);
+  EXPECT_EQ(batches.size(), 2);
+  const auto plans = batches.plan(0);
+  ASSERT_EQ(plans.size(), 2U);
+  EXPECT_EQ(plans[1].indices, (Indices{4, 5, 6, 7}));
+}
+
+TEST(BatchSampler, HasOnlyWholeBatchesWhenTheSizeDivides) {
+  for (const bool drop_last : {false, true}) {
+    EXPECT_EQ(batches_of(8, 4, drop_last).size(), 2);
+    EXPECT_EQ(batches_of(8, 4, drop_last).plan(0).back().global_size, 4);
+  }
+}
+
+TEST(BatchSampler, KeepsASetThatIsSmallerThanABatch) {
+  EXPECT_EQ(batches_of(3, 64).plan(0).at(0).indices, (Indices{0, 1, 2}));
+  EXPECT_EQ(batches_of(3, 64, /*drop_last=*/true).size(), 0);
+  EXPECT_TRUE(batches_of(3, 64, /*drop_last=*/true).plan(0).empty());
+  EXPECT_TRUE(batches_of(0, 64).plan(0).empty());
+}
+
+TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
+  const auto sampler = std::make_shared<RandomSampler>(10, 42);
+  const auto order = sampler->order(1);
+  Indices indices, positions;
+  for (const auto& plan : BatchSampler(sampler, 3, false).plan(1)) {
+    indices.insert(indices.end(), plan.indices.begin(), plan.indices.end());
+    positions.insert(positions.end(), plan.positions.begin(), plan.positions.end());
+  }
+  EXPECT_EQ(indices, order);
+  EXPECT_EQ(positions, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(BatchSampler, RefusesABatchOfNothing) {
+  EXPECT_ERROR(batches_of(10, 0), UsageError, "batch size: expected a number > 0, got 0");
+  EXPECT_ERROR(batches_of(10, -4), UsageError, "batch size: expected a number > 0, got -4");
+}
+
+}  // namespace
+}  // namespace ladder

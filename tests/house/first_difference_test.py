@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/first_difference on small files made here, run as a user runs it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "first_difference"
+
+
+def record(step: int, rank: int = 0) -> dict:
+    return {
+        "step": step,
+        "epoch": 1,
+        "rank": rank,
+        "positions": "aaaa000000000001",
+        "loss": "bbbb000000000001",
+        "loss_value": 0.5,
+        "gradients": {"conv2.weight": "cccc000000000001", "conv1.weight": "cccc000000000002"},
+        "weights": {"conv2.weight": "dddd000000000001", "conv1.weight": "dddd000000000002"},
+    }
+
+
+class FirstDifferenceTest(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+
+    def write(self, name: str, records: list[dict]) -> str:
+        path = self.folder / name
+        path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+        return str(path)
+
+    def run_tool(self, a: str, b: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, str(TOOL), a, b], capture_output=True, text=True, check=False
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+    def compare(self, a: list[dict], b: list[dict]) -> tuple[int, str]:
+        return self.run_tool(self.write("a.jsonl", a), self.write("b.jsonl", b))
+
+    def test_equal_runs_have_no_difference(self) -> None:
+        records = [record(step) for step in range(1, 61)]
+        self.assertEqual(
+            self.compare(records, records), (0, "no difference in 60 records of 1 rank")
+        )
+
+    def test_names_step_rank_and_tensor(self) -> None:
+        other = record(17)
+        other["gradients"]["conv2.weight"] = "9999"
+        self.assertEqual(
+            self.compare([record(16), record(17)], [record(16), other]),
+            (1, "step 17, rank 0, gradient of conv2.weight: cccc000000000001 in A, 9999 in B"),
+        )
+
+    def test_the_earliest_step_wins_whatever_the_order_of_the_lines(self) -> None:
+        early, late = record(2), record(9)
+        early["weights"]["conv1.weight"] = late["positions"] = "9999"
+        code, line = self.compare([record(9), record(2)], [late, early])
+        self.assertEqual((code, line[:37]), (1, "step 2, rank 0, weight of conv1.weigh"))
+
+    def test_within_a_step_the_order_of_the_record_counts(self) -> None:
+        everything = record(1)
+        expected = ["positions", "loss", "gradient of conv2.weight", "gradient of conv1.weight",
+                    "weight of conv2.weight", "weight of conv1.weight"]
+        everything["positions"] = everything["loss"] = "9999"
+        for kind in ("gradients", "weights"):
+            everything[kind] = dict.fromkeys(everything[kind], "9999")
+        for entry in expected:
+            code, line = self.compare([record(1)], [everything])
+            self.assertIn(f"rank 0, {entry}: ", line)
+            self.cure(everything, entry)
+        self.assertEqual(self.compare([record(1)], [everything])[0], 0)
+
+    @staticmethod
+    def cure(broken: dict, entry: str) -> None:
+        if " of " in entry:
+            kind, tensor = entry.split(" of ")
+            broken[kind + "s"][tensor] = record(1)[kind + "s"][tensor]
+        else:
+            broken[entry] = record(1)[entry]
+
+    def test_a_cause_on_one_rank_comes_before_its_effect_on_all(self) -> None:
+        a = [record(1, rank) for rank in (0, 1)]
+        b = copy.deepcopy(a)
+        b[1]["positions"] = "9999"
+        for each in b:
+            each["gradients"]["conv2.weight"] = "8888"
+        for side, records in (("a", a), ("b", b)):
+            for rank in (0, 1):
+                self.write(f"{side}.rank{rank}.jsonl", [records[rank]])
+        code, line = self.run_tool(str(self.folder / "a"), str(self.folder / "b"))
+        self.assertEqual((code, line.split(":")[0]), (1, "step 1, rank 1, positions"))
+
+    def test_a_prefix_means_all_its_ranks(self) -> None:
+        for side in "ab":
+            for rank in range(3):
+                self.write(f"{side}.rank{rank}.jsonl", [record(1, rank), record(2, rank)])
+        self.assertEqual(
+            self.run_tool(str(self.folder / "a"), str(self.folder / "b")),
+            (0, "no difference in 6 records of 3 ranks"),
+        )
+
+    def test_the_loss_is_shown_with_its_value(self) -> None:
+        other = record(1)
+        other.update(loss="9999", loss_value=0.75)
+        self.assertIn("loss: bbbb000000000001 (0.5) in A, 9999 (0.75) in B",
+                      self.compare([record(1)], [other])[1])
+
+    def test_the_spelling_of_the_loss_value_does_not_count(self) -> None:
+        other = record(1)
+        other["loss_value"] = 0.500001
+        self.assertEqual(self.compare([record(1)], [other])[0], 0)
+
+    def test_a_tensor_that_only_one_run_has_is_a_difference(self) -> None:
+        other = record(1)
+        del other["weights"]["conv1.weight"]
+        code, line = self.compare([record(1)], [other])
+        self.assertEqual(code, 1)
+        self.assertIn("weight of conv1.weight: dddd000000000002 in A, nothing in B", line)
+
+    def test_runs_of_different_length_are_compared_as_far_as_both_go(self) -> None:
+        a = [record(step) for step in (1, 2, 3)]
+        code, line = self.compare(a, a[:2])
+        self.assertEqual(code, 0)
+        self.assertIn("no difference in 2 records of 1 rank; A has 1 more", line)
+
+    def test_different_k_are_compared_at_common_steps(self) -> None:
+        code, line = self.compare(
+            [record(s) for s in (2, 4, 6)], [record(s) for s in (3, 6)]
+        )
+        self.assertEqual(code, 0)
+        self.assertIn("no difference in 1 record of 1 rank", line)
+
+    def test_no_common_step_is_unusable(self) -> None:
+        code, line = self.compare([record(2)], [record(3)])
+        self.assertEqual(code, 2)
+        self.assertIn("no step is in both runs", line)
+
+    def test_a_missing_file_is_unusable(self) -> None:
+        code, line = self.run_tool(self.write("a.jsonl", [record(1)]), str(self.folder / "b"))
+        self.assertEqual(code, 2)
+        self.assertIn("b: no such file", line)
+
+    def test_an_empty_file_is_unusable(self) -> None:
+        code, line = self.compare([record(1)], [])
+        self.assertEqual(code, 2)
+        self.assertIn("b.jsonl: no records", line)
+
+    def test_another_kind_of_file_is_unusable_and_named_with_its_line(self) -> None:
+        for line_of_b in ('{"record": "run"}', "not json", "[1]", '{"gradients": 3}'):
+            (self.folder / "b.jsonl").write_text(line_of_b + "\n", encoding="utf-8")
+            a = self.write("a.jsonl", [record(1)])
+            code, line = self.run_tool(a, str(self.folder / "b.jsonl"))
+            self.assertEqual(code, 2, line)
+            self.assertIn("b.jsonl:1: not a fingerprint record", line)
+
+    def test_other_ranks_are_unusable(self) -> None:
+        code, line = self.compare([record(1, 0)], [record(1, 1)])
+        self.assertEqual(code, 2)
+        self.assertIn("A has ranks [0], B has ranks [1]", line)
+
+
+if __name__ == "__main__":
+    unittest.main()

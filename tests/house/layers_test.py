@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/layers.py on small trees made here, each with one thing wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "layers.py"
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+
+GOOD_TREE = {
+    "README.md": "# A tree\n",
+    "ladder/core/error.h": SPDX + "#pragma once\n#include <string>\n",
+    "ladder/core/error.cpp": SPDX + '#include "ladder/core/error.h"\n',
+    "ladder/core/device.h": SPDX + "#include <torch/types.h>\n",
+    "ladder/data/idx.h": SPDX + '#include "ladder/core/error.h"\n',
+    "ladder/data/sampler.h": SPDX + '#include <torch/types.h>\n#include "ladder/data/idx.h"\n',
+    "ladder/comm/c10d_group.h": SPDX + "#include <torch/csrc/distributed/c10d/Store.hpp>\n",
+    "ladder/train/recipe.h": SPDX + '#include "ladder/data/sampler.h"\n',
+    "ladder/train/recipe_options.h": SPDX + "#include <string>\n",
+    "ladder/stage/run_main.h": SPDX + '#include "ladder/train/recipe_options.h"\n',
+    "stage0_single_gpu/main.cpp": SPDX + '#include <vector>\n#include "ladder/train/recipe.h"\n',
+    "tests/core/error_test.cpp": SPDX + '#include <gtest/gtest.h>\n#include <torch/torch.h>\n',
+    "run": "#!/usr/bin/env bash\n# SPDX-License-Identifier: Apache-2.0\n",
+}
+GOOD_TREE_SOURCES = len(GOOD_TREE) - 1  # all but README.md
+
+
+class LayersTest(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.root = Path(holder.name)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        subprocess.run(["git", "init", "-q"], cwd=self.root, env=self.environment, check=True)
+        for name, text in GOOD_TREE.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def run_tool(self, root: Path | None = None) -> tuple[int, list[str]]:
+        where = ["--root", str(root)] if root else []
+        done = subprocess.run(
+            [sys.executable, str(TOOL), *where], capture_output=True, text=True, check=False
+        )
+        return done.returncode, (done.stdout + done.stderr).splitlines()
+
+    def expect_violation(self, name: str, text: str, *expected: str) -> None:
+        """Adds one file to the good tree: it is the only violation, and is explained."""
+        self.write(name, text)
+        code, lines = self.run_tool(self.root)
+        self.assertEqual(code, 1, lines)
+        self.assertEqual(len(lines), 2, lines)
+        for part in (name, *expected):
+            self.assertIn(part, lines[0])
+        self.assertRegex(lines[1], r"^layers: \d+ files, 1 violations$")
+
+    def test_a_good_tree_passes(self) -> None:
+        self.assertEqual(
+            self.run_tool(self.root), (0, [f"layers: {GOOD_TREE_SOURCES} files, 0 violations"])
+        )
+
+    def test_an_include_upwards(self) -> None:
+        self.expect_violation(
+            "ladder/core/log.h", SPDX + '\n#include "ladder/launch/spawn.h"\n',
+            "log.h:3: core/ (layer 0) may not include launch/ (layer 1)",
+        )
+
+    def test_an_include_sideways(self) -> None:
+        self.expect_violation(
+            "ladder/data/idx.h", SPDX + '#include "ladder/comm/store.h"\n',
+            "idx.h:2: data/ (layer 1) may not include comm/ (layer 1)",
+        )
+
+    def test_an_include_of_a_folder_without_a_layer(self) -> None:
+        self.expect_violation(
+            "ladder/train/loop.h", SPDX + '#include "ladder/misc/a.h"\n',
+            "loop.h:2: misc/ is not in the layer table",
+        )
+
+    def test_an_include_of_another_room(self) -> None:
+        self.expect_violation(
+            "ladder/train/loop.h", SPDX + '#include "tests/support/x.h"\n',
+            'loop.h:2: ladder/ may not include "tests/support/x.h"',
+        )
+
+    def test_an_include_without_the_full_path(self) -> None:
+        self.expect_violation(
+            "ladder/core/log.h", SPDX + '#include "error.h"\n',
+            'log.h:2: ladder/ may not include "error.h"',
+        )
+
+    def test_torch_in_core(self) -> None:
+        for header in ("torch/torch.h", "ATen/ATen.h", "c10/core/Device.h",
+                       "torch/csrc/autograd/variable.h"):
+            self.expect_violation(
+                "ladder/core/log.h", f"{SPDX}#include <{header}>\n",
+                f"log.h:2: this file is torch-free but includes {header}",
+            )
+
+    def test_torch_in_a_parser(self) -> None:
+        for name in ("data/idx", "data/gzip_file", "data/mnist_files",
+                     "checkpoint/safetensors_header", "checkpoint/atomic_file"):
+            header = self.root / f"ladder/{name}.h"
+            before = header.read_text() if header.exists() else None
+            self.expect_violation(
+                f"ladder/{name}.h", SPDX + "#include <torch/types.h>\n", "torch-free"
+            )
+            header.write_text(before) if before else header.unlink()
+
+    def test_torch_by_a_detour(self) -> None:
+        self.expect_violation(
+            "ladder/stage/run_options.h", SPDX + '#include "ladder/train/recipe.h"\n',
+            "torch-free but includes ladder/train/recipe.h -> ladder/data/sampler.h "
+            "-> torch/types.h",
+        )
+
+    def test_c10d_in_a_public_header_of_comm(self) -> None:
+        self.expect_violation(
+            "ladder/comm/process_group.h",
+            SPDX + "#include <torch/csrc/distributed/c10d/Backend.hpp>\n",
+            "process_group.h:2: headers of comm/ show no c10d types",
+        )
+
+    def test_an_unknown_folder_of_ladder(self) -> None:
+        self.expect_violation("ladder/misc/a.h", SPDX, "holds FOLDER/FILE")
+
+    def test_a_file_directly_in_ladder(self) -> None:
+        self.expect_violation("ladder/a.h", SPDX, "holds FOLDER/FILE")
+
+    def test_a_source_without_its_header(self) -> None:
+        self.expect_violation("ladder/core/lone.cpp", SPDX, "no lone.h beside it")
+
+    def test_a_second_file_in_a_stage(self) -> None:
+        self.expect_violation("stage0_single_gpu/helper.h", SPDX, "holds main.cpp and nothing else")
+
+    def test_a_stage_that_includes_something_else(self) -> None:
+        for include in ("<torch/torch.h>", "<unistd.h>", '"tests/support/x.h"', "<CLI/CLI.hpp>"):
+            self.expect_violation(
+                "stage1_data_parallel/main.cpp", f"{SPDX}#include {include}\n",
+                f"main.cpp:2: a stage may not include {include[1:-1]}",
+            )
+
+    def test_an_unknown_file_of_the_root(self) -> None:
+        self.expect_violation("notes.txt", "hello\n", "not a known file of the root")
+
+    def test_an_unknown_room(self) -> None:
+        self.expect_violation("src/a.md", "hello\n", "'src/' is not a room")
+
+    def test_a_source_without_a_licence_line(self) -> None:
+        for name in ("tests/core/a.cpp", "tools/a.py", "tools/a.sh", "cmake/A.cmake",
+                     "bench/CMakeLists.txt"):
+            self.expect_violation(name, "\n", ":1: no licence line")
+            (self.root / name).unlink()
+        self.expect_violation("tools/script", "#!/bin/sh\n", ":1: no licence line")
+
+    def test_tracked_files_count_and_ignored_ones_do_not(self) -> None:
+        self.write(".gitignore", "/build/\n")
+        self.write("build/junk.cpp", "")
+        self.assertEqual(self.run_tool(self.root)[0], 0)
+        subprocess.run(["git", "add", "-f", "build/junk.cpp"], cwd=self.root,
+                       env=self.environment, check=True)
+        self.assertEqual(self.run_tool(self.root)[0], 1)
+
+    def test_a_folder_without_git_is_an_error_of_its_own(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            code, lines = self.run_tool(Path(folder))
+        self.assertEqual(code, 2)
+        self.assertIn("is it a git checkout?", lines[-1])
+
+    def test_the_real_tree_is_looked_at(self) -> None:
+        summary = self.run_tool()[1][-1]
+        self.assertRegex(summary, r"^layers: [1-9]\d* files, ")
+
+
+if __name__ == "__main__":
+    unittest.main()

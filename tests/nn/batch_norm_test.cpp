@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/batch_norm.h"
+
+#include <ATen/Version.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+
+namespace ladder {
+namespace {
+
+using Momentum = std::optional<double>;
+
+const std::vector<Momentum> kMomenta = {0.1, std::nullopt};
+
+// One of ours and one of LibTorch's, with equal weights that are not all one.
+struct Pair {
+  explicit Pair(Momentum momentum)
+      : ours({.features = 3, .momentum = momentum}),
+        theirs(torch::nn::BatchNorm2dOptions(3).momentum(momentum)) {
+    const torch::NoGradGuard no_grad;
+    const auto weight = torch::rand({3});
+    const auto bias = torch::randn({3});
+    ours->weight.copy_(weight);
+    ours->bias.copy_(bias);
+    theirs->weight.copy_(weight);
+    theirs->bias.copy_(bias);
+  }
+
+  void expect_equal_outputs(const torch::Tensor& input) {
+    EXPECT_TRUE(torch::equal(ours->forward(input), theirs->forward(input)));
+  }
+
+  void expect_equal_state() {
+    EXPECT_TRUE(torch::equal(ours->running_mean, theirs->running_mean));
+    EXPECT_TRUE(torch::equal(ours->running_var, theirs->running_var));
+    EXPECT_TRUE(torch::equal(ours->num_batches_tracked, theirs->num_batches_tracked));
+  }
+
+  BatchNorm ours;
+  torch::nn::BatchNorm2d theirs;
+};
+
+TEST(BatchNorm, IsBitEqualToLibTorchsInTrainingAndEvaluation) {
+  for (const Momentum momentum : kMomenta) {
+    torch::manual_seed(1);
+    Pair pair(momentum);
+    for (int step = 0; step < 3; ++step) {
+      const auto input = torch::randn({4, 3, 5, 5}) * 2 + 1;
+      pair.expect_equal_outputs(input);
+      pair.expect_equal_outputs(input.contiguous(torch::MemoryFormat::ChannelsLast));
+      pair.expect_equal_state();
+    }
+    EXPECT_EQ(pair.ours->num_batches_tracked.item<std::int64_t>(), 6);
+    pair.ours->eval();
+    pair.theirs->eval();
+    pair.expect_equal_outputs(torch::randn({4, 3, 5, 5}));
+    pair.expect_equal_state();
+  }
+}
+
+TEST(BatchNorm, GivesLibTorchsGradients) {
+  torch::manual_seed(1);
+  Pair pair(0.1);
+  const auto ours = torch::randn({4, 3, 5, 5}).requires_grad_();
+  const auto theirs = ours.detach().clone().requires_grad_();
+  pair.ours->forward(ours).square().sum().backward();
+  pair.theirs->forward(theirs).square().sum().backward();
+  EXPECT_TRUE(torch::equal(ours.grad(), theirs.grad()));
+  EXPECT_TRUE(torch::equal(pair.ours->weight.grad(), pair.theirs->weight.grad()));
+  EXPECT_TRUE(torch::equal(pair.ours->bias.grad(), pair.theirs->bias.grad()));
+}
+
+// What Python made, under "momentum_0.1." and "momentum_none.".
+struct Golden {
+  torch::Tensor given(const std::string& name) const { return file.tensors.at(name); }
+  torch::Tensor wanted(const std::string& name) const { return file.tensors.at(prefix + name); }
+
+  SafetensorsFile file = load_safetensors(LADDER_SOURCE_DIR "/tests/golden/batch_norm.safetensors");
+  std::string prefix;
+};
+
+void expect_step(const Golden& golden, const BatchNorm& layer, const torch::Tensor& input,
+                 const torch::Tensor& output, const std::string& step) {
+  const auto check = [&](const std::string& name, const torch::Tensor& got) {
+    EXPECT_TRUE(torch::equal(got, golden.wanted(step + name))) << golden.prefix << step << name;
+  };
+  check("output", output);
+  check("running_mean", layer->running_mean);
+  check("running_var", layer->running_var);
+  check("num_batches_tracked", layer->num_batches_tracked);
+  check("input_gradient", input.grad());
+  check("weight_gradient", layer->weight.grad());
+  check("bias_gradient", layer->bias.grad());
+}
+
+BatchNorm layer_of(const Golden& golden, Momentum momentum) {
+  const torch::NoGradGuard no_grad;
+  BatchNorm layer(BatchNormOptions{.features = 3, .momentum = momentum});
+  layer->weight.copy_(golden.given("weight"));
+  layer->bias.copy_(golden.given("bias"));
+  return layer;
+}
+
+TEST(BatchNorm, IsBitEqualToPythons) {
+  ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
+      << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
+  for (const Momentum momentum : kMomenta) {
+    Golden golden;
+    golden.prefix = momentum ? "momentum_0.1." : "momentum_none.";
+    auto layer = layer_of(golden, momentum);
+    for (const std::string step : {"1", "2", "3"}) {
+      layer->zero_grad();
+      const auto input = golden.given("input" + step).clone().requires_grad_();
+      const auto output = layer->forward(input);
+      output.backward(golden.given("output_gradient"));
+      if (step != "2") expect_step(golden, layer, input, output, "step" + step + ".");
+    }
+    layer->eval();
+    EXPECT_TRUE(
+        torch::equal(layer->forward(golden.given("input1")), golden.wanted("eval_output")));
+  }
+}
+
+TEST(BatchNorm, EvaluationChangesNoStatistics) {
+  BatchNorm layer(BatchNormOptions{.features = 2});
+  layer->eval();
+  const auto input = torch::randn({2, 2, 3, 3});
+  layer->forward(input);
+  EXPECT_TRUE(torch::equal(layer->running_mean, torch::zeros({2})));
+  EXPECT_TRUE(torch::equal(layer->running_var, torch::ones({2})));
+  EXPECT_EQ(layer->num_batches_tracked.item<std::int64_t>(), 0);
+}
+
+TEST(BatchNorm, KeepsTheLayout) {
+  BatchNorm layer(BatchNormOptions{.features = 3});
+  const auto input = torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast);
+  EXPECT_TRUE(layer->forward(input).is_contiguous(torch::MemoryFormat::ChannelsLast));
+}
+
+TEST(BatchNorm, HasPythonsNamesAndDtypes) {
+  const BatchNorm layer(BatchNormOptions{.features = 3});
+  std::vector<std::string> names;
+  for (const auto& item : layer->named_parameters()) names.push_back(item.key());
+  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias"}));
+  names.clear();
+  for (const auto& item : layer->named_buffers()) names.push_back(item.key());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"running_mean", "running_var", "num_batches_tracked"}));
+  EXPECT_EQ(layer->num_batches_tracked.scalar_type(), torch::kInt64);
+  EXPECT_EQ(layer->num_batches_tracked.dim(), 0);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Version.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/conv_net.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/sgd.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
+
+torch::Tensor parameter(double value) { return torch::full({2}, value, torch::requires_grad()); }
+
+void set_gradient(torch::Tensor& parameter, double value) {
+  parameter.mutable_grad() = torch::full_like(parameter.detach(), value);
+}
+
+OptimizerPointer adamw(const nlohmann::json& json, const Tensors& parameters) {
+  AdamWOptions options{.lr = json.at("lr")};
+  if (json.contains("betas")) {
+    options.beta1 = json["betas"][0];
+    options.beta2 = json["betas"][1];
+  }
+  options.eps = json.value("eps", options.eps);
+  options.weight_decay = json.value("weight_decay", options.weight_decay);
+  return std::make_unique<AdamW>(parameters, options);
+}
+
+OptimizerPointer sgd(const nlohmann::json& json, const Tensors& parameters) {
+  return std::make_unique<SGD>(parameters,
+                               SgdOptions{.lr = json.at("lr"),
+                                          .momentum = json.value("momentum", 0.0),
+                                          .dampening = json.value("dampening", 0.0),
+                                          .weight_decay = json.value("weight_decay", 0.0),
+                                          .nesterov = json.value("nesterov", false)});
+}
+
+const SafetensorsFile& golden() {
+  static const SafetensorsFile file =
+      load_safetensors(LADDER_SOURCE_DIR "/tests/golden/optimizers.safetensors");
+  return file;
+}
+
+// Ten steps with the gradients of the file, compared where the file has an answer.
+void expect_golden(const std::string& name, const std::string& options) {
+  constexpr int kTensors = 3;
+  const auto& values = golden().tensors;
+  Tensors parameters;
+  for (int i = 0; i < kTensors; ++i) {
+    parameters.push_back(values.at("initial" + std::to_string(i)).clone().requires_grad_());
+  }
+  const auto json = nlohmann::json::parse(options);
+  const auto optimizer = name.starts_with("adamw") ? adamw(json, parameters) : sgd(json, parameters);
+  for (int step = 1; step <= 10; ++step) {
+    for (int i = 0; i < kTensors; ++i) {
+      parameters[static_cast<std::size_t>(i)].mutable_grad() =
+          values.at("gradients" + std::to_string(i))[step - 1].clone();
+    }
+    optimizer->step();
+    for (int i = 0; i < kTensors; ++i) {
+      const auto key = name + ".step" + std::to_string(step) + ".param" + std::to_string(i);
+      if (!values.contains(key)) continue;
+      EXPECT_TRUE(torch::equal(parameters[static_cast<std::size_t>(i)], values.at(key))) << key;
+    }
+  }
+}
+
+TEST(Optimizers, AreBitEqualToPythonsFusedOnes) {
+  ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
+      << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
+  int compared = 0;
+  for (const auto& [name, options] : golden().metadata) {
+    if (!name.starts_with("adamw") && !name.starts_with("sgd")) continue;
+    expect_golden(name, options);
+    ++compared;
+  }
+  EXPECT_GE(compared, 8);
+}
+
+TEST(AdamW, FirstStepMovesByTheLearningRateAndTheDecay) {
+  auto weight = parameter(1.0);
+  AdamW optimizer({weight}, {.lr = 0.5, .weight_decay = 0.5});
+  set_gradient(weight, -3.0);
+  optimizer.step();  // 1 · (1 − 0.5 · 0.5) + 0.5 · sign
+  EXPECT_TRUE(torch::allclose(weight, torch::full({2}, 1.25)));  // eps costs a few last bits
+}
+
+TEST(Sgd, StepsDownTheGradient) {
+  auto weight = parameter(1.0);
+  SGD optimizer({weight}, {.lr = 0.5});
+  set_gradient(weight, 0.5);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.75F)));
+}
+
+TEST(Sgd, MomentumStartsWithTheFirstGradientWhateverTheDampening) {
+  auto weight = parameter(0.0);
+  SGD optimizer({weight}, {.lr = 1.0, .momentum = 0.5, .dampening = 0.5});
+  set_gradient(weight, 1.0);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, -1.0F)));
+  optimizer.step();  // momentum 0.5 · 1 + 0.5 · 1
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, -2.0F)));
+}
+
+std::vector<OptimizerPointer> one_of_each(const Tensors& parameters) {
+  std::vector<OptimizerPointer> optimizers;
+  optimizers.push_back(std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.1}));
+  optimizers.push_back(std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1}));
+  optimizers.push_back(
+      std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
+  return optimizers;
+}
+constexpr std::size_t kKinds = 3;
+
+TEST(Optimizers, LeaveAParameterWithoutGradientAlone) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto with = parameter(1.0);
+    const auto without = parameter(1.0);
+    const auto optimizer = std::move(one_of_each({without, with})[kind]);
+    optimizer->step();  // nobody has one
+    EXPECT_TRUE(torch::equal(with, torch::ones({2})));
+    set_gradient(with, 1.0);
+    optimizer->step();
+    EXPECT_TRUE(torch::equal(without, torch::ones({2})));
+    EXPECT_FALSE(torch::equal(with, torch::ones({2})));
+  }
+}
+
+// Each parameter has its own count of steps and its own momentum.
+TEST(Optimizers, StartAParameterAfreshWhenItsGradientComesLater) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto early = parameter(1.0);
+    auto late = parameter(1.0);
+    auto alone = parameter(1.0);
+    const auto both = std::move(one_of_each({early, late})[kind]);
+    const auto single = std::move(one_of_each({alone})[kind]);
+    set_gradient(early, 2.0);
+    both->step();
+    set_gradient(late, 0.5);
+    set_gradient(alone, 0.5);
+    for (int step = 0; step < 2; ++step) {
+      both->step();
+      single->step();
+      EXPECT_TRUE(torch::equal(late, alone)) << "kind " << kind << ", step " << step;
+    }
+    EXPECT_FALSE(torch::equal(early, late));
+  }
+}
+
+TEST(Optimizers, TakeAClosureAndReturnItsLoss) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto weight = parameter(1.0);
+    const auto optimizer = std::move(one_of_each({weight})[kind]);
+    const auto loss = optimizer->step([&] {
+      optimizer->zero_grad();
+      auto value = weight.square().sum();
+      value.backward();
+      return value;
+    });
+    EXPECT_EQ(loss.item<float>(), 2.0F);  // before the step
+    EXPECT_LT(weight[0].item<float>(), 1.0F);
+    EXPECT_FALSE(optimizer->step().defined());
+  }
+}
+
+TEST(Optimizers, TakeTheLearningRateThatWasSetLast) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto weight = parameter(1.0);
+    const auto optimizer = std::move(one_of_each({weight})[kind]);
+    auto& options = optimizer->param_groups()[0].options();
+    EXPECT_EQ(options.get_lr(), 0.1);
+    options.set_lr(0.0);
+    set_gradient(weight, 1.0);
+    optimizer->step();
+    EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
+    options.set_lr(0.5);
+    optimizer->step();
+    EXPECT_LT(weight[0].item<float>(), 0.6F);
+  }
+}
+
+TEST(Optimizers, StepInPlaceOutsideOfAutograd) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto weight = parameter(1.0);
+    const auto* data = weight.const_data_ptr();
+    const auto optimizer = std::move(one_of_each({weight})[kind]);
+    set_gradient(weight, 1.0);
+    optimizer->step();
+    EXPECT_EQ(weight.const_data_ptr(), data);
+    EXPECT_TRUE(weight.is_leaf());
+    EXPECT_TRUE(weight.requires_grad());
+  }
+}
+
+enum class ZeroGrad { kBeforeBackward, kAfterStep };
+
+std::string weights_after_three_steps(std::size_t kind, ZeroGrad when) {
+  torch::manual_seed(3);
+  ConvNet net;
+  const auto images = torch::rand({6, 1, 28, 28});
+  const auto labels = torch::tensor({0, 1, 2, 3, 4, 5}, torch::kInt64);
+  const auto optimizer = std::move(one_of_each(net.parameters())[kind]);
+  for (int step = 0; step < 3; ++step) {
+    if (when == ZeroGrad::kBeforeBackward) optimizer->zero_grad();
+    torch::cross_entropy_loss(net.forward(images), labels).backward();
+    optimizer->step();
+    if (when == ZeroGrad::kAfterStep) optimizer->zero_grad();
+  }
+  return weights_sha256(state_dict(net));
+}
+
+TEST(Optimizers, EndEqualWhetherGradientsAreClearedBeforeBackwardOrAfterTheStep) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    EXPECT_EQ(weights_after_three_steps(kind, ZeroGrad::kBeforeBackward),
+              weights_after_three_steps(kind, ZeroGrad::kAfterStep));
+  }
+}
+
+TEST(AdamW, RefusesOptionsOutsideTheirRange) {
+  const Tensors weights = {parameter(1.0)};
+  EXPECT_ERROR(AdamW(weights, {.lr = -1.0}), UsageError,
+               "AdamW lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(AdamW(weights, {.lr = std::nan("")}), UsageError,
+               "AdamW lr: expected a value >= 0, got nan");
+  EXPECT_ERROR(AdamW(weights, {.beta1 = 1.0}), UsageError,
+               "AdamW beta1: expected 0 <= beta < 1, got 1");
+  EXPECT_ERROR(AdamW(weights, {.beta2 = -0.1}), UsageError,
+               "AdamW beta2: expected 0 <= beta < 1, got -0.1");
+  EXPECT_ERROR(AdamW(weights, {.eps = -1e-8}), UsageError, "AdamW eps: expected a value >= 0");
+  EXPECT_ERROR(AdamW(weights, {.weight_decay = -0.5}), UsageError,
+               "AdamW weight_decay: expected a value >= 0, got -0.5");
+}
+
+TEST(Sgd, RefusesOptionsOutsideTheirRange) {
+  const Tensors weights = {parameter(1.0)};
+  EXPECT_ERROR(SGD(weights, {.lr = -1.0}), UsageError, "SGD lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(SGD(weights, {.momentum = -0.5}), UsageError,
+               "SGD momentum: expected a value >= 0, got -0.5");
+  EXPECT_ERROR(SGD(weights, {.weight_decay = -0.5}), UsageError,
+               "SGD weight_decay: expected a value >= 0, got -0.5");
+  EXPECT_ERROR(SGD(weights, {.nesterov = true}), UsageError,
+               "SGD nesterov: needs momentum > 0 and dampening 0; hint: set both");
+  EXPECT_ERROR(SGD(weights, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}), UsageError,
+               "SGD nesterov: needs momentum > 0 and dampening 0");
+}
+
+}  // namespace
+}  // namespace ladder

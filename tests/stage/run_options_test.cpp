@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/stage/run_options.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/stage/run_main.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "build/bin/stage0_single_gpu");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+RunOptions options(const std::vector<const char*>& arguments) { return *parse(arguments).options; }
+
+std::string flag(const RunOptions& options, const std::string& name) {
+  for (const auto& [key, value] : options.record.flags) {
+    if (key == name) return value;
+  }
+  return "no such flag";
+}
+
+TEST(RunOptions, LeavesToTheRecipeWhatIsNotGiven) {
+  const auto found = options({});
+  EXPECT_EQ(found.recipe.name, "basicnet");
+  EXPECT_FALSE(found.recipe.epochs.has_value());
+  EXPECT_FALSE(found.recipe.normalize.has_value());
+  EXPECT_EQ(found.recipe.seed, 42U);
+  EXPECT_EQ(found.record.stage, "stage0_single_gpu");
+  EXPECT_EQ(found.device, "auto");
+  EXPECT_TRUE(found.save.empty());
+}
+
+TEST(RunOptions, TakesEveryFlagIntoItsPlace) {
+  const auto found = options(
+      {"--recipe",      "convnet", "-e",          "5",           "-b",     "16",          "--lr",
+       "0.5",           "--seed",  "7",           "--threads",   "3",      "--augment",   "shift",
+       "--num-workers", "2",       "--math",      "reference",   "--head", "log-softmax", "--quiet",
+       "--limit-train", "100",     "--normalize", "--pin-memory"});
+  EXPECT_EQ(found.recipe.name, "convnet");
+  EXPECT_EQ(found.recipe.epochs, 5);
+  EXPECT_EQ(found.recipe.batch_size, 16);
+  EXPECT_EQ(found.recipe.lr, 0.5);
+  EXPECT_EQ(found.recipe.seed, 7U);
+  EXPECT_EQ(found.recipe.normalize, true);
+  EXPECT_EQ(found.recipe.head, "log-softmax");
+  EXPECT_EQ(found.recipe.math, Math::kReference);
+  EXPECT_EQ(found.threads, 3);
+  EXPECT_EQ(found.num_workers, 2);
+  EXPECT_EQ(found.limit_train, 100);
+  EXPECT_TRUE(found.augment_shift && found.record.quiet && found.pin_memory);
+}
+
+TEST(RunOptions, TakesUnderscoresForDashes) {
+  EXPECT_EQ(options({"--batch_size=48"}).recipe.batch_size, 48);
+  EXPECT_EQ(options({"--gpu_ids", "0,1"}).gpu, (std::vector<std::string>{"0", "1"}));
+}
+
+TEST(RunOptions, SaveMayStandWithoutAName) {
+  EXPECT_EQ(options({"--save"}).save, "mnist_cnn.safetensors");
+  EXPECT_EQ(options({"--save", "--recipe", "convnet"}).save, "origin_checkpoint.safetensors");
+  EXPECT_EQ(options({"--save", "a.safetensors"}).save, "a.safetensors");
+}
+
+TEST(RunOptions, RecordsEveryFlagAsResolved) {
+  const auto found = options({"--epochs", "2", "--no-normalize", "--save"});
+  EXPECT_EQ(flag(found, "--epochs"), "2");
+  EXPECT_EQ(flag(found, "--lr"), "recipe");
+  EXPECT_EQ(flag(found, "--normalize"), "false");
+  EXPECT_EQ(flag(found, "--recipe"), "basicnet");
+  EXPECT_EQ(flag(found, "--save"), "mnist_cnn.safetensors");
+}
+
+TEST(RunOptions, RefusesWhatItDoesNotKnowAndNamesTheNearest) {
+  EXPECT_ERROR(parse({"--epoch", "3"}), UsageError,
+               "--epoch: no such option; hint: did you mean --epochs?");
+  EXPECT_ERROR(parse({"--zzzzzzzzzzzz"}), UsageError,
+               "no such option; hint: --help lists them all");
+  EXPECT_ERROR(parse({"mnist"}), UsageError, "mnist: no such option");
+  EXPECT_ERROR(parse({"--recipe", "basicnets"}), UsageError,
+               "--recipe: expected one of basicnet, convnet, got 'basicnets'; hint: did you mean "
+               "basicnet?");
+}
+
+TEST(RunOptions, RefusesNumbersOfTheWrongForm) {
+  EXPECT_ERROR(parse({"--epochs", "3x"}), UsageError,
+               "--epochs: expected a whole number, got '3x'");
+  EXPECT_ERROR(parse({"--threads", "99999999999"}), UsageError, "--threads");
+  EXPECT_ERROR(parse({"--seed", "-1"}), UsageError, "--seed: expected a number >= 0, got -1");
+  EXPECT_ERROR(parse({"--gpu", "0,x"}), UsageError, "--gpu: expected numbers separated by commas");
+}
+
+TEST(RunOptions, HelpAndVersionAreOnlyText) {
+  EXPECT_FALSE(parse({"--help"}).options.has_value());
+  EXPECT_NE(parse({"--help"}).text.find("--fingerprint"), std::string::npos);
+  EXPECT_NE(parse({"--version"}).text.find("libtorch       2.11"), std::string::npos);
+}
+
+int main_with(const std::function<void(const RunOptions&)>& run) {
+  std::string program = "stage0_single_gpu";
+  char* arguments[] = {program.data()};
+  return run_main(1, arguments, run);
+}
+
+TEST(RunMain, TurnsErrorsIntoExitCodes) {
+  const auto throws = [](const auto& error) {
+    return main_with([&](const RunOptions&) { throw error; });
+  };
+  EXPECT_EQ(main_with([](const RunOptions&) {}), 0);
+  EXPECT_EQ(throws(std::runtime_error("x")), 1);
+  EXPECT_EQ(throws(std::bad_alloc()), 1);
+  EXPECT_EQ(throws(UsageError::conflict("a", "b", "c")), 2);
+  EXPECT_EQ(throws(DataError::missing_file("a", "b")), 3);
+  EXPECT_EQ(throws(DistributedError::images_counted(1, 2)), 4);
+  EXPECT_EQ(throws(NumericError::loss_not_finite(0.0, 1, 1)), 5);
+}
+
+TEST(RunMain, PrintsErrorsOfLibTorchWithoutTheirStackTrace) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(main_with([](const RunOptions&) { throw std::runtime_error("wrong size\n#0 f()"); }),
+            1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "error: wrong size; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it happened\n");
+}
+
+}  // namespace
+}  // namespace ladder

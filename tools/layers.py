@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the tree against its plan: who may include whom, and where a file may lie.
+
+    tools/layers.py [--root DIR]
+
+Looks at the files that git tracks and those that it would add. Each violation is one line
+with place, rule and cure. Exit code: 0 none, 1 some, 2 the folder cannot be listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+
+class Layer(NamedTuple):
+    """A folder of ladder/. It may include itself and folders of a smaller number."""
+
+    number: int
+    torch: bool  # may its files include torch headers?
+    other_way: frozenset[str] = frozenset()  # names (without suffix) for which `torch` is reversed
+
+
+LAYERS = {
+    "core": Layer(0, torch=False, other_way=frozenset({"device", "versions"})),
+    "launch": Layer(1, torch=False),
+    "comm": Layer(1, torch=True),
+    "data": Layer(1, torch=True, other_way=frozenset({"idx", "gzip_file", "mnist_files"})),
+    "checkpoint": Layer(
+        1, torch=True, other_way=frozenset({"safetensors_header", "atomic_file"})
+    ),
+    "nn": Layer(2, torch=True),
+    "optim": Layer(2, torch=True),
+    "parallel": Layer(3, torch=True),
+    "amp": Layer(3, torch=True),
+    "train": Layer(4, torch=True),
+    "accelerate": Layer(5, torch=True),
+    "trainer": Layer(6, torch=True),
+    "stage": Layer(7, torch=False),
+}
+
+# Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
+C10D_HEADER = "ladder/comm/c10d_group.h"
+
+ROOMS = {"ladder", "bench", "tests", "docs", "traps", "data", "cmake", "tools", ".ci"}
+ROOT_FILES = {
+    ".clang-format",
+    ".clang-tidy",
+    ".editorconfig",
+    ".gitattributes",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CMakeLists.txt",
+    "CMakePresets.json",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "requirements-bench.txt",
+    "requirements-test.txt",
+    "requirements.txt",
+    "run",
+    "test",
+}
+
+STAGE = re.compile(r"stage\d_[a-z0-9_]+")
+INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
+STANDARD_HEADER = re.compile(r"[a-z0-9_]+")
+TORCH_HEADER = re.compile(r"(torch|ATen|c10|c10d|caffe2)/")
+C10D_INCLUDE = re.compile(r"(torch/csrc/distributed/)?c10d/")
+CPP_SUFFIXES = {".h", ".cpp", ".cu"}
+SPDX_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+
+class Include(NamedTuple):
+    line: int
+    target: str
+    quoted: bool
+
+
+class Violation(NamedTuple):
+    place: str  # file or file:line
+    text: str  # the rule, and what to do
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class File:
+    """A file of the tree, by its path from the root."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.path = PurePosixPath(name)
+        self.parts = self.path.parts
+        self.text = (root / name).read_text(encoding="utf-8", errors="replace")
+
+    def is_cpp(self) -> bool:
+        return self.path.suffix in CPP_SUFFIXES
+
+    def is_source(self) -> bool:
+        named_so = self.path.suffix in SPDX_SUFFIXES or self.path.name == "CMakeLists.txt"
+        return named_so or self.text.startswith("#!")
+
+    def includes(self) -> Iterator[Include]:
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            match = INCLUDE.match(line)
+            if match:
+                yield Include(number, match[2], match[1] == '"')
+
+    def at(self, line: int, text: str) -> Violation:
+        return Violation(f"{self.name}:{line}", text)
+
+
+def git_files(root: Path) -> list[str]:
+    """Tracked files and untracked ones that are not ignored, as far as they exist."""
+    # Inside a git hook these variables point to the repository of the hook.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=True)
+    names = {name for name in done.stdout.decode().split("\0") if name}
+    return sorted(name for name in names if (root / name).is_file())
+
+
+def check_place(name: str) -> Iterator[Violation]:
+    """Every top-level entry is a room or a known file."""
+    parts = PurePosixPath(name).parts
+    if len(parts) == 1 and name not in ROOT_FILES:
+        yield Violation(name, "not a known file of the root; move it into a room, "
+                              "or add it to ROOT_FILES in tools/layers.py with a reason")
+    if len(parts) > 1 and parts[0] not in ROOMS and not STAGE.fullmatch(parts[0]):
+        yield Violation(name, f"'{parts[0]}/' is not a room; the rooms are "
+                              f"{', '.join(sorted(ROOMS))} and stageN_NAME")
+    if STAGE.fullmatch(parts[0]) and len(parts) > 1 and parts[1:] != ("main.cpp",):
+        yield Violation(name, "a stage holds main.cpp and nothing else; "
+                              "shared code belongs in ladder/, pages in docs/")
+
+
+def check_spdx(file: File) -> Iterator[Violation]:
+    if not any(SPDX in line for line in file.text.splitlines()[:2]):
+        yield file.at(1, f"no licence line; begin the file (after a #! line) with '{SPDX}'")
+
+
+def check_stage_include(file: File, include: Include) -> Iterator[Violation]:
+    """A stage uses ladder/ and the standard library."""
+    allowed = (
+        include.target.startswith("ladder/")
+        if include.quoted
+        else STANDARD_HEADER.fullmatch(include.target)
+    )
+    if not allowed:
+        yield file.at(include.line, f"a stage may not include {include.target}; "
+                                    "it uses ladder/ and standard headers, so wrap it in ladder/")
+
+
+def check_order(file: File, include: Include) -> Iterator[Violation]:
+    """ladder/ includes itself by full path, downwards only."""
+    if not include.quoted:
+        return
+    parts = PurePosixPath(include.target).parts
+    if parts[0] != "ladder" or len(parts) < 3:
+        yield file.at(include.line, f'ladder/ may not include "{include.target}"; '
+                                    'write "ladder/FOLDER/FILE.h", and use no other room')
+        return
+    own, other = file.parts[1], parts[1]
+    if other not in LAYERS:
+        yield file.at(include.line, f"{other}/ is not in the layer table of tools/layers.py")
+    elif own != other and LAYERS[other].number >= LAYERS[own].number:
+        yield file.at(include.line, f"{own}/ (layer {LAYERS[own].number}) may not include "
+                                    f"{other}/ (layer {LAYERS[other].number}); move the shared "
+                                    "part down, or pass it in from above")
+
+
+def may_use_torch(file: File) -> bool:
+    layer = LAYERS[file.parts[1]]
+    return layer.torch != (file.path.stem in layer.other_way)
+
+
+def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[str]:
+    """The chain of includes from `target` to a torch header; empty if there is none."""
+    if TORCH_HEADER.match(target):
+        return [target]
+    if target not in files or target in seen:
+        return []
+    seen.add(target)
+    for include in files[target].includes():
+        route = route_to_torch(include.target, files, seen)
+        if route:
+            return [target, *route]
+    return []
+
+
+def check_torch(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
+    route = [] if may_use_torch(file) else route_to_torch(include.target, files, set())
+    if route:
+        yield file.at(include.line, f"this file is torch-free but includes {' -> '.join(route)}; "
+                                    "move what needs torch into another file")
+    is_public = file.path.suffix == ".h" and file.name != C10D_HEADER
+    if file.parts[1] == "comm" and is_public and C10D_INCLUDE.match(include.target):
+        yield file.at(include.line, f"headers of comm/ show no c10d types; include "
+                                    f"{include.target} in the .cpp or in {C10D_HEADER}")
+
+
+def check_ladder_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
+    """A file lies in a folder of the table, and a source beside its header."""
+    if len(file.parts) != 3 or file.parts[1] not in LAYERS:
+        yield file.at(1, "ladder/ holds FOLDER/FILE with a folder of the layer table in "
+                         "tools/layers.py; move the file or add the folder there")
+        return
+    if file.path.suffix in {".cpp", ".cu"} and str(file.path.with_suffix(".h")) not in files:
+        yield file.at(1, f"no {file.path.stem}.h beside it; header and source lie side by side")
+    for include in file.includes():
+        yield from check_order(file, include)
+        yield from check_torch(file, include, files)
+
+
+def check_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
+    yield from check_spdx(file)
+    if not file.is_cpp():
+        return
+    if file.parts[0] == "ladder":
+        yield from check_ladder_file(file, files)
+    elif STAGE.fullmatch(file.parts[0]):
+        for include in file.includes():
+            yield from check_stage_include(file, include)
+
+
+def check_tree(root: Path) -> tuple[int, list[Violation]]:
+    """The number of source files looked at, and what is wrong."""
+    names = git_files(root)
+    violations = [violation for name in names for violation in check_place(name)]
+    read = (File(root, name) for name in names)
+    files = {file.name: file for file in read if file.is_source()}
+    for file in files.values():
+        violations += check_file(file, files)
+    return len(files), violations
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    here = Path(__file__).resolve().parents[1]
+    parser.add_argument("--root", type=Path, default=here, help="default: this checkout")
+    root = parser.parse_args(arguments).root
+    try:
+        count, violations = check_tree(root)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"layers: cannot list the files of {root}, is it a git checkout? {error}",
+              file=sys.stderr)
+        return 2
+    for violation in violations:
+        print(violation)
+    print(f"layers: {count} files, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
