@@ -47,8 +47,9 @@ function(ladder_first_file result what)
   message(FATAL_ERROR "${what}: expected one of ${ARGN}, got none; hint: run tools/setup.sh again")
 endfunction()
 
-# An imported library in `folder`, linked even where no symbol of it is named: its kernels register
-# themselves when it is loaded.
+# The LibTorch in `folder`, linked even where no symbol of it is named: its kernels register themselves
+# when it is loaded. stdc++ comes first, because libtorch.so exports std::filesystem functions of
+# another libstdc++: found first, they crash (remove_all jumps to address 0).
 function(ladder_import_torch_folder folder)
   set(lib "${folder}/lib")
   set(include_dirs "${folder}/include" "${folder}/include/torch/csrc/api/include")
@@ -73,7 +74,7 @@ function(ladder_import_torch_folder folder)
   add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(ladder_torch SYSTEM INTERFACE ${include_dirs})
   target_compile_definitions(ladder_torch INTERFACE ${definitions})
-  target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" ${libraries} "-Wl,--as-needed")
+  target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${libraries} "-Wl,--as-needed")
   foreach(dir IN LISTS hidden)
     target_link_options(ladder_torch INTERFACE "-Wl,-rpath-link,${dir}")
   endforeach()
@@ -108,7 +109,7 @@ else()
       "hint: run tools/setup.sh, which installs it into .venv")
   endif()
   add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(ladder_torch INTERFACE ${TORCH_LIBRARIES})
+  target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${TORCH_LIBRARIES})
   target_compile_definitions(ladder_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   if(TARGET torch_cuda)
     target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)

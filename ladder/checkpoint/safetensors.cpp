@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <span>
 #include <vector>
@@ -33,6 +34,9 @@ std::vector<TensorEntry> entries_of(const StateDict& tensors) {
 std::vector<std::uint8_t> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) throw DataError::missing_file(path, "check the path given to --load");
+  if (std::filesystem::is_directory(path)) {
+    throw DataError::mismatch(path, "a readable file", "a folder", "name the file inside it");
+  }
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

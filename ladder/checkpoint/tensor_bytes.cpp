@@ -20,7 +20,7 @@ struct DtypeName {
   std::string_view name;
 };
 
-constexpr std::array<DtypeName, 9> kDtypeNames = {{
+constexpr std::array<DtypeName, 13> kDtypeNames = {{
     {torch::kFloat32, "F32"},
     {torch::kFloat64, "F64"},
     {torch::kFloat16, "F16"},
@@ -28,6 +28,10 @@ constexpr std::array<DtypeName, 9> kDtypeNames = {{
     {torch::kInt64, "I64"},
     {torch::kInt32, "I32"},
     {torch::kInt16, "I16"},
+    {torch::kInt8, "I8"},
+    {torch::kUInt64, "U64"},
+    {torch::kUInt32, "U32"},
+    {torch::kUInt16, "U16"},
     {torch::kUInt8, "U8"},
     {torch::kBool, "BOOL"},
 }};

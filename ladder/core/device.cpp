@@ -17,7 +17,7 @@ namespace {
 std::optional<c10::Device> parse_device(const std::string& text) {
   try {
     const c10::Device device(text);
-    if (device.is_cpu() || device.is_cuda()) return device;
+    if (device.is_cuda() || (device.is_cpu() && !device.has_index())) return device;
   } catch (const c10::Error&) {
     return std::nullopt;
   }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -74,15 +75,9 @@ class ThreadedWalk : public DataLoader::Walk {
         plans_(std::move(plans)),
         slots_(
             std::min(workers * kBatchesAheadPerWorker, std::max<std::size_t>(1, plans_.size()))) {
-    for (std::size_t i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
-  }
-
-  ~ThreadedWalk() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
+    for (std::size_t i = 0; i < workers; ++i) {
+      threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
-    changed_.notify_all();
   }
 
   std::optional<Batch> next() override {
@@ -100,17 +95,16 @@ class ThreadedWalk : public DataLoader::Walk {
  private:
   using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
 
-  void work() {
-    while (const auto index = next_plan()) put(*index, make(plans_[*index]));
+  void work(const std::stop_token& stop) {
+    while (const auto index = next_plan(stop)) put(*index, make(plans_[*index]));
   }
 
   // The next plan nobody has taken, once there is room for its batch; nothing at the end.
-  std::optional<std::size_t> next_plan() {
+  std::optional<std::size_t> next_plan(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return stopped_ || claimed_ == plans_.size() || claimed_ < taken_ + slots_.size();
-    });
-    if (stopped_ || claimed_ == plans_.size()) return std::nullopt;
+    const bool go_on = changed_.wait(
+        lock, stop, [&] { return claimed_ == plans_.size() || claimed_ < taken_ + slots_.size(); });
+    if (!go_on || claimed_ == plans_.size()) return std::nullopt;
     return claimed_++;
   }
 
@@ -131,12 +125,11 @@ class ThreadedWalk : public DataLoader::Walk {
   BatchMaker maker_;
   std::vector<BatchPlan> plans_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::vector<Slot> slots_;
-  std::size_t claimed_ = 0;  // plans given to workers
-  std::size_t taken_ = 0;    // batches given to the loop
-  bool stopped_ = false;
-  std::vector<std::jthread> threads_;  // last: joined before what they use goes away
+  std::size_t claimed_ = 0;            // plans given to workers
+  std::size_t taken_ = 0;              // batches given to the loop
+  std::vector<std::jthread> threads_;  // last: stopped and joined before what they use goes away
 };
 
 std::shared_ptr<const Sampler> choose_sampler(const Dataset& dataset,

@@ -12,14 +12,20 @@ namespace {
 constexpr std::int64_t kSide = 28;
 constexpr std::int64_t kPixels = kSide * kSide;
 
-std::array<float, 256> pixel_table(const Normalization& normalization) {
-  const auto mean = static_cast<float>(normalization.mean);
-  const auto std = static_cast<float>(normalization.std);
-  std::array<float, 256> table{};
-  for (std::size_t pixel = 0; pixel < table.size(); ++pixel) {
-    table[pixel] = (static_cast<float>(pixel) / 255.0F - mean) / std;
+// One version a generation of x86 vector instructions, chosen when the program starts.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#endif
+void normalize(const std::uint8_t* pixels, float mean, float std, float* image) {
+  for (std::int64_t i = 0; i < kPixels; ++i) {
+    image[i] = (static_cast<float>(pixels[i]) / 255.0F - mean) / std;
   }
-  return table;
+}
+
+// Asks for an image ahead of its use: random images are not in the cache.
+void prefetch(const std::uint8_t* pixels) {
+  constexpr std::int64_t kCacheLine = 64;
+  for (std::int64_t i = 0; i < kPixels; i += kCacheLine) __builtin_prefetch(pixels + i);
 }
 
 std::int64_t limited(std::int64_t limit, std::int64_t count) {
@@ -35,7 +41,8 @@ std::int64_t limited(std::int64_t limit, std::int64_t count) {
 MnistDataset::MnistDataset(const std::string& root, Split split, MnistOptions options)
     : files_(read_mnist_files(root, split)),
       size_(limited(options.limit, files_.images.count)),
-      table_(pixel_table(options.normalization)) {}
+      mean_(static_cast<float>(options.normalization.mean)),
+      std_(static_cast<float>(options.normalization.std)) {}
 
 Batch MnistDataset::get_batch(std::span<const std::int64_t> indices) const {
   const auto count = static_cast<std::int64_t>(indices.size());
@@ -45,10 +52,13 @@ Batch MnistDataset::get_batch(std::span<const std::int64_t> indices) const {
   auto* label = batch.labels.mutable_data_ptr<std::int64_t>();
   for (const std::int64_t index : indices) {
     TORCH_CHECK(index >= 0 && index < size_, "sample ", index, " of a data set of ", size_);
-    const std::uint8_t* pixels = files_.images.pixels.data() + index * kPixels;
-    for (std::int64_t i = 0; i < kPixels; ++i) image[i] = table_[pixels[i]];
+  }
+  const std::uint8_t* pixels = files_.images.pixels.data();
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (i + 1 < indices.size()) prefetch(pixels + indices[i + 1] * kPixels);
+    normalize(pixels + indices[i] * kPixels, mean_, std_, image);
     image += kPixels;
-    *label++ = files_.labels.labels[static_cast<std::size_t>(index)];
+    *label++ = files_.labels.labels[static_cast<std::size_t>(indices[i])];
   }
   return batch;
 }

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -19,7 +20,8 @@ constexpr std::int64_t kWordMask = 0xFFFFFFFF;
 
 // An element is dropped when its random word is below this.
 std::uint32_t drop_threshold(double p) {
-  return static_cast<std::uint32_t>(std::llround(p * 4294967296.0));
+  return static_cast<std::uint32_t>(
+      std::min<std::int64_t>(std::llround(p * 4294967296.0), kWordMask));
 }
 
 void check_positions(const torch::Tensor& input, const RandomKey& key) {
@@ -43,8 +45,9 @@ struct SampleLayout {
 };
 
 SampleLayout layout_of(const torch::Tensor& mask) {
-  if (!mask.is_contiguous()) return {mask.size(1), mask.size(2) * mask.size(3), true};
-  return {1, mask.size(0) == 0 ? 0 : mask.numel() / mask.size(0), false};
+  const std::int64_t elements = mask.size(0) == 0 ? 0 : mask.numel() / mask.size(0);
+  if (mask.is_contiguous()) return {1, elements, false};
+  return {mask.size(1), elements / mask.size(1), true};
 }
 
 void write_mask(const std::vector<std::uint32_t>& words, const SampleLayout& layout,

@@ -48,7 +48,10 @@ AdamW::AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options)
 
 torch::Tensor AdamW::step(LossClosure closure) {
   torch::Tensor loss;
-  if (closure) loss = closure();
+  if (closure) {
+    const torch::AutoGradMode with_gradients(true);
+    loss = closure();
+  }
   const torch::NoGradGuard no_grad;
   for (const auto& group : param_groups_) step_group(group);
   return loss;

@@ -41,7 +41,10 @@ SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
 
 torch::Tensor SGD::step(LossClosure closure) {
   torch::Tensor loss;
-  if (closure) loss = closure();
+  if (closure) {
+    const torch::AutoGradMode with_gradients(true);
+    loss = closure();
+  }
   const torch::NoGradGuard no_grad;
   for (const auto& group : param_groups_) step_group(group);
   return loss;

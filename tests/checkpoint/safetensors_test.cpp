@@ -19,10 +19,9 @@ namespace {
 // Every dtype of the format, a scalar and an empty tensor.
 StateDict sample() {
   StateDict tensors;
-  for (const auto dtype :
-       {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kUInt16, torch::kInt32,
-        torch::kUInt32, torch::kInt64, torch::kUInt64, torch::kFloat16, torch::kBFloat16,
-        torch::kFloat32, torch::kFloat64}) {
+  for (const auto dtype : {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kUInt16,
+                           torch::kInt32, torch::kUInt32, torch::kInt64, torch::kUInt64,
+                           torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64}) {
     tensors[safetensors_dtype(dtype)] = torch::arange(6).view({2, 3}).to(dtype);
   }
   tensors["empty"] = torch::empty({0, 3});

@@ -58,10 +58,10 @@ bool all_are(const torch::nn::Module& module, double value) {
 TEST(StateDict, HoldsParametersAndBuffersUnderPythonsNames) {
   EXPECT_EQ(names_of(state_dict(ConvNet())),
             (Names{"fc.bias", "fc.weight", "layer1.0.bias", "layer1.0.weight", "layer1.1.bias",
-                   "layer1.1.num_batches_tracked", "layer1.1.running_mean",
-                   "layer1.1.running_var", "layer1.1.weight", "layer2.0.bias", "layer2.0.weight",
-                   "layer2.1.bias", "layer2.1.num_batches_tracked", "layer2.1.running_mean",
-                   "layer2.1.running_var", "layer2.1.weight"}));
+                   "layer1.1.num_batches_tracked", "layer1.1.running_mean", "layer1.1.running_var",
+                   "layer1.1.weight", "layer2.0.bias", "layer2.0.weight", "layer2.1.bias",
+                   "layer2.1.num_batches_tracked", "layer2.1.running_mean", "layer2.1.running_var",
+                   "layer2.1.weight"}));
 }
 
 TEST(StateDict, SharesMemoryAndIsFreeOfAutograd) {
@@ -162,7 +162,8 @@ StateDict sample() {
 }
 
 // Made with hashlib and torch in Python from the description in the header.
-constexpr const char* kSampleSha256 = "2539a37f31807c7788aeab4598a6bf1449eb6624132ff5859b0c396d6be4fe16";
+constexpr const char* kSampleSha256 =
+    "2539a37f31807c7788aeab4598a6bf1449eb6624132ff5859b0c396d6be4fe16";
 
 TEST(WeightsSha256, IsWhatPythonComputes) { EXPECT_EQ(weights_sha256(sample()), kSampleSha256); }
 

@@ -49,11 +49,11 @@ TEST(ShortHash, IsTheBeginningOfTheSha256OfTheBytes) {
 
 TEST(SafetensorsDtype, NamesAreThoseOfTheFormatInBothDirections) {
   const std::vector<std::pair<torch::ScalarType, std::string>> names = {
-      {torch::kBool, "BOOL"},    {torch::kUInt8, "U8"},   {torch::kInt8, "I8"},
-      {torch::kInt16, "I16"},    {torch::kUInt16, "U16"}, {torch::kInt32, "I32"},
-      {torch::kUInt32, "U32"},   {torch::kInt64, "I64"},  {torch::kUInt64, "U64"},
-      {torch::kFloat16, "F16"},  {torch::kBFloat16, "BF16"},
-      {torch::kFloat32, "F32"},  {torch::kFloat64, "F64"}};
+      {torch::kBool, "BOOL"},   {torch::kUInt8, "U8"},      {torch::kInt8, "I8"},
+      {torch::kInt16, "I16"},   {torch::kUInt16, "U16"},    {torch::kInt32, "I32"},
+      {torch::kUInt32, "U32"},  {torch::kInt64, "I64"},     {torch::kUInt64, "U64"},
+      {torch::kFloat16, "F16"}, {torch::kBFloat16, "BF16"}, {torch::kFloat32, "F32"},
+      {torch::kFloat64, "F64"}};
   for (const auto& [dtype, name] : names) {
     EXPECT_EQ(safetensors_dtype(dtype), name);
     EXPECT_EQ(dtype_of_safetensors(name), dtype);

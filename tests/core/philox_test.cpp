@@ -39,7 +39,8 @@ std::uint32_t expected_word(const PhiloxStream& stream, std::size_t size, std::s
 
 TEST(PhiloxFill, GivesTheFunctionsWordsForEverySize) {
   const PhiloxStream stream{0xFEDCBA9876543210, 7, kOnes, 2};
-  for (const std::size_t size : {0, 1, 2, 3, 4, 5, 7, 255, 256, 257, 259, 512, 9216}) {
+  constexpr std::size_t kSizes[] = {0, 1, 2, 3, 4, 5, 7, 255, 256, 257, 259, 512, 9216};
+  for (const std::size_t size : kSizes) {
     constexpr std::uint32_t kUntouched = 0xDEADBEEF;
     std::vector<std::uint32_t> words(size + 1, kUntouched);
     philox_fill(stream, std::span(words).first(size));

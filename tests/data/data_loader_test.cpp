@@ -207,10 +207,9 @@ TEST(DataLoader, AWalkMayOutliveItsLoader) {
 // The first pixel of every image in reading order, after a shift by up to one pixel.
 torch::Tensor shifted_images(int workers, std::int64_t batch_size) {
   const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{.max_pixels = 1, .fill = -1});
-  DataLoader loader(numbers(40), {.batch_size = batch_size,
-                                  .shuffle = true,
-                                  .num_workers = workers,
-                                  .transform = shift});
+  DataLoader loader(
+      numbers(40),
+      {.batch_size = batch_size, .shuffle = true, .num_workers = workers, .transform = shift});
   loader.set_epoch(2);
   std::vector<torch::Tensor> images;
   for (const Batch& batch : loader) images.push_back(batch.images);
@@ -224,6 +223,14 @@ TEST(DataLoader, WorkersAndBatchSizeDoNotChangeTheAugmentation) {
     EXPECT_TRUE(torch::equal(shifted_images(workers, 8), images)) << workers << " workers";
   }
   EXPECT_TRUE(torch::equal(shifted_images(3, 7), images));
+}
+
+TEST(DataLoader, AugmentsByTheEpochAndTheIndexOfTheSample) {
+  const RandomShift shift({.max_pixels = 1, .fill = -1});
+  const auto order = RandomSampler(40, 42).order(2);
+  auto wanted = numbers(40)->get_batch(order).images;
+  shift.apply(wanted, order, /*epoch=*/2);
+  EXPECT_TRUE(torch::equal(shifted_images(3, 8), wanted));
 }
 
 TEST(DataLoader, PinsItsBatchesForAGpu) {

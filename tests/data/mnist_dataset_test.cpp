@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -54,11 +55,11 @@ TEST(MnistDataset, HoldsTheSixtyThousandTrainingImages) {
 
 TEST(MnistDataset, HasTheKnownNumberOfEachDigit) {
   const MnistDataset test_set(kRoot, Split::kTest);
-  EXPECT_EQ(label_counts(test_set), (std::array<std::int64_t, 10>{980, 1135, 1032, 1010, 982, 892,
-                                                                  958, 1028, 974, 1009}));
-  EXPECT_EQ(label_counts(train_set()),
-            (std::array<std::int64_t, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851,
-                                          5949}));
+  EXPECT_EQ(label_counts(test_set),
+            (std::array<std::int64_t, 10>{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}));
+  EXPECT_EQ(
+      label_counts(train_set()),
+      (std::array<std::int64_t, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949}));
 }
 
 // The pixels of the first images, as torchvision's ToTensor sees them.
@@ -83,6 +84,7 @@ TEST(MnistDataset, OnlyDividesBy255ByDefault) {
   const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
   EXPECT_TRUE(torch::equal(set.get_batch(range(0, 200)).images, scaled));
   EXPECT_EQ(set.background(), 0.0F);
+  EXPECT_FALSE(std::signbit(set.background())) << "a black pixel is not minus zero";
 }
 
 TEST(MnistDataset, GivesTheSamplesInTheOrderAskedFor) {
@@ -106,8 +108,8 @@ TEST(MnistDataset, LeavesPositionsToTheLoader) {
 TEST(MnistDataset, LimitTakesTheFirstSamples) {
   const MnistDataset set(kRoot, Split::kTest, {.limit = 3});
   EXPECT_EQ(set.size(), 3);
-  EXPECT_TRUE(torch::equal(set.get_batch(range(0, 3)).labels,
-                           torch::tensor({7, 2, 1}, torch::kInt64)));
+  EXPECT_TRUE(
+      torch::equal(set.get_batch(range(0, 3)).labels, torch::tensor({7, 2, 1}, torch::kInt64)));
   EXPECT_ERROR(set.get_batch(Indices{3}), c10::Error, "sample 3 of a data set of 3");
   EXPECT_ERROR(set.get_batch(Indices{-1}), c10::Error, "sample -1 of a data set of 3");
 }

@@ -23,7 +23,7 @@ const std::vector<Momentum> kMomenta = {0.1, std::nullopt};
 // One of ours and one of LibTorch's, with equal weights that are not all one.
 struct Pair {
   explicit Pair(Momentum momentum)
-      : ours({.features = 3, .momentum = momentum}),
+      : ours(BatchNormOptions{.features = 3, .momentum = momentum}),
         theirs(torch::nn::BatchNorm2dOptions(3).momentum(momentum)) {
     const torch::NoGradGuard no_grad;
     const auto weight = torch::rand({3});
@@ -124,8 +124,7 @@ TEST(BatchNorm, IsBitEqualToPythons) {
       if (step != "2") expect_step(golden, layer, input, output, "step" + step + ".");
     }
     layer->eval();
-    EXPECT_TRUE(
-        torch::equal(layer->forward(golden.given("input1")), golden.wanted("eval_output")));
+    EXPECT_TRUE(torch::equal(layer->forward(golden.given("input1")), golden.wanted("eval_output")));
   }
 }
 

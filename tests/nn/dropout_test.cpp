@@ -48,7 +48,7 @@ void expect_both_ways_equal(const torch::Tensor& input) {
 }
 
 TEST(CounterMask, IsTheSameInOnePassAndByTensorOperations) {
-  const std::vector<Shape> shapes = {{2, 64, 12, 12}, {3, 5, 7, 9}, {4, 128}, {2, 13},
+  const std::vector<Shape> shapes = {{2, 64, 12, 12}, {3, 5, 7, 9}, {4, 128},  {2, 13},
                                      {1, 1, 1, 1},    {7},          {2, 3, 5}, {0, 64, 12, 12},
                                      {0, 128},        {0},          {3, 0},    {2, 1, 3, 3}};
   for (const Shape& shape : shapes) {
@@ -69,8 +69,8 @@ TEST(CounterMask, IsTheSameForLayoutsOtherThanTheUsual) {
 TEST(CounterMask, IsTheSameOnAGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   for (const Shape& shape : {Shape{2, 64, 12, 12}, Shape{3, 13}}) {
-    const auto on_gpu = counter_mask(torch::empty(shape, torch::kCUDA), key_from(5, shape[0]),
-                                     {.layer = 2});
+    const auto on_gpu =
+        counter_mask(torch::empty(shape, torch::kCUDA), key_from(5, shape[0]), {.layer = 2});
     EXPECT_TRUE(torch::equal(on_gpu.cpu(), mask_of(shape)));
   }
 }
@@ -92,8 +92,8 @@ TEST(CounterMask, OfASampleDoesNotDependOnItsBatch) {
       return counter_mask(torch::empty(shape), key_from(begin, count), {.layer = 1});
     };
     const auto whole = part(100, 8);
-    EXPECT_TRUE(torch::equal(torch::cat({part(100, 3), part(103, 0), part(103, 4), part(107, 1)}),
-                             whole));
+    EXPECT_TRUE(
+        torch::equal(torch::cat({part(100, 3), part(103, 0), part(103, 4), part(107, 1)}), whole));
   }
 }
 

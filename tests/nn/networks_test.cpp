@@ -35,8 +35,10 @@ struct Case {
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
-      {"basicnet", [](Math math) { return std::make_shared<BasicNet>(BasicNetOptions{.math = math}); }},
-      {"convnet", [](Math math) { return std::make_shared<ConvNet>(ConvNetOptions{.math = math}); }}};
+      {"basicnet",
+       [](Math math) { return std::make_shared<BasicNet>(BasicNetOptions{.math = math}); }},
+      {"convnet",
+       [](Math math) { return std::make_shared<ConvNet>(ConvNetOptions{.math = math}); }}};
   return all;
 }
 
@@ -71,9 +73,8 @@ double relative_difference(const torch::Tensor& got, const torch::Tensor& wanted
 TEST(BasicNet, HasPythonsParametersInItsOrder) {
   const BasicNet net;
   EXPECT_EQ(parameter_count(net), 1199882);
-  EXPECT_EQ(parameter_names(net),
-            (Names{"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight",
-                   "fc1.bias", "fc2.weight", "fc2.bias"}));
+  EXPECT_EQ(parameter_names(net), (Names{"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+                                         "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}));
   EXPECT_TRUE(net.buffers().empty());
 }
 
@@ -108,6 +109,8 @@ torch::Tensor golden_loss(const Case& network, const torch::Tensor& output) {
 }
 
 TEST(Networks, ComputeWhatPythonComputes) {
+  ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
+      << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
   for (const Case& network : cases()) {
     for (const Math math : {Math::kFast, Math::kReference}) {
       SCOPED_TRACE(network.name + (math == Math::kFast ? " fast" : " reference"));
@@ -151,8 +154,8 @@ TEST(Networks, TheHeadDecidesWhetherTheOutputIsNormalised) {
   BasicNet log_softmax({.head = Head::kLogSoftmax});
   logits.eval();
   log_softmax.eval();
-  EXPECT_TRUE(torch::equal(torch::log_softmax(logits.forward(images), 1),
-                           log_softmax.forward(images)));
+  EXPECT_TRUE(
+      torch::equal(torch::log_softmax(logits.forward(images), 1), log_softmax.forward(images)));
   ConvNet convnet({.head = Head::kLogSoftmax});
   const auto sums = convnet.forward(images).exp().sum(1);
   EXPECT_TRUE(torch::allclose(sums, torch::ones({3})));  // probabilities, up to rounding
@@ -177,13 +180,15 @@ TEST(BasicNet, TrainsInFastMathOnlyInsideARandomScope) {
   EXPECT_TRUE(torch::equal(net.forward(images), net.forward(images)));
 }
 
+// From one stream, what is dropped with 0.25 would be a part of what is dropped with 0.5.
 TEST(BasicNet, TheTwoDropoutLayersHaveStreamsOfTheirOwn) {
   const BasicNet net;
   const RandomScope random({.seed = 1, .positions = torch::arange(4)});
   const auto children = net.named_children();
   const auto ones = torch::ones({4, 500});
-  EXPECT_FALSE(torch::equal(children["dropout1"]->as<Dropout>()->forward(ones).eq(0),
-                            children["dropout2"]->as<Dropout>()->forward(ones).eq(0)));
+  const auto dropped1 = children["dropout1"]->as<Dropout>()->forward(ones).eq(0);
+  const auto kept2 = children["dropout2"]->as<Dropout>()->forward(ones).ne(0);
+  EXPECT_TRUE(dropped1.logical_and(kept2).any().item<bool>());
 }
 
 // Notes the layout of what each operation `name` gets as its first argument.
@@ -343,8 +348,7 @@ TEST(NewLike, StaysOnTheGpu) {
 TEST(CopyValues, RefusesAModuleOfAnotherKind) {
   const BasicNet source;
   ConvNet target;
-  EXPECT_ERROR(copy_values(source, target), c10::Error,
-               "copy_values: expected 10 tensors, got 8");
+  EXPECT_ERROR(copy_values(source, target), c10::Error, "copy_values: expected 10 tensors, got 8");
 }
 
 }  // namespace

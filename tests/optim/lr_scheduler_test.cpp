@@ -33,8 +33,8 @@ std::unique_ptr<LrScheduler> scheduler_of(const nlohmann::json& golden,
   const auto& name = golden.at("schedule").get_ref<const std::string&>();
   const auto& options = golden.at("options");
   if (name == "StepLR") {
-    return std::make_unique<StepLR>(
-        optimizer, StepLrOptions{.step_size = options.at("step_size"), .gamma = options.at("gamma")});
+    return std::make_unique<StepLR>(optimizer, StepLrOptions{.step_size = options.at("step_size"),
+                                                             .gamma = options.at("gamma")});
   }
   if (name == "get_constant_schedule") return constant_schedule(optimizer);
   const WarmupOptions warmup = {options.at("num_warmup_steps"), options.at("num_training_steps")};

@@ -67,7 +67,8 @@ void expect_golden(const std::string& name, const std::string& options) {
     parameters.push_back(values.at("initial" + std::to_string(i)).clone().requires_grad_());
   }
   const auto json = nlohmann::json::parse(options);
-  const auto optimizer = name.starts_with("adamw") ? adamw(json, parameters) : sgd(json, parameters);
+  const auto optimizer =
+      name.starts_with("adamw") ? adamw(json, parameters) : sgd(json, parameters);
   for (int step = 1; step <= 10; ++step) {
     for (int i = 0; i < kTensors; ++i) {
       parameters[static_cast<std::size_t>(i)].mutable_grad() =
@@ -98,7 +99,7 @@ TEST(AdamW, FirstStepMovesByTheLearningRateAndTheDecay) {
   auto weight = parameter(1.0);
   AdamW optimizer({weight}, {.lr = 0.5, .weight_decay = 0.5});
   set_gradient(weight, -3.0);
-  optimizer.step();  // 1 · (1 − 0.5 · 0.5) + 0.5 · sign
+  optimizer.step();                                              // 1 · (1 − 0.5 · 0.5) + 0.5 · sign
   EXPECT_TRUE(torch::allclose(weight, torch::full({2}, 1.25)));  // eps costs a few last bits
 }
 
@@ -236,8 +237,7 @@ TEST(Optimizers, EndEqualWhetherGradientsAreClearedBeforeBackwardOrAfterTheStep)
 
 TEST(AdamW, RefusesOptionsOutsideTheirRange) {
   const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(AdamW(weights, {.lr = -1.0}), UsageError,
-               "AdamW lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(AdamW(weights, {.lr = -1.0}), UsageError, "AdamW lr: expected a value >= 0, got -1");
   EXPECT_ERROR(AdamW(weights, {.lr = std::nan("")}), UsageError,
                "AdamW lr: expected a value >= 0, got nan");
   EXPECT_ERROR(AdamW(weights, {.beta1 = 1.0}), UsageError,

@@ -1,1 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/loss_meter.h"
+
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kLate = LossMeter::kGpuInterval;
+
+Batch batch_of(std::int64_t size, std::int64_t global_size, std::int64_t world_size = 1) {
+  return {.labels = torch::zeros({size}, torch::kInt64),
+          .global_size = global_size,
+          .world_size = world_size};
+}
+
+void add(LossMeter& meter, double loss, std::int64_t step, std::int64_t size = 1) {
+  meter.add(torch::tensor(loss, torch::kFloat32), batch_of(size, size), step);
+}
+
+TEST(LossMeter, AveragesOverSamplesAndNotOverSteps) {
+  for (const std::int64_t interval : {std::int64_t{1}, kLate}) {
+    LossMeter meter(torch::kCPU, interval);
+    meter.begin_epoch(1);
+    add(meter, 1.0, 1, /*size=*/2);
+    add(meter, 4.0, 2, /*size=*/4);
+    meter.flush();
+    EXPECT_EQ(meter.mean(), 3.0);  // (2 · 1 + 4 · 4) / 6
+    EXPECT_EQ(meter.last(), 4.0);
+  }
+}
+
+TEST(LossMeter, AveragesOverTheSamplesOfThisRank) {
+  LossMeter meter(torch::kCPU);
+  meter.begin_epoch(1);
+  // One sample of a global batch of four on two ranks: its loss of 3 comes as 3 · 2 ÷ 4.
+  meter.add(torch::tensor(1.5F), batch_of(1, 4, 2), 1);
+  // An empty slice.
+  meter.add(torch::tensor(0.0F), batch_of(0, 1, 2), 2);
+  EXPECT_EQ(meter.mean(), 3.0);
+}
+
+TEST(LossMeter, IsUnknownBeforeTheFirstLook) {
+  LossMeter meter(torch::kCPU, kLate);
+  EXPECT_TRUE(std::isnan(meter.mean()));
+  EXPECT_TRUE(std::isnan(meter.last()));
+  meter.flush();  // nothing to look at
+  EXPECT_TRUE(std::isnan(meter.mean()));
+  meter.begin_epoch(1);
+  add(meter, 1.0, 1);
+  EXPECT_TRUE(std::isnan(meter.last()));
+  meter.flush();
+  EXPECT_EQ(meter.last(), 1.0);
+}
+
+TEST(LossMeter, StartsAfreshInEveryEpoch) {
+  for (const std::int64_t interval : {std::int64_t{1}, kLate}) {
+    LossMeter meter(torch::kCPU, interval);
+    meter.begin_epoch(1);
+    add(meter, 100.0, 1);
+    meter.flush();
+    meter.begin_epoch(2);
+    EXPECT_TRUE(std::isnan(meter.mean()));
+    add(meter, 2.0, 2);
+    meter.flush();
+    EXPECT_EQ(meter.mean(), 2.0);
+  }
+}
+
+TEST(LossMeter, SumsInDoublePrecision) {
+  LossMeter meter(torch::kCPU);
+  meter.begin_epoch(1);
+  add(meter, 16777216.0, 1);  // 2^24, above which float has no odd numbers
+  add(meter, 1.0, 2);
+  add(meter, 1.0, 3);
+  EXPECT_EQ(meter.mean(), 16777218.0 / 3.0);
+}
+
+TEST(LossMeter, OnTheCpuStopsAtTheStepThatIsNotFinite) {
+  LossMeter meter(torch::kCPU);
+  meter.begin_epoch(2);
+  add(meter, 1.0, 6);
+  EXPECT_ERROR(add(meter, kNan, 7), NumericError,
+               "epoch 2, step 7: expected a finite loss, got nan; hint: lower --lr");
+  EXPECT_ERROR(add(meter, kInf, 8), NumericError, "step 8: expected a finite loss, got inf");
+  EXPECT_ERROR(add(meter, -kInf, 9), NumericError, "step 9: expected a finite loss, got -inf");
+  EXPECT_EQ(meter.mean(), 1.0) << "the bad steps do not count";
+}
+
+TEST(LossMeter, ALossThatIsNotFiniteHasItsExitCode) {
+  LossMeter meter(torch::kCPU);
+  try {
+    add(meter, kNan, 1);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.exit_code()), 5);
+  }
+}
+
+TEST(LossMeter, LookingLateStillNamesTheFirstBadStepWhenFlushed) {
+  LossMeter meter(torch::kCPU, kLate);
+  meter.begin_epoch(3);
+  for (std::int64_t step = 101; step < 120; ++step) {
+    add(meter, step == 113 ? kInf : (step == 117 ? kNan : 1.0), step);
+  }
+  EXPECT_ERROR(meter.flush(), NumericError, "epoch 3, step 113: expected a finite loss, got inf");
+}
+
+TEST(LossMeter, LookingLateStopsAtTheFiftiethStepAtTheLatest) {
+  LossMeter meter(torch::kCPU, kLate);
+  meter.begin_epoch(1);
+  for (std::int64_t step = 1; step < kLate; ++step) add(meter, step == 13 ? kNan : 1.0, step);
+  EXPECT_ERROR(add(meter, 1.0, kLate), NumericError,
+               "epoch 1, step 13: expected a finite loss, got nan");
+}
+
+TEST(LossMeter, LookingLateLooksEveryFiftySteps) {
+  LossMeter meter(torch::kCPU, kLate);
+  meter.begin_epoch(1);
+  for (std::int64_t step = 1; step <= 2 * kLate + 1; ++step) {
+    add(meter, static_cast<double>(step), step);
+    const std::int64_t looked_at = step / kLate * kLate;
+    if (looked_at == 0) continue;
+    EXPECT_EQ(meter.last(), static_cast<double>(looked_at));
+  }
+  EXPECT_EQ(meter.mean(), 50.5) << "of 1 to 100";
+  meter.flush();
+  EXPECT_EQ(meter.mean(), 51.0) << "of 1 to 101";
+}
+
+TEST(LossMeter, KeepsNoGraphAlive) {
+  LossMeter meter(torch::kCPU, kLate);
+  const auto weight = torch::ones({}, torch::requires_grad());
+  const auto loss = weight * 2.0;
+  meter.begin_epoch(1);
+  meter.add(loss, batch_of(1, 1), 1);
+  meter.flush();
+  loss.backward();  // would throw if the loss had been changed in place
+  EXPECT_EQ(weight.grad().item<float>(), 2.0F);
+}
+
+TEST(LossMeter, OnAGpuLooksEveryFiftySteps) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  LossMeter meter(torch::kCUDA);
+  meter.begin_epoch(1);
+  const auto loss = torch::tensor(kNan, torch::dtype(torch::kFloat32).device(torch::kCUDA));
+  meter.add(loss, batch_of(1, 1), 4);
+  EXPECT_ERROR(meter.flush(), NumericError, "epoch 1, step 4: expected a finite loss, got nan");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -48,8 +48,9 @@ struct Scores {
 
 torch::Tensor mean_loss(const Recipe& recipe, const Scores& scores) {
   const auto output = scores.output(recipe.head());
-  return recipe.head() == Head::kLogSoftmax ? torch::nll_loss(output, scores.batch.labels)
-                                            : torch::cross_entropy_loss(output, scores.batch.labels);
+  return recipe.head() == Head::kLogSoftmax
+             ? torch::nll_loss(output, scores.batch.labels)
+             : torch::cross_entropy_loss(output, scores.batch.labels);
 }
 
 TEST(RecipeLoss, OnOneRankIsTheMeanToTheLastBit) {
@@ -195,7 +196,8 @@ TEST(Recipe, TakesWhatTheUserSaysAndDecidesTheRest) {
 TEST(Recipe, PassesHeadAndMathToTheNetwork) {
   for (const std::string name : {"basicnet", "convnet"}) {
     for (const std::string head : {"log-softmax", "logits"}) {
-      const auto model = Recipe({.name = name, .head = head, .math = Math::kReference}).make_model();
+      const auto model =
+          Recipe({.name = name, .head = head, .math = Math::kReference}).make_model();
       model->eval();
       const auto sums = model->forward(torch::rand({2, 1, 28, 28})).exp().sum(1);
       EXPECT_EQ(torch::allclose(sums, torch::ones({2})), head == "log-softmax") << name;
@@ -240,13 +242,11 @@ TEST(Recipe, RefusesUnknownNames) {
 
 TEST(Recipe, RefusesNumbersOutsideTheirRange) {
   EXPECT_ERROR(Recipe({.epochs = -1}), UsageError, "--epochs: expected a number >= 0, got -1");
-  EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError,
-               "--batch-size: expected a number > 0, got 0");
+  EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError, "--batch-size: expected a number > 0, got 0");
   EXPECT_ERROR(Recipe({.eval_batch_size = 0}), UsageError,
                "--eval-batch-size: expected a number > 0, got 0");
   EXPECT_ERROR(Recipe({.lr = -0.5}), UsageError, "--lr: expected a number >= 0, got -0.5");
-  EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError,
-               "--lr: expected a number >= 0, got nan");
+  EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError, "--lr: expected a number >= 0, got nan");
 }
 
 }  // namespace

@@ -1,1 +1,222 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/run_record.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct OneWeight : torch::nn::Module {
+  OneWeight() { register_parameter("weight", torch::ones({3})); }
+};
+
+Batch batch_of(std::int64_t size) {
+  return {.labels = torch::zeros({size}, torch::kInt64),
+          .positions = torch::arange(size),
+          .global_size = size};
+}
+
+RunSetup sample_setup() {
+  return {.threads = 2,
+          .threads_reason = "--threads",
+          .data = "MNIST train, 60000 images",
+          .train_size = 6,
+          .test_size = 8,
+          .epoch_steps = 2};
+}
+
+// What a stage does: two epochs of two steps with losses 1 and 4, and a test.
+void run_through(RunRecord& record, const OneWeight& model) {
+  record.begin(sample_setup(), model);
+  for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+    record.begin_epoch(epoch);
+    record.step(batch_of(2), torch::tensor(1.0F), model);
+    record.step(batch_of(4), torch::tensor(4.0F), model);
+    record.end_epoch();
+  }
+  record.begin_testing();
+  record.finish({.correct = 6, .seen = 8, .loss_sum = 2.0}, model);
+}
+
+struct Output {
+  std::string standard_output;
+  std::string standard_error;
+  std::vector<Json> records;
+  std::vector<std::string> files;
+};
+
+Output output_of(const Recipe& recipe, RunRecordOptions options = {.quiet = true}) {
+  const TemporaryFolder folder;
+  options.stage = "stage0_single_gpu";
+  options.metrics = folder.file("run.jsonl");
+  options.flags = {{"--threads", "2"}};
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  RunRecord record(options, recipe);
+  run_through(record, OneWeight());
+  Output output{testing::internal::GetCapturedStdout(),
+                testing::internal::GetCapturedStderr(),
+                {},
+                folder.names()};
+  std::istringstream lines(folder.read("run.jsonl"));
+  for (std::string line; std::getline(lines, line);) output.records.push_back(Json::parse(line));
+  return output;
+}
+
+void expect_keys(const Json& record, const std::vector<std::string>& keys) {
+  for (const auto& key : keys) EXPECT_TRUE(record.contains(key)) << key;
+}
+
+TEST(RunRecord, WritesAHeaderARecordAnEpochAndAResult) {
+  const auto records = output_of(Recipe({.epochs = 2})).records;
+  ASSERT_EQ(records.size(), 4U);
+  EXPECT_EQ(records[0].at("record"), "run");
+  EXPECT_EQ(records[1].at("record"), "epoch");
+  EXPECT_EQ(records[2].at("record"), "epoch");
+  EXPECT_EQ(records[3].at("record"), "result");
+}
+
+TEST(RunRecord, HeaderSaysWhatRunsAndWithWhat) {
+  const Json header = output_of(Recipe({.epochs = 2, .lr = 0.25, .seed = 7})).records.at(0);
+  EXPECT_EQ(header.at("stage"), "stage0_single_gpu");
+  EXPECT_EQ(header.at("recipe"), "basicnet");
+  EXPECT_EQ(header.at("world_size"), 1);
+  EXPECT_EQ(header.at("device"), "cpu");
+  EXPECT_EQ(header.at("threads"), 2);
+  EXPECT_EQ(header.at("parameters"), 3);
+  EXPECT_EQ(header.at("data"), "MNIST train, 60000 images");
+  EXPECT_EQ(header.at("epochs"), 2);
+  EXPECT_EQ(header.at("batch_size"), 64);
+  EXPECT_EQ(header.at("lr"), 0.25);
+  EXPECT_EQ(header.at("seed"), 7);
+  EXPECT_EQ(header.at("options"), (Json{{"--threads", "2"}}));
+  expect_keys(header.at("versions"), {"ladder", "libtorch"});
+}
+
+TEST(RunRecord, EpochRecordsCountForThemselves) {
+  const auto records = output_of(Recipe({.epochs = 2})).records;
+  for (const std::size_t epoch : {std::size_t{1}, std::size_t{2}}) {
+    const Json& record = records.at(epoch);
+    EXPECT_EQ(record.at("epoch"), epoch);
+    EXPECT_EQ(record.at("steps"), 2);
+    EXPECT_EQ(record.at("samples"), 6);
+    EXPECT_EQ(record.at("train_loss"), 3.0);  // (2 · 1 + 4 · 4) / 6
+    EXPECT_GE(record.at("seconds").get<double>(), 0.0);
+    EXPECT_GT(record.at("samples_per_second").get<double>(), 0.0);
+  }
+}
+
+TEST(RunRecord, ResultHasTheFieldsThatReportsRelyOn) {
+  const Json result = output_of(Recipe({.epochs = 2})).records.at(3);
+  expect_keys(result, {"stage", "recipe", "world_size", "precision", "device", "epochs", "steps",
+                       "accuracy", "correct", "seen", "train_loss", "eval_loss", "train_seconds",
+                       "total_seconds", "samples_per_second", "peak_rss_bytes", "weights_sha256"});
+  EXPECT_EQ(result.at("precision"), "fp32");
+  EXPECT_EQ(result.at("epochs"), 2);
+  EXPECT_EQ(result.at("steps"), 4);
+  EXPECT_EQ(result.at("accuracy"), 75.0);
+  EXPECT_EQ(result.at("correct"), 6);
+  EXPECT_EQ(result.at("seen"), 8);
+  EXPECT_EQ(result.at("train_loss"), 3.0);
+  EXPECT_EQ(result.at("eval_loss"), 0.25);
+  EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
+  EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
+  EXPECT_EQ(result.at("weights_sha256"), weights_sha256(state_dict(OneWeight())));
+}
+
+TEST(RunRecord, PrintsTheResultLinesAndNothingElseWhenQuiet) {
+  const Output output = output_of(Recipe({.epochs = 2}));
+  EXPECT_TRUE(
+      std::regex_match(output.standard_output,
+                       std::regex("Accuracy: 75\\.00\ntime elapsed: \\d+\\.\\d\\d seconds\n")))
+      << output.standard_output;
+  EXPECT_EQ(output.standard_error, "");
+}
+
+TEST(RunRecord, PrintsTheLinesOfTheTutorialForConvnet) {
+  const Output output = output_of(Recipe({.name = "convnet", .epochs = 2}));
+  EXPECT_TRUE(
+      output.standard_output.starts_with("begin training of epoch 1/2\n"
+                                         "begin training of epoch 2/2\n"
+                                         "begin testing\n"
+                                         "Accuracy is 75.00%\n"
+                                         "time elapsed: "))
+      << output.standard_output;
+}
+
+TEST(RunRecord, SaysOnTheErrorStreamWhatIsAboutToRun) {
+  const Output output = output_of(Recipe({.epochs = 2}), {.quiet = false});
+  EXPECT_TRUE(output.standard_error.starts_with(
+      "stage0_single_gpu: basicnet with 3 parameters on cpu, 2 threads (--threads), "
+      "MNIST train, 60000 images\n"))
+      << output.standard_error;
+}
+
+TEST(RunRecord, WritesThousandsWithCommas) {
+  struct Large : torch::nn::Module {
+    Large() { register_parameter("weight", torch::empty({1199882})); }
+  };
+  testing::internal::CaptureStderr();
+  RunRecord record({}, Recipe({}));
+  record.begin(sample_setup(), Large());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("1,199,882 parameters"), std::string::npos);
+}
+
+TEST(RunRecord, WritesFingerprintsBesideTheMetrics) {
+  const Output output = output_of(Recipe({.epochs = 2}), {.fingerprint = 2, .quiet = true});
+  EXPECT_EQ(output.files, (std::vector<std::string>{"run.jsonl", "run.rank0.jsonl"}));
+}
+
+TEST(RunRecord, NeedsNoMetricsFile) {
+  testing::internal::CaptureStdout();
+  RunRecord record({.quiet = true}, Recipe({.epochs = 2}));
+  run_through(record, OneWeight());
+  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
+}
+
+TEST(RunRecord, StopsWhenTheLossIsNotFinite) {
+  RunRecord record({.quiet = true}, Recipe({}));
+  const OneWeight model;
+  record.begin(sample_setup(), model);
+  record.begin_epoch(1);
+  record.step(batch_of(2), torch::tensor(1.0F), model);
+  const auto bad = torch::tensor(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_ERROR(record.step(batch_of(2), bad, model), NumericError,
+               "epoch 1, step 2: expected a finite loss, got nan");
+}
+
+TEST(RunRecord, RefusesFingerprintsWithoutAMetricsFile) {
+  EXPECT_ERROR(RunRecord({.fingerprint = 1}, Recipe({})), UsageError,
+               "--fingerprint: expected --metrics PATH.jsonl, to write beside it, got nothing; "
+               "hint: add --metrics run.jsonl");
+}
+
+TEST(RunRecord, RefusesAMetricsFileInAMissingFolder) {
+  EXPECT_ERROR(RunRecord({.metrics = "/nonexistent/run.jsonl"}, Recipe({})), UsageError,
+               "/nonexistent/run.jsonl");
+}
+
+TEST(RunRecord, RefusesANegativeFingerprintInterval) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(RunRecord({.metrics = folder.file("a.jsonl"), .fingerprint = -1}, Recipe({})),
+               UsageError, "--fingerprint: expected a number > 0, got -1");
+}
+
+}  // namespace
+}  // namespace ladder
