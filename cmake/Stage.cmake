@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # add_stage(stage0_single_gpu): the program build/bin/stage0_single_gpu from stage0_single_gpu/main.cpp.
+# The target `stages` builds all of them, without tests: what ./run needs.
+add_custom_target(stages)
+
 function(add_stage name)
   add_executable(${name} ${name}/main.cpp)
   target_link_libraries(${name} PRIVATE ladder::ladder ladder_warnings)
   ladder_use_shared_pch(${name})
+  add_dependencies(stages ${name})
   install(TARGETS ${name} RUNTIME)
 endfunction()

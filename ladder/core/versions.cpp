@@ -6,7 +6,7 @@
 #include <torch/version.h>
 #include <zlib.h>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #ifdef LADDER_CUDA
 #include <cuda_runtime_api.h>
