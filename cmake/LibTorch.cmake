@@ -24,16 +24,22 @@ function(ladder_find_wheel result)
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
-function(ladder_check_torch_version folder)
+# Stops unless `version` is of the release that the code is written for.
+function(ladder_check_torch_version where version)
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" version "${version}")
+  if(NOT version VERSION_EQUAL LADDER_TORCH_VERSION)
+    message(FATAL_ERROR "LibTorch in ${where}: expected version ${LADDER_TORCH_VERSION}, got ${version}; "
+      "hint: c10d::Reducer changes from release to release; point LADDER_TORCH_DIR to a "
+      "LibTorch ${LADDER_TORCH_VERSION}")
+  endif()
+endfunction()
+
+function(ladder_torch_folder_version folder result)
   file(STRINGS "${folder}/include/torch/headeronly/version.h" lines
     REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
   string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
   list(JOIN numbers "." version)
-  if(NOT version VERSION_EQUAL LADDER_TORCH_VERSION)
-    message(FATAL_ERROR "LibTorch in ${folder}: expected version ${LADDER_TORCH_VERSION}, got ${version}; "
-      "hint: c10d::Reducer changes from release to release; point LADDER_TORCH_DIR to a "
-      "LibTorch ${LADDER_TORCH_VERSION}")
-  endif()
+  set(${result} "${version}" PARENT_SCOPE)
 endfunction()
 
 # The first existing of `candidates`, or a hard stop that says what was looked for.
@@ -66,6 +72,7 @@ function(ladder_import_torch_folder folder)
     list(APPEND libraries "${lib}/libtorch_cuda.so" "${lib}/libc10_cuda.so" "${cudart}")
     list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
     file(GLOB hidden LIST_DIRECTORIES true "${nvidia}/*/lib")
+    get_filename_component(cudart_dir "${cudart}" DIRECTORY)
   endif()
   # One OpenMP runtime in the process: LibTorch's own, never a second one from the compiler.
   file(GLOB gomp "${lib}/libgomp*.so*")
@@ -78,7 +85,25 @@ function(ladder_import_torch_folder folder)
   foreach(dir IN LISTS hidden)
     target_link_options(ladder_torch INTERFACE "-Wl,-rpath-link,${dir}")
   endforeach()
+  set(ladder_torch_rpath "${lib}" ${cudart_dir} PARENT_SCOPE)  # for installed programs
 endfunction()
+
+# The LibTorch that the user's own TorchConfig.cmake describes, if there is one.
+macro(ladder_find_torch_package)
+  find_package(Torch QUIET)
+  if(Torch_FOUND)
+    ladder_check_torch_version("${Torch_DIR}" "${Torch_VERSION}")
+    file(GLOB gomp "${TORCH_INSTALL_PREFIX}/lib/libgomp*.so*")
+    add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${TORCH_LIBRARIES} ${gomp})
+    target_compile_definitions(ladder_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+    if(TARGET torch_cuda)
+      target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)
+    endif()
+    set(ladder_torch_rpath "${TORCH_INSTALL_PREFIX}/lib")
+    message(STATUS "LibTorch: ${Torch_DIR}")
+  endif()
+endmacro()
 
 if(NOT LADDER_TORCH_DIR AND DEFINED ENV{LADDER_TORCH_DIR})
   set(LADDER_TORCH_DIR "$ENV{LADDER_TORCH_DIR}")
@@ -87,34 +112,23 @@ if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
   set(Torch_DIR "$ENV{Torch_DIR}")
 endif()
 
-if(LADDER_TORCH_DIR)
-  set(ladder_torch_folder "${LADDER_TORCH_DIR}")
-elseif(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH)
-  ladder_find_wheel(ladder_torch_folder)
+if(NOT LADDER_TORCH_DIR AND (Torch_DIR OR CMAKE_PREFIX_PATH))
+  ladder_find_torch_package()
 endif()
-
-if(ladder_torch_folder)
+if(NOT TARGET ladder_torch)
+  set(ladder_torch_folder "${LADDER_TORCH_DIR}")
+  if(NOT ladder_torch_folder)
+    ladder_find_wheel(ladder_torch_folder)
+  endif()
   if(NOT EXISTS "${ladder_torch_folder}/lib/libtorch_cpu.so")
-    message(FATAL_ERROR "LibTorch: expected ${ladder_torch_folder}/lib/libtorch_cpu.so, got none; "
-      "hint: LADDER_TORCH_DIR is the folder that holds include/ and lib/")
+    message(FATAL_ERROR "LibTorch: expected ${ladder_torch_folder}/lib/libtorch_cpu.so, got none; hint: run "
+      "tools/setup.sh, which installs it into .venv, or set LADDER_TORCH_DIR to the folder that "
+      "holds include/ and lib/")
   endif()
-  ladder_check_torch_version("${ladder_torch_folder}")
+  ladder_torch_folder_version("${ladder_torch_folder}" ladder_torch_version)
+  ladder_check_torch_version("${ladder_torch_folder}" "${ladder_torch_version}")
   ladder_import_torch_folder("${ladder_torch_folder}")
-  set(ladder_torch_source "${ladder_torch_folder}")
-  set(ladder_torch_folder "${ladder_torch_folder}" CACHE INTERNAL "What the installed package imports")
-else()
-  find_package(Torch ${LADDER_TORCH_VERSION} QUIET)
-  if(NOT Torch_FOUND)
-    message(FATAL_ERROR "LibTorch: expected .venv, LADDER_TORCH_DIR or Torch_DIR, got none that works; "
-      "hint: run tools/setup.sh, which installs it into .venv")
-  endif()
-  add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${TORCH_LIBRARIES})
-  target_compile_definitions(ladder_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-  if(TARGET torch_cuda)
-    target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)
-  endif()
-  set(ladder_torch_source "${Torch_DIR}")
+  message(STATUS "LibTorch: ${ladder_torch_folder}")
 endif()
 
 # at::parallel_for is inlined into our files: without this flag it would silently run on one thread.
@@ -123,4 +137,3 @@ if(LADDER_OPENMP)
   target_compile_options(ladder_torch INTERFACE -fopenmp)
 endif()
 add_library(ladder::torch ALIAS ladder_torch)
-message(STATUS "LibTorch: ${ladder_torch_source}")

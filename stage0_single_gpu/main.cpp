@@ -85,8 +85,8 @@ void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& opti
 void run(const RunOptions& options) {
   const Recipe recipe(options.recipe);
   RunRecord record(options.record, recipe);
-  auto data = make_data(options, recipe);
   const auto threads = prepare_process({.requested = options.threads});
+  auto data = make_data(options, recipe);
   const auto device = choose_device(options.device, record.log());
   auto model = make_model(options, recipe, device);
   auto optimizer = recipe.make_optimizer(model->parameters());
@@ -109,8 +109,8 @@ void run(const RunOptions& options) {
   record.begin_testing();
   const Evaluation result = evaluate(*model, data.test, recipe, device);
   require_all_seen(result, data.test.dataset().size());
-  if (!options.save.empty()) save_model(*model, options.save);
   record.finish(result, *model);
+  if (!options.save.empty()) save_model(*model, options.save);
 }
 
 }  // namespace

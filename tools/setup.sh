@@ -25,9 +25,10 @@ die() {
 }
 
 # Prints those of its arguments that dpkg does not know as installed.
+# dpkg-query fails when it does not know one of the names, and still prints the others.
 missing_packages() {
-  local installed
-  installed=" $(dpkg-query -W -f='${binary:Package}=${db:Status-Status}\n' "$@" 2>/dev/null |
+  local package installed
+  installed=" $({ dpkg-query -W -f='${binary:Package}=${db:Status-Status}\n' "$@" 2>/dev/null || true; } |
     sed -n 's/\(:[a-z0-9]*\)\{0,1\}=installed$//p' | tr '\n' ' ')"
   for package in "$@"; do
     [[ $installed == *" $package "* ]] || printf '%s\n' "$package"

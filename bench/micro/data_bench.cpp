@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data path: from bytes in memory to a normalised float batch, on one thread.
-//   build/bin/micro --benchmark_filter=Data
+//   build/bin/micro --benchmark_filter=data
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ const std::shared_ptr<const MnistDataset>& training_set() {
 }
 
 // One batch of random samples: gather and normalise in one pass.
-void DataGather(benchmark::State& state) {
+void data_gather(benchmark::State& state) {
   const auto order = RandomSampler(training_set()->size(), 42).order(0);
   const auto batch_size = static_cast<std::size_t>(state.range(0));
   std::size_t first = 0;
@@ -29,17 +29,17 @@ void DataGather(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
-BENCHMARK(DataGather)->Arg(32)->Arg(64);
+BENCHMARK(data_gather)->Arg(32)->Arg(64);
 
 // A whole epoch through the loader: order, batches, positions.
-void DataLoaderEpoch(benchmark::State& state) {
+void data_loader_epoch(benchmark::State& state) {
   const DataLoader loader(training_set(), {.batch_size = 64, .shuffle = true});
   for (auto _ : state) {
     for (const Batch& batch : loader) benchmark::DoNotOptimize(batch.images.const_data_ptr());
   }
   state.SetItemsProcessed(state.iterations() * training_set()->size());
 }
-BENCHMARK(DataLoaderEpoch)->Unit(benchmark::kMillisecond);
+BENCHMARK(data_loader_epoch)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace ladder

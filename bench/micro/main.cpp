@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times single parts of the library, set up as every program of the project sets itself up.
 //   build/bin/micro                                       all of them
-//   OMP_NUM_THREADS=1 build/bin/micro --benchmark_filter=Data
+//   OMP_NUM_THREADS=1 build/bin/micro --benchmark_filter=data
 #include <benchmark/benchmark.h>
 
 #include "ladder/core/device.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a training step of BasicNet.
-//   build/bin/micro --benchmark_filter=Dropout
+//   build/bin/micro --benchmark_filter=dropout
 #include <benchmark/benchmark.h>
 
 #include "ladder/nn/dropout.h"
@@ -10,20 +10,20 @@ namespace ladder {
 namespace {
 
 // The mask of BasicNet's first dropout, in both maths and both layouts.
-void DropoutForward(benchmark::State& state, Math math, bool channels_last) {
+void dropout_forward(benchmark::State& state, Math math, bool channels_last) {
   auto input = torch::randn({64, 64, 12, 12});
   if (channels_last) input = to_channels_last(input);
   const Dropout dropout({.p = 0.25, .layer = 1, .math = math});
   const RandomScope random({.seed = 42, .epoch = 0, .positions = torch::arange(64)});
   for (auto _ : state) benchmark::DoNotOptimize(dropout.forward(input));
 }
-BENCHMARK_CAPTURE(DropoutForward, reference, Math::kReference, false)
+BENCHMARK_CAPTURE(dropout_forward, reference, Math::kReference, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(DropoutForward, counter_nchw, Math::kFast, false)
+BENCHMARK_CAPTURE(dropout_forward, counter_nchw, Math::kFast, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(DropoutForward, counter_channels_last, Math::kFast, true)
+BENCHMARK_CAPTURE(dropout_forward, counter_channels_last, Math::kFast, true)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kNameAFile = "name a file, not a folder or a device";
+
 std::string folder_of(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -26,6 +28,20 @@ std::string folder_of(const std::string& path) {
 bool is_folder(const std::string& path) {
   std::error_code ignored;  // what cannot be asked for is no folder to write in
   return fs::is_directory(path, ignored);
+}
+
+// A device, a pipe or a socket must never be replaced by a file of its name.
+bool is_something_else(const std::string& path) {
+  std::error_code ignored;
+  const auto status = fs::status(path, ignored);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+// The file behind a link: that is what is replaced, not the link.
+std::string behind_links(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_symlink(path, ignored)) return path;
+  return fs::weakly_canonical(path, ignored).string();
 }
 
 int create_new(const std::string& path) {
@@ -45,7 +61,8 @@ void sync_folder(const std::string& folder) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)), temporary_path_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+    : path_(behind_links(path)), temporary_path_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+  if (is_something_else(path_)) throw SystemError::failed("replace", path_, EINVAL, kNameAFile);
   descriptor_ = create_new(temporary_path_);
   if (descriptor_ < 0 && errno == EEXIST && ::unlink(temporary_path_.c_str()) == 0) {
     descriptor_ = create_new(temporary_path_);
@@ -85,8 +102,8 @@ void AtomicFile::close() {
 void require_writable_folder(std::string_view flag, const std::string& path) {
   const std::string folder = folder_of(path);
   std::string hint;
-  if (path.empty() || is_folder(path)) {
-    hint = "add the name of a file";
+  if (path.empty() || is_something_else(path)) {
+    hint = kNameAFile;
   } else if (!is_folder(folder)) {
     hint = fmt::format("create the folder first: mkdir -p {}", folder);
   } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {

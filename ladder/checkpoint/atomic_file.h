@@ -17,7 +17,8 @@ namespace ladder {
 // All errors are SystemErrors that name the operation and the path. After an error, or
 // without commit(), the old content is untouched and the temporary file is removed; only
 // a process that is killed leaves one, `<path>.tmp.<process id>`, and the next process
-// with that id replaces it. Use one object a path at a time.
+// with that id replaces it. Of a link, the file behind it is replaced; anything that is not a
+// regular file is refused. Use one object a path at a time.
 //
 //     AtomicFile file("model.safetensors");
 //     file.write(header);
@@ -52,7 +53,7 @@ class AtomicFile {
 // Checks that a file could be created or replaced at `path`; creates nothing.
 // Call it when the command line is read, so that a mistyped `--save` costs a second, not a
 // training. Throws UsageError (exit code 2) naming `flag` if the folder does not exist or
-// is not writable, or if `path` is itself a folder.
+// is not writable, or if `path` is itself a folder, a device or a pipe.
 void require_writable_folder(std::string_view flag, const std::string& path);
 
 }  // namespace ladder

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +34,10 @@ std::vector<TensorEntry> entries_of(const StateDict& tensors) {
 
 std::vector<std::uint8_t> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw DataError::missing_file(path, "check the path given to --load");
+  if (!file) {
+    const std::string reason = std::strerror(errno);
+    throw DataError::missing_file(path, reason + ": check the path given to --load");
+  }
   if (std::filesystem::is_directory(path)) {
     throw DataError::mismatch(path, "a readable file", "a folder", "name the file inside it");
   }

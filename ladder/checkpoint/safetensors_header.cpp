@@ -49,10 +49,13 @@ std::uint64_t element_bytes(const TensorEntry& entry, const std::string& file) {
 }
 
 void check_length(const TensorEntry& entry, const std::string& file) {
+  constexpr std::size_t kMostDimensions = 64;
   std::uint64_t bytes = element_bytes(entry, file);
-  bool fits = true;
+  std::int64_t strides = static_cast<std::int64_t>(bytes);  // a 0 hides no other size
+  bool fits = entry.shape.size() <= kMostDimensions;
   for (const std::int64_t size : entry.shape) {
     fits &= !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
+    fits &= !__builtin_mul_overflow(strides, std::max<std::int64_t>(size, 1), &strides);
   }
   if (!fits) {
     throw refused(file, "a shape that fits 64 bits for " + in_quotes(entry.name), "a larger one");

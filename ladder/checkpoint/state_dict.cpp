@@ -67,6 +67,9 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module) {
 
 void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin) {
   const StateDict source = unwrapped(values);
+  if (source.size() != values.size()) {
+    refuse(origin, "every tensor once", "one with and one without the prefix module.");
+  }
   const StateDict target = unwrapped_state_dict(module);
   check_same_names_and_shapes(target, source, origin);
   const torch::NoGradGuard no_grad;

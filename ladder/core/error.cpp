@@ -8,17 +8,25 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ladder {
 namespace {
+
+// A message is one line whatever a path or a value holds.
+std::string printable(std::string text) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return text;
+}
 
 std::string one_line(std::string where, const std::string& expected, const std::string& got,
                      const std::string& hint) {
   where += expected.empty() ? fmt::format(": {}", got)
                             : fmt::format(": expected {}, got {}", expected, got);
   if (!hint.empty()) where += "; hint: " + hint;
-  return where;
+  return printable(std::move(where));
 }
 
 std::string with_dashes(std::string_view name) {
@@ -53,6 +61,11 @@ UsageError UsageError::out_of_range(std::string_view where, double got, std::str
                                     std::string_view hint) {
   return UsageError(
       {std::string(where), std::string(expected), fmt::format("{}", got), std::string(hint)});
+}
+
+UsageError UsageError::whole_number_out_of_range(std::string_view where, const std::string& got,
+                                                 std::string_view expected, std::string_view hint) {
+  return UsageError({std::string(where), std::string(expected), got, std::string(hint)});
 }
 
 UsageError UsageError::unknown_name(std::string_view where, std::string_view got,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
@@ -52,6 +53,10 @@ class UsageError : public Error {
   // `where` is the flag or the option's name, `expected` the allowed range in words.
   static UsageError out_of_range(std::string_view where, double got, std::string_view expected,
                                  std::string_view hint = "");
+  static UsageError out_of_range(std::string_view where, std::integral auto got,
+                                 std::string_view expected, std::string_view hint = "") {
+    return whole_number_out_of_range(where, std::to_string(got), expected, hint);
+  }
   // A name that is none of `choices`; the hint proposes the nearest one.
   static UsageError unknown_name(std::string_view where, std::string_view got,
                                  std::span<const std::string> choices);
@@ -65,6 +70,8 @@ class UsageError : public Error {
                               std::string_view got, std::string_view hint = "");
 
  private:
+  static UsageError whole_number_out_of_range(std::string_view where, const std::string& got,
+                                              std::string_view expected, std::string_view hint);
   explicit UsageError(const Parts& parts) : Error(ExitCode::kUsage, parts) {}
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 namespace ladder {
 
@@ -22,11 +23,13 @@ namespace ladder {
 class JsonLines {
  public:
   JsonLines() = default;
-  // Opens the file and empties it. Throws UsageError (exit code 2) if that cannot be: a
-  // mistyped path then costs a second, not an epoch.
-  explicit JsonLines(const std::string& path);
+  // Checks that the file can be written and throws UsageError (exit code 2) naming `flag` if
+  // not: a mistyped path then costs a second, not an epoch. Touches nothing yet, so that a
+  // run that fails before its first record leaves the file of the last one alone.
+  explicit JsonLines(const std::string& path, std::string_view flag = "--metrics");
 
-  // Appends one line. Throws SystemError if that fails, as on a full disk.
+  // Appends one line; the first one empties the file. Throws SystemError if that fails, as on a
+  // full disk.
   void write(const nlohmann::ordered_json& record);
 
  private:

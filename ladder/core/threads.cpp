@@ -71,14 +71,22 @@ int bound_cpus() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
+// Starting thousands of threads takes minutes, and no program is faster with them.
+int checked(std::string_view where, std::int64_t threads) {
+  constexpr std::int64_t kThreadsPerCpu = 4;
+  constexpr std::int64_t kAlwaysAllowed = 64;
+  const std::int64_t most = std::max(kAlwaysAllowed, kThreadsPerCpu * bound_cpus());
+  if (threads < 0) throw UsageError::out_of_range(where, threads, "0 (choose) or more");
+  if (threads > most) {
+    throw UsageError::out_of_range(where, threads, fmt::format("at most {} on this machine", most));
+  }
+  return static_cast<int>(threads);
+}
+
 std::optional<int> threads_of_openmp() {
   const auto numbers = environment_integers("OMP_NUM_THREADS", 1);
   if (numbers.empty()) return std::nullopt;
-  if (numbers.front() > std::numeric_limits<int>::max()) {
-    throw UsageError::out_of_range("OMP_NUM_THREADS", static_cast<double>(numbers.front()),
-                                   "a number of threads");
-  }
-  return static_cast<int>(numbers.front());
+  return checked("OMP_NUM_THREADS", numbers.front());
 }
 
 }  // namespace
@@ -107,10 +115,8 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 }
 
 ThreadChoice choose_threads(const ThreadRequest& request) {
-  if (request.requested < 0) {
-    throw UsageError::out_of_range("--threads", request.requested, "0 (choose) or more");
-  }
-  if (request.requested > 0) return {request.requested, "--threads"};
+  const int requested = checked("--threads", request.requested);
+  if (requested > 0) return {requested, "--threads"};
   if (const auto threads = threads_of_openmp()) return {*threads, "OMP_NUM_THREADS"};
   if (request.local_world_size > 1) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};

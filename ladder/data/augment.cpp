@@ -16,8 +16,7 @@ constexpr std::uint32_t kShiftStream = 0xA0000000;
 
 RandomShift::RandomShift(RandomShiftOptions options) : options_(options) {
   if (options.max_pixels < 0) {
-    throw UsageError::out_of_range("RandomShift max_pixels",
-                                   static_cast<double>(options.max_pixels), "a number >= 0");
+    throw UsageError::out_of_range("RandomShift max_pixels", options.max_pixels, "a number >= 0");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -75,7 +76,7 @@ class ThreadedWalk : public DataLoader::Walk {
         plans_(std::move(plans)),
         slots_(
             std::min(workers * kBatchesAheadPerWorker, std::max<std::size_t>(1, plans_.size()))) {
-    for (std::size_t i = 0; i < workers; ++i) {
+    for (std::size_t i = 0; i < std::min(workers, plans_.size()); ++i) {
       threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
   }
@@ -168,14 +169,15 @@ DataLoader::Iterator DataLoader::begin() const {
                                                  static_cast<std::size_t>(options_.num_workers)));
 }
 
-DataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk)
-    : walk_(std::move(walk)), batch_(walk_->next()) {}
+DataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk) : walk_(std::move(walk)) { ++*this; }
 DataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
 DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = default;
 DataLoader::Iterator::~Iterator() = default;
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
-  batch_ = walk_->next();
+  auto next = walk_->next();
+  at_end_ = !next.has_value();
+  batch_ = std::move(next).value_or(Batch{});
   return *this;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <optional>
 
 #include "ladder/data/augment.h"
 #include "ladder/data/dataset.h"
@@ -40,7 +39,7 @@ class DataLoader {
  public:
   // Throws UsageError for a batch size below 1, a negative number of workers, or a sampler
   // together with shuffle.
-  DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
+  explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   // Chooses the order of the next walk. Epochs count from 0.
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
@@ -53,17 +52,20 @@ class DataLoader {
   class Iterator {
    public:
     explicit Iterator(std::unique_ptr<Walk> walk);
+    Iterator(const Iterator&) = delete;
+    Iterator& operator=(const Iterator&) = delete;
     Iterator(Iterator&&) noexcept;
     Iterator& operator=(Iterator&&) noexcept;
     ~Iterator();
 
-    const Batch& operator*() const { return *batch_; }
+    const Batch& operator*() const { return batch_; }
     Iterator& operator++();
-    bool operator==(std::default_sentinel_t) const { return !batch_.has_value(); }
+    bool operator==(std::default_sentinel_t) const { return at_end_; }
 
    private:
     std::unique_ptr<Walk> walk_;
-    std::optional<Batch> batch_;
+    Batch batch_;
+    bool at_end_ = false;
   };
 
   Iterator begin() const;

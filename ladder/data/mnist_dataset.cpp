@@ -28,9 +28,9 @@ void prefetch(const std::uint8_t* pixels) {
   for (std::int64_t i = 0; i < kPixels; i += kCacheLine) __builtin_prefetch(pixels + i);
 }
 
-std::int64_t limited(std::int64_t limit, std::int64_t count) {
+std::int64_t limited(std::int64_t limit, std::int64_t count, Split split) {
   if (limit < 0 || limit > count) {
-    throw UsageError::out_of_range("limit of the data set", static_cast<double>(limit),
+    throw UsageError::out_of_range(split == Split::kTrain ? "--limit-train" : "--limit-test", limit,
                                    fmt::format("0 (all) to {}", count));
   }
   return limit == 0 ? count : limit;
@@ -40,7 +40,7 @@ std::int64_t limited(std::int64_t limit, std::int64_t count) {
 
 MnistDataset::MnistDataset(const std::string& root, Split split, MnistOptions options)
     : files_(read_mnist_files(root, split)),
-      size_(limited(options.limit, files_.images.count)),
+      size_(limited(options.limit, files_.images.count, split)),
       mean_(static_cast<float>(options.normalization.mean)),
       std_(static_cast<float>(options.normalization.std)) {}
 

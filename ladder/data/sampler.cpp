@@ -30,7 +30,7 @@ BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t 
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
   if (batch_size <= 0) {
-    throw UsageError::out_of_range("batch size", static_cast<double>(batch_size), "a number > 0");
+    throw UsageError::out_of_range("batch size", batch_size, "a number > 0");
   }
 }
 

@@ -139,7 +139,8 @@ torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
 }
 
 Dropout::Dropout(DropoutOptions options) : options_(options) {
-  if (!(options.p >= 0.0 && options.p < 1.0)) {
+  const bool valid = options.p >= 0.0 && options.p < 1.0;  // false for NaN
+  if (!valid) {
     throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1");
   }
 }

@@ -2,13 +2,11 @@
 #include "ladder/optim/adamw.h"
 
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <memory>
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/optim/param_group.h"
 
 namespace ladder {
 namespace {
@@ -42,19 +40,8 @@ void check(const AdamWOptions& options) {
 }  // namespace
 
 AdamW::AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options)
-    : Optimizer(std::move(parameters), std::make_unique<GroupOptions<AdamWOptions>>(options)) {
+    : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<AdamWOptions>>(options)) {
   check(options);
-}
-
-torch::Tensor AdamW::step(LossClosure closure) {
-  torch::Tensor loss;
-  if (closure) {
-    const torch::AutoGradMode with_gradients(true);
-    loss = closure();
-  }
-  const torch::NoGradGuard no_grad;
-  for (const auto& group : param_groups_) step_group(group);
-  return loss;
 }
 
 void AdamW::step_group(const torch::optim::OptimizerParamGroup& group) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include <vector>
+
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 
@@ -27,16 +28,13 @@ struct AdamWOptions {
 // zero_grad(), param_groups() and learning-rate schedulers work as usual.
 //
 // Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
-class AdamW : public torch::optim::Optimizer {
+class AdamW : public FusedOptimizer {
  public:
   // Throws UsageError when an option is out of its range.
   explicit AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options = {});
 
-  // Moves every parameter along its gradient. A closure, when given, computes the loss first.
-  torch::Tensor step(LossClosure closure = nullptr) override;
-
  private:
-  void step_group(const torch::optim::OptimizerParamGroup& group);
+  void step_group(const torch::optim::OptimizerParamGroup& group) override;
 };
 
 }  // namespace ladder

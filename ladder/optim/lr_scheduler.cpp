@@ -50,8 +50,7 @@ void LrScheduler::apply() {
 StepLR::StepLR(torch::optim::Optimizer& optimizer, StepLrOptions options)
     : LrScheduler(optimizer), options_(options) {
   if (options.step_size <= 0) {
-    throw UsageError::out_of_range("StepLR step_size", static_cast<double>(options.step_size),
-                                   "a number > 0");
+    throw UsageError::out_of_range("StepLR step_size", options.step_size, "a number > 0");
   }
 }
 

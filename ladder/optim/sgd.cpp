@@ -2,13 +2,11 @@
 #include "ladder/optim/sgd.h"
 
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <memory>
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/optim/param_group.h"
 
 namespace ladder {
 namespace {
@@ -35,19 +33,8 @@ void check(const SgdOptions& options) {
 }  // namespace
 
 SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
-    : Optimizer(std::move(parameters), std::make_unique<GroupOptions<SgdOptions>>(options)) {
+    : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<SgdOptions>>(options)) {
   check(options);
-}
-
-torch::Tensor SGD::step(LossClosure closure) {
-  torch::Tensor loss;
-  if (closure) {
-    const torch::AutoGradMode with_gradients(true);
-    loss = closure();
-  }
-  const torch::NoGradGuard no_grad;
-  for (const auto& group : param_groups_) step_group(group);
-  return loss;
 }
 
 void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {

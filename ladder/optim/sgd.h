@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include <vector>
+
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 
@@ -20,16 +21,13 @@ struct SgdOptions {
 // Python's torch.optim.SGD(..., fused=True), with equal bits.
 //
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
-class SGD : public torch::optim::Optimizer {
+class SGD : public FusedOptimizer {
  public:
   // Throws UsageError when an option is out of its range.
   explicit SGD(std::vector<torch::Tensor> parameters, SgdOptions options = {});
 
-  // Moves every parameter along its gradient. A closure, when given, computes the loss first.
-  torch::Tensor step(LossClosure closure = nullptr) override;
-
  private:
-  void step_group(const torch::optim::OptimizerParamGroup& group);
+  void step_group(const torch::optim::OptimizerParamGroup& group) override;
   void step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
                        bool is_first_step);
 };

@@ -44,11 +44,20 @@ class Flags {
   CLI::App& app() { return app_; }
 
   // `names` as CLI11 wants them, "-e,--epochs"; the last one is used in messages.
-  CLI::Option* text(const std::string& names, std::string& target, const std::string& help) {
-    return add(
-        names, help, "TEXT",
-        [&target](const std::string&, const std::string& value) { target = value; },
-        [&target] { return target; });
+  CLI::Option* text(const std::string& names, std::string& target, const std::string& form,
+                    const std::string& help) {
+    const auto read = [&target, form](const std::string& flag, const std::string& value) {
+      if (value.empty()) throw UsageError::missing(flag, form, "give a value, or leave it out");
+      target = value;
+    };
+    return add(names, help, form, read, [&target] { return target; });
+  }
+
+  // A path that may stay out: the flag alone leaves `target` empty.
+  CLI::Option* optional_path(const std::string& names, std::string& target,
+                             const std::string& help) {
+    const auto read = [&target](const std::string&, const std::string& value) { target = value; };
+    return add(names, help, "PATH", read, [&target] { return target; })->expected(0, 1);
   }
 
   CLI::Option* choice(const std::string& names, std::vector<std::string> choices,
@@ -75,8 +84,7 @@ class Flags {
         [&target, minimum](const std::string& flag, const std::string& value) {
           const std::int64_t number = parse_integer(flag, value);
           if (number < minimum || !std::in_range<Integer>(number)) {
-            throw UsageError::out_of_range(flag, static_cast<double>(number),
-                                           fmt::format("a number >= {}", minimum));
+            throw UsageError::out_of_range(flag, number, fmt::format("a number >= {}", minimum));
           }
           target = static_cast<Integer>(number);
         },
@@ -213,7 +221,7 @@ void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
 }
 
 void add_data_flags(Flags& flags, RunOptions& options) {
-  flags.text("--data-root", options.data_root, "folder of the MNIST files")->type_name("FOLDER");
+  flags.text("--data-root", options.data_root, "FOLDER", "folder of the MNIST files");
   flags.integer("--limit-train", options.limit_train, 0, "use only the first N images; 0 = all");
   flags.integer("--limit-test", options.limit_test, 0, "test on the first N images; 0 = all");
   flags.choice(
@@ -225,21 +233,17 @@ void add_data_flags(Flags& flags, RunOptions& options) {
 }
 
 void add_machine_flags(Flags& flags, RunOptions& options, std::string& gpu) {
-  flags.text("--device", options.device, "auto, cpu, cuda or cuda:N")->type_name("DEVICE");
-  flags.text("--gpu,--gpu-ids", gpu, "GPUs this program may see, such as 0,1")->type_name("IDS");
+  flags.text("--device", options.device, "DEVICE", "auto, cpu, cuda or cuda:N");
+  flags.text("--gpu,--gpu-ids", gpu, "IDS", "GPUs this program may see, such as 0,1");
   flags.integer("--threads", options.threads, 0, "threads of this process; 0 = choose");
 }
 
 void add_output_flags(Flags& flags, RunOptions& options) {
-  flags
-      .text("--save", options.save,
-            "write the weights as safetensors [mnist_cnn.safetensors; "
-            "convnet: origin_checkpoint.safetensors]")
-      ->type_name("PATH")
-      ->expected(0, 1);
-  flags.text("--load", options.load, "start from the weights in a file")->type_name("PATH");
-  flags.text("--metrics", options.record.metrics, "write a record as JSON lines")
-      ->type_name("PATH");
+  flags.optional_path("--save", options.save,
+                      "write the weights as safetensors [mnist_cnn.safetensors; convnet: "
+                      "origin_checkpoint.safetensors]");
+  flags.text("--load", options.load, "PATH", "start from the weights in a file");
+  flags.text("--metrics", options.record.metrics, "PATH", "write a record as JSON lines");
   flags.integer("--fingerprint", options.record.fingerprint, 0,
                 "hash every N-th step into PATH.rank0.jsonl beside --metrics; 0 = never");
   flags.on("--quiet", options.record.quiet, "print only the results");
@@ -254,7 +258,8 @@ std::vector<std::string> parse_gpus(const std::string& list) {
   std::vector<std::string> gpus;
   if (list.empty()) return gpus;
   for (const auto& item : CLI::detail::split(list, ',')) {
-    const auto id = parse_number<unsigned>("--gpu", item, "numbers separated by commas, as 0,1");
+    const auto id = parse_number<unsigned>("--gpu", CLI::detail::trim_copy(item),
+                                           "numbers separated by commas, as 0,1");
     gpus.push_back(fmt::format("{}", id));
   }
   return gpus;
@@ -295,6 +300,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     options.save = default_save_path(options);
   }
   if (!options.save.empty()) require_writable_folder("--save", options.save);
+  if (!options.save.empty() && options.save == options.record.metrics) {
+    throw UsageError::conflict("--save", "names the same file as --metrics", "name two files");
+  }
   options.record.flags = flags.values();
   return {options, ""};
 }

@@ -16,7 +16,7 @@ namespace ladder {
 Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
     : interval_(interval), rank_(rank) {
   if (interval <= 0) {
-    throw UsageError::out_of_range("--fingerprint", static_cast<double>(interval), "a number > 0");
+    throw UsageError::out_of_range("--fingerprint", interval, "a number > 0");
   }
   file_ = JsonLines(path);
 }

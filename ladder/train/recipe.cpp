@@ -25,7 +25,8 @@ Head head_named(const std::string& name) {
   throw UsageError::unknown_name("--head", name, kHeadNames);
 }
 
-void require(bool holds, const char* flag, double value, const char* range) {
+template <typename Number>
+void require(bool holds, const char* flag, Number value, const char* range) {
   if (!holds) throw UsageError::out_of_range(flag, value, range);
 }
 
@@ -60,10 +61,9 @@ void Recipe::take(const RecipeOptions& options) {
 }
 
 void Recipe::check() const {
-  require(epochs_ >= 0, "--epochs", static_cast<double>(epochs_), "a number >= 0");
-  require(batch_size_ > 0, "--batch-size", static_cast<double>(batch_size_), "a number > 0");
-  require(eval_batch_size_ > 0, "--eval-batch-size", static_cast<double>(eval_batch_size_),
-          "a number > 0");
+  require(epochs_ >= 0, "--epochs", epochs_, "a number >= 0");
+  require(batch_size_ > 0, "--batch-size", batch_size_, "a number > 0");
+  require(eval_batch_size_ > 0, "--eval-batch-size", eval_batch_size_, "a number > 0");
   require(lr_ >= 0.0, "--lr", lr_, "a number >= 0");
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <torch/types.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -18,8 +19,10 @@ namespace {
 
 void print_line(const std::string& line) {
   if (line.empty()) return;
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  const bool printed = std::fputs((line + '\n').c_str(), stdout) >= 0;
+  if (!printed || std::fflush(stdout) != 0) {
+    throw SystemError::write_failed("standard output", errno);
+  }
 }
 
 std::int64_t parameter_count(const torch::nn::Module& model) {
@@ -39,9 +42,9 @@ std::string with_thousands(std::int64_t number) {
 
 }  // namespace
 
-RunRecord::RunRecord(RunRecordOptions options, const Recipe& recipe)
+RunRecord::RunRecord(RunRecordOptions options, Recipe recipe)
     : options_(std::move(options)),
-      recipe_(recipe),
+      recipe_(std::move(recipe)),
       started_(steady_seconds()),
       log_({.quiet = options_.quiet}) {
   if (options_.fingerprint != 0 && options_.metrics.empty()) {
@@ -85,6 +88,10 @@ void RunRecord::write_header(std::int64_t parameters) {
                   {"batch_size", recipe_.batch_size()},
                   {"eval_batch_size", recipe_.eval_batch_size()},
                   {"lr", recipe_.lr()},
+                  {"head", recipe_.head() == Head::kLogits ? "logits" : "log-softmax"},
+                  {"math", recipe_.math() == Math::kFast ? "fast" : "reference"},
+                  {"mean", recipe_.normalization().mean},
+                  {"std", recipe_.normalization().std},
                   {"seed", recipe_.seed()},
                   {"options", flags},
                   {"versions", versions}});
@@ -94,7 +101,7 @@ void RunRecord::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
   epoch_steps_ = 0;
   epoch_samples_ = 0;
-  print_line(recipe_.epoch_line(epoch));
+  if (!options_.quiet) print_line(recipe_.epoch_line(epoch));
   loss_->begin_epoch(epoch);
   progress_ = std::make_unique<Progress>(
       ProgressOptions{.total = setup_.epoch_steps,
@@ -109,8 +116,8 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss,
   ++steps_;
   ++epoch_steps_;
   epoch_samples_ += batch.size();
-  loss_->add(loss, batch, steps_);
   fingerprint_.record(steps_, batch, loss, model);
+  loss_->add(loss, batch, steps_);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
 }
 
@@ -129,7 +136,9 @@ void RunRecord::end_epoch() {
                   {"samples_per_second", rate(epoch_samples_, seconds)}});
 }
 
-void RunRecord::begin_testing() { print_line(recipe_.testing_line()); }
+void RunRecord::begin_testing() {
+  if (!options_.quiet) print_line(recipe_.testing_line());
+}
 
 void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model) {
   print_line(recipe_.accuracy_line(total.accuracy()));

@@ -44,7 +44,7 @@ class RunRecord {
  public:
   // Opens the metrics file. Throws UsageError when its folder is missing, and when fingerprints
   // are asked for without a metrics file to put them beside.
-  RunRecord(RunRecordOptions options, const Recipe& recipe);
+  RunRecord(RunRecordOptions options, Recipe recipe);
 
   const Log& log() const { return log_; }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -120,13 +121,34 @@ TEST(AtomicFile, AFolderInThePlaceOfTheTemporaryFileIsRefused) {
 TEST(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
   const TemporaryFolder folder;
   const std::string path = folder.file("m.bin");
-  fs::create_directory(path);
   {
     AtomicFile file(path);
     file.write(bytes("new"));
+    fs::create_directory(path);  // somebody else was faster
     EXPECT_ERROR(file.commit(), SystemError, path + ": rename: Is a directory");
   }
   EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(AtomicFile, ReplacesTheFileBehindALinkAndKeepsTheLink) {
+  const TemporaryFolder folder;
+  folder.write("real.bin", "old");
+  fs::create_symlink("real.bin", folder.file("link.bin"));
+  AtomicFile file(folder.file("link.bin"));
+  file.write(bytes("new"));
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder.file("link.bin")));
+  EXPECT_EQ(folder.read("real.bin"), "new");
+}
+
+TEST(AtomicFile, NeverReplacesAPipeOrADevice) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_ERROR(AtomicFile{path}, SystemError, path + ": replace: Invalid argument");
+  EXPECT_ERROR(require_writable_folder("--save", path), UsageError,
+               "hint: name a file, not a folder or a device");
+  EXPECT_TRUE(fs::is_fifo(path));
 }
 
 // Files of this process may not grow beyond a limit while an object lives.
@@ -190,12 +212,12 @@ TEST(RequireWritableFolder, RefusesAFileInThePlaceOfTheFolder) {
 TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
   const TemporaryFolder folder;
   EXPECT_ERROR(require_writable_folder("--save", folder.path()), UsageError,
-               "got '" + folder.path() + "'; hint: add the name of a file");
+               "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
 }
 
 TEST(RequireWritableFolder, RefusesAnEmptyPath) {
   EXPECT_ERROR(require_writable_folder("--save", ""), UsageError,
-               "got ''; hint: add the name of a file");
+               "got ''; hint: name a file, not a folder or a device");
 }
 
 TEST(RequireWritableFolder, RefusesAFolderWithoutPermission) {

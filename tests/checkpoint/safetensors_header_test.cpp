@@ -260,12 +260,22 @@ TEST(ParseSafetensorsHeader, RefusesARangeThatRunsBackwards) {
 }
 
 TEST(ParseSafetensorsHeader, RefusesABackwardRangeWhoseLengthWrapsToTheShape) {
-  // 4294967295 · 4294967297 is 2^64 - 1, which is also 0 - 1 in 64 bits.
+  // 4294967295 · 4294967297 is 2^64 - 1, which is also 0 - 1 in 64 bits: too many to index.
   EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                      R"("w":{"dtype":"U8","shape":[4294967295,4294967297],"data_offsets":[1,0]}})",
                      0),
-               DataError,
-               R"(m.st: expected 18446744073709551615 bytes for "w", got the range 1 to 0)");
+               DataError, R"(m.st: expected a shape that fits 64 bits for "w", got a larger one)");
+}
+
+TEST(ParseSafetensorsHeader, RefusesSizesThatOnlyAZeroMakesFit) {
+  const auto shape = [](const std::string& sizes) {
+    return R"({"w":{"dtype":"U8","shape":[)" + sizes + R"(],"data_offsets":[0,0]}})";
+  };
+  EXPECT_ERROR(parse(shape("0,9223372036854775807,9223372036854775807"), 0), DataError,
+               R"(m.st: expected a shape that fits 64 bits for "w", got a larger one)");
+  std::string many = "0";
+  for (int i = 0; i < 64; ++i) many += ",1";
+  EXPECT_ERROR(parse(shape(many), 0), DataError, "got a larger one");
 }
 
 TEST(ParseSafetensorsHeader, RefusesAShapeThatOverflows) {

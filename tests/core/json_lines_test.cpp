@@ -24,11 +24,13 @@ TEST(JsonLines, ARecordIsALineInTheOrderGiven) {
   EXPECT_EQ(folder.read("m.jsonl"), "{\"stage\":0,\"accuracy\":98.5}\n{\"a\":\"two\\nlines\"}\n");
 }
 
-TEST(JsonLines, OpeningEmptiesTheFile) {
+TEST(JsonLines, TheFirstRecordEmptiesTheFileAndNotTheOpening) {
   const TemporaryFolder folder;
   folder.write("m.jsonl", "of an earlier run\n");
-  const JsonLines lines(folder.file("m.jsonl"));
-  EXPECT_EQ(folder.read("m.jsonl"), "");
+  JsonLines lines(folder.file("m.jsonl"));
+  EXPECT_EQ(folder.read("m.jsonl"), "of an earlier run\n");
+  lines.write({{"a", 1}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n");
 }
 
 TEST(JsonLines, NumbersThatAreNotFiniteBecomeNull) {
@@ -64,9 +66,9 @@ TEST(JsonLines, AMissingFolderIsAUsageErrorNamingThePath) {
   const TemporaryFolder folder;
   const std::string path = folder.file("nowhere/m.jsonl");
   EXPECT_ERROR(JsonLines{path}, UsageError,
-               "file of records: expected a path that can be written, got '" + path +
-                   "'; hint: No such file or directory: create the folder first, or name another "
-                   "file");
+               "--metrics: expected a file that can be written, got '" + path +
+                   "'; hint: No such file or directory: create the folder first");
+  EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory: name another file");
 }
 
 TEST(JsonLines, AFolderIsAUsageError) {

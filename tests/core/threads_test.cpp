@@ -131,10 +131,10 @@ TEST_F(ChooseThreads, RefusesAnOmpNumThreadsThatIsNoNumber) {
                "'all'");
 }
 
-TEST_F(ChooseThreads, RefusesAnOmpNumThreadsBeyondAllThreads) {
+TEST_F(ChooseThreads, RefusesMoreThreadsThanAnyProgramGainsFrom) {
   setenv("OMP_NUM_THREADS", "2147483648", 1);
-  EXPECT_ERROR(choose_threads({}), UsageError,
-               "OMP_NUM_THREADS: expected a number of threads, got 2147483648");
+  EXPECT_ERROR(choose_threads({}), UsageError, "OMP_NUM_THREADS: expected at most ");
+  EXPECT_ERROR(choose_threads({.requested = 100000}), UsageError, "on this machine, got 100000");
 }
 
 }  // namespace

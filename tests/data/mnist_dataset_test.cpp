@@ -117,9 +117,9 @@ TEST(MnistDataset, LimitTakesTheFirstSamples) {
 TEST(MnistDataset, RefusesALimitBeyondTheSet) {
   EXPECT_EQ(MnistDataset(kRoot, Split::kTest, {.limit = 10000}).size(), 10000);
   EXPECT_ERROR(MnistDataset(kRoot, Split::kTest, {.limit = 10001}), UsageError,
-               "limit of the data set: expected 0 (all) to 10000, got 10001");
+               "--limit-test: expected 0 (all) to 10000, got 10001");
   EXPECT_ERROR(MnistDataset(kRoot, Split::kTest, {.limit = -1}), UsageError,
-               "limit of the data set: expected 0 (all) to 10000, got -1");
+               "--limit-test: expected 0 (all) to 10000, got -1");
 }
 
 TEST(MnistDataset, PassesOnThatAFileIsMissing) {

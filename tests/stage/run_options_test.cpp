@@ -61,7 +61,7 @@ TEST(RunOptions, TakesEveryFlagIntoItsPlace) {
 
 TEST(RunOptions, TakesUnderscoresForDashes) {
   EXPECT_EQ(options({"--batch_size=48"}).recipe.batch_size, 48);
-  EXPECT_EQ(options({"--gpu_ids", "0,1"}).gpu, (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(options({"--gpu_ids", "0, 1"}).gpu, (std::vector<std::string>{"0", "1"}));
 }
 
 TEST(RunOptions, SaveMayStandWithoutAName) {
@@ -98,6 +98,14 @@ TEST(RunOptions, RefusesNumbersOfTheWrongForm) {
   EXPECT_ERROR(parse({"--gpu", "0,x"}), UsageError, "--gpu: expected numbers separated by commas");
 }
 
+TEST(RunOptions, RefusesEmptyTextAndOneFileForTwoThings) {
+  EXPECT_ERROR(parse({"--load", ""}), UsageError, "--load: expected PATH, got nothing");
+  EXPECT_ERROR(parse({"--metrics", ""}), UsageError, "--metrics: expected PATH, got nothing");
+  EXPECT_ERROR(parse({"--gpu", ""}), UsageError, "--gpu: expected IDS, got nothing");
+  EXPECT_ERROR(parse({"--save", "a", "--metrics", "a"}), UsageError,
+               "--save: names the same file as --metrics");
+}
+
 TEST(RunOptions, HelpAndVersionAreOnlyText) {
   EXPECT_FALSE(parse({"--help"}).options.has_value());
   EXPECT_NE(parse({"--help"}).text.find("--fingerprint"), std::string::npos);
@@ -121,6 +129,16 @@ TEST(RunMain, TurnsErrorsIntoExitCodes) {
   EXPECT_EQ(throws(DataError::missing_file("a", "b")), 3);
   EXPECT_EQ(throws(DistributedError::images_counted(1, 2)), 4);
   EXPECT_EQ(throws(NumericError::loss_not_finite(0.0, 1, 1)), 5);
+}
+
+TEST(RunMain, SaysWhatToDoWhenMemoryRunsOut) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(main_with([](const RunOptions&) {
+              throw std::runtime_error("[enforce fail at alloc_cpu.cpp:124] err == 0.");
+            }),
+            1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "error: out of memory; hint: lower --batch-size\n");
 }
 
 TEST(RunMain, PrintsErrorsOfLibTorchWithoutTheirStackTrace) {

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -324,6 +325,24 @@ class BadUsage(StageTest):
         self.refused(2, "nowhere", "--metrics", "nowhere/a.jsonl")
         self.refused(2, "--metrics PATH.jsonl", "--fingerprint", "1")
 
+    def test_a_device_is_never_replaced_by_a_checkpoint(self) -> None:
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        self.refused(2, "not a folder or a device", "--save", pipe)
+        self.assertTrue(pipe.is_fifo())
+
+    def test_a_run_that_fails_leaves_the_record_of_the_last_one(self) -> None:
+        metrics = self.folder / "a.jsonl"
+        metrics.write_text("of the last run\n")
+        self.refused(3, "nowhere", "--metrics", metrics, "--data-root", "nowhere")
+        self.assertEqual(metrics.read_text(), "of the last run\n")
+
+    def test_more_threads_than_help_anybody(self) -> None:
+        self.refused(2, "--threads: expected at most", "--threads", "100000")
+
+    def test_a_line_break_in_a_value_stays_on_one_line(self) -> None:
+        self.refused(2, "a?b", "--recipe", "a\nb")
+
 
 class Failures(StageTest):
     def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing(self) -> None:
@@ -338,6 +357,31 @@ class Failures(StageTest):
         done = run(STAGE, *SMALL, "--metrics", "/dev/full", "--quiet", cwd=self.folder)
         self.assertEqual(done.code, 1, done.stderr)
         self.assertIn("/dev/full", done.stderr)
+
+
+    def test_output_that_cannot_be_written_is_an_error(self) -> None:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / STAGE, *map(str, SMALL), "--quiet"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("standard output", done.stderr)
+
+    def test_the_bad_step_has_its_fingerprint(self) -> None:
+        done = run(STAGE, *SMALL, "--lr", "inf", "--metrics", "a.jsonl", "--fingerprint", 1,
+                   cwd=self.folder)
+        self.assertEqual(done.code, 5, done.stderr)
+        marks = records(self.folder / "a.rank0.jsonl")
+        self.assertIn(f"step {marks[-1]['step']}:", done.stderr)
+
+    def test_control_c_ends_the_program_as_shells_expect(self) -> None:
+        child = subprocess.Popen([BIN / STAGE, "--threads", "1"], stderr=subprocess.PIPE, text=True)
+        assert child.stderr is not None
+        for line in child.stderr:  # wait until it trains
+            if line.startswith("epoch 1/1"):
+                break
+        child.send_signal(signal.SIGINT)
+        child.stderr.close()
+        self.assertEqual(child.wait(timeout=60), -signal.SIGINT)
 
 
 class RunScript(StageTest):

@@ -14,7 +14,7 @@
 #include "ladder/nn/basic_net.h"
 #include "ladder/nn/conv_net.h"
 #include "ladder/optim/adamw.h"
-#include "ladder/optim/param_group.h"
+#include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
 

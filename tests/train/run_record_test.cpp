@@ -149,8 +149,15 @@ TEST(RunRecord, PrintsTheResultLinesAndNothingElseWhenQuiet) {
   EXPECT_EQ(output.standard_error, "");
 }
 
-TEST(RunRecord, PrintsTheLinesOfTheTutorialForConvnet) {
+TEST(RunRecord, PrintsOnlyTheResultsOfConvnetWhenQuiet) {
   const Output output = output_of(Recipe({.name = "convnet", .epochs = 2}));
+  EXPECT_TRUE(output.standard_output.starts_with("Accuracy is 75.00%\ntime elapsed: "))
+      << output.standard_output;
+}
+
+TEST(RunRecord, PrintsTheLinesOfTheTutorialForConvnet) {
+  const Output output =
+      output_of(Recipe({.name = "convnet", .epochs = 2}), RunRecordOptions{.quiet = false});
   EXPECT_TRUE(
       output.standard_output.starts_with("begin training of epoch 1/2\n"
                                          "begin training of epoch 2/2\n"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <utility>
@@ -27,7 +28,21 @@ const Options& options_of(const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const GroupOptions<Options>&>(group.options()).values;
 }
 
-// The parameters of `group` that have a gradient: those that a step moves.
-std::vector<torch::Tensor> parameters_with_gradient(const torch::optim::OptimizerParamGroup& group);
+// What AdamW and SGD share: a step is one call of a fused kernel for each parameter group.
+class FusedOptimizer : public torch::optim::Optimizer {
+ public:
+  // Moves every parameter along its gradient. A closure, when given, computes the loss first,
+  // with gradients turned on; its loss is returned.
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+ protected:
+  using torch::optim::Optimizer::Optimizer;
+
+  virtual void step_group(const torch::optim::OptimizerParamGroup& group) = 0;
+
+  // The parameters of `group` that have a gradient: those that a step moves.
+  static std::vector<torch::Tensor> parameters_with_gradient(
+      const torch::optim::OptimizerParamGroup& group);
+};
 
 }  // namespace ladder

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/fused_optimizer.h"
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+namespace ladder {
+
+torch::Tensor FusedOptimizer::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) {
+    const torch::AutoGradMode with_gradients(true);
+    loss = closure();
+  }
+  const torch::NoGradGuard no_grad;
+  for (const auto& group : param_groups_) step_group(group);
+  return loss;
+}
+
+std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(
+    const torch::optim::OptimizerParamGroup& group) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& parameter : group.params()) {
+    if (parameter.grad().defined()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+}  // namespace ladder

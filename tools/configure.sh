@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Configures one preset: tools/configure.sh release
+#
+# CMake refuses a build folder that was made elsewhere. After a move or a copy of the checkout this
+# starts it afresh; the programs in it are then built again.
+set -euo pipefail
+
+if (($# != 1)); then
+  printf 'usage: tools/configure.sh PRESET\n' >&2
+  exit 2
+fi
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(pwd -P)"
+preset=$1
+folder=build-$preset
+[[ $preset == release ]] && folder=build
+
+made_elsewhere() {
+  local home
+  [[ -f $folder/CMakeCache.txt ]] || return 1
+  home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
+  [[ ! $home -ef $PWD ]]
+}
+
+fresh=()
+if made_elsewhere; then
+  printf 'configure: %s was made in another folder; starting it afresh\n' "$folder"
+  rm -rf "$folder"/_deps/*-subbuild # each has a cache of its own, which --fresh leaves
+  fresh=(--fresh)
+fi
+cmake "${fresh[@]}" --preset "$preset" >/dev/null
