@@ -47,7 +47,10 @@ AdamW::AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options)
 void AdamW::step_group(const torch::optim::OptimizerParamGroup& group) {
   const auto parameters = parameters_with_gradient(group);
   if (parameters.empty()) return;
-  std::vector<torch::Tensor> gradients, exp_avgs, exp_avg_sqs, steps;
+  std::vector<torch::Tensor> gradients;
+  std::vector<torch::Tensor> exp_avgs;
+  std::vector<torch::Tensor> exp_avg_sqs;
+  std::vector<torch::Tensor> steps;
   for (const auto& parameter : parameters) {
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
     if (slot == nullptr) slot = std::make_unique<AdamWState>(parameter);

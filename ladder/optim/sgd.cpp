@@ -39,7 +39,8 @@ SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
 
 void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {
   const auto& options = options_of<SgdOptions>(group);
-  std::vector<torch::Tensor> starting, moving;  // without and with a momentum so far
+  std::vector<torch::Tensor> starting;  // no momentum yet
+  std::vector<torch::Tensor> moving;
   for (const auto& parameter : parameters_with_gradient(group)) {
     const bool known = state_.count(parameter.unsafeGetTensorImpl()) != 0;
     (known || options.momentum == 0.0 ? moving : starting).push_back(parameter);
@@ -51,7 +52,8 @@ void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {
 void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
                           bool is_first_step) {
   if (parameters.empty()) return;
-  std::vector<torch::Tensor> gradients, buffers;
+  std::vector<torch::Tensor> gradients;
+  std::vector<torch::Tensor> buffers;
   for (const auto& parameter : parameters) {
     gradients.push_back(parameter.grad());
     if (options.momentum == 0.0) continue;
