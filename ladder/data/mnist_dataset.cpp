@@ -12,8 +12,9 @@ namespace {
 constexpr std::int64_t kSide = 28;
 constexpr std::int64_t kPixels = kSide * kSide;
 
-// One version a generation of x86 vector instructions, chosen when the program starts.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// One version a generation of x86 vector instructions, chosen when the program starts: too early
+// for ThreadSanitizer.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
 #endif
 void normalize(const std::uint8_t* pixels, float mean, float std, float* image) {

@@ -27,8 +27,8 @@ void check(const AdamWOptions& options) {
     if (!(value >= 0.0)) throw UsageError::out_of_range(name, value, "a value >= 0");
   };
   const auto below_one = [](const char* name, double value) {
-    if (!(value >= 0.0 && value < 1.0))
-      throw UsageError::out_of_range(name, value, "0 <= beta < 1");
+    const bool valid = value >= 0.0 && value < 1.0;  // false for NaN
+    if (!valid) throw UsageError::out_of_range(name, value, "0 <= beta < 1");
   };
   not_negative("AdamW lr", options.lr);
   below_one("AdamW beta1", options.beta1);
