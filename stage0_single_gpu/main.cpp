@@ -11,7 +11,9 @@
 //
 // The same five functions stand in every stage, in this order: make_data, make_model,
 // train_epoch, run, main. What a stage changes in them is its lesson.
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/device.h"

@@ -51,7 +51,7 @@ std::uint64_t element_bytes(const TensorEntry& entry, const std::string& file) {
 void check_length(const TensorEntry& entry, const std::string& file) {
   constexpr std::size_t kMostDimensions = 64;
   std::uint64_t bytes = element_bytes(entry, file);
-  std::int64_t strides = static_cast<std::int64_t>(bytes);  // a 0 hides no other size
+  auto strides = static_cast<std::int64_t>(bytes);  // a 0 hides no other size
   bool fits = entry.shape.size() <= kMostDimensions;
   for (const std::int64_t size : entry.shape) {
     fits &= !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);

@@ -72,10 +72,9 @@ class DirectWalk : public DataLoader::Walk {
 class ThreadedWalk : public DataLoader::Walk {
  public:
   ThreadedWalk(BatchMaker maker, std::vector<BatchPlan> plans, std::size_t workers)
-      : maker_(std::move(maker)),
-        plans_(std::move(plans)),
-        slots_(
-            std::min(workers * kBatchesAheadPerWorker, std::max<std::size_t>(1, plans_.size()))) {
+      : maker_(std::move(maker)), plans_(std::move(plans)) {
+    const std::size_t most = std::max<std::size_t>(1, plans_.size());
+    slots_.resize(std::min(workers * kBatchesAheadPerWorker, most));
     for (std::size_t i = 0; i < std::min(workers, plans_.size()); ++i) {
       threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }

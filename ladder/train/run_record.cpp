@@ -62,9 +62,10 @@ void RunRecord::begin(const RunSetup& setup, const torch::nn::Module& model) {
   setup_ = setup;
   loss_ = std::make_unique<LossMeter>(setup.device);
   const std::int64_t parameters = parameter_count(model);
-  log_.info(fmt::format("{}: {} with {} parameters on {}, {} threads ({}), {}", options_.stage,
+  log_.info(fmt::format("{}: {} with {} parameters on {}, {} thread{} ({}), {}", options_.stage,
                         recipe_.name(), with_thousands(parameters), setup.device.str(),
-                        setup.threads, setup.threads_reason, setup.data));
+                        setup.threads, setup.threads == 1 ? "" : "s", setup.threads_reason,
+                        setup.data));
   write_header(parameters);
 }
 
