@@ -25,7 +25,7 @@ std::optional<c10::Device> parse_device(const std::string& text) {
 }
 
 void require_gpu(const std::string& request, const c10::Device& device) {
-  const auto count = static_cast<int>(torch::cuda::device_count());
+  const int count = static_cast<unsigned char>(torch::cuda::device_count());
   const int wanted = device.has_index() ? static_cast<unsigned char>(device.index()) : 0;
   if (wanted < count) return;
   throw UsageError::conflict("--device " + request, fmt::format("this machine has {} GPUs", count),
