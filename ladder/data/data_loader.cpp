@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/data/data_loader.h"
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ class DataLoader::Walk {
 namespace {
 
 constexpr std::size_t kBatchesAheadPerWorker = 2;
+constexpr std::int64_t kDefaultBatchSize = 64;
 
 // All that is needed to make a batch from its plan; independent of the loader's life.
 struct BatchMaker {
@@ -139,7 +141,30 @@ std::shared_ptr<const Sampler> choose_sampler(const Dataset& dataset,
   return std::make_shared<SequentialSampler>(dataset.size());
 }
 
+std::shared_ptr<const BatchSampler> choose_batches(const Dataset& dataset,
+                                                   const DataLoaderOptions& options) {
+  if (options.batch_sampler != nullptr) return options.batch_sampler;
+  return std::make_shared<BatchSampler>(choose_sampler(dataset, options),
+                                        options.batch_size.value_or(kDefaultBatchSize),
+                                        options.drop_last);
+}
+
+// The first option given that a batch sampler has already decided; nullptr if there is none.
+const char* decided_twice(const DataLoaderOptions& options) {
+  if (options.batch_size.has_value()) return "batch_size";
+  if (options.shuffle) return "shuffle";
+  if (options.sampler != nullptr) return "a sampler";
+  if (options.drop_last) return "drop_last";
+  return nullptr;
+}
+
 void check(const DataLoaderOptions& options) {
+  const char* twice = decided_twice(options);
+  if (options.batch_sampler != nullptr && twice != nullptr) {
+    throw UsageError::conflict("DataLoader",
+                               fmt::format("{} and a batch_sampler exclude each other", twice),
+                               "the batch_sampler decides what is in a batch: give it there");
+  }
   if (options.sampler != nullptr && options.shuffle) {
     throw UsageError::conflict("DataLoader", "shuffle and a sampler exclude each other",
                                "the sampler decides the order: leave shuffle off");
@@ -154,8 +179,22 @@ void check(const DataLoaderOptions& options) {
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
     : dataset_(std::move(dataset)), options_(std::move(options)) {
   check(options_);
-  batches_ = std::make_shared<BatchSampler>(choose_sampler(*dataset_, options_),
-                                            options_.batch_size, options_.drop_last);
+  batches_ = choose_batches(*dataset_, options_);
+  if (options_.transform != nullptr && batches_->evaluation_only()) {
+    throw UsageError::conflict("DataLoader", "a transform with a sampler for evaluation",
+                               "evaluate the images as they are: leave transform empty");
+  }
+}
+
+void DataLoader::set_epoch(std::int64_t epoch) {
+  if (batches_->evaluation_only()) {
+    throw UsageError::conflict(
+        "DataLoader::set_epoch",
+        "this sampler is for evaluation: in training, ranks with unequal parts would wait for "
+        "each other for ever",
+        "train with a DistributedSampler or a ShardedBatchSampler");
+  }
+  epoch_ = epoch;
 }
 
 DataLoader::Iterator DataLoader::begin() const {

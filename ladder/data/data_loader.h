@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "ladder/data/augment.h"
 #include "ladder/data/dataset.h"
@@ -12,14 +13,15 @@
 namespace ladder {
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 64;                  // samples a batch; > 0
-  bool shuffle = false;                          // a new random order each epoch
-  std::shared_ptr<const Sampler> sampler;        // an order of your own; excludes shuffle
-  std::uint64_t seed = 42;                       // of the shuffle
-  bool drop_last = false;                        // leave out a short last batch
-  int num_workers = 0;                           // threads that prepare batches ahead; 0 = none
-  bool pin_memory = false;                       // page-locked batches, for copies to a GPU
-  std::shared_ptr<const RandomShift> transform;  // random shift of the images; none if empty
+  std::optional<std::int64_t> batch_size;             // samples a batch; > 0; 64 if left out
+  bool shuffle = false;                               // a new random order each epoch
+  std::shared_ptr<const Sampler> sampler;             // an order of your own; excludes shuffle
+  std::uint64_t seed = 42;                            // of the shuffle
+  bool drop_last = false;                             // leave out a short last batch
+  std::shared_ptr<const BatchSampler> batch_sampler;  // batches of your own; excludes the above
+  int num_workers = 0;                                // threads preparing batches; 0 = none
+  bool pin_memory = false;                            // page-locked batches, for copies to a GPU
+  std::shared_ptr<const RandomShift> transform;       // random shift of the images; none if empty
 };
 
 // Walks once through a data set, batch by batch, in the order of the epoch.
@@ -33,16 +35,23 @@ struct DataLoaderOptions {
 // Workers change when batches are made, never what is in them: every number of workers
 // gives the same batches in the same order. An exception in a worker reaches the loop.
 //
+// Many ranks: each makes a loader of its own, with a sampler that gives this rank's part.
+//
+//     sampler = DistributedSampler          batch_size samples on every rank
+//     batch_sampler = ShardedBatchSampler   batch_size samples, divided over the ranks
+//     sampler = ExactEvalSampler            evaluation: every sample once, no training
+//
 // One walk at a time: a second begin() while another is under way gets a walk of its own.
 // Python's counterpart: torch.utils.data.DataLoader.
 class DataLoader {
  public:
-  // Throws UsageError for a batch size below 1, a negative number of workers, or a sampler
-  // together with shuffle.
+  // Throws UsageError for a batch size below 1, a negative number of workers, options that
+  // exclude each other, or a transform together with a sampler for evaluation.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   // Chooses the order of the next walk. Epochs count from 0.
-  void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+  // Throws UsageError if the sampler is for evaluation: only training has epochs.
+  void set_epoch(std::int64_t epoch);
 
   // Number of batches in an epoch.
   std::int64_t size() const { return batches_->size(); }

@@ -32,6 +32,10 @@ BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t 
   if (batch_size <= 0) {
     throw UsageError::out_of_range("batch size", batch_size, "a number > 0");
   }
+  if (drop_last && evaluation_only()) {
+    throw UsageError::conflict("drop_last", "a sampler for evaluation must leave nothing out",
+                               "leave drop_last off, so that every sample is counted");
+  }
 }
 
 std::int64_t BatchSampler::size() const {
@@ -42,15 +46,27 @@ std::int64_t BatchSampler::size() const {
 std::vector<BatchPlan> BatchSampler::plan(std::int64_t epoch) const {
   const auto order = sampler_->order(epoch);
   std::vector<BatchPlan> plans(static_cast<std::size_t>(size()));
-  std::int64_t position = 0;
+  std::int64_t begin = 0;
   for (auto& plan : plans) {
-    plan.global_size = std::min(batch_size_, sampler_->size() - position);
-    plan.indices.assign(order.begin() + position, order.begin() + position + plan.global_size);
-    plan.positions.resize(plan.indices.size());
-    std::iota(plan.positions.begin(), plan.positions.end(), position);
-    position += plan.global_size;
+    const std::int64_t end = std::min(begin + batch_size_, sampler_->size());
+    plan.indices.assign(order.begin() + begin, order.begin() + end);
+    for (std::int64_t k = begin; k < end; ++k) plan.positions.push_back(sampler_->position(k));
+    plan.global_size = global_size(begin);
+    plan.world_size = sampler_->world_size();
+    begin = end;
   }
   return plans;
+}
+
+// Samples over all ranks of the batch that begins on each of them with sample `begin`.
+std::int64_t BatchSampler::global_size(std::int64_t begin) const {
+  std::int64_t sum = 0;
+  for (std::int64_t rank = 0; rank < sampler_->world_size(); ++rank) {
+    const std::int64_t left = sampler_->part_size(rank) - begin;
+    const std::int64_t count = std::clamp<std::int64_t>(left, 0, batch_size_);
+    if (count == batch_size_ || !drop_last_) sum += count;
+  }
+  return sum;
 }
 
 }  // namespace ladder

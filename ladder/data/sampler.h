@@ -11,15 +11,35 @@ namespace ladder {
 //
 // A sampler holds no state: the order is a function of the epoch, so that a resumed run and
 // every rank can compute it. Python's counterpart: torch.utils.data.Sampler.
+//
+// A sampler may be one rank's part of an order that several ranks share. Then it also says how
+// its part lies in the whole, and that is enough to know the size of a batch over all ranks
+// without asking them. A sampler of your own that shares nothing needs size() and order() only.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Number of samples in an epoch.
+  // Number of samples in an epoch: those of this rank.
   virtual std::int64_t size() const = 0;
 
-  // Indices into the data set in reading order. Epochs count from 0.
+  // Indices into the data set in reading order: those of this rank. Epochs count from 0.
   virtual std::vector<std::int64_t> order(std::int64_t epoch) const = 0;
+
+  // Number of ranks that share the epoch's order.
+  virtual std::int64_t world_size() const { return 1; }
+
+  // What size() is on `rank`. Equal on all ranks unless said otherwise.
+  virtual std::int64_t part_size(std::int64_t /*rank*/) const { return size(); }
+
+  // Place in the shared order of the k-th index given here; no other rank has the same place.
+  // Repeated samples, which fill up an order that the ranks do not divide, have places past its
+  // end. Dropout masks are drawn by this place, so that no two ranks draw the same.
+  virtual std::int64_t position(std::int64_t k) const { return k; }
+
+  // Whether ranks may get parts of different size. In training they would take different numbers
+  // of steps, and the rank with one step more would wait for the others for ever; so a loader
+  // with such a sampler refuses to train.
+  virtual bool evaluation_only() const { return false; }
 };
 
 // 0, 1, 2, ...: for evaluation.
@@ -49,9 +69,9 @@ class RandomSampler : public Sampler {
   std::uint64_t seed_;
 };
 
-// The samples of one batch: what to read, and where each stands in the epoch's order.
+// The samples of one batch on one rank: what to read, and where each stands in the epoch's order.
 struct BatchPlan {
-  std::vector<std::int64_t> indices;    // into the data set
+  std::vector<std::int64_t> indices;    // into the data set; empty if the others took all
   std::vector<std::int64_t> positions;  // as many
   std::int64_t global_size = 0;         // samples of the batch over all ranks
   std::int64_t world_size = 1;          // ranks that share it
@@ -59,10 +79,13 @@ struct BatchPlan {
 
 // Cuts the order of a sampler into batches. The last one is shorter if `batch_size` does not
 // divide the number of samples, unless `drop_last` leaves it out.
+//
+// With one rank's part of an order, `batch_size` samples are read by each rank, and batch k of
+// the run is the k-th batches of all ranks.
 // Python's counterpart: torch.utils.data.BatchSampler.
 class BatchSampler {
  public:
-  // Throws UsageError unless batch_size > 0.
+  // Throws UsageError unless batch_size > 0, and for drop_last with a sampler for evaluation.
   BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size, bool drop_last);
   virtual ~BatchSampler() = default;
 
@@ -72,7 +95,12 @@ class BatchSampler {
   // All batches of an epoch, in order.
   virtual std::vector<BatchPlan> plan(std::int64_t epoch) const;
 
+  // That of the sampler.
+  bool evaluation_only() const { return sampler_->evaluation_only(); }
+
  private:
+  std::int64_t global_size(std::int64_t begin) const;
+
   std::shared_ptr<const Sampler> sampler_;
   std::int64_t batch_size_;
   bool drop_last_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/data/mnist_dataset.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -231,6 +234,206 @@ TEST(DataLoader, AugmentsByTheEpochAndTheIndexOfTheSample) {
   auto wanted = numbers(40)->get_batch(order).images;
   shift.apply(wanted, order, /*epoch=*/2);
   EXPECT_TRUE(torch::equal(shifted_images(3, 8), wanted));
+}
+
+// The loaders of several ranks.
+
+std::shared_ptr<ShardedBatchSampler> shard(std::int64_t size, std::int64_t batch_size,
+                                           std::int64_t world_size, std::int64_t rank) {
+  return std::make_shared<ShardedBatchSampler>(
+      std::make_shared<RandomSampler>(size, 42),
+      ShardedBatchSamplerOptions{.batch_size = batch_size, .rank = rank, .world_size = world_size});
+}
+
+std::shared_ptr<DistributedSampler> part(std::int64_t size, std::int64_t world_size,
+                                         std::int64_t rank) {
+  return std::make_shared<DistributedSampler>(
+      size, DistributedSamplerOptions{.world_size = world_size, .rank = rank});
+}
+
+TEST(DataLoaderOfARank, GivesTheSliceOfEveryBatchAndSaysWhereItStands) {
+  for (const int workers : kWorkerCounts) {
+    DataLoader loader(numbers(7), {.batch_sampler = shard(7, 4, 2, 1), .num_workers = workers});
+    loader.set_epoch(5);
+    const auto order = RandomSampler(7, 42).order(5);
+    EXPECT_EQ(loader.size(), 2);
+    EXPECT_EQ(labels_of(loader), (std::vector<Indices>{{order[2], order[3]}, {order[6]}}));
+    std::vector<Indices> positions;
+    Indices global_sizes;
+    for (const Batch& batch : loader) {
+      positions.push_back(values_of(batch.positions));
+      global_sizes.push_back(batch.global_size);
+      EXPECT_EQ(batch.world_size, 2);
+      EXPECT_EQ(batch.epoch, 5);
+    }
+    EXPECT_EQ(positions, (std::vector<Indices>{{2, 3}, {6}}));
+    EXPECT_EQ(global_sizes, (Indices{4, 3}));
+  }
+}
+
+TEST(DataLoaderOfARank, GivesAnEmptyBatchInsteadOfNone) {
+  const auto dataset = std::make_shared<MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", Split::kTest,
+                                                      MnistOptions{.limit = 67});
+  const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{});
+  for (const int workers : kWorkerCounts) {
+    const DataLoader loader(
+        dataset,
+        {.batch_sampler = shard(67, 64, 4, 3), .num_workers = workers, .transform = shift});
+    Indices sizes;
+    for (const Batch& batch : loader) {
+      sizes.push_back(batch.size());
+      EXPECT_EQ(batch.images.sizes(), (Indices{batch.size(), 1, 28, 28}));
+      EXPECT_EQ(batch.images.scalar_type(), torch::kFloat32);
+      EXPECT_EQ(batch.positions.sizes(), (Indices{batch.size()}));
+      EXPECT_EQ(batch.positions.scalar_type(), torch::kInt64);
+    }
+    EXPECT_EQ(sizes, (Indices{16, 0}));
+  }
+}
+
+TEST(DataLoaderOfARank, EveryRankTakesTheSameNumberOfSteps) {
+  const auto steps = [](const DataLoader& loader) { return std::ssize(labels_of(loader)); };
+  for (const std::int64_t size : {1, 10, 63, 64, 67, 100}) {
+    for (std::int64_t rank = 0; rank < 7; ++rank) {
+      EXPECT_EQ(steps(DataLoader(numbers(size), {.batch_sampler = shard(size, 8, 7, rank)})),
+                (size + 7) / 8);
+      const std::int64_t part_size = (size + 6) / 7;
+      EXPECT_EQ(steps(DataLoader(numbers(size), {.batch_size = 8, .sampler = part(size, 7, rank)})),
+                (part_size + 7) / 8);
+    }
+  }
+}
+
+// Images by index of the sample, over all ranks, shifted by up to one pixel.
+template <typename MakeOptions>
+std::map<std::int64_t, torch::Tensor> images_of_all_ranks(std::int64_t world_size,
+                                                          std::int64_t epoch,
+                                                          const MakeOptions& make_options) {
+  std::map<std::int64_t, torch::Tensor> images;
+  for (std::int64_t rank = 0; rank < world_size; ++rank) {
+    DataLoaderOptions options = make_options(rank);
+    options.transform =
+        std::make_shared<RandomShift>(RandomShiftOptions{.max_pixels = 1, .fill = -1});
+    DataLoader loader(numbers(40), options);
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      const auto labels = values_of(batch.labels);
+      for (std::size_t i = 0; i < labels.size(); ++i) {
+        const auto [place, is_new] =
+            images.emplace(labels[i], batch.images[static_cast<std::int64_t>(i)]);
+        EXPECT_TRUE(is_new || torch::equal(place->second, batch.images[std::int64_t(i)]))
+            << "a repeated sample looks the same on both ranks";
+      }
+    }
+  }
+  return images;
+}
+
+TEST(DataLoaderOfARank, ShiftsASampleAlikeOnEveryRank) {
+  const auto sharded = [](std::int64_t world_size, std::int64_t epoch) {
+    return images_of_all_ranks(world_size, epoch, [&](std::int64_t rank) {
+      return DataLoaderOptions{.batch_sampler = shard(40, 8, world_size, rank)};
+    });
+  };
+  const auto distributed = images_of_all_ranks(3, 2, [](std::int64_t rank) {
+    return DataLoaderOptions{.batch_size = 8, .sampler = part(40, 3, rank)};
+  });
+  const auto one = sharded(1, 2);
+  ASSERT_EQ(one.size(), 40U);
+  int changed_with_the_epoch = 0;
+  for (const auto& [index, image] : one) {
+    EXPECT_TRUE(torch::equal(sharded(7, 2).at(index), image));
+    EXPECT_TRUE(torch::equal(distributed.at(index), image));
+    if (!torch::equal(sharded(7, 3).at(index), image)) ++changed_with_the_epoch;
+  }
+  EXPECT_GE(changed_with_the_epoch, 25) << "of 40; 8 of 9 on average";
+}
+
+// The classic mistake: ranks with equally seeded generators, whose k-th images share their noise.
+TEST(DataLoaderOfARank, RanksDoNotRepeatEachOthersNoise) {
+  std::vector<torch::Tensor> noise;  // where the fill came in, image by image, on each rank
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    const DataLoader loader(
+        numbers(60), {.batch_size = 20,
+                      .sampler = part(60, 3, rank),
+                      .transform = std::make_shared<RandomShift>(RandomShiftOptions{.fill = -1})});
+    for (const Batch& batch : loader) noise.push_back(batch.images.eq(-1));
+  }
+  ASSERT_EQ(noise.size(), 3U);
+  EXPECT_FALSE(torch::equal(noise[0], noise[1]));
+  EXPECT_FALSE(torch::equal(noise[0], noise[2]));
+  EXPECT_FALSE(torch::equal(noise[1], noise[2]));
+}
+
+TEST(DataLoaderOfARank, EvaluatesEverySampleOnce) {
+  for (std::int64_t world_size = 1; world_size <= 8; ++world_size) {
+    Indices all;
+    for (std::int64_t rank = 0; rank < world_size; ++rank) {
+      const ExactEvalSamplerOptions options{.world_size = world_size, .rank = rank};
+      const auto sampler = std::make_shared<ExactEvalSampler>(103, options);
+      const auto labels =
+          joined(labels_of(DataLoader(numbers(103), {.batch_size = 10, .sampler = sampler})));
+      all.insert(all.end(), labels.begin(), labels.end());
+    }
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(all, SequentialSampler(103).order(0)) << world_size << " ranks";
+  }
+}
+
+TEST(DataLoaderOfARank, RefusesToTrainWithASamplerForEvaluation) {
+  const auto sampler = std::make_shared<ExactEvalSampler>(10);
+  const auto batch_sampler = std::make_shared<BatchSampler>(sampler, 4, /*drop_last=*/false);
+  const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{});
+  for (const DataLoaderOptions& options :
+       {DataLoaderOptions{.sampler = sampler}, DataLoaderOptions{.batch_sampler = batch_sampler}}) {
+    EXPECT_ERROR(DataLoader(numbers(10), options).set_epoch(1), UsageError,
+                 "DataLoader::set_epoch: this sampler is for evaluation: in training, ranks with "
+                 "unequal parts would wait for each other for ever; hint: train with a "
+                 "DistributedSampler or a ShardedBatchSampler");
+    auto shifted = options;
+    shifted.transform = shift;
+    EXPECT_ERROR(DataLoader(numbers(10), shifted), UsageError,
+                 "DataLoader: a transform with a sampler for evaluation; hint: evaluate");
+  }
+  EXPECT_ERROR(DataLoader(numbers(10), {.shuffle = true, .sampler = sampler}), UsageError,
+               "shuffle and a sampler exclude each other");
+  EXPECT_ERROR(DataLoader(numbers(10), {.sampler = sampler, .drop_last = true}), UsageError,
+               "drop_last: a sampler for evaluation must leave nothing out");
+}
+
+TEST(DataLoader, TakesBatchesFromOutside) {
+  struct Pairs : BatchSampler {
+    Pairs() : BatchSampler(std::make_shared<SequentialSampler>(4), 4, false) {}
+    std::int64_t size() const override { return 2; }
+    std::vector<BatchPlan> plan(std::int64_t /*epoch*/) const override {
+      return {{.indices = {3, 0}, .positions = {0, 1}, .global_size = 2},
+              {.indices = {1, 2}, .positions = {2, 3}, .global_size = 2}};
+    }
+  };
+  const DataLoader loader(numbers(4), {.batch_sampler = std::make_shared<Pairs>()});
+  EXPECT_EQ(loader.size(), 2);
+  EXPECT_EQ(labels_of(loader), (std::vector<Indices>{{3, 0}, {1, 2}}));
+}
+
+TEST(DataLoader, RefusesWhatABatchSamplerHasDecided) {
+  const auto batches = shard(4, 2, 1, 0);
+  const auto order = std::make_shared<SequentialSampler>(4);
+  EXPECT_ERROR(DataLoader(numbers(4), {.batch_size = 2, .batch_sampler = batches}), UsageError,
+               "DataLoader: batch_size and a batch_sampler exclude each other; hint: the "
+               "batch_sampler decides what is in a batch: give it there");
+  EXPECT_ERROR(DataLoader(numbers(4), {.batch_size = 64, .batch_sampler = batches}), UsageError,
+               "batch_size and a batch_sampler exclude each other");
+  EXPECT_ERROR(DataLoader(numbers(4), {.shuffle = true, .batch_sampler = batches}), UsageError,
+               "shuffle and a batch_sampler exclude each other");
+  EXPECT_ERROR(DataLoader(numbers(4), {.sampler = order, .batch_sampler = batches}), UsageError,
+               "a sampler and a batch_sampler exclude each other");
+  EXPECT_ERROR(DataLoader(numbers(4), {.drop_last = true, .batch_sampler = batches}), UsageError,
+               "drop_last and a batch_sampler exclude each other");
+}
+
+TEST(DataLoader, ReadsSixtyFourSamplesABatchUnlessTold) {
+  EXPECT_EQ(DataLoader(numbers(129)).size(), 3);
+  EXPECT_EQ(DataLoader(numbers(128)).size(), 2);
 }
 
 TEST(DataLoader, PinsItsBatchesForAGpu) {

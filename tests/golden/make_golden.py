@@ -28,6 +28,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.utils.data import DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
@@ -79,6 +80,42 @@ def samplers(path: Path) -> None:
         for epoch in (0, 1, 5)
     ]
     write_json(path / "samplers.json", {"torch": TORCH_VERSION, "cases": cases})
+
+
+LISTED = 100  # up to this many samples, the indices themselves are recorded
+
+
+def distributed_case(n: int, world_size: int, **options: Any) -> dict[str, Any]:
+    epoch = options.pop("epoch")
+    ranks = []
+    for rank in range(world_size):
+        sampler = DistributedSampler(range(n), num_replicas=world_size, rank=rank, **options)
+        sampler.set_epoch(epoch)
+        ranks.append(list(sampler))
+    case = {"n": n, "world_size": world_size, "epoch": epoch, **options}
+    if n <= LISTED:
+        return {**case, "indices": ranks}
+    digests = [hashlib.sha256(common.tensor_bytes(torch.tensor(rank))) for rank in ranks]
+    return {
+        **case,
+        "counts": [len(rank) for rank in ranks],
+        "sha256": [digest.hexdigest() for digest in digests],
+    }
+
+
+def distributed_samplers(path: Path) -> None:
+    shapes = [(n, world_size) for n in (1, 2, 5, 10, LISTED) for world_size in (1, 2, 3, 7)]
+    cases = [
+        distributed_case(*shape, shuffle=shuffle, seed=42, drop_last=drop_last, epoch=epoch)
+        for shape in [*shapes, (10000, 7)]
+        for drop_last in (False, True)
+        for shuffle, epoch in ((False, 1), (True, 0), (True, 1), (True, 2))
+    ]
+    cases += [
+        distributed_case(10, 3, shuffle=True, seed=seed, drop_last=False, epoch=1)
+        for seed in (0, 2**31)
+    ]
+    write_json(path / "distributed_samplers.json", {"torch": TORCH_VERSION, "cases": cases})
 
 
 # --- learning rates ---------------------------------------------------------------------
@@ -273,7 +310,8 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    for make in (samplers, schedules, optimizers, models, loss_heads, batch_norm):
+    makers = (samplers, distributed_samplers, schedules, optimizers, models, loss_heads, batch_norm)
+    for make in makers:
         make(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:7} {file}")
