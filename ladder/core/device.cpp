@@ -3,8 +3,12 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
+#ifdef LADDER_CUDA
+#include <c10/cuda/CUDAFunctions.h>
+#endif
 
 #include <optional>
 
@@ -24,8 +28,10 @@ std::optional<c10::Device> parse_device(const std::string& text) {
   return std::nullopt;
 }
 
+int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count()); }
+
 void require_gpu(const std::string& request, const c10::Device& device) {
-  const int count = static_cast<unsigned char>(torch::cuda::device_count());
+  const int count = gpu_count();
   const int wanted = device.has_index() ? static_cast<unsigned char>(device.index()) : 0;
   if (wanted < count) return;
   throw UsageError::conflict("--device " + request, fmt::format("this machine has {} GPUs", count),
@@ -33,20 +39,70 @@ void require_gpu(const std::string& request, const c10::Device& device) {
                                         : fmt::format("GPUs count from 0 to {}", count - 1));
 }
 
+// NCCL and allocations without a device use the current one.
+c10::Device made_current(c10::Device device) {
+#ifdef LADDER_CUDA
+  c10::cuda::set_device(device.index());
+#endif
+  return device;
+}
+
+// "0" is GPU 0, as in the lists of the tutorials.
+std::string with_kind(const std::string& request) {
+  const bool number = !request.empty() && request.find_first_not_of("0123456789") == request.npos;
+  return number ? "cuda:" + request : request;
+}
+
+std::vector<c10::Device> all_gpus() {
+  std::vector<c10::Device> gpus;
+  for (int i = 0; i < gpu_count(); ++i) {
+    gpus.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
+  }
+  return gpus;
+}
+
+std::vector<c10::Device> standard_devices(const std::string& device, const Log& log) {
+  const bool any_gpu = device == "auto" || device == "cuda";
+  if (!any_gpu && device != "cpu") return {choose_device(device, log)};
+  auto devices = any_gpu ? all_gpus() : std::vector<c10::Device>{};
+  if (devices.empty() && device == "cuda") require_gpu(device, c10::kCUDA);
+  return devices.empty() ? std::vector<c10::Device>{c10::kCPU, c10::kCPU} : devices;
+}
+
 }  // namespace
 
-c10::Device choose_device(const std::string& request, const Log& log) {
-  if (request == "auto") {
-    if (torch::cuda::is_available()) return {c10::kCUDA, 0};
+c10::Device choose_device(const std::string& request, const Log& log, int local_rank) {
+  if (request == "auto" && !torch::cuda::is_available()) {
     log.info("device: no GPU found, training on the CPU");
     return c10::kCPU;
   }
+  if (request == "auto") return choose_device("cuda", log, local_rank);
   const auto device = parse_device(request);
   if (!device) {
     throw UsageError::malformed("--device", "auto, cpu, cuda or cuda:N", request);
   }
-  if (device->is_cuda()) require_gpu(request, *device);
-  return *device;
+  if (device->is_cpu()) return *device;
+  require_gpu(request, *device);
+  if (device->has_index()) return made_current(*device);
+  const int index = local_rank % gpu_count();
+  return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
+}
+
+std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests,
+                                        const std::string& device, const Log& log) {
+  std::vector<c10::Device> devices;
+  for (const auto& request : requests) devices.push_back(choose_device(with_kind(request), log));
+  if (devices.empty()) devices = standard_devices(device, log);
+  if (devices.front().is_cuda()) made_current(devices.front());
+  std::vector<std::string> names;
+  for (const auto& chosen : devices) names.push_back(chosen.str());
+  log.info(fmt::format("devices: {}", fmt::join(names, ", ")));
+  return devices;
+}
+
+c10::Device choose_output_device(const std::string& request,
+                                 const std::vector<c10::Device>& devices, const Log& log) {
+  return request.empty() ? devices.front() : choose_device(with_kind(request), log);
 }
 
 ThreadChoice prepare_process(const ThreadRequest& request) {

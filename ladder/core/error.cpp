@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -35,6 +36,21 @@ std::string with_dashes(std::string_view name) {
   return text;
 }
 
+std::string with_last_line(std::string_view line) {
+  constexpr std::size_t kLongest = 300;
+  const std::string_view cut = line.size() > kLongest ? "..." : "";
+  return line.empty() ? ""
+                      : fmt::format("; its last line: \"{}{}\"", line.substr(0, kLongest), cut);
+}
+
+std::string_view hint_for_signal(int signal) {
+  if (signal == SIGKILL) return "see whether memory ran out: dmesg | grep -i 'out of memory'";
+  const bool crashed = signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS ||
+                       signal == SIGFPE || signal == SIGILL;
+  if (crashed) return "run again after: ulimit -c unlimited, and open the core file in gdb";
+  return "somebody or something else sent it: see the log of your batch system";
+}
+
 // Damerau-Levenshtein distance, the form that swaps neighbours once.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
@@ -49,6 +65,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return cost[a.size()][b.size()];
+}
+
+// "60", or "0.5" for half a second.
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{}", static_cast<double>(time.count()) / 1000.0);
 }
 
 }  // namespace
@@ -105,6 +126,67 @@ DistributedError DistributedError::images_counted(std::int64_t expected, std::in
   return DistributedError({"evaluation", fmt::format("{} images counted once each", expected),
                            fmt::format("{}", got),
                            "give each rank its own part of the test set, without padding"});
+}
+
+DistributedError DistributedError::collective_failed(std::string_view operation, int rank,
+                                                     int world_size, std::string_view cause) {
+  return DistributedError({fmt::format("{} on rank {} of {}", operation, rank, world_size), "",
+                           std::string(cause.substr(0, cause.find('\n'))),
+                           "another rank is gone or late: its own last lines say why"});
+}
+
+DistributedError DistributedError::ranks_missing(std::span<const int> missing, int world_size,
+                                                 std::chrono::milliseconds timeout) {
+  return DistributedError(
+      {"rendezvous", fmt::format("{} ranks within {} s", world_size, seconds_text(timeout)),
+       fmt::format("none from rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")),
+       "look at what those ranks printed; were as many started as WORLD_SIZE says?"});
+}
+
+DistributedError DistributedError::unused_parameters(std::span<const std::string> names) {
+  return DistributedError({"backward", "a gradient for every parameter",
+                           fmt::format("none for {}", fmt::join(names, ", ")),
+                           "leave what is not used out of the model, or set "
+                           "find_unused_parameters"});
+}
+
+DistributedError DistributedError::no_rendezvous(std::string_view address, std::string_view cause,
+                                                 std::string_view hint) {
+  return DistributedError({fmt::format("store at {}", address), "",
+                           std::string(cause.substr(0, cause.find('\n'))), std::string(hint)});
+}
+
+DistributedError DistributedError::ranks_disagree(std::string_view what, std::string_view expected,
+                                                  std::string_view got, std::string_view hint) {
+  return DistributedError(
+      {std::string(what), std::string(expected), std::string(got), std::string(hint)});
+}
+
+DistributedError DistributedError::peer_lost(std::string_view text) {
+  return DistributedError({"collective", "all ranks to take part", fmt::format("\"{}\"", text),
+                           "the first error of the other ranks says why"});
+}
+
+DistributedError DistributedError::port_in_use(int port) {
+  return DistributedError({fmt::format("MASTER_PORT {}", port), "a free port",
+                           fmt::format("'{}'", std::strerror(EADDRINUSE)),
+                           fmt::format("end the program that holds it (ss -ltnp 'sport = {}' names "
+                                       "it); --master-port 0 takes a free one",
+                                       port)});
+}
+
+DistributedError DistributedError::rank_killed(int rank, int signal, std::string_view last_line) {
+  return DistributedError(
+      {fmt::format("rank {}", rank), "exit code 0",
+       fmt::format("signal {} ({}){}", signal, strsignal(signal), with_last_line(last_line)),
+       std::string(hint_for_signal(signal))});
+}
+
+ChildError ChildError::exited(int rank, int exit_code, std::string_view last_line,
+                              std::string_view hint) {
+  return {static_cast<ExitCode>(exit_code),
+          {fmt::format("rank {}", rank), "exit code 0",
+           fmt::format("{}{}", exit_code, with_last_line(last_line)), std::string(hint)}};
 }
 
 NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std::int64_t step) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <span>
@@ -93,9 +94,42 @@ class DistributedError : public Error {
  public:
   // An evaluation that did not count every image exactly once.
   static DistributedError images_counted(std::int64_t expected, std::int64_t got);
+  // A collective or a store that lost another rank. `text` is what the backend said, one line.
+  static DistributedError peer_lost(std::string_view text);
+  // A port for the ranks to meet at that another program holds.
+  static DistributedError port_in_use(int port);
+  // A rank that signal `signal` ended. `last_line` is what it wrote last; may be empty.
+  static DistributedError rank_killed(int rank, int signal, std::string_view last_line);
+  // A collective that did not come to its end; `cause` is what LibTorch said, of which the first
+  // line is kept.
+  static DistributedError collective_failed(std::string_view operation, int rank, int world_size,
+                                            std::string_view cause);
+  // Ranks that did not come to a meeting in time.
+  static DistributedError ranks_missing(std::span<const int> missing, int world_size,
+                                        std::chrono::milliseconds timeout);
+  // Parameters that got no gradient in a backward that was to average them.
+  static DistributedError unused_parameters(std::span<const std::string> names);
+  // No store answers at `address`, or it cannot be opened there.
+  static DistributedError no_rendezvous(std::string_view address, std::string_view cause,
+                                        std::string_view hint);
+  // Ranks that were started as parts of different runs.
+  static DistributedError ranks_disagree(std::string_view what, std::string_view expected,
+                                         std::string_view got, std::string_view hint);
 
  private:
   explicit DistributedError(const Parts& parts) : Error(ExitCode::kDistributed, parts) {}
+};
+
+// A rank that ended with an exit code other than 0. The program that started it ends with the same
+// code, so that a missing file stays exit code 3 however many ranks there are.
+class ChildError : public Error {
+ public:
+  // `last_line` is what the rank wrote last; may be empty, as may the hint.
+  static ChildError exited(int rank, int exit_code, std::string_view last_line,
+                           std::string_view hint = "");
+
+ private:
+  ChildError(ExitCode exit_code, const Parts& parts) : Error(exit_code, parts) {}
 };
 
 // A loss that is NaN or infinite: exit code 5. Epochs and steps count from 1.

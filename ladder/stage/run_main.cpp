@@ -6,36 +6,17 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <filesystem>
-#include <new>
 #include <string>
-#include <string_view>
 
-#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
+#include "ladder/core/exit_status.h"
+#include "ladder/core/gpus.h"
 
 namespace ladder {
 namespace {
 
-int report(std::string_view text, ExitCode code) {
-  fmt::print(stderr, "error: {}\n", text);
-  return static_cast<int>(code);
-}
-
-constexpr std::string_view kOutOfMemory = "out of memory; hint: lower --batch-size";
-
-// LibTorch's allocators have errors of their own.
-bool is_out_of_memory(const std::exception& error) {
-  const std::string_view text = error.what();
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         text.find("alloc_cpu.cpp") != std::string_view::npos ||
-         text.find("out of memory") != std::string_view::npos;
-}
+constexpr int kProcessesWithoutGpu = 2;
 
 // A stream that the caller closed would otherwise be the next file that is opened: its records
 // and our lines would land in one file.
@@ -47,37 +28,12 @@ void occupy_standard_streams() {
   }
 }
 
-// Errors of LibTorch carry a stack trace of many lines behind the message.
-std::string without_stack_trace(const std::exception& error) {
-  std::string text = error.what();
-  if (environment_variable("TORCH_SHOW_CPP_STACKTRACES")) return text;
-  const auto end = text.find('\n');
-  if (end == std::string::npos) return text;
-  return text.substr(0, end) + "; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it happened";
-}
-
-bool is_gpu_device(const std::string& name) {
-  constexpr std::string_view kPrefix = "nvidia";
-  const bool is_nvidia = name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
-                         std::isdigit(static_cast<unsigned char>(name[kPrefix.size()])) != 0;
-  return is_nvidia || name == "dxg";  // dxg: a GPU as Windows hands it to Linux
-}
-
-// Counted without CUDA, whose first call would forbid a later fork.
-bool machine_has_gpu() {
-  std::error_code ignored;
-  const std::filesystem::directory_iterator devices("/dev", ignored);
-  return std::any_of(begin(devices), end(devices), [](const auto& entry) {
-    return is_gpu_device(entry.path().filename().string());
-  });
-}
-
 // Hides all other GPUs. From then on "auto" means a GPU: a number that this machine does not
 // have must not end in training on the CPU.
 void show_only_chosen_gpus(RunOptions& options) {
   if (options.gpu.empty()) return;
   const std::string list = fmt::format("{}", fmt::join(options.gpu, ","));
-  if (!machine_has_gpu()) {
+  if (machine_gpu_count() == 0) {
     throw UsageError::conflict("--gpu " + list, "this machine has no GPU",
                                "leave the flag out, or use --device cpu");
   }
@@ -85,25 +41,29 @@ void show_only_chosen_gpus(RunOptions& options) {
   if (options.device == "auto") options.device = "cuda";
 }
 
+// What depends on the GPUs that are left.
+void choose_processes(RunOptions& options) {
+  options.process_group.device = options.device;
+  if (options.nprocs > 0) return;
+  const int gpus = options.device == "cpu" ? 0 : visible_gpu_count();
+  options.nprocs = gpus > 0 ? gpus : kProcessesWithoutGpu;
+}
+
 }  // namespace
 
-int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run) {
-  try {
+int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
+             const StageFlags& stage) {
+  return call_and_report([&] {
     occupy_standard_streams();
-    auto command_line = parse_command_line(argc, argv);
+    auto command_line = parse_command_line(argc, argv, stage);
     if (!command_line.options) {
       fmt::print("{}", command_line.text);
-      return static_cast<int>(ExitCode::kOk);
+      return;
     }
     show_only_chosen_gpus(*command_line.options);
+    choose_processes(*command_line.options);
     run(*command_line.options);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const Error& error) {
-    return report(error.what(), error.exit_code());
-  } catch (const std::exception& error) {
-    if (is_out_of_memory(error)) return report(kOutOfMemory, ExitCode::kRuntime);
-    return report(without_stack_trace(error), ExitCode::kRuntime);
-  }
+  });
 }
 
 }  // namespace ladder

@@ -12,7 +12,10 @@ namespace ladder {
 //
 //     int main(int argc, char** argv) { return ladder::run_main(argc, argv, run); }
 //
+// `stage` says which flags the stage has of its own.
+//
 // --gpu becomes CUDA_VISIBLE_DEVICES before `run` is called, so before any call into CUDA.
-int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run);
+int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
+             const StageFlags& stage = {});
 
 }  // namespace ladder

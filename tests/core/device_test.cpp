@@ -6,6 +6,7 @@
 #include <torch/cuda.h>
 
 #include <string>
+#include <vector>
 
 #include "ladder/core/error.h"
 #include "tests/support/captured_stream.h"
@@ -57,6 +58,41 @@ TEST(ChooseDevice, AutoTakesTheFirstGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   EXPECT_EQ(choose_device("auto", Log({.quiet = true})), c10::Device(c10::kCUDA, 0));
   EXPECT_TRUE(choose_device("cuda", Log({.quiet = true})).is_cuda());
+}
+
+TEST(ChooseDevice, TakesTheGpuOfTheLocalRankAndSharesWhenThereAreMoreRanks) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  const int count = static_cast<unsigned char>(torch::cuda::device_count());
+  for (int local_rank = 0; local_rank < 2 * count; ++local_rank) {
+    EXPECT_EQ(choose_device("auto", Log({.quiet = true}), local_rank).index(), local_rank % count);
+  }
+}
+
+const std::vector<c10::Device> kTwoReplicas = {c10::kCPU, c10::kCPU};
+
+TEST(ChooseDevices, WithoutAGpuIsTwoReplicasOnTheCpu) {
+  if (torch::cuda::is_available()) GTEST_SKIP() << "skipped: has a GPU";
+  const CapturedStream terminal;
+  EXPECT_EQ(choose_devices({}, "auto", Log({.stream = terminal.get()})), kTwoReplicas);
+  EXPECT_EQ(terminal.text(), "devices: cpu, cpu\n");
+  EXPECT_ERROR(choose_devices({}, "cuda", Log({.quiet = true})), UsageError,
+               "--device cuda: this machine has 0 GPUs");
+  EXPECT_ERROR(choose_devices({"0", "1"}, "auto", Log({.quiet = true})), UsageError, "cuda:0");
+}
+
+TEST(ChooseDevices, TakesThoseThatAreAskedFor) {
+  const Log log({.quiet = true});
+  EXPECT_EQ(choose_devices({}, "cpu", log), kTwoReplicas);
+  EXPECT_EQ(choose_devices({"cpu", "cpu"}, "auto", log), kTwoReplicas);
+  EXPECT_EQ(choose_devices({"cpu"}, "auto", log).size(), 1U);
+  EXPECT_ERROR(choose_devices({"cpu", "gpu"}, "auto", log), UsageError, "got 'gpu'");
+  EXPECT_ERROR(choose_devices({}, "gpu", log), UsageError, "got 'gpu'");
+}
+
+TEST(ChooseOutputDevice, IsTheFirstUnlessAskedFor) {
+  EXPECT_EQ(choose_output_device("", kTwoReplicas, Log({.quiet = true})), c10::Device(c10::kCPU));
+  EXPECT_EQ(choose_output_device("cpu", kTwoReplicas, Log({.quiet = true})),
+            c10::Device(c10::kCPU));
 }
 
 TEST(PrepareProcess, TellsLibTorchTheNumberOfThreads) {

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+[[noreturn]] void refuse(std::string_view operation, int rank) {
+  const int reason = errno;
+  const bool too_many = reason == EAGAIN || reason == EMFILE || reason == ENFILE;
+  throw SystemError::failed(
+      operation, fmt::format("rank {}", rank), reason,
+      too_many ? "lower --nprocs, or raise the limits: ulimit -u, ulimit -n" : "");
+}
+
+void replace_stream(int stream, int fd) {
+  if (fd != stream) ::dup2(fd, stream);
+}
+
+void empty_standard_input() {
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (nothing) replace_stream(STDIN_FILENO, nothing.get());
+}
+
+}  // namespace
+
+RankProcess::~RankProcess() {
+  constexpr std::chrono::seconds kForTheKernel{10};
+  if (!is_running()) return;
+  send(SIGKILL);
+  reap(kForTheKernel);
+}
+
+void RankProcess::start(int errors, const std::function<void()>& body) {
+  Descriptor write_end;
+  if (errors < 0) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) refuse("pipe2", rank_);
+    errors_.reset(ends[0]);
+    write_end.reset(ends[1]);
+    ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
+  }
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ < 0) refuse("fork", rank_);
+  if (pid_ == 0) {
+    replace_stream(STDERR_FILENO, errors < 0 ? write_end.get() : errors);
+    write_end.reset();
+    become_rank(parent, body);
+  }
+  ::setpgid(pid_, pid_);  // here and in the child: whoever comes first
+  ended_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!ended_) refuse("pidfd_open", rank_);
+}
+
+void RankProcess::become_rank(pid_t parent, const std::function<void()>& body) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it died before the line above
+  errors_.reset();
+  empty_standard_input();
+  body();
+  ::_exit(EXIT_FAILURE);
+}
+
+void RankProcess::send(int signal) const {
+  if (is_running()) ::kill(-pid_, signal);
+}
+
+bool RankProcess::reap(std::chrono::milliseconds limit) {
+  pollfd ended{ended_.get(), POLLIN, 0};
+  if (ended_ && limit.count() > 0) ::poll(&ended, 1, static_cast<int>(limit.count()));
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(pid_);
+  const int at_once = ended_ ? WNOHANG : 0;
+  if (::waitid(P_PID, id, &info, WEXITED | WNOWAIT | at_once) != 0 || info.si_pid == 0)
+    return false;
+  send(SIGKILL);  // to its group; its number is still taken, by the rank that nobody has reaped
+  ::waitid(P_PID, id, &info, WEXITED);
+  (info.si_code == CLD_EXITED ? exit_code_ : signal_) = info.si_status;
+  pid_ = -1;
+  ended_.reset();
+  return true;
+}
+
+char RankProcess::state() const {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto name_end = text.rfind(") ");  // "12 (a name) S 1 ..."
+  return name_end == std::string::npos || name_end + 2 >= text.size() ? '?' : text[name_end + 2];
+}
+
+void RankProcess::close_descriptors() {
+  ended_.reset();
+  errors_.reset();
+}
+
+}  // namespace ladder

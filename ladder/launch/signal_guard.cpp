@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/launch/signal_guard.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+bool is_ignored(int signal) {
+  struct sigaction action{};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+void set_disposition(int signal, void (*handler)(int), struct sigaction* before = nullptr) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  ::sigaction(signal, &action, before);
+}
+
+sigset_t signals_that_end() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    if (!is_ignored(signal)) sigaddset(&signals, signal);
+  }
+  return signals;
+}
+
+}  // namespace
+
+SignalGuard::SignalGuard() {
+  const sigset_t signals = signals_that_end();
+  waiting_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!waiting_) throw SystemError::failed("signalfd", "spawn", errno);
+  set_disposition(SIGPIPE, SIG_IGN, &pipe_before_);
+  set_disposition(SIGCHLD, SIG_DFL, &child_before_);
+  ::sigprocmask(SIG_BLOCK, &signals, &mask_before_);
+}
+
+SignalGuard::~SignalGuard() {
+  restore_dispositions();
+  ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+}
+
+int SignalGuard::next() const {
+  signalfd_siginfo info{};
+  return ::read(fd(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+void SignalGuard::restore_in_child() {
+  restore_dispositions();
+  waiting_.reset();
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (!is_ignored(signal)) set_disposition(signal, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+void SignalGuard::die_of(int signal) {
+  set_disposition(signal, SIG_DFL);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, signal);
+  ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);  // reached by the first process of a container, which no signal ends
+}
+
+void SignalGuard::restore_dispositions() const {
+  ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigaction(SIGCHLD, &child_before_, nullptr);
+}
+
+}  // namespace ladder

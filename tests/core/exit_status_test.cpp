@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/exit_status.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "ladder/core/error.h"
+#include "tests/support/captured_stream.h"
+#include "tests/support/temporary_folder.h"
+
+namespace c10 {
+// As LibTorch has it: the text says nothing of ranks, the type does.
+struct DistStoreError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+}  // namespace c10
+
+namespace ladder {
+namespace {
+
+class CallAndReport : public testing::Test {
+ protected:
+  void SetUp() override { forget(); }
+  void TearDown() override { forget(); }
+
+  template <typename Thrown>
+  int code_after(const Thrown& thrown) {
+    return call_and_report([&] { throw thrown; }, stream_.get());
+  }
+
+  template <typename Thrown>
+  std::string line_after(const Thrown& thrown) {
+    code_after(thrown);
+    return stream_.next_write();
+  }
+
+  CapturedStream stream_;
+
+ private:
+  static void forget() {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCH_SHOW_CPP_STACKTRACES"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrown) {
+  EXPECT_EQ(call_and_report([] {}, stream_.get()), 0);
+  EXPECT_EQ(stream_.text(), "");
+}
+
+TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {
+  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
+  EXPECT_EQ(code_after(UsageError::conflict("a", "b", "c")), 2);
+  EXPECT_EQ(code_after(ChildError::exited(1, 5, "")), 5);
+}
+
+TEST_F(CallAndReport, PrintsOneLineInOneWrite) {
+  EXPECT_EQ(line_after(DataError::missing_file("data/x.gz", "pass --data-root")),
+            "error: data/x.gz: expected a readable file, got none; hint: pass --data-root\n");
+  EXPECT_EQ(stream_.text(), "");
+}
+
+TEST_F(CallAndReport, NamesTheRankIfThereAreSeveral) {
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  EXPECT_EQ(line_after(std::runtime_error("no")), "[rank 1] error: no\n");
+}
+
+TEST_F(CallAndReport, NamesNoRankIfThereIsOne) {
+  setenv("RANK", "0", 1);
+  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n");
+  setenv("WORLD_SIZE", "1", 1);
+  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n");
+}
+
+TEST_F(CallAndReport, SurvivesARankThatIsNoNumber) {
+  setenv("RANK", "one", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n");
+}
+
+TEST_F(CallAndReport, SaysWhatToDoWhenMemoryRunsOut) {
+  const std::string line = "error: out of memory; hint: lower --batch-size\n";
+  EXPECT_EQ(line_after(std::bad_alloc()), line);
+  EXPECT_EQ(line_after(std::runtime_error("[enforce fail at alloc_cpu.cpp:124] posix")), line);
+  EXPECT_EQ(line_after(std::runtime_error("CUDA out of memory. Tried 2 GiB")), line);
+  EXPECT_EQ(code_after(std::bad_alloc()), 1);
+}
+
+TEST_F(CallAndReport, LeavesTheStackTraceOut) {
+  const std::runtime_error error("shape mismatch\nframe #0: somewhere\nframe #1: above");
+  EXPECT_EQ(line_after(error),
+            "error: shape mismatch; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it happened\n");
+}
+
+TEST_F(CallAndReport, ShowsTheStackTraceOnRequest) {
+  setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+  EXPECT_EQ(line_after(std::runtime_error("wrong\nframe #0")), "error: wrong\nframe #0\n");
+}
+
+TEST_F(CallAndReport, CatchesWhatIsNoException) {
+  EXPECT_EQ(code_after(7), 1);
+  EXPECT_EQ(stream_.text(), "error: an exception of an unknown type\n");
+}
+
+TEST_F(CallAndReport, TellsALostPeerByTheTextOfItsBackend) {
+  const std::string texts[] = {
+      "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+      "[127.0.0.1]:33042",
+      "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
+      "recv: Connection reset by peer",
+      "wait timeout after 1000ms, keys: /default_pg/0//cpu//0/1",
+      "NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited or there was a network "
+      "error",
+      "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+  };
+  for (const auto& text : texts) {
+    EXPECT_EQ(code_after(std::runtime_error(text)), 4) << text;
+    stream_.text();
+  }
+}
+
+TEST_F(CallAndReport, TellsALostPeerByItsType) {
+  EXPECT_EQ(code_after(c10::DistStoreError("The client socket has timed out")), 4);
+  EXPECT_EQ(stream_.text(),
+            "error: collective: expected all ranks to take part, got \"The client socket has timed "
+            "out\"; hint: the first error of the other ranks says why\n");
+}
+
+TEST_F(CallAndReport, QuotesTheFirstLineOfALostPeer) {
+  const auto line = line_after(std::runtime_error("gloo/x: closed\nframe #0: here"));
+  EXPECT_NE(line.find("got \"gloo/x: closed\"; hint"), std::string::npos) << line;
+}
+
+TEST_F(CallAndReport, TakesNoErrorOfOursForALostPeer) {
+  EXPECT_EQ(code_after(DataError::missing_file("data/gloo/x", "")), 3);
+}
+
+class ErrorFile : public CallAndReport {
+ protected:
+  void SetUp() override {
+    CallAndReport::SetUp();
+    setenv("TORCHELASTIC_ERROR_FILE", folder_.file("error.json").c_str(), 1);
+  }
+  nlohmann::json message() const {
+    return nlohmann::json::parse(folder_.read("error.json")).at("message");
+  }
+  std::int64_t timestamp() const {
+    return std::stoll(message().at("extraInfo").at("timestamp").get<std::string>());
+  }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ErrorFile, HoldsTheLineWithoutItsBeginning) {
+  code_after(std::runtime_error("no"));
+  EXPECT_EQ(message().at("message"), "no");
+  EXPECT_EQ(message().at("extraInfo").at("py_callstack"), "no");
+}
+
+TEST_F(ErrorFile, DatesACauseBeforeItsConsequencesOfTheSameSecond) {
+  const double before = now();
+  code_after(DataError::missing_file("a", "b"));
+  const auto cause = timestamp();
+  code_after(std::runtime_error("Connection closed by peer"));
+  const double after = now();
+  EXPECT_LT(cause, timestamp());
+  EXPECT_GT(static_cast<double>(cause), before - 1.0);
+  EXPECT_LT(static_cast<double>(timestamp()), after + 1.0);
+}
+
+TEST_F(ErrorFile, IsNotWrittenWithoutAnError) {
+  call_and_report([] {}, stream_.get());
+  EXPECT_TRUE(folder_.names().empty());
+}
+
+TEST_F(ErrorFile, TakesTextThatIsNotUtf8) {
+  code_after(std::runtime_error("bad \xFF byte"));
+  EXPECT_EQ(message().at("message"), "bad \xEF\xBF\xBD byte");
+}
+
+TEST_F(ErrorFile, ThatCannotBeWrittenHidesNothing) {
+  setenv("TORCHELASTIC_ERROR_FILE", folder_.file("missing/error.json").c_str(), 1);
+  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
+  EXPECT_EQ(stream_.text(), "error: a: expected a readable file, got none; hint: b\n");
+}
+
+}  // namespace
+}  // namespace ladder

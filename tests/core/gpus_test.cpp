@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/gpus.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+class Gpus : public testing::Test {
+ protected:
+  void SetUp() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
+  void TearDown() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
+
+  void add(std::initializer_list<const char*> names) {
+    for (const char* name : names) dev_.write(name, "");
+  }
+  int visible_with(const char* list) {
+    setenv("CUDA_VISIBLE_DEVICES", list, 1);
+    return visible_gpu_count(dev_.path());
+  }
+
+  TemporaryFolder dev_;
+};
+
+TEST_F(Gpus, AreNoneOnAMachineWithoutDeviceFiles) {
+  add({"null", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia0x"});
+  EXPECT_EQ(machine_gpu_count(dev_.path()), 0);
+  EXPECT_EQ(machine_gpu_count(dev_.file("missing")), 0);
+}
+
+TEST_F(Gpus, AreOneADeviceFile) {
+  add({"nvidia0", "nvidia7", "nvidia12", "nvidiactl"});
+  EXPECT_EQ(machine_gpu_count(dev_.path()), 3);
+  EXPECT_EQ(visible_gpu_count(dev_.path()), 3);
+}
+
+TEST_F(Gpus, AreOneUnderWindows) {
+  add({"dxg"});
+  EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
+}
+
+// What torch.cuda._parse_visible_devices of PyTorch 2.11 makes of the same lists, with the
+// entries from the first that is 4 or more left out, as torch.cuda.device_count does.
+TEST_F(Gpus, FollowCudasRulesForTheList) {
+  add({"nvidia0", "nvidia1", "nvidia2", "nvidia3"});
+  const std::initializer_list<std::pair<const char*, int>> table = {
+      {"0", 1},       {"0,1", 2},         {"3,1,0", 3},   {"", 0},
+      {"-1", 0},      {"0,-1,1", 1},      {"0,4,1", 1},   {"4", 0},
+      {"0,0", 0},     {"1,2,1", 0},       {"0,x,1", 1},   {"none", 0},
+      {" 0 , 1 ", 2}, {"1gpu2,2amp", 2},  {"+2", 1},      {"0,,1", 1},
+      {"0,", 1},      {"00,1", 2},        {"GPU-a", 1},   {"GPU-a,GPU-b", 2},
+      {"GPU-a,0", 1}, {"GPU-a,GPU-a", 0}, {"0,GPU-a", 1}, {"99999999999", 0},
+      {"0,1,-1,0", 2}};
+  for (const auto& [list, count] : table) EXPECT_EQ(visible_with(list), count) << list;
+}
+
+TEST_F(Gpus, AreOneOfSeveralMigEntries) {
+  add({"nvidia0", "nvidia1"});
+  EXPECT_EQ(visible_with("MIG-a,MIG-b"), 1);
+}
+
+TEST_F(Gpus, AreNeverMoreThanTheMachineHas) {
+  add({"nvidia0"});
+  EXPECT_EQ(visible_with("GPU-a,GPU-b"), 1);
+  EXPECT_EQ(visible_with("0,1"), 1);
+}
+
+TEST_F(Gpus, OfTheMachineAreCountedWithoutTheList) {
+  add({"nvidia0"});
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
+}
+
+}  // namespace
+}  // namespace ladder

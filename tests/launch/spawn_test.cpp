@@ -1,0 +1,736 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/launch/spawn.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ladder/core/descriptor.h"
+#include "ladder/core/error.h"
+#include "ladder/core/listening_socket.h"
+#include "tests/support/captured_stream.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kDeadline = 20'000;  // milliseconds; whatever takes longer is a hang
+constexpr milliseconds kLongGrace{60'000};
+
+// Processes talk to the test, and wait for each other, through these.
+class Pipe {
+ public:
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+    read_end_.reset(ends[0]);
+    write_end_.reset(ends[1]);
+  }
+
+  void put(const std::string& text) const {
+    if (write(write_end_.get(), text.data(), text.size()) < 0) throw std::runtime_error("write");
+  }
+  // So that the other processes' ends are the only ones.
+  void close_write_end() { write_end_.reset(); }
+  void close_read_end() { read_end_.reset(); }
+  int write_end() const { return write_end_.get(); }
+
+  // The next `count` bytes; fewer if all writers have gone.
+  std::string get(std::size_t count) const {
+    std::string text;
+    while (text.size() < count) {
+      char c = 0;
+      pollfd ready{read_end_.get(), POLLIN, 0};
+      if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("nothing to read in time");
+      if (read(read_end_.get(), &c, 1) <= 0) break;
+      text += c;
+    }
+    return text;
+  }
+  std::string all() {
+    close_write_end();
+    return get(std::string::npos);
+  }
+
+ private:
+  Descriptor read_end_;
+  Descriptor write_end_;
+};
+
+// A process that runs `body` and ends: the parent of ranks that may be killed without harm.
+class Process {
+ public:
+  explicit Process(const std::function<void()>& body) : pid_(fork()) {
+    if (pid_ != 0) return;
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    try {
+      body();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      _exit(99);
+    }
+    _exit(0);
+  }
+  ~Process() {
+    if (!waited_) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void send(int signal) const { kill(pid_, signal); }
+  // "exit 3" or "signal 9".
+  std::string end() {
+    const Descriptor ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    pollfd ready{ended.get(), POLLIN, 0};
+    if (poll(&ready, 1, kDeadline) <= 0) return "still running";
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    waited_ = true;
+    return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                               : "exit " + std::to_string(WEXITSTATUS(status));
+  }
+
+ private:
+  pid_t pid_;
+  bool waited_ = false;
+};
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "-" : value;
+}
+
+[[noreturn]] void wait_for_ever() {
+  while (true) pause();
+}
+
+void ignore(int signal) { std::signal(signal, SIG_IGN); }
+
+// Until `done` or the deadline, without a guess about how long it takes.
+void wait_until(const std::function<bool()>& done) {
+  const auto start = Clock::now();
+  while (!done() && Clock::now() - start < milliseconds(kDeadline)) poll(nullptr, 0, 1);
+}
+
+// The parent has taken note of its end.
+bool is_reaped(pid_t pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
+
+char state_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string number;
+  std::string name;
+  char state = '?';
+  file >> number >> name >> state;
+  return state;
+}
+
+DistributedError lost_peer() { return DistributedError::peer_lost("Connection closed by peer"); }
+
+std::set<std::string> lines_of(const std::string& text) {
+  std::set<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.insert(line);
+  return lines;
+}
+
+class Spawn : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+      unsetenv(name);
+    }
+  }
+  // A test that leaves a child behind fails, whatever else it looks at.
+  void TearDown() override {
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+  }
+
+  SpawnOptions options(int nprocs, milliseconds grace = kLongGrace) const {
+    return {.nprocs = nprocs, .grace = grace, .messages_fd = fileno(messages_.get())};
+  }
+
+  CapturedStream messages_;
+  Pipe pipe_;
+};
+
+TEST_F(Spawn, TellsEachRankItsPlace) {
+  setenv("LADDER_LISTEN_FD", "77", 1);
+  spawn(
+      [&](int rank) {
+        pipe_.put(std::to_string(rank) + " " + variable("RANK") + " " + variable("LOCAL_RANK") +
+                  " " + variable("WORLD_SIZE") + " " + variable("LOCAL_WORLD_SIZE") + " " +
+                  variable("MASTER_ADDR") + (variable("LADDER_LISTEN_FD") == "-" ? "" : " fd") +
+                  "\n");
+      },
+      options(3));
+  unsetenv("LADDER_LISTEN_FD");
+  EXPECT_EQ(lines_of(pipe_.all()),
+            (std::set<std::string>{"0 0 0 3 3 127.0.0.1 fd", "1 1 1 3 3 127.0.0.1",
+                                   "2 2 2 3 3 127.0.0.1"}));
+}
+
+TEST_F(Spawn, LeavesTheEnvironmentOfTheCallerAlone) {
+  spawn([](int) {}, options(2));
+  EXPECT_EQ(variable("RANK"), "-");
+  EXPECT_EQ(variable("MASTER_PORT"), "-");
+}
+
+TEST_F(Spawn, RunsOneRankToo) {
+  spawn([&](int rank) { pipe_.put(std::to_string(rank) + variable("WORLD_SIZE")); }, options(1));
+  EXPECT_EQ(pipe_.all(), "01");
+}
+
+void connect_and_say(const std::string& text) {
+  const Descriptor client(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))));
+  inet_pton(AF_INET, variable("MASTER_ADDR").c_str(), &address.sin_addr);
+  if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      write(client.get(), text.data(), text.size()) < 0) {
+    throw std::runtime_error("no connection");
+  }
+}
+
+std::string accept_and_hear(int fd) {
+  pollfd ready{fd, POLLIN, 0};
+  if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("nobody came");
+  const Descriptor peer(accept(fd, nullptr, nullptr));
+  std::array<char, 64> text{};
+  const ssize_t count = read(peer.get(), text.data(), text.size());
+  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
+}
+
+TEST_F(Spawn, LetsRankZeroListenBeforeAnyRankRuns) {
+  spawn(
+      [&](int rank) {
+        if (rank == 1) return connect_and_say("hello");
+        pipe_.put(accept_and_hear(std::stoi(variable("LADDER_LISTEN_FD"))));
+      },
+      options(2));
+  EXPECT_EQ(pipe_.all(), "hello");
+}
+
+TEST_F(Spawn, GivesThePortToRankZeroAlone) {
+  const int port = ListeningSocket().port();
+  auto with_port = options(2);
+  with_port.master_port = port;
+  spawn(
+      [&](int rank) {
+        if (rank == 0) {
+          close(std::stoi(variable("LADDER_LISTEN_FD")));
+          pipe_.put("closed");
+          return;
+        }
+        pipe_.get(6);
+        wait_until([&] {  // the parent closes its own when all ranks are started
+          try {
+            return ListeningSocket(port).port() == port;
+          } catch (const DistributedError&) {
+            return false;
+          }
+        });
+        if (ListeningSocket(port).port() != port) throw std::runtime_error("port still held");
+      },
+      with_port);
+}
+
+TEST_F(Spawn, RefusesAPortInUse) {
+  const ListeningSocket holder;
+  auto with_port = options(2);
+  with_port.master_port = holder.port();
+  EXPECT_ERROR(spawn([](int) {}, with_port), DistributedError, "expected a free port, got 'Addr");
+}
+
+TEST_F(Spawn, StartsRanksWithFreshSignalsAndNoInput) {
+  std::signal(SIGUSR1, [](int) {});
+  ignore(SIGUSR2);
+  spawn(
+      [&](int) {
+        sigset_t blocked;
+        sigprocmask(SIG_SETMASK, nullptr, &blocked);
+        const auto is = [](int signal, void (*handler)(int)) {
+          struct sigaction action{};
+          sigaction(signal, nullptr, &action);
+          return action.sa_handler == handler;
+        };
+        char c = 0;
+        pipe_.put(sigisemptyset(&blocked) != 0 ? "none blocked, " : "some blocked, ");
+        pipe_.put(is(SIGUSR1, SIG_DFL) && is(SIGPIPE, SIG_DFL) ? "default, " : "handler, ");
+        pipe_.put(is(SIGUSR2, SIG_IGN) ? "ignored, " : "not ignored, ");
+        pipe_.put(getpgrp() == getpid() ? "own group, " : "other group, ");
+        pipe_.put(read(STDIN_FILENO, &c, 1) == 0 ? "no input" : "input");
+      },
+      options(1));
+  std::signal(SIGUSR1, SIG_DFL);
+  std::signal(SIGUSR2, SIG_DFL);
+  EXPECT_EQ(pipe_.all(), "none blocked, default, ignored, own group, no input");
+}
+
+TEST_F(Spawn, RestoresTheSignalsOfTheCaller) {
+  spawn([](int) {}, options(1));
+  struct sigaction action{};
+  sigaction(SIGPIPE, nullptr, &action);
+  EXPECT_EQ(action.sa_handler, SIG_DFL);
+  sigset_t blocked;
+  sigprocmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_EQ(sigismember(&blocked, SIGTERM), 0);
+}
+
+TEST_F(Spawn, WorksForACallerThatIgnoresItsChildren) {
+  ignore(SIGCHLD);
+  EXPECT_ERROR(spawn([](int) { throw DataError::missing_file("a", "b"); }, options(1)), ChildError,
+               "rank 0: expected exit code 0, got 3");
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+TEST_F(Spawn, WritesBufferedTextOnce) {
+  Process process([&] {
+    dup2(pipe_.write_end(), STDOUT_FILENO);
+    std::printf("before ");
+    spawn([](int rank) { std::printf("rank %d ", rank); }, options(1));
+    std::printf("after");
+    std::fflush(stdout);
+  });
+  EXPECT_EQ(process.end(), "exit 0");
+  EXPECT_EQ(pipe_.all(), "before rank 0 after");
+}
+
+// --- how ranks end ---
+
+TEST_F(Spawn, KeepsTheExitCodeOfARank) {
+  try {
+    spawn(
+        [](int rank) {
+          if (rank == 0) wait_for_ever();
+          throw DataError::missing_file("data/x.gz", "pass --data-root");
+        },
+        options(2));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const ChildError& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kData);
+    EXPECT_STREQ(error.what(),
+                 "rank 1: expected exit code 0, got 3; its last line: \"[rank 1] error: data/x.gz: "
+                 "expected a readable file, got none; hint: pass --data-root\"");
+  }
+  EXPECT_EQ(messages_.text(),
+            "[rank 1] error: data/x.gz: expected a readable file, got none; hint: pass "
+            "--data-root\n");
+}
+
+TEST_F(Spawn, NamesTheSignalThatKilledARank) {
+  EXPECT_ERROR(spawn(
+                   [](int rank) {
+                     if (rank == 0) wait_for_ever();
+                     std::fprintf(stderr, "[rank 1] step 7\n\n");
+                     raise(SIGKILL);
+                   },
+                   options(2)),
+               DistributedError,
+               "rank 1: expected exit code 0, got signal 9 (Killed); its last line: \"[rank 1] "
+               "step 7\"; hint: see whether memory ran out");
+}
+
+TEST_F(Spawn, NamesACrash) {
+  EXPECT_ERROR(spawn(
+                   [](int) {
+                     const rlimit no_core{0, 0};
+                     setrlimit(RLIMIT_CORE, &no_core);
+                     raise(SIGSEGV);
+                   },
+                   options(1)),
+               DistributedError,
+               "rank 0: expected exit code 0, got signal 11 (Segmentation fault); hint: run again "
+               "after: ulimit -c unlimited");
+}
+
+TEST_F(Spawn, TakesASigtermOfSomebodyElseForTheCause) {
+  EXPECT_ERROR(spawn(
+                   [](int rank) {
+                     if (rank == 1) raise(SIGTERM);
+                     wait_for_ever();
+                   },
+                   options(2)),
+               DistributedError, "rank 1: expected exit code 0, got signal 15 (Terminated)");
+}
+
+TEST_F(Spawn, WaitsForTheCauseBehindALostPeer) {
+  Pipe pid_of_rank_0;
+  const auto fn = [&](int rank) {
+    if (rank == 0) {
+      pid_of_rank_0.put(std::to_string(getpid()) + "\n");
+      throw lost_peer();
+    }
+    if (rank == 2) wait_for_ever();
+    std::string text;
+    while (!text.ends_with('\n')) text += pid_of_rank_0.get(1);
+    wait_until([&] { return is_reaped(std::stoi(text)); });
+    throw DataError::missing_file("a", "b");
+  };
+  const auto start = Clock::now();
+  EXPECT_ERROR(spawn(fn, options(3)), ChildError, "rank 1: expected exit code 0, got 3");
+  EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
+}
+
+TEST_F(Spawn, NamesTheFirstRankIfAllLostAPeer) {
+  EXPECT_ERROR(spawn([](int) { throw lost_peer(); }, options(1)), ChildError,
+               "rank 0: expected exit code 0, got 4; its last line: \"error: collective: ");
+}
+
+TEST_F(Spawn, NamesARankThatHangs) {
+  const auto fn = [&](int rank) {
+    if (rank == 0) {
+      pipe_.get(1);
+      throw lost_peer();
+    }
+    ignore(SIGTERM);
+    pipe_.put("i");
+    wait_for_ever();
+  };
+  const auto start = Clock::now();
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError, "rank 0: expected exit code");
+  EXPECT_GE(Clock::now() - start, milliseconds(400));
+  EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
+  pipe_.put("1");
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
+               "; hint: rank 1 hung; when it hangs again, see where: gdb -p <process id>");
+}
+
+TEST_F(Spawn, NamesARankThatIsStopped) {
+  const auto fn = [&](int rank) {
+    if (rank == 1) {
+      pipe_.put(std::to_string(getpid()) + "\n");
+      raise(SIGSTOP);
+      wait_for_ever();
+    }
+    std::string text;
+    while (!text.ends_with('\n')) text += pipe_.get(1);
+    wait_until([&] { return state_of(std::stoi(text)) == 'T'; });
+    throw lost_peer();
+  };
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
+               "; hint: rank 1 (stopped) hung;");
+}
+
+TEST_F(Spawn, LetsAStoppedRankEndByItself) {
+  static int output = pipe_.write_end();
+  const auto fn = [&](int rank) {
+    if (rank == 1) {
+      std::signal(SIGTERM, [](int) {
+        [[maybe_unused]] const auto count = write(output, "bye", 3);
+        _exit(0);
+      });
+      pipe_.put(std::to_string(getpid()) + "\n");
+      raise(SIGSTOP);
+      wait_for_ever();
+    }
+    std::string text;
+    while (!text.ends_with('\n')) text += pipe_.get(1);
+    wait_until([&] { return state_of(std::stoi(text)) == 'T'; });
+    throw DataError::missing_file("a", "b");
+  };
+  EXPECT_ERROR(spawn(fn, options(2)), ChildError, "rank 0: expected exit code 0, got 3");
+  EXPECT_EQ(pipe_.all(), "bye");
+}
+
+TEST_F(Spawn, NamesARankThatSigtermDoesNotEnd) {
+  const auto fn = [&](int rank) {
+    if (rank == 0) {
+      pipe_.get(1);
+      throw DataError::missing_file("a", "b");
+    }
+    ignore(SIGTERM);
+    pipe_.put("i");
+    wait_for_ever();
+  };
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
+               "; hint: rank 1 ignored SIGTERM and had to be killed");
+}
+
+TEST_F(Spawn, EndsWhatARankStartedAndLeftBehind) {
+  spawn(
+      [&](int) {
+        if (fork() == 0) wait_for_ever();
+      },
+      options(1));
+  EXPECT_EQ(pipe_.all(), "");  // the end comes when nobody holds the pipe any more
+}
+
+// --- messages ---
+
+TEST_F(Spawn, KeepsLinesWhole) {
+  const TemporaryFolder folder;
+  const Descriptor file(open(folder.file("all").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  constexpr int kLines = 300;
+  spawn(
+      [](int rank) {
+        const std::string half(1000, static_cast<char>('a' + rank));
+        for (int i = 0; i < kLines; ++i) {
+          std::fputs(half.c_str(), stderr);
+          std::fputs((half + "\n").c_str(), stderr);
+        }
+      },
+      {.nprocs = 3, .messages_fd = file.get()});
+  std::istringstream text(folder.read("all"));
+  int count = 0;
+  for (std::string line; std::getline(text, line); ++count) {
+    ASSERT_EQ(line, std::string(2000, line.front())) << "line " << count;
+  }
+  EXPECT_EQ(count, 3 * kLines);
+}
+
+TEST_F(Spawn, ShowsAnUnfinishedLineWhileItsRankRuns) {
+  Process process([&] {
+    spawn(
+        [&](int) {
+          std::fputs("waiting ...", stderr);
+          wait_for_ever();
+        },
+        {.nprocs = 1, .messages_fd = pipe_.write_end()});
+  });
+  EXPECT_EQ(pipe_.get(11), "waiting ...");
+  process.send(SIGTERM);
+  EXPECT_EQ(process.end(), "signal 15");
+}
+
+TEST_F(Spawn, LetsRankZeroKeepATerminal) {
+  const Descriptor controller(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(controller);
+  ASSERT_EQ(grantpt(controller.get()) | unlockpt(controller.get()), 0);
+  const Descriptor terminal(open(ptsname(controller.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal);
+  spawn(
+      [&](int rank) {
+        const bool is_terminal = isatty(STDERR_FILENO) != 0;
+        pipe_.put(std::to_string(rank) + (is_terminal ? " terminal\n" : " pipe\n"));
+      },
+      {.nprocs = 2, .messages_fd = terminal.get()});
+  EXPECT_EQ(lines_of(pipe_.all()), (std::set<std::string>{"0 terminal", "1 pipe"}));
+}
+
+TEST_F(Spawn, DropsLinesThatNobodyReads) {
+  Pipe closed;
+  closed.close_read_end();
+  spawn([](int) { std::fputs("hello\n", stderr); },
+        {.nprocs = 2, .messages_fd = closed.write_end()});
+}
+
+TEST_F(Spawn, CanBeEndedWhileItsReaderIsBusy) {
+  Pipe busy;  // holds 64 KiB and is never read
+  Process process([&] {
+    spawn(
+        [&](int) {
+          const std::string line(1000, 'x');
+          for (int i = 0; i < 200; ++i) std::fputs((line + "\n").c_str(), stderr);
+        },
+        {.nprocs = 2, .messages_fd = busy.write_end()});
+  });
+  busy.get(1);  // the ranks run
+  process.send(SIGTERM);
+  EXPECT_EQ(process.end(), "signal 15");
+}
+
+// --- signals to the parent ---
+
+class SpawnSignal : public Spawn, public testing::WithParamInterface<int> {};
+
+TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
+  static int output = -1;
+  output = pipe_.write_end();
+  Pipe ready;
+  Process process([&] {
+    spawn(
+        [&](int) {
+          std::signal(GetParam(), [](int) {
+            [[maybe_unused]] const auto count = write(output, "s", 1);
+            _exit(0);
+          });
+          ready.put("r");
+          wait_for_ever();
+        },
+        options(2));
+  });
+  EXPECT_EQ(ready.get(2), "rr");
+  process.send(GetParam());
+  EXPECT_EQ(process.end(), "signal " + std::to_string(GetParam()));
+  EXPECT_EQ(pipe_.all(), "ss");
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
+
+TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
+  Process process([&] {
+    spawn(
+        [&](int) {
+          ignore(SIGINT);
+          pipe_.put("r");
+          wait_for_ever();
+        },
+        options(2, milliseconds(100)));
+  });
+  EXPECT_EQ(pipe_.get(2), "rr");
+  process.send(SIGINT);
+  EXPECT_EQ(process.end(), "signal 2");
+  EXPECT_EQ(pipe_.all(), "");
+}
+
+TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
+  static int output = -1;
+  output = pipe_.write_end();
+  Process process([&] {
+    spawn(
+        [&](int) {
+          std::signal(SIGTERM,
+                      [](int) { [[maybe_unused]] const auto count = write(output, "s", 1); });
+          pipe_.put("r");
+          wait_for_ever();
+        },
+        options(1, kLongGrace));
+  });
+  EXPECT_EQ(pipe_.get(1), "r");
+  process.send(SIGTERM);
+  EXPECT_EQ(pipe_.get(1), "s");
+  process.send(SIGINT);
+  EXPECT_EQ(process.end(), "signal 15");
+}
+
+TEST_F(Spawn, LeavesIgnoredSignalsIgnored) {
+  Pipe go_on;
+  Process process([&] {
+    ignore(SIGHUP);
+    spawn(
+        [&](int) {
+          pipe_.put("r");
+          go_on.get(1);
+        },
+        options(1));
+  });
+  EXPECT_EQ(pipe_.get(1), "r");
+  process.send(SIGHUP);
+  go_on.put("g");
+  EXPECT_EQ(process.end(), "exit 0");
+}
+
+TEST_F(Spawn, LeavesNoRankIfTheParentIsKilled) {
+  Process process([&] {
+    spawn(
+        [&](int) {
+          pipe_.put("r");
+          wait_for_ever();
+        },
+        options(2));
+  });
+  EXPECT_EQ(pipe_.get(2), "rr");
+  process.send(SIGKILL);
+  EXPECT_EQ(process.end(), "signal 9");
+  EXPECT_EQ(pipe_.all(), "");  // the end comes when no rank holds the pipe any more
+}
+
+// --- what is left behind, and what is refused ---
+
+std::ptrdiff_t open_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST_F(Spawn, LeavesNothingOpenAfterAHundredCalls) {
+  const auto before = open_descriptors();
+  for (int i = 0; i < 50; ++i) {
+    spawn([&](int) { pipe_.put("r"); }, options(2));
+    EXPECT_ERROR(spawn([](int) { raise(SIGKILL); }, options(1)), DistributedError, "signal 9");
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(pipe_.all().size(), 100U);
+}
+
+TEST_F(Spawn, GivesRanksNoDescriptorsOfOtherRanks) {
+  const auto before = open_descriptors();
+  spawn([&](int) { pipe_.put(std::to_string(open_descriptors()) + "\n"); }, options(4));
+  EXPECT_EQ(lines_of(pipe_.all()),
+            (std::set<std::string>{std::to_string(before), std::to_string(before + 1)}));
+}
+
+TEST_F(Spawn, EndsTheFirstRanksIfALaterOneCannotStart) {
+  const auto before = open_descriptors();
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit low{static_cast<rlim_t>(before) + 12, limit.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &low);
+  EXPECT_ERROR(spawn([](int) { wait_for_ever(); }, options(30)), SystemError,
+               "Too many open files; hint: lower --nprocs, or raise the limits");
+  setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(Spawn, RefusesANumberOfRanksThatCannotBe) {
+  EXPECT_ERROR(spawn([](int) {}, options(0)), UsageError, "--nprocs: expected 1 to 256, got 0");
+  EXPECT_ERROR(spawn([](int) {}, options(257)), UsageError, "got 257");
+  EXPECT_ERROR(spawn([](int) {}, options(1, milliseconds(-1))), UsageError,
+               "grace: expected 0 milliseconds or more, got -1");
+}
+
+TEST_F(Spawn, RefusesWithASecondThread) {
+  Pipe end_thread;
+  std::thread thread([&] { end_thread.get(1); });
+  EXPECT_ERROR(spawn([](int) {}, options(1)), UsageError, "this process has 2 threads");
+  end_thread.put("e");
+  thread.join();
+  EXPECT_NO_THROW(spawn([](int) {}, options(1)));
+}
+
+#ifdef _OPENMP
+TEST_F(Spawn, RefusesAfterAnOpenMpRegion) {
+  Process process([&] {
+    int sum = 0;
+#pragma omp parallel num_threads(2) reduction(+ : sum)
+    sum += 1;
+    if (sum != 2) throw std::runtime_error("no second thread");
+    EXPECT_ERROR(spawn([](int) {}, options(1)), UsageError, "this process has 2 threads");
+    _exit(HasFailure() ? 1 : 0);
+  });
+  EXPECT_EQ(process.end(), "exit 0");
+}
+#endif
+
+TEST_F(Spawn, RefusesInsideARank) {
+  EXPECT_ERROR(spawn([&](int) { spawn([](int) {}, options(2)); }, options(1)), ChildError,
+               "rank 0: expected exit code 0, got 2; its last line: \"error: spawn: RANK is 0: a "
+               "launcher has already started the ranks");
+}
+
+}  // namespace
+}  // namespace ladder
