@@ -31,7 +31,10 @@ class Layer(NamedTuple):
 LAYERS = {
     "core": Layer(0, torch=False, other_way=frozenset({"device", "versions"})),
     "launch": Layer(1, torch=False),
-    "comm": Layer(1, torch=True),
+    "comm": Layer(
+        1, torch=True,
+        other_way=frozenset({"launch_environment", "launch_variables", "slurm_step"}),
+    ),
     "data": Layer(1, torch=True, other_way=frozenset({"idx", "gzip_file", "mnist_files"})),
     "checkpoint": Layer(
         1, torch=True, other_way=frozenset({"safetensors_header", "atomic_file"})
@@ -49,7 +52,8 @@ LAYERS = {
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
 C10D_HEADER = "ladder/comm/c10d_group.h"
 
-ROOMS = {"ladder", "bench", "tests", "docs", "traps", "data", "cmake", "tools", ".ci"}
+ROOMS = {"ladder", "bench", "tests", "docs", "traps", "data", "cmake", "tools", "scripts",
+         ".ci"}
 ROOT_FILES = {
     ".clang-format",
     ".clang-tidy",

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "ladder/comm/process_group.h"
+
+namespace ladder {
+
+// The one place where LibTorch's own process group is visible: parallel/ hands it to
+// c10d::Reducer. All other code uses ladder::ProcessGroup.
+
+using C10dGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
+using C10dStore = c10::intrusive_ptr<c10d::Store>;
+
+// The group inside `group`; never null. Valid as long as `group` is.
+C10dGroup c10d_group(const ProcessGroup& group);
+
+struct ProcessGroup::Setup {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string backend = "single";        // single, gloo or nccl
+  std::string description;               // for the log
+  std::chrono::milliseconds timeout{0};  // of every wait
+  C10dStore store;                       // where the ranks meet
+  std::string gloo_interface;            // network interface, "eth0"; empty = use gloo_address
+  std::string gloo_address;              // this machine's address for the other ranks
+};
+
+// Builds what Python's init_process_group builds: a group with one backend for each kind of
+// device. "gloo" serves CPU and CUDA tensors (the latter by way of host memory); "nccl" serves
+// CUDA tensors and leaves CPU tensors to Gloo. Waits for all ranks.
+C10dGroup make_c10d_group(const ProcessGroup::Setup& setup);
+
+// Waits until all `keys`, one a rank in rank order, are in the store. Returns the ranks whose key
+// did not come in time: none when all is well. Throws DistributedError when the store is gone.
+std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
+                               std::chrono::milliseconds timeout);
+
+}  // namespace ladder

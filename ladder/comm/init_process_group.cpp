@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/init_process_group.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <charconv>
+#include <exception>
+#include <memory>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "ladder/comm/c10d_group.h"
+#include "ladder/comm/launch_environment.h"
+#include "ladder/core/environment.h"
+#include "ladder/core/error.h"
+#include "ladder/core/gpus.h"
+#include "ladder/core/listening_socket.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::string_view kTcp = "tcp://";
+constexpr std::string_view kFile = "file://";
+
+struct Address {
+  std::string host;
+  int port;
+};
+
+Address parse_tcp(const std::string& url) {
+  const auto colon = url.rfind(':');
+  const std::string host = url.substr(kTcp.size(), colon - kTcp.size());
+  int port = 0;
+  const char* end = url.data() + url.size();
+  const auto [stopped, error] = std::from_chars(url.data() + colon + 1, end, port);
+  if (colon < kTcp.size() || host.empty() || error != std::errc() || stopped != end || port < 1 ||
+      port > 65535) {
+    throw UsageError::malformed("--init-method", "tcp://HOST:PORT", url);
+  }
+  return {host, port};
+}
+
+LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
+  LaunchOptions explicit_options{
+      .rank = options.rank, .world_size = options.world_size, .program = options.program};
+  if (options.init_method.starts_with(kTcp)) {
+    auto [host, port] = parse_tcp(options.init_method);
+    explicit_options.master_addr = std::move(host);
+    explicit_options.master_port = port;
+  } else if (options.init_method.starts_with(kFile)) {
+    explicit_options.needs_address = false;
+  } else if (options.init_method != "env://") {
+    throw UsageError::malformed("--init-method", "env://, tcp://HOST:PORT or file:///PATH",
+                                options.init_method);
+  }
+  return options.require_launcher ? require_launcher(explicit_options)
+                                  : read_launch_environment(explicit_options);
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+
+// This machine's address on the way to `host`: the source address that the kernel would choose.
+// Connecting a datagram socket sends nothing.
+std::string local_address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), "9", &hints, &found);
+  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
+  if (failed != 0) {
+    throw DistributedError::no_rendezvous(host, ::gai_strerror(failed), "check MASTER_ADDR");
+  }
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  const int descriptor = ::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  auto* address = reinterpret_cast<sockaddr*>(&own);
+  const bool known = descriptor >= 0 &&
+                     ::connect(descriptor, list->ai_addr, list->ai_addrlen) == 0 &&
+                     ::getsockname(descriptor, address, &size) == 0;
+  if (descriptor >= 0) ::close(descriptor);
+  std::array<char, NI_MAXHOST> text{};
+  if (!known ||
+      ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    throw DistributedError::no_rendezvous(host, "no network interface leads there",
+                                          "check MASTER_ADDR");
+  }
+  return text.data();
+}
+
+// Ranks that meet in a file know no address of each other: then the name of the machine counts.
+std::string own_address(const LaunchEnvironment& launch) {
+  if (launch.is_single_node()) return "127.0.0.1";
+  if (!launch.master_addr.empty()) return local_address_towards(launch.master_addr);
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) {
+    throw SystemError::failed("gethostname", "this machine", errno);
+  }
+  return name.data();
+}
+
+// The socket of the store: handed over by who started us, or opened here.
+int listening_descriptor(const LaunchEnvironment& launch) {
+  if (launch.listen_fd) return *launch.listen_fd;
+  return ListeningSocket(launch.master_port, own_address(launch)).release();
+}
+
+C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(launch.master_port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.isServer = launch.rank == 0 && !launch.use_agent_store;
+  if (options.isServer) options.masterListenFd = listening_descriptor(launch);
+  const std::string host =
+      options.isServer && launch.is_single_node() ? "127.0.0.1" : launch.master_addr;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const std::exception& error) {
+    throw DistributedError::no_rendezvous(
+        fmt::format("{}:{}", host, launch.master_port), error.what(),
+        "rank 0 opens it: is it running, with the same MASTER_ADDR and MASTER_PORT?");
+  }
+}
+
+// Keys of an earlier attempt must not be taken for those of this one.
+C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  C10dStore store;
+  if (options.init_method.starts_with(kFile)) {
+    store = c10::make_intrusive<c10d::FileStore>(options.init_method.substr(kFile.size()),
+                                                 launch.world_size);
+  } else {
+    store = open_tcp_store(launch, options.timeout);
+  }
+  store->setTimeout(options.timeout);
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("attempt_{}", launch.restart_count),
+                                                store);
+}
+
+std::string arrival_key(int rank) { return fmt::format("arrived/{}", rank); }
+
+void require_world_size(const std::string& others, const LaunchEnvironment& launch) {
+  if (others == std::to_string(launch.world_size)) return;
+  throw DistributedError::ranks_disagree(
+      fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as another rank says",
+      std::to_string(launch.world_size), "start all ranks with the same number");
+}
+
+// Finds out before the first collective whether the ranks belong together: afterwards, a
+// difference would show as a hang.
+void announce(c10d::Store& store, const LaunchEnvironment& launch) {
+  const std::string own = std::to_string(launch.world_size);
+  if (store.add(fmt::format("copies/{}", launch.rank), 1) != 1) {
+    throw DistributedError::ranks_disagree(
+        fmt::format("rank {}", launch.rank), "one process", "a second one",
+        "give each process a RANK of its own; with file://, a new file for each run");
+  }
+  store.set(arrival_key(launch.rank), own);
+  require_world_size(store.compareSet("world_size", "", own), launch);
+}
+
+void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
+                  std::chrono::milliseconds timeout) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < launch.world_size; ++rank) keys.push_back(arrival_key(rank));
+  const auto missing = wait_for_keys(store, keys, timeout);
+  if (!missing.empty()) {
+    throw DistributedError::ranks_missing(missing, launch.world_size, timeout);
+  }
+  for (const auto& key : keys) require_world_size(store.get_to_str(key), launch);
+}
+
+// One GPU a rank is what NCCL needs: two ranks on one GPU are refused by it, late and cryptically.
+std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  const int gpus = visible_gpu_count();
+  if (options.backend == "nccl" && gpus < launch.local_world_size) {
+    throw UsageError::conflict(
+        "--backend nccl",
+        fmt::format("{} ranks on this machine but {} GPU{}", launch.local_world_size, gpus,
+                    gpus == 1 ? "" : "s"),
+        "start as many ranks as GPUs, or use --backend gloo, which can share them");
+  }
+  if (options.backend != "auto") return options.backend;
+  const bool on_gpu = options.device != "cpu" && gpus >= launch.local_world_size && gpus > 0;
+  if (launch.world_size == 1) return "single";
+  return on_gpu ? "nccl" : "gloo";
+}
+
+}  // namespace
+
+ProcessGroup init_process_group(const ProcessGroupOptions& options) {
+  const auto launch = find_launch(options);
+  const auto backend = choose_backend(options, launch);
+  if (backend == "single") return ProcessGroup::single(launch.description());
+  ProcessGroup::Setup setup{
+      .rank = launch.rank,
+      .world_size = launch.world_size,
+      .local_rank = launch.local_rank,
+      .local_world_size = launch.local_world_size,
+      .backend = backend,
+      .description = launch.description(),
+      .timeout = options.timeout,
+      .store = open_store(options, launch),
+      .gloo_interface = environment_variable("GLOO_SOCKET_IFNAME").value_or(""),
+      .gloo_address = own_address(launch)};
+  announce(*setup.store, launch);
+  wait_for_all(*setup.store, launch, options.timeout);
+  return ProcessGroup(std::move(setup));
+}
+
+}  // namespace ladder

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ladder/comm/process_group.h"
+#include "ladder/comm/process_group_options.h"
+
+namespace ladder {
+
+// Meets the other ranks and returns the group of all of them. Waits until all are there.
+//
+// Who and how many they are is read from the environment that the launcher set (torchrun,
+// accelerate, srun, mpirun, our own spawn, or a person by hand; see launch_environment.h);
+// started without any of them, the process is alone and gets ProcessGroup::single().
+// They meet in a store:
+//
+//   env://            at MASTER_ADDR:MASTER_PORT. Under torchrun that store exists already;
+//                     otherwise rank 0 opens it
+//   tcp://HOST:PORT   the same, given here
+//   file:///PATH      in a file that all ranks can write; a new one for each run
+//
+// When all ranks are on one machine, nothing of this listens outside the loopback interface.
+// Otherwise each rank listens at the address that faces MASTER_ADDR (or at the interface in
+// GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), unencrypted and without a password, as PyTorch does:
+// use a network you trust.
+//
+// Throws UsageError when the environment is incomplete or contradicts the options, and when
+// "nccl" is asked for with fewer GPUs than ranks. Throws DistributedError when ranks do not come
+// within the timeout (it names them), disagree about their number, or come twice.
+//
+// Python's counterpart: torch.distributed.init_process_group.
+ProcessGroup init_process_group(const ProcessGroupOptions& options = {});
+
+}  // namespace ladder

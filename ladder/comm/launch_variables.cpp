@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/launch_variables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+std::optional<std::string> Variables::text(const std::string& name) const {
+  auto value = (*lookup_)(name);
+  if (value && value->empty()) value.reset();
+  return value;
+}
+
+std::optional<std::int64_t> Variables::number(const std::string& name, std::int64_t minimum,
+                                              std::int64_t maximum) const {
+  const auto value_text = text(name);
+  if (!value_text) return std::nullopt;
+  const auto value = whole_number(*value_text);
+  if (!value || *value < minimum || *value > maximum) {
+    throw UsageError::malformed(name, fmt::format("a whole number, {} to {}", minimum, maximum),
+                                *value_text, fmt::format("set {0} to one, or: unset {0}", name));
+  }
+  return value;
+}
+
+std::optional<int> Variables::integer(const std::string& name, int minimum, int maximum) const {
+  const auto value = number(name, minimum, maximum);
+  return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
+}
+
+std::string Variables::first_set(std::initializer_list<const char*> names) const {
+  const auto* const found =
+      std::find_if(names.begin(), names.end(), [this](const char* name) { return has(name); });
+  return found == names.end() ? "" : *found;
+}
+
+}  // namespace ladder

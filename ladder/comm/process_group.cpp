@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/process_group.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ladder/comm/c10d_group.h"
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+struct ProcessGroup::Impl {
+  explicit Impl(Setup options) : setup(std::move(options)), group(make_c10d_group(setup)) {}
+  ~Impl() {
+    if (std::uncaught_exceptions() > 0) {
+      stop([&] { group->abort(); });
+    } else {
+      stop([&] { group->shutdown(); });
+    }
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // A group that is let go of has nobody left to tell.
+  template <typename Stop>
+  static void stop(const Stop& stop) noexcept {
+    try {
+      stop();
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
+  Setup setup;
+  C10dGroup group;
+  std::int64_t barriers = 0;  // monitored ones so far: each has keys of its own in the store
+};
+
+struct C10dAccess {
+  static C10dGroup group(const ProcessGroup& group) { return group.impl_->group; }
+};
+
+C10dGroup c10d_group(const ProcessGroup& group) { return C10dAccess::group(group); }
+
+namespace {
+
+c10d::ReduceOp c10d_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kSum:
+      break;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+// Starts a collective and waits for it. What goes wrong in it is the doing of some rank.
+template <typename Start>
+void complete(const ProcessGroup& group, const char* operation, const Start& start) {
+  try {
+    start()->wait();
+  } catch (const std::exception& error) {
+    throw DistributedError::collective_failed(operation, group.rank(), group.world_size(),
+                                              error.what());
+  }
+}
+
+void require_root(const ProcessGroup& group, const char* operation, int root) {
+  if (root < 0 || root >= group.world_size()) {
+    throw UsageError::out_of_range(operation, root,
+                                   fmt::format("a root from 0 to {}", group.world_size() - 1));
+  }
+}
+
+torch::Tensor rows_of(const torch::Tensor& tensor) {
+  return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
+}
+
+// `tensor` with zeros below its rows, as many rows as asked for.
+torch::Tensor padded(const torch::Tensor& tensor, std::int64_t rows) {
+  if (tensor.size(0) == rows) return tensor.contiguous();
+  auto sizes = tensor.sizes().vec();
+  sizes[0] = rows;
+  auto result = torch::zeros(sizes, tensor.options());
+  result.narrow(0, 0, tensor.size(0)).copy_(tensor);
+  return result;
+}
+
+std::vector<torch::Tensor> empty_copies(const torch::Tensor& tensor, int count) {
+  std::vector<torch::Tensor> copies;
+  for (int i = 0; i < count; ++i) copies.push_back(torch::empty_like(tensor));
+  return copies;
+}
+
+void cut_to(std::vector<torch::Tensor>& tensors, const std::vector<std::int64_t>& rows) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i] = tensors[i].narrow(0, 0, rows[i]);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(Setup setup) : impl_(std::make_shared<Impl>(std::move(setup))) {}
+
+ProcessGroup ProcessGroup::single(std::string description) {
+  Setup setup;
+  setup.store = c10::make_intrusive<c10d::HashStore>();
+  setup.timeout = std::chrono::seconds(60);
+  setup.description = std::move(description);
+  return ProcessGroup(std::move(setup));
+}
+
+int ProcessGroup::rank() const { return impl_->setup.rank; }
+int ProcessGroup::world_size() const { return impl_->setup.world_size; }
+int ProcessGroup::local_rank() const { return impl_->setup.local_rank; }
+int ProcessGroup::local_world_size() const { return impl_->setup.local_world_size; }
+const std::string& ProcessGroup::backend() const { return impl_->setup.backend; }
+const std::string& ProcessGroup::description() const { return impl_->setup.description; }
+std::chrono::milliseconds ProcessGroup::timeout() const { return impl_->setup.timeout; }
+
+void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op) const {
+  std::vector<torch::Tensor> tensors = {tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d_op(op);
+  complete(*this, "all_reduce", [&] { return impl_->group->allreduce(tensors, options); });
+}
+
+void ProcessGroup::reduce(torch::Tensor& tensor, int root, ReduceOp op) const {
+  require_root(*this, "reduce", root);
+  std::vector<torch::Tensor> tensors = {tensor};
+  c10d::ReduceOptions options;
+  options.reduceOp = c10d_op(op);
+  options.rootRank = root;
+  complete(*this, "reduce", [&] { return impl_->group->reduce(tensors, options); });
+}
+
+void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
+  require_root(*this, "broadcast", root);
+  std::vector<torch::Tensor> tensors = {tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  complete(*this, "broadcast", [&] { return impl_->group->broadcast(tensors, options); });
+}
+
+std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) const {
+  std::vector<torch::Tensor> own = {torch::tensor({tensor.size(0)}, torch::kInt64)};
+  std::vector<std::vector<torch::Tensor>> all = {empty_copies(own.front(), world_size())};
+  complete(*this, "all_gather", [&] { return impl_->group->allgather(all, own); });
+  std::vector<std::int64_t> counts;
+  for (const auto& count : all.front()) counts.push_back(count.item<std::int64_t>());
+  return counts;
+}
+
+std::vector<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) const {
+  const auto rows = rows_of(tensor);
+  const auto counts = row_counts(rows);
+  std::vector<torch::Tensor> own = {padded(rows, *std::max_element(counts.begin(), counts.end()))};
+  std::vector<std::vector<torch::Tensor>> all = {empty_copies(own.front(), world_size())};
+  complete(*this, "all_gather", [&] { return impl_->group->allgather(all, own); });
+  cut_to(all.front(), counts);
+  return all.front();
+}
+
+std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int root) const {
+  require_root(*this, "gather", root);
+  const auto rows = rows_of(tensor);
+  const auto counts = row_counts(rows);
+  std::vector<torch::Tensor> own = {padded(rows, *std::max_element(counts.begin(), counts.end()))};
+  std::vector<std::vector<torch::Tensor>> all;
+  if (rank() == root) all = {empty_copies(own.front(), world_size())};
+  c10d::GatherOptions options;
+  options.rootRank = root;
+  complete(*this, "gather", [&] { return impl_->group->gather(all, own, options); });
+  if (rank() != root) return {};
+  cut_to(all.front(), counts);
+  return all.front();
+}
+
+void ProcessGroup::barrier() const {
+  complete(*this, "barrier", [&] {
+    c10d::BarrierOptions options;
+    options.device = torch::kCPU;
+    return impl_->group->barrier(options);
+  });
+}
+
+void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    keys.push_back(fmt::format("monitored_barrier/{}/{}", impl_->barriers, rank));
+  }
+  ++impl_->barriers;
+  auto& store = *impl_->setup.store;
+  store.set(keys[static_cast<std::size_t>(rank())], std::string("1"));
+  const auto missing = wait_for_keys(store, keys, timeout);
+  if (!missing.empty()) throw DistributedError::ranks_missing(missing, world_size(), timeout);
+}
+
+void ProcessGroup::shutdown() const {
+  Impl::stop([&] { impl_->group->shutdown(); });
+}
+
+}  // namespace ladder

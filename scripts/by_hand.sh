@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Starts the ranks of one machine by hand: what a launcher does, in a loop of four lines.
+# Waits for all; when one fails, ends the others and exits with its status.
+#
+#   scripts/by_hand.sh [FLAGS OF THE PROGRAM]                 two ranks on this machine
+#   NPROC_PER_NODE=4 scripts/by_hand.sh --epochs 2            four
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=HOST scripts/by_hand.sh  on HOST, the first of two machines
+#   NNODES=2 NODE_RANK=1 MASTER_ADDR=HOST scripts/by_hand.sh  on the second
+#
+# To change: PROGRAM, MASTER_PORT if 29500 is taken, and GRACE_SECONDS (10), which a rank has
+# between SIGTERM and SIGKILL.
+set -euo pipefail
+
+program=${PROGRAM:-build/bin/stage3_ddp_torchrun}
+nproc_per_node=${NPROC_PER_NODE:-2}
+node_rank=${NODE_RANK:-0}
+
+# Ranks that are left get SIGTERM, and later SIGKILL.
+end_ranks() {
+  local left pid
+  mapfile -t left <<<"$(jobs -pr)"
+  [[ ${left[0]} ]] || return 0
+  kill "${left[@]}" 2>/dev/null || true
+  for pid in "${left[@]}"; do
+    timeout "${GRACE_SECONDS:-10}" tail -s 0.1 -f /dev/null --pid="$pid" || kill -KILL "$pid" 2>/dev/null || true
+  done
+}
+trap end_ranks EXIT
+trap 'exit 130' INT # a script's background processes ignore Ctrl-C
+trap 'exit 143' TERM
+
+export MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+export WORLD_SIZE=$((${NNODES:-1} * nproc_per_node)) LOCAL_WORLD_SIZE=$nproc_per_node
+for ((local_rank = 0; local_rank < nproc_per_node; ++local_rank)); do
+  rank=$((node_rank * nproc_per_node + local_rank))
+  RANK=$rank LOCAL_RANK=$local_rank "$program" "$@" &
+done
+for ((ended = 0; ended < nproc_per_node; ++ended)); do
+  wait -n || exit
+done

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs scripts/ among stubs that record their calls and start what they are given."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+from tests.support.programs import ROOT, free_port
+
+SECONDS = 60  # no script here runs longer: a hang fails instead of blocking
+FLAGS = ["--epochs", "2", "--save", "a  b", "", "$HOME *"]
+
+# Started instead of a stage: writes its flags and environment to $CALLS, one file a process. The
+# rank in $FAILING exits with 7 at once; then the others, told so by $HANG, wait to be ended.
+PROGRAM = """#!{python} -SE
+import json, os, signal, sys, time
+call = {{"name": os.path.basename(sys.argv[0]), "flags": sys.argv[1:], "env": dict(os.environ)}}
+path = os.path.join(os.environ["CALLS"], str(os.getpid()))
+with open(path + ".part", "w") as file:
+    json.dump(call, file)
+os.rename(path + ".part", path)
+if os.environ.get("FAILING") == os.environ.get("RANK", os.environ.get("NODE_RANK", "")):
+    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    started = lambda: [n for n in os.listdir(os.environ["CALLS"]) if n.isdigit()]
+    while len(started()) < wanted:
+        time.sleep(0.01)
+    sys.exit(7)
+if "HANG" in os.environ:
+    if os.environ["HANG"] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+"""
+
+# `srun FLAGS... COMMAND`: records the flags, then runs the command as one task of a step. It stands
+# for the srun of one machine, or of all with the first task alone.
+SRUN = """#!{python} -SE
+import json, os, sys
+count = 1
+while sys.argv[count].startswith("--"):
+    count += 1
+flags = dict(flag.split("=", 1) for flag in sys.argv[1:count])
+call = {{"name": "srun", "flags": sys.argv[1:count], "env": dict(os.environ)}}
+path = os.path.join(os.environ["CALLS"], f"srun-{{os.getpid()}}")
+with open(path + ".part", "w") as file:
+    json.dump(call, file)
+os.rename(path + ".part", path)
+os.environ |= {{"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+               "SLURM_STEP_NUM_TASKS": flags.get("--ntasks", flags["--nodes"]),
+               "SLURM_STEP_NODELIST": flags.get("--nodelist", "")}}
+os.execvp(sys.argv[count], sys.argv[count:])
+"""
+
+# `scontrol show hostnames LIST`, for the one list that the tests use.
+SCONTROL = """#!/usr/bin/env bash
+[[ $* == "show hostnames host[5-6,9]" ]] || exit 1
+printf '%s\\n' host5 host6 host9
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+class StartScripts(unittest.TestCase):
+    """A copy of scripts/ for each test; no process that it starts may outlive the test."""
+
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name).resolve()
+        self.calls_folder = self.folder / "calls"
+        self.calls_folder.mkdir()
+        shutil.copytree(ROOT / "scripts", self.folder / "scripts")
+        stubs = {"program": PROGRAM, "torchrun": PROGRAM, "srun": SRUN}
+        for name, text in stubs.items():
+            self.write_program(name, text.format(python=sys.executable))
+        self.write_program("scontrol", SCONTROL)
+        self.environment = {
+            "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin",
+            "CALLS": str(self.calls_folder),
+            "PROGRAM": str(self.folder / "stubs/program"),
+            "TORCHRUN": "torchrun",
+            "MASTER_PORT": str(free_port()),
+        }
+
+    def write_program(self, name: str, text: str) -> None:
+        path = self.folder / "stubs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+
+    def start(self, script: str, *flags: str, **changes: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [f"scripts/{script}", *flags], cwd=self.folder, env=self.environment | changes,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )
+        self.addCleanup(self.expect_no_process_left, process)
+        return process
+
+    def expect_no_process_left(self, process: subprocess.Popen[str]) -> None:
+        """No process of the script's session lives on, those of torchrun included."""
+        left = [pid for call in self.calls_folder.iterdir()
+                if (pid := call.name.removeprefix("srun-")).isdigit() and is_alive(int(pid))]
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        for pid in left:
+            os.kill(int(pid), signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+        self.assertEqual(left, [])
+
+    def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        output, _ = process.communicate(timeout=SECONDS)
+        return process.returncode, output
+
+    def run_script(self, script: str, *flags: str, **changes: str) -> tuple[int, str]:
+        return self.finish(self.start(script, *flags, **changes))
+
+    def calls(self, name: str) -> list[dict[str, Any]]:
+        """The calls of one stub, in the order of their ranks or machines."""
+        files = [path for path in self.calls_folder.iterdir() if not path.name.endswith(".part")]
+        calls = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+        key = "NODE_RANK" if name == "srun" else "RANK"
+        return sorted((call for call in calls if call["name"] == name),
+                      key=lambda call: int(call["env"].get(key, "0")))
+
+    def column(self, calls: list[dict[str, Any]], name: str) -> list[str]:
+        return [call["env"].get(name) for call in calls]
+
+    def wait_for_calls(self, name: str, count: int) -> None:
+        deadline = time.monotonic() + SECONDS
+        while len(self.calls(name)) < count:
+            self.assertLess(time.monotonic(), deadline, f"{name} was not started {count} times")
+            time.sleep(0.01)
