@@ -21,6 +21,10 @@ RandomScope::RandomScope(RandomKey key) : key_(std::move(key)), outer_(innermost
 
 RandomScope::~RandomScope() { innermost() = outer_; }
 
+const RandomKey* RandomScope::find() {
+  return innermost() == nullptr ? nullptr : &innermost()->key_;
+}
+
 const RandomKey& RandomScope::current() {
   if (innermost() == nullptr) {
     throw UsageError::missing("dropout in training mode", "a RandomScope around the forward",

@@ -37,6 +37,9 @@ class RandomScope {
   // The key of this thread's innermost scope. Throws UsageError when there is none.
   static const RandomKey& current();
 
+  // The same, or nullptr when there is none.
+  static const RandomKey* find();
+
  private:
   RandomKey key_;
   const RandomScope* outer_;

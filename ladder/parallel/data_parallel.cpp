@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/data_parallel.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <fmt/core.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/parallel/worker.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+void require_place(const torch::nn::Module& module, const torch::Device& device) {
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().device() == device) continue;
+    throw UsageError::conflict(
+        "DataParallel",
+        fmt::format("{} lies on {}, not on the first device, {}", item.key(),
+                    item.value().device().str(), device.str()),
+        "move the model there before it is wrapped: model->to(device_ids[0])");
+  }
+}
+
+// The same memory for `target`: a change of one is a change of both.
+void share(const Tensors& source, const Tensors& target) {
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (!target[i].is_alias_of(source[i])) target[i].set_data(source[i].detach());
+  }
+}
+
+void copy(const Tensors& source, const Tensors& target) {
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    target[i].copy_(source[i], /*non_blocking=*/true);
+  }
+}
+
+// What a replica gets of the caller's random key: the positions of its part of the batch.
+std::vector<std::optional<RandomKey>> divide_key(const Tensors& parts) {
+  const RandomKey* whole = RandomScope::find();
+  std::vector<std::optional<RandomKey>> keys(parts.size());
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; whole != nullptr && i < parts.size(); ++i) {
+    const auto size = parts[i].size(0);
+    keys[i] = RandomKey{whole->seed, whole->epoch, whole->positions.narrow(0, begin, size)};
+    begin += size;
+  }
+  return keys;
+}
+
+// One forward through all replicas, kept for its backward.
+struct Pass : torch::CustomClassHolder {
+  Tensors inputs;   // of each replica, on its device, leaves of its graph
+  Tensors outputs;  // of each replica, with its graph
+};
+
+}  // namespace
+
+// The replicas and their threads. Replica 0 has the memory of the model, but is a module of its
+// own, so that its gradients can be added to those of the others before the model sees them.
+class DataParallel::Replicas {
+ public:
+  Replicas(const Model& model, const std::vector<torch::Device>& devices) : devices_(devices) {
+    for (const auto& device : devices) {
+      models_.push_back(model.new_like());
+      models_.back()->to(device);
+    }
+    start_workers();
+  }
+
+  // Gives the replicas the present weights and mode of the model.
+  void refresh(const Model& model) {
+    const torch::NoGradGuard no_grad;
+    require_place(model, devices_.front());
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      const bool same_device = devices_[i] == devices_.front();
+      (same_device ? share : copy)(model.parameters(), models_[i]->parameters());
+      (i == 0 ? share : copy)(model.buffers(), models_[i]->buffers());
+      models_[i]->train(model.is_training());
+    }
+  }
+
+  c10::intrusive_ptr<Pass> forward(const torch::Tensor& images, bool with_grad) {
+    auto pass = c10::make_intrusive<Pass>();
+    pass->inputs = images.detach().chunk(static_cast<std::int64_t>(models_.size()));
+    pass->outputs.resize(pass->inputs.size());
+    const auto keys = divide_key(pass->inputs);
+    const bool image_grad = with_grad && images.requires_grad();
+    side_by_side(pass->inputs.size(), [&](std::size_t i) {
+      const torch::AutoGradMode grad_mode(with_grad);
+      std::optional<RandomScope> random;
+      if (keys[i]) random.emplace(*keys[i]);
+      pass->inputs[i] = pass->inputs[i].to(devices_[i]).detach().set_requires_grad(image_grad);
+      pass->outputs[i] = models_[i]->forward(pass->inputs[i]);
+    });
+    return pass;
+  }
+
+  // The gradients of `pass` for the images (undefined unless asked for) and for each parameter.
+  Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
+    Tensors parts;
+    std::int64_t begin = 0;
+    for (const auto& output : pass.outputs) {
+      parts.push_back(gradient.narrow(0, begin, output.size(0)).to(output.device()));
+      begin += output.size(0);
+    }
+    std::vector<Tensors> found(parts.size());
+    const auto differentiate = [&](std::size_t i) {
+      found[i] = torch::autograd::grad({pass.outputs[i]}, leaves(pass, i), {parts[i]},
+                                       /*retain_graph=*/std::nullopt, /*create_graph=*/false,
+                                       /*allow_unused=*/true);
+    };
+    // On GPUs the engine has a thread for each device already, and this may be one of them:
+    // waiting here for another thread that needs it would be for ever.
+    if (devices_.front().is_cpu()) {
+      side_by_side(parts.size(), differentiate);
+    } else {
+      for (std::size_t i = 0; i < parts.size(); ++i) differentiate(i);
+    }
+    return sum(pass, found);
+  }
+
+ private:
+  // Each thread gets its share of the CPU threads when it first asks for their number.
+  void start_workers() {
+    const int threads = at::get_num_threads();
+    at::set_num_threads(std::max(1, threads / static_cast<int>(models_.size())));
+    for (std::size_t i = 0; i < models_.size(); ++i) workers_.push_back(std::make_unique<Worker>());
+    side_by_side(models_.size(), [](std::size_t) { at::get_num_threads(); });
+    at::set_num_threads(threads);
+  }
+
+  // Runs task(i) on thread i for all i < count, in the state of this thread, and waits for all.
+  void side_by_side(std::size_t count, const std::function<void(std::size_t)>& task) {
+    const at::ThreadLocalState state;
+    std::vector<std::future<void>> running;
+    for (std::size_t i = 0; i < count; ++i) {
+      running.push_back(workers_[i]->start([&state, &task, i] {
+        const at::ThreadLocalStateGuard same_state(state);
+        task(i);
+      }));
+    }
+    for (const auto& run : running) run.wait();
+    for (auto& run : running) run.get();
+  }
+
+  Tensors leaves(const Pass& pass, std::size_t i) const {
+    Tensors result = models_[i]->parameters();
+    if (pass.inputs[i].requires_grad()) result.push_back(pass.inputs[i]);
+    return result;
+  }
+
+  Tensors sum(const Pass& pass, const std::vector<Tensors>& found) const {
+    const std::size_t parameters = models_.front()->parameters().size();
+    Tensors result(1 + parameters);
+    for (const auto& gradients : found) {
+      for (std::size_t p = 0; p < parameters; ++p) {
+        auto& total = result[1 + p];
+        if (!gradients[p].defined()) continue;
+        const auto here = gradients[p].to(devices_.front());
+        total = total.defined() ? total.add_(here) : here;
+      }
+    }
+    if (pass.inputs.front().requires_grad()) {
+      Tensors images;
+      for (const auto& gradients : found) images.push_back(gradients.back().to(devices_.front()));
+      result.front() = torch::cat(images);
+    }
+    return result;
+  }
+
+  std::vector<torch::Device> devices_;
+  std::vector<std::shared_ptr<Model>> models_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+
+ public:
+  // The node that stands for all replicas in the graph of the caller.
+  struct Node : torch::autograd::Function<Node> {
+    static torch::Tensor forward(torch::autograd::AutogradContext* context, Replicas* replicas,
+                                 torch::Device output_device, const torch::Tensor& images,
+                                 at::TensorList /*parameters*/) {
+      auto pass = replicas->forward(images, /*with_grad=*/true);
+      const auto output = gather(*pass, output_device);
+      context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+      context->saved_data["replicas"] = reinterpret_cast<std::int64_t>(replicas);
+      context->saved_data["images_device"] = images.device();
+      return output;
+    }
+
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   const torch::autograd::variable_list& gradient) {
+      auto* replicas = reinterpret_cast<Replicas*>(context->saved_data["replicas"].toInt());
+      const auto pass = context->saved_data["pass"].toCapsule();
+      auto gradients = replicas->backward(static_cast<const Pass&>(*pass), gradient.front());
+      if (gradients.front().defined()) {
+        gradients.front() = gradients.front().to(context->saved_data["images_device"].toDevice());
+      }
+      gradients.insert(gradients.begin(), 2, torch::Tensor());  // replicas, output_device
+      return gradients;
+    }
+  };
+
+  static torch::Tensor gather(const Pass& pass, const torch::Device& device) {
+    Tensors outputs;
+    for (const auto& output : pass.outputs) outputs.push_back(output.detach().to(device));
+    return torch::cat(outputs);
+  }
+};
+
+DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions options)
+    : module_(register_module("module", std::move(module))),
+      output_device_(options.output_device.value_or(
+          options.device_ids.empty() ? torch::Device(torch::kCPU) : options.device_ids.front())) {
+  if (options.device_ids.empty()) {
+    throw UsageError::missing("DataParallel", "one device or more in device_ids",
+                              "on a machine without GPUs: {torch::kCPU, torch::kCPU}");
+  }
+  require_place(*module_, options.device_ids.front());
+  if (options.device_ids.size() > 1) {
+    replicas_ = std::make_unique<Replicas>(*module_, options.device_ids);
+  }
+}
+
+DataParallel::~DataParallel() = default;
+
+torch::Tensor DataParallel::forward(const torch::Tensor& images) {
+  if (replicas_ == nullptr) {
+    const auto parameters = module_->parameters();
+    const auto device = parameters.empty() ? output_device_ : parameters.front().device();
+    return module_->forward(images.to(device)).to(output_device_);
+  }
+  replicas_->refresh(*module_);
+  if (!torch::GradMode::is_enabled()) {
+    return Replicas::gather(*replicas_->forward(images, /*with_grad=*/false), output_device_);
+  }
+  const Tensors parameters = module_->parameters();
+  const at::TensorList inputs = parameters;  // as a vector, autograd would not see them
+  return Replicas::Node::apply(replicas_.get(), output_device_, images, inputs);
+}
+
+}  // namespace ladder

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/nn/model.h"
+#include "ladder/parallel/gradient_reducer.h"
+
+namespace ladder {
+
+struct DistributedDataParallelOptions {
+  std::vector<torch::Device> device_ids;       // the one device of the model; empty = where it is
+  std::optional<torch::Device> output_device;  // of the output; unset = where the model is
+  GradientReducerOptions reducer = {};
+};
+
+// A Model around a Model that lives once on every rank, and stays the same on all of them.
+//
+// Each rank runs forward and backward on images of its own; while backward runs, the
+// gradients are averaged over the ranks (see GradientReducer, which does the work and states
+// the contract). Equal gradients and equal optimizers keep the replicas equal, bit for bit.
+//
+//     auto model = std::make_shared<DistributedDataParallel>(network, group);
+//     auto loss = recipe.loss(model->forward(batch.images), batch);  // not network->forward
+//     loss.backward();                                               // averages
+//     optimizer.step();
+//
+// The wrapped model is the submodule `module`, so names in the state dictionary begin with
+// "module.", as in Python; load_state_dict takes them with and without.
+//
+// The optimizer may take the parameters of the wrapper or of the wrapped model: they are the
+// same tensors, if taken after the model was moved to its device.
+//
+// eval() is a collective when the model has buffers: it sends rank 0's to all, so that all
+// ranks evaluate, and save, the same model. Afterwards forward() sends nothing, so ranks may
+// evaluate different numbers of batches.
+class DistributedDataParallel : public Model {
+ public:
+  // Throws UsageError unless the model lies on one device, the given one.
+  DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
+                          DistributedDataParallelOptions options = {});
+
+  torch::Tensor forward(const torch::Tensor& images) override;
+
+  // A copy of the wrapped model, without the wrapper.
+  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
+
+  void train(bool on = true) override;
+
+  // See GradientReducer::no_sync.
+  [[nodiscard]] GradientReducer::NoSync no_sync() { return reducer_->no_sync(); }
+
+  Model& module() { return *module_; }
+  GradientReducer& reducer() { return *reducer_; }
+
+ private:
+  std::shared_ptr<Model> module_;
+  torch::Device device_;
+  torch::Device output_device_;
+  bool broadcast_buffers_;
+  std::unique_ptr<GradientReducer> reducer_;
+};
+
+}  // namespace ladder

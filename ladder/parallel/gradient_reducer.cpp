@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/gradient_reducer.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/utils.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "ladder/comm/c10d_group.h"
+#include "ladder/core/error.h"
+#include "ladder/parallel/replica_check.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20U;
+constexpr double kBytesPerMib = 1024.0 * 1024.0;
+
+// What is trained: the parameters, each once, with their names.
+struct Trained {
+  std::vector<torch::Tensor> tensors;
+  std::vector<std::string> names;
+};
+
+Trained trained_parameters(const torch::nn::Module& module) {
+  Trained trained;
+  for (const auto& item : module.named_parameters()) {
+    const auto& tensor = item.value();
+    const bool known = std::any_of(trained.tensors.begin(), trained.tensors.end(),
+                                   [&](const auto& other) { return other.is_same(tensor); });
+    if (known || !tensor.requires_grad()) continue;
+    trained.tensors.push_back(tensor);
+    trained.names.push_back(item.key());
+  }
+  if (trained.tensors.empty()) {
+    throw UsageError::missing("GradientReducer", "a module with parameters to train",
+                              "without any there is nothing to average: leave the wrapper out");
+  }
+  return trained;
+}
+
+// Buckets in the order in which backward fills them: the last layers first.
+std::vector<std::vector<std::size_t>> first_buckets(const Trained& trained, std::int64_t first_cap,
+                                                    std::int64_t cap, bool find_unused) {
+  // Buckets that will be rebuilt after the first step start as one, as in Python.
+  const std::vector<std::size_t> caps =
+      find_unused ? std::vector<std::size_t>{static_cast<std::size_t>(first_cap),
+                                             static_cast<std::size_t>(cap)}
+                  : std::vector<std::size_t>{std::numeric_limits<std::size_t>::max()};
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(trained.tensors, caps));
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
+std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
+                                            const GradientReducerOptions& options) {
+  std::int64_t cap = c10d::kDefaultBucketBytesCap;
+  std::int64_t first_cap = c10d::kDefaultFirstBucketBytes;
+  if (options.bucket_cap_mb) {
+    cap = static_cast<std::int64_t>(*options.bucket_cap_mb * kBytesPerMib);
+    first_cap = cap;
+  }
+  std::unordered_map<std::size_t, std::string> names;
+  for (std::size_t i = 0; i < trained.names.size(); ++i) names[i] = trained.names[i];
+  return std::make_unique<c10d::Reducer>(
+      trained.tensors, first_buckets(trained, first_cap, cap, options.find_unused_parameters),
+      group, std::vector<bool>(trained.tensors.size(), false), cap, options.find_unused_parameters,
+      options.gradient_as_bucket_view, names, first_cap,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+}
+
+// Our hook as c10d sees it: starts the all-reduce and returns its future.
+class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
+ public:
+  ReducerHook(C10dGroup group, CommHook hook)
+      : CppCommHookInterface(std::move(group)), hook_(std::move(hook)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    std::vector<torch::Tensor> sent = {hook_.encode(bucket.getBuffer(), state_->getSize())};
+    const auto decode = [decode = hook_.decode](c10::ivalue::Future& done) {
+      return c10::IValue(decode(done.value().toTensorVector().front()));
+    };
+    return state_->allreduce(sent)->getFuture()->then(decode, c10::TensorType::get());
+  }
+
+ private:
+  CommHook hook_;
+};
+
+// Watches each backward: was it announced by a forward, and did every parameter get its gradient?
+// Shared with hooks on the parameters, which may outlive the reducer.
+class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
+ public:
+  enum class Expects { kNothing, kLocalSum, kAverage };
+
+  BackwardGuard(std::vector<std::string> names, bool find_unused)
+      : names_(std::move(names)), seen_(names_.size(), false), find_unused_(find_unused) {}
+
+  void expect(Expects expects) {
+    expects_ = expects;
+    in_backward_ = false;
+  }
+
+  void gradient_arrived(std::size_t index) {
+    if (expects_ == Expects::kNothing) throw_unannounced();
+    if (!in_backward_) begin_backward();
+    seen_[index] = true;
+  }
+
+ private:
+  void begin_backward() {
+    in_backward_ = true;
+    std::fill(seen_.begin(), seen_.end(), false);
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [guard = shared_from_this()] { guard->end_backward(); });
+  }
+
+  void end_backward() {
+    const auto expected = std::exchange(expects_, Expects::kNothing);
+    in_backward_ = false;
+    const bool complete = std::find(seen_.begin(), seen_.end(), false) == seen_.end();
+    if (expected == Expects::kAverage && !find_unused_ && !complete) throw_unused();
+  }
+
+  [[noreturn]] static void throw_unannounced() {
+    throw UsageError::conflict(
+        "DistributedDataParallel",
+        "a backward whose forward did not go through the wrapper: no gradient would be averaged",
+        "call ddp.forward(images), not the wrapped model's; and once for each backward");
+  }
+
+  [[noreturn]] void throw_unused() const {
+    std::vector<std::string> unused;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (!seen_[i]) unused.push_back(names_[i]);
+    }
+    throw DistributedError::unused_parameters(unused);
+  }
+
+  std::vector<std::string> names_;
+  std::vector<bool> seen_;
+  bool find_unused_;
+  Expects expects_ = Expects::kNothing;
+  bool in_backward_ = false;
+};
+
+// Overwriting buffers that an unfinished backward has saved would make it throw. It is right here,
+// because BatchNorm's backward does not read the running statistics in training; Python does the
+// same.
+class KeepVersions {
+ public:
+  explicit KeepVersions(const std::vector<torch::Tensor>& tensors) : tensors_(tensors) {
+    for (const auto& tensor : tensors_) versions_.push_back(tensor._version());
+  }
+  ~KeepVersions() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      auto counter = tensors_[i].unsafeGetTensorImpl()->version_counter();  // shared by copies
+      counter.set_version(versions_[i]);
+    }
+  }
+  KeepVersions(const KeepVersions&) = delete;
+  KeepVersions& operator=(const KeepVersions&) = delete;
+
+ private:
+  const std::vector<torch::Tensor>& tensors_;
+  std::vector<std::int64_t> versions_;
+};
+
+}  // namespace
+
+struct GradientReducer::Impl {
+  Impl(torch::nn::Module& trained_module, ProcessGroup process_group,
+       GradientReducerOptions reducer_options)
+      : module(trained_module),
+        group(std::move(process_group)),
+        options(std::move(reducer_options)),
+        trained(trained_parameters(module)),
+        guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
+
+  torch::nn::Module& module;
+  ProcessGroup group;
+  GradientReducerOptions options;
+  Trained trained;
+  std::shared_ptr<BackwardGuard> guard;
+  std::vector<unsigned> hooks;  // of the guard, one a parameter
+  std::unique_ptr<c10d::Reducer> reducer;
+  bool sync_buffers = true;  // as Python: not in the forward after one without synchronisation
+  std::int64_t forwards = 0;
+};
+
+GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
+                                 GradientReducerOptions options)
+    : impl_(std::make_unique<Impl>(module, std::move(group), std::move(options))) {
+  require_same_parameters(module, impl_->group);
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> all = module.parameters();
+  const auto buffers = module.buffers();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  const auto c10d = c10d_group(impl_->group);
+  c10d::broadcast_coalesced(c10d, all, kBroadcastBytes);
+  impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
+  if (impl_->options.comm_hook) {
+    impl_->reducer->register_comm_hook(
+        std::make_unique<ReducerHook>(c10d, *impl_->options.comm_hook));
+  }
+  for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
+    impl_->hooks.push_back(impl_->trained.tensors[i].register_hook(
+        [guard = impl_->guard, i](const torch::Tensor& /*gradient*/) {
+          guard->gradient_arrived(i);
+        }));
+  }
+}
+
+GradientReducer::~GradientReducer() {
+  for (std::size_t i = 0; i < impl_->hooks.size(); ++i) {
+    impl_->trained.tensors[i].remove_hook(impl_->hooks[i]);
+  }
+}
+
+void GradientReducer::before_forward() {
+  if (!torch::GradMode::is_enabled()) return;
+  if (sync_) impl_->reducer->prepare_for_forward();
+  impl_->reducer->rebuild_buckets();
+  const std::int64_t interval = impl_->options.check_replicas;
+  if (interval > 0 && impl_->forwards++ % interval == 0) {
+    require_equal_parameters(impl_->module, impl_->group);
+  }
+  if (impl_->sync_buffers && impl_->options.broadcast_buffers) broadcast_buffers();
+}
+
+void GradientReducer::after_forward(const std::vector<torch::Tensor>& outputs) {
+  if (!torch::GradMode::is_enabled()) return;
+  impl_->sync_buffers = sync_;
+  impl_->guard->expect(sync_ ? BackwardGuard::Expects::kAverage
+                             : BackwardGuard::Expects::kLocalSum);
+  if (!sync_) return;
+  impl_->reducer->prepare_for_backward(
+      impl_->options.find_unused_parameters ? outputs : std::vector<torch::Tensor>{});
+}
+
+void GradientReducer::broadcast_buffers() {
+  const auto buffers = impl_->module.buffers();
+  if (buffers.empty()) return;
+  const torch::NoGradGuard no_grad;
+  const KeepVersions keep(buffers);
+  c10d::broadcast_coalesced(c10d_group(impl_->group), buffers, kBroadcastBytes);
+}
+
+std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
+  std::vector<std::int64_t> sizes;
+  for (const auto& bucket : impl_->reducer->get_grad_buckets()) {
+    sizes.push_back(static_cast<std::int64_t>(bucket.getBuffer().nbytes()));
+  }
+  return sizes;
+}
+
+}  // namespace ladder

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/worker.h"
+
+#include <utility>
+
+namespace ladder {
+
+Worker::Worker() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
+
+std::future<void> Worker::start(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  task_.emplace(std::move(task));
+  changed_.notify_all();
+  return task_->get_future();
+}
+
+void Worker::work(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [this] { return task_.has_value(); })) {
+    auto task = std::move(*task_);
+    task_.reset();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+}  // namespace ladder
