@@ -92,6 +92,7 @@ void run(const RunOptions& options) {
   const auto device = choose_device(options.device, record.log());
   auto model = make_model(options, recipe, device);
   auto optimizer = recipe.make_optimizer(model->parameters());
+  auto scheduler = recipe.make_scheduler(*optimizer);
   record.begin({.device = device,
                 .threads = threads.threads,
                 .threads_reason = threads.reason,
@@ -105,6 +106,7 @@ void run(const RunOptions& options) {
     data.train.set_epoch(epoch - 1);
     record.begin_epoch(epoch);
     train_epoch(*model, data.train, *optimizer, recipe, device, record);
+    scheduler->step();
     record.end_epoch();
   }
 

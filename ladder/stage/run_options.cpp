@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -99,6 +100,20 @@ class Flags {
           target = parse_integer(flag, value);
         },
         [&target] { return target ? fmt::format("{}", *target) : "recipe"; });
+  }
+
+  CLI::Option* optional_integer(const std::string& names, std::optional<int>& target,
+                                const std::string& help) {
+    return add(
+        names, help, "N",
+        [&target](const std::string& flag, const std::string& value) {
+          const std::int64_t number = parse_integer(flag, value);
+          if (number < 0 || !std::in_range<int>(number)) {
+            throw UsageError::out_of_range(flag, number, "a number >= 0");
+          }
+          target = static_cast<int>(number);
+        },
+        [&target] { return target ? fmt::format("{}", *target) : ""; });
   }
 
   CLI::Option* number(const std::string& names, std::optional<double>& target,
@@ -217,6 +232,10 @@ void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
         recipe.math = value == "fast" ? Math::kFast : Math::kReference;
       },
       "fast", "reference: bit-equal to Python, slower");
+  flags.choice(
+      "--scheduler", {"none", "step"},
+      [&recipe](const std::string& value) { recipe.scheduler = value; }, recipe.scheduler,
+      "of the learning rate; step: a tenth of it every 30 epochs");
   flags.integer("--seed", recipe.seed, 0, "of weights, order, dropout and augmentation");
 }
 
@@ -246,12 +265,79 @@ void add_output_flags(Flags& flags, RunOptions& options) {
   flags.text("--metrics", options.record.metrics, "PATH", "write a record as JSON lines");
   flags.integer("--fingerprint", options.record.fingerprint, 0,
                 "hash every N-th step into PATH.rank0.jsonl beside --metrics; 0 = never");
+  flags.text("--trace", options.record.trace, "PATH",
+             "record steps 4 to 8 as a Chrome trace, for ui.perfetto.dev");
   flags.on("--quiet", options.record.quiet, "print only the results");
+}
+
+void add_device_ids_flags(Flags& flags, RunOptions& options, std::string& device_ids) {
+  flags.text("--device-ids", device_ids, "DEVICES",
+             "of the replicas: 0,1 or cpu,cpu [all GPUs, else cpu,cpu]");
+  flags.text("--output-device", options.output_device, "DEVICE",
+             "where outputs are gathered [the first of --device-ids]");
+}
+
+void add_distributed_flags(Flags& flags, RunOptions& options, std::int64_t& timeout_seconds) {
+  flags.choice(
+      "--backend", {"auto", "gloo", "nccl"},
+      [&options](const std::string& value) { options.process_group.backend = value; }, "auto",
+      "who carries the gradients; auto: nccl with a GPU a rank");
+  flags.integer("--timeout", timeout_seconds, 1, "seconds that a rank waits for the others");
+  flags.choice(
+      "--batch-mode", {"global", "per-device"},
+      [&options](const std::string& value) {
+        options.batch_mode = value == "global" ? BatchMode::kGlobal : BatchMode::kPerDevice;
+      },
+      "global", "is --batch-size that of all ranks together, or of each?");
+  flags.choice(
+      "--scale-lr", {"none", "linear", "sqrt"},
+      [&options](const std::string& value) {
+        options.recipe.scale_lr = value == "none"     ? LrScaling::kNone
+                                  : value == "linear" ? LrScaling::kLinear
+                                                      : LrScaling::kSqrt;
+      },
+      "none", "raise the learning rate with the ranks, for per-device");
+  flags.integer("--check-replicas", options.check_replicas, 0,
+                "compare the weights of all ranks every N steps; 0 = never");
+}
+
+void add_spawn_flags(Flags& flags, RunOptions& options) {
+  flags.integer("--nprocs", options.nprocs, 0, "processes to start; 0 = one a GPU, else 2");
+  flags.integer("--master-port", options.master_port, 0, "where they meet; 0 = a free port");
+}
+
+void add_launcher_flags(Flags& flags, RunOptions& options) {
+  flags.text("--init-method", options.process_group.init_method, "URL",
+             "where the ranks meet: env://, tcp://HOST:PORT, file:///PATH");
+  flags.optional_integer("--rank", options.process_group.rank, "of this process [as launched]");
+  flags.optional_integer("--world-size", options.process_group.world_size,
+                         "number of processes [as launched]");
 }
 
 std::string default_save_path(const RunOptions& options) {
   return options.recipe.name == "convnet" ? "origin_checkpoint.safetensors"
                                           : "mnist_cnn.safetensors";
+}
+
+std::vector<std::string> parse_devices(const std::string& list) {
+  std::vector<std::string> devices;
+  if (list.empty()) return devices;
+  for (const auto& item : CLI::detail::split(list, ',')) {
+    devices.push_back(CLI::detail::trim_copy(item));
+  }
+  return devices;
+}
+
+void check_together(const RunOptions& options) {
+  if (options.recipe.scale_lr != LrScaling::kNone && options.batch_mode == BatchMode::kGlobal) {
+    throw UsageError::conflict("--scale-lr",
+                               "in global mode the batch does not grow with the ranks",
+                               "add --batch-mode per-device, or leave --scale-lr out");
+  }
+  if (!options.device_ids.empty() && options.device != "auto") {
+    throw UsageError::conflict("--device-ids", "--device names devices already",
+                               "give one of them");
+  }
 }
 
 std::vector<std::string> parse_gpus(const std::string& list) {
@@ -275,17 +361,23 @@ std::string version_text(const std::string& program) {
 
 }  // namespace
 
-CommandLine parse_command_line(int argc, const char* const* argv) {
+CommandLine parse_command_line(int argc, const char* const* argv, const StageFlags& stage) {
   RunOptions options;
   options.record.stage = std::filesystem::path(argv[0]).filename().string();
   options.data_root = LADDER_DATA_ROOT;
   std::string gpu;
+  std::string device_ids;
+  std::int64_t timeout_seconds = options.process_group.timeout.count() / 1000;
   bool version = false;
   Flags flags(options.record.stage);
   add_recipe_flags(flags, options.recipe);
   add_data_flags(flags, options);
   add_machine_flags(flags, options, gpu);
   add_output_flags(flags, options);
+  if (stage.device_ids) add_device_ids_flags(flags, options, device_ids);
+  if (stage.distributed) add_distributed_flags(flags, options, timeout_seconds);
+  if (stage.spawn) add_spawn_flags(flags, options);
+  if (stage.launcher) add_launcher_flags(flags, options);
   flags.app().add_flag("--version", version, "print the versions of all libraries");
   try {
     flags.parse(argc, argv);
@@ -296,10 +388,16 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (version) return {std::nullopt, version_text(options.record.stage)};
   options.gpu = parse_gpus(gpu);
+  options.device_ids = parse_devices(device_ids);
+  options.process_group.timeout = std::chrono::seconds(timeout_seconds);
+  options.process_group.require_launcher = stage.launcher;
+  options.process_group.program = argv[0];
+  check_together(options);
   if (flags.app().count("--save") > 0 && options.save.empty()) {
     options.save = default_save_path(options);
   }
   if (!options.save.empty()) require_writable_folder("--save", options.save);
+  if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
   if (!options.save.empty() && options.save == options.record.metrics) {
     throw UsageError::conflict("--save", "names the same file as --metrics", "name two files");
   }

@@ -6,10 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "ladder/comm/process_group_options.h"
+#include "ladder/data/batch_mode.h"
 #include "ladder/train/recipe_options.h"
 #include "ladder/train/run_record_options.h"
 
 namespace ladder {
+
+// The flags that a stage offers beside those that all stages have.
+struct StageFlags {
+  bool device_ids = false;   // --device-ids, --output-device: several devices in one process
+  bool distributed = false;  // --backend, --timeout, --batch-mode, ...: several processes
+  bool spawn = false;        // --nprocs, --master-port: processes that the program itself starts
+  bool launcher = false;     // --init-method, --rank, --world-size: started by somebody else
+};
 
 // The command line of a stage, checked and complete. Flags of the same meaning have the same
 // name in every stage; a stage adds only the flags of its own idea.
@@ -27,6 +37,15 @@ struct RunOptions {
   int threads = 0;               // --threads; 0 = choose
   std::string save;              // --save: file to write the weights to; empty = none
   std::string load;              // --load: file to start from; empty = fresh weights
+
+  std::vector<std::string> device_ids;  // --device-ids: of the replicas; empty = choose
+  std::string output_device;            // --output-device: of the loss; empty = the first
+
+  ProcessGroupOptions process_group;          // --backend, --timeout, --init-method, ...
+  BatchMode batch_mode = BatchMode::kGlobal;  // --batch-mode
+  std::int64_t check_replicas = 0;            // --check-replicas: every how many steps; 0 = never
+  int nprocs = 0;                             // --nprocs; 0 = as many as GPUs, else 2
+  int master_port = 0;                        // --master-port; 0 = a free one
 };
 
 // What the command line asks for: a run, or only a text (--help, --version).
@@ -39,6 +58,6 @@ struct CommandLine {
 // of the wrong form or outside its range, and for an output file that could not be written.
 // An underscore in a flag's name counts as a dash, so the tutorials' spellings work.
 // Touches neither torch nor a GPU, so that a program may still fork afterwards.
-CommandLine parse_command_line(int argc, const char* const* argv);
+CommandLine parse_command_line(int argc, const char* const* argv, const StageFlags& stage = {});
 
 }  // namespace ladder

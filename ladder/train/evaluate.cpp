@@ -28,6 +28,14 @@ Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe
   return {correct.item<std::int64_t>(), seen, loss_sum.item<double>()};
 }
 
+Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group) {
+  auto counts = torch::tensor({local.correct, local.seen}, torch::kInt64);
+  auto loss_sum = torch::tensor({local.loss_sum}, torch::kFloat64);
+  group.all_reduce(counts);
+  group.all_reduce(loss_sum);
+  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(), loss_sum.item<double>()};
+}
+
 void require_all_seen(const Evaluation& total, std::int64_t expected) {
   if (total.seen != expected) throw DistributedError::images_counted(expected, total.seen);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ladder/comm/process_group.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/nn/model.h"
 #include "ladder/train/recipe.h"
@@ -28,6 +29,9 @@ struct Evaluation {
 // Puts the model back into the mode it was in. Waits for the device once, at the end.
 Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe,
                     const torch::Device& device);
+
+// The sums over all ranks, on every rank. A collective; counts are added as int64, exactly.
+Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group);
 
 // Throws DistributedError unless each of `expected` images was counted exactly once: what ranks
 // that repeat samples, or miss some, get wrong without anybody noticing.

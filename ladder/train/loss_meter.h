@@ -35,6 +35,11 @@ class LossMeter {
   // Mean of the epoch so far, over samples, as far as looked at; NaN before the first look.
   double mean() const { return samples_ == 0 ? kUnknown : sum_ / static_cast<double>(samples_); }
 
+  // The two parts of the mean, which several ranks add up: the sum of the loss over this rank's
+  // samples, and how many they are.
+  double sum() const { return sum_; }
+  std::int64_t samples() const { return samples_; }
+
   // The last loss that was looked at; NaN before the first look.
   double last() const { return last_; }
 

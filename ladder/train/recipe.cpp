@@ -4,7 +4,9 @@
 #include <fmt/core.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -18,6 +20,7 @@ namespace {
 
 const std::array<std::string, 2> kRecipeNames = {"basicnet", "convnet"};
 const std::array<std::string, 2> kHeadNames = {"log-softmax", "logits"};
+const std::array<std::string, 2> kSchedulerNames = {"none", "step"};
 
 Head head_named(const std::string& name) {
   if (name == kHeadNames[0]) return Head::kLogSoftmax;
@@ -32,7 +35,7 @@ void require(bool holds, const char* flag, Number value, const char* range) {
 
 }  // namespace
 
-Recipe::Recipe(const RecipeOptions& options)
+Recipe::Recipe(const RecipeOptions& options, int world_size)
     : name_(options.name), math_(options.math), seed_(options.seed) {
   if (name_ == "basicnet") {
     normalization_ = kMnistNormalization;
@@ -47,6 +50,7 @@ Recipe::Recipe(const RecipeOptions& options)
   }
   take(options);
   check();
+  scale_lr(options.scale_lr, world_size);
 }
 
 void Recipe::take(const RecipeOptions& options) {
@@ -54,6 +58,7 @@ void Recipe::take(const RecipeOptions& options) {
   batch_size_ = options.batch_size.value_or(batch_size_);
   eval_batch_size_ = options.eval_batch_size.value_or(eval_batch_size_);
   lr_ = options.lr.value_or(lr_);
+  scheduler_ = options.scheduler;
   if (options.head) head_ = head_named(*options.head);
   if (options.normalize) {
     normalization_ = *options.normalize ? kMnistNormalization : Normalization{};
@@ -65,6 +70,15 @@ void Recipe::check() const {
   require(batch_size_ > 0, "--batch-size", batch_size_, "a number > 0");
   require(eval_batch_size_ > 0, "--eval-batch-size", eval_batch_size_, "a number > 0");
   require(lr_ >= 0.0, "--lr", lr_, "a number >= 0");
+  if (std::find(kSchedulerNames.begin(), kSchedulerNames.end(), scheduler_) ==
+      kSchedulerNames.end()) {
+    throw UsageError::unknown_name("--scheduler", scheduler_, kSchedulerNames);
+  }
+}
+
+void Recipe::scale_lr(LrScaling scaling, int world_size) {
+  if (scaling == LrScaling::kLinear) lr_ *= world_size;
+  if (scaling == LrScaling::kSqrt) lr_ *= std::sqrt(world_size);
 }
 
 std::shared_ptr<Model> Recipe::make_model() const {
@@ -80,6 +94,11 @@ std::unique_ptr<torch::optim::Optimizer> Recipe::make_optimizer(
     return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = lr_});
   }
   return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = lr_});
+}
+
+std::unique_ptr<LrScheduler> Recipe::make_scheduler(torch::optim::Optimizer& optimizer) const {
+  if (scheduler_ == "step") return std::make_unique<StepLR>(optimizer);
+  return constant_schedule(optimizer);
 }
 
 torch::Tensor Recipe::loss_sum(const torch::Tensor& output, const torch::Tensor& labels) const {

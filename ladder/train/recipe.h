@@ -12,6 +12,7 @@
 #include "ladder/data/batch.h"
 #include "ladder/data/mnist_dataset.h"
 #include "ladder/nn/model.h"
+#include "ladder/optim/lr_scheduler.h"
 #include "ladder/train/recipe_options.h"
 
 namespace ladder {
@@ -26,12 +27,16 @@ namespace ladder {
 class Recipe {
  public:
   // Throws UsageError for an unknown name or head and for a number outside its range.
-  explicit Recipe(const RecipeOptions& options);
+  // `world_size`: ranks whose batches add up, by which the options may scale the learning rate.
+  explicit Recipe(const RecipeOptions& options, int world_size = 1);
 
   // Draws the initial weights from PyTorch's generator: call torch::manual_seed before.
   std::shared_ptr<Model> make_model() const;
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::Tensor> parameters) const;
+
+  // Steps once an epoch, on every rank: the learning rate is part of what keeps replicas equal.
+  std::unique_ptr<LrScheduler> make_scheduler(torch::optim::Optimizer& optimizer) const;
 
   // The loss to differentiate: sum over the local samples × ranks ÷ samples of the global batch.
   // On one rank that is the mean, to the last bit. On several, averaging the gradients over the
@@ -60,6 +65,7 @@ class Recipe {
 
  private:
   void take(const RecipeOptions& options);
+  void scale_lr(LrScaling scaling, int world_size);
   void check() const;
 
   std::string name_;
@@ -67,6 +73,7 @@ class Recipe {
   std::int64_t batch_size_ = 64;
   std::int64_t eval_batch_size_ = 64;
   double lr_ = 1e-3;
+  std::string scheduler_;
   Head head_ = Head::kLogSoftmax;
   Math math_ = Math::kFast;
   std::uint64_t seed_ = 42;

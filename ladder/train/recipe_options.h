@@ -9,6 +9,10 @@
 
 namespace ladder {
 
+// What happens to the learning rate when several ranks make the batch of the run larger: it
+// stays, or is multiplied by the number of ranks (Goyal et al., 2017), or by its square root.
+enum class LrScaling { kNone, kLinear, kSqrt };
+
 // What a user may say about a recipe. What is left out, the recipe decides.
 struct RecipeOptions {
   std::string name = "basicnet";                // basicnet or convnet
@@ -16,6 +20,8 @@ struct RecipeOptions {
   std::optional<std::int64_t> batch_size;       // of training, over all ranks; > 0
   std::optional<std::int64_t> eval_batch_size;  // of evaluation; > 0
   std::optional<double> lr;                     // learning rate; >= 0
+  LrScaling scale_lr = LrScaling::kNone;        // with the number of ranks
+  std::string scheduler = "none";               // none; step: every 30 epochs, a tenth of it
   std::optional<bool> normalize;                // subtract the mean and divide by the deviation
   std::optional<std::string> head;              // log-softmax or logits
   std::uint64_t seed = 42;                      // of weights, order, dropout and augmentation

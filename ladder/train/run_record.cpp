@@ -42,19 +42,21 @@ std::string with_thousands(std::int64_t number) {
 
 }  // namespace
 
-RunRecord::RunRecord(RunRecordOptions options, Recipe recipe)
+RunRecord::RunRecord(RunRecordOptions options, Recipe recipe, ProcessGroup group)
     : options_(std::move(options)),
       recipe_(std::move(recipe)),
+      group_(std::move(group)),
       started_(steady_seconds()),
-      log_({.quiet = options_.quiet}) {
+      log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}),
+      trace_(Trace::path_of_rank(options_.trace, group_.rank())) {
   if (options_.fingerprint != 0 && options_.metrics.empty()) {
     throw UsageError::missing("--fingerprint", "--metrics PATH.jsonl, to write beside it",
                               "add --metrics run.jsonl: the fingerprint goes to run.rank0.jsonl");
   }
-  if (!options_.metrics.empty()) metrics_ = JsonLines(options_.metrics);
+  if (!options_.metrics.empty() && group_.rank() == 0) metrics_ = JsonLines(options_.metrics);
   if (options_.fingerprint != 0) {
-    fingerprint_ = Fingerprint(Fingerprint::path_beside(options_.metrics, 0), options_.fingerprint,
-                               /*rank=*/0);
+    fingerprint_ = Fingerprint(Fingerprint::path_beside(options_.metrics, group_.rank()),
+                               options_.fingerprint, group_.rank());
   }
 }
 
@@ -66,6 +68,9 @@ void RunRecord::begin(const RunSetup& setup, const torch::nn::Module& model) {
                         recipe_.name(), with_thousands(parameters), setup.device.str(),
                         setup.threads, setup.threads == 1 ? "" : "s", setup.threads_reason,
                         setup.data));
+  if (group_.world_size() > 1) {
+    log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
+  }
   write_header(parameters);
 }
 
@@ -77,8 +82,10 @@ void RunRecord::write_header(std::int64_t parameters) {
   metrics_.write({{"record", "run"},
                   {"stage", options_.stage},
                   {"recipe", recipe_.name()},
-                  {"world_size", 1},
-                  {"rank", 0},
+                  {"world_size", group_.world_size()},
+                  {"rank", group_.rank()},
+                  {"backend", group_.backend()},
+                  {"launch", group_.description()},
                   {"device", setup_.device.str()},
                   {"threads", setup_.threads},
                   {"parameters", parameters},
@@ -102,12 +109,12 @@ void RunRecord::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
   epoch_steps_ = 0;
   epoch_samples_ = 0;
-  if (!options_.quiet) print_line(recipe_.epoch_line(epoch));
+  if (!options_.quiet) print(recipe_.epoch_line(epoch));
   loss_->begin_epoch(epoch);
   progress_ = std::make_unique<Progress>(
       ProgressOptions{.total = setup_.epoch_steps,
                       .label = fmt::format("epoch {}/{}", epoch, recipe_.epochs()),
-                      .enabled = !options_.quiet,
+                      .enabled = !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
   epoch_started_ = steady_seconds();
 }
@@ -116,14 +123,17 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss,
                      const torch::nn::Module& model) {
   ++steps_;
   ++epoch_steps_;
-  epoch_samples_ += batch.size();
+  epoch_samples_ += batch.global_size;
   fingerprint_.record(steps_, batch, loss, model);
   loss_->add(loss, batch, steps_);
+  trace_.step_done(steps_);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
 }
 
 void RunRecord::end_epoch() {
   loss_->flush();
+  train_loss_ =
+      sum_over_ranks(loss_->sum()) / sum_over_ranks(static_cast<double>(loss_->samples()));
   progress_->finish();
   const double seconds = steady_seconds() - epoch_started_;
   train_seconds_ += seconds;
@@ -132,23 +142,36 @@ void RunRecord::end_epoch() {
                   {"epoch", epoch_},
                   {"steps", epoch_steps_},
                   {"samples", epoch_samples_},
-                  {"train_loss", loss_->mean()},
+                  {"train_loss", train_loss_},
                   {"seconds", seconds},
                   {"samples_per_second", rate(epoch_samples_, seconds)}});
 }
 
 void RunRecord::begin_testing() {
-  if (!options_.quiet) print_line(recipe_.testing_line());
+  trace_.finish();
+  if (!options_.quiet) print(recipe_.testing_line());
+}
+
+void RunRecord::print(const std::string& line) const {
+  if (group_.rank() == 0) print_line(line);
+}
+
+double RunRecord::sum_over_ranks(double value) const {
+  auto sum = torch::tensor({value}, torch::kFloat64);
+  group_.all_reduce(sum);
+  return sum.item<double>();
 }
 
 void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model) {
-  print_line(recipe_.accuracy_line(total.accuracy()));
+  const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()));
+  print(recipe_.accuracy_line(total.accuracy()));
   const double seconds = steady_seconds() - started_;
-  print_line(fmt::format("time elapsed: {:.2f} seconds", seconds));
+  print(fmt::format("time elapsed: {:.2f} seconds", seconds));
+  if (group_.rank() != 0) return;
   metrics_.write({{"record", "result"},
                   {"stage", options_.stage},
                   {"recipe", recipe_.name()},
-                  {"world_size", 1},
+                  {"world_size", group_.world_size()},
                   {"precision", "fp32"},
                   {"device", setup_.device.str()},
                   {"epochs", recipe_.epochs()},
@@ -156,12 +179,12 @@ void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model) 
                   {"accuracy", total.accuracy()},
                   {"correct", total.correct},
                   {"seen", total.seen},
-                  {"train_loss", loss_->mean()},
+                  {"train_loss", train_loss_},
                   {"eval_loss", total.mean_loss()},
                   {"train_seconds", train_seconds_},
                   {"total_seconds", seconds},
                   {"samples_per_second", rate(samples_, train_seconds_)},
-                  {"peak_rss_bytes", peak_rss_bytes()},
+                  {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
                   {"weights_sha256", weights_sha256(state_dict(model))}});
 }
 

@@ -5,9 +5,11 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
+#include "ladder/comm/process_group.h"
 #include "ladder/core/json_lines.h"
 #include "ladder/core/log.h"
 #include "ladder/core/progress.h"
@@ -17,6 +19,7 @@
 #include "ladder/train/loss_meter.h"
 #include "ladder/train/recipe.h"
 #include "ladder/train/run_record_options.h"
+#include "ladder/train/trace.h"
 
 namespace ladder {
 
@@ -37,6 +40,9 @@ struct RunSetup {
 // step after every optimizer step, end_epoch, then begin_testing and finish. The clock of
 // `time elapsed` starts when it is made, so make it first: reading the data counts.
 //
+// All ranks call it alike. Rank 0 alone prints and writes the metrics; what it prints are sums over
+// the ranks, so begin, end_epoch and finish are collectives.
+//
 // Result lines go to the standard output, log and progress to the standard error. With --metrics
 // the same is written as JSON lines: a "run" header, an "epoch" record each and a "result"; see
 // docs/formats.md.
@@ -44,7 +50,7 @@ class RunRecord {
  public:
   // Opens the metrics file. Throws UsageError when its folder is missing, and when fingerprints
   // are asked for without a metrics file to put them beside.
-  RunRecord(RunRecordOptions options, Recipe recipe);
+  RunRecord(RunRecordOptions options, Recipe recipe, ProcessGroup group = ProcessGroup::single());
 
   const Log& log() const { return log_; }
 
@@ -63,22 +69,27 @@ class RunRecord {
 
  private:
   void write_header(std::int64_t parameters);
+  void print(const std::string& line) const;  // on rank 0
+  double sum_over_ranks(double value) const;
 
   RunRecordOptions options_;
   Recipe recipe_;
+  ProcessGroup group_;
   double started_;
   Log log_;
   JsonLines metrics_;
   Fingerprint fingerprint_;
+  Trace trace_;
   RunSetup setup_;
   std::unique_ptr<LossMeter> loss_;
   std::unique_ptr<Progress> progress_;
   std::int64_t epoch_ = 0;
   double epoch_started_ = 0.0;
   std::int64_t epoch_steps_ = 0;
-  std::int64_t epoch_samples_ = 0;
+  std::int64_t epoch_samples_ = 0;  // of all ranks
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;
+  double train_loss_ = std::numeric_limits<double>::quiet_NaN();  // of the last epoch, all ranks
   double train_seconds_ = 0.0;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,13 @@
 namespace ladder {
 namespace {
 
-CommandLine parse(std::vector<const char*> arguments) {
+CommandLine parse(std::vector<const char*> arguments, const StageFlags& stage = {}) {
   arguments.insert(arguments.begin(), "build/bin/stage0_single_gpu");
-  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data(), stage);
 }
+
+constexpr StageFlags kAllFlags = {
+    .device_ids = true, .distributed = true, .spawn = true, .launcher = true};
 
 RunOptions options(const std::vector<const char*>& arguments) { return *parse(arguments).options; }
 
@@ -106,6 +110,51 @@ TEST(RunOptions, RefusesEmptyTextAndOneFileForTwoThings) {
                "--save: names the same file as --metrics");
 }
 
+TEST(RunOptions, AStageHasTheFlagsOfItsOwnIdea) {
+  const auto found = *parse({"--device-ids",     "0, cpu",     "--output-device", "cpu",
+                             "--backend",        "gloo",       "--timeout",       "5",
+                             "--batch-mode",     "per-device", "--scale-lr",      "sqrt",
+                             "--check-replicas", "3",          "--nprocs",        "4",
+                             "--master-port",    "12355",      "--init-method",   "file:///tmp/a",
+                             "--rank",           "1",          "--world-size",    "2",
+                             "--scheduler",      "step",       "--trace",         "a.json"},
+                            kAllFlags)
+                          .options;
+  EXPECT_EQ(found.device_ids, (std::vector<std::string>{"0", "cpu"}));
+  EXPECT_EQ(found.output_device, "cpu");
+  EXPECT_EQ(found.process_group.backend, "gloo");
+  EXPECT_EQ(found.process_group.timeout, std::chrono::seconds(5));
+  EXPECT_EQ(found.batch_mode, BatchMode::kPerDevice);
+  EXPECT_EQ(found.recipe.scale_lr, LrScaling::kSqrt);
+  EXPECT_EQ(found.recipe.scheduler, "step");
+  EXPECT_EQ(found.check_replicas, 3);
+  EXPECT_EQ(found.nprocs, 4);
+  EXPECT_EQ(found.master_port, 12355);
+  EXPECT_EQ(found.process_group.init_method, "file:///tmp/a");
+  EXPECT_EQ(found.process_group.rank, 1);
+  EXPECT_EQ(found.process_group.world_size, 2);
+  EXPECT_TRUE(found.process_group.require_launcher);
+  EXPECT_EQ(found.record.trace, "a.json");
+}
+
+TEST(RunOptions, AStageRefusesTheFlagsOfAnother) {
+  for (const char* flag : {"--device-ids", "--backend", "--batch-mode", "--nprocs", "--rank"}) {
+    EXPECT_ERROR(parse({flag, "1"}), UsageError, std::string(flag) + ": no such option");
+  }
+  EXPECT_FALSE(options({}).process_group.require_launcher);
+}
+
+TEST(RunOptions, RefusesWhatHasNoEffectTogether) {
+  EXPECT_ERROR(parse({"--scale-lr", "linear"}, kAllFlags), UsageError,
+               "--scale-lr: in global mode the batch does not grow with the ranks; hint: add "
+               "--batch-mode per-device");
+  EXPECT_ERROR(parse({"--device", "cpu", "--device-ids", "0"}, kAllFlags), UsageError,
+               "--device-ids: --device names devices already");
+  EXPECT_ERROR(parse({"--timeout", "0"}, kAllFlags), UsageError,
+               "--timeout: expected a number >= 1, got 0");
+  EXPECT_ERROR(parse({"--trace", "nowhere/a.json"}), UsageError, "nowhere");
+}
+
 TEST(RunOptions, HelpAndVersionAreOnlyText) {
   EXPECT_FALSE(parse({"--help"}).options.has_value());
   EXPECT_NE(parse({"--help"}).text.find("--fingerprint"), std::string::npos);
@@ -116,6 +165,19 @@ int main_with(const std::function<void(const RunOptions&)>& run) {
   std::string program = "stage0_single_gpu";
   char* arguments[] = {program.data()};
   return run_main(1, arguments, run);
+}
+
+TEST(RunMain, StartsTwoProcessesWhereThereIsNoGpuAndAsManyAsAskedFor) {
+  int nprocs = 0;
+  const auto look = [&](const RunOptions& options) { nprocs = options.nprocs; };
+  std::string program = "stage2_ddp_spawn";
+  std::string device = "--device=cpu";
+  std::string three = "--nprocs=3";
+  char* arguments[] = {program.data(), device.data(), three.data()};
+  EXPECT_EQ(run_main(2, arguments, look, {.spawn = true}), 0);
+  EXPECT_EQ(nprocs, 2);
+  EXPECT_EQ(run_main(3, arguments, look, {.spawn = true}), 0);
+  EXPECT_EQ(nprocs, 3);
 }
 
 TEST(RunMain, TurnsErrorsIntoExitCodes) {

@@ -137,5 +137,13 @@ TEST(RequireAllSeen, RefusesMissingAndRepeatedImages) {
   }
 }
 
+TEST(SumOverRanks, OfOneRankIsItself) {
+  const std::int64_t many = (std::int64_t{1} << 53) + 1;  // a float64 would lose the last one
+  const auto total = sum_over_ranks({many, many + 2, 0.25}, ProcessGroup::single());
+  EXPECT_EQ(total.correct, many);
+  EXPECT_EQ(total.seen, many + 2);
+  EXPECT_EQ(total.loss_sum, 0.25);
+}
+
 }  // namespace
 }  // namespace ladder

@@ -249,5 +249,31 @@ TEST(Recipe, RefusesNumbersOutsideTheirRange) {
   EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError, "--lr: expected a number >= 0, got nan");
 }
 
+double lr_of(const torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups().front().options().get_lr();
+}
+
+TEST(Recipe, ScalesTheLearningRateWithTheRanksWhenAsked) {
+  EXPECT_EQ(Recipe({}, 4).lr(), 1e-3);
+  EXPECT_EQ(Recipe({.scale_lr = LrScaling::kLinear}, 4).lr(), 4e-3);
+  EXPECT_EQ(Recipe({.scale_lr = LrScaling::kSqrt}, 4).lr(), 2e-3);
+  EXPECT_EQ(Recipe({.lr = 0.5, .scale_lr = LrScaling::kLinear}, 1).lr(), 0.5);
+  const Recipe doubled({.scale_lr = LrScaling::kLinear}, 2);
+  EXPECT_EQ(lr_of(*doubled.make_optimizer(doubled.make_model()->parameters())), 2e-3);
+}
+
+TEST(Recipe, HasAScheduleThatStaysOrDropsEveryThirtyEpochs) {
+  for (const bool drops : {false, true}) {
+    const Recipe recipe({.scheduler = drops ? "step" : "none"});
+    auto optimizer = recipe.make_optimizer(recipe.make_model()->parameters());
+    auto scheduler = recipe.make_scheduler(*optimizer);
+    for (int epoch = 0; epoch < 29; ++epoch) scheduler->step();
+    EXPECT_EQ(lr_of(*optimizer), 1e-3);
+    scheduler->step();
+    EXPECT_DOUBLE_EQ(lr_of(*optimizer), drops ? 1e-4 : 1e-3);
+  }
+  EXPECT_ERROR(Recipe({.scheduler = "steps"}), UsageError, "did you mean step?");
+}
+
 }  // namespace
 }  // namespace ladder

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 2: DistributedDataParallel, started by fork. One process a device, each with a loop,
+// a model and an optimizer of its own; gradients are averaged while backward runs.
+//
+//   build/bin/stage2_ddp_spawn                                a process a GPU, or two on the CPU
+//   build/bin/stage2_ddp_spawn --nprocs 4                     four processes
+//   build/bin/stage2_ddp_spawn --batch-mode per-device        the tutorials' way to count a batch
+//
+// New against stage 1: main starts processes, run meets the others first, each rank reads its
+// part of every batch, and the counts of the evaluation are added up.
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/init_process_group.h"
+#include "ladder/core/device.h"
+#include "ladder/data/data_loader.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/data/mnist_dataset.h"
+#include "ladder/launch/spawn.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replica_check.h"
+#include "ladder/stage/run_main.h"
+#include "ladder/train/evaluate.h"
+#include "ladder/train/recipe.h"
+#include "ladder/train/run_record.h"
+
+namespace {
+
+using namespace ladder;
+
+struct Data {
+  std::string description;
+  DataLoader train;
+  DataLoader test;
+};
+
+// The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
+// Every rank holds the set and reads its own part: of each training batch, and of the test set,
+// where the exact sampler repeats nothing.
+Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGroup& group) {
+  const auto train = std::make_shared<MnistDataset>(
+      options.data_root, Split::kTrain,
+      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_train});
+  const auto test = std::make_shared<MnistDataset>(
+      options.data_root, Split::kTest,
+      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_test});
+  const RandomShiftOptions shift{.seed = recipe.seed(), .fill = train->background()};
+  const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
+                                                      .batch_size = recipe.batch_size(),
+                                                      .seed = recipe.seed(),
+                                                      .rank = group.rank(),
+                                                      .world_size = group.world_size()});
+  const auto test_part = std::make_shared<ExactEvalSampler>(
+      test->size(),
+      ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
+  return {.description = train->description(),
+          .train = DataLoader(
+              train, {.batch_sampler = batches,
+                      .num_workers = options.num_workers,
+                      .pin_memory = options.pin_memory,
+                      .transform =
+                          options.augment_shift ? std::make_shared<RandomShift>(shift) : nullptr}),
+          .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
+                                    .sampler = test_part,
+                                    .num_workers = options.num_workers,
+                                    .pin_memory = options.pin_memory})};
+}
+
+// Seeded just before the weights are drawn: the same seed gives the same network everywhere.
+// DistributedDataParallel makes sure of it and averages the gradients from then on.
+std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recipe,
+                                  const torch::Device& device, const ProcessGroup& group) {
+  torch::manual_seed(recipe.seed());
+  auto model = recipe.make_model();
+  if (!options.load.empty()) load_model(*model, options.load);
+  model->to(device);
+  return std::make_shared<DistributedDataParallel>(
+      model, group,
+      DistributedDataParallelOptions{.device_ids = {device},
+                                     .reducer = {.check_replicas = options.check_replicas}});
+}
+
+// One pass over the training set. The order of an epoch is a function of its number.
+void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer,
+                 const Recipe& recipe, const torch::Device& device, RunRecord& record) {
+  model.train();
+  for (const Batch& cpu_batch : loader) {
+    const Batch batch = cpu_batch.to(device);
+    const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
+    const auto loss = recipe.loss(model.forward(batch.images), batch);
+    loss.backward();
+    optimizer.step();
+    record.step(batch, loss, model);
+    optimizer.zero_grad();
+  }
+}
+
+// What the tutorials call train_ddp: runs in every process. `group` meets the others at
+// MASTER_ADDR:MASTER_PORT as rank RANK of WORLD_SIZE (setup), and leaves when run ends (cleanup).
+void run(const RunOptions& options) {
+  const ProcessGroup group = init_process_group(options.process_group);
+  const Recipe recipe(options.recipe, group.world_size());
+  RunRecord record(options.record, recipe, group);
+  const auto threads =
+      prepare_process({.requested = options.threads, .local_world_size = group.local_world_size()});
+  auto data = make_data(options, recipe, group);
+  const auto device = choose_device(options.device, record.log(), group.local_rank());
+  auto model = make_model(options, recipe, device, group);
+  auto optimizer = recipe.make_optimizer(model->parameters());
+  auto scheduler = recipe.make_scheduler(*optimizer);
+  record.begin({.device = device,
+                .threads = threads.threads,
+                .threads_reason = threads.reason,
+                .data = data.description,
+                .train_size = data.train.dataset().size(),
+                .test_size = data.test.dataset().size(),
+                .epoch_steps = data.train.size()},
+               *model);
+
+  for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
+    data.train.set_epoch(epoch - 1);
+    record.begin_epoch(epoch);
+    train_epoch(*model, data.train, *optimizer, recipe, device, record);
+    scheduler->step();
+    record.end_epoch();
+  }
+
+  record.begin_testing();
+  const Evaluation result = sum_over_ranks(evaluate(*model, data.test, recipe, device), group);
+  require_all_seen(result, data.test.dataset().size());
+  require_equal_replicas(*model, group);
+  record.finish(result, *model);
+  if (!options.save.empty() && group.rank() == 0) save_model(*model, options.save);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto spawn_ranks = [](const ladder::RunOptions& options) {
+    ladder::spawn([&](int /*rank*/) { run(options); },
+                  {.nprocs = options.nprocs, .master_port = options.master_port});
+  };
+  return ladder::run_main(argc, argv, spawn_ranks, {.distributed = true, .spawn = true});
+}
