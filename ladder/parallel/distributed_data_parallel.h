@@ -38,8 +38,8 @@ struct DistributedDataParallelOptions {
 // same tensors, if taken after the model was moved to its device.
 //
 // eval() is a collective when the model has buffers: it sends rank 0's to all, so that all
-// ranks evaluate, and save, the same model. Afterwards forward() sends nothing, so ranks may
-// evaluate different numbers of batches.
+// ranks evaluate, and save, the same model. Afterwards forward() sends nothing while gradients
+// are off (torch::NoGradGuard), so ranks may evaluate different numbers of batches.
 class DistributedDataParallel : public Model {
  public:
   // Throws UsageError unless the model lies on one device, the given one.

@@ -79,10 +79,9 @@ void require_same_lines(std::string_view what, std::string_view hint, const Line
   throw_first_difference(what, hint, all_gather_text(text, group));
 }
 
-std::string describe(const std::string& name, const torch::Tensor& tensor) {
+std::string describe(const std::string& name, const torch::Tensor& tensor, bool is_frozen) {
   return fmt::format("{} {}[{}]{}", name, torch::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "),
-                     tensor.requires_grad() ? "" : ", not trained");
+                     fmt::join(tensor.sizes(), ", "), is_frozen ? ", not trained" : "");
 }
 
 void require_equal_values(const StateDict& tensors, const ProcessGroup& group) {
@@ -98,8 +97,13 @@ void require_equal_values(const StateDict& tensors, const ProcessGroup& group) {
 }  // namespace
 
 void require_same_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
+  const auto parameters = module.named_parameters();
   Lines lines;
-  for (const auto& [name, tensor] : state_dict(module)) lines.push_back(describe(name, tensor));
+  for (const auto& [name, tensor] : state_dict(module)) {
+    const auto* parameter = parameters.find(name);  // tensor itself is detached
+    const bool is_frozen = parameter != nullptr && !parameter->requires_grad();
+    lines.push_back(describe(name, tensor, is_frozen));
+  }
   require_same_lines("model", "build the same network on every rank", lines, group);
 }
 
