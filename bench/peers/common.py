@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python twins of the stages share: data, networks, recipes, records, command line.
+"""What the Python twins of the stages share: networks, data, evaluation, records, command line.
 
 Plain PyTorch as its tutorials write it, so that a twin is a fair opponent. Three choices
 make its weights comparable with the C++ programs bit by bit: the order of an epoch comes
@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -123,9 +125,28 @@ RECIPES = {
 }
 
 
-def say(line: str) -> None:
-    if line:
-        print(line, flush=True)
+def make_optimizer(options: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
+    return RECIPES[options.recipe].optimizer(model.parameters(), lr=options.lr, fused=True)
+
+
+# --- ranks ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """Which process this is, of how many that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    def sum(self, number: int | float) -> int | float:
+        """The sum over all ranks, a collective; an int stays one and is added exactly."""
+        if self.size == 1:
+            return number
+        kind = torch.int64 if isinstance(number, int) else torch.float64
+        total = torch.tensor(number, dtype=kind)
+        dist.all_reduce(total)
+        return total.item()
 
 
 # --- data -------------------------------------------------------------------------------
@@ -159,6 +180,15 @@ class Mnist(Dataset):
         return image, int(self.labels[index])
 
 
+def make_datasets(options: argparse.Namespace) -> tuple[Mnist, Mnist]:
+    """The images to train on and those to test on."""
+    normalize = RECIPES[options.recipe].normalize
+    return (
+        Mnist(options.data_root, True, normalize, options.limit_train),
+        Mnist(options.data_root, False, normalize, options.limit_test),
+    )
+
+
 class EpochSampler(Sampler):
     """The order of epoch e, counted from 0: randperm(n) from a generator seeded seed + e."""
 
@@ -178,11 +208,10 @@ class EpochSampler(Sampler):
         return iter(torch.randperm(self.size, generator=generator).tolist())
 
 
-def make_loader(dataset: Mnist, batch_size: int, sampler: Sampler | None = None) -> DataLoader:
+def make_loader(dataset: Mnist, **options: Any) -> DataLoader:
     # A loader draws a number for its workers at every start. From a generator of its own:
     # out of the global stream it would move the dropout masks.
-    generator = torch.Generator()
-    return DataLoader(dataset, batch_size=batch_size, sampler=sampler, generator=generator)
+    return DataLoader(dataset, generator=torch.Generator(), **options)
 
 
 # --- evaluation -------------------------------------------------------------------------
@@ -192,11 +221,15 @@ def make_loader(dataset: Mnist, batch_size: int, sampler: Sampler | None = None)
 class Evaluation:
     correct: int
     seen: int
-    loss: float  # mean over the images
+    loss_sum: float  # over the images
 
     @property
     def accuracy(self) -> float:
         return 100.0 * self.correct / self.seen
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.seen
 
 
 @torch.no_grad()
@@ -208,7 +241,7 @@ def evaluate(model: nn.Module, loader: DataLoader, loss: Callable[..., Tensor]) 
         total += loss(output, labels, reduction="sum").item()
         correct += (output.argmax(dim=1) == labels).sum().item()
         seen += len(labels)
-    return Evaluation(correct, seen, total / seen)
+    return Evaluation(correct, seen, total)
 
 
 # --- hashes and records -----------------------------------------------------------------
@@ -252,13 +285,14 @@ class Metrics:
 class Fingerprint:
     """Hashes of a step every K steps, for tools/first_difference.
 
-    Lies beside the metrics: a.jsonl -> a.rank0.jsonl. Call it after optimizer.step(): this
-    step's gradients, the weights after it.
+    Lies beside the metrics, a file a rank: a.jsonl -> a.rank0.jsonl. Call it after
+    optimizer.step(): this step's gradients, the weights after it.
     """
 
-    def __init__(self, metrics: Path | None, every: int) -> None:
+    def __init__(self, metrics: Path | None, every: int, rank: int) -> None:
         self.every = every
-        path = str(metrics).removesuffix(".jsonl") + ".rank0.jsonl"
+        self.rank = rank
+        path = str(metrics).removesuffix(".jsonl") + f".rank{rank}.jsonl"
         self.file = open(path, "w", encoding="utf-8") if every else None
 
     def __call__(
@@ -269,7 +303,7 @@ class Fingerprint:
         record = {
             "step": step,
             "epoch": epoch,
-            "rank": 0,
+            "rank": self.rank,
             "positions": short_hash(torch.tensor(positions, dtype=torch.int64)),
             "loss": short_hash(loss),
             "loss_value": loss.item(),
@@ -300,6 +334,118 @@ def save_weights(model: nn.Module, path: Path | None) -> None:
         save_file({name: t.contiguous() for name, t in model.state_dict().items()}, path)
 
 
+@dataclass
+class Epoch:
+    """What one epoch did, on all ranks together."""
+
+    number: int  # from 1
+    steps: int = 0
+    samples: int = 0
+    loss_sum: float = 0.0  # over the samples; until the epoch ends, over this rank's
+    seconds: float = 0.0
+
+    @property
+    def train_loss(self) -> float:
+        return self.loss_sum / self.samples
+
+
+class Record:
+    """Tells how a run goes: lines for people, --metrics and --fingerprint.
+
+    Make it first: its clock is that of `time elapsed`. All ranks call it alike. Rank 0 alone
+    prints and writes metrics; what they say are sums over the ranks.
+    """
+
+    def __init__(self, stage: str, options: argparse.Namespace, world: World = World()) -> None:
+        self.start = time.perf_counter()
+        self.stage = stage
+        self.options = options
+        self.recipe = RECIPES[options.recipe]
+        self.world = world
+        self.done: list[Epoch] = []
+        self.metrics = Metrics(options.metrics if world.rank == 0 else None)
+        self.fingerprint = Fingerprint(options.metrics, options.fingerprint, world.rank)
+        self.metrics.write("run", stage=stage, world_size=world.size, rank=0, device="cpu",
+                           **vars(options), versions=versions())
+
+    def say(self, line: str) -> None:
+        if line and self.world.rank == 0:
+            print(line, flush=True)
+
+    @property
+    def steps(self) -> int:
+        return sum(epoch.steps for epoch in self.done)
+
+    @property
+    def enough(self) -> bool:
+        """True when the run has taken the steps that --steps asks for."""
+        return 0 < self.options.steps <= self.steps
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers of the epochs to train, from 1; each is recorded when it is done."""
+        for number in range(1, self.options.epochs + 1):
+            if self.enough:
+                return
+            self.say(self.recipe.epoch_line.format(number, self.options.epochs))
+            start = time.perf_counter()
+            epoch = Epoch(number)
+            self.done.append(epoch)
+            yield number
+            epoch.loss_sum = self.world.sum(epoch.loss_sum)
+            epoch.seconds = time.perf_counter() - start
+            self.metrics.write("epoch", epoch=number, steps=epoch.steps, samples=epoch.samples,
+                               train_loss=epoch.train_loss, seconds=epoch.seconds)
+
+    def step(
+        self, model: nn.Module, loss: Tensor, size: int, positions: range | None = None
+    ) -> None:
+        """Takes note of a step, between optimizer.step() and zero_grad().
+
+        `loss` is the sum over this rank's samples, times ranks, divided by `size`, that of the
+        batch of all ranks. `positions` are this rank's samples in the order of the epoch.
+        """
+        epoch = self.done[-1]
+        if positions is None:
+            positions = range(epoch.samples, epoch.samples + size)
+        epoch.steps += 1
+        epoch.samples += size
+        epoch.loss_sum += loss.item() * (size / self.world.size)
+        self.fingerprint(self.steps, epoch.number, positions, loss, model)
+
+    def begin_testing(self) -> None:
+        self.say(self.recipe.testing_line)
+
+    def finish(self, model: nn.Module, test: Evaluation | None) -> None:
+        """Prints accuracy and time, writes the result. `test` counts all ranks."""
+        peak_rss = self.world.sum(peak_rss_bytes())
+        if test:
+            self.say(self.recipe.accuracy_line.format(test.accuracy))
+        total_seconds = time.perf_counter() - self.start
+        self.say(f"time elapsed: {total_seconds:.2f} seconds")
+        seconds = sum(epoch.seconds for epoch in self.done)
+        samples = sum(epoch.samples for epoch in self.done)
+        self.metrics.write(
+            "result",
+            stage=self.stage,
+            recipe=self.options.recipe,
+            world_size=self.world.size,
+            precision="fp32",
+            device="cpu",
+            epochs=self.options.epochs,
+            steps=self.steps,
+            accuracy=test.accuracy if test else None,
+            correct=test.correct if test else None,
+            seen=test.seen if test else None,
+            train_loss=self.done[-1].train_loss if self.done else None,
+            eval_loss=test.loss if test else None,
+            train_seconds=seconds,
+            total_seconds=total_seconds,
+            samples_per_second=samples / seconds if samples else 0.0,
+            peak_rss_bytes=peak_rss,
+            weights_sha256=weights_sha256(model.state_dict()),
+        )
+
+
 # --- command line -----------------------------------------------------------------------
 
 
@@ -323,9 +469,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def parse_options(description: str) -> argparse.Namespace:
+def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parses the command line and fills in what the recipe decides."""
-    parser = make_parser(description)
     options = parser.parse_args()
     recipe = RECIPES[options.recipe]
     defaults = {

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
+import signal
+import socket
 import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("LADDER_BIN", ROOT / "build" / "bin"))
 PYTHON = ROOT / ".venv" / "bin" / "python"
 DATA = ROOT / "data" / "mnist"
 SECONDS = 240  # no program here runs longer: a hang fails instead of blocking
+MARK = "LADDER_TEST_MARK"  # in the environment of all that one command started
 
 
 @dataclass
@@ -21,6 +31,7 @@ class Result:
     code: int
     stdout: str
     stderr: str
+    seconds: float = 0.0
 
     @property
     def lines(self) -> list[str]:
@@ -50,3 +61,236 @@ def result_record(path: Path) -> dict[str, Any]:
     last = records(path)[-1]
     assert last["record"] == "result", last
     return last
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A process of this machine, by its number. What ended meanwhile has no state and no parent."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __repr__(self) -> str:
+        return f"{self.pid} ({self.state}) {self.program}"
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return Path(f"/proc/{self.pid}/{name}").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return b""
+
+    def _stat(self) -> list[str]:
+        """State, parent and so on: what stands behind the name, which may hold blanks itself."""
+        return self._read("stat").decode(errors="replace").rpartition(")")[2].split()
+
+    @property
+    def state(self) -> str:
+        return (self._stat() or [""])[0]
+
+    @property
+    def parent(self) -> int:
+        return int((self._stat() or ["", "0"])[1])
+
+    @property
+    def started(self) -> int:
+        """Clock ticks after the start of the machine."""
+        return int(self._stat()[19])
+
+    @property
+    def program(self) -> str:
+        return self._read("cmdline").split(b"\0")[0].decode(errors="replace")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As it was when the program was started; a fork keeps that of its parent."""
+        entries = self._read("environ").decode(errors="replace").split("\0")
+        return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in ("", "Z", "X")
+
+    def send(self, number: int) -> None:
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def listening(self) -> list[str]:
+        """The addresses, "127.0.0.1:1234", at which sockets of this process listen."""
+        inodes = set()
+        for path in Path(f"/proc/{self.pid}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(path))
+            except OSError:  # closed meanwhile
+                continue
+        rows = (row.split() for name in ("net/tcp", "net/tcp6")
+                for row in self._read(name).decode().splitlines()[1:])
+        return [address_of(row[1]) for row in rows
+                if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+
+
+def address_of(text: str) -> str:
+    """"0100007F:1F90" in /proc/net/tcp is 127.0.0.1:8080: words of the machine, in hexadecimal."""
+    host, port = text.split(":")
+    words = [bytes.fromhex(host[i:i + 8])[::-1] for i in range(0, len(host), 8)]
+    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+    return f"{socket.inet_ntop(family, b''.join(words))}:{int(port, 16)}"
+
+
+def all_processes() -> list[Process]:
+    return [Process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+class Lines:
+    """The lines that come out of a pipe, read by a thread of their own."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._lines: list[str] = []
+        self._closed = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def text(self) -> str:
+        with self._changed:
+            return "".join(self._lines)
+
+    def wait_for(self, pattern: str, seconds: float = SECONDS) -> str:
+        """The first line in which `pattern` is found. Fails at the end of the pipe or the time."""
+        def found() -> str | None:
+            return next((line for line in self._lines if re.search(pattern, line)), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or self._closed, seconds)
+            line = found()
+        if line is None:
+            raise AssertionError(f"no line with {pattern!r} came, but:\n{self.text}")
+        return line
+
+    def wait_until_closed(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+
+class Launched:
+    """A command under way, with every process that came of it.
+
+    A mark in their environment tells which these are: launchers give ranks sessions and process
+    groups of their own. At the end of the `with`, none of them is left, whatever happened.
+    """
+
+    def __init__(self, *command: object, cwd: Path | None = None,
+                 environment: Mapping[str, object] | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        changes = {name: str(value) for name, value in (environment or {}).items()}
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [str(part) for part in command], cwd=cwd, env=os.environ | changes | {MARK: self.mark},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.stdout = Lines(self.process.stdout)
+        self.stderr = Lines(self.process.stderr)
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.kill_all()
+
+    def processes(self) -> list[Process]:
+        """Those alive, the oldest first."""
+        marked = [process for process in all_processes()
+                  if process.environment.get(MARK) == self.mark and process.is_alive]
+        return sorted(marked, key=lambda process: (process.started, process.pid))
+
+    def ranks(self) -> list[Process]:
+        """Those that train, in the order of their ranks: the stage's program, but no launcher."""
+        ours = [process for process in self.processes()
+                if process.program.startswith(str(BIN))]
+        parents = {process.parent for process in ours}
+
+        def rank(process: Process) -> int:
+            said = process.environment
+            return int(said.get("RANK", said.get("OMPI_COMM_WORLD_RANK", "0")))
+
+        return sorted((p for p in ours if p.pid not in parents), key=rank)  # stable: forks by age
+
+    def wait_until_training(self, seconds: float = SECONDS) -> list[Process]:
+        """Returns the ranks once a progress line was printed."""
+        self.stderr.wait_for(r"^epoch 1/", seconds)
+        return self.ranks()
+
+    def finish(self, seconds: float = SECONDS) -> Result:
+        """Waits for the end of the command, and expects that nothing of it is left then."""
+        try:
+            code = self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            shown = f"{self.processes()}\n{self.stdout.text}{self.stderr.text}"
+            self.kill_all()
+            raise AssertionError(f"no end within {seconds} s: {shown}") from None
+        took = time.monotonic() - self.started
+        self.require_nothing_left(self.processes())
+        for lines in (self.stdout, self.stderr):
+            lines.wait_until_closed(seconds=10)
+        return Result(code, self.stdout.text, self.stderr.text, took)
+
+    def require_nothing_left(self, processes: list[Process], seconds: float = 5) -> None:
+        left = wait_until_gone(processes, seconds)
+        if left:
+            shown = f"{left}\n{self.stdout.text}{self.stderr.text}"
+            self.kill_all()
+            raise AssertionError(f"still there after {seconds} s: {shown}")
+
+    def kill_all(self) -> None:
+        """Repeats until none is left: one that forks may be quicker than the list."""
+        while left := self.processes():
+            for process in left:
+                process.send(signal.SIGKILL)
+            wait_until_gone(left, 10)
+        self.process.wait(timeout=10)
+
+
+def wait_until_gone(processes: list[Process], seconds: float) -> list[Process]:
+    """Waits until they ended, and returns those that did not within the time."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            continue
+        select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))  # its end
+        os.close(descriptor)
+    return [process for process in processes if process.is_alive]
+
+
+def launch(*command: object, cwd: Path | None = None,
+           environment: Mapping[str, object] | None = None, seconds: float = SECONDS) -> Result:
+    """Runs a command to its end. Fails after `seconds`, and when a process of it is left behind."""
+    with Launched(*command, cwd=cwd, environment=environment) as launched:
+        return launched.finish(seconds)
+
+
+def poll_until(condition: Callable[[], Any], seconds: float, interval: float = 0.02) -> Any:
+    """For what nobody announces: asks until the answer is true, and returns the last one."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()) and time.monotonic() < deadline:
+        time.sleep(interval)
+    return answer

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python twin of stages 2 and 3: DistributedDataParallel over Gloo, plain PyTorch.
+
+    .venv/bin/python bench/peers/ddp.py --nprocs 2                      started by spawn
+    .venv/bin/torchrun --standalone --nproc-per-node 2 bench/peers/ddp.py    by torchrun
+
+With --threads 1 its final weights equal, bit for bit, those of
+`stage2_ddp_spawn --math reference --threads 1` with as many processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from common import (
+    RECIPES,
+    EpochSampler,
+    Evaluation,
+    Record,
+    World,
+    evaluate,
+    make_datasets,
+    make_loader,
+    make_optimizer,
+    make_parser,
+    parse_options,
+    save_weights,
+)
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_collate
+
+HOST = "127.0.0.1"
+TIMEOUT = timedelta(seconds=60)  # that a rank waits for the others
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank reads of one batch."""
+
+    positions: range  # of its samples in the order of the epoch
+    global_size: int  # samples of the batch on all ranks
+
+
+@dataclass
+class Data:
+    train: DataLoader
+    parts: list[Part]  # one a batch of `train`
+    sampler: EpochSampler | DistributedSampler  # of `train`
+    test: DataLoader
+
+
+class PartSampler(Sampler):
+    """Batches for a DataLoader: of the order of `sampler`, this rank's parts."""
+
+    def __init__(self, sampler: EpochSampler, parts: list[Part]) -> None:
+        self.sampler = sampler
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self.sampler)
+        for part in self.parts:
+            yield [order[position] for position in part.positions]
+
+
+def slice_of(batch: range, world: World) -> range:
+    """Slices follow each other; the first ranks take one sample more where it does not divide."""
+    count, remainder = divmod(len(batch), world.size)
+    begin = world.rank * count + min(world.rank, remainder)
+    return batch[begin : begin + count + (world.rank < remainder)]
+
+
+def global_parts(size: int, batch_size: int, world: World) -> list[Part]:
+    """--batch-mode global: the ranks divide each batch."""
+    samples = range(size)
+    batches = [samples[first : first + batch_size] for first in range(0, size, batch_size)]
+    return [Part(slice_of(batch, world), len(batch)) for batch in batches]
+
+
+def per_device_parts(size: int, batch_size: int, world: World) -> list[Part]:
+    """--batch-mode per-device: each rank has batches of its own, of DistributedSampler's samples.
+
+    It fills the epoch up to a multiple of the ranks, so all of them have batches of one size.
+    """
+    mine = range(world.rank, size + -size % world.size, world.size)
+    batches = [mine[first : first + batch_size] for first in range(0, len(mine), batch_size)]
+    return [Part(batch, len(batch) * world.size) for batch in batches]
+
+
+def collate(samples: list[tuple[Tensor, int]]) -> list[Tensor]:
+    """A last batch with fewer samples than ranks leaves a rank without any."""
+    if not samples:
+        return [torch.empty(0, 1, 28, 28), torch.empty(0, dtype=torch.int64)]
+    return default_collate(samples)
+
+
+def make_data(options: argparse.Namespace, world: World) -> Data:
+    train, test = make_datasets(options)
+    test_part = range(world.rank, len(test), world.size)  # no image twice
+    test_loader = make_loader(test, batch_size=options.eval_batch_size, sampler=test_part)
+    if options.batch_mode == "per-device":
+        sampler = DistributedSampler(train, world.size, world.rank, seed=options.seed)
+        parts = per_device_parts(len(train), options.batch_size, world)
+        loader = make_loader(train, batch_size=options.batch_size, sampler=sampler)
+        return Data(loader, parts, sampler, test_loader)
+    sampler = EpochSampler(len(train), options.seed)
+    parts = global_parts(len(train), options.batch_size, world)
+    batches = PartSampler(sampler, parts)
+    loader = make_loader(train, batch_sampler=batches, collate_fn=collate)
+    return Data(loader, parts, sampler, test_loader)
+
+
+def make_model(options: argparse.Namespace) -> DistributedDataParallel:
+    torch.manual_seed(options.seed)
+    return DistributedDataParallel(RECIPES[options.recipe].model())
+
+
+def train_epoch(
+    model: DistributedDataParallel,
+    data: Data,
+    optimizer: torch.optim.Optimizer,
+    record: Record,
+) -> None:
+    model.train()
+    for (images, labels), part in zip(data.train, data.parts, strict=True):
+        # DistributedDataParallel divides by the number of ranks: what remains is the gradient of
+        # the mean over the batch of all ranks, however unequal their parts are.
+        loss_sum = record.recipe.loss(model(images), labels, reduction="sum")
+        loss = loss_sum * record.world.size / part.global_size
+        loss.backward()
+        optimizer.step()
+        record.step(model.module, loss, part.global_size, part.positions)
+        optimizer.zero_grad()
+        if record.enough:
+            break
+
+
+def evaluate_together(network: nn.Module, data: Data, record: Record) -> Evaluation:
+    """Each rank tests its part; the counts are added up.
+
+    Without the wrapper: its first forward after training sends rank 0's buffers to all, and
+    would wait for a rank that has no image to test. So they are sent here.
+    """
+    for buffer in network.buffers():
+        dist.broadcast(buffer, src=0)
+    part = evaluate(network, data.test, record.recipe.loss)
+    add = record.world.sum
+    return Evaluation(add(part.correct), add(part.seen), add(part.loss_sum))
+
+
+def run(options: argparse.Namespace) -> None:
+    world = World(dist.get_rank(), dist.get_world_size())
+    record = Record("peer_ddp", options, world)
+    data = make_data(options, world)
+    model = make_model(options)
+    optimizer = make_optimizer(options, model)
+    for epoch in record.epochs():
+        data.sampler.set_epoch(epoch - 1)
+        train_epoch(model, data, optimizer, record)
+    test = None
+    if not options.steps:
+        record.begin_testing()
+        test = evaluate_together(model.module, data, record)
+    record.finish(model.module, test)
+    if world.rank == 0:
+        save_weights(model.module, options.save)
+
+
+def start(options: argparse.Namespace, **process_group: object) -> None:
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", timeout=TIMEOUT, **process_group)
+    run(options)
+    dist.destroy_process_group()
+
+
+def start_spawned(rank: int, options: argparse.Namespace, port: int) -> None:
+    # The signal that spawn has the kernel send when the parent ends. Programs that a shell started
+    # in the background ignore it; Python's own handler waits for the end of a collective.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    store = dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
+    start(options, store=store, rank=rank, world_size=options.nprocs)
+
+
+def spawn(options: argparse.Namespace) -> None:
+    # The ranks meet at this process, on a port that the system chose.
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    mp.spawn(start_spawned, (options, store.port), nprocs=options.nprocs)
+
+
+def main() -> None:
+    parser = make_parser("The Python twin of stages 2 and 3: DistributedDataParallel.")
+    parser.set_defaults(threads=1)  # a rank, as torchrun has it
+    parser.add_argument("--batch-mode", choices=["global", "per-device"], default="global",
+                        help="is --batch-size that of all ranks together, or of each?")
+    parser.add_argument("--nprocs", type=int, default=2,
+                        help="processes to start, where no launcher did; default: %(default)s")
+    options = parse_options(parser)
+    if "RANK" in os.environ:
+        start(options)
+    else:
+        spawn(options)
+
+
+if __name__ == "__main__":
+    main()
