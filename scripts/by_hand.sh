@@ -26,6 +26,7 @@ end_ranks() {
   for pid in "${left[@]}"; do
     timeout "${GRACE_SECONDS:-10}" tail -s 0.1 -f /dev/null --pid="$pid" || kill -KILL "$pid" 2>/dev/null || true
   done
+  wait "${left[@]}" 2>/dev/null || true
 }
 trap end_ranks EXIT
 trap 'exit 130' INT # a script's background processes ignore Ctrl-C

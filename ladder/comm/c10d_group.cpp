@@ -2,6 +2,7 @@
 #include "ladder/comm/c10d_group.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -118,6 +120,19 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
   return missing;
 }
 
+// Returns when all `present` ranks have seen that others are missing, or after two seconds.
+void leave_together(c10d::Store& store, const std::string& key, std::size_t present) {
+  constexpr std::chrono::seconds kForTheOthers{2};
+  const std::string seen = key + "/seen_missing";
+  try {
+    const auto count = static_cast<std::size_t>(store.add(seen, 1));
+    if (count == present) store.set(seen + "/by_all", std::string("1"));
+    store.wait({seen + "/by_all"}, kForTheOthers);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 }  // namespace
 
 C10dGroup make_c10d_group(const ProcessGroup::Setup& setup) {
@@ -132,12 +147,22 @@ C10dGroup make_c10d_group(const ProcessGroup::Setup& setup) {
 
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                std::chrono::milliseconds timeout) {
+  const QuietC10d quiet;
   try {
     store.wait(keys, timeout);
     return {};
   } catch (const std::exception&) {
-    return missing_keys(store, keys);
+    auto missing = missing_keys(store, keys);
+    if (!missing.empty()) leave_together(store, keys.front(), keys.size() - missing.size());
+    return missing;
   }
 }
+
+QuietC10d::QuietC10d() : before_(FLAGS_caffe2_log_level) {
+  constexpr int kFatalOnly = 3;
+  if (!environment_variable("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kFatalOnly;
+}
+
+QuietC10d::~QuietC10d() { FLAGS_caffe2_log_level = before_; }
 
 }  // namespace ladder

@@ -40,8 +40,22 @@ struct ProcessGroup::Setup {
 // CUDA tensors and leaves CPU tensors to Gloo. Waits for all ranks.
 C10dGroup make_c10d_group(const ProcessGroup::Setup& setup);
 
+// LibTorch logs what it is about to throw, with a stack trace of forty lines. As long as one of
+// these lives it does not, unless TORCH_CPP_LOG_LEVEL asks for it.
+class QuietC10d {
+ public:
+  QuietC10d();
+  ~QuietC10d();
+  QuietC10d(const QuietC10d&) = delete;
+  QuietC10d& operator=(const QuietC10d&) = delete;
+
+ private:
+  int before_;
+};
+
 // Waits until all `keys`, one a rank in rank order, are in the store. Returns the ranks whose key
-// did not come in time: none when all is well. Throws DistributedError when the store is gone.
+// did not come in time: none when all is well. Then it gives the others a moment to find out as
+// well, as the store may be in this process. Throws DistributedError when the store is gone.
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                std::chrono::milliseconds timeout);
 

@@ -9,11 +9,15 @@
 
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <charconv>
+#include <climits>
+#include <cstdlib>
 #include <exception>
+#include <future>
 #include <memory>
+#include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -117,6 +121,25 @@ int listening_descriptor(const LaunchEnvironment& launch) {
   return ListeningSocket(launch.master_port, own_address(launch)).release();
 }
 
+// TCPStore has a deadline for finding its server, but none for the first answer. So it is made in a
+// thread that can be left behind with a server that never answers.
+C10dStore connect(const std::string& host, const c10d::TCPStoreOptions& options) {
+  std::promise<C10dStore> promise;
+  auto store = promise.get_future();
+  std::thread([host, options, promise = std::move(promise)]() mutable {
+    try {
+      promise.set_value(c10::make_intrusive<c10d::TCPStore>(host, options));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  constexpr std::chrono::milliseconds kForItsOwnError{500};
+  if (store.wait_for(options.timeout + kForItsOwnError) == std::future_status::timeout) {
+    throw std::runtime_error("something listens there, but does not answer as a store");
+  }
+  return store.get();
+}
+
 C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(launch.master_port);
@@ -127,7 +150,7 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseco
   const std::string host =
       options.isServer && launch.is_single_node() ? "127.0.0.1" : launch.master_addr;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
+    return connect(host, options);
   } catch (const std::exception& error) {
     throw DistributedError::no_rendezvous(
         fmt::format("{}:{}", host, launch.master_port), error.what(),
@@ -137,6 +160,7 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseco
 
 // Keys of an earlier attempt must not be taken for those of this one.
 C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  const QuietC10d quiet;
   C10dStore store;
   if (options.init_method.starts_with(kFile)) {
     store = c10::make_intrusive<c10d::FileStore>(options.init_method.substr(kFile.size()),
@@ -203,6 +227,10 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto launch = find_launch(options);
   const auto backend = choose_backend(options, launch);
+  // NCCL opens sockets of its own: on one machine nobody outside need reach them.
+  if (backend == "nccl" && launch.is_single_node()) {
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);
+  }
   if (backend == "single") return ProcessGroup::single(launch.description());
   ProcessGroup::Setup setup{
       .rank = launch.rank,

@@ -37,10 +37,11 @@ bool is_out_of_memory(const std::exception& error) {
 
 // The types are c10's. This file knows no torch, so it looks at the name the compiler gave them.
 bool is_lost_peer(const std::exception& error) {
-  constexpr std::array<std::string_view, 10> kTold = {"gloo/",
+  constexpr std::array<std::string_view, 11> kTold = {"gloo/",
                                                       "Connection closed by peer",
                                                       "Connection reset by peer",
                                                       "Timed out waiting",
+                                                      "caused pair closure",
                                                       "wait timeout",
                                                       "NCCL error",
                                                       "ncclRemoteError",
@@ -76,15 +77,28 @@ Failure failure_of(const std::exception& error) {
   return {without_stack_trace(error), ExitCode::kRuntime};
 }
 
+// Rank and number of ranks, as each launcher calls them.
+struct RankNames {
+  const char* rank;
+  const char* world_size;
+};
+constexpr std::array<RankNames, 4> kRankNames = {{{"RANK", "WORLD_SIZE"},
+                                                  {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                  {"PMI_RANK", "PMI_SIZE"},
+                                                  {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}};
+
 // Whatever is wrong with these variables was said by whoever needed them.
 std::string rank_prefix() {
   try {
-    const auto rank = environment_integer("RANK", 0);
-    const bool several = environment_integer("WORLD_SIZE", 1).value_or(1) > 1;
-    return rank && several ? fmt::format("[rank {}] ", *rank) : "";
+    for (const auto& names : kRankNames) {
+      const auto rank = environment_integer(names.rank, 0);
+      const bool several = environment_integer(names.world_size, 1).value_or(1) > 1;
+      if (rank && several) return fmt::format("[rank {}] ", *rank);
+    }
   } catch (const UsageError&) {
     return "";
   }
+  return "";
 }
 
 std::string timestamp(ExitCode code) {

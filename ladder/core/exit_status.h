@@ -14,8 +14,8 @@ namespace ladder {
 //     error: data/mnist/x.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
-// The rank is told when RANK is set and WORLD_SIZE is above 1. The line is one write, so that
-// lines of ranks that share a terminal do not mix.
+// The rank is told when a launcher set one (RANK, or the names of mpirun and srun) of several. The
+// line is one write, so that lines of ranks that share a terminal do not mix.
 //
 // When one rank dies, the others fail next: their collective or their store loses its peer. Such
 // errors come from Gloo, NCCL or c10d; they are told by their text and by the name of their type,

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "ladder/core/error.h"
 #include "tests/support/captured_stream.h"
@@ -44,8 +45,9 @@ class CallAndReport : public testing::Test {
 
  private:
   static void forget() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCH_SHOW_CPP_STACKTRACES"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                             "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+                             "TORCHELASTIC_ERROR_FILE", "TORCH_SHOW_CPP_STACKTRACES"}) {
       unsetenv(name);
     }
   }
@@ -72,6 +74,20 @@ TEST_F(CallAndReport, NamesTheRankIfThereAreSeveral) {
   setenv("RANK", "1", 1);
   setenv("WORLD_SIZE", "2", 1);
   EXPECT_EQ(line_after(std::runtime_error("no")), "[rank 1] error: no\n");
+}
+
+TEST_F(CallAndReport, KnowsTheNamesOfMpirunAndSrunToo) {
+  const std::pair<const char*, const char*> names[] = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  for (const auto& [rank, world_size] : names) {
+    setenv(rank, "1", 1);
+    EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n") << "of how many?";
+    setenv(world_size, "2", 1);
+    EXPECT_EQ(line_after(std::runtime_error("no")), "[rank 1] error: no\n") << rank;
+    unsetenv(rank);
+  }
 }
 
 TEST_F(CallAndReport, NamesNoRankIfThereIsOne) {
@@ -117,6 +133,7 @@ TEST_F(CallAndReport, TellsALostPeerByTheTextOfItsBackend) {
       "[127.0.0.1]:33042",
       "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
       "recv: Connection reset by peer",
+      "Application timeout caused pair closure",
       "wait timeout after 1000ms, keys: /default_pg/0//cpu//0/1",
       "NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited or there was a network "
       "error",

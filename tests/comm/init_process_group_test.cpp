@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/init_process_group.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "ladder/core/error.h"
+#include "ladder/core/gpus.h"
+#include "ladder/core/listening_socket.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/sockets.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kTimeout{20'000};
+constexpr milliseconds kShortTimeout{1'000};
+
+void expect_sum_of_ranks(const ProcessGroup& group) {
+  auto sum = torch::tensor({group.rank()});
+  group.all_reduce(sum);
+  EXPECT_EQ(sum.item<int>(), group.world_size() * (group.world_size() - 1) / 2);
+}
+
+// A port that was free a moment ago.
+int free_port() { return ListeningSocket().port(); }
+
+void set_place(int rank, int world_size, int port) {
+  forget_launcher();
+  setenv("RANK", std::to_string(rank).c_str(), 1);
+  setenv("WORLD_SIZE", std::to_string(world_size).c_str(), 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+}
+
+void expect_ended_with(const RanksEnd& end, int exit_code, const std::string& message) {
+  EXPECT_EQ(end.exit_code, exit_code) << end.error;
+  EXPECT_NE(end.messages.find(message), std::string::npos) << end.messages;
+}
+
+int thread_count() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    count += task.exists() ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(InitProcessGroup, IsASingleGroupIfNobodyLaunchedTheProcess) {
+  run_alone([] {
+    forget_launcher();
+    const auto sockets = socket_inodes();
+    const auto group = init_process_group({.device = "cpu"});
+    EXPECT_EQ(group.backend(), "single");
+    EXPECT_EQ(group.world_size(), 1);
+    EXPECT_EQ(socket_inodes(), sockets);
+    EXPECT_ERROR(init_process_group({.require_launcher = true}), UsageError, "RANK");
+  });
+}
+
+TEST(InitProcessGroup, ChoosesGlooForRanksOnTheCpu) {
+  expect_well(end_of_ranks(2, [](int /*rank*/) {
+    const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
+    EXPECT_EQ(group.backend(), "gloo");
+    expect_sum_of_ranks(group);
+  }));
+}
+
+TEST(InitProcessGroup, MeetsAtAnAddressThatIsGiven) {
+  const int port = free_port();
+  expect_well(end_of_ranks(3, [&](int rank) {
+    forget_launcher();
+    const auto group = init_process_group({.backend = "gloo",
+                                           .init_method = "tcp://127.0.0.1:" + std::to_string(port),
+                                           .rank = rank,
+                                           .world_size = 3,
+                                           .timeout = kTimeout});
+    EXPECT_EQ(group.local_world_size(), 3);
+    expect_sum_of_ranks(group);
+    for (const auto& address : listening_addresses()) EXPECT_TRUE(is_loopback(address)) << address;
+    group.barrier();
+  }));
+}
+
+TEST(InitProcessGroup, MeetsInAFile) {
+  const TemporaryFolder folder;
+  expect_well(end_of_ranks(3, [&](int rank) {
+    forget_launcher();
+    const auto group = init_process_group({.backend = "gloo",
+                                           .init_method = "file://" + folder.file("store"),
+                                           .rank = rank,
+                                           .world_size = 3,
+                                           .timeout = kTimeout});
+    expect_sum_of_ranks(group);
+    group.monitored_barrier();
+  }));
+}
+
+TEST(InitProcessGroup, MakesASecondGroupWhenTheFirstIsGone) {
+  const TemporaryFolder folder;
+  expect_well(end_of_ranks(2, [&](int /*rank*/) {
+    expect_sum_of_ranks(init_process_group({.backend = "gloo", .timeout = kTimeout}));
+    for (const std::string name : {"second", "third"}) {
+      expect_sum_of_ranks(init_process_group(
+          {.backend = "gloo", .init_method = "file://" + folder.file(name), .timeout = kTimeout}));
+    }
+  }));
+}
+
+TEST(InitProcessGroup, MakesASecondGroupBesideTheFirst) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const ProcessGroup& first) {
+    const auto second = init_process_group(
+        {.backend = "gloo", .init_method = "file://" + folder.file("store"), .timeout = kTimeout});
+    expect_sum_of_ranks(second);
+    expect_sum_of_ranks(first);
+  });
+}
+
+// Its threads and connections are gone when an exception has taken the group.
+TEST(InitProcessGroup, GivesAGroupThatAnExceptionShutsDown) {
+  const TemporaryFolder folder;
+  expect_well(end_of_ranks(2, [&](int /*rank*/) {
+    const auto fail_with_group = [&](const std::string& name) {
+      const auto group = init_process_group(
+          {.backend = "gloo", .init_method = "file://" + folder.file(name), .timeout = kTimeout});
+      expect_sum_of_ranks(group);
+      EXPECT_GT(thread_count(), 1);
+      throw std::runtime_error("a mistake");
+    };
+    EXPECT_THROW(fail_with_group("first"), std::runtime_error);
+    const auto sockets = socket_inodes().size();
+    const int threads = thread_count();
+    EXPECT_THROW(fail_with_group("second"), std::runtime_error);
+    EXPECT_LE(socket_inodes().size(), sockets);
+    EXPECT_LE(thread_count(), threads);
+  }));
+}
+
+TEST(InitProcessGroup, RefusesWorldSizesThatDisagree) {
+  const int port = free_port();
+  const auto end = end_of_ranks(2, [&](int rank) {
+    set_place(rank, rank == 0 ? 2 : 3, port);
+    init_process_group({.backend = "gloo", .timeout = kTimeout});
+  });
+  EXPECT_EQ(end.exit_code, 4) << end.error;
+  EXPECT_NE(end.messages.find("WORLD_SIZE of rank "), std::string::npos) << end.messages;
+  EXPECT_NE(end.messages.find("as another rank says"), std::string::npos) << end.messages;
+}
+
+TEST(InitProcessGroup, RefusesARankThatWasStartedTwice) {
+  const int port = free_port();
+  const auto end = end_of_ranks(3, [&](int rank) {
+    set_place(rank == 0 ? 0 : 1, 3, port);
+    init_process_group({.backend = "gloo", .timeout = milliseconds(3'000)});
+  });
+  expect_ended_with(end, 4, "rank 1: expected one process, got a second one; ");
+}
+
+TEST(InitProcessGroup, RefusesAFileOfAnEarlierRun) {
+  const TemporaryFolder folder;
+  const auto options = [&](int rank) {
+    return ProcessGroupOptions{.backend = "gloo",
+                               .init_method = "file://" + folder.file("store"),
+                               .rank = rank,
+                               .world_size = 1,
+                               .timeout = kTimeout};
+  };
+  const auto end = end_of_ranks(1, [&](int /*rank*/) {
+    forget_launcher();
+    const auto first = init_process_group(options(0));
+    init_process_group(options(0));
+  });
+  expect_ended_with(end, 4, "with file://, a new file for each run");
+}
+
+TEST(InitProcessGroup, NamesTheRanksThatDoNotCome) {
+  const auto start = Clock::now();
+  const auto end = end_of_ranks(2, [&](int /*rank*/) {
+    setenv("WORLD_SIZE", "4", 1);
+    setenv("LOCAL_WORLD_SIZE", "4", 1);
+    init_process_group({.backend = "gloo", .timeout = kShortTimeout});
+  });
+  EXPECT_LT(Clock::now() - start, milliseconds(8'000));
+  expect_ended_with(end, 4, "expected 4 ranks within 1 s, got none from ranks 2, 3; ");
+}
+
+TEST(InitProcessGroup, NamesTheAddressOfAStoreThatNobodyOpens) {
+  const int port = free_port();
+  const auto start = Clock::now();
+  const auto end = end_of_ranks(1, [&](int /*rank*/) {
+    set_place(1, 2, port);
+    init_process_group({.backend = "gloo", .timeout = kShortTimeout});
+  });
+  EXPECT_LT(Clock::now() - start, milliseconds(8'000));
+  expect_ended_with(end, 4, "store at 127.0.0.1:" + std::to_string(port) + ": ");
+  expect_ended_with(end, 4, "rank 0 opens it");
+}
+
+TEST(InitProcessGroup, NamesAPortThatIsInUse) {
+  const ListeningSocket holder;
+  const auto end = end_of_ranks(1, [&](int /*rank*/) {
+    set_place(0, 2, holder.port());
+    init_process_group({.backend = "gloo", .timeout = kShortTimeout});
+  });
+  expect_ended_with(end, 4, "MASTER_PORT " + std::to_string(holder.port()) + ": expected a free");
+}
+
+TEST(InitProcessGroup, RefusesAMethodItDoesNotKnow) {
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    for (const char* method : {"udp://host:1", "tcp://host", "tcp://:29500", "tcp://host:0",
+                               "tcp://host:65536", "tcp://host:1x", "env"}) {
+      EXPECT_ERROR(init_process_group({.init_method = method}), UsageError, "--init-method");
+    }
+  }));
+}
+
+// Alone of two ranks: had it looked for the other one, it would be told of a store, not of GPUs.
+TEST(InitProcessGroup, RefusesNcclWithTooFewGpusBeforeItLooksForTheOthers) {
+  if (visible_gpu_count() > 0) GTEST_SKIP() << "skipped: there is a GPU";
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    set_place(1, 2, 1);
+    EXPECT_ERROR(init_process_group({.backend = "nccl", .timeout = kShortTimeout}), UsageError,
+                 "--backend nccl: 2 ranks on this machine but 0 GPUs; hint: ");
+  }));
+}
+
+TEST(InitProcessGroup, ReducesByNcclOnOneGpu) {
+  if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    const auto group = init_process_group({.backend = "nccl", .timeout = kTimeout});
+    EXPECT_EQ(group.backend(), "nccl");
+    auto sum = torch::full({3}, 2.0, torch::kCUDA);
+    group.all_reduce(sum);
+    EXPECT_TRUE(torch::equal(sum.cpu(), torch::full({3}, 2.0)));
+    expect_sum_of_ranks(group);  // on the CPU, by Gloo
+    group.barrier();
+  }));
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/process_group.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/core/gpus.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/sockets.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using Dtypes = std::vector<torch::ScalarType>;
+
+const Dtypes kDtypes = {torch::kFloat32, torch::kFloat64, torch::kInt64, torch::kFloat16,
+                        torch::kBFloat16};
+
+milliseconds since(Clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - start);
+}
+
+void expect_equal(const torch::Tensor& got, const torch::Tensor& expected) {
+  EXPECT_EQ(got.scalar_type(), expected.scalar_type());
+  EXPECT_TRUE(torch::equal(got, expected)) << "got\n" << got << "\nexpected\n" << expected;
+}
+
+const torch::Tensor& of_rank(int rank, const std::vector<torch::Tensor>& all) {
+  return all.at(static_cast<std::size_t>(rank));
+}
+
+// Different on every rank and at every place.
+torch::Tensor rows_of(int rank, std::int64_t rows, torch::ScalarType dtype = torch::kFloat32) {
+  return torch::arange(rows * 3, dtype).reshape({rows, 3}) + 100 * rank;
+}
+
+class Collective : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, Collective, testing::Range(1, 5));
+
+TEST_P(Collective, AllReduceSumsAndFindsMinimaAndMaxima) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    const int world = group.world_size();
+    for (const auto dtype : kDtypes) {
+      SCOPED_TRACE(torch::toString(dtype));
+      const auto own =
+          torch::tensor({group.rank() + 1, -group.rank(), 10}, torch::kInt64).to(dtype);
+      auto sum = own.clone();
+      group.all_reduce(sum);
+      const int triangle = world * (world - 1) / 2;
+      expect_equal(sum, torch::tensor({triangle + world, -triangle, 10 * world}).to(dtype));
+      auto least = own.clone();
+      group.all_reduce(least, ReduceOp::kMin);
+      expect_equal(least, torch::tensor({1, 1 - world, 10}).to(dtype));
+      auto most = own.clone();
+      group.all_reduce(most, ReduceOp::kMax);
+      expect_equal(most, torch::tensor({world, 0, 10}).to(dtype));
+    }
+  });
+}
+
+TEST_P(Collective, ReduceGivesTheResultToAnyRoot) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    for (int root = 0; root < group.world_size(); ++root) {
+      const auto own = torch::tensor({group.rank(), -1}, torch::kInt64);
+      auto sum = own.clone();
+      group.reduce(sum, root);
+      auto most = own.clone();
+      group.reduce(most, root, ReduceOp::kMax);
+      if (group.rank() != root) continue;
+      const int world = group.world_size();
+      expect_equal(sum, torch::tensor({world * (world - 1) / 2, -world}).to(torch::kInt64));
+      expect_equal(most, torch::tensor({world - 1, -1}).to(torch::kInt64));
+    }
+  });
+}
+
+TEST_P(Collective, BroadcastOverwritesWithThatOfAnyRoot) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    for (int root = 0; root < group.world_size(); ++root) {
+      auto tensor = rows_of(group.rank(), 2);
+      group.broadcast(tensor, root);
+      expect_equal(tensor, rows_of(root, 2));
+    }
+  });
+}
+
+TEST_P(Collective, AllGatherGivesEveryRankAllInRankOrder) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    for (const auto dtype : kDtypes) {
+      const auto all = group.all_gather(rows_of(group.rank(), 4, dtype));
+      ASSERT_EQ(all.size(), static_cast<std::size_t>(group.world_size()));
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        expect_equal(of_rank(rank, all), rows_of(rank, 4, dtype));
+      }
+    }
+  });
+}
+
+TEST_P(Collective, AllGatherTakesUnevenRowsAndNone) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    const auto rows = [](int rank) { return rank == 0 ? 0 : 6 - rank; };
+    for (const auto dtype : kDtypes) {
+      const auto all = group.all_gather(rows_of(group.rank(), rows(group.rank()), dtype));
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        expect_equal(of_rank(rank, all), rows_of(rank, rows(rank), dtype));
+      }
+    }
+    const auto nothing = group.all_gather(torch::empty({0, 2}));
+    for (const auto& tensor : nothing) EXPECT_EQ(tensor.sizes(), (std::vector<int64_t>{0, 2}));
+  });
+}
+
+TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    const auto scalars = group.all_gather(torch::tensor(group.rank() + 0.5, torch::kFloat64));
+    const auto views = group.all_gather(rows_of(group.rank(), 4).t());
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      expect_equal(of_rank(rank, scalars), torch::tensor({rank + 0.5}, torch::kFloat64));
+      expect_equal(of_rank(rank, views), rows_of(rank, 4).t());
+    }
+  });
+}
+
+TEST_P(Collective, GatherGivesAllToTheRootAndNothingToTheOthers) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    for (int root = 0; root < group.world_size(); ++root) {
+      const auto all = group.gather(rows_of(group.rank(), group.rank()), root);
+      const int count = group.rank() == root ? group.world_size() : 0;
+      ASSERT_EQ(static_cast<int>(all.size()), count);
+      for (int rank = 0; rank < count; ++rank) {
+        expect_equal(of_rank(rank, all), rows_of(rank, rank));
+      }
+    }
+  });
+}
+
+TEST_P(Collective, BarriersWaitForTheLastRank) {
+  const TemporaryFolder folder;
+  run_ranks(world(), [&](const ProcessGroup& group) {
+    const auto arrive = [&](const std::string& name) {
+      const bool is_last = group.rank() == group.world_size() - 1;
+      if (is_last) std::this_thread::sleep_for(milliseconds(100));  // so that nobody is early
+      folder.write(name + std::to_string(group.rank()), "");
+    };
+    const auto world = static_cast<std::size_t>(group.world_size());
+    arrive("barrier");
+    group.barrier();
+    EXPECT_GE(folder.names().size(), world);
+    arrive("monitored");
+    group.monitored_barrier();
+    EXPECT_GE(folder.names().size(), 2 * world);
+  });
+}
+
+TEST(ProcessGroup, RefusesARootThatIsNoRankBeforeAnythingIsSent) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    auto tensor = torch::zeros({2});
+    EXPECT_ERROR(group.broadcast(tensor, 2), UsageError,
+                 "broadcast: expected a root from 0 to 1, got 2");
+    EXPECT_ERROR(group.reduce(tensor, -1), UsageError, "reduce: expected a root from 0 to 1");
+    EXPECT_ERROR(group.gather(tensor, 2), UsageError, "gather: expected a root from 0 to 1");
+    if (group.rank() == 0) {
+      EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
+    }
+    group.all_reduce(tensor);
+  });
+}
+
+TEST(ProcessGroup, KnowsItsPlaceAndHowItWasMade) {
+  run_ranks(3,
+            [](const ProcessGroup& group) {
+              EXPECT_EQ(group.world_size(), 3);
+              EXPECT_EQ(group.local_world_size(), 3);
+              EXPECT_EQ(group.rank(), std::stoi(getenv("RANK")));
+              EXPECT_EQ(group.local_rank(), group.rank());
+              EXPECT_EQ(group.backend(), "gloo");
+              EXPECT_EQ(group.timeout(), milliseconds(7'000));
+              const std::string start = "rank " + std::to_string(group.rank()) + " of 3, ";
+              EXPECT_TRUE(group.description().starts_with(start)) << group.description();
+            },
+            {.timeout = milliseconds(7'000)});
+}
+
+TEST(ProcessGroup, IsSharedByItsCopies) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    {
+      const ProcessGroup copy = group;
+    }  // NOLINT: its end must not end the group
+    auto sum = torch::ones({1});
+    ProcessGroup(group).all_reduce(sum);
+    EXPECT_EQ(sum.item<float>(), 2.0F);
+  });
+}
+
+TEST(SingleGroup, ChangesNothingAndOpensNoSocket) {
+  run_alone([] {
+    const auto sockets = socket_inodes();
+    const auto group = ProcessGroup::single();
+    EXPECT_EQ(group.rank(), 0);
+    EXPECT_EQ(group.world_size(), 1);
+    EXPECT_EQ(group.local_world_size(), 1);
+    EXPECT_EQ(group.backend(), "single");
+    const auto rows = rows_of(1, 4);
+    auto tensor = rows.clone();
+    group.all_reduce(tensor);
+    group.all_reduce(tensor, ReduceOp::kMin);
+    group.reduce(tensor);
+    group.broadcast(tensor);
+    group.barrier();
+    group.monitored_barrier();
+    expect_equal(tensor, rows);
+    expect_equal(group.all_gather(rows.t()).at(0), rows.t());
+    expect_equal(group.gather(rows).at(0), rows);
+    expect_equal(group.all_gather(torch::tensor(5)).at(0), torch::tensor({5}));
+    EXPECT_EQ(group.all_gather(torch::empty({0, 3})).at(0).size(0), 0);
+    EXPECT_NE(group.all_gather(rows).at(0).data_ptr(), rows.data_ptr());
+    EXPECT_THROW(group.broadcast(tensor, 1), UsageError);
+    EXPECT_EQ(socket_inodes(), sockets);
+  });
+}
+
+TEST(MonitoredBarrier, NamesTheRanksThatDidNotComeToEachThatWaits) {
+  run_ranks(4, [](const ProcessGroup& group) {
+    const auto start = Clock::now();
+    if (group.rank() % 2 == 0) {
+      EXPECT_ERROR(group.monitored_barrier(milliseconds(500)), DistributedError,
+                   "expected 4 ranks within 0.5 s, got none from ranks 1, 3; ");
+      EXPECT_GE(since(start), milliseconds(400));
+      EXPECT_LT(since(start), milliseconds(5'000));
+    }
+    auto sum = torch::ones({1});
+    group.all_reduce(sum);
+    EXPECT_EQ(sum.item<float>(), 4.0F);
+  });
+}
+
+TEST(MonitoredBarrier, LetsLateRanksThroughAndThenServesAllAgain) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    group.monitored_barrier();
+    if (group.rank() == 0) {
+      EXPECT_ERROR(group.monitored_barrier(milliseconds(200)), DistributedError,
+                   "got none from rank 1; ");
+    }
+    group.barrier();
+    if (group.rank() == 1) group.monitored_barrier();
+    group.monitored_barrier();
+  });
+}
+
+// What this rank's all_reduce of `count` numbers throws. Rank 1 goes while it runs.
+std::string error_of_all_reduce(const ProcessGroup& group) {
+  auto tensor = torch::ones({1'000'000});
+  for (int step = 0; step < 1'000; ++step) {
+    try {
+      group.all_reduce(tensor);
+    } catch (const DistributedError& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::kDistributed);
+      return error.what();
+    }
+  }
+  return "no error";
+}
+
+TEST(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
+  const TemporaryFolder folder;
+  const auto start = Clock::now();
+  const auto end = end_of_group(3, [&](const ProcessGroup& group) {
+    signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
+    group.barrier();
+    if (group.rank() == 1) {
+      std::thread([] {
+        std::this_thread::sleep_for(milliseconds(50));
+        kill(getpid(), SIGKILL);
+      }).detach();
+    }
+    folder.write(std::to_string(group.rank()), error_of_all_reduce(group));
+  });
+  EXPECT_LT(since(start), milliseconds(10'000));
+  EXPECT_EQ(end.exit_code, 4);
+  EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
+            std::string::npos)
+      << end.error;
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"0", "2"}));
+  for (const std::string rank : {"0", "2"}) {
+    EXPECT_TRUE(folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: "))
+        << folder.read(rank);
+  }
+}
+
+TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
+  const auto start = Clock::now();
+  const auto end = end_of_group(3,
+                                [](const ProcessGroup& group) {
+                                  group.barrier();
+                                  if (group.rank() == 1) raise(SIGSTOP);
+                                  auto tensor = torch::ones({1'000});
+                                  group.all_reduce(tensor);
+                                },
+                                {.timeout = milliseconds(2'000), .grace = milliseconds(1'000)});
+  EXPECT_GE(since(start), milliseconds(2'000));
+  EXPECT_LT(since(start), milliseconds(10'000));
+  EXPECT_EQ(end.exit_code, 4);
+  EXPECT_NE(end.error.find("rank 1 (stopped) hung"), std::string::npos) << end.error;
+  EXPECT_NE(end.messages.find("all_reduce on rank "), std::string::npos) << end.messages;
+}
+
+TEST(LostRank, ThatThrowsLetsGoOfTheGroupAndItsErrorIsTheOneReported) {
+  const auto start = Clock::now();
+  const auto end = end_of_group(2, [](const ProcessGroup& group) {
+    if (group.rank() == 1) throw std::runtime_error("a mistake on rank 1");
+    auto tensor = torch::ones({1'000});
+    group.all_reduce(tensor);
+  });
+  EXPECT_LT(since(start), milliseconds(8'000));
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_NE(end.error.find("a mistake on rank 1"), std::string::npos) << end.error;
+}
+
+TEST(ProcessGroup, ListensOnTheLoopbackInterfaceOnly) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    group.barrier();
+    const auto addresses = listening_addresses();
+    EXPECT_FALSE(addresses.empty());
+    for (const auto& address : addresses) EXPECT_TRUE(is_loopback(address)) << address;
+    group.barrier();
+  });
+}
+
+TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {
+  if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
+  run_ranks(2, [](const ProcessGroup& group) {
+    auto sum = torch::full({3}, group.rank() + 1.0, torch::kCUDA);
+    group.all_reduce(sum);
+    expect_equal(sum.cpu(), torch::full({3}, 3.0));
+    const auto all = group.all_gather(torch::full({2}, group.rank(), torch::kCUDA));
+    expect_equal(all.at(1).cpu(), torch::full({2}, 1));
+  });
+}
+
+}  // namespace
+}  // namespace ladder

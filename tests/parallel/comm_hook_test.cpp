@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/comm_hook.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+const Recipe& basicnet() {
+  static const Recipe recipe({.name = "basicnet"});
+  return recipe;
+}
+
+// The averaged gradient of the second step: its buckets are the final ones.
+torch::Tensor gradient_with(const ProcessGroup& group, const std::optional<CommHook>& hook) {
+  DistributedDataParallel model(first_model(basicnet()), group, {.reducer = {.comm_hook = hook}});
+  const auto slice = slice_of(random_batch(8), group.rank(), group.world_size());
+  for (int step = 0; step < 2; ++step) run_backward(model, basicnet(), slice);
+  const auto gradient = flat_gradients(model);
+  for (const auto& other : group.all_gather(gradient)) EXPECT_TRUE(torch::equal(other, gradient));
+  return gradient;
+}
+
+// What `hook` sends in two steps of one rank, in bytes.
+std::int64_t bytes_with(const ProcessGroup& group, CommHook hook) {
+  std::int64_t bytes = 0;
+  hook.encode = [&bytes, encode = hook.encode](const torch::Tensor& bucket, int world_size) {
+    const auto sent = encode(bucket, world_size);
+    bytes += static_cast<std::int64_t>(sent.nbytes());
+    return sent;
+  };
+  gradient_with(group, hook);
+  return bytes;
+}
+
+TEST(AllreduceHook, IsBitEqualToNoHook) {
+  for (const int world : {2, 3}) {
+    run_ranks(world, [](const ProcessGroup& group) {
+      const auto plain = gradient_with(group, std::nullopt);
+      const auto hooked = gradient_with(group, allreduce_hook());
+      // Dividing by 3 and multiplying by a third round differently.
+      const double tolerance = group.world_size() == 2 ? 0.0 : 1e-7;
+      EXPECT_LE(relative_difference(hooked, plain), tolerance);
+    });
+  }
+}
+
+// Rounding to half of a unit in the last place, before the sum and in it. The parts are longer
+// than their average, by at most the square root of the world size here.
+TEST(CompressHooks, AreAsPreciseAsTheirNumbersAre) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto plain = gradient_with(group, std::nullopt);
+    constexpr double kFloat16Unit = 1.0 / 2048;
+    constexpr double kBFloat16Unit = 1.0 / 256;
+    const double fp16 = relative_difference(gradient_with(group, fp16_compress_hook()), plain);
+    EXPECT_LE(fp16, 2 * kFloat16Unit);
+    EXPECT_GE(fp16, kFloat16Unit / 8);
+    const double bf16 = relative_difference(gradient_with(group, bf16_compress_hook()), plain);
+    EXPECT_LE(bf16, 2 * kBFloat16Unit);
+    EXPECT_GE(bf16, kBFloat16Unit / 8);
+  });
+}
+
+TEST(CompressHooks, SendHalfTheBytes) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    constexpr std::int64_t kParameters = 1'199'882;
+    EXPECT_EQ(bytes_with(group, allreduce_hook()), 2 * 4 * kParameters);
+    EXPECT_EQ(bytes_with(group, fp16_compress_hook()), 2 * 2 * kParameters);
+    EXPECT_EQ(bytes_with(group, bf16_compress_hook()), 2 * 2 * kParameters);
+  });
+}
+
+TEST(CommHook, DecidesWhatTheAverageIs) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto plain = gradient_with(group, std::nullopt);
+    const CommHook sum = {
+        .encode = [](const torch::Tensor& bucket, int /*world_size*/) { return bucket; },
+        .decode = [](const torch::Tensor& total) { return total; }};
+    EXPECT_TRUE(torch::equal(gradient_with(group, sum), plain * 2));
+    const CommHook scaled = {
+        .encode = [](const torch::Tensor& bucket,
+                     int world_size) { return bucket.mul_(4.0 / world_size); },  // in place
+        .decode = [](const torch::Tensor& total) { return total * 0.5; }};
+    EXPECT_TRUE(torch::equal(gradient_with(group, scaled), plain * 2));
+  });
+}
+
+TEST(CommHook, RunsOnOneRankToo) {
+  run_ranks(1, [](const ProcessGroup& gloo) {
+    for (const auto& group : {gloo, ProcessGroup::single()}) {
+      const auto plain = gradient_with(group, std::nullopt);
+      EXPECT_TRUE(torch::equal(gradient_with(group, allreduce_hook()), plain));
+      EXPECT_TRUE(torch::equal(gradient_with(group, bf16_compress_hook()),
+                               plain.to(torch::kBFloat16).to(torch::kFloat32)));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ladder

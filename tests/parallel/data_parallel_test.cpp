@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/data_parallel.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/core/gpus.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/nn/conv_net.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Devices = std::vector<torch::Device>;
+
+const Recipe& basicnet() {
+  static const Recipe recipe({.name = "basicnet"});
+  return recipe;
+}
+const Recipe& convnet() {
+  static const Recipe recipe({.name = "convnet"});
+  return recipe;
+}
+
+Devices cpus(std::size_t count) { return Devices(count, torch::kCPU); }
+
+std::shared_ptr<DataParallel> wrapped(const std::shared_ptr<Model>& model, std::size_t replicas) {
+  return std::make_shared<DataParallel>(model, DataParallelOptions{.device_ids = cpus(replicas)});
+}
+
+torch::Tensor gradient_of_plain(const Recipe& recipe, const Batch& batch) {
+  const auto model = first_model(recipe);
+  run_backward(*model, recipe, batch);
+  return flat_gradients(*model);
+}
+
+std::string hash_of_run(const std::shared_ptr<Model>& model, const Recipe& recipe) {
+  const auto optimizer = recipe.make_optimizer(model->parameters());
+  train(*model, *optimizer, recipe, 4,
+        [](int step) { return random_batch(6, static_cast<std::uint64_t>(step)); });
+  return weights_sha256(state_dict(*model));
+}
+
+TEST(DataParallel, OnOneDeviceIsBitEqualToThePlainModel) {
+  run_alone([] {
+    for (const auto& recipe : {basicnet(), convnet()}) {
+      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), 1), recipe),
+                hash_of_run(first_model(recipe), recipe));
+    }
+  });
+}
+
+// Batches that divide, that do not, and with fewer images than replicas, or none. With dropout.
+TEST(DataParallel, HasTheGradientOfThePlainModel) {
+  run_alone([] {
+    for (const std::size_t replicas : {2U, 3U, 4U}) {
+      const auto model = wrapped(first_model(basicnet()), replicas);
+      for (const std::int64_t size : {12, 7, 5, 2, 1}) {
+        SCOPED_TRACE(std::to_string(size) + " images, " + std::to_string(replicas) + " replicas");
+        run_backward(*model, basicnet(), random_batch(size));
+        EXPECT_LE(relative_difference(flat_gradients(*model),
+                                      gradient_of_plain(basicnet(), random_batch(size))),
+                  1e-6);
+      }
+    }
+  });
+}
+
+TEST(DataParallel, TakesAnEmptyBatch) {
+  run_alone([] {
+    const auto model = wrapped(first_model(basicnet()), 2);
+    auto batch = part_of(random_batch(4), 0, 0, 1);
+    EXPECT_EQ(loss_of(*model, basicnet(), batch).item<float>(), 0.0F);
+    run_backward(*model, basicnet(), batch);
+    EXPECT_EQ(flat_gradients(*model).abs().sum().item<float>(), 0.0F);
+  });
+}
+
+TEST(DataParallel, GivesTheOutputsInTheOrderOfTheImages) {
+  run_alone([] {
+    const auto model = wrapped(first_model(basicnet()), 3);
+    const auto plain = first_model(basicnet());
+    const auto batch = random_batch(8);
+    const RandomScope random({42, 0, batch.positions});
+    EXPECT_LE(relative_difference(model->forward(batch.images), plain->forward(batch.images)),
+              1e-6);
+  });
+}
+
+TEST(DataParallel, EndsTwiceWithTheSameBits) {
+  run_alone([] {
+    for (const auto& recipe : {basicnet(), convnet()}) {
+      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), 3), recipe),
+                hash_of_run(wrapped(first_model(recipe), 3), recipe));
+    }
+  });
+}
+
+// Two parts, added in the same order.
+TEST(DataParallel, WithTwoReplicasIsBitEqualToTwoRanks) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto replicas = wrapped(first_model(basicnet()), 2);
+    const auto ranks = std::make_shared<DistributedDataParallel>(first_model(basicnet()), group);
+    const auto of_replicas = basicnet().make_optimizer(replicas->parameters());
+    const auto of_ranks = basicnet().make_optimizer(ranks->parameters());
+    for (int step = 0; step < 3; ++step) {
+      const auto batch = random_batch(8, static_cast<std::uint64_t>(step));
+      run_backward(*replicas, basicnet(), batch);
+      run_backward(*ranks, basicnet(), slice_of(batch, group.rank(), 2));
+      EXPECT_TRUE(torch::equal(flat_gradients(*replicas), flat_gradients(*ranks))) << step;
+      of_replicas->step();
+      of_ranks->step();
+    }
+    EXPECT_TRUE(torch::equal(flat_weights(*replicas), flat_weights(*ranks)));
+  });
+}
+
+TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
+  run_alone([] {
+    const auto model = wrapped(first_model(convnet()), 3);
+    const auto plain = first_model(convnet());
+    for (int step = 1; step <= 3; ++step) {
+      const auto images = random_batch(9, static_cast<std::uint64_t>(step)).images;
+      model->forward(images);
+      plain->forward(images.narrow(0, 0, 3));
+      EXPECT_EQ(model->buffers().at(2).item<std::int64_t>(), step);  // num_batches_tracked
+      EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
+    }
+  });
+}
+
+TEST(DataParallel, EvaluatesWithTheBuffersOfTheModelOnEveryReplica) {
+  run_alone([] {
+    const auto model = wrapped(first_model(convnet()), 2);
+    model->forward(random_batch(6).images);
+    const auto plain = model->new_like();
+    model->eval();
+    plain->eval();
+    const torch::NoGradGuard no_grad;
+    const auto images = random_batch(7).images;
+    EXPECT_LE(relative_difference(model->forward(images), plain->forward(images)), 1e-6);
+    EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
+  });
+}
+
+// Writes down what holds on the threads that run it.
+class Witness : public Model {
+ public:
+  explicit Witness(std::shared_ptr<Witness> chief = nullptr)
+      : linear(register_module("linear", torch::nn::Linear(784, 10))), chief_(std::move(chief)) {}
+
+  torch::Tensor forward(const torch::Tensor& images) override {
+    if (images.isnan().any().item<bool>()) throw std::runtime_error("a picture of nothing");
+    Witness& writer = chief_ == nullptr ? *this : *chief_;
+    const auto output = linear(images.flatten(1));
+    const std::lock_guard lock(writer.mutex);
+    writer.threads.insert(std::this_thread::get_id());
+    writer.dtypes.insert(output.scalar_type());
+    writer.graphs.insert(output.requires_grad());
+    writer.teams.insert(at::get_num_threads());
+    return output;
+  }
+
+  // The copy reports to the original.
+  std::shared_ptr<Model> new_like() const override {
+    const KeepRandomState keep;
+    auto self = std::const_pointer_cast<torch::nn::Module>(shared_from_this());
+    auto copy = std::make_shared<Witness>(std::dynamic_pointer_cast<Witness>(self));
+    copy_values(*this, *copy);
+    return copy;
+  }
+
+  torch::nn::Linear linear;
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::set<torch::ScalarType> dtypes;
+  std::set<bool> graphs;
+  std::set<int> teams;
+
+ private:
+  std::shared_ptr<Witness> chief_;
+};
+
+TEST(DataParallel, RunsEachReplicaOnAThreadOfItsOwn) {
+  run_alone([] {
+    const auto witness = std::make_shared<Witness>();
+    const auto model = wrapped(witness, 3);
+    for (int step = 0; step < 3; ++step) model->forward(random_batch(6).images);
+    EXPECT_EQ(witness->threads.size(), 3U);
+    EXPECT_EQ(witness->threads.count(std::this_thread::get_id()), 0U);
+  });
+}
+
+TEST(DataParallel, DividesTheThreadsAmongTheReplicasAndLeavesTheCallersAlone) {
+  run_alone([] {
+    at::set_num_threads(6);
+    const auto witness = std::make_shared<Witness>();
+    wrapped(witness, 3)->forward(random_batch(6).images);
+    EXPECT_EQ(witness->teams, std::set<int>{2});
+    EXPECT_EQ(at::get_num_threads(), 6);
+  });
+}
+
+TEST(DataParallel, BuildsNoGraphWithoutGradMode) {
+  run_alone([] {
+    const auto witness = std::make_shared<Witness>();
+    const auto model = wrapped(witness, 2);
+    {
+      const torch::NoGradGuard no_grad;
+      EXPECT_FALSE(model->forward(random_batch(4).images).requires_grad());
+    }
+    EXPECT_EQ(witness->graphs, std::set<bool>{false});
+    EXPECT_TRUE(model->forward(random_batch(4).images).requires_grad());
+    EXPECT_EQ(witness->graphs, (std::set<bool>{false, true}));
+  });
+}
+
+TEST(DataParallel, TakesTheAutocastOfTheCallerToTheReplicas) {
+  run_alone([] {
+    const auto witness = std::make_shared<Witness>();
+    const auto model = wrapped(witness, 2);
+    const auto images = random_batch(4).images;
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    EXPECT_EQ(model->forward(images).scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(witness->dtypes, std::set<torch::ScalarType>{torch::kBFloat16});
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(model->forward(images).scalar_type(), torch::kFloat32);
+  });
+}
+
+TEST(DataParallel, HasTheGradientOfThePlainModelUnderAutocast) {
+  run_alone([] {
+    const auto gradient = [](Model& model) {
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      const auto batch = random_batch(8);
+      const RandomScope random({42, 0, batch.positions});
+      const auto output = model.forward(batch.images).to(torch::kFloat32);
+      at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      basicnet().loss(output, batch).backward();
+      return flat_gradients(model);
+    };
+    constexpr double kBFloat16Unit = 1.0 / 256;
+    EXPECT_LE(relative_difference(gradient(*wrapped(first_model(basicnet()), 2)),
+                                  gradient(*first_model(basicnet()))),
+              2 * kBFloat16Unit);
+  });
+}
+
+TEST(DataParallel, GivesGradientsToTheImagesIfTheyAskForThem) {
+  run_alone([] {
+    const auto gradient = [](Model& model) {
+      auto batch = random_batch(7);
+      batch.images.requires_grad_();
+      run_backward(model, basicnet(), batch);
+      return batch.images.grad();
+    };
+    EXPECT_LE(relative_difference(gradient(*wrapped(first_model(basicnet()), 3)),
+                                  gradient(*first_model(basicnet()))),
+              1e-6);
+    const auto model = wrapped(first_model(basicnet()), 2);
+    run_backward(*model, basicnet(), random_batch(4));  // and none if they do not
+  });
+}
+
+TEST(DataParallel, AddsUpGradientsOfSeveralBackwards) {
+  run_alone([] {
+    const auto model = wrapped(first_model(basicnet()), 2);
+    const auto batch = random_batch(8);
+    const auto first = loss_of(*model, basicnet(), part_of(batch, 0, 4, 1));
+    const auto second = loss_of(*model, basicnet(), part_of(batch, 4, 4, 1));
+    (first + second).backward();  // both forwards before any backward
+    const auto whole = gradient_of_plain(basicnet(), batch);
+    EXPECT_LE(relative_difference(flat_gradients(*model), whole), 1e-6);
+  });
+}
+
+TEST(DataParallel, TrainsLikeThePlainModelAsReplicasSeeEachStep) {
+  run_alone([] {
+    const auto weights = [](const std::shared_ptr<Model>& model) {
+      const auto optimizer = convnet().make_optimizer(model->parameters());
+      model->eval();  // so that BatchNorm does not see the parts
+      train(*model, *optimizer, convnet(), 5,
+            [](int step) { return random_batch(6, static_cast<std::uint64_t>(step)); });
+      return flat_weights(*model);
+    };
+    const auto plain = weights(first_model(convnet()));
+    EXPECT_LE(relative_difference(weights(wrapped(first_model(convnet()), 2)), plain), 1e-6);
+    EXPECT_GE(relative_difference(flat_weights(*first_model(convnet())), plain), 1e-5);
+  });
+}
+
+TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
+  run_alone([] {
+    torch::manual_seed(9);
+    const auto other = convnet().make_model();
+    const auto model = wrapped(first_model(convnet()), 2);
+    const auto images = random_batch(4).images;
+    const torch::NoGradGuard no_grad;
+    model->eval();
+    other->eval();
+    const auto distance = [&] {
+      return relative_difference(model->forward(images), other->forward(images));
+    };
+    EXPECT_GE(distance(), 0.1);
+    load_state_dict(*model, state_dict(*other), "a test");
+    EXPECT_LE(distance(), 1e-6);
+    other->parameters().back().add_(1.0);
+    EXPECT_GE(distance(), 0.1);
+    model->parameters().back().set_data(other->parameters().back().clone());
+    EXPECT_LE(distance(), 1e-6);
+  });
+}
+
+TEST(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
+  run_alone([] {
+    const auto model = wrapped(first_model(convnet()), 3);
+    model->forward(random_batch(3).images);
+    std::set<std::string> expected;
+    for (const auto& [name, tensor] : state_dict(*first_model(convnet()))) {
+      expected.insert("module." + name);
+    }
+    std::set<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*model)) names.insert(name);
+    EXPECT_EQ(names, expected);
+    EXPECT_EQ(model->parameters().size(), first_model(convnet())->parameters().size());
+  });
+}
+
+TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
+  run_alone([] {
+    const auto model = wrapped(first_model(convnet()), 2);
+    const auto copy = model->new_like();
+    EXPECT_NE(dynamic_cast<ConvNet*>(copy.get()), nullptr);
+    EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*model)));
+    EXPECT_FALSE(copy->parameters().front().is_alias_of(model->parameters().front()));
+  });
+}
+
+TEST(DataParallel, MovesNoRandomGenerator) {
+  run_alone([] {
+    const auto draw = [](std::size_t replicas) {
+      const auto model = wrapped(first_model(convnet()), replicas);
+      model->forward(random_batch(4).images);
+      return torch::rand({1}).item<float>();
+    };
+    EXPECT_EQ(draw(3), draw(1));
+  });
+}
+
+TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
+  run_alone([] {
+    const auto witness = std::make_shared<Witness>();
+    const auto model = wrapped(witness, 2);
+    auto images = random_batch(4).images;
+    images[3].fill_(std::nan(""));
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
+      const torch::NoGradGuard no_grad;
+      EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
+    }
+    model->forward(random_batch(4).images).sum().backward();
+    EXPECT_TRUE(witness->linear->weight.grad().defined());
+  });
+}
+
+TEST(DataParallel, RefusesToDropOutWithoutARandomScope) {
+  run_alone([] {
+    const auto model = wrapped(first_model(basicnet()), 2);
+    EXPECT_ERROR(model->forward(random_batch(4).images), UsageError, "RandomScope");
+  });
+}
+
+TEST(DataParallel, WantsDevicesAndTheModelOnTheFirst) {
+  run_alone([] {
+    const auto with_devices = [](const Devices& devices) {
+      return DataParallel(first_model(convnet()), {.device_ids = devices}).is_training();
+    };
+    EXPECT_ERROR(with_devices({}), UsageError, "one device or more in device_ids");
+    EXPECT_ERROR(with_devices({torch::Device("cuda:0"), torch::kCPU}), UsageError,
+                 "layer1.0.weight lies on cpu, not on the first device, cuda:0; hint: move");
+    EXPECT_TRUE(with_devices(cpus(2)));
+  });
+}
+
+// A layer on the device without memory, in the place of a Linear.
+class OnMeta : public torch::nn::Module {
+ public:
+  OnMeta() { register_parameter("weight", torch::empty({10, 784}, torch::kMeta)); }
+};
+
+TEST(DataParallel, RefusesAModelThatWasMovedSince) {
+  run_alone([] {
+    const auto witness = std::make_shared<Witness>();
+    const auto model = wrapped(witness, 2);
+    witness->replace_module("linear", std::make_shared<OnMeta>());
+    EXPECT_ERROR(model->forward(random_batch(4).images), UsageError,
+                 "linear.weight lies on meta, not on the first device, cpu");
+  });
+}
+
+TEST(DataParallel, PutsOutputsOnTheDeviceThatIsNamed) {
+  run_alone([] {
+    for (const std::size_t replicas : {1U, 2U}) {
+      DataParallel model(first_model(convnet()),
+                         {.device_ids = cpus(replicas), .output_device = torch::Device("meta")});
+      EXPECT_TRUE(model.forward(random_batch(4).images).is_meta());
+    }
+  });
+}
+
+TEST(DataParallel, HasTheGradientOfThePlainModelOnAGpuShared) {
+  if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
+  run_alone([] {
+    const torch::Device gpu("cuda:0");
+    const auto model = first_model(basicnet());
+    model->to(gpu);
+    DataParallel replicas(model, {.device_ids = {gpu, gpu}});
+    run_backward(replicas, basicnet(), random_batch(8).to(gpu));
+    EXPECT_LE(relative_difference(flat_gradients(replicas).cpu(),
+                                  gradient_of_plain(basicnet(), random_batch(8))),
+              1e-4);  // cuDNN's kernels and the CPU's round differently
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/distributed_data_parallel.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/nn/conv_net.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/replica_check.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Options = DistributedDataParallelOptions;
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+using MakeOptimizer = std::function<Optimizer(std::vector<torch::Tensor>)>;
+
+const Recipe& basicnet() {
+  static const Recipe recipe({.name = "basicnet"});
+  return recipe;
+}
+const Recipe& convnet() {
+  static const Recipe recipe({.name = "convnet"});
+  return recipe;
+}
+
+std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
+                                                 const ProcessGroup& group,
+                                                 const Options& options = {}) {
+  return std::make_shared<DistributedDataParallel>(model, group, options);
+}
+
+// The same step of the same run in one process.
+torch::Tensor gradient_of_one_process(const Recipe& recipe, const Batch& batch) {
+  const auto model = first_model(recipe);
+  run_backward(*model, recipe, batch);
+  return flat_gradients(*model);
+}
+
+void expect_equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
+  for (const auto& other : group.all_gather(tensor)) EXPECT_TRUE(torch::equal(other, tensor));
+}
+
+bool equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
+  auto unequal = torch::zeros({1});
+  for (const auto& other : group.all_gather(tensor)) unequal += torch::equal(other, tensor) ? 0 : 1;
+  group.all_reduce(unequal);
+  return unequal.item<float>() == 0.0F;
+}
+
+class World : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(OfRanks, World, testing::Values(2, 3, 4));
+
+// Slices of one size, of two sizes, and an empty one on the last rank. Dropout included.
+TEST_P(World, HasTheGradientOfOneProcess) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    for (const std::int64_t size : {12, 7, group.world_size() - 1}) {
+      SCOPED_TRACE(size);
+      const auto batch = random_batch(size);
+      const auto model = wrapped(first_model(basicnet()), group);
+      run_backward(*model, basicnet(), slice_of(batch, group.rank(), group.world_size()));
+      const auto gradient = flat_gradients(*model);
+      EXPECT_LE(relative_difference(gradient, gradient_of_one_process(basicnet(), batch)), 1e-6);
+      expect_equal_on_all_ranks(gradient, group);
+    }
+  });
+}
+
+void expect_run_like_one_process(const ProcessGroup& group, const MakeOptimizer& make_optimizer,
+                                 double tolerance) {
+  constexpr int kSteps = 50;
+  const auto whole = [](int step) { return random_batch(5, static_cast<std::uint64_t>(step + 1)); };
+  const auto slice = [&](int step) {
+    return slice_of(whole(step), group.rank(), group.world_size());
+  };
+  const auto model = wrapped(first_model(basicnet()), group);
+  train(*model, *make_optimizer(model->parameters()), basicnet(), kSteps, slice);
+  require_equal_replicas(*model, group);
+  expect_equal_on_all_ranks(flat_weights(*model), group);
+  if (group.rank() != 0) return;
+  const auto alone = first_model(basicnet());
+  train(*alone, *make_optimizer(alone->parameters()), basicnet(), kSteps, whole);
+  EXPECT_LE(relative_difference(flat_weights(*model), flat_weights(*alone)), tolerance);
+}
+
+TEST(DistributedDataParallel, EndsNearOneProcessAfter50StepsOfSgd) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto sgd = [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = 0.01});
+    };
+    expect_run_like_one_process(group, sgd, 1e-5);
+  });
+}
+
+TEST(DistributedDataParallel, EndsNearOneProcessAfter50StepsOfAdamW) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto adamw = [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<AdamW>(std::move(parameters));
+    };
+    expect_run_like_one_process(group, adamw, 2e-3);
+  });
+}
+
+// With BatchNorm too: nothing is left of the wrapper.
+TEST(DistributedDataParallel, OnOneRankIsBitEqualToNoWrapper) {
+  run_ranks(1, [](const ProcessGroup& gloo) {
+    for (const Recipe& recipe : {basicnet(), convnet()}) {
+      const auto hash_of_run = [&](const std::shared_ptr<Model>& model) {
+        const auto optimizer = recipe.make_optimizer(model->parameters());
+        train(*model, *optimizer, recipe, 4,
+              [](int step) { return random_batch(6, static_cast<std::uint64_t>(step)); });
+        model->eval();
+        return weights_sha256(state_dict(*model));
+      };
+      const auto plain = hash_of_run(first_model(recipe));
+      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), ProcessGroup::single())), plain);
+      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), gloo)), plain);
+    }
+  });
+}
+
+TEST(DistributedDataParallel, BeginsWithTheWeightsAndBuffersOfRank0) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
+    const auto model = convnet().make_model();
+    const torch::NoGradGuard no_grad;
+    for (auto& buffer : model->buffers()) buffer.add_(group.rank());
+    auto first = flat_weights(*model);
+    auto first_buffers = flat(model->buffers());
+    EXPECT_FALSE(equal_on_all_ranks(first, group));
+    group.broadcast(first);
+    group.broadcast(first_buffers);
+    const auto ddp = wrapped(model, group);
+    EXPECT_TRUE(torch::equal(flat_weights(*ddp), first));
+    EXPECT_TRUE(torch::equal(flat(ddp->buffers()), first_buffers));
+  });
+}
+
+TEST(DistributedDataParallel, TakesParametersOfTheWrapperOrOfTheModelForTheOptimizer) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto slice = [&](int step) {
+      return slice_of(random_batch(4, static_cast<std::uint64_t>(step)), group.rank(), 2);
+    };
+    const auto of_wrapper = wrapped(first_model(basicnet()), group);
+    train(*of_wrapper, *basicnet().make_optimizer(of_wrapper->parameters()), basicnet(), 3, slice);
+    const auto of_model = wrapped(first_model(basicnet()), group);
+    train(*of_model, *basicnet().make_optimizer(of_model->module().parameters()), basicnet(), 3,
+          slice);
+    EXPECT_TRUE(torch::equal(flat_weights(*of_wrapper), flat_weights(*of_model)));
+    EXPECT_FALSE(torch::equal(flat_weights(*of_wrapper), flat_weights(*first_model(basicnet()))));
+  });
+}
+
+TEST(DistributedDataParallel, RefusesABackwardThatItDidNotSeeTheForwardOf) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(basicnet()), group);
+    const auto optimizer = basicnet().make_optimizer(model->parameters());
+    const auto batch = slice_of(random_batch(4), group.rank(), 2);
+    const auto before = flat_weights(*model);
+    EXPECT_ERROR(
+        {
+          loss_of(model->module(), basicnet(), batch).backward();
+          optimizer->step();
+        },
+        UsageError, "call ddp.forward(images), not the wrapped model's");
+    EXPECT_TRUE(torch::equal(flat_weights(*model), before));
+    for (const auto& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    run_backward(*model, basicnet(), batch);  // all is as before
+    expect_equal_on_all_ranks(flat_gradients(*model), group);
+    EXPECT_THROW(loss_of(model->module(), basicnet(), batch).backward(), UsageError);
+  });
+}
+
+TEST(DistributedDataParallel, RefusesASecondBackwardOfOneForward) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(basicnet()), group);
+    const auto loss = loss_of(*model, basicnet(), slice_of(random_batch(4), group.rank(), 2));
+    loss.backward({}, /*retain_graph=*/true);
+    EXPECT_ERROR(loss.backward(), UsageError, "once for each backward");
+  });
+}
+
+TEST(DistributedDataParallel, SendsNothingInEvaluation) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(convnet()), group, {.reducer = {.check_replicas = 1}});
+    run_backward(*model, convnet(), slice_of(random_batch(8), group.rank(), 2));
+    model->eval();
+    auto seen = torch::zeros({1});
+    {
+      const torch::NoGradGuard no_grad;
+      for (int batch = 0; batch < (group.rank() == 0 ? 3 : 1); ++batch) {
+        seen += model->forward(random_batch(5).images).size(0);
+      }
+    }
+    group.all_reduce(seen);
+    EXPECT_EQ(seen.item<float>(), 20.0F);
+    model->train();
+    run_backward(*model, convnet(), slice_of(random_batch(8), group.rank(), 2));
+    expect_equal_on_all_ranks(flat_gradients(*model), group);
+  });
+}
+
+TEST(DistributedDataParallel, SendsRank0sBuffersAtEvalAndTrainingForwards) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(convnet()), group);
+    const auto slice = slice_of(random_batch(12), group.rank(), 3);
+    run_backward(*model, convnet(), slice);
+    auto of_rank_0 = flat(model->buffers());
+    EXPECT_FALSE(equal_on_all_ranks(of_rank_0, group));
+    group.broadcast(of_rank_0);
+
+    const auto alone = first_model(convnet());  // from rank 0's buffers, with my images
+    copy_values(model->module(), *alone);
+    std::int64_t begin = 0;
+    for (auto& buffer : alone->buffers()) {
+      const torch::NoGradGuard no_grad;
+      buffer.copy_(of_rank_0.narrow(0, begin, buffer.numel()).view(buffer.sizes()));
+      begin += buffer.numel();
+    }
+    alone->forward(slice.images);
+    run_backward(*model, convnet(), slice);
+    EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(alone->buffers())));
+
+    auto again = flat(model->buffers());
+    group.broadcast(again);
+    model->eval();
+    EXPECT_TRUE(torch::equal(flat(model->buffers()), again));
+    EXPECT_EQ(model->buffers().at(2).item<std::int64_t>(), 2);  // num_batches_tracked
+    require_equal_replicas(*model, group);
+  });
+}
+
+// Autograd has saved the running statistics, which training does not read again.
+TEST(DistributedDataParallel, SendsBuffersBetweenAForwardAndItsBackward) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(convnet()), group);
+    const auto slice = slice_of(random_batch(8), group.rank(), 2);
+    run_backward(*model, convnet(), slice);
+    const auto expected = flat_gradients(*model);
+    model->zero_grad();
+    const auto loss = loss_of(*model, convnet(), slice);
+    model->eval();
+    EXPECT_NO_THROW(loss.backward());
+    EXPECT_LE(relative_difference(flat_gradients(*model), expected), 1e-6);
+  });
+}
+
+TEST(DistributedDataParallel, LeavesBuffersAloneWithoutBroadcastBuffers) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model =
+        wrapped(first_model(convnet()), group, {.reducer = {.broadcast_buffers = false}});
+    const auto alone = first_model(convnet());
+    const auto slice = slice_of(random_batch(8), group.rank(), 2);
+    for (int step = 0; step < 2; ++step) {
+      run_backward(*model, convnet(), slice);
+      alone->forward(slice.images);
+    }
+    model->eval();
+    EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(alone->buffers())));
+    EXPECT_FALSE(equal_on_all_ranks(flat(model->buffers()), group));
+  });
+}
+
+// A model of which a part lies on the device without memory.
+class OnTwoDevices : public Model {
+ public:
+  OnTwoDevices() {
+    register_parameter("here", torch::ones({2}));
+    register_parameter("there", torch::empty({2}, torch::kMeta));
+  }
+  torch::Tensor forward(const torch::Tensor& images) override { return images; }
+  std::shared_ptr<Model> new_like() const override { return std::make_shared<OnTwoDevices>(); }
+};
+
+TEST(DistributedDataParallel, WantsTheModelOnTheOneDeviceThatIsNamed) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    const auto with_devices = [&](const std::vector<torch::Device>& devices) {
+      return wrapped(first_model(basicnet()), group, {.device_ids = devices});
+    };
+    EXPECT_NO_THROW(with_devices({}));
+    EXPECT_NO_THROW(with_devices({torch::kCPU}));
+    EXPECT_ERROR(with_devices({torch::kCPU, torch::kCPU}), UsageError,
+                 "device_ids: expected one device a process, got 2");
+    EXPECT_ERROR(with_devices({torch::Device("cuda:0")}), UsageError,
+                 "the model lies on cpu, device_ids says cuda:0; hint: model->to(device)");
+    EXPECT_ERROR(wrapped(std::make_shared<OnTwoDevices>(), group), UsageError,
+                 "the model lies on cpu and on meta");
+  });
+}
+
+TEST(DistributedDataParallel, PutsTheOutputOnTheDeviceThatIsNamed) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    const auto model =
+        wrapped(first_model(convnet()), group, {.output_device = torch::Device("meta")});
+    EXPECT_TRUE(model->forward(random_batch(2).images).is_meta());
+    EXPECT_TRUE(wrapped(first_model(convnet()), group)->forward(random_batch(2).images).is_cpu());
+  });
+}
+
+TEST(DistributedDataParallel, NamesTensorsAsPythonDoes) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    const auto plain = first_model(convnet());
+    const auto ddp = wrapped(first_model(convnet()), group);
+    std::set<std::string> expected;
+    for (const auto& [name, tensor] : state_dict(*plain)) expected.insert("module." + name);
+    std::set<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*ddp)) names.insert(name);
+    EXPECT_EQ(names, expected);
+  });
+}
+
+TEST(DistributedDataParallel, LoadsWeightsWithAndWithoutThePrefix) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    torch::manual_seed(7);
+    const std::vector<std::shared_ptr<Model>> sources = {convnet().make_model(),
+                                                         wrapped(convnet().make_model(), group)};
+    for (const auto& source : sources) {
+      const std::vector<std::shared_ptr<Model>> targets = {first_model(convnet()),
+                                                           wrapped(first_model(convnet()), group)};
+      for (const auto& target : targets) {
+        EXPECT_FALSE(torch::equal(flat_weights(*target), flat_weights(*source)));
+        load_state_dict(*target, state_dict(*source), "a test");
+        EXPECT_TRUE(torch::equal(flat_weights(*target), flat_weights(*source)));
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel, GivesACopyOfTheModelWithoutItself) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    const auto ddp = wrapped(first_model(convnet()), group);
+    const auto copy = ddp->new_like();
+    EXPECT_NE(dynamic_cast<ConvNet*>(copy.get()), nullptr);
+    EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*ddp)));
+    run_backward(*copy, convnet(), random_batch(2));  // no hook came along
+  });
+}
+
+TEST(DistributedDataParallel, LeavesAPlainModelBehind) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = first_model(basicnet());
+    const auto slice = slice_of(random_batch(4), group.rank(), 2);
+    {
+      const auto ddp = wrapped(model, group);
+      run_backward(*ddp, basicnet(), slice);
+      EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*model), group));
+    }
+    run_backward(*model, basicnet(), slice);
+    EXPECT_TRUE(torch::equal(flat_gradients(*model), gradient_of_one_process(basicnet(), slice)));
+    EXPECT_FALSE(equal_on_all_ranks(flat_gradients(*model), group));
+  });
+}
+
+TEST(DistributedDataParallel, ServesTwoModelsOneAfterTheOtherAndSideBySide) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto batch = random_batch(4);
+    const auto slice = slice_of(batch, group.rank(), 2);
+    const auto expected = gradient_of_one_process(basicnet(), batch);
+    for (int i = 0; i < 2; ++i) {
+      const auto model = wrapped(first_model(basicnet()), group);
+      run_backward(*model, basicnet(), slice);
+      EXPECT_LE(relative_difference(flat_gradients(*model), expected), 1e-6);
+    }
+    const auto first = wrapped(first_model(basicnet()), group);
+    const auto second = wrapped(first_model(convnet()), group);
+    const auto first_loss = loss_of(*first, basicnet(), slice);
+    run_backward(*second, convnet(), slice);
+    first_loss.backward();
+    EXPECT_LE(relative_difference(flat_gradients(*first), expected), 1e-6);
+    EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*second), group));
+  });
+}
+
+TEST(DistributedDataParallel, KeepsTheLearningRateEqualIfEveryRankStepsItsScheduler) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(convnet()), group);
+    SGD optimizer(model->parameters(), {.lr = 0.5});
+    StepLR scheduler(optimizer, {.step_size = 2, .gamma = 0.5});
+    for (int epoch = 0; epoch < 4; ++epoch) {
+      train(*model, optimizer, convnet(), 1,
+            [&](int /*step*/) { return slice_of(random_batch(4), group.rank(), 2); });
+      scheduler.step();
+    }
+    EXPECT_EQ(scheduler.last_lr(), std::vector<double>{0.125});
+    expect_equal_on_all_ranks(torch::tensor(scheduler.last_lr(), torch::kFloat64), group);
+    require_equal_parameters(*model, group);
+  });
+}
+
+}  // namespace
+}  // namespace ladder

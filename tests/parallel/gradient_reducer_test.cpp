@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/gradient_reducer.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replica_check.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Bytes = std::vector<std::int64_t>;
+using Reducer = GradientReducer;
+
+const Recipe& basicnet() {
+  static const Recipe recipe({.name = "basicnet"});
+  return recipe;
+}
+const Recipe& convnet() {
+  static const Recipe recipe({.name = "convnet"});
+  return recipe;
+}
+
+std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
+                                                 const ProcessGroup& group,
+                                                 const GradientReducerOptions& options = {}) {
+  return std::make_shared<DistributedDataParallel>(
+      model, group, DistributedDataParallelOptions{.reducer = options});
+}
+
+bool equal_everywhere(const torch::Tensor& tensor, const ProcessGroup& group) {
+  const auto all = group.all_gather(tensor);
+  return std::all_of(all.begin(), all.end(),
+                     [&](const auto& other) { return torch::equal(other, all.front()); });
+}
+
+// Not a Model: two inputs, two outputs, and a layer that may stay unused.
+class Pair : public torch::nn::Module {
+ public:
+  Pair()
+      : left(register_module("left", torch::nn::Linear(3, 2))),
+        right(register_module("right", torch::nn::Linear(4, 2))),
+        spare(register_module("spare", torch::nn::Linear(2, 2))) {
+    for (const auto& item : named_parameters()) {
+      const torch::NoGradGuard no_grad;
+      item.value().copy_(torch::arange(item.value().numel()).view(item.value().sizes()) * 0.1);
+    }
+  }
+
+  std::tuple<torch::Tensor, torch::Tensor> forward(const torch::Tensor& a, const torch::Tensor& b,
+                                                   bool with_spare = true) {
+    const auto x = left(a);
+    return {with_spare ? spare(x) : x, right(b) + x};
+  }
+
+  torch::nn::Linear left;
+  torch::nn::Linear right;
+  torch::nn::Linear spare;
+};
+
+// The inputs of one rank: other ones on each.
+std::pair<torch::Tensor, torch::Tensor> inputs_of(int rank) {
+  return {torch::arange(6).view({2, 3}) * 0.1 + rank, torch::arange(8).view({2, 4}) * 0.2 - rank};
+}
+
+torch::Tensor loss_of_pair(const std::tuple<torch::Tensor, torch::Tensor>& output) {
+  return (std::get<0>(output).square() + std::get<1>(output).sin()).sum();
+}
+
+void run_pair_backward(Reducer& reducer, Pair& pair, int rank, bool with_spare = true) {
+  const auto [a, b] = inputs_of(rank);
+  pair.zero_grad();
+  loss_of_pair(reducer.forward([&, a = a, b = b] {
+    return pair.forward(a, b, with_spare);
+  })).backward();
+}
+
+// The average over ranks 0 to world_size - 1, computed here.
+torch::Tensor average_pair_gradient(int world_size) {
+  Pair pair;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto [a, b] = inputs_of(rank);
+    (loss_of_pair(pair.forward(a, b)) / world_size).backward();
+  }
+  return flat_gradients(pair);
+}
+
+TEST(GradientReducer, ServesAnyModuleWithAnyForward) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    for (const bool find_unused : {false, true}) {
+      Pair pair;
+      Reducer reducer(pair, group, {.find_unused_parameters = find_unused});
+      for (int step = 0; step < 2; ++step) {
+        run_pair_backward(reducer, pair, group.rank());
+        EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
+      }
+    }
+  });
+}
+
+TEST(GradientReducer, TakesOutputsOfFourKinds) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group);
+    const auto x = torch::ones({1});
+    EXPECT_TRUE(reducer.forward([&] { return x; }).is_same(x));
+    EXPECT_TRUE(reducer.forward([&] { return std::vector<torch::Tensor>{x}; }).at(0).is_same(x));
+    EXPECT_TRUE(reducer.forward([&] { return std::pair(x, x); }).second.is_same(x));
+    EXPECT_TRUE(std::get<2>(reducer.forward([&] { return std::tuple(x, x, x); })).is_same(x));
+  });
+}
+
+TEST(GradientReducer, NamesUnusedParametersAtTheEndOfTheSameBackwardOnEveryRank) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group);
+    EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false),
+                 DistributedError,
+                 "expected a gradient for every parameter, got none for spare.weight, spare.bias");
+  });
+}
+
+TEST(GradientReducer, LeavesUnusedParametersAloneIfToldAndAveragesTheRest) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group, {.find_unused_parameters = true});
+    SGD optimizer(pair.parameters(), {.lr = 0.1});
+    const auto spare = flat_weights(*pair.spare);
+    const auto right = flat_weights(*pair.right);
+    for (int step = 0; step < 3; ++step) {
+      run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false);
+      EXPECT_FALSE(pair.spare->weight.grad().defined());
+      EXPECT_TRUE(equal_everywhere(pair.left->weight.grad(), group));
+      optimizer.step();
+    }
+    EXPECT_TRUE(torch::equal(flat_weights(*pair.spare), spare));
+    EXPECT_FALSE(torch::equal(flat_weights(*pair.right), right));
+    require_equal_replicas(pair, group);
+  });
+}
+
+// Who did not use it counts as a gradient of zero.
+TEST(GradientReducer, AveragesParametersThatOnlyOneRankUses) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group, {.find_unused_parameters = true});
+    run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/group.rank() == 0);
+    Pair of_rank_0;
+    const auto [a, b] = inputs_of(0);
+    (loss_of_pair(of_rank_0.forward(a, b)) / 2).backward();
+    EXPECT_LE(relative_difference(pair.spare->weight.grad(), of_rank_0.spare->weight.grad()), 1e-6);
+  });
+}
+
+Bytes bucket_bytes_after_a_step(const ProcessGroup& group, std::optional<double> cap_mb) {
+  const auto model = wrapped(first_model(basicnet()), group, {.bucket_cap_mb = cap_mb});
+  EXPECT_EQ(model->reducer().bucket_bytes(), Bytes{4 * 1'199'882});  // all in one at first
+  const auto slice = slice_of(random_batch(2), group.rank(), group.world_size());
+  for (int step = 0; step < 2; ++step) run_backward(*model, basicnet(), slice);
+  return model->reducer().bucket_bytes();
+}
+
+TEST(GradientReducer, SendsTheLastLayersFirstInBucketsOfTheSizeThatIsSet) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const std::int64_t fc2 = 4 * (128 * 10 + 10);
+    const std::int64_t fc1 = 4 * (9216 * 128 + 128);
+    const std::int64_t conv2 = 4 * (32 * 64 * 9 + 64);
+    const std::int64_t conv1 = 4 * (32 * 9 + 32);
+    EXPECT_EQ(bucket_bytes_after_a_step(group, std::nullopt), (Bytes{fc2 + fc1, conv2 + conv1}));
+    EXPECT_EQ(bucket_bytes_after_a_step(group, 25.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
+    EXPECT_EQ(bucket_bytes_after_a_step(group, 5.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
+    const auto each = bucket_bytes_after_a_step(group, 1e-6);
+    EXPECT_EQ(each.size(), 8U);
+    EXPECT_EQ(each.at(0) + each.at(1), fc2);
+    EXPECT_EQ(each.at(6) + each.at(7), conv1);
+  });
+}
+
+TEST(GradientReducer, HasTheSameGradientForAnyBuckets) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto gradient = [&](std::optional<double> cap_mb) {
+      const auto model = wrapped(first_model(basicnet()), group, {.bucket_cap_mb = cap_mb});
+      for (int step = 0; step < 2; ++step) {
+        run_backward(*model, basicnet(), slice_of(random_batch(4), group.rank(), 2));
+      }
+      return flat_gradients(*model);
+    };
+    EXPECT_TRUE(torch::equal(gradient(std::nullopt), gradient(1e-6)));
+  });
+}
+
+TEST(NoSync, AddsUpTwoHalvesToTheGradientOfTheWholeBatch) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto batch = random_batch(8);
+    const auto half = [&](int which) { return part_of(batch, 4 * group.rank() + 2 * which, 2, 2); };
+    const auto model = wrapped(first_model(basicnet()), group);
+    for (int step = 0; step < 2; ++step) {  // the second with the buckets made anew
+      model->zero_grad();
+      {
+        const auto pause = model->no_sync();
+        loss_of(*model, basicnet(), half(0)).backward();
+        const auto alone = first_model(basicnet());
+        run_backward(*alone, basicnet(), half(0));
+        EXPECT_TRUE(torch::equal(flat_gradients(*model), flat_gradients(*alone)));
+        EXPECT_FALSE(equal_everywhere(flat_gradients(*model), group));
+      }
+      loss_of(*model, basicnet(), half(1)).backward();
+      EXPECT_TRUE(equal_everywhere(flat_gradients(*model), group));
+      const auto alone = first_model(basicnet());
+      run_backward(*alone, basicnet(), batch);
+      EXPECT_LE(relative_difference(flat_gradients(*model), flat_gradients(*alone)), 1e-6);
+    }
+  });
+}
+
+TEST(NoSync, AllowsABackwardForEachForwardAndNoMore) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(basicnet()), group);
+    const auto slice = slice_of(random_batch(4), group.rank(), 2);
+    const auto pause = model->no_sync();
+    run_backward(*model, basicnet(), slice);
+    run_backward(*model, basicnet(), slice);
+    EXPECT_THROW(loss_of(model->module(), basicnet(), slice).backward(), UsageError);
+  });
+}
+
+TEST(NoSync, EndsWithItsScopeAlsoWhenScopesNest) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(basicnet()), group);
+    const auto synchronises = [&] {
+      run_backward(*model, basicnet(), slice_of(random_batch(4), group.rank(), 2));
+      return equal_everywhere(flat_gradients(*model), group);
+    };
+    {
+      const auto outer = model->no_sync();
+      {
+        const auto inner = model->no_sync();
+      }
+      EXPECT_FALSE(synchronises());
+    }
+    EXPECT_TRUE(synchronises());
+  });
+}
+
+// As in Python: buffers are not sent in the forward after one that did not synchronise.
+TEST(NoSync, KeepsTheBuffersOfTheNextForwardLocal) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(convnet()), group);
+    const auto alone = first_model(convnet());
+    const auto slice = slice_of(random_batch(8), group.rank(), 2);
+    const auto buffers_stay_local = [&] {
+      loss_of(*model, convnet(), slice).backward();
+      alone->forward(slice.images);
+      return torch::equal(flat(model->buffers()), flat(alone->buffers()));
+    };
+    {
+      const auto pause = model->no_sync();
+      EXPECT_TRUE(buffers_stay_local());
+    }
+    EXPECT_TRUE(buffers_stay_local());
+    EXPECT_EQ(buffers_stay_local(), group.rank() == 0);
+  });
+}
+
+TEST(BucketView, HoldsTheGradientsAndEqualsTheDefault) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto run = [&](bool as_view) {
+      const auto model =
+          wrapped(first_model(basicnet()), group, {.gradient_as_bucket_view = as_view});
+      const auto optimizer = basicnet().make_optimizer(model->parameters());
+      train(*model, *optimizer, basicnet(), 3, [&](int step) {
+        return slice_of(random_batch(4, static_cast<std::uint64_t>(step)), group.rank(), 2);
+      });
+      const auto parameters = model->parameters();
+      EXPECT_EQ(parameters.at(6).grad().is_alias_of(parameters.at(7).grad()), as_view);
+      return flat_weights(*model);
+    };
+    EXPECT_TRUE(torch::equal(run(true), run(false)));
+  });
+}
+
+TEST(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto model = wrapped(first_model(basicnet()), group, {.check_replicas = 2});
+    const auto step = [&] {
+      run_backward(*model, basicnet(), slice_of(random_batch(3), group.rank(), 3));
+    };
+    step();  // checked
+    if (group.rank() == 2) {
+      const torch::NoGradGuard no_grad;
+      model->module().named_parameters()["fc1.bias"][5] += 1e-6;
+    }
+    step();
+    EXPECT_ERROR(step(), DistributedError, "expected fc1.bias ");
+  });
+}
+
+TEST(GradientReducer, RefusesAModuleWithNothingToTrain) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    Pair pair;
+    for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
+    EXPECT_ERROR(Reducer(pair, group), UsageError, "a module with parameters to train");
+  });
+}
+
+// They are sent with the others at the start, and then left alone.
+TEST(GradientReducer, DoesNotWaitForFrozenParameters) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    {
+      const torch::NoGradGuard no_grad;
+      pair.spare->weight.add_(group.rank());
+    }
+    pair.spare->weight.set_requires_grad(false);
+    Reducer reducer(pair, group);
+    EXPECT_TRUE(equal_everywhere(pair.spare->weight, group));
+    run_pair_backward(reducer, pair, group.rank());
+    EXPECT_FALSE(pair.spare->weight.grad().defined());
+    EXPECT_TRUE(equal_everywhere(pair.left->weight.grad(), group));
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/replica_check.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+// A module of the parameters that a test adds.
+class Parameters : public torch::nn::Module {
+ public:
+  void add(const std::string& name, std::int64_t size, bool trained = true,
+           torch::ScalarType dtype = torch::kFloat32) {
+    register_parameter(name, torch::ones({size, 2}, dtype), trained);
+  }
+};
+
+struct Difference {
+  std::string what;
+  std::function<void(Parameters&)> on_rank_0;
+  std::function<void(Parameters&)> on_others;
+  std::string message;
+};
+
+std::vector<Difference> differences() {
+  const auto nothing = [](Parameters&) {};
+  return {{"shape", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("b", 4); },
+           "expected b Float[3, 2], as on rank 0, got b Float[4, 2] on rank 1"},
+          {"name", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("c", 3); },
+           "expected b Float[3, 2], as on rank 0, got c Float[3, 2] on rank 1"},
+          {"more", nothing, [](Parameters& p) { p.add("b", 3); },
+           "expected nothing more, as on rank 0, got b Float[3, 2] on rank 1"},
+          {"fewer", [](Parameters& p) { p.add("b", 3); }, nothing,
+           "expected b Float[3, 2], as on rank 0, got nothing more on rank 1"},
+          {"not trained", [](Parameters& p) { p.add("b", 3); },
+           [](Parameters& p) { p.add("b", 3, false); },
+           "expected b Float[3, 2], as on rank 0, got b Float[3, 2], not trained on rank 1"},
+          {"dtype", [](Parameters& p) { p.add("b", 3); },
+           [](Parameters& p) { p.add("b", 3, true, torch::kFloat64); },
+           "expected b Float[3, 2], as on rank 0, got b Double[3, 2] on rank 1"}};
+}
+
+TEST(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    for (const auto& difference : differences()) {
+      SCOPED_TRACE(difference.what);
+      Parameters module;
+      module.add("a", 5);
+      (group.rank() == 0 ? difference.on_rank_0 : difference.on_others)(module);
+      EXPECT_ERROR(require_same_parameters(module, group), DistributedError,
+                   "model, tensor 2: " + difference.message);
+      EXPECT_ERROR(GradientReducer(module, group), DistributedError, difference.message);
+    }
+    Parameters equal;
+    equal.add("a", 5);
+    EXPECT_NO_THROW(require_same_parameters(equal, group));
+  });
+}
+
+TEST(RequireEqualReplicas, NamesTheTensorOfWhichOneNumberDiffersOnEveryRank) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto model = first_model(Recipe({.name = "convnet"}));
+    DistributedDataParallel ddp(model, group);
+    EXPECT_NO_THROW(require_equal_replicas(ddp, group));
+    EXPECT_NO_THROW(require_equal_parameters(ddp, group));
+    const torch::NoGradGuard no_grad;
+    if (group.rank() == 2) model->named_parameters()["layer2.0.weight"][3][2][1][0] += 1e-7;
+    for (const auto& check : {require_equal_replicas, require_equal_parameters}) {
+      EXPECT_ERROR(check(ddp, group), DistributedError, "expected layer2.0.weight ");
+      EXPECT_ERROR(check(ddp, group), DistributedError, "on rank 2; hint: ");
+    }
+  });
+}
+
+TEST(RequireEqualReplicas, LooksAtBuffersAndTheOtherCheckDoesNot) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto model = first_model(Recipe({.name = "convnet"}));
+    const torch::NoGradGuard no_grad;
+    if (group.rank() == 1) model->named_buffers()["layer1.1.running_mean"][0] = 1e-30;
+    EXPECT_ERROR(require_equal_replicas(*model, group), DistributedError,
+                 "expected layer1.1.running_mean ");
+    EXPECT_NO_THROW(require_equal_parameters(*model, group));
+  });
+}
+
+// Zero and minus zero are equal numbers, and unequal bits.
+TEST(RequireEqualReplicas, ComparesBits) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Parameters module;
+    module.add("a", 1);
+    const torch::NoGradGuard no_grad;
+    module.parameters().front().fill_(group.rank() == 0 ? 0.0 : -0.0);
+    EXPECT_ERROR(require_equal_replicas(module, group), DistributedError, "expected a ");
+  });
+}
+
+TEST(RequireEqualReplicas, IsContentOnOneRank) {
+  run_alone([] {
+    const auto model = first_model(Recipe({.name = "convnet"}));
+    EXPECT_NO_THROW(require_equal_replicas(*model, ProcessGroup::single()));
+    EXPECT_NO_THROW(require_same_parameters(*model, ProcessGroup::single()));
+  });
+}
+
+}  // namespace
+}  // namespace ladder
