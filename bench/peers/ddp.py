@@ -12,6 +12,7 @@ With --threads 1 its final weights equal, bit for bit, those of
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -182,6 +183,9 @@ def start(options: argparse.Namespace, **process_group: object) -> None:
     torch.set_num_threads(options.threads)
     dist.init_process_group("gloo", timeout=TIMEOUT, **process_group)
     run(options)
+    # The wrapper is part of a reference cycle and holds the group. A Gloo thread that is left when
+    # Python ends sometimes aborts the process: it wants the interpreter's lock.
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -13,9 +13,6 @@ namespace ladder {
 
 // What the readers of launch_environment.h share: variables as numbers, and what one launcher says.
 
-// The number that `text` is, all of it, or nothing.
-std::optional<std::int64_t> whole_number(std::string_view text);
-
 // The variables behind a lookup. One that is set to nothing counts as unset. The lookup must
 // outlive this object.
 class Variables {

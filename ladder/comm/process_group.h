@@ -75,6 +75,7 @@ class ProcessGroup {
   // The same through the store, not the network of the collectives: when a rank does not come
   // within `timeout` (default: that of the group), every waiting rank throws an error that
   // names the missing ones. Slower than barrier(); for start-up and for finding out who hangs.
+  // A rank counts its own calls: one that misses a call must make it up before the next.
   void monitored_barrier() const { monitored_barrier(timeout()); }
   void monitored_barrier(std::chrono::milliseconds timeout) const;
 

@@ -11,7 +11,6 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
-namespace {
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
   std::int64_t value = 0;
@@ -20,6 +19,8 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
   return value;
 }
+
+namespace {
 
 std::string_view without_spaces_around(std::string_view text) {
   const auto first = text.find_first_not_of(' ');

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ladder {
@@ -13,6 +14,9 @@ namespace ladder {
 //
 // A variable that is set to nothing counts as unset, as `RANK= ./program` is usually
 // meant. Reads only; safe while no thread changes the environment.
+
+// The number that `text` is, all of it, or nothing.
+std::optional<std::int64_t> whole_number(std::string_view text);
 
 // The text of a variable, or nothing if it is unset or empty.
 std::optional<std::string> environment_variable(const std::string& name);

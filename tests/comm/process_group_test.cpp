@@ -263,7 +263,7 @@ TEST(MonitoredBarrier, LetsLateRanksThroughAndThenServesAllAgain) {
   });
 }
 
-// What this rank's all_reduce of `count` numbers throws. Rank 1 goes while it runs.
+// What all_reduce throws on this rank, called again and again while rank 1 goes.
 std::string error_of_all_reduce(const ProcessGroup& group) {
   auto tensor = torch::ones({1'000'000});
   for (int step = 0; step < 1'000; ++step) {

@@ -16,12 +16,12 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
-#include "ladder/nn/basic_net.h"
 #include "ladder/nn/conv_net.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
@@ -32,15 +32,6 @@ namespace ladder {
 namespace {
 
 using Devices = std::vector<torch::Device>;
-
-const Recipe& basicnet() {
-  static const Recipe recipe({.name = "basicnet"});
-  return recipe;
-}
-const Recipe& convnet() {
-  static const Recipe recipe({.name = "convnet"});
-  return recipe;
-}
 
 Devices cpus(std::size_t count) { return Devices(count, torch::kCPU); }
 

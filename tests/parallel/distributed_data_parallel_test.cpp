@@ -10,11 +10,11 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/basic_net.h"
 #include "ladder/nn/conv_net.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/lr_scheduler.h"
@@ -30,15 +30,6 @@ namespace {
 using Options = DistributedDataParallelOptions;
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 using MakeOptimizer = std::function<Optimizer(std::vector<torch::Tensor>)>;
-
-const Recipe& basicnet() {
-  static const Recipe recipe({.name = "basicnet"});
-  return recipe;
-}
-const Recipe& convnet() {
-  static const Recipe recipe({.name = "convnet"});
-  return recipe;
-}
 
 std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
                                                  const ProcessGroup& group,

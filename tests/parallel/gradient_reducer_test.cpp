@@ -6,9 +6,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -28,15 +28,6 @@ namespace {
 
 using Bytes = std::vector<std::int64_t>;
 using Reducer = GradientReducer;
-
-const Recipe& basicnet() {
-  static const Recipe recipe({.name = "basicnet"});
-  return recipe;
-}
-const Recipe& convnet() {
-  static const Recipe recipe({.name = "convnet"});
-  return recipe;
-}
 
 std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
                                                  const ProcessGroup& group,

@@ -22,6 +22,15 @@ namespace ladder {
 
 // Small training runs, the same in every process that does them.
 
+inline const Recipe& basicnet() {
+  static const Recipe recipe({.name = "basicnet"});
+  return recipe;
+}
+inline const Recipe& convnet() {
+  static const Recipe recipe({.name = "convnet"});
+  return recipe;
+}
+
 // The first weights of a recipe's network: equal wherever it is called.
 inline std::shared_ptr<Model> first_model(const Recipe& recipe) {
   torch::manual_seed(recipe.seed());
