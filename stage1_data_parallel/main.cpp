@@ -90,7 +90,7 @@ void run(const RunOptions& options) {
   const auto threads = prepare_process({.requested = options.threads});
   auto data = make_data(options, recipe);
   const auto devices = choose_devices(options.device_ids, options.device, record.log());
-  const auto device = choose_output_device(options.output_device, devices, record.log());
+  const auto device = choose_output_device(options.output_device, devices);
   auto model = make_model(options, recipe, devices, device);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/Logging.h>
+#include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -11,6 +12,8 @@
 #endif
 
 #include <exception>
+#include <future>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -155,6 +158,31 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
     auto missing = missing_keys(store, keys);
     if (!missing.empty()) leave_together(store, keys.front(), keys.size() - missing.size());
     return missing;
+  }
+}
+
+void talk_within(std::chrono::milliseconds timeout, const std::string& address,
+                 std::function<void()> talk) {
+  constexpr std::chrono::seconds kForItsOwnError{4};  // leave_together included
+  std::packaged_task<void()> task(std::move(talk));
+  auto done = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (done.wait_for(timeout + kForItsOwnError) == std::future_status::timeout) {
+    throw DistributedError::no_rendezvous(
+        address,
+        fmt::format("no answer within {} s", static_cast<double>(timeout.count()) / 1000.0),
+        "who keeps it, rank 0 or torchrun, hangs or is gone: look at what it printed");
+  }
+  done.get();
+}
+
+void run_collective(const ProcessGroup& group, const char* operation,
+                    const std::function<void()>& collective) {
+  try {
+    collective();
+  } catch (const std::exception& error) {
+    throw DistributedError::collective_failed(operation, group.rank(), group.world_size(),
+                                              error.what());
   }
 }
 

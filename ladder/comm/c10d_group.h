@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,17 @@ struct ProcessGroup::Setup {
 // device. "gloo" serves CPU and CUDA tensors (the latter by way of host memory); "nccl" serves
 // CUDA tensors and leaves CPU tensors to Gloo. Waits for all ranks.
 C10dGroup make_c10d_group(const ProcessGroup::Setup& setup);
+
+// Runs `talk`, a conversation with a store, and throws DistributedError naming `address` if it does
+// not end within `timeout` and a few seconds. c10d's stores keep no deadline with a server that is
+// there and silent; so the conversation has a thread of its own, which is then left behind.
+// What `talk` captures must therefore outlive it: capture by value.
+void talk_within(std::chrono::milliseconds timeout, const std::string& address,
+                 std::function<void()> talk);
+
+// Runs `collective` and turns what goes wrong in it into a DistributedError.
+void run_collective(const ProcessGroup& group, const char* operation,
+                    const std::function<void()>& collective);
 
 // LibTorch logs what it is about to throw, with a stack trace of forty lines. As long as one of
 // these lives it does not, unless TORCH_CPP_LOG_LEVEL asks for it.

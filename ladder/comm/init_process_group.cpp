@@ -7,17 +7,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <exception>
-#include <future>
+#include <filesystem>
 #include <memory>
-#include <stdexcept>
 #include <string_view>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -56,8 +55,10 @@ Address parse_tcp(const std::string& url) {
 }
 
 LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
-  LaunchOptions explicit_options{
-      .rank = options.rank, .world_size = options.world_size, .program = options.program};
+  LaunchOptions explicit_options{.rank = options.rank,
+                                 .world_size = options.world_size,
+                                 .program = options.program,
+                                 .torchrun = options.torchrun};
   if (options.init_method.starts_with(kTcp)) {
     auto [host, port] = parse_tcp(options.init_method);
     explicit_options.master_addr = std::move(host);
@@ -104,10 +105,28 @@ std::string local_address_towards(const std::string& host) {
   return text.data();
 }
 
+// Many systems give a machine's own name a loopback address, which no other machine reaches.
+bool is_own_name(const LaunchEnvironment& launch) {
+  const bool named = launch.master_addr.find_first_not_of("0123456789.:") != std::string::npos &&
+                     launch.master_addr != "localhost";
+  return named && local_address_towards(launch.master_addr).starts_with("127.");
+}
+
+// The address that faces the outside: that towards an address reserved for documentation.
+std::string outer_address() {
+  try {
+    return local_address_towards("192.0.2.1");
+  } catch (const DistributedError&) {
+    return "127.0.0.1";  // no network: the other "machines" can only be this one
+  }
+}
+
 // Ranks that meet in a file know no address of each other: then the name of the machine counts.
 std::string own_address(const LaunchEnvironment& launch) {
   if (launch.is_single_node()) return "127.0.0.1";
-  if (!launch.master_addr.empty()) return local_address_towards(launch.master_addr);
+  if (!launch.master_addr.empty()) {
+    return is_own_name(launch) ? outer_address() : local_address_towards(launch.master_addr);
+  }
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) {
     throw SystemError::failed("gethostname", "this machine", errno);
@@ -117,27 +136,13 @@ std::string own_address(const LaunchEnvironment& launch) {
 
 // The socket of the store: handed over by who started us, or opened here.
 int listening_descriptor(const LaunchEnvironment& launch) {
-  if (launch.listen_fd) return *launch.listen_fd;
-  return ListeningSocket(launch.master_port, own_address(launch)).release();
-}
-
-// TCPStore has a deadline for finding its server, but none for the first answer. So it is made in a
-// thread that can be left behind with a server that never answers.
-C10dStore connect(const std::string& host, const c10d::TCPStoreOptions& options) {
-  std::promise<C10dStore> promise;
-  auto store = promise.get_future();
-  std::thread([host, options, promise = std::move(promise)]() mutable {
-    try {
-      promise.set_value(c10::make_intrusive<c10d::TCPStore>(host, options));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  }).detach();
-  constexpr std::chrono::milliseconds kForItsOwnError{500};
-  if (store.wait_for(options.timeout + kForItsOwnError) == std::future_status::timeout) {
-    throw std::runtime_error("something listens there, but does not answer as a store");
+  if (launch.listen_fd) {
+    ::unsetenv("LADDER_LISTEN_FD");  // a second group cannot have it
+    return *launch.listen_fd;
   }
-  return store.get();
+  const bool everywhere = !launch.is_single_node() && is_own_name(launch);
+  return ListeningSocket(launch.master_port, everywhere ? "0.0.0.0" : own_address(launch))
+      .release();
 }
 
 C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
@@ -149,13 +154,32 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseco
   if (options.isServer) options.masterListenFd = listening_descriptor(launch);
   const std::string host =
       options.isServer && launch.is_single_node() ? "127.0.0.1" : launch.master_addr;
-  try {
-    return connect(host, options);
-  } catch (const std::exception& error) {
-    throw DistributedError::no_rendezvous(
-        fmt::format("{}:{}", host, launch.master_port), error.what(),
-        "rank 0 opens it: is it running, with the same MASTER_ADDR and MASTER_PORT?");
+  const std::string address = fmt::format("{}:{}", host, launch.master_port);
+  const auto store = std::make_shared<C10dStore>();
+  talk_within(timeout, address, [=] {
+    try {
+      *store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    } catch (const std::exception& error) {
+      throw DistributedError::no_rendezvous(
+          address, error.what(),
+          "rank 0 opens it: is it running, with the same MASTER_ADDR and MASTER_PORT?");
+    }
+  });
+  return *store;
+}
+
+C10dStore open_file_store(const std::string& path, const LaunchEnvironment& launch,
+                          std::chrono::milliseconds timeout) {
+  const std::filesystem::path file(path);
+  if (!file.is_absolute() || !std::filesystem::is_directory(file.parent_path())) {
+    throw UsageError::malformed("--init-method", "file:// and a full path in a folder that exists",
+                                "file://" + path);
   }
+  const auto store = std::make_shared<C10dStore>();
+  talk_within(timeout, path, [=, world_size = launch.world_size] {
+    *store = c10::make_intrusive<c10d::FileStore>(path, world_size);
+  });
+  return *store;
 }
 
 // Keys of an earlier attempt must not be taken for those of this one.
@@ -163,8 +187,7 @@ C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment
   const QuietC10d quiet;
   C10dStore store;
   if (options.init_method.starts_with(kFile)) {
-    store = c10::make_intrusive<c10d::FileStore>(options.init_method.substr(kFile.size()),
-                                                 launch.world_size);
+    store = open_file_store(options.init_method.substr(kFile.size()), launch, options.timeout);
   } else {
     store = open_tcp_store(launch, options.timeout);
   }
@@ -184,7 +207,7 @@ void require_world_size(const std::string& others, const LaunchEnvironment& laun
 
 // Finds out before the first collective whether the ranks belong together: afterwards, a
 // difference would show as a hang.
-void announce(c10d::Store& store, const LaunchEnvironment& launch) {
+void announce(c10d::Store& store, const LaunchEnvironment& launch, const std::string& backend) {
   const std::string own = std::to_string(launch.world_size);
   if (store.add(fmt::format("copies/{}", launch.rank), 1) != 1) {
     throw DistributedError::ranks_disagree(
@@ -193,6 +216,11 @@ void announce(c10d::Store& store, const LaunchEnvironment& launch) {
   }
   store.set(arrival_key(launch.rank), own);
   require_world_size(store.compareSet("world_size", "", own), launch);
+  const auto others = store.compareSet("backend", "", backend);
+  if (others == backend) return;
+  throw DistributedError::ranks_disagree(
+      fmt::format("backend of rank {}", launch.rank), others + ", as another rank says", backend,
+      "some machines have fewer GPUs than ranks: give all ranks --backend gloo");
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
@@ -208,7 +236,13 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
 
 // One GPU a rank is what NCCL needs: two ranks on one GPU are refused by it, late and cryptically.
 std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  const int gpus = visible_gpu_count();
+  const std::array<std::string, 3> names = {"auto", "gloo", "nccl"};
+  if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
+    throw UsageError::unknown_name("--backend", options.backend, names);
+  }
+  // Ranks that all name the same GPU share it, however many there are.
+  const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
+  const int gpus = shared ? 1 : visible_gpu_count();
   if (options.backend == "nccl" && gpus < launch.local_world_size) {
     throw UsageError::conflict(
         "--backend nccl",
@@ -243,8 +277,11 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
       .store = open_store(options, launch),
       .gloo_interface = environment_variable("GLOO_SOCKET_IFNAME").value_or(""),
       .gloo_address = own_address(launch)};
-  announce(*setup.store, launch);
-  wait_for_all(*setup.store, launch, options.timeout);
+  talk_within(options.timeout, fmt::format("{}:{}", launch.master_addr, launch.master_port),
+              [store = setup.store, launch, backend, timeout = options.timeout] {
+                announce(*store, launch, backend);
+                wait_for_all(*store, launch, timeout);
+              });
   return ProcessGroup(std::move(setup));
 }
 

@@ -23,6 +23,9 @@ namespace ladder {
 // GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), unencrypted and without a password, as PyTorch does:
 // use a network you trust.
 //
+// One such group at a time: a second one in the same process must meet elsewhere, with tcp:// or
+// file://, and under torchrun after the first it is taken for a second process of the same rank.
+//
 // Throws UsageError when the environment is incomplete or contradicts the options, and when
 // "nccl" is asked for with fewer GPUs than ranks. Throws DistributedError when ranks do not come
 // within the timeout (it names them), disagree about their number, or come twice.

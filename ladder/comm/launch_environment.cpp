@@ -76,8 +76,8 @@ Address read_address(const Variables& variables, const LaunchOptions& options) {
 }
 
 std::string torchrun_command(int processes, const LaunchOptions& options) {
-  return fmt::format("torchrun --standalone --nproc-per-node {} --no-python {}", processes,
-                     options.program);
+  return fmt::format("{} --standalone --nproc-per-node {} --no-python {}", options.torchrun,
+                     processes, options.program);
 }
 
 struct MpiNames {

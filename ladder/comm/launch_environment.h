@@ -73,6 +73,7 @@ struct LaunchOptions {
   std::optional<int> master_port;          // --master-port: 1 to 65535
   bool needs_address = true;               // false: the ranks meet elsewhere, such as in a file
   std::string program = "PROGRAM";         // its name in the commands that errors propose
+  std::string torchrun = "torchrun";       // and torchrun's
 };
 
 // Returns the value of a variable, or nothing. Tests pass a table instead of the environment.

@@ -61,15 +61,10 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-// Starts a collective and waits for it. What goes wrong in it is the doing of some rank.
+// Starts a collective and waits for it.
 template <typename Start>
 void complete(const ProcessGroup& group, const char* operation, const Start& start) {
-  try {
-    start()->wait();
-  } catch (const std::exception& error) {
-    throw DistributedError::collective_failed(operation, group.rank(), group.world_size(),
-                                              error.what());
-  }
+  run_collective(group, operation, [&] { start()->wait(); });
 }
 
 void require_root(const ProcessGroup& group, const char* operation, int root) {
@@ -195,10 +190,13 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
     keys.push_back(fmt::format("monitored_barrier/{}/{}", impl_->barriers, rank));
   }
   ++impl_->barriers;
-  auto& store = *impl_->setup.store;
-  store.set(keys[static_cast<std::size_t>(rank())], std::string("1"));
-  const auto missing = wait_for_keys(store, keys, timeout);
-  if (!missing.empty()) throw DistributedError::ranks_missing(missing, world_size(), timeout);
+  const auto missing = std::make_shared<std::vector<int>>();
+  talk_within(timeout, "rank 0",
+              [store = impl_->setup.store, keys, timeout, missing, own = rank()] {
+                store->set(keys[static_cast<std::size_t>(own)], std::string("1"));
+                *missing = wait_for_keys(*store, keys, timeout);
+              });
+  if (!missing->empty()) throw DistributedError::ranks_missing(*missing, world_size(), timeout);
 }
 
 void ProcessGroup::shutdown() const {

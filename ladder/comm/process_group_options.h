@@ -17,6 +17,7 @@ struct ProcessGroupOptions {
   bool require_launcher = false;              // started by nobody: an error, instead of one rank
   std::string device = "auto";                // where the tensors will lie, as for choose_device
   std::string program = "PROGRAM";            // its name in commands that errors propose
+  std::string torchrun = "torchrun";          // and torchrun's
 };
 
 }  // namespace ladder

@@ -28,7 +28,7 @@ std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests
 
 // Where the outputs of such replicas meet: `request`, or the first device if it is empty.
 c10::Device choose_output_device(const std::string& request,
-                                 const std::vector<c10::Device>& devices, const Log& log);
+                                 const std::vector<c10::Device>& devices);
 
 // What every process does before its first tensor: chooses the number of threads (see
 // choose_threads), tells LibTorch, and sets up the allocator (see tune_allocator).

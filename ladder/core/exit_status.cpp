@@ -82,8 +82,9 @@ struct RankNames {
   const char* rank;
   const char* world_size;
 };
-constexpr std::array<RankNames, 4> kRankNames = {{{"RANK", "WORLD_SIZE"},
+constexpr std::array<RankNames, 5> kRankNames = {{{"RANK", "WORLD_SIZE"},
                                                   {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                  {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                                   {"PMI_RANK", "PMI_SIZE"},
                                                   {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}};
 

@@ -63,9 +63,10 @@ void require_forkable(const std::string& process) {
 }
 
 void require_no_launcher() {
-  constexpr std::array<std::array<const char*, 2>, 4> kSigns = {{{"RANK", "torchrun"},
+  constexpr std::array<std::array<const char*, 2>, 5> kSigns = {{{"RANK", "torchrun"},
                                                                  {"WORLD_SIZE", "torchrun"},
                                                                  {"OMPI_COMM_WORLD_RANK", "mpirun"},
+                                                                 {"MV2_COMM_WORLD_RANK", "mpirun"},
                                                                  {"PMI_RANK", "mpirun"}}};
   for (const auto& [name, launcher] : kSigns) {
     const auto value = environment_variable(name);

@@ -50,6 +50,7 @@ struct SpawnOptions {
 //   SIGINT, SIGTERM, SIGHUP or SIGQUIT arrives here: every rank gets it, after `grace` or at a
 //       second signal SIGKILL. Then this process dies of that signal, as shells expect.
 //   This process is killed: the kernel kills the ranks.
+//   Ctrl-Z stops this process alone: ranks have process groups of their own and go on.
 // Processes that a rank started are killed when the rank ends, unless they left its group.
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
 

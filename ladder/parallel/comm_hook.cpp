@@ -9,7 +9,7 @@ namespace {
 CommHook compress_hook(torch::ScalarType dtype) {
   return {.encode = [dtype](const torch::Tensor& bucket,
                             int world_size) { return bucket.to(dtype).div_(world_size); },
-          .decode = [](const torch::Tensor& sum) { return sum.to(torch::kFloat32); }};
+          .decode = [](const torch::Tensor& sum) { return sum; }};
 }
 
 }  // namespace

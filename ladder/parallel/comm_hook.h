@@ -21,8 +21,8 @@ struct CommHook {
   // size and dtype on all ranks; may change the bucket in place.
   std::function<torch::Tensor(const torch::Tensor& bucket, int world_size)> encode;
 
-  // sum: the result of encode, summed over the ranks. Returns the average, 1-D, as many
-  // elements as the bucket, of the bucket's dtype. Runs on a thread of the process group.
+  // sum: the result of encode, summed over the ranks. Returns the average, 1-D, as many elements
+  // as the bucket; it is converted to the bucket's dtype. Runs on a thread of the process group.
   std::function<torch::Tensor(const torch::Tensor& sum)> decode;
 };
 

@@ -15,6 +15,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
+#include "ladder/parallel/keep_versions.h"
 #include "ladder/parallel/worker.h"
 
 namespace ladder {
@@ -46,6 +47,13 @@ void copy(const Tensors& source, const Tensors& target) {
   }
 }
 
+// Numbers that change when the tensors do.
+std::vector<std::int64_t> versions_of(const Tensors& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const auto& tensor : tensors) versions.push_back(tensor._version());
+  return versions;
+}
+
 // What a replica gets of the caller's random key: the positions of its part of the batch.
 std::vector<std::optional<RandomKey>> divide_key(const Tensors& parts) {
   const RandomKey* whole = RandomScope::find();
@@ -59,18 +67,19 @@ std::vector<std::optional<RandomKey>> divide_key(const Tensors& parts) {
   return keys;
 }
 
-// One forward through all replicas, kept for its backward.
-struct Pass : torch::CustomClassHolder {
-  Tensors inputs;   // of each replica, on its device, leaves of its graph
-  Tensors outputs;  // of each replica, with its graph
-};
-
 }  // namespace
 
 // The replicas and their threads. Replica 0 has the memory of the model, but is a module of its
 // own, so that its gradients can be added to those of the others before the model sees them.
 class DataParallel::Replicas {
  public:
+  // One forward through all replicas, kept for its backward.
+  struct Pass : torch::CustomClassHolder {
+    Tensors inputs;                      // of each replica, on its device, leaves of its graph
+    Tensors outputs;                     // of each replica, with its graph
+    std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
+  };
+
   Replicas(const Model& model, const std::vector<torch::Device>& devices) : devices_(devices) {
     for (const auto& device : devices) {
       models_.push_back(model.new_like());
@@ -83,12 +92,19 @@ class DataParallel::Replicas {
   void refresh(const Model& model) {
     const torch::NoGradGuard no_grad;
     require_place(model, devices_.front());
+    const auto parameters = model.parameters();
+    const auto versions = versions_of(parameters);
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      const bool same_device = devices_[i] == devices_.front();
-      (same_device ? share : copy)(model.parameters(), models_[i]->parameters());
+      if (devices_[i] == devices_.front()) {
+        share(parameters, models_[i]->parameters());
+      } else if (versions != versions_) {
+        copy(parameters, models_[i]->parameters());
+      }
+      const KeepVersions keep(models_[i]->buffers());
       (i == 0 ? share : copy)(model.buffers(), models_[i]->buffers());
       models_[i]->train(model.is_training());
     }
+    versions_ = versions;
   }
 
   c10::intrusive_ptr<Pass> forward(const torch::Tensor& images, bool with_grad) {
@@ -182,27 +198,29 @@ class DataParallel::Replicas {
 
   std::vector<torch::Device> devices_;
   std::vector<std::shared_ptr<Model>> models_;
+  std::vector<std::int64_t> versions_;  // of the parameters that the replicas have
   std::vector<std::unique_ptr<Worker>> workers_;
 
  public:
   // The node that stands for all replicas in the graph of the caller.
   struct Node : torch::autograd::Function<Node> {
-    static torch::Tensor forward(torch::autograd::AutogradContext* context, Replicas* replicas,
+    static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                                 const std::shared_ptr<Replicas>& replicas,
                                  torch::Device output_device, const torch::Tensor& images,
                                  at::TensorList /*parameters*/) {
       auto pass = replicas->forward(images, /*with_grad=*/true);
       const auto output = gather(*pass, output_device);
+      pass->replicas = replicas;
       context->saved_data["pass"] = c10::IValue::make_capsule(pass);
-      context->saved_data["replicas"] = reinterpret_cast<std::int64_t>(replicas);
       context->saved_data["images_device"] = images.device();
       return output;
     }
 
     static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                    const torch::autograd::variable_list& gradient) {
-      auto* replicas = reinterpret_cast<Replicas*>(context->saved_data["replicas"].toInt());
-      const auto pass = context->saved_data["pass"].toCapsule();
-      auto gradients = replicas->backward(static_cast<const Pass&>(*pass), gradient.front());
+      const auto capsule = context->saved_data["pass"].toCapsule();
+      const auto& pass = static_cast<const Pass&>(*capsule);
+      auto gradients = pass.replicas->backward(pass, gradient.front());
       if (gradients.front().defined()) {
         gradients.front() = gradients.front().to(context->saved_data["images_device"].toDevice());
       }
@@ -228,7 +246,7 @@ DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions op
   }
   require_place(*module_, options.device_ids.front());
   if (options.device_ids.size() > 1) {
-    replicas_ = std::make_unique<Replicas>(*module_, options.device_ids);
+    replicas_ = std::make_shared<Replicas>(*module_, options.device_ids);
   }
 }
 
@@ -246,7 +264,7 @@ torch::Tensor DataParallel::forward(const torch::Tensor& images) {
   }
   const Tensors parameters = module_->parameters();
   const at::TensorList inputs = parameters;  // as a vector, autograd would not see them
-  return Replicas::Node::apply(replicas_.get(), output_device_, images, inputs);
+  return Replicas::Node::apply(replicas_, output_device_, images, inputs);
 }
 
 }  // namespace ladder

@@ -68,7 +68,7 @@ class DataParallel : public Model {
 
   std::shared_ptr<Model> module_;
   torch::Device output_device_;
-  std::unique_ptr<Replicas> replicas_;  // none with one device
+  std::shared_ptr<Replicas> replicas_;  // none with one device; graphs hold it too
 };
 
 }  // namespace ladder

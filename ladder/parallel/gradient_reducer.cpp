@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
+#include "ladder/parallel/keep_versions.h"
 #include "ladder/parallel/replica_check.h"
 
 namespace ladder {
@@ -85,8 +87,9 @@ class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     std::vector<torch::Tensor> sent = {hook_.encode(bucket.getBuffer(), state_->getSize())};
-    const auto decode = [decode = hook_.decode](c10::ivalue::Future& done) {
-      return c10::IValue(decode(done.value().toTensorVector().front()));
+    const auto dtype = bucket.getBuffer().scalar_type();
+    const auto decode = [decode = hook_.decode, dtype](c10::ivalue::Future& done) {
+      return c10::IValue(decode(done.value().toTensorVector().front()).to(dtype));
     };
     return state_->allreduce(sent)->getFuture()->then(decode, c10::TensorType::get());
   }
@@ -109,7 +112,9 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     in_backward_ = false;
   }
 
+  // From several threads when the parameters lie on several devices.
   void gradient_arrived(std::size_t index) {
+    const std::lock_guard lock(mutex_);
     if (expects_ == Expects::kNothing) throw_unannounced();
     if (!in_backward_) begin_backward();
     seen_[index] = true;
@@ -145,6 +150,7 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     throw DistributedError::unused_parameters(unused);
   }
 
+  std::mutex mutex_;
   std::vector<std::string> names_;
   std::vector<bool> seen_;
   bool find_unused_;
@@ -152,27 +158,11 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
   bool in_backward_ = false;
 };
 
-// Overwriting buffers that an unfinished backward has saved would make it throw. It is right here,
-// because BatchNorm's backward does not read the running statistics in training; Python does the
-// same.
-class KeepVersions {
- public:
-  explicit KeepVersions(const std::vector<torch::Tensor>& tensors) : tensors_(tensors) {
-    for (const auto& tensor : tensors_) versions_.push_back(tensor._version());
-  }
-  ~KeepVersions() {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      auto counter = tensors_[i].unsafeGetTensorImpl()->version_counter();  // shared by copies
-      counter.set_version(versions_[i]);
-    }
-  }
-  KeepVersions(const KeepVersions&) = delete;
-  KeepVersions& operator=(const KeepVersions&) = delete;
-
- private:
-  const std::vector<torch::Tensor>& tensors_;
-  std::vector<std::int64_t> versions_;
-};
+// The module, after all ranks were seen to have the same: before anything that only some would do.
+const torch::nn::Module& agreed_upon(const torch::nn::Module& module, const ProcessGroup& group) {
+  require_same_parameters(module, group);
+  return module;
+}
 
 }  // namespace
 
@@ -182,7 +172,7 @@ struct GradientReducer::Impl {
       : module(trained_module),
         group(std::move(process_group)),
         options(std::move(reducer_options)),
-        trained(trained_parameters(module)),
+        trained(trained_parameters(agreed_upon(module, group))),
         guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
 
   torch::nn::Module& module;
@@ -199,13 +189,13 @@ struct GradientReducer::Impl {
 GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
                                  GradientReducerOptions options)
     : impl_(std::make_unique<Impl>(module, std::move(group), std::move(options))) {
-  require_same_parameters(module, impl_->group);
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> all = module.parameters();
   const auto buffers = module.buffers();
   all.insert(all.end(), buffers.begin(), buffers.end());
   const auto c10d = c10d_group(impl_->group);
-  c10d::broadcast_coalesced(c10d, all, kBroadcastBytes);
+  run_collective(impl_->group, "broadcast of the model",
+                 [&] { c10d::broadcast_coalesced(c10d, all, kBroadcastBytes); });
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
   if (impl_->options.comm_hook) {
     impl_->reducer->register_comm_hook(
@@ -251,7 +241,9 @@ void GradientReducer::broadcast_buffers() {
   if (buffers.empty()) return;
   const torch::NoGradGuard no_grad;
   const KeepVersions keep(buffers);
-  c10d::broadcast_coalesced(c10d_group(impl_->group), buffers, kBroadcastBytes);
+  run_collective(impl_->group, "broadcast of the buffers", [&] {
+    c10d::broadcast_coalesced(c10d_group(impl_->group), buffers, kBroadcastBytes);
+  });
 }
 
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {

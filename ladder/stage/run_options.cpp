@@ -322,10 +322,37 @@ std::string default_save_path(const RunOptions& options) {
 std::vector<std::string> parse_devices(const std::string& list) {
   std::vector<std::string> devices;
   if (list.empty()) return devices;
+  if (list.back() == ',') throw UsageError::malformed("--device-ids", "as 0,1 or cpu,cpu", list);
   for (const auto& item : CLI::detail::split(list, ',')) {
     devices.push_back(CLI::detail::trim_copy(item));
+    if (devices.back().empty())
+      throw UsageError::malformed("--device-ids", "as 0,1 or cpu,cpu", list);
   }
   return devices;
+}
+
+constexpr std::int64_t kLongestTimeout = 7 * 24 * 3600;
+
+std::chrono::seconds checked_timeout(std::int64_t seconds) {
+  if (seconds > kLongestTimeout) {
+    throw UsageError::out_of_range("--timeout", seconds, "1 to 604800, a week in seconds");
+  }
+  return std::chrono::seconds(seconds);
+}
+
+void complete_save_path(RunOptions& options, bool given) {
+  if (given && options.save.empty()) options.save = default_save_path(options);
+  if (options.save.empty()) return;
+  require_writable_folder("--save", options.save);
+  if (options.save == options.record.metrics) {
+    throw UsageError::conflict("--save", "names the same file as --metrics", "name two files");
+  }
+}
+
+// As a person types it who has run ./run.
+std::string torchrun_here() {
+  const std::string own = ".venv/bin/torchrun";
+  return std::filesystem::exists(own) ? own : "torchrun";
 }
 
 void check_together(const RunOptions& options) {
@@ -389,18 +416,13 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   if (version) return {std::nullopt, version_text(options.record.stage)};
   options.gpu = parse_gpus(gpu);
   options.device_ids = parse_devices(device_ids);
-  options.process_group.timeout = std::chrono::seconds(timeout_seconds);
+  options.process_group.timeout = checked_timeout(timeout_seconds);
   options.process_group.require_launcher = stage.launcher;
   options.process_group.program = argv[0];
+  options.process_group.torchrun = torchrun_here();
   check_together(options);
-  if (flags.app().count("--save") > 0 && options.save.empty()) {
-    options.save = default_save_path(options);
-  }
-  if (!options.save.empty()) require_writable_folder("--save", options.save);
+  complete_save_path(options, flags.app().count("--save") > 0);
   if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
-  if (!options.save.empty() && options.save == options.record.metrics) {
-    throw UsageError::conflict("--save", "names the same file as --metrics", "name two files");
-  }
   options.record.flags = flags.values();
   return {options, ""};
 }

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -206,6 +207,38 @@ TEST(InitProcessGroup, NamesTheAddressOfAStoreThatNobodyOpens) {
   EXPECT_LT(Clock::now() - start, milliseconds(8'000));
   expect_ended_with(end, 4, "store at 127.0.0.1:" + std::to_string(port) + ": ");
   expect_ended_with(end, 4, "rank 0 opens it");
+  expect_ended_with(end, 4, "timed out");  // says c10d, not that somebody is silent there
+}
+
+TEST(InitProcessGroup, GivesUpAStoreThatStopsToAnswer) {
+  const auto start = Clock::now();
+  const auto end = end_of_ranks(2, [](int rank) {
+    const auto group = init_process_group({.backend = "gloo", .timeout = kShortTimeout});
+    group.barrier();
+    if (rank == 0) raise(SIGSTOP);
+    group.monitored_barrier();
+  });
+  EXPECT_LT(Clock::now() - start, milliseconds(20'000));
+  EXPECT_EQ(end.exit_code, 4) << end.error;
+  EXPECT_NE(end.messages.find("store at rank 0: no answer within 1 s"), std::string::npos)
+      << end.messages;
+}
+
+TEST(InitProcessGroup, RefusesAFileThatCannotBe) {
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    set_place(0, 2, free_port());
+    for (const char* method : {"file:///nonexistent/x", "file://relative"}) {
+      EXPECT_ERROR(init_process_group({.init_method = method}), UsageError,
+                   "expected file:// and a full path in a folder that exists");
+    }
+  }));
+}
+
+TEST(InitProcessGroup, RefusesABackendItDoesNotKnow) {
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    EXPECT_ERROR(init_process_group({.backend = "single"}), UsageError, "--backend");
+    EXPECT_ERROR(init_process_group({.backend = "glo"}), UsageError, "did you mean gloo?");
+  }));
 }
 
 TEST(InitProcessGroup, NamesAPortThatIsInUse) {

@@ -289,6 +289,29 @@ TEST(DataParallel, AddsUpGradientsOfSeveralBackwards) {
   });
 }
 
+// BatchNorm's buffers are brought to the replicas in between.
+TEST(DataParallel, AllowsTwoForwardsBeforeABackwardWithBatchNorm) {
+  run_alone([] {
+    const auto model = wrapped(first_model(convnet()), 2);
+    const auto first = loss_of(*model, convnet(), random_batch(8, 1));
+    const auto second = loss_of(*model, convnet(), random_batch(8, 2));
+    EXPECT_NO_THROW((first + second).backward());
+  });
+}
+
+TEST(DataParallel, MayBeGoneWhenItsBackwardRuns) {
+  run_alone([] {
+    const auto network = first_model(basicnet());
+    auto model = wrapped(network, 2);
+    const auto loss = loss_of(*model, basicnet(), random_batch(6));
+    model.reset();
+    loss.backward();
+    EXPECT_LE(relative_difference(flat_gradients(*network),
+                                  gradient_of_plain(basicnet(), random_batch(6))),
+              1e-6);
+  });
+}
+
 TEST(DataParallel, TrainsLikeThePlainModelAsReplicasSeeEachStep) {
   run_alone([] {
     const auto weights = [](const std::shared_ptr<Model>& model) {
