@@ -16,6 +16,10 @@ set -euo pipefail
 program=${PROGRAM:-build/bin/stage3_ddp_torchrun}
 nproc_per_node=${NPROC_PER_NODE:-2}
 node_rank=${NODE_RANK:-0}
+if ! command -v "$program" >/dev/null; then
+  printf 'by_hand.sh: no program %s; run it from the project root, or set PROGRAM\n' "$program" >&2
+  exit 2
+fi
 
 # Ranks that are left get SIGTERM, and later SIGKILL.
 end_ranks() {

@@ -35,6 +35,8 @@ WAYS = {
     "stage 0": lambda: alone(STAGE0),
     "stage 1": lambda: alone(STAGE1, "--device-ids", "cpu"),
     "stage 1 on two": lambda: alone(STAGE1, "--device-ids", "cpu,cpu"),
+    "stage 1 on three": lambda: alone(STAGE1, "--device-ids", "cpu,cpu,cpu"),
+    "stage 1 on four": lambda: alone(STAGE1, "--device-ids", "cpu,cpu,cpu,cpu"),
     "stage 2 alone": lambda: spawned(1),
     "stage 2 alone, gloo": lambda: alone(STAGE2, "--nprocs", 1, "--backend", "gloo"),
     "stage 3 alone": lambda: one_rank(0, 1, free_port()),
@@ -45,6 +47,8 @@ WAYS = {
     "torchrun": torchrun,
     "mpirun": mpirun,
     "by hand": by_hand,
+    "by hand, 3 ranks": lambda: by_hand(3),
+    "by hand, 4 ranks": lambda: by_hand(4),
     "accelerate": accelerate,
     "tcp": lambda: with_init_method(f"tcp://127.0.0.1:{free_port()}"),
     "file": lambda: with_init_method(f"file://{tempfile.mkdtemp(dir=FOLDER)}/store"),
@@ -164,9 +168,17 @@ class Counts(WorldTest):
             self.assertIsInstance(result["correct"], int)
             self.assertEqual(result["accuracy"], result["correct"] / 5)
 
-    def test_three_ranks_see_the_whole_test_set(self) -> None:
-        run = trained("stage 2, 3 ranks", *small(limit_train=64, limit_test=0))
-        self.assertEqual(run.result["seen"], 10000)
+    def test_every_stage_sees_the_whole_test_set_on_one_to_four(self) -> None:
+        for way in ("stage 0", "stage 1", "stage 1 on two", "stage 1 on three", "stage 1 on four",
+                    "stage 2 alone", "stage 2", "stage 2, 3 ranks", "stage 2, 4 ranks",
+                    "stage 3 alone", "by hand", "by hand, 3 ranks", "by hand, 4 ranks"):
+            run = trained(way, *small(limit_train=64, limit_test=0))
+            self.assertEqual(run.result["seen"], 10000, way)
+
+    def test_stage_three_equals_stage_two_on_three_and_four_ranks(self) -> None:
+        for ranks in (3, 4):
+            self.expect_equal(trained(f"by hand, {ranks} ranks", *UNEVEN),
+                              trained(f"stage 2, {ranks} ranks", *UNEVEN))
 
     def test_an_epoch_counts_the_images_of_all_ranks(self) -> None:
         for way in ("stage 0", "stage 2", "stage 2, 3 ranks", "stage 2, 4 ranks"):
