@@ -123,19 +123,6 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
   return missing;
 }
 
-// Returns when all `present` ranks have seen that others are missing, or after two seconds.
-void leave_together(c10d::Store& store, const std::string& key, std::size_t present) {
-  constexpr std::chrono::seconds kForTheOthers{2};
-  const std::string seen = key + "/seen_missing";
-  try {
-    const auto count = static_cast<std::size_t>(store.add(seen, 1));
-    if (count == present) store.set(seen + "/by_all", std::string("1"));
-    store.wait({seen + "/by_all"}, kForTheOthers);
-  } catch (const std::exception&) {
-    return;
-  }
-}
-
 }  // namespace
 
 C10dGroup make_c10d_group(const ProcessGroup::Setup& setup) {
@@ -146,6 +133,17 @@ C10dGroup make_c10d_group(const ProcessGroup::Setup& setup) {
   for (const auto& [device, type, backend] : backends) group->setBackend(device, type, backend);
   group->setGroupName("0");
   return group;
+}
+
+void leave_together(c10d::Store& store, const std::string& key, std::size_t ranks) {
+  constexpr std::chrono::seconds kForTheOthers{2};
+  try {
+    const auto count = static_cast<std::size_t>(store.add(key + "/leaving", 1));
+    if (count == ranks) store.set(key + "/left_by_all", std::string("1"));
+    store.wait({key + "/left_by_all"}, kForTheOthers);
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,

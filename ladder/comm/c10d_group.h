@@ -41,6 +41,10 @@ struct ProcessGroup::Setup {
 // CUDA tensors and leaves CPU tensors to Gloo. Waits for all ranks.
 C10dGroup make_c10d_group(const ProcessGroup::Setup& setup);
 
+// For ranks that are about to give up: returns when as many as `ranks` have come here, or after two
+// seconds. The store may be in this process, and the others must have time to read why.
+void leave_together(c10d::Store& store, const std::string& key, std::size_t ranks);
+
 // Runs `talk`, a conversation with a store, and throws DistributedError naming `address` if it does
 // not end within `timeout` and a few seconds. c10d's stores keep no deadline with a server that is
 // there and silent; so the conversation has a thread of its own, which is then left behind.

@@ -198,8 +198,19 @@ C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment
 
 std::string arrival_key(int rank) { return fmt::format("arrived/{}", rank); }
 
-void require_world_size(const std::string& others, const LaunchEnvironment& launch) {
+// Ranks that wait for one that will never come are woken, so that they find out too.
+void wake_all(c10d::Store& store, const std::string& world_size) {
+  for (int rank = 0; rank < std::stoi(world_size); ++rank) {
+    if (!store.check({arrival_key(rank)})) store.set(arrival_key(rank), world_size);
+  }
+}
+
+void require_world_size(c10d::Store& store, const std::string& others,
+                        const LaunchEnvironment& launch) {
   if (others == std::to_string(launch.world_size)) return;
+  wake_all(store, others);
+  const QuietC10d quiet;
+  leave_together(store, "world_sizes_disagree", 2);
   throw DistributedError::ranks_disagree(
       fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as another rank says",
       std::to_string(launch.world_size), "start all ranks with the same number");
@@ -215,7 +226,7 @@ void announce(c10d::Store& store, const LaunchEnvironment& launch, const std::st
         "give each process a RANK of its own; with file://, a new file for each run");
   }
   store.set(arrival_key(launch.rank), own);
-  require_world_size(store.compareSet("world_size", "", own), launch);
+  require_world_size(store, store.compareSet("world_size", "", own), launch);
   const auto others = store.compareSet("backend", "", backend);
   if (others == backend) return;
   throw DistributedError::ranks_disagree(
@@ -231,7 +242,7 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
   if (!missing.empty()) {
     throw DistributedError::ranks_missing(missing, launch.world_size, timeout);
   }
-  for (const auto& key : keys) require_world_size(store.get_to_str(key), launch);
+  for (const auto& key : keys) require_world_size(store, store.get_to_str(key), launch);
 }
 
 // One GPU a rank is what NCCL needs: two ranks on one GPU are refused by it, late and cryptically.

@@ -124,7 +124,7 @@ class MeetingPlace(LaunchTest):
             mute.listen()
             done = self.start(one_rank(1, 2, mute.getsockname()[1]), "--timeout", 2, seconds=20)
             self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
-            self.assertIn("does not answer as a store", done.stderr)
+            self.assertIn("no answer within 2 s", done.stderr)
 
     def test_nobody_at_the_meeting_place(self) -> None:
         done = self.start(one_rank(1, 2, free_port()), "--timeout", 2, seconds=20)
