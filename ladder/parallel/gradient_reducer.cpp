@@ -31,7 +31,9 @@ struct Trained {
   std::vector<std::string> names;
 };
 
-Trained trained_parameters(const torch::nn::Module& module) {
+// All ranks agree on them first, before an error that only some of them would have.
+Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
+  require_same_parameters(module, group);
   Trained trained;
   for (const auto& item : module.named_parameters()) {
     const auto& tensor = item.value();
@@ -158,12 +160,6 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
   bool in_backward_ = false;
 };
 
-// The module, after all ranks were seen to have the same: before anything that only some would do.
-const torch::nn::Module& agreed_upon(const torch::nn::Module& module, const ProcessGroup& group) {
-  require_same_parameters(module, group);
-  return module;
-}
-
 }  // namespace
 
 struct GradientReducer::Impl {
@@ -172,7 +168,7 @@ struct GradientReducer::Impl {
       : module(trained_module),
         group(std::move(process_group)),
         options(std::move(reducer_options)),
-        trained(trained_parameters(agreed_upon(module, group))),
+        trained(trained_parameters(module, group)),
         guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
 
   torch::nn::Module& module;
@@ -197,10 +193,8 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   run_collective(impl_->group, "broadcast of the model",
                  [&] { c10d::broadcast_coalesced(c10d, all, kBroadcastBytes); });
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
-  if (impl_->options.comm_hook) {
-    impl_->reducer->register_comm_hook(
-        std::make_unique<ReducerHook>(c10d, *impl_->options.comm_hook));
-  }
+  const auto& hook = impl_->options.comm_hook;
+  if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
   for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
     impl_->hooks.push_back(impl_->trained.tensors[i].register_hook(
         [guard = impl_->guard, i](const torch::Tensor& /*gradient*/) {

@@ -9,16 +9,15 @@ Worker::Worker() : thread_([this](const std::stop_token& stop) { work(stop); }) 
 
 std::future<void> Worker::start(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  task_.emplace(std::move(task));
+  task_ = std::packaged_task<void()>(std::move(task));
   changed_.notify_all();
-  return task_->get_future();
+  return task_.get_future();
 }
 
 void Worker::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return task_.has_value(); })) {
-    auto task = std::move(*task_);
-    task_.reset();
+  while (changed_.wait(lock, stop, [this] { return task_.valid(); })) {
+    auto task = std::exchange(task_, {});
     lock.unlock();
     task();
     lock.lock();

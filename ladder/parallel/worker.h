@@ -5,7 +5,6 @@
 #include <functional>
 #include <future>
 #include <mutex>
-#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -28,8 +27,8 @@ class Worker {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::optional<std::packaged_task<void()>> task_;
-  std::jthread thread_;  // last: it uses what stands above
+  std::packaged_task<void()> task_;  // valid while there is one to do
+  std::jthread thread_;              // last: it uses what stands above
 };
 
 }  // namespace ladder

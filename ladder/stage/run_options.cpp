@@ -292,9 +292,8 @@ void add_distributed_flags(Flags& flags, RunOptions& options, std::int64_t& time
   flags.choice(
       "--scale-lr", {"none", "linear", "sqrt"},
       [&options](const std::string& value) {
-        options.recipe.scale_lr = value == "none"     ? LrScaling::kNone
-                                  : value == "linear" ? LrScaling::kLinear
-                                                      : LrScaling::kSqrt;
+        if (value == "linear") options.recipe.scale_lr = LrScaling::kLinear;
+        if (value == "sqrt") options.recipe.scale_lr = LrScaling::kSqrt;
       },
       "none", "raise the learning rate with the ranks, for per-device");
   flags.integer("--check-replicas", options.check_replicas, 0,
@@ -331,7 +330,7 @@ std::vector<std::string> parse_devices(const std::string& list) {
   return devices;
 }
 
-constexpr std::int64_t kLongestTimeout = 7 * 24 * 3600;
+constexpr std::int64_t kLongestTimeout = 604'800;
 
 std::chrono::seconds checked_timeout(std::int64_t seconds) {
   if (seconds > kLongestTimeout) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/train/trace.h"
 
+#include <ATen/Context.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -22,7 +23,7 @@ using torch::profiler::impl::ProfilerState;
 
 std::set<ActivityType> activities() {
   std::set<ActivityType> result = {ActivityType::CPU};
-  if (torch::hasCUDA()) result.insert(ActivityType::CUDA);
+  if (at::hasCUDA()) result.insert(ActivityType::CUDA);
   return result;
 }
 
