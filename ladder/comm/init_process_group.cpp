@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <exception>
@@ -44,14 +43,11 @@ struct Address {
 Address parse_tcp(const std::string& url) {
   const auto colon = url.rfind(':');
   const std::string host = url.substr(kTcp.size(), colon - kTcp.size());
-  int port = 0;
-  const char* end = url.data() + url.size();
-  const auto [stopped, error] = std::from_chars(url.data() + colon + 1, end, port);
-  if (colon < kTcp.size() || host.empty() || error != std::errc() || stopped != end || port < 1 ||
-      port > 65535) {
+  const auto port = whole_number(std::string_view(url).substr(colon + 1));
+  if (colon < kTcp.size() || host.empty() || !port || *port < 1 || *port > 65535) {
     throw UsageError::malformed("--init-method", "tcp://HOST:PORT", url);
   }
-  return {host, port};
+  return {host, static_cast<int>(*port)};
 }
 
 LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
@@ -105,13 +101,6 @@ std::string local_address_towards(const std::string& host) {
   return text.data();
 }
 
-// Many systems give a machine's own name a loopback address, which no other machine reaches.
-bool is_own_name(const LaunchEnvironment& launch) {
-  const bool named = launch.master_addr.find_first_not_of("0123456789.:") != std::string::npos &&
-                     launch.master_addr != "localhost";
-  return named && local_address_towards(launch.master_addr).starts_with("127.");
-}
-
 // The address that faces the outside: that towards an address reserved for documentation.
 std::string outer_address() {
   try {
@@ -121,12 +110,7 @@ std::string outer_address() {
   }
 }
 
-// Ranks that meet in a file know no address of each other: then the name of the machine counts.
-std::string own_address(const LaunchEnvironment& launch) {
-  if (launch.is_single_node()) return "127.0.0.1";
-  if (!launch.master_addr.empty()) {
-    return is_own_name(launch) ? outer_address() : local_address_towards(launch.master_addr);
-  }
+std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) {
     throw SystemError::failed("gethostname", "this machine", errno);
@@ -134,24 +118,41 @@ std::string own_address(const LaunchEnvironment& launch) {
   return name.data();
 }
 
+// Where the other ranks reach this one, and where rank 0 opens the store for them.
+struct OwnAddress {
+  std::string gloo;
+  std::string store;
+};
+
+// Ranks that meet in a file know no address of each other: then the name of the machine counts.
+// Many systems give a machine's own name a loopback address, which no other machine reaches.
+OwnAddress own_address(const LaunchEnvironment& launch) {
+  if (launch.is_single_node()) return {"127.0.0.1", "127.0.0.1"};
+  const auto& master = launch.master_addr;
+  if (master.empty()) return {host_name(), ""};
+  const auto towards = local_address_towards(master);
+  const bool is_number = master.find_first_not_of("0123456789.:") == std::string::npos;
+  const bool own_name = towards.starts_with("127.") && !is_number && master != "localhost";
+  return own_name ? OwnAddress{outer_address(), "0.0.0.0"} : OwnAddress{towards, towards};
+}
+
 // The socket of the store: handed over by who started us, or opened here.
-int listening_descriptor(const LaunchEnvironment& launch) {
+int listening_descriptor(const LaunchEnvironment& launch, const std::string& address) {
   if (launch.listen_fd) {
     ::unsetenv("LADDER_LISTEN_FD");  // a second group cannot have it
     return *launch.listen_fd;
   }
-  const bool everywhere = !launch.is_single_node() && is_own_name(launch);
-  return ListeningSocket(launch.master_port, everywhere ? "0.0.0.0" : own_address(launch))
-      .release();
+  return ListeningSocket(launch.master_port, address).release();
 }
 
-C10dStore open_tcp_store(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
+C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own_address,
+                         std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(launch.master_port);
   options.waitWorkers = false;
   options.timeout = timeout;
   options.isServer = launch.rank == 0 && !launch.use_agent_store;
-  if (options.isServer) options.masterListenFd = listening_descriptor(launch);
+  if (options.isServer) options.masterListenFd = listening_descriptor(launch, own_address);
   const std::string host =
       options.isServer && launch.is_single_node() ? "127.0.0.1" : launch.master_addr;
   const std::string address = fmt::format("{}:{}", host, launch.master_port);
@@ -183,13 +184,14 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
 }
 
 // Keys of an earlier attempt must not be taken for those of this one.
-C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment& launch,
+                     const std::string& own_address) {
   const QuietC10d quiet;
   C10dStore store;
   if (options.init_method.starts_with(kFile)) {
     store = open_file_store(options.init_method.substr(kFile.size()), launch, options.timeout);
   } else {
-    store = open_tcp_store(launch, options.timeout);
+    store = open_tcp_store(launch, own_address, options.timeout);
   }
   store->setTimeout(options.timeout);
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("attempt_{}", launch.restart_count),
@@ -277,6 +279,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);
   }
   if (backend == "single") return ProcessGroup::single(launch.description());
+  const auto address = own_address(launch);
   ProcessGroup::Setup setup{
       .rank = launch.rank,
       .world_size = launch.world_size,
@@ -285,9 +288,9 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
       .backend = backend,
       .description = launch.description(),
       .timeout = options.timeout,
-      .store = open_store(options, launch),
+      .store = open_store(options, launch, address.store),
       .gloo_interface = environment_variable("GLOO_SOCKET_IFNAME").value_or(""),
-      .gloo_address = own_address(launch)};
+      .gloo_address = address.gloo};
   talk_within(options.timeout, fmt::format("{}:{}", launch.master_addr, launch.master_port),
               [store = setup.store, launch, backend, timeout = options.timeout] {
                 announce(*store, launch, backend);

@@ -95,11 +95,11 @@ class DataParallel::Replicas {
     const auto parameters = model.parameters();
     const auto versions = versions_of(parameters);
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      if (devices_[i] == devices_.front()) {
-        share(parameters, models_[i]->parameters());
-      } else if (versions != versions_) {
-        copy(parameters, models_[i]->parameters());
-      }
+      const bool same_device = devices_[i] == devices_.front();
+      // As for the model itself: only weights that a step has changed spoil an earlier graph.
+      const bool unchanged = versions == versions_;
+      const KeepVersions keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
+      (same_device ? share : copy)(parameters, models_[i]->parameters());
       const KeepVersions keep(models_[i]->buffers());
       (i == 0 ? share : copy)(model.buffers(), models_[i]->buffers());
       models_[i]->train(model.is_training());
@@ -198,7 +198,7 @@ class DataParallel::Replicas {
 
   std::vector<torch::Device> devices_;
   std::vector<std::shared_ptr<Model>> models_;
-  std::vector<std::int64_t> versions_;  // of the parameters that the replicas have
+  std::vector<std::int64_t> versions_;  // of the model's parameters at the last forward
   std::vector<std::unique_ptr<Worker>> workers_;
 
  public:

@@ -28,12 +28,17 @@ Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe
   return {correct.item<std::int64_t>(), seen, loss_sum.item<double>()};
 }
 
+double sum_over_ranks(double value, const ProcessGroup& group) {
+  auto sum = torch::tensor({value}, torch::kFloat64);
+  group.all_reduce(sum);
+  return sum.item<double>();
+}
+
 Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group) {
   auto counts = torch::tensor({local.correct, local.seen}, torch::kInt64);
-  auto loss_sum = torch::tensor({local.loss_sum}, torch::kFloat64);
   group.all_reduce(counts);
-  group.all_reduce(loss_sum);
-  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(), loss_sum.item<double>()};
+  return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(),
+          sum_over_ranks(local.loss_sum, group)};
 }
 
 void require_all_seen(const Evaluation& total, std::int64_t expected) {

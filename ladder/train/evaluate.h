@@ -30,7 +30,8 @@ struct Evaluation {
 Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe,
                     const torch::Device& device);
 
-// The sums over all ranks, on every rank. A collective; counts are added as int64, exactly.
+// The sums over all ranks, on every rank. Collectives; counts are added as int64, exactly.
+double sum_over_ranks(double value, const ProcessGroup& group);
 Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group);
 
 // Throws DistributedError unless each of `expected` images was counted exactly once: what ranks

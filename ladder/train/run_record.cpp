@@ -132,8 +132,8 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss,
 
 void RunRecord::end_epoch() {
   loss_->flush();
-  train_loss_ =
-      sum_over_ranks(loss_->sum()) / sum_over_ranks(static_cast<double>(loss_->samples()));
+  train_loss_ = sum_over_ranks(loss_->sum(), group_) /
+                sum_over_ranks(static_cast<double>(loss_->samples()), group_);
   progress_->finish();
   const double seconds = steady_seconds() - epoch_started_;
   train_seconds_ += seconds;
@@ -156,14 +156,8 @@ void RunRecord::print(const std::string& line) const {
   if (group_.rank() == 0) print_line(line);
 }
 
-double RunRecord::sum_over_ranks(double value) const {
-  auto sum = torch::tensor({value}, torch::kFloat64);
-  group_.all_reduce(sum);
-  return sum.item<double>();
-}
-
 void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model) {
-  const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()));
+  const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()), group_);
   print(recipe_.accuracy_line(total.accuracy()));
   const double seconds = steady_seconds() - started_;
   print(fmt::format("time elapsed: {:.2f} seconds", seconds));

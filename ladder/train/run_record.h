@@ -41,7 +41,7 @@ struct RunSetup {
 // `time elapsed` starts when it is made, so make it first: reading the data counts.
 //
 // All ranks call it alike. Rank 0 alone prints and writes the metrics; what it prints are sums over
-// the ranks, so begin, end_epoch and finish are collectives.
+// the ranks, so end_epoch and finish are collectives.
 //
 // Result lines go to the standard output, log and progress to the standard error. With --metrics
 // the same is written as JSON lines: a "run" header, an "epoch" record each and a "result"; see
@@ -70,7 +70,6 @@ class RunRecord {
  private:
   void write_header(std::int64_t parameters);
   void print(const std::string& line) const;  // on rank 0
-  double sum_over_ranks(double value) const;
 
   RunRecordOptions options_;
   Recipe recipe_;

@@ -13,10 +13,9 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import BIN, ROOT, Result, records  # noqa: E402
+from tests.support.programs import BIN, TORCHRUN, Result, records  # noqa: E402
 from tests.support.twins import CPP, PEERS, TWIN, TwinTest, twin  # noqa: E402
 
-TORCHRUN = ROOT / ".venv" / "bin" / "torchrun"
 EPOCHS = 2
 BATCHES = {"basicnet": 10, "convnet": 12}  # whole ones in an epoch
 BATCH = {"basicnet": 64, "convnet": 32}

@@ -7,9 +7,9 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import TORCHRUN  # noqa: E402
 from tests.support.start_scripts import FLAGS, ROOT, StartScripts, free_port  # noqa: E402
 
-TORCHRUN = ROOT / ".venv" / "bin" / "torchrun"
 
 
 class TwoNodesTest(StartScripts):

@@ -21,6 +21,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("LADDER_BIN", ROOT / "build" / "bin"))
 PYTHON = ROOT / ".venv" / "bin" / "python"
+TORCHRUN = PYTHON.parent / "torchrun"
 DATA = ROOT / "data" / "mnist"
 SECONDS = 240  # no program here runs longer: a hang fails instead of blocking
 MARK = "LADDER_TEST_MARK"  # in the environment of all that one command started

@@ -12,13 +12,12 @@ from typing import Any
 import numpy
 from safetensors.numpy import load_file
 
-from tests.support.programs import BIN, PYTHON, ROOT, Result, free_port, launch, records
+from tests.support.programs import BIN, PYTHON, ROOT, TORCHRUN, Result, free_port, launch, records
 
 STAGE0 = BIN / "stage0_single_gpu"
 STAGE1 = BIN / "stage1_data_parallel"
 STAGE2 = BIN / "stage2_ddp_spawn"
 STAGE3 = BIN / "stage3_ddp_torchrun"
-TORCHRUN = ROOT / ".venv" / "bin" / "torchrun"
 ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
 BY_HAND = ROOT / "scripts" / "by_hand.sh"
 
