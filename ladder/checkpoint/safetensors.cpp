@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ladder/checkpoint/atomic_file.h"
@@ -74,8 +75,10 @@ SafetensorsFile load_safetensors(const std::string& path) {
   return file;
 }
 
-void save_model(const torch::nn::Module& module, const std::string& path) {
-  save_safetensors(path, {unwrapped_state_dict(module), {{"format", "pt"}}});
+void save_model(const torch::nn::Module& module, const std::string& path,
+                std::map<std::string, std::string> metadata) {
+  metadata.emplace("format", "pt");
+  save_safetensors(path, {unwrapped_state_dict(module), std::move(metadata)});
 }
 
 void load_model(torch::nn::Module& module, const std::string& path) {

@@ -25,8 +25,9 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file);
 // Reads and checks a whole file. Throws DataError if it is missing or damaged in any way.
 SafetensorsFile load_safetensors(const std::string& path);
 
-// Saves the weights of `module` without the prefix of any wrapper.
-void save_model(const torch::nn::Module& module, const std::string& path);
+// Saves the weights of `module` without the prefix of any wrapper, and `metadata` beside them.
+void save_model(const torch::nn::Module& module, const std::string& path,
+                std::map<std::string, std::string> metadata = {});
 
 // Loads weights that save_model or Python wrote into `module`, wrapped or not. Nothing is
 // changed if the file is damaged or belongs to another network: DataError.

@@ -143,22 +143,28 @@ void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
 }
 
 std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) const {
-  std::vector<torch::Tensor> own = {torch::tensor({tensor.size(0)}, torch::kInt64)};
-  std::vector<std::vector<torch::Tensor>> all = {empty_copies(own.front(), world_size())};
-  complete(*this, "all_gather", [&] { return impl_->group->allgather(all, own); });
-  std::vector<std::int64_t> counts;
-  for (const auto& count : all.front()) counts.push_back(count.item<std::int64_t>());
-  return counts;
+  const auto counts = all_gather_into_tensor(torch::tensor(tensor.size(0), torch::kInt64));
+  const auto* first = counts.const_data_ptr<std::int64_t>();
+  return {first, first + counts.numel()};
+}
+
+torch::Tensor ProcessGroup::all_gather_into_tensor(const torch::Tensor& tensor) const {
+  std::vector<torch::Tensor> own = {tensor.contiguous()};
+  auto sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), world_size());
+  const auto all = torch::empty(sizes, tensor.options());
+  std::vector<std::vector<torch::Tensor>> parts = {all.unbind(0)};
+  complete(*this, "all_gather", [&] { return impl_->group->allgather(parts, own); });
+  return all;
 }
 
 std::vector<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) const {
   const auto rows = rows_of(tensor);
   const auto counts = row_counts(rows);
-  std::vector<torch::Tensor> own = {padded(rows, *std::max_element(counts.begin(), counts.end()))};
-  std::vector<std::vector<torch::Tensor>> all = {empty_copies(own.front(), world_size())};
-  complete(*this, "all_gather", [&] { return impl_->group->allgather(all, own); });
-  cut_to(all.front(), counts);
-  return all.front();
+  const auto longest = *std::max_element(counts.begin(), counts.end());
+  auto all = all_gather_into_tensor(padded(rows, longest)).unbind(0);
+  cut_to(all, counts);
+  return all;
 }
 
 std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int root) const {

@@ -66,6 +66,11 @@ class ProcessGroup {
   // scalar counts as one row.
   std::vector<torch::Tensor> all_gather(const torch::Tensor& tensor) const;
 
+  // The tensors of all ranks as one, [world_size, ...]. They have one shape, which saves the
+  // exchange of sizes that all_gather begins with. To add up a few numbers it takes half the time
+  // of Gloo's all_reduce.
+  torch::Tensor all_gather_into_tensor(const torch::Tensor& tensor) const;
+
   // As all_gather, but only `root` gets the tensors; the others get none.
   std::vector<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0) const;
 

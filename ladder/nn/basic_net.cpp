@@ -29,8 +29,7 @@ torch::Tensor BasicNet::forward(const torch::Tensor& images) {
   x = torch::flatten(x, 1);
   x = torch::relu(fc1_->forward(x));
   x = dropout2_->forward(x);
-  x = fc2_->forward(x);
-  return options_.head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
+  return apply_head(fc2_->forward(x), options_.head);
 }
 
 std::shared_ptr<Model> BasicNet::new_like() const { return new_network_like(*this, options_); }

@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include "ladder/nn/sync_batch_norm.h"
+
 namespace ladder {
 
 BatchNormImpl::BatchNormImpl(BatchNormOptions options)
@@ -22,6 +24,10 @@ double BatchNormImpl::update_weight() {
 }
 
 torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
+  if (is_training() && group_ && group_->world_size() > 1) {
+    return sync_batch_norm(input, {weight, bias, running_mean, running_var}, update_weight(),
+                           options_.eps, *group_);
+  }
   return torch::batch_norm(input, weight, bias, running_mean, running_var, is_training(),
                            update_weight(), options_.eps, at::globalContext().userEnabledCuDNN());
 }

@@ -7,6 +7,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+
+#include "ladder/comm/process_group.h"
 
 namespace ladder {
 
@@ -23,6 +26,10 @@ struct BatchNormOptions {
 // running ones. A module of our own with the names of Python's, because LibTorch's
 // cannot be told to share its statistics between ranks: its forward is not virtual.
 //
+// With a process group, the statistics are those of the batches of all its ranks together; see
+// sync_batch_norm.h and convert_sync_batchnorm (parallel/). Then a training forward, and its
+// backward, are collectives.
+//
 // Input [N, C, H, W]; the output keeps dtype and layout. The state dictionary holds weight,
 // bias, running_mean, running_var and num_batches_tracked. Bit-equal to torch.nn.BatchNorm2d.
 class BatchNormImpl : public torch::nn::Module {
@@ -30,6 +37,9 @@ class BatchNormImpl : public torch::nn::Module {
   explicit BatchNormImpl(BatchNormOptions options);
 
   torch::Tensor forward(const torch::Tensor& input);
+
+  // From now on shared with the other ranks of `group`; with one of one rank, local as before.
+  void set_process_group(ProcessGroup group) { group_ = std::move(group); }
 
   torch::Tensor weight;               // float [C], starts as 1
   torch::Tensor bias;                 // float [C], starts as 0
@@ -41,6 +51,7 @@ class BatchNormImpl : public torch::nn::Module {
   double update_weight();
 
   BatchNormOptions options_;
+  std::optional<ProcessGroup> group_;  // none = local
 };
 TORCH_MODULE(BatchNorm);
 

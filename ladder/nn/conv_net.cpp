@@ -33,8 +33,7 @@ torch::Tensor ConvNet::forward(const torch::Tensor& images) {
   auto x = options_.math == Math::kFast ? to_channels_last(images) : images;
   x = layer1_->forward(x);
   x = layer2_->forward(x);
-  x = fc_->forward(torch::flatten(x, 1));
-  return options_.head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
+  return apply_head(fc_->forward(torch::flatten(x, 1)), options_.head);
 }
 
 std::shared_ptr<Model> ConvNet::new_like() const { return new_network_like(*this, options_); }

@@ -35,6 +35,13 @@ class Model : public torch::nn::Module {
   virtual std::shared_ptr<Model> new_like() const = 0;
 };
 
+// `tensor` in float32, or as it is if it is more precise already.
+torch::Tensor at_least_float32(const torch::Tensor& tensor);
+
+// What a network returns for its last layer's scores, [N, 10]: log-probabilities, or the scores.
+// In float32 also under autocast, where the last layer computes in 16 bits.
+torch::Tensor apply_head(const torch::Tensor& scores, Head head);
+
 // Copies every parameter and buffer of `source` into those of `target`, by place. Both
 // must come from the same class. Devices may differ; nothing is recorded for autograd.
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target);

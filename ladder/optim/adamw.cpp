@@ -44,7 +44,7 @@ AdamW::AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options)
   check(options);
 }
 
-void AdamW::step_group(const torch::optim::OptimizerParamGroup& group) {
+void AdamW::step_group(const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling) {
   const auto parameters = parameters_with_gradient(group);
   if (parameters.empty()) return;
   std::vector<torch::Tensor> gradients;
@@ -64,7 +64,11 @@ void AdamW::step_group(const torch::optim::OptimizerParamGroup& group) {
   const auto& options = options_of<AdamWOptions>(group);
   at::_fused_adamw_(parameters, gradients, exp_avgs, exp_avg_sqs, /*max_exp_avg_sqs=*/{}, steps,
                     options.lr, options.beta1, options.beta2, options.weight_decay, options.eps,
-                    /*amsgrad=*/false, /*maximize=*/false);
+                    /*amsgrad=*/false, /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
+  // A step that the kernel skipped does not count.
+  if (scaling.found_inf) {
+    at::_foreach_sub_(steps, std::vector<torch::Tensor>(steps.size(), *scaling.found_inf));
+  }
 }
 
 }  // namespace ladder

@@ -34,7 +34,8 @@ class AdamW : public FusedOptimizer {
   explicit AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options = {});
 
  private:
-  void step_group(const torch::optim::OptimizerParamGroup& group) override;
+  void step_group(const torch::optim::OptimizerParamGroup& group,
+                  const GradScaling& scaling) override;
 };
 
 }  // namespace ladder

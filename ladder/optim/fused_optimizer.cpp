@@ -12,9 +12,13 @@ torch::Tensor FusedOptimizer::step(LossClosure closure) {
     const torch::AutoGradMode with_gradients(true);
     loss = closure();
   }
-  const torch::NoGradGuard no_grad;
-  for (const auto& group : param_groups_) step_group(group);
+  step_scaled({});
   return loss;
+}
+
+void FusedOptimizer::step_scaled(const GradScaling& scaling) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& group : param_groups_) step_group(group, scaling);
 }
 
 std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(

@@ -37,7 +37,7 @@ SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
   check(options);
 }
 
-void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {
+void SGD::step_group(const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling) {
   const auto& options = options_of<SgdOptions>(group);
   std::vector<torch::Tensor> starting;  // no momentum yet
   std::vector<torch::Tensor> moving;
@@ -45,13 +45,18 @@ void SGD::step_group(const torch::optim::OptimizerParamGroup& group) {
     const bool known = state_.count(parameter.unsafeGetTensorImpl()) != 0;
     (known || options.momentum == 0.0 ? moving : starting).push_back(parameter);
   }
-  step_parameters(starting, options, /*is_first_step=*/true);
-  step_parameters(moving, options, /*is_first_step=*/false);
+  step_parameters(starting, options, scaling, /*is_first_step=*/true);
+  step_parameters(moving, options, scaling, /*is_first_step=*/false);
 }
 
 void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
-                          bool is_first_step) {
+                          const GradScaling& scaling, bool is_first_step) {
   if (parameters.empty()) return;
+  // The kernel fills a new momentum buffer, unless it skips the step: then there must be none
+  // afterwards. Whether it does has to be read once, in the first step.
+  if (is_first_step && scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) {
+    return;
+  }
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> buffers;
   for (const auto& parameter : parameters) {
@@ -63,7 +68,7 @@ void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const Sg
   }
   at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
                   options.lr, options.dampening, options.nesterov, /*maximize=*/false,
-                  is_first_step);
+                  is_first_step, scaling.grad_scale, scaling.found_inf);
 }
 
 }  // namespace ladder

@@ -27,9 +27,10 @@ class SGD : public FusedOptimizer {
   explicit SGD(std::vector<torch::Tensor> parameters, SgdOptions options = {});
 
  private:
-  void step_group(const torch::optim::OptimizerParamGroup& group) override;
+  void step_group(const torch::optim::OptimizerParamGroup& group,
+                  const GradScaling& scaling) override;
   void step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
-                       bool is_first_step);
+                       const GradScaling& scaling, bool is_first_step);
 };
 
 }  // namespace ladder

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/amp/grad_scaler.h"
+
+#include <fmt/core.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/fused_optimizer.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kName = "GradScaler";
+constexpr const char* kMetadataKey = "scaler";
+
+using FoundInf = std::unordered_map<torch::Device, torch::Tensor>;
+using Gradients =
+    std::unordered_map<torch::Device,
+                       std::unordered_map<torch::ScalarType, std::vector<torch::Tensor>>>;
+
+torch::Tensor scalar_on(const torch::Device& device, torch::ScalarType dtype, double value) {
+  return torch::full({}, value, torch::dtype(dtype).device(device));
+}
+
+// Why a set of numbers cannot be a scaler's, or "".
+std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
+  if (!(options.init_scale > 0.0) || !std::isfinite(options.init_scale)) {
+    return "a finite scale > 0";
+  }
+  if (!(options.growth_factor > 1.0)) return "growth_factor > 1";
+  if (!(options.backoff_factor > 0.0 && options.backoff_factor < 1.0)) {
+    return "backoff_factor between 0 and 1";
+  }
+  if (options.growth_interval <= 0) return "growth_interval > 0";
+  if (tracker < 0 || tracker > std::numeric_limits<std::int32_t>::max()) {
+    return "_growth_tracker >= 0";
+  }
+  return "";
+}
+
+[[noreturn]] void refuse(const char* got, const char* hint) {
+  throw UsageError::conflict(kName, got, hint);
+}
+
+// A kernel call takes the gradients of one device and one dtype.
+Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
+  Gradients gradients;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const auto& gradient = parameter.grad();
+      if (gradient.defined())
+        gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
+    }
+  }
+  if (gradients.empty()) {
+    refuse("no parameter of this optimizer has a gradient",
+           "call scaler.scale(loss).backward() first, on a loss that depends on them");
+  }
+  return gradients;
+}
+
+void refuse_float16(const Gradients& gradients) {
+  for (const auto& [device, by_dtype] : gradients) {
+    if (!by_dtype.contains(torch::kFloat16)) continue;
+    refuse("gradients in float16 cannot be unscaled: they would vanish again",
+           "keep the parameters in float32; Autocast converts them where that is safe");
+  }
+}
+
+// Multiplies all gradients by `factor`, and notes for each device whether one is not finite.
+FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& factor) {
+  const torch::NoGradGuard no_grad;
+  FoundInf found;
+  for (const auto& [device, by_dtype] : gradients) {
+    auto& found_inf = found[device] = scalar_on(device, torch::kFloat32, 0.0);
+    const auto there = factor.to(device, /*non_blocking=*/true);
+    for (const auto& [dtype, tensors] : by_dtype) {
+      at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_inf, there);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
+  const auto problem = problem_of(options_, 0);
+  if (!problem.empty()) {
+    throw UsageError::malformed(
+        kName, problem,
+        fmt::format("scale {}, growth {} every {}, backoff {}", options_.init_scale,
+                    options_.growth_factor, options_.growth_interval, options_.backoff_factor));
+  }
+}
+
+void GradScaler::put_on(const torch::Device& device) {
+  if (scale_.defined()) return;
+  scale_ = scalar_on(device, torch::kFloat32, options_.init_scale);
+  tracker_ = scalar_on(device, torch::kInt32, static_cast<double>(first_tracker_));
+  skipped_ = scalar_on(device, torch::kInt64, 0.0);
+}
+
+torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
+  if (!options_.enabled) return loss;
+  put_on(loss.device());
+  return loss * scale_.to(loss.device(), /*non_blocking=*/true);
+}
+
+std::vector<torch::Tensor> GradScaler::scale(const std::vector<torch::Tensor>& losses) {
+  std::vector<torch::Tensor> scaled;
+  for (const auto& loss : losses) scaled.push_back(scale(loss));
+  return scaled;
+}
+
+GradScaler::OptimizerState& GradScaler::state_of(const torch::optim::Optimizer& optimizer,
+                                                 const char* operation) {
+  if (!scale_.defined()) {
+    throw UsageError::missing(fmt::format("{}::{}", kName, operation),
+                              "a loss that went through scale() before",
+                              "scaler.scale(loss).backward() instead of loss.backward()");
+  }
+  return states_[&optimizer];
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  auto& state = state_of(optimizer, "unscale_");
+  if (state.stage == Stage::kUnscaled) {
+    refuse("unscale_ twice for one optimizer: the gradients would be divided twice",
+           "call it once between backward and step; update() begins the next iteration");
+  }
+  if (state.stage == Stage::kStepped) {
+    refuse("unscale_ after step: step has divided the gradients already",
+           "call unscale_ before step; update() begins the next iteration");
+  }
+  const auto gradients = gradients_of(optimizer);
+  refuse_float16(gradients);
+  const auto inverse = scale_.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
+  state = {Stage::kUnscaled, multiply_and_check(gradients, inverse)};
+}
+
+torch::Tensor GradScaler::found_inf_of(const OptimizerState& state) const {
+  torch::Tensor sum;
+  for (const auto& [device, found_inf] : state.found_inf) {
+    const auto here = found_inf.to(scale_.device(), /*non_blocking=*/true);
+    sum = sum.defined() ? sum + here : here;
+  }
+  return state.found_inf.size() == 1 ? sum : sum.clamp_max(1.0);
+}
+
+StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return StepResult({});
+  }
+  auto& state = state_of(optimizer, "step");
+  if (state.stage == Stage::kStepped) {
+    refuse("step twice for one optimizer in one iteration", "call scaler.update() after the step");
+  }
+  auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer);
+  if (state.stage == Stage::kReady && fused == nullptr) unscale_(optimizer);
+  if (state.stage == Stage::kReady) {
+    const auto one = scalar_on(scale_.device(), torch::kFloat32, 1.0);
+    state.found_inf = multiply_and_check(gradients_of(optimizer), one);
+  }
+  const auto found_inf = found_inf_of(state);
+  const StepResult result(found_inf);
+  if (fused != nullptr) {
+    const auto divide_by = state.stage == Stage::kUnscaled ? std::nullopt : std::optional(scale_);
+    fused->step_scaled({.grad_scale = divide_by, .found_inf = found_inf});
+  } else if (result.taken()) {
+    optimizer.step();
+  }
+  state.stage = Stage::kStepped;
+  return result;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  torch::Tensor found_inf;
+  for (const auto& [optimizer, state] : states_) {
+    if (state.found_inf.empty()) continue;
+    const auto found = found_inf_of(state);
+    found_inf = found_inf.defined() ? found_inf + found : found;
+  }
+  if (!found_inf.defined()) {
+    throw UsageError::missing("GradScaler::update", "a step since the last update",
+                              "scaler.step(optimizer), for each optimizer, then scaler.update()");
+  }
+  const torch::NoGradGuard no_grad;
+  skipped_ += found_inf.gt(0);
+  at::_amp_update_scale_(scale_, tracker_, found_inf, options_.growth_factor,
+                         options_.backoff_factor, options_.growth_interval);
+  states_.clear();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!options_.enabled) return;
+  if (!(new_scale > 0.0) || !std::isfinite(new_scale)) {
+    throw UsageError::out_of_range("GradScaler::update", new_scale, "a finite scale > 0");
+  }
+  options_.init_scale = new_scale;
+  if (scale_.defined()) scale_.fill_(new_scale);
+  states_.clear();
+}
+
+double GradScaler::get_scale() const {
+  if (!options_.enabled) return 1.0;
+  return scale_.defined() ? scale_.item<double>() : options_.init_scale;
+}
+
+std::int64_t GradScaler::skipped_steps() const {
+  return skipped_.defined() ? skipped_.item<std::int64_t>() : 0;
+}
+
+nlohmann::json GradScaler::state_dict() const {
+  if (!options_.enabled) return nlohmann::json::object();
+  return {{"scale", get_scale()},
+          {"growth_factor", options_.growth_factor},
+          {"backoff_factor", options_.backoff_factor},
+          {"growth_interval", options_.growth_interval},
+          {"_growth_tracker", tracker_.defined() ? tracker_.item<std::int64_t>() : first_tracker_}};
+}
+
+void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view origin) {
+  if (!options_.enabled) return;
+  const auto expect = [&](const std::string& expected, const std::string& got) {
+    throw DataError::mismatch(origin, expected, got,
+                              "it must come from state_dict() of an enabled GradScaler");
+  };
+  GradScalerOptions options = options_;
+  std::int64_t tracker = 0;
+  try {
+    options.init_scale = state.at("scale").get<double>();
+    options.growth_factor = state.at("growth_factor").get<double>();
+    options.backoff_factor = state.at("backoff_factor").get<double>();
+    options.growth_interval = state.at("growth_interval").get<std::int64_t>();
+    tracker = state.at("_growth_tracker").get<std::int64_t>();
+  } catch (const nlohmann::json::exception& error) {
+    expect("the five numbers of a gradient scaler", error.what());
+  }
+  const auto problem = problem_of(options, tracker);
+  if (!problem.empty()) expect("a gradient scaler with " + problem, state.dump());
+  options_ = options;
+  first_tracker_ = tracker;
+  if (!scale_.defined()) return;
+  scale_.fill_(options.init_scale);
+  tracker_.fill_(tracker);
+}
+
+std::map<std::string, double> GradScaler::numbers() const {
+  if (!options_.enabled) return {};
+  return {{"loss_scale", get_scale()}, {"skipped_steps", static_cast<double>(skipped_steps())}};
+}
+
+std::map<std::string, std::string> metadata_of(const GradScaler& scaler) {
+  if (!scaler.is_enabled()) return {};
+  return {{kMetadataKey, scaler.state_dict().dump()}};
+}
+
+void load_scaler(GradScaler& scaler, const std::string& path) {
+  if (!scaler.is_enabled()) return;
+  const auto metadata = load_safetensors(path).metadata;
+  const auto found = metadata.find(kMetadataKey);
+  if (found == metadata.end()) return;
+  const auto state = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  scaler.load_state_dict(state, path);
+}
+
+}  // namespace ladder

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/amp/precision.h"
+
+#include <ATen/cpu/Utils.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+namespace ladder {
+namespace {
+
+// Has this CPU instructions for the dtype? The names are those of LibTorch, by way of cpuinfo.
+bool cpu_computes_in(Precision precision) {
+  static const std::array<const char*, 3> kBf16 = {"avx512_bf16", "amx_bf16", "bf16"};
+  static const std::array<const char*, 3> kFp16 = {"avx512_fp16", "amx_fp16", "fp16_arith"};
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto& names = precision == Precision::kBf16 ? kBf16 : kFp16;
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    const auto found = capabilities.find(name);
+    return found != capabilities.end() && found->second.isBool() && found->second.toBool();
+  });
+}
+
+}  // namespace
+
+std::string name_of(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+    case Precision::kFp32:
+      break;
+  }
+  return "fp32";
+}
+
+torch::ScalarType dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return torch::kBFloat16;
+    case Precision::kFp16:
+      return torch::kFloat16;
+    case Precision::kFp32:
+      break;
+  }
+  return torch::kFloat32;
+}
+
+Precision choose_precision(std::optional<Precision> requested, const torch::Device& device,
+                           const Log& log) {
+  const auto precision = requested.value_or(device.is_cpu() ? Precision::kBf16 : Precision::kFp16);
+  if (device.is_cpu() && precision != Precision::kFp32 && !cpu_computes_in(precision)) {
+    log.info(fmt::format(
+        "precision: {0} is emulated: this CPU has no instructions for it, so {0} is correct and "
+        "slow; fp32 is faster{1}",
+        name_of(precision), cpu_computes_in(Precision::kBf16) ? ", bf16 the fastest" : ""));
+  }
+  return precision;
+}
+
+}  // namespace ladder

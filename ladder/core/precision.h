@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace ladder {
+
+// The number format that the large operations of a network compute in; see amp/autocast.h.
+// Weights, gradients of weights and optimizers stay float32 in each of them.
+enum class Precision {
+  kFp32,  // 32 bits
+  kBf16,  // 16 bits: the range of fp32, 8 bits of precision
+  kFp16,  // 16 bits: 11 bits of precision, but nothing below 6e-8 or above 65504
+};
+
+}  // namespace ladder

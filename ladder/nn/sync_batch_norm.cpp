@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/sync_batch_norm.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/utils.h>
+
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+// Of the batch of all ranks: float64 [C], and float64 [1]. Equal on all ranks.
+struct Moments {
+  torch::Tensor mean;
+  torch::Tensor invstd;  // 1 / sqrt(variance + eps)
+  torch::Tensor count;   // values a channel
+};
+
+// Sums over a rank's batch that the gradient of the input needs from all ranks; [C] each.
+struct GradientSums {
+  torch::Tensor dy;
+  torch::Tensor dy_xmu;  // dy · (x - mean)
+};
+
+std::vector<std::int64_t> all_but_channels(const torch::Tensor& input) {
+  std::vector<std::int64_t> dims = {0};
+  for (std::int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+// [C] as [1, C, 1, 1], to go with an input.
+torch::Tensor per_channel(const torch::Tensor& values, const torch::Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = values.size(0);
+  return values.to(torch::kFloat64).view(shape);
+}
+
+torch::Tensor as_float64(const torch::Tensor& tensor) {
+  return tensor.to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true);
+}
+
+// x - mean, in float64.
+torch::Tensor centred(const torch::Tensor& input, const Moments& moments) {
+  return as_float64(input).sub_(per_channel(moments.mean, input));
+}
+
+torch::Tensor sums_on_cpu(const torch::Tensor& input) {
+  const auto dims = all_but_channels(input);
+  const auto x = as_float64(input);
+  const auto count = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+  return torch::cat({x.sum(dims), x.square().sum(dims), torch::tensor({count}, torch::kFloat64)});
+}
+
+torch::Tensor sums_on_gpu(const torch::Tensor& input, double eps) {
+  const auto options = input.options().dtype(torch::kFloat64);
+  if (input.numel() == 0) return torch::zeros({2 * input.size(1) + 1}, options);
+  const auto [mean32, invstd] = at::batch_norm_stats(input, eps);
+  const auto mean = mean32.to(torch::kFloat64);
+  const auto variance = invstd.to(torch::kFloat64).square().reciprocal() - eps;
+  const double count = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+  return torch::cat(
+      {mean * count, (variance + mean.square()) * count, torch::full({1}, count, options)});
+}
+
+torch::Tensor normalize(const torch::Tensor& input, const torch::Tensor& weight,
+                        const torch::Tensor& bias, const Moments& moments, double eps) {
+  if (input.numel() == 0) return torch::empty_like(input);
+  if (input.is_cuda()) {
+    return at::batch_norm_elemt(input, weight, bias, moments.mean.to(torch::kFloat32),
+                                moments.invstd.to(torch::kFloat32), eps);
+  }
+  const auto scale = moments.invstd * weight;
+  return centred(input, moments)
+      .mul_(per_channel(scale, input))
+      .add_(per_channel(bias, input))
+      .to(input.scalar_type());
+}
+
+GradientSums sums_of_gradient(const torch::Tensor& gradient, const torch::Tensor& input,
+                              const torch::Tensor& weight, const Moments& moments) {
+  if (input.is_cuda() && input.numel() > 0) {
+    const auto sums = at::batch_norm_backward_reduce(
+        gradient, input, moments.mean.to(torch::kFloat32), moments.invstd.to(torch::kFloat32),
+        weight, /*input_g=*/true, /*weight_g=*/false, /*bias_g=*/false);
+    return {std::get<0>(sums), std::get<1>(sums)};
+  }
+  const auto dims = all_but_channels(input);
+  const auto dy = as_float64(gradient);
+  return {dy.sum(dims), centred(input, moments).mul_(dy).sum(dims)};
+}
+
+// weight · invstd · (dy - mean of dy - (x - mean) · invstd² · mean of dy · (x - mean)), where the
+// means are those of all ranks.
+torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor& input,
+                             const torch::Tensor& weight, const Moments& moments,
+                             const GradientSums& total) {
+  if (input.numel() == 0) return torch::empty_like(input);
+  if (input.is_cuda()) {
+    return at::batch_norm_backward_elemt(gradient, input, moments.mean.to(torch::kFloat32),
+                                         moments.invstd.to(torch::kFloat32), weight, total.dy,
+                                         total.dy_xmu, moments.count.to(torch::kInt32));
+  }
+  const auto slope = moments.invstd.square() * total.dy_xmu / moments.count;
+  return centred(input, moments)
+      .mul_(per_channel(-slope, input))
+      .add_(gradient)
+      .sub_(per_channel(total.dy / moments.count, input))
+      .mul_(per_channel(moments.invstd * weight, input))
+      .to(input.scalar_type());
+}
+
+// Gathered and added up in rank order: equal bits on all ranks, and on Gloo faster than all_reduce.
+torch::Tensor sum_of_ranks(const torch::Tensor& local, const ProcessGroup& group) {
+  return group.all_gather_into_tensor(local).sum(0);
+}
+
+// Carries the group from forward to backward.
+struct GroupHolder : torch::CustomClassHolder {
+  explicit GroupHolder(ProcessGroup process_group) : group(std::move(process_group)) {}
+  ProcessGroup group;
+};
+
+class Normalize : public torch::autograd::Function<Normalize> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& input,
+                               const torch::Tensor& weight, const torch::Tensor& bias,
+                               const Moments& moments, double eps, const ProcessGroup& group) {
+    ctx->save_for_backward({input, weight, moments.mean, moments.invstd, moments.count});
+    ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+    return normalize(input, weight, bias, moments, eps);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& outputs) {
+    const auto saved = ctx->get_saved_variables();
+    const auto& input = saved[0];
+    const auto& weight = saved[1];
+    const Moments moments{saved[2], saved[3], saved[4]};
+    const auto gradient = outputs[0].contiguous(input.suggest_memory_format());
+    const auto local = sums_of_gradient(gradient, input, weight, moments);
+    torch::autograd::variable_list gradients(6);
+    if (ctx->needs_input_grad(0)) {
+      const auto holder = ctx->saved_data["group"].toCapsule();
+      const auto& group = static_cast<const GroupHolder&>(*holder).group;
+      const auto total = sum_of_ranks(torch::cat({local.dy, local.dy_xmu}), group).chunk(2);
+      gradients[0] = input_gradient(gradient, input, weight, moments, {total[0], total[1]});
+    }
+    gradients[1] = (local.dy_xmu * moments.invstd).to(weight.scalar_type());
+    gradients[2] = local.dy.to(weight.scalar_type());
+    return gradients;
+  }
+};
+
+// All ranks see the same sums, so all throw or none does.
+void require_a_batch(const torch::Tensor& count) {
+  if (!count.is_cpu() || count.item<double>() > 1.0) return;
+  throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count.item<double>()),
+                                 "more than one value a channel, over all ranks, while training",
+                                 "use a larger --batch-size");
+}
+
+void update_running(const SyncBatchNormTensors& tensors, const torch::Tensor& mean,
+                    const torch::Tensor& variance, const torch::Tensor& count, double momentum) {
+  const auto unbiased = variance * count / (count - 1.0).clamp_min(1.0);
+  tensors.running_mean.mul_(1.0 - momentum).add_(mean.to(torch::kFloat32), momentum);
+  tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(torch::kFloat32), momentum);
+}
+
+}  // namespace
+
+torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormTensors& tensors,
+                              double momentum, double eps, const ProcessGroup& group) {
+  const auto x = input.contiguous(input.suggest_memory_format());
+  Moments moments;
+  {
+    const torch::NoGradGuard no_grad;
+    const auto sums = sum_of_ranks(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x), group);
+    const auto parts = sums.split_with_sizes({x.size(1), x.size(1), 1});
+    moments.count = parts[2];
+    require_a_batch(moments.count);
+    moments.mean = parts[0] / moments.count;
+    const auto variance = (parts[1] / moments.count - moments.mean.square()).clamp_min(0.0);
+    moments.invstd = (variance + eps).rsqrt();
+    update_running(tensors, moments.mean, variance, moments.count, momentum);
+  }
+  return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, group);
+}
+
+}  // namespace ladder

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include "ladder/comm/process_group.h"
+
+namespace ladder {
+
+struct SyncBatchNormTensors {
+  torch::Tensor weight;        // float [C]
+  torch::Tensor bias;          // float [C]
+  torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
+  torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
+};
+
+// Batch normalisation in training, with the mean and variance of the batches of all ranks
+// together: N ranks compute what one would with the whole batch.
+//
+//     forward   each rank adds up x and x² of each channel and counts; the 2C + 1 numbers of all
+//               ranks are gathered and added; mean and variance follow, equal bits on all ranks
+//     backward  each rank adds up dy and dy · (x - mean); 2C numbers are gathered; the gradient of
+//               the input follows. Those of weight and bias stay local sums, which
+//               DistributedDataParallel averages
+//
+// input: [N, C, ...], float32 or a 16-bit type; the output has its dtype and layout. N may differ
+// between the ranks and be 0 on some. Every rank must take part in forward and in backward: both
+// are collectives. `momentum`: weight of this batch in the running values.
+//
+// On the CPU everything is computed in float64: a sum in float32 would be off by 3e-6 of the
+// variance at a mean of 5. On a GPU it uses the kernels behind Python's SyncBatchNorm, and waits
+// for nothing.
+//
+// Throws UsageError, on all ranks, if there is no more than one value a channel (on the CPU alone:
+// a GPU would have to be waited for).
+//
+// Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
+// torch.nn.SyncBatchNorm, which refuses CPU tensors.
+torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormTensors& tensors,
+                              double momentum, double eps, const ProcessGroup& group);
+
+}  // namespace ladder

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include "ladder/comm/process_group.h"
+
+namespace ladder {
+
+// Makes every BatchNorm in `module` use the mean and variance of all ranks' batches while training
+// (see nn/sync_batch_norm.h). Without it each rank normalises by its own slice, and N ranks train
+// another network than one does. Evaluation needs no other rank. In a group of one nothing changes,
+// to the last bit.
+//
+//     convert_sync_batchnorm(*network, group);
+//     auto model = std::make_shared<DistributedDataParallel>(network, group);
+//
+// Call it on the network, before it is wrapped: afterwards it is a UsageError, as is a BatchNorm of
+// torch::nn, whose forward cannot be replaced; use ladder::BatchNorm. Then nothing is changed.
+// Returns how many it converted.
+//
+// In Python torch.nn.SyncBatchNorm.convert_sync_batchnorm returns a new module; here the modules
+// stay the same, and so do the names of their tensors.
+int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
+
+}  // namespace ladder
