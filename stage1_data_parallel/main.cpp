@@ -8,7 +8,6 @@
 // New against stage 0: the model is wrapped, and devices are chosen instead of a device.
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
@@ -28,7 +27,6 @@ namespace {
 using namespace ladder;
 
 struct Data {
-  std::string description;
   DataLoader train;
   DataLoader test;
 };
@@ -36,21 +34,19 @@ struct Data {
 // The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
 Data make_data(const RunOptions& options, const Recipe& recipe) {
   const auto train = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTrain,
-      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_train});
+      options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
   const auto test = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTest,
-      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_test});
-  const RandomShiftOptions shift{.seed = recipe.seed(), .fill = train->background()};
-  return {.description = train->description(),
-          .train = DataLoader(
-              train, {.batch_size = recipe.batch_size(),
-                      .shuffle = true,
-                      .seed = recipe.seed(),
-                      .num_workers = options.num_workers,
-                      .pin_memory = options.pin_memory,
-                      .transform =
-                          options.augment_shift ? std::make_shared<RandomShift>(shift) : nullptr}),
+      options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
+  const auto shift = options.augment_shift
+                         ? std::make_shared<RandomShift>(RandomShiftOptions{
+                               .seed = recipe.seed(), .fill = train->background()})
+                         : nullptr;
+  return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
+                                      .shuffle = true,
+                                      .seed = recipe.seed(),
+                                      .num_workers = options.num_workers,
+                                      .pin_memory = options.pin_memory,
+                                      .transform = shift}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .num_workers = options.num_workers,
                                     .pin_memory = options.pin_memory})};
@@ -94,14 +90,7 @@ void run(const RunOptions& options) {
   auto model = make_model(options, recipe, devices, device);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);
-  record.begin({.device = device,
-                .threads = threads.threads,
-                .threads_reason = threads.reason,
-                .data = data.description,
-                .train_size = data.train.dataset().size(),
-                .test_size = data.test.dataset().size(),
-                .epoch_steps = data.train.size()},
-               *model);
+  record.begin({.device = device, .threads = threads}, data.train, data.test, *model);
 
   for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
     data.train.set_epoch(epoch - 1);

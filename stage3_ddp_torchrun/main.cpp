@@ -10,7 +10,6 @@
 // main. Who this process is comes from the launcher's variables, for which run looked already.
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"
@@ -32,7 +31,6 @@ namespace {
 using namespace ladder;
 
 struct Data {
-  std::string description;
   DataLoader train;
   DataLoader test;
 };
@@ -42,12 +40,13 @@ struct Data {
 // where the exact sampler repeats nothing.
 Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGroup& group) {
   const auto train = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTrain,
-      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_train});
+      options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
   const auto test = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTest,
-      MnistOptions{.normalization = recipe.normalization(), .limit = options.limit_test});
-  const RandomShiftOptions shift{.seed = recipe.seed(), .fill = train->background()};
+      options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
+  const auto shift = options.augment_shift
+                         ? std::make_shared<RandomShift>(RandomShiftOptions{
+                               .seed = recipe.seed(), .fill = train->background()})
+                         : nullptr;
   const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
                                                       .batch_size = recipe.batch_size(),
                                                       .seed = recipe.seed(),
@@ -56,13 +55,10 @@ Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGro
   const auto test_part = std::make_shared<ExactEvalSampler>(
       test->size(),
       ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
-  return {.description = train->description(),
-          .train = DataLoader(
-              train, {.batch_sampler = batches,
-                      .num_workers = options.num_workers,
-                      .pin_memory = options.pin_memory,
-                      .transform =
-                          options.augment_shift ? std::make_shared<RandomShift>(shift) : nullptr}),
+  return {.train = DataLoader(train, {.batch_sampler = batches,
+                                      .num_workers = options.num_workers,
+                                      .pin_memory = options.pin_memory,
+                                      .transform = shift}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .sampler = test_part,
                                     .num_workers = options.num_workers,
@@ -111,14 +107,7 @@ void run(const RunOptions& options) {
   auto model = make_model(options, recipe, device, group);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);
-  record.begin({.device = device,
-                .threads = threads.threads,
-                .threads_reason = threads.reason,
-                .data = data.description,
-                .train_size = data.train.dataset().size(),
-                .test_size = data.test.dataset().size(),
-                .epoch_steps = data.train.size()},
-               *model);
+  record.begin({.device = device, .threads = threads}, data.train, data.test, *model);
 
   for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
     data.train.set_epoch(epoch - 1);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "ladder/data/batch.h"
 
@@ -20,6 +21,9 @@ class Dataset {
 
   // Number of samples.
   virtual std::int64_t size() const = 0;
+
+  // For the log and the record of a run: "MNIST train, 60000 images".
+  virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
   // The samples at `indices`, in that order, on the CPU; each index in [0, size()).
   // Positions and the global size are the loader's business and are left unset.

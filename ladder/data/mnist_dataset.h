@@ -39,8 +39,8 @@ class MnistDataset : public Dataset {
   std::int64_t size() const override { return size_; }
   Batch get_batch(std::span<const std::int64_t> indices) const override;
 
-  // For the log and the record: the name of the set, or that it is unknown.
-  const std::string& description() const { return files_.description; }
+  // The name of the set, or that it is unknown.
+  std::string description() const override { return files_.description; }
 
   // The value that a black pixel has after normalisation: what a shifted image is filled with.
   float background() const { return (0.0F - mean_) / std_; }

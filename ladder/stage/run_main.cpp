@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
@@ -41,6 +42,17 @@ void show_only_chosen_gpus(RunOptions& options) {
   if (options.device == "auto") options.device = "cuda";
 }
 
+// A program that can do both spawns ranks only where nobody has started any.
+void look_for_launcher(RunOptions& options) {
+  const auto launch = read_launch_environment({.rank = options.process_group.rank,
+                                               .world_size = options.process_group.world_size,
+                                               .needs_address = false});
+  options.launched = launch.launcher != "single";
+  if (!options.launched || options.nprocs == 0) return;
+  throw UsageError::conflict("--nprocs", "the ranks have been started by " + launch.launcher,
+                             "leave --nprocs out, or start the program by itself");
+}
+
 // What depends on the GPUs that are left.
 void choose_processes(RunOptions& options) {
   options.process_group.device = options.device;
@@ -61,6 +73,7 @@ int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>
       return;
     }
     show_only_chosen_gpus(*command_line.options);
+    if (stage.spawn && stage.launcher) look_for_launcher(*command_line.options);
     choose_processes(*command_line.options);
     run(*command_line.options);
   });

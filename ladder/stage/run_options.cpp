@@ -140,9 +140,25 @@ class Flags {
         help);
   }
 
+  // --NAME and --no-NAME.
+  CLI::Option* on_or_off(const std::string& name, bool& target, const std::string& help) {
+    values_.emplace_back("--" + name, [&target] { return target ? "true" : "false"; });
+    return app_.add_flag_function(
+        fmt::format("--{0},!--no-{0}", name), [&target](std::int64_t count) { target = count > 0; },
+        help);
+  }
+
   CLI::Option* on(const std::string& names, bool& target, const std::string& help) {
     values_.emplace_back(long_name(names), [&target] { return target ? "true" : "false"; });
     return app_.add_flag(names, target, help);
+  }
+
+  // What the command line says counts; else this, as if it had been said.
+  void preset(const std::string& flag, const std::string& value) {
+    auto* option = app_.get_option(flag);
+    if (option->count() > 0) return;
+    option->add_result(value);
+    option->run_callback();
   }
 
   void parse(int argc, const char* const* argv) {
@@ -257,10 +273,11 @@ void add_machine_flags(Flags& flags, RunOptions& options, std::string& gpu) {
   flags.integer("--threads", options.threads, 0, "threads of this process; 0 = choose");
 }
 
-void add_output_flags(Flags& flags, RunOptions& options) {
-  flags.optional_path("--save", options.save,
-                      "write the weights as safetensors [mnist_cnn.safetensors; convnet: "
-                      "origin_checkpoint.safetensors]");
+void add_output_flags(Flags& flags, RunOptions& options, const StageFlags& stage) {
+  const std::string name = stage.amp
+                               ? "ddp_checkpoint.safetensors"
+                               : "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors";
+  flags.optional_path("--save", options.save, "write the weights as safetensors [" + name + "]");
   flags.text("--load", options.load, "PATH", "start from the weights in a file");
   flags.text("--metrics", options.record.metrics, "PATH", "write a record as JSON lines");
   flags.integer("--fingerprint", options.record.fingerprint, 0,
@@ -313,7 +330,34 @@ void add_launcher_flags(Flags& flags, RunOptions& options) {
                          "number of processes [as launched]");
 }
 
-std::string default_save_path(const RunOptions& options) {
+void add_mixed_precision_flags(Flags& flags, RunOptions& options, std::string& profile) {
+  flags.choice(
+      "--precision", {"auto", "fp32", "bf16", "fp16"},
+      [&options](const std::string& value) {
+        if (value == "fp32") options.precision = Precision::kFp32;
+        if (value == "bf16") options.precision = Precision::kBf16;
+        if (value == "fp16") options.precision = Precision::kFp16;
+      },
+      "auto", "of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU");
+  flags.on_or_off("sync-bn", options.sync_bn, "one BatchNorm over the batches of all ranks [yes]");
+  flags.choice(
+      "--profile", {"none", "ddp-practice"},
+      [&profile](const std::string& value) { profile = value; }, profile,
+      "the tutorial's run: convnet, 3 epochs, batch 32 per device, lr 1e-4");
+}
+
+// Flags that the command line holds count before those of a profile.
+void apply_profile(Flags& flags, const std::string& profile) {
+  if (profile != "ddp-practice") return;
+  flags.preset("--recipe", "convnet");
+  flags.preset("--epochs", "3");
+  flags.preset("--batch-size", "32");
+  flags.preset("--lr", "1e-4");
+  flags.preset("--batch-mode", "per-device");
+}
+
+std::string default_save_path(const RunOptions& options, const StageFlags& stage) {
+  if (stage.amp) return "ddp_checkpoint.safetensors";
   return options.recipe.name == "convnet" ? "origin_checkpoint.safetensors"
                                           : "mnist_cnn.safetensors";
 }
@@ -339,8 +383,8 @@ std::chrono::seconds checked_timeout(std::int64_t seconds) {
   return std::chrono::seconds(seconds);
 }
 
-void complete_save_path(RunOptions& options, bool given) {
-  if (given && options.save.empty()) options.save = default_save_path(options);
+void complete_save_path(RunOptions& options, const StageFlags& stage, bool given) {
+  if (given && options.save.empty()) options.save = default_save_path(options, stage);
   if (options.save.empty()) return;
   require_writable_folder("--save", options.save);
   if (options.save == options.record.metrics) {
@@ -393,20 +437,23 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   options.data_root = LADDER_DATA_ROOT;
   std::string gpu;
   std::string device_ids;
+  std::string profile = "none";
   std::int64_t timeout_seconds = options.process_group.timeout.count() / 1000;
   bool version = false;
   Flags flags(options.record.stage);
   add_recipe_flags(flags, options.recipe);
   add_data_flags(flags, options);
   add_machine_flags(flags, options, gpu);
-  add_output_flags(flags, options);
+  add_output_flags(flags, options, stage);
   if (stage.device_ids) add_device_ids_flags(flags, options, device_ids);
   if (stage.distributed) add_distributed_flags(flags, options, timeout_seconds);
   if (stage.spawn) add_spawn_flags(flags, options);
   if (stage.launcher) add_launcher_flags(flags, options);
+  if (stage.amp) add_mixed_precision_flags(flags, options, profile);
   flags.app().add_flag("--version", version, "print the versions of all libraries");
   try {
     flags.parse(argc, argv);
+    if (stage.amp) apply_profile(flags, profile);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, flags.app().help()};
   } catch (const CLI::ParseError& error) {
@@ -416,11 +463,11 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   options.gpu = parse_gpus(gpu);
   options.device_ids = parse_devices(device_ids);
   options.process_group.timeout = checked_timeout(timeout_seconds);
-  options.process_group.require_launcher = stage.launcher;
+  options.process_group.require_launcher = stage.launcher && !stage.spawn;
   options.process_group.program = argv[0];
   options.process_group.torchrun = torchrun_here();
   check_together(options);
-  complete_save_path(options, flags.app().count("--save") > 0);
+  complete_save_path(options, stage, flags.app().count("--save") > 0);
   if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
   options.record.flags = flags.values();
   return {options, ""};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ladder/comm/process_group_options.h"
+#include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
 #include "ladder/train/recipe_options.h"
 #include "ladder/train/run_record_options.h"
@@ -18,7 +19,9 @@ struct StageFlags {
   bool device_ids = false;   // --device-ids, --output-device: several devices in one process
   bool distributed = false;  // --backend, --timeout, --batch-mode, ...: several processes
   bool spawn = false;        // --nprocs, --master-port: processes that the program itself starts
-  bool launcher = false;     // --init-method, --rank, --world-size: started by somebody else
+  bool launcher = false;     // --init-method, --rank, --world-size: started by somebody else;
+                             // with `spawn` too: by whoever did, else by itself
+  bool amp = false;          // --precision, --sync-bn, --profile: mixed precision
 };
 
 // The command line of a stage, checked and complete. Flags of the same meaning have the same
@@ -46,6 +49,10 @@ struct RunOptions {
   std::int64_t check_replicas = 0;            // --check-replicas: every how many steps; 0 = never
   int nprocs = 0;                             // --nprocs; 0 = as many as GPUs, else 2
   int master_port = 0;                        // --master-port; 0 = a free one
+  bool launched = false;                      // a launcher has started the ranks: spawn no others
+
+  std::optional<Precision> precision;  // --precision; none = that of the device
+  bool sync_bn = true;                 // --sync-bn: one BatchNorm over all ranks
 };
 
 // What the command line asks for: a run, or only a text (--help, --version).

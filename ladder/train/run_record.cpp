@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/amp/precision.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
@@ -60,21 +61,26 @@ RunRecord::RunRecord(RunRecordOptions options, Recipe recipe, ProcessGroup group
   }
 }
 
-void RunRecord::begin(const RunSetup& setup, const torch::nn::Module& model) {
+void RunRecord::begin(const RunSetup& setup, const DataLoader& train, const DataLoader& test,
+                      const torch::nn::Module& model) {
   setup_ = setup;
+  batches_ = train.size();
   loss_ = std::make_unique<LossMeter>(setup.device);
   const std::int64_t parameters = parameter_count(model);
-  log_.info(fmt::format("{}: {} with {} parameters on {}, {} thread{} ({}), {}", options_.stage,
-                        recipe_.name(), with_thousands(parameters), setup.device.str(),
-                        setup.threads, setup.threads == 1 ? "" : "s", setup.threads_reason,
-                        setup.data));
+  log_.info(
+      fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
+                  recipe_.name(), with_thousands(parameters), setup.device.str(),
+                  setup.precision == Precision::kFp32 ? "" : " in " + name_of(setup.precision),
+                  setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
+                  setup.threads.reason, train.dataset().description()));
   if (group_.world_size() > 1) {
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
-  write_header(parameters);
+  write_header(train, test, parameters);
 }
 
-void RunRecord::write_header(std::int64_t parameters) {
+void RunRecord::write_header(const DataLoader& train, const DataLoader& test,
+                             std::int64_t parameters) {
   nlohmann::ordered_json versions;
   for (const auto& [name, version] : library_versions()) versions[name] = version;
   nlohmann::ordered_json flags;
@@ -87,11 +93,12 @@ void RunRecord::write_header(std::int64_t parameters) {
                   {"backend", group_.backend()},
                   {"launch", group_.description()},
                   {"device", setup_.device.str()},
-                  {"threads", setup_.threads},
+                  {"precision", name_of(setup_.precision)},
+                  {"threads", setup_.threads.threads},
                   {"parameters", parameters},
-                  {"data", setup_.data},
-                  {"train_size", setup_.train_size},
-                  {"test_size", setup_.test_size},
+                  {"data", train.dataset().description()},
+                  {"train_size", train.dataset().size()},
+                  {"test_size", test.dataset().size()},
                   {"epochs", recipe_.epochs()},
                   {"batch_size", recipe_.batch_size()},
                   {"eval_batch_size", recipe_.eval_batch_size()},
@@ -112,7 +119,7 @@ void RunRecord::begin_epoch(std::int64_t epoch) {
   if (!options_.quiet) print(recipe_.epoch_line(epoch));
   loss_->begin_epoch(epoch);
   progress_ = std::make_unique<Progress>(
-      ProgressOptions{.total = setup_.epoch_steps,
+      ProgressOptions{.total = batches_,
                       .label = fmt::format("epoch {}/{}", epoch, recipe_.epochs()),
                       .enabled = !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
@@ -156,30 +163,33 @@ void RunRecord::print(const std::string& line) const {
   if (group_.rank() == 0) print_line(line);
 }
 
-void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model) {
+void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model,
+                       const std::map<std::string, double>& more) {
   const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()), group_);
   print(recipe_.accuracy_line(total.accuracy()));
   const double seconds = steady_seconds() - started_;
   print(fmt::format("time elapsed: {:.2f} seconds", seconds));
   if (group_.rank() != 0) return;
-  metrics_.write({{"record", "result"},
-                  {"stage", options_.stage},
-                  {"recipe", recipe_.name()},
-                  {"world_size", group_.world_size()},
-                  {"precision", "fp32"},
-                  {"device", setup_.device.str()},
-                  {"epochs", recipe_.epochs()},
-                  {"steps", steps_},
-                  {"accuracy", total.accuracy()},
-                  {"correct", total.correct},
-                  {"seen", total.seen},
-                  {"train_loss", train_loss_},
-                  {"eval_loss", total.mean_loss()},
-                  {"train_seconds", train_seconds_},
-                  {"total_seconds", seconds},
-                  {"samples_per_second", rate(samples_, train_seconds_)},
-                  {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
-                  {"weights_sha256", weights_sha256(state_dict(model))}});
+  nlohmann::ordered_json result = {{"record", "result"},
+                                   {"stage", options_.stage},
+                                   {"recipe", recipe_.name()},
+                                   {"world_size", group_.world_size()},
+                                   {"precision", name_of(setup_.precision)},
+                                   {"device", setup_.device.str()},
+                                   {"epochs", recipe_.epochs()},
+                                   {"steps", steps_},
+                                   {"accuracy", total.accuracy()},
+                                   {"correct", total.correct},
+                                   {"seen", total.seen},
+                                   {"train_loss", train_loss_},
+                                   {"eval_loss", total.mean_loss()},
+                                   {"train_seconds", train_seconds_},
+                                   {"total_seconds", seconds},
+                                   {"samples_per_second", rate(samples_, train_seconds_)},
+                                   {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
+                                   {"weights_sha256", weights_sha256(state_dict(model))}};
+  for (const auto& [name, value] : more) result[name] = value;
+  metrics_.write(result);
 }
 
 }  // namespace ladder

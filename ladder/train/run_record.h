@@ -6,14 +6,18 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/core/json_lines.h"
 #include "ladder/core/log.h"
+#include "ladder/core/precision.h"
 #include "ladder/core/progress.h"
+#include "ladder/core/threads.h"
 #include "ladder/data/batch.h"
+#include "ladder/data/data_loader.h"
 #include "ladder/train/evaluate.h"
 #include "ladder/train/fingerprint.h"
 #include "ladder/train/loss_meter.h"
@@ -26,12 +30,8 @@ namespace ladder {
 // What a run is about to do; goes into the log line and the header of the record.
 struct RunSetup {
   torch::Device device = torch::kCPU;
-  int threads = 1;               // of this process
-  std::string threads_reason;    // where that number comes from
-  std::string data;              // description of the training set
-  std::int64_t train_size = 0;   // images
-  std::int64_t test_size = 0;    // images
-  std::int64_t epoch_steps = 0;  // batches of this rank in an epoch
+  Precision precision = Precision::kFp32;
+  ThreadChoice threads = {1, ""};  // of this process, and where the number comes from
 };
 
 // Tells how a run goes, to people and to files: log, progress, loss guard, metrics, result lines.
@@ -54,7 +54,8 @@ class RunRecord {
 
   const Log& log() const { return log_; }
 
-  void begin(const RunSetup& setup, const torch::nn::Module& model);
+  void begin(const RunSetup& setup, const DataLoader& train, const DataLoader& test,
+             const torch::nn::Module& model);
   void begin_epoch(std::int64_t epoch);  // epochs count from 1
 
   // Takes note of one training step; call it after optimizer.step() and before zero_grad().
@@ -64,11 +65,13 @@ class RunRecord {
   void end_epoch();
   void begin_testing();
 
-  // Prints accuracy and time and writes the result record. `total` counts all ranks.
-  void finish(const Evaluation& total, const torch::nn::Module& model);
+  // Prints accuracy and time and writes the result record. `total` counts all ranks. `more`:
+  // further numbers for the record, by name.
+  void finish(const Evaluation& total, const torch::nn::Module& model,
+              const std::map<std::string, double>& more = {});
 
  private:
-  void write_header(std::int64_t parameters);
+  void write_header(const DataLoader& train, const DataLoader& test, std::int64_t parameters);
   void print(const std::string& line) const;  // on rank 0
 
   RunRecordOptions options_;
@@ -80,6 +83,7 @@ class RunRecord {
   Fingerprint fingerprint_;
   Trace trace_;
   RunSetup setup_;
+  std::int64_t batches_ = 0;  // of this rank, in an epoch
   std::unique_ptr<LossMeter> loss_;
   std::unique_ptr<Progress> progress_;
   std::int64_t epoch_ = 0;

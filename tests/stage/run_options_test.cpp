@@ -2,9 +2,11 @@
 #include "ladder/stage/run_options.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,7 @@ CommandLine parse(std::vector<const char*> arguments, const StageFlags& stage = 
 }
 
 constexpr StageFlags kAllFlags = {
-    .device_ids = true, .distributed = true, .spawn = true, .launcher = true};
+    .device_ids = true, .distributed = true, .spawn = true, .launcher = true, .amp = true};
 
 RunOptions options(const std::vector<const char*>& arguments) { return *parse(arguments).options; }
 
@@ -72,6 +74,7 @@ TEST(RunOptions, SaveMayStandWithoutAName) {
   EXPECT_EQ(options({"--save"}).save, "mnist_cnn.safetensors");
   EXPECT_EQ(options({"--save", "--recipe", "convnet"}).save, "origin_checkpoint.safetensors");
   EXPECT_EQ(options({"--save", "a.safetensors"}).save, "a.safetensors");
+  EXPECT_EQ(parse({"--save"}, kAllFlags).options->save, "ddp_checkpoint.safetensors");
 }
 
 TEST(RunOptions, RecordsEveryFlagAsResolved) {
@@ -133,12 +136,56 @@ TEST(RunOptions, AStageHasTheFlagsOfItsOwnIdea) {
   EXPECT_EQ(found.process_group.init_method, "file:///tmp/a");
   EXPECT_EQ(found.process_group.rank, 1);
   EXPECT_EQ(found.process_group.world_size, 2);
-  EXPECT_TRUE(found.process_group.require_launcher);
   EXPECT_EQ(found.record.trace, "a.json");
 }
 
+TEST(RunOptions, AStageThatCanSpawnNeedsNoLauncher) {
+  EXPECT_TRUE(parse({}, {.launcher = true}).options->process_group.require_launcher);
+  EXPECT_FALSE(
+      parse({}, {.spawn = true, .launcher = true}).options->process_group.require_launcher);
+}
+
+TEST(RunOptions, PrecisionIsThatOfTheDeviceUnlessOneIsNamed) {
+  EXPECT_EQ(parse({}, kAllFlags).options->precision, std::nullopt);
+  EXPECT_EQ(parse({"--precision", "auto"}, kAllFlags).options->precision, std::nullopt);
+  EXPECT_EQ(parse({"--precision", "fp32"}, kAllFlags).options->precision, Precision::kFp32);
+  EXPECT_EQ(parse({"--precision", "bf16"}, kAllFlags).options->precision, Precision::kBf16);
+  EXPECT_EQ(parse({"--precision", "fp16"}, kAllFlags).options->precision, Precision::kFp16);
+  EXPECT_ERROR(parse({"--precision", "fp8"}, kAllFlags), UsageError, "--precision");
+}
+
+TEST(RunOptions, SyncBatchNormIsOnUnlessSwitchedOff) {
+  EXPECT_TRUE(parse({}, kAllFlags).options->sync_bn);
+  EXPECT_TRUE(parse({"--sync-bn"}, kAllFlags).options->sync_bn);
+  EXPECT_FALSE(parse({"--no-sync-bn"}, kAllFlags).options->sync_bn);
+  EXPECT_EQ(flag(*parse({}, kAllFlags).options, "--sync-bn"), "true");
+  EXPECT_EQ(flag(*parse({"--no-sync-bn"}, kAllFlags).options, "--sync-bn"), "false");
+}
+
+TEST(RunOptions, AProfileIsAsIfItsFlagsHadBeenTyped) {
+  const auto found = *parse({"--profile", "ddp-practice"}, kAllFlags).options;
+  EXPECT_EQ(found.recipe.name, "convnet");
+  EXPECT_EQ(found.recipe.epochs, 3);
+  EXPECT_EQ(found.recipe.batch_size, 32);
+  EXPECT_EQ(found.recipe.lr, 1e-4);
+  EXPECT_EQ(found.batch_mode, BatchMode::kPerDevice);
+  EXPECT_EQ(flag(found, "--batch-mode"), "per-device");
+  EXPECT_EQ(flag(found, "--profile"), "ddp-practice");
+}
+
+TEST(RunOptions, FlagsGoBeforeTheProfileWhereverTheyStand) {
+  const auto before =
+      *parse({"--batch-mode", "global", "--profile", "ddp-practice"}, kAllFlags).options;
+  const auto after = *parse({"--profile", "ddp-practice", "-e", "1"}, kAllFlags).options;
+  EXPECT_EQ(before.batch_mode, BatchMode::kGlobal);
+  EXPECT_EQ(before.recipe.epochs, 3);
+  EXPECT_EQ(after.batch_mode, BatchMode::kPerDevice);
+  EXPECT_EQ(after.recipe.epochs, 1);
+}
+
 TEST(RunOptions, AStageRefusesTheFlagsOfAnother) {
-  for (const char* flag : {"--device-ids", "--backend", "--batch-mode", "--nprocs", "--rank"}) {
+  for (const char* flag :
+       {"--device-ids", "--backend", "--batch-mode", "--nprocs", "--rank", "--precision"}) {
     EXPECT_ERROR(parse({flag, "1"}), UsageError, std::string(flag) + ": no such option");
   }
   EXPECT_FALSE(options({}).process_group.require_launcher);
@@ -178,6 +225,56 @@ TEST(RunMain, StartsTwoProcessesWhereThereIsNoGpuAndAsManyAsAskedFor) {
   EXPECT_EQ(nprocs, 2);
   EXPECT_EQ(run_main(3, arguments, look, {.spawn = true}), 0);
   EXPECT_EQ(nprocs, 3);
+}
+
+// A rank that nobody launched, whatever started this test.
+class RunMainThatSpawnsOrJoins : public testing::Test {
+ protected:
+  void SetUp() override { forget(); }
+  void TearDown() override { forget(); }
+
+  static int main_with(std::vector<std::string> arguments, bool& launched) {
+    arguments.insert(arguments.begin(), "stage4_ddp_amp");
+    std::vector<char*> pointers;
+    for (auto& argument : arguments) pointers.push_back(argument.data());
+    const auto look = [&](const RunOptions& options) { launched = options.launched; };
+    return run_main(static_cast<int>(pointers.size()), pointers.data(), look,
+                    {.spawn = true, .launcher = true});
+  }
+
+ private:
+  static void forget() {
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+  }
+};
+
+TEST_F(RunMainThatSpawnsOrJoins, SpawnsWhenNobodyLaunchedIt) {
+  bool launched = true;
+  EXPECT_EQ(main_with({"--nprocs=2"}, launched), 0);
+  EXPECT_FALSE(launched);
+}
+
+TEST_F(RunMainThatSpawnsOrJoins, JoinsTheRanksOfALauncher) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  bool launched = false;
+  EXPECT_EQ(main_with({}, launched), 0);
+  EXPECT_TRUE(launched);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(main_with({"--nprocs=2"}, launched), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "--nprocs: the ranks have been started by env; hint: leave --nprocs out"),
+            std::string::npos);
+}
+
+TEST_F(RunMainThatSpawnsOrJoins, TakesRankAndWorldSizeAsALaunch) {
+  bool launched = false;
+  EXPECT_EQ(
+      main_with({"--rank=0", "--world-size=1", "--init-method=tcp://127.0.0.1:29500"}, launched),
+      0);
+  EXPECT_TRUE(launched);
 }
 
 TEST(RunMain, TurnsErrorsIntoExitCodes) {

@@ -6,8 +6,10 @@
 #include <torch/types.h>
 
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -32,18 +34,24 @@ Batch batch_of(std::int64_t size) {
           .global_size = size};
 }
 
-RunSetup sample_setup() {
-  return {.threads = 2,
-          .threads_reason = "--threads",
-          .data = "MNIST train, 60000 images",
-          .train_size = 6,
-          .test_size = 8,
-          .epoch_steps = 2};
+struct Digits : Dataset {
+  explicit Digits(std::int64_t number) : count(number) {}
+  std::int64_t size() const override { return count; }
+  std::string description() const override { return "MNIST train, 60000 images"; }
+  Batch get_batch(std::span<const std::int64_t> /*indices*/) const override { return {}; }
+
+  std::int64_t count;
+};
+
+void begin(RunRecord& record, const torch::nn::Module& model) {
+  const DataLoader train(std::make_shared<Digits>(6), {.batch_size = 3});
+  const DataLoader test(std::make_shared<Digits>(8), {.batch_size = 8});
+  record.begin({.threads = {2, "--threads"}}, train, test, model);
 }
 
 // What a stage does: two epochs of two steps with losses 1 and 4, and a test.
 void run_through(RunRecord& record, const OneWeight& model) {
-  record.begin(sample_setup(), model);
+  begin(record, model);
   for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
     record.begin_epoch(epoch);
     record.step(batch_of(2), torch::tensor(1.0F), model);
@@ -181,13 +189,37 @@ TEST(RunRecord, WritesThousandsWithCommas) {
   };
   testing::internal::CaptureStderr();
   RunRecord record({}, Recipe({}));
-  record.begin(sample_setup(), Large());
+  begin(record, Large());
   EXPECT_NE(testing::internal::GetCapturedStderr().find("1,199,882 parameters"), std::string::npos);
 }
 
 TEST(RunRecord, WritesFingerprintsBesideTheMetrics) {
   const Output output = output_of(Recipe({.epochs = 2}), {.fingerprint = 2, .quiet = true});
   EXPECT_EQ(output.files, (std::vector<std::string>{"run.jsonl", "run.rank0.jsonl"}));
+}
+
+TEST(RunRecord, SaysThePrecisionAndTakesFurtherNumbers) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    RunRecord record({.metrics = folder.file("run.jsonl")}, Recipe({}));
+    const DataLoader loader(std::make_shared<Digits>(8));
+    record.begin({.precision = Precision::kBf16, .threads = {1, "--threads"}}, loader, loader,
+                 OneWeight());
+    record.finish({.correct = 6, .seen = 8}, OneWeight(), {{"loss_scale", 65536.0}});
+  }
+  testing::internal::GetCapturedStdout();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("on cpu in bf16, 1 thread (--threads)"),
+            std::string::npos);
+  std::istringstream lines(folder.read("run.jsonl"));
+  std::string header;
+  std::string result;
+  std::getline(lines, header);
+  std::getline(lines, result);
+  EXPECT_EQ(Json::parse(header).at("precision"), "bf16");
+  EXPECT_EQ(Json::parse(result).at("precision"), "bf16");
+  EXPECT_EQ(Json::parse(result).at("loss_scale"), 65536.0);
 }
 
 TEST(RunRecord, NeedsNoMetricsFile) {
@@ -200,7 +232,7 @@ TEST(RunRecord, NeedsNoMetricsFile) {
 TEST(RunRecord, StopsWhenTheLossIsNotFinite) {
   RunRecord record({.quiet = true}, Recipe({}));
   const OneWeight model;
-  record.begin(sample_setup(), model);
+  begin(record, model);
   record.begin_epoch(1);
   record.step(batch_of(2), torch::tensor(1.0F), model);
   const auto bad = torch::tensor(std::numeric_limits<float>::quiet_NaN());

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 4: mixed precision and SyncBatchNorm. Large operations compute in 16 bits, and BatchNorm
+// looks at the batches of all ranks. It starts its ranks itself, unless a launcher has.
+//
+//   build/bin/stage4_ddp_amp                           bf16 on the CPU, fp16 on GPUs, two ranks
+//   build/bin/stage4_ddp_amp --profile ddp-practice    the tutorial's run, which loses accuracy
+//
+// New against stage 3: autocast, the gradient scaler, convert_sync_batchnorm; and main.
+#include <cstdint>
+#include <memory>
+
+#include "ladder/amp/autocast.h"
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/amp/precision.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/init_process_group.h"
+#include "ladder/core/device.h"
+#include "ladder/data/data_loader.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/data/mnist_dataset.h"
+#include "ladder/launch/spawn.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replica_check.h"
+#include "ladder/stage/run_main.h"
+#include "ladder/train/evaluate.h"
+#include "ladder/train/recipe.h"
+#include "ladder/train/run_record.h"
+
+namespace {
+
+using namespace ladder;
+
+struct Data {
+  DataLoader train;
+  DataLoader test;
+};
+
+// The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
+// Every rank holds the set and reads its own part: of each training batch, and of the test set,
+// where the exact sampler repeats nothing.
+Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGroup& group) {
+  const auto train = std::make_shared<MnistDataset>(
+      options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
+  const auto test = std::make_shared<MnistDataset>(
+      options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
+  const auto shift = options.augment_shift
+                         ? std::make_shared<RandomShift>(RandomShiftOptions{
+                               .seed = recipe.seed(), .fill = train->background()})
+                         : nullptr;
+  const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
+                                                      .batch_size = recipe.batch_size(),
+                                                      .seed = recipe.seed(),
+                                                      .rank = group.rank(),
+                                                      .world_size = group.world_size()});
+  const auto test_part = std::make_shared<ExactEvalSampler>(
+      test->size(),
+      ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
+  return {.train = DataLoader(train, {.batch_sampler = batches,
+                                      .num_workers = options.num_workers,
+                                      .pin_memory = options.pin_memory,
+                                      .transform = shift}),
+          .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
+                                    .sampler = test_part,
+                                    .num_workers = options.num_workers,
+                                    .pin_memory = options.pin_memory})};
+}
+
+// Seeded just before the weights are drawn: the same seed gives the same network everywhere.
+// DistributedDataParallel averages the gradients; what changes the network comes before it.
+std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recipe,
+                                  const torch::Device& device, const ProcessGroup& group,
+                                  Precision precision) {
+  torch::manual_seed(recipe.seed());
+  auto model = std::make_shared<AutocastModel>(recipe.make_model(), dtype_of(precision));
+  if (!options.load.empty()) load_model(*model, options.load);
+  model->to(device);
+  if (options.sync_bn) convert_sync_batchnorm(*model, group);
+  return std::make_shared<DistributedDataParallel>(
+      model, group,
+      DistributedDataParallelOptions{.device_ids = {device},
+                                     .reducer = {.check_replicas = options.check_replicas}});
+}
+
+// One pass over the training set. The order of an epoch is a function of its number.
+void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer,
+                 GradScaler& scaler, const Recipe& recipe, const torch::Device& device,
+                 RunRecord& record) {
+  model.train();
+  for (const Batch& cpu_batch : loader) {
+    const Batch batch = cpu_batch.to(device);
+    const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
+    const auto loss = recipe.loss(model.forward(batch.images), batch);
+    scaler.scale(loss).backward();
+    scaler.step(optimizer);
+    scaler.update();
+    record.step(batch, loss, model);
+    optimizer.zero_grad();
+  }
+}
+
+// What the tutorials call train_ddp: runs in every process. `group` meets the others at
+// MASTER_ADDR:MASTER_PORT as rank RANK of WORLD_SIZE (setup), and leaves when run ends (cleanup).
+void run(const RunOptions& options) {
+  const ProcessGroup group = init_process_group(options.process_group);
+  const Recipe recipe(options.recipe, group.world_size());
+  RunRecord record(options.record, recipe, group);
+  const auto threads =
+      prepare_process({.requested = options.threads, .local_world_size = group.local_world_size()});
+  auto data = make_data(options, recipe, group);
+  const auto device = choose_device(options.device, record.log(), group.local_rank());
+  const auto precision = choose_precision(options.precision, device, record.log());
+  auto model = make_model(options, recipe, device, group, precision);
+  auto optimizer = recipe.make_optimizer(model->parameters());
+  GradScaler scaler({.enabled = precision == Precision::kFp16});
+  if (!options.load.empty()) load_scaler(scaler, options.load);
+  auto scheduler = recipe.make_scheduler(*optimizer);
+  record.begin({.device = device, .precision = precision, .threads = threads}, data.train,
+               data.test, *model);
+
+  for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
+    data.train.set_epoch(epoch - 1);
+    record.begin_epoch(epoch);
+    train_epoch(*model, data.train, *optimizer, scaler, recipe, device, record);
+    scheduler->step();
+    record.end_epoch();
+  }
+
+  record.begin_testing();
+  const Evaluation result = sum_over_ranks(evaluate(*model, data.test, recipe, device), group);
+  require_all_seen(result, data.test.dataset().size());
+  require_equal_replicas(*model, group);
+  record.finish(result, *model, scaler.numbers());
+  if (!options.save.empty() && group.rank() == 0)
+    save_model(*model, options.save, metadata_of(scaler));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto start = [](const ladder::RunOptions& options) {
+    if (options.launched) return run(options);
+    ladder::spawn([&](int /*rank*/) { run(options); },
+                  {.nprocs = options.nprocs, .master_port = options.master_port});
+  };
+  return ladder::run_main(argc, argv, start,
+                          {.distributed = true, .spawn = true, .launcher = true, .amp = true});
+}
