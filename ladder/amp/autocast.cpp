@@ -42,8 +42,10 @@ Autocast::~Autocast() {
 }
 
 AutocastModel::AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype)
-    : module_(register_module("module", std::move(module))), dtype_(dtype) {
+    : dtype_(dtype) {
   require_autocast_dtype(dtype);
+  Model::train(module->is_training());  // as long as it has no child: of the wrapper alone
+  module_ = register_module("module", std::move(module));
 }
 
 torch::Tensor AutocastModel::forward(const torch::Tensor& images) {

@@ -11,8 +11,9 @@
 namespace ladder {
 
 // Mixed precision: while one of these lives, large operations on `device` (convolutions, matrix
-// products) compute in `dtype`, 16 bits, and the sensitive ones (losses, many sums) in float32.
-// LibTorch keeps a list of both and converts the inputs; all others take what they are given.
+// products) compute in `dtype`, 16 bits, and sensitive ones (losses; on a GPU also softmax and most
+// sums) in float32. LibTorch keeps a list of both and converts the inputs; all others take what
+// they are given.
 //
 //     torch::Tensor scores;
 //     {

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 #include <torch/utils.h>
 
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,18 +29,22 @@ torch::Tensor scalar_on(const torch::Device& device, torch::ScalarType dtype, do
   return torch::full({}, value, torch::dtype(dtype).device(device));
 }
 
+// A scale is kept in float32, which has a smaller range than double.
+bool is_scale(double value) {
+  using Limits = std::numeric_limits<float>;
+  return value >= Limits::denorm_min() && value <= Limits::max();
+}
+
 // Why a set of numbers cannot be a scaler's, or "".
 std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
-  if (!(options.init_scale > 0.0) || !std::isfinite(options.init_scale)) {
-    return "a finite scale > 0";
-  }
+  if (!is_scale(options.init_scale)) return "a finite scale > 0";
   if (!(options.growth_factor > 1.0)) return "growth_factor > 1";
   if (!(options.backoff_factor > 0.0 && options.backoff_factor < 1.0)) {
     return "backoff_factor between 0 and 1";
   }
   if (options.growth_interval <= 0) return "growth_interval > 0";
   if (tracker < 0 || tracker > std::numeric_limits<std::int32_t>::max()) {
-    return "_growth_tracker >= 0";
+    return "_growth_tracker from 0 to 2147483647";
   }
   return "";
 }
@@ -183,20 +186,25 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
   return result;
 }
 
-void GradScaler::update() {
-  if (!options_.enabled) return;
+torch::Tensor GradScaler::count_skipped() {
   torch::Tensor found_inf;
   for (const auto& [optimizer, state] : states_) {
     if (state.found_inf.empty()) continue;
     const auto found = found_inf_of(state);
     found_inf = found_inf.defined() ? found_inf + found : found;
   }
+  if (found_inf.defined()) skipped_ += found_inf.gt(0);
+  return found_inf;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  const auto found_inf = count_skipped();
   if (!found_inf.defined()) {
     throw UsageError::missing("GradScaler::update", "a step since the last update",
                               "scaler.step(optimizer), for each optimizer, then scaler.update()");
   }
   const torch::NoGradGuard no_grad;
-  skipped_ += found_inf.gt(0);
   at::_amp_update_scale_(scale_, tracker_, found_inf, options_.growth_factor,
                          options_.backoff_factor, options_.growth_interval);
   states_.clear();
@@ -204,9 +212,10 @@ void GradScaler::update() {
 
 void GradScaler::update(double new_scale) {
   if (!options_.enabled) return;
-  if (!(new_scale > 0.0) || !std::isfinite(new_scale)) {
+  if (!is_scale(new_scale)) {
     throw UsageError::out_of_range("GradScaler::update", new_scale, "a finite scale > 0");
   }
+  count_skipped();
   options_.init_scale = new_scale;
   if (scale_.defined()) scale_.fill_(new_scale);
   states_.clear();
@@ -236,14 +245,19 @@ void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view o
     throw DataError::mismatch(origin, expected, got,
                               "it must come from state_dict() of an enabled GradScaler");
   };
+  const auto whole_number = [&](const char* name) {
+    const auto& value = state.at(name);
+    if (!value.is_number_integer()) expect(fmt::format("a whole {}", name), value.dump());
+    return value.get<std::int64_t>();
+  };
   GradScalerOptions options = options_;
   std::int64_t tracker = 0;
   try {
     options.init_scale = state.at("scale").get<double>();
     options.growth_factor = state.at("growth_factor").get<double>();
     options.backoff_factor = state.at("backoff_factor").get<double>();
-    options.growth_interval = state.at("growth_interval").get<std::int64_t>();
-    tracker = state.at("_growth_tracker").get<std::int64_t>();
+    options.growth_interval = whole_number("growth_interval");
+    tracker = whole_number("_growth_tracker");
   } catch (const nlohmann::json::exception& error) {
     expect("the five numbers of a gradient scaler", error.what());
   }

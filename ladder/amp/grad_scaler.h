@@ -47,9 +47,8 @@ class StepResult {
 //     GradScaler scaler;
 //     scaler.scale(loss).backward();       // gradients × scale
 //     scaler.unscale_(optimizer);          // only to look at or clip them: gradients ÷ scale
-//     scaler.step(optimizer);              // divides them, if not done; skips when one is not
-//     finite scaler.update();                     // once per iteration, after all steps: the next
-//     scale
+//     scaler.step(optimizer);              // divides them, if not done; skips if one is not finite
+//     scaler.update();                     // once an iteration, after all steps: the next scale
 //
 // One scaler serves several losses (scale each; one backward or several) and several optimizers
 // (step each, then one update). It treats each optimizer by itself: one may be skipped while
@@ -66,7 +65,7 @@ class StepResult {
 //
 // UsageError: step or unscale_ before the first scale; unscale_ twice, or after step, for one
 // optimizer in one iteration; step twice; an optimizer without any gradient; update without a step;
-// gradients that are float16 themselves (keep the weights in float32: Autocast does).
+// unscale_ of gradients that are float16 themselves (keep the weights in float32: Autocast does).
 //
 // Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018. Python's counterpart, with
 // the same numbers at each step: torch.amp.GradScaler.
@@ -122,6 +121,9 @@ class GradScaler {
   void put_on(const torch::Device& device);
   OptimizerState& state_of(const torch::optim::Optimizer& optimizer, const char* operation);
   torch::Tensor found_inf_of(const OptimizerState& state) const;
+
+  // What all optimizers found, above 0 if one was skipped, which it counts; undefined without any.
+  torch::Tensor count_skipped();
 
   GradScalerOptions options_;
   std::int64_t first_tracker_ = 0;

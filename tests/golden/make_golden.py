@@ -20,6 +20,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,28 @@ def optimizer_case(name: str, initial: list[Tensor], gradients: list[Tensor]) ->
     return tensors
 
 
+GRAD_SCALE = 1000.0  # no power of two: dividing by it rounds
+SKIPPED_STEPS = (3, 4, 8)  # steps whose gradients are said to be inf or NaN
+
+
+def scaled_case(name: str, initial: list[Tensor], gradients: list[Tensor]) -> Tensors:
+    """As GradScaler calls a fused optimizer: it hands over two attributes."""
+    kind, options = OPTIMIZERS[name]
+    parameters = [nn.Parameter(tensor.clone()) for tensor in initial]
+    optimizer = kind(parameters, fused=True, **options)
+    last = max(KEPT_STEPS)
+    for step in range(1, last + 1):
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient[step - 1] * GRAD_SCALE
+        optimizer.grad_scale = torch.tensor(GRAD_SCALE)
+        optimizer.found_inf = torch.tensor(float(step in SKIPPED_STEPS))
+        optimizer.step()
+    return {
+        f"{name}.scaled.step{last}.param{i}": parameter.detach()
+        for i, parameter in enumerate(parameters)
+    }
+
+
 def optimizers(path: Path) -> None:
     torch.manual_seed(0)
     initial = [torch.randn(size) for size in SIZES]
@@ -208,8 +231,10 @@ def optimizers(path: Path) -> None:
     tensors |= {f"gradients{i}": tensor for i, tensor in enumerate(gradients)}
     for name in OPTIMIZERS:
         tensors |= optimizer_case(name, initial, gradients)
+        tensors |= scaled_case(name, initial, gradients)
     options = {name: json.dumps(options) for name, (_, options) in OPTIMIZERS.items()}
-    write_tensors(path / "optimizers.safetensors", tensors, **options)
+    scaling = json.dumps({"grad_scale": GRAD_SCALE, "skipped_steps": SKIPPED_STEPS})
+    write_tensors(path / "optimizers.safetensors", tensors, scaling=scaling, **options)
 
 
 # --- models -----------------------------------------------------------------------------
@@ -304,6 +329,248 @@ def batch_norm(path: Path) -> None:
     write_tensors(path / "batch_norm.safetensors", tensors)
 
 
+# --- GradScaler -------------------------------------------------------------------------
+
+SCALER_SIZES = (3, 17)  # of the parameters
+SCALER_STEPS = 60
+SCALER_KEPT_STEPS = (1, 2, 3, 10, 30, 60)
+FUSED_ADAMW = {"kind": "AdamW", "lr": 1e-2, "fused": True}
+FUSED_MOMENTUM = {"kind": "SGD", "lr": 1e-2, "momentum": 0.9, "fused": True}
+PLAIN_SGD = {"kind": "SGD", "lr": 1e-2, "foreach": False, "fused": False}
+POWERS_OF_TWO = {"growth_interval": 5}
+ODD_NUMBERS = {  # divisions by the scale round, and its product with a gradient too
+    "init_scale": 1000.0,
+    "growth_factor": 3.0,
+    "backoff_factor": 0.3,
+    "growth_interval": 4,
+}
+INF = float("inf")
+NAN = float("nan")
+HUGE = 1e34  # finite, until it is multiplied by the scale
+
+# `bad`: (step, loss, parameter, value), a target that makes gradients inf or NaN. No run with
+# momentum skips its first step: Python then leaves the momentum as it finds the memory.
+SCALER_RUNS: dict[str, dict[str, Any]] = {
+    "adamw": {
+        "optimizers": [FUSED_ADAMW],
+        "scaler": POWERS_OF_TWO,
+        "bad": [(1, 0, 0, INF), (2, 0, 1, NAN), (9, 0, 1, -INF), (30, 0, 0, HUGE), (31, 0, 1, INF)],
+    },
+    "sgd_momentum": {
+        "optimizers": [FUSED_MOMENTUM],
+        "scaler": ODD_NUMBERS,
+        "bad": [(2, 0, 0, NAN), (3, 0, 0, INF), (20, 0, 1, INF), (45, 0, 1, HUGE)],
+    },
+    "sgd": {
+        "optimizers": [PLAIN_SGD],
+        "scaler": ODD_NUMBERS,
+        "bad": [(1, 0, 1, NAN), (13, 0, 0, -INF), (14, 0, 1, -INF), (33, 0, 0, HUGE)],
+    },
+    "two_losses": {
+        "optimizers": [FUSED_ADAMW],
+        "scaler": ODD_NUMBERS,
+        "losses": 2,
+        "bad": [(2, 0, 0, INF), (7, 1, 1, NAN), (8, 1, 0, INF), (25, 0, 1, NAN), (25, 1, 1, INF)],
+    },
+    "two_optimizers": {  # a parameter each
+        "optimizers": [FUSED_ADAMW, FUSED_MOMENTUM],
+        "scaler": POWERS_OF_TWO,
+        "bad": [(1, 0, 0, INF), (6, 0, 1, NAN), (7, 0, 0, INF), (21, 0, 0, NAN), (21, 0, 1, INF)],
+    },
+    "clipped_adamw": {
+        "optimizers": [FUSED_ADAMW],
+        "scaler": ODD_NUMBERS,
+        "clip": 1.0,
+        "bad": [(1, 0, 1, INF), (10, 0, 0, NAN), (40, 0, 0, HUGE)],
+    },
+    "clipped_sgd": {
+        "optimizers": [PLAIN_SGD],
+        "scaler": ODD_NUMBERS,
+        "clip": 1.0,
+        "bad": [(1, 0, 1, INF), (10, 0, 0, NAN), (40, 0, 0, HUGE)],
+    },
+}
+
+
+def scaler_targets(run: dict[str, Any]) -> list[list[Tensor]]:
+    """targets[loss][parameter] has a row for each step: its last value is the bad one."""
+    targets = [
+        [torch.randn(SCALER_STEPS, size) for size in SCALER_SIZES]
+        for _ in range(run.get("losses", 1))
+    ]
+    for step, loss, parameter, value in run["bad"]:
+        targets[loss][parameter][step - 1, -1] = value
+    return targets
+
+
+def scaler_optimizers(
+    run: dict[str, Any], parameters: list[nn.Parameter]
+) -> list[torch.optim.Optimizer]:
+    owned = [parameters] if len(run["optimizers"]) == 1 else [[one] for one in parameters]
+    made = []
+    for parts, options in zip(owned, run["optimizers"]):
+        arguments = {key: value for key, value in options.items() if key != "kind"}
+        made.append(getattr(torch.optim, options["kind"])(parts, **arguments))
+    return made
+
+
+def scaler_iteration(
+    run: dict[str, Any],
+    scaler: torch.amp.GradScaler,
+    optimizers: list[torch.optim.Optimizer],
+    parameters: list[nn.Parameter],
+    targets: list[list[Tensor]],
+) -> list[bool]:
+    """One iteration; targets[loss][parameter]. Returns for each optimizer: was it skipped?"""
+    losses = [
+        sum(F.mse_loss(one, target, reduction="sum") for one, target in zip(parameters, row))
+        for row in targets
+    ]
+    for loss in scaler.scale(losses):
+        loss.backward()
+    before = [parameter.detach().clone() for parameter in parameters]
+    for optimizer in optimizers:
+        if "clip" in run:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, run["clip"])
+        scaler.step(optimizer)
+        optimizer.zero_grad()
+    scaler.update()
+    same = [torch.equal(old, new) for old, new in zip(before, parameters)]
+    return same if len(optimizers) > 1 else [all(same)]
+
+
+def scaler_run(name: str, initial: list[Tensor]) -> Tensors:
+    run = SCALER_RUNS[name]
+    parameters = [nn.Parameter(tensor.clone()) for tensor in initial]
+    optimizers = scaler_optimizers(run, parameters)
+    scaler = torch.amp.GradScaler("cpu", **run["scaler"])
+    targets = scaler_targets(run)
+    tensors = {
+        f"{name}.targets{loss}.{i}": target
+        for loss, row in enumerate(targets)
+        for i, target in enumerate(row)
+    }
+    states, skipped = [], []
+    for step in range(1, SCALER_STEPS + 1):
+        now = [[target[step - 1] for target in row] for row in targets]
+        skipped.append(scaler_iteration(run, scaler, optimizers, parameters, now))
+        states.append(scaler.state_dict())
+        if step in SCALER_KEPT_STEPS:
+            for i, parameter in enumerate(parameters):
+                tensors[f"{name}.step{step}.param{i}"] = parameter.detach().clone()
+    skipped_steps = {step for step, flags in enumerate(skipped, 1) if any(flags)}
+    assert skipped_steps == {bad[0] for bad in run["bad"]}, name
+    scales = [state["scale"] for state in states]
+    tensors[f"{name}.scale"] = torch.tensor(scales, dtype=torch.float64)
+    tensors[f"{name}.growth_tracker"] = torch.tensor([x["_growth_tracker"] for x in states])
+    tensors[f"{name}.skipped"] = torch.tensor(skipped, dtype=torch.uint8)
+    return tensors
+
+
+def grad_scaler(path: Path) -> None:
+    torch.manual_seed(0)
+    initial = [torch.randn(size) for size in SCALER_SIZES]
+    tensors = {f"initial{i}": tensor for i, tensor in enumerate(initial)}
+    for name in SCALER_RUNS:
+        tensors |= scaler_run(name, initial)
+    wanted = ("optimizers", "scaler", "clip")
+    runs = {
+        name: json.dumps({key: run[key] for key in wanted if key in run})
+        for name, run in SCALER_RUNS.items()
+    }
+    state = torch.amp.GradScaler("cpu").state_dict()
+    write_tensors(path / "grad_scaler.safetensors", tensors, state_dict=json.dumps(state), **runs)
+
+
+# --- autocast ---------------------------------------------------------------------------
+
+Operations = dict[str, Callable[[], Tensor]]
+
+
+def matrix_operations(x: Tensor) -> Operations:
+    """x: [4, 4]. What is not x has float32, as weights have."""
+    weight, bias, batch, single = torch.ones(4, 4), torch.ones(4), x[None], torch.ones(1, 4, 4)
+    double = weight.double()
+    return {
+        "linear": lambda: F.linear(x, weight, bias),
+        "mm": lambda: torch.mm(x, weight),
+        "matmul": lambda: torch.matmul(batch, weight),
+        "bmm": lambda: torch.bmm(batch, single),
+        "addmm": lambda: torch.addmm(bias, x, weight),
+        "baddbmm": lambda: torch.baddbmm(batch, batch, single),
+        "einsum": lambda: torch.einsum("ij,jk->ik", x, weight),
+        "prelu": lambda: F.prelu(x, torch.ones(1)),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(batch, batch, batch),
+        "mm_of_float64": lambda: torch.mm(double, double),
+        "add_mixed": lambda: x + weight,
+        "cat_mixed": lambda: torch.cat([x, weight]),
+        "stack_mixed": lambda: torch.stack([x, weight]),
+    }
+
+
+def layer_operations(x: Tensor) -> Operations:
+    images, ones = x.reshape(1, 1, 4, 4), torch.ones(1)
+    norm = (torch.zeros(1), torch.ones(1), ones, ones)
+    return {
+        "conv1d": lambda: F.conv1d(x[None], torch.ones(4, 4, 3)),
+        "conv2d": lambda: F.conv2d(images, torch.ones(1, 1, 3, 3), ones),
+        "conv_transpose2d": lambda: F.conv_transpose2d(images, torch.ones(1, 1, 3, 3)),
+        "relu": lambda: F.relu(x),
+        "gelu": lambda: F.gelu(x),
+        "max_pool2d": lambda: F.max_pool2d(images, 2),
+        "avg_pool2d": lambda: F.avg_pool2d(images, 2),
+        "batch_norm": lambda: F.batch_norm(images, *norm, training=True),
+        "batch_norm_eval": lambda: F.batch_norm(images, *norm, training=False),
+        "layer_norm": lambda: F.layer_norm(x, (4,), torch.ones(4), torch.ones(4)),
+        "dropout": lambda: F.dropout(x, 0.5, training=True),
+        "flatten": lambda: images.flatten(1),
+    }
+
+
+def loss_operations(x: Tensor) -> Operations:
+    labels = torch.tensor([0, 1, 2, 3])
+    return {
+        "softmax": lambda: F.softmax(x, dim=1),
+        "log_softmax": lambda: F.log_softmax(x, dim=1),
+        "nll_loss": lambda: F.nll_loss(x, labels),
+        "cross_entropy": lambda: F.cross_entropy(x, labels),
+        "mse_loss": lambda: F.mse_loss(x, torch.ones(4, 4)),
+        "l1_loss": lambda: F.l1_loss(x, torch.ones(4, 4)),
+        "binary_cross_entropy": lambda: F.binary_cross_entropy(x, x),
+        "sum": lambda: x.sum(),
+        "mean": lambda: x.mean(),
+        "prod": lambda: x.prod(),
+        "exp": lambda: x.exp(),
+        "norm": lambda: x.norm(),
+    }
+
+
+def short_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def autocast_dtypes(dtype: torch.dtype, input_dtype: torch.dtype) -> dict[str, str]:
+    """The dtype of each operation's output under autocast, for an x of `input_dtype`."""
+    x = torch.full((4, 4), 0.5, dtype=input_dtype)
+    operations = matrix_operations(x) | layer_operations(x) | loss_operations(x)
+    with torch.autocast("cpu", dtype):
+        return {name: short_name(operation().dtype) for name, operation in operations.items()}
+
+
+def autocast(path: Path) -> None:
+    cases = [
+        {
+            "autocast": short_name(dtype),
+            "input": short_name(given),
+            "outputs": autocast_dtypes(dtype, given),
+        }
+        for dtype in (torch.bfloat16, torch.float16)
+        for given in (torch.float32, dtype)
+    ]
+    write_json(path / "autocast.json", {"torch": TORCH_VERSION, "cases": cases})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "tests" / "golden", help="folder")
@@ -311,7 +578,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     makers = (samplers, distributed_samplers, schedules, optimizers, models, loss_heads, batch_norm)
-    for make in makers:
+    for make in (*makers, grad_scaler, autocast):
         make(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:7} {file}")

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/amp/autocast.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/parallel/data_parallel.h"
+#include "ladder/train/evaluate.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+const std::vector<torch::ScalarType> kSixteenBits = {torch::kBFloat16, torch::kFloat16};
+
+// The dtype that a matrix product of float32 computes in: float32, unless autocast is on.
+torch::ScalarType product_dtype() {
+  return torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type();
+}
+
+void expect_no_guard_left() {
+  EXPECT_EQ(at::autocast::increment_nesting(), 1);
+  at::autocast::decrement_nesting();
+}
+
+// --- the dtypes of Python ---------------------------------------------------------------
+
+using Operations = std::map<std::string, std::function<torch::Tensor()>>;
+
+torch::Tensor ones(at::IntArrayRef shape) { return torch::ones(shape); }
+
+// The operations of make_golden.py, under their names there. x: [4, 4].
+void add_matrix_operations(Operations& operations, const torch::Tensor& x) {
+  const auto weight = ones({4, 4});
+  const auto bias = ones({4});
+  const auto batch = x.unsqueeze(0);
+  const auto single = ones({1, 4, 4});
+  const auto twice = weight.to(torch::kFloat64);
+  operations["linear"] = [=] { return torch::linear(x, weight, bias); };
+  operations["mm"] = [=] { return torch::mm(x, weight); };
+  operations["matmul"] = [=] { return torch::matmul(batch, weight); };
+  operations["bmm"] = [=] { return torch::bmm(batch, single); };
+  operations["addmm"] = [=] { return torch::addmm(bias, x, weight); };
+  operations["baddbmm"] = [=] { return torch::baddbmm(batch, batch, single); };
+  operations["einsum"] = [=] { return torch::einsum("ij,jk->ik", {x, weight}); };
+  operations["prelu"] = [=] { return torch::prelu(x, ones({1})); };
+  operations["scaled_dot_product_attention"] = [=] {
+    return torch::scaled_dot_product_attention(batch, batch, batch);
+  };
+  operations["mm_of_float64"] = [=] { return torch::mm(twice, twice); };
+  operations["add_mixed"] = [=] { return x + weight; };
+  operations["cat_mixed"] = [=] { return torch::cat({x, weight}); };
+  operations["stack_mixed"] = [=] { return torch::stack({x, weight}); };
+}
+
+void add_layer_operations(Operations& operations, const torch::Tensor& x) {
+  const auto images = x.reshape({1, 1, 4, 4});
+  const auto one = ones({1});
+  const auto batch_norm = [=](bool training) {
+    return torch::batch_norm(images, one, one, torch::zeros({1}), ones({1}), training, 0.1, 1e-5,
+                             /*cudnn_enabled=*/false);
+  };
+  operations["conv1d"] = [=] { return torch::conv1d(x.unsqueeze(0), ones({4, 4, 3})); };
+  operations["conv2d"] = [=] { return torch::conv2d(images, ones({1, 1, 3, 3}), one); };
+  operations["conv_transpose2d"] = [=] {
+    return torch::conv_transpose2d(images, ones({1, 1, 3, 3}));
+  };
+  operations["relu"] = [=] { return torch::relu(x); };
+  operations["gelu"] = [=] { return torch::gelu(x); };
+  operations["max_pool2d"] = [=] { return torch::max_pool2d(images, 2); };
+  operations["avg_pool2d"] = [=] { return torch::avg_pool2d(images, 2); };
+  operations["batch_norm"] = [=] { return batch_norm(true); };
+  operations["batch_norm_eval"] = [=] { return batch_norm(false); };
+  operations["layer_norm"] = [=] { return torch::layer_norm(x, {4}, ones({4}), ones({4})); };
+  operations["dropout"] = [=] { return torch::dropout(x, 0.5, /*train=*/true); };
+  operations["flatten"] = [=] { return images.flatten(1); };
+}
+
+void add_loss_operations(Operations& operations, const torch::Tensor& x) {
+  const auto labels = torch::arange(4);
+  operations["softmax"] = [=] { return torch::softmax(x, 1); };
+  operations["log_softmax"] = [=] { return torch::log_softmax(x, 1); };
+  operations["nll_loss"] = [=] { return torch::nll_loss(x, labels); };
+  operations["cross_entropy"] = [=] { return torch::cross_entropy_loss(x, labels); };
+  operations["mse_loss"] = [=] { return torch::mse_loss(x, ones({4, 4})); };
+  operations["l1_loss"] = [=] { return torch::l1_loss(x, ones({4, 4})); };
+  operations["binary_cross_entropy"] = [=] { return torch::binary_cross_entropy(x, x); };
+  operations["sum"] = [=] { return x.sum(); };
+  operations["mean"] = [=] { return x.mean(); };
+  operations["prod"] = [=] { return x.prod(); };
+  operations["exp"] = [=] { return x.exp(); };
+  operations["norm"] = [=] { return x.norm(); };
+}
+
+Operations operations_on(const torch::Tensor& x) {
+  Operations operations;
+  add_matrix_operations(operations, x);
+  add_layer_operations(operations, x);
+  add_loss_operations(operations, x);
+  return operations;
+}
+
+std::string name_of_dtype(torch::ScalarType dtype) {
+  const std::map<torch::ScalarType, std::string> names = {{torch::kFloat32, "float32"},
+                                                          {torch::kFloat64, "float64"},
+                                                          {torch::kBFloat16, "bfloat16"},
+                                                          {torch::kFloat16, "float16"}};
+  return names.at(dtype);
+}
+
+torch::ScalarType dtype_named(const std::string& name) {
+  if (name == "float32") return torch::kFloat32;
+  return name == "bfloat16" ? torch::kBFloat16 : torch::kFloat16;
+}
+
+void expect_dtypes(const nlohmann::json& golden) {
+  const auto x = torch::full({4, 4}, 0.5, dtype_named(golden.at("input")));
+  const auto operations = operations_on(x);
+  const auto& outputs = golden.at("outputs");
+  EXPECT_EQ(operations.size(), outputs.size());
+  const Autocast autocast(torch::kCPU, dtype_named(golden.at("autocast")));
+  for (const auto& [name, operation] : operations) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(name_of_dtype(operation().scalar_type()), outputs.at(name).get<std::string>());
+  }
+}
+
+TEST(Autocast, GivesEachOperationTheDtypeThatPythonGivesIt) {
+  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/autocast.json");
+  const auto cases = nlohmann::json::parse(file).at("cases");
+  EXPECT_EQ(cases.size(), 4U);
+  for (const auto& golden : cases) {
+    SCOPED_TRACE(golden.at("autocast").get<std::string>() + " of " +
+                 golden.at("input").get<std::string>());
+    expect_dtypes(golden);
+  }
+}
+
+// --- when it holds ----------------------------------------------------------------------
+
+TEST(Autocast, EndsWithTheGuard) {
+  for (const auto dtype : kSixteenBits) {
+    {
+      const Autocast autocast(torch::kCPU, dtype);
+      EXPECT_EQ(product_dtype(), dtype);
+    }
+    EXPECT_EQ(product_dtype(), torch::kFloat32);
+    EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  }
+}
+
+TEST(Autocast, TheInnerGuardCountsAndThenTheOuterOneAgain) {
+  const Autocast outer(torch::kCPU, torch::kBFloat16);
+  {
+    const Autocast inner(torch::kCPU, torch::kFloat16);
+    EXPECT_EQ(product_dtype(), torch::kFloat16);
+    {
+      const Autocast off(torch::kCPU, torch::kFloat32);
+      EXPECT_EQ(product_dtype(), torch::kFloat32);
+      {
+        const Autocast on_again(torch::kCPU, torch::kBFloat16);
+        EXPECT_EQ(product_dtype(), torch::kBFloat16);
+      }
+      EXPECT_EQ(product_dtype(), torch::kFloat32);
+    }
+    EXPECT_EQ(product_dtype(), torch::kFloat16);
+  }
+  EXPECT_EQ(product_dtype(), torch::kBFloat16);
+}
+
+TEST(Autocast, AnExceptionRestoresAllThatItChanged) {
+  const auto dtype = at::autocast::get_autocast_dtype(torch::kCPU);
+  try {
+    const Autocast autocast(torch::kCPU, torch::kFloat16, /*cache_enabled=*/false);
+    EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kFloat16);
+    EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
+    throw std::runtime_error("out");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), dtype);
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+  expect_no_guard_left();
+}
+
+TEST(Autocast, ConcernsItsDeviceAlone) {
+  const Autocast autocast(torch::kCUDA, torch::kFloat16);
+  EXPECT_EQ(product_dtype(), torch::kFloat32);
+  EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCUDA));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+}
+
+TEST(Autocast, ConcernsItsThreadAlone) {
+  const Autocast autocast(torch::kCPU, torch::kBFloat16);
+  auto elsewhere = torch::kFloat64;
+  std::thread([&] { elsewhere = product_dtype(); }).join();
+  EXPECT_EQ(elsewhere, torch::kFloat32);
+  EXPECT_EQ(product_dtype(), torch::kBFloat16);
+}
+
+TEST(Autocast, InactiveChangesNoBit) {
+  torch::manual_seed(1);
+  const auto x = torch::rand({4, 4});
+  const auto outputs = [&] {
+    std::map<std::string, torch::Tensor> by_name;
+    for (const auto& [name, operation] : operations_on(x)) {
+      torch::manual_seed(2);  // for dropout
+      by_name[name] = operation();
+    }
+    return by_name;
+  };
+  const auto plain = outputs();
+  const Autocast autocast(torch::kCPU, torch::kFloat32);
+  for (const auto& [name, output] : outputs()) {
+    EXPECT_TRUE(torch::equal(output, plain.at(name))) << name;
+  }
+}
+
+TEST(Autocast, InactiveLeaves16BitsAsTheyAre) {
+  const Autocast autocast(torch::kCPU, torch::kFloat32);
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  for (const auto dtype : kSixteenBits) {
+    const auto x = torch::ones({2, 2}, dtype);
+    EXPECT_EQ(torch::mm(x, x).scalar_type(), dtype);
+    EXPECT_EQ(torch::mse_loss(x, x).scalar_type(), dtype);
+  }
+}
+
+TEST(Autocast, RefusesAnotherDtype) {
+  for (const auto dtype : {torch::kFloat64, torch::kInt32}) {
+    const auto text = "Autocast dtype: expected bfloat16, float16, or float32 for none, got '" +
+                      std::string(torch::toString(dtype)) + "'";
+    EXPECT_ERROR(Autocast(torch::kCPU, dtype), UsageError, text);
+    EXPECT_ERROR(AutocastModel(first_model(convnet()), dtype), UsageError, text);
+  }
+  EXPECT_EQ(product_dtype(), torch::kFloat32);
+  expect_no_guard_left();
+}
+
+// --- the cache of converted weights -----------------------------------------------------
+
+torch::Tensor parameter(double value) { return torch::full({2, 2}, value, torch::requires_grad()); }
+
+// What a product with the weight gives: twice the weight, as long as nothing old is used.
+double twice(const torch::Tensor& weight) {
+  return torch::mm(torch::ones({2, 2}), weight)[0][0].item<double>();
+}
+
+void set(const torch::Tensor& weight, double value) {
+  const torch::NoGradGuard no_grad;
+  weight.fill_(value);
+}
+
+TEST(Autocast, ConvertsAWeightOnce) {
+  const auto weight = parameter(1.0);
+  const auto converted = [&] {
+    return at::autocast::cached_cast(torch::kBFloat16, weight, torch::kCPU);
+  };
+  const Autocast autocast(torch::kCPU, torch::kBFloat16);
+  EXPECT_TRUE(converted().is_same(converted()));
+  const Autocast without(torch::kCPU, torch::kBFloat16, /*cache_enabled=*/false);
+  EXPECT_FALSE(converted().is_same(converted()));
+}
+
+TEST(Autocast, KeepsConvertedWeightsUntilTheOutermostGuardEnds) {
+  const auto weight = parameter(1.0);
+  {
+    const Autocast outer(torch::kCPU, torch::kBFloat16);
+    {
+      const Autocast inner(torch::kCPU, torch::kBFloat16);
+      EXPECT_EQ(twice(weight), 2.0);
+      set(weight, 3.0);
+      EXPECT_EQ(twice(weight), 2.0);  // what was kept
+    }
+    EXPECT_EQ(twice(weight), 2.0);
+    const Autocast off(torch::kCPU, torch::kFloat32);
+    EXPECT_EQ(twice(weight), 6.0);
+  }
+  const Autocast next(torch::kCPU, torch::kBFloat16);
+  EXPECT_EQ(twice(weight), 6.0);
+}
+
+TEST(Autocast, KeepsNothingWithoutTheCache) {
+  const auto weight = parameter(1.0);
+  {
+    const Autocast outer(torch::kCPU, torch::kBFloat16, /*cache_enabled=*/false);
+    EXPECT_EQ(twice(weight), 2.0);
+    set(weight, 3.0);
+    EXPECT_EQ(twice(weight), 6.0);
+    const Autocast inner(torch::kCPU, torch::kBFloat16);  // stays as it is: off
+    EXPECT_EQ(twice(weight), 6.0);
+    set(weight, 4.0);
+    EXPECT_EQ(twice(weight), 8.0);
+  }
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(Autocast, GivesGradientsInFloat32ForWeightsInFloat32) {
+  for (const auto dtype : kSixteenBits) {
+    const auto weight = parameter(1.0);
+    torch::Tensor output;
+    {
+      const Autocast autocast(torch::kCPU, dtype);
+      output = torch::mm(torch::ones({2, 2}), weight) + torch::mm(torch::ones({2, 2}), weight);
+    }
+    output.sum().backward();
+    EXPECT_EQ(weight.grad().scalar_type(), torch::kFloat32);
+    EXPECT_TRUE(torch::equal(weight.grad(), torch::full({2, 2}, 4.0F)));
+  }
+}
+
+// --- AutocastModel ----------------------------------------------------------------------
+
+std::shared_ptr<AutocastModel> wrapped(const Recipe& recipe, torch::ScalarType dtype) {
+  return std::make_shared<AutocastModel>(first_model(recipe), dtype);
+}
+
+// Computes one product, and remembers in what.
+class Probe : public Model {
+ public:
+  Probe() : weight_(register_parameter("weight", torch::ones({28, 10}))) {}
+
+  torch::Tensor forward(const torch::Tensor& images) override {
+    const auto scores = torch::mm(images.select(1, 0).select(1, 0), weight_);
+    computed_in = scores.scalar_type();
+    return scores;
+  }
+  std::shared_ptr<Model> new_like() const override { return std::make_shared<Probe>(); }
+
+  std::optional<torch::ScalarType> computed_in;
+
+ private:
+  torch::Tensor weight_;
+};
+
+TEST(AutocastModel, ComputesIn16BitsAndReturnsFloat32) {
+  for (const auto dtype : kSixteenBits) {
+    const auto probe = std::make_shared<Probe>();
+    AutocastModel model(probe, dtype);
+    EXPECT_EQ(model.forward(torch::rand({2, 1, 28, 28})).scalar_type(), torch::kFloat32);
+    EXPECT_EQ(probe->computed_in, dtype);
+    EXPECT_EQ(product_dtype(), torch::kFloat32);  // off again
+  }
+}
+
+TEST(AutocastModel, KeepsFloat64) {
+  AutocastModel model(std::make_shared<Probe>(), torch::kBFloat16);
+  model.to(torch::kFloat64);
+  const auto images = torch::rand({2, 1, 28, 28}, torch::kFloat64);
+  EXPECT_EQ(model.forward(images).scalar_type(), torch::kFloat64);
+}
+
+TEST(AutocastModel, IsCloseToThePlainModelAndNotEqual) {
+  const auto images = random_batch(8).images;
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto plain = first_model(recipe);
+    plain->eval();
+    for (const auto dtype : kSixteenBits) {
+      const auto model = wrapped(recipe, dtype);
+      model->eval();
+      const double difference = relative_difference(model->forward(images), plain->forward(images));
+      EXPECT_LT(difference, dtype == torch::kBFloat16 ? 0.02 : 0.002) << recipe.name();
+      EXPECT_GT(difference, 1e-6) << recipe.name();
+    }
+  }
+}
+
+TEST(AutocastModel, WithFloat32IsBitEqualToThePlainModel) {
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto plain = first_model(recipe);
+    const auto model = wrapped(recipe, torch::kFloat32);
+    const auto of_plain = recipe.make_optimizer(plain->parameters());
+    const auto of_model = recipe.make_optimizer(model->parameters());
+    const auto batch_of = [](int step) {
+      return random_batch(6, static_cast<std::uint64_t>(step));
+    };
+    train(*plain, *of_plain, recipe, 3, batch_of);
+    train(*model, *of_model, recipe, 3, batch_of);
+    EXPECT_EQ(weights_sha256(state_dict(*model)), weights_sha256(state_dict(*plain)));
+  }
+}
+
+TEST(AutocastModel, TrainsWeightsInFloat32) {
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto model = wrapped(recipe, torch::kBFloat16);
+    const auto plain = first_model(recipe);
+    run_backward(*model, recipe, random_batch(8));
+    run_backward(*plain, recipe, random_batch(8));
+    for (const auto& parameter : model->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), torch::kFloat32);
+      EXPECT_EQ(parameter.grad().scalar_type(), torch::kFloat32);
+    }
+    EXPECT_LT(relative_difference(flat_gradients(*model), flat_gradients(*plain)), 0.1);
+  }
+}
+
+std::vector<std::string> names(const StateDict& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : values) names.push_back(name);
+  return names;
+}
+
+TEST(AutocastModel, HasTheNamesOfTheNetworkOnceUnwrapped) {
+  const auto plain = first_model(convnet());
+  const auto model = wrapped(convnet(), torch::kBFloat16);
+  EXPECT_TRUE(state_dict(*model).contains("module.fc.weight"));
+  EXPECT_EQ(names(unwrapped_state_dict(*model)), names(state_dict(*plain)));
+  EXPECT_EQ(weights_sha256(state_dict(*model)), weights_sha256(state_dict(*plain)));
+  load_state_dict(*model, state_dict(*plain), "the plain model");
+}
+
+TEST(AutocastModel, MakesANewOneLikeItself) {
+  const auto images = random_batch(4).images;
+  for (const bool training : {true, false}) {
+    const auto model = wrapped(convnet(), torch::kBFloat16);
+    model->train(training);
+    const auto copy = model->new_like();
+    EXPECT_EQ(copy->is_training(), training);
+    EXPECT_EQ(copy->children().at(0)->is_training(), training);
+    EXPECT_FALSE(copy->parameters()[0].is_alias_of(model->parameters()[0]));
+    const auto output = copy->forward(images);
+    EXPECT_EQ(output.scalar_type(), torch::kFloat32);
+    EXPECT_TRUE(torch::equal(output, model->forward(images)));
+  }
+}
+
+class RandomImages : public Dataset {
+ public:
+  std::int64_t size() const override { return 12; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    const auto batch = random_batch(size());
+    const auto chosen =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
+    return {.images = batch.images.index_select(0, chosen),
+            .labels = batch.labels.index_select(0, chosen)};
+  }
+};
+
+Evaluation evaluation_of(Model& model, const Recipe& recipe) {
+  const DataLoader loader(std::make_shared<RandomImages>(), {.batch_size = 4});
+  return evaluate(model, loader, recipe, torch::kCPU);
+}
+
+TEST(AutocastModel, EvaluatesIn16BitsToo) {
+  const auto probe = std::make_shared<Probe>();
+  AutocastModel with_probe(probe, torch::kBFloat16);
+  evaluation_of(with_probe, convnet());
+  EXPECT_EQ(probe->computed_in, torch::kBFloat16);
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto in_bf16 = evaluation_of(*wrapped(recipe, torch::kBFloat16), recipe);
+    const auto in_fp32 = evaluation_of(*first_model(recipe), recipe);
+    EXPECT_EQ(in_bf16.seen, 12);
+    EXPECT_NEAR(in_bf16.mean_loss(), in_fp32.mean_loss(), 0.01);
+    EXPECT_NE(in_bf16.loss_sum, in_fp32.loss_sum);
+  }
+}
+
+// The guard stands in the forward of each replica, so it holds in the thread of each.
+TEST(AutocastModel, ComputesIn16BitsInTheReplicasOfDataParallel) {
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto alone = wrapped(recipe, torch::kBFloat16);
+    const auto replicas = std::make_shared<DataParallel>(
+        wrapped(recipe, torch::kBFloat16),
+        DataParallelOptions{.device_ids = {torch::kCPU, torch::kCPU}});
+    alone->eval();
+    replicas->eval();
+    const auto images = random_batch(8).images;
+    const auto output = replicas->forward(images);
+    EXPECT_EQ(output.scalar_type(), torch::kFloat32);
+    const auto expected = torch::cat(
+        {alone->forward(images.narrow(0, 0, 4)), alone->forward(images.narrow(0, 4, 4))});
+    EXPECT_TRUE(torch::equal(output, expected)) << recipe.name();
+    EXPECT_EQ(names(unwrapped_state_dict(*replicas)), names(unwrapped_state_dict(*alone)));
+  }
+}
+
+TEST(AutocastModel, HasTheGradientsOfOneDeviceInDataParallel) {
+  const auto alone = wrapped(basicnet(), torch::kBFloat16);
+  DataParallel replicas(wrapped(basicnet(), torch::kBFloat16),
+                        {.device_ids = {torch::kCPU, torch::kCPU}});
+  run_backward(*alone, basicnet(), random_batch(8));
+  run_backward(replicas, basicnet(), random_batch(8));
+  EXPECT_LT(relative_difference(flat_gradients(replicas), flat_gradients(*alone)), 0.01);
+}
+
+}  // namespace
+}  // namespace ladder
