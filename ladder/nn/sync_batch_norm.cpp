@@ -19,7 +19,7 @@ struct Moments {
   torch::Tensor count;   // values a channel
 };
 
-// Sums over a rank's batch that the gradient of the input needs from all ranks; [C] each.
+// Sums over a rank's batch that the gradient of the input needs from all ranks; float64 [C] each.
 struct GradientSums {
   torch::Tensor dy;
   torch::Tensor dy_xmu;  // dy · (x - mean)
@@ -85,7 +85,7 @@ GradientSums sums_of_gradient(const torch::Tensor& gradient, const torch::Tensor
     const auto sums = at::batch_norm_backward_reduce(
         gradient, input, moments.mean.to(torch::kFloat32), moments.invstd.to(torch::kFloat32),
         weight, /*input_g=*/true, /*weight_g=*/false, /*bias_g=*/false);
-    return {std::get<0>(sums), std::get<1>(sums)};
+    return {std::get<0>(sums).to(torch::kFloat64), std::get<1>(sums).to(torch::kFloat64)};
   }
   const auto dims = all_but_channels(input);
   const auto dy = as_float64(gradient);
@@ -99,9 +99,10 @@ torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor&
                              const GradientSums& total) {
   if (input.numel() == 0) return torch::empty_like(input);
   if (input.is_cuda()) {
-    return at::batch_norm_backward_elemt(gradient, input, moments.mean.to(torch::kFloat32),
-                                         moments.invstd.to(torch::kFloat32), weight, total.dy,
-                                         total.dy_xmu, moments.count.to(torch::kInt32));
+    return at::batch_norm_backward_elemt(
+        gradient, input, moments.mean.to(torch::kFloat32), moments.invstd.to(torch::kFloat32),
+        weight, total.dy.to(torch::kFloat32), total.dy_xmu.to(torch::kFloat32),
+        moments.count.to(torch::kInt32));
   }
   const auto slope = moments.invstd.square() * total.dy_xmu / moments.count;
   return centred(input, moments)

@@ -633,8 +633,9 @@ std::vector<std::pair<Json, std::string>> damaged_states() {
   with("backoff_factor", 1.0, "a gradient scaler with backoff_factor between 0 and 1");
   with("growth_interval", 0, "a gradient scaler with growth_interval > 0");
   with("growth_interval", 2.5, "a whole growth_interval, got 2.5");
-  with("_growth_tracker", -1, "a gradient scaler with _growth_tracker >= 0");
-  with("_growth_tracker", std::int64_t{1} << 31, "a gradient scaler with _growth_tracker >= 0");
+  with("_growth_tracker", -1, "a gradient scaler with _growth_tracker from 0 to 2147483647");
+  with("_growth_tracker", std::int64_t{1} << 31,
+       "a gradient scaler with _growth_tracker from 0 to 2147483647");
   return bad;
 }
 

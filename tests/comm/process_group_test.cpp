@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -137,6 +138,47 @@ TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
   });
 }
 
+TEST_P(Collective, AllGatherGivesTensorsThatAreNobodyElses) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    const auto own = rows_of(group.rank(), 2);
+    auto all = group.all_gather(own);
+    for (auto& tensor : all) {
+      EXPECT_TRUE(tensor.is_contiguous());
+      tensor.add_(1);
+    }
+    expect_equal(own, rows_of(group.rank(), 2));
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      expect_equal(of_rank(rank, all), rows_of(rank, 2) + 1);
+    }
+  });
+}
+
+TEST_P(Collective, AllGatherIntoTensorStacksTheTensorsInRankOrder) {
+  run_ranks(world(), [](const ProcessGroup& group) {
+    const auto expect_stacked = [&](const std::function<torch::Tensor(int rank)>& of) {
+      const auto own = of(group.rank());
+      const auto all = group.all_gather_into_tensor(own);
+      std::vector<torch::Tensor> expected;
+      for (int rank = 0; rank < group.world_size(); ++rank) expected.push_back(of(rank));
+      expect_equal(all, torch::stack(expected));
+      EXPECT_TRUE(all.is_contiguous());
+      EXPECT_FALSE(all.is_alias_of(own));
+      expect_equal(own, of(group.rank()));
+    };
+    for (const auto dtype : kDtypes) {
+      SCOPED_TRACE(torch::toString(dtype));
+      expect_stacked([&](int rank) { return torch::tensor(rank + 5).to(dtype); });
+      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).flatten(); });
+      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype); });
+      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).reshape({2, 3, 1, 2}); });
+      expect_stacked([&](int rank) { return rows_of(rank, 0, dtype); });
+    }
+    expect_stacked([](int rank) { return rows_of(rank, 4).t(); });
+    expect_stacked([](int rank) { return rows_of(rank, 6).slice(0, 1, 6, 2); });
+    expect_stacked([](int rank) { return torch::tensor(rank).expand({2, 3}); });
+  });
+}
+
 TEST_P(Collective, GatherGivesAllToTheRootAndNothingToTheOthers) {
   run_ranks(world(), [](const ProcessGroup& group) {
     for (int root = 0; root < group.world_size(); ++root) {
@@ -227,6 +269,8 @@ TEST(SingleGroup, ChangesNothingAndOpensNoSocket) {
     expect_equal(tensor, rows);
     expect_equal(group.all_gather(rows.t()).at(0), rows.t());
     expect_equal(group.gather(rows).at(0), rows);
+    expect_equal(group.all_gather_into_tensor(rows.t()), rows.t().unsqueeze(0));
+    expect_equal(group.all_gather_into_tensor(torch::tensor(5)), torch::tensor({5}));
     expect_equal(group.all_gather(torch::tensor(5)).at(0), torch::tensor({5}));
     EXPECT_EQ(group.all_gather(torch::empty({0, 3})).at(0).size(0), 0);
     EXPECT_NE(group.all_gather(rows).at(0).data_ptr(), rows.data_ptr());
@@ -350,6 +394,8 @@ TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {
     expect_equal(sum.cpu(), torch::full({3}, 3.0));
     const auto all = group.all_gather(torch::full({2}, group.rank(), torch::kCUDA));
     expect_equal(all.at(1).cpu(), torch::full({2}, 1));
+    const auto stacked = group.all_gather_into_tensor(torch::full({}, group.rank(), torch::kCUDA));
+    expect_equal(stacked.cpu(), torch::tensor({0, 1}));
   });
 }
 

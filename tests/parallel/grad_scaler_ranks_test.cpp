@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/amp/grad_scaler.h"
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ladder/amp/autocast.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replica_check.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+using MakeOptimizer = std::function<Optimizer(std::vector<torch::Tensor>)>;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr int kSteps = 6;
+constexpr int kBadStep = 2;
+
+// An inf on one rank, in step kBadStep.
+enum class Injected { kInLoss, kInOneGradient, kInImages };
+
+struct Fault {
+  Injected where;
+  int rank;
+};
+
+struct Trained {
+  std::vector<bool> taken;     // a step each
+  std::vector<double> scales;  // after each step
+  std::vector<double> moved;   // how far each step moved the weights
+  torch::Tensor weights;       // at the end
+};
+
+std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
+                                                 const ProcessGroup& group) {
+  return std::make_shared<DistributedDataParallel>(model, group);
+}
+
+Batch slice_of_step(int step, const ProcessGroup& group) {
+  const auto seed = static_cast<std::uint64_t>(step + 1);
+  return slice_of(random_batch(2 * group.world_size() + 1, seed), group.rank(), group.world_size());
+}
+
+// One element of the last layer's bias, as its gradient goes by.
+unsigned add_inf_to_a_gradient(Model& model) {
+  return model.parameters().back().register_hook([](const torch::Tensor& gradient) {
+    auto changed = gradient.clone();
+    changed[0] = kInf;
+    return changed;
+  });
+}
+
+void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch batch) {
+  if (fault.where == Injected::kInImages) {
+    batch.images = batch.images.clone();
+    batch.images[0][0][14][14] = kInf;
+  }
+  auto loss = loss_of(model, convnet(), batch);
+  if (fault.where == Injected::kInLoss) loss = loss * kInf;
+  const auto bias = model.parameters().back();
+  const bool hooked = fault.where == Injected::kInOneGradient;
+  const unsigned hook = hooked ? add_inf_to_a_gradient(model) : 0;
+  scaler.scale(loss).backward();
+  if (hooked) bias.remove_hook(hook);
+}
+
+Trained run_with(const Fault& fault, const MakeOptimizer& make_optimizer,
+                 const ProcessGroup& group) {
+  const auto model = wrapped(first_model(convnet()), group);
+  const auto optimizer = make_optimizer(model->parameters());
+  GradScaler scaler({.init_scale = 1024.0, .growth_interval = 3});
+  Trained run;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto batch = slice_of_step(step, group);
+    const auto before = flat_weights(*model);
+    model->zero_grad();
+    if (step == kBadStep && group.rank() == fault.rank) {
+      backward_with(fault, *model, scaler, batch);
+    } else {
+      scaler.scale(loss_of(*model, convnet(), batch)).backward();
+    }
+    run.taken.push_back(scaler.step(*optimizer).taken());
+    scaler.update();
+    run.scales.push_back(scaler.get_scale());
+    run.moved.push_back((flat_weights(*model) - before).norm().item<double>());
+    require_equal_parameters(*model, group);
+  }
+  EXPECT_EQ(scaler.skipped_steps(), 1);
+  run.weights = flat_weights(*model);
+  return run;
+}
+
+// The same run without a scaler, and without the bad step.
+torch::Tensor weights_without_the_bad_step(const MakeOptimizer& make_optimizer,
+                                           const ProcessGroup& group) {
+  const auto model = wrapped(first_model(convnet()), group);
+  const auto optimizer = make_optimizer(model->parameters());
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kBadStep) continue;
+    run_backward(*model, convnet(), slice_of_step(step, group));
+    optimizer->step();
+  }
+  return flat_weights(*model);
+}
+
+// Every rank expects the same, so all ranks did the same. A scale is a power of two: what it
+// multiplies and divides keeps its bits.
+void expect_one_skipped_step(const Fault& fault, const MakeOptimizer& make_optimizer,
+                             const torch::Tensor& expected, const ProcessGroup& group) {
+  const testing::ScopedTrace trace("fault", 0, static_cast<int>(fault.where));
+  const auto run = run_with(fault, make_optimizer, group);
+  EXPECT_EQ(run.taken, (std::vector<bool>{true, true, false, true, true, true}));
+  EXPECT_EQ(run.scales, (std::vector<double>{1024, 1024, 512, 512, 512, 1024}));
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_EQ(run.moved.at(static_cast<std::size_t>(step)) == 0.0, step == kBadStep) << step;
+  }
+  EXPECT_TRUE(run.weights.isfinite().all().item<bool>());
+  EXPECT_TRUE(torch::equal(run.weights, expected));
+}
+
+Optimizer adamw(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<AdamW>(std::move(parameters));
+}
+Optimizer sgd(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = 0.01, .momentum = 0.9});
+}
+Optimizer sgd_of_libtorch(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(0.01).momentum(0.9));
+}
+
+class InfOnOneRank : public testing::TestWithParam<int> {
+ protected:
+  // Each way to get an inf; on the first rank and on the last.
+  static void expect_all_skip(const MakeOptimizer& make_optimizer) {
+    run_ranks(GetParam(), [&](const ProcessGroup& group) {
+      const int last = group.world_size() - 1;
+      const auto expected = weights_without_the_bad_step(make_optimizer, group);
+      for (const Fault fault : {Fault{Injected::kInLoss, 0}, Fault{Injected::kInOneGradient, last},
+                                Fault{Injected::kInImages, last}}) {
+        expect_one_skipped_step(fault, make_optimizer, expected, group);
+      }
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, InfOnOneRank, testing::Values(2, 3));
+
+TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithAdamW) { expect_all_skip(adamw); }
+TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithSgd) { expect_all_skip(sgd); }
+TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithLibTorchsSgd) { expect_all_skip(sgd_of_libtorch); }
+
+// A large image on rank 1 is more than float16 can hold, and nothing unusual in float32.
+std::vector<bool> steps_taken_in(torch::ScalarType dtype, const ProcessGroup& group) {
+  const auto model = wrapped(std::make_shared<AutocastModel>(first_model(convnet()), dtype), group);
+  SGD optimizer(model->parameters(), {.lr = 1e-6});
+  GradScaler scaler({.init_scale = 1024.0});
+  std::vector<bool> taken;
+  for (int step = 0; step < 4; ++step) {
+    auto batch = slice_of_step(step, group);
+    if (step == kBadStep && group.rank() == 1) batch.images = batch.images * 1e5;
+    const auto before = flat_weights(*model);
+    optimizer.zero_grad();
+    scaler.scale(loss_of(*model, convnet(), batch)).backward();
+    taken.push_back(scaler.step(optimizer).taken());
+    scaler.update();
+    EXPECT_EQ(torch::equal(flat_weights(*model), before), !taken.back()) << step;
+    require_equal_parameters(*model, group);
+  }
+  EXPECT_EQ(scaler.get_scale(), dtype == torch::kFloat16 ? 512.0 : 1024.0);
+  return taken;
+}
+
+TEST_P(InfOnOneRank, IsSkippedWhereFloat16OverflowsAndFloat32DoesNot) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    EXPECT_EQ(steps_taken_in(torch::kFloat16, group), (std::vector<bool>{true, true, false, true}));
+    EXPECT_EQ(steps_taken_in(torch::kFloat32, group), (std::vector<bool>{true, true, true, true}));
+  });
+}
+
+}  // namespace
+}  // namespace ladder
