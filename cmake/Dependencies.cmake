@@ -11,9 +11,17 @@ FetchContent_Declare(nlohmann_json GIT_REPOSITORY https://github.com/nlohmann/js
   SYSTEM FIND_PACKAGE_ARGS 3.11)
 FetchContent_Declare(CLI11 GIT_REPOSITORY https://github.com/CLIUtils/CLI11 GIT_TAG v2.1.2
   SYSTEM FIND_PACKAGE_ARGS 2.1)
+FetchContent_Declare(yaml-cpp GIT_REPOSITORY https://github.com/jbeder/yaml-cpp GIT_TAG yaml-cpp-0.9.0
+  SYSTEM FIND_PACKAGE_ARGS 0.7)
 set(FMT_INSTALL ON)
 set(JSON_Install ON)
-FetchContent_MakeAvailable(fmt nlohmann_json CLI11)
+set(YAML_CPP_INSTALL ON)
+set(YAML_CPP_BUILD_TOOLS OFF)
+set(YAML_CPP_BUILD_TESTS OFF)
+FetchContent_MakeAvailable(fmt nlohmann_json CLI11 yaml-cpp)
+if(NOT TARGET yaml-cpp::yaml-cpp) # before 0.8 its package called it yaml-cpp
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
 
 if(LADDER_TESTS)
   FetchContent_Declare(googletest GIT_REPOSITORY https://github.com/google/googletest

@@ -37,14 +37,19 @@ LAYERS = {
     ),
     "data": Layer(1, torch=True, other_way=frozenset({"idx", "gzip_file", "mnist_files"})),
     "checkpoint": Layer(
-        1, torch=True, other_way=frozenset({"safetensors_header", "atomic_file"})
+        1, torch=True,
+        other_way=frozenset({"atomic_file", "checkpoint_folder", "checkpoint_manifest", "durable",
+                             "quoted", "safetensors_header"}),
     ),
     "nn": Layer(2, torch=True),
     "optim": Layer(2, torch=True),
     "parallel": Layer(3, torch=True),
     "amp": Layer(3, torch=True),
     "train": Layer(4, torch=True),
-    "accelerate": Layer(5, torch=True),
+    "accelerate": Layer(
+        5, torch=True,
+        other_way=frozenset({"accelerate_config", "event_file", "trackers", "yaml_file"}),
+    ),
     "trainer": Layer(6, torch=True),
     "stage": Layer(7, torch=False),
 }

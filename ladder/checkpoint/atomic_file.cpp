@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "ladder/checkpoint/durable.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -19,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kNameAFile = "name a file, not a folder or a device";
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
 
 bool is_folder(const std::string& path) {
   std::error_code ignored;  // what cannot be asked for is no folder to write in
@@ -46,16 +42,6 @@ std::string behind_links(const std::string& path) {
 
 int create_new(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-}
-
-// Makes the new name itself survive a power cut.
-void sync_folder(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) throw SystemError::failed("open", folder, errno);
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
-  ::close(descriptor);
-  const bool not_offered = error == EINVAL;  // some file systems sync no folders
-  if (error != 0 && !not_offered) throw SystemError::failed("fsync", folder, error);
 }
 
 }  // namespace

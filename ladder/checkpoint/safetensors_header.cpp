@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ladder/checkpoint/quoted.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -30,12 +31,6 @@ struct Dtype {
 constexpr Dtype kDtypes[] = {{"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"I16", 2}, {"U16", 2},
                              {"F16", 2},  {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},
                              {"I64", 8},  {"U64", 8},  {"F64", 8}};
-
-// A text from the file, made safe to print on one line.
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kLongest = 80;
-  return Json(text.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
 
 DataError refused(std::string_view file, std::string_view expected, std::string_view got) {
   return DataError::mismatch(file, expected, got, "the file is damaged, or not a safetensors file");

@@ -34,7 +34,8 @@ std::string hint_for(int error) {
 
 }  // namespace
 
-JsonLines::JsonLines(const std::string& path, std::string_view flag) : path_(path) {
+JsonLines::JsonLines(const std::string& path, std::string_view flag, OldRecords old_records)
+    : path_(path), old_records_(old_records) {
   const int error = why_not_writable(path);
   if (error == 0) return;
   throw UsageError::malformed(flag, "a file that can be written", path, hint_for(error));
@@ -42,7 +43,8 @@ JsonLines::JsonLines(const std::string& path, std::string_view flag) : path_(pat
 
 void JsonLines::write(const nlohmann::ordered_json& record) {
   if (path_.empty()) return;
-  if (!file_) file_.reset(std::fopen(path_.c_str(), "we"));
+  const char* mode = old_records_ == OldRecords::kKeep ? "ae" : "we";
+  if (!file_) file_.reset(std::fopen(path_.c_str(), mode));
   if (!file_) throw SystemError::failed("open", path_, errno);
   using Handler = nlohmann::ordered_json::error_handler_t;
   const std::string line = record.dump(-1, ' ', false, Handler::replace) + '\n';

@@ -9,6 +9,9 @@
 
 namespace ladder {
 
+// What becomes of the records that a file holds already.
+enum class OldRecords { kReplace, kKeep };
+
 // A file of records: one JSON object a line, the form that grows by appending and that
 // every tool reads (`jq`, pandas.read_json(lines=True)).
 //
@@ -26,10 +29,11 @@ class JsonLines {
   // Checks that the file can be written and throws UsageError (exit code 2) naming `flag` if
   // not: a mistyped path then costs a second, not an epoch. Touches nothing yet, so that a
   // run that fails before its first record leaves the file of the last one alone.
-  explicit JsonLines(const std::string& path, std::string_view flag = "--metrics");
+  explicit JsonLines(const std::string& path, std::string_view flag = "--metrics",
+                     OldRecords old_records = OldRecords::kReplace);
 
-  // Appends one line; the first one empties the file. Throws SystemError if that fails, as on a
-  // full disk.
+  // Appends one line; the first one empties the file, unless old records are kept. Throws
+  // SystemError if that fails, as on a full disk.
   void write(const nlohmann::ordered_json& record);
 
  private:
@@ -38,6 +42,7 @@ class JsonLines {
   };
 
   std::string path_;
+  OldRecords old_records_ = OldRecords::kReplace;
   std::unique_ptr<std::FILE, Close> file_;
 };
 

@@ -33,6 +33,15 @@ TEST(JsonLines, TheFirstRecordEmptiesTheFileAndNotTheOpening) {
   EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n");
 }
 
+TEST(JsonLines, OldRecordsAreKeptOnDemand) {
+  const TemporaryFolder folder;
+  folder.write("m.jsonl", "{\"a\":1}\n");
+  JsonLines lines(folder.file("m.jsonl"), "--metrics", OldRecords::kKeep);
+  lines.write({{"a", 2}});
+  lines.write({{"a", 3}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
+}
+
 TEST(JsonLines, NumbersThatAreNotFiniteBecomeNull) {
   const TemporaryFolder folder;
   JsonLines lines(folder.file("m.jsonl"));

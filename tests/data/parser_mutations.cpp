@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Feeds each parser of files that come from elsewhere 100,000 damaged inputs. Each must be
-// parsed or refused by a DataError; anything else, a report of the sanitizers included, is
-// a failure, and so is a parser that accepts all of them or none.
+// parsed or refused by a DataError, a configuration by a UsageError; anything else, a report of the
+// sanitizers included, is a failure, and so is a parser that accepts all of them or none.
 //
 // The inputs follow from a fixed seed, so a failure comes back:
 //     parser_mutations                  all parsers, a line each
@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/accelerate/accelerate_config.h"
+#include "ladder/checkpoint/checkpoint_manifest.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
 #include "ladder/data/gzip_file.h"
@@ -111,7 +113,8 @@ class Mutator {
 struct Parser {
   std::string name;
   std::vector<Bytes> valid;
-  std::function<void(const Bytes&)> parse;  // throws DataError, or returns
+  std::function<void(const Bytes&)> parse;  // throws an error with `refusal`, or returns
+  ExitCode refusal = ExitCode::kData;
 };
 
 std::vector<Bytes> safetensors_files() {
@@ -122,6 +125,27 @@ std::vector<Bytes> safetensors_files() {
                            R"("none":{"dtype":"F64","shape":[0,9],"data_offsets":[7,7]},)"
                            R"("b":{"dtype":"BF16","shape":[],"data_offsets":[7,9]}})",
                            9)};
+}
+
+std::vector<Bytes> checkpoint_manifests() {
+  std::vector<Bytes> files;
+  for (const CheckpointManifest& manifest :
+       {CheckpointManifest{}, CheckpointManifest{{"m", {0, std::string(64, '0')}}},
+        CheckpointManifest{{"model.safetensors", {4'800, std::string(64, 'a')}},
+                           {"rng_0.json", {17, std::string(64, '9')}}}}) {
+    const std::string text = make_checkpoint_manifest(manifest);
+    files.emplace_back(text.begin(), text.end());
+  }
+  return files;
+}
+
+std::vector<Bytes> accelerate_configurations() {
+  return {bytes_of("compute_environment: LOCAL_MACHINE\ndeepspeed_config: {}\n"
+                   "distributed_type: MULTI_GPU\nmixed_precision: 'bf16'\nnum_processes: 2\n"),
+          bytes_of(R"({"distributed_type": "NO", "use_cpu": true, "tpu_env": [], "debug": "y"})"),
+          bytes_of("---\ndistributed_type: \"NO\"  # one\ndynamo_config:\n  dynamo_backend: 'NO'\n"
+                   "  list:\n  - a\n  - {b: [c, ~]}\ngpu_ids: >-\n  0,1\n...\n"),
+          bytes_of("? distributed_type\n: MULTI_CPU\nmain_process_ip: |\n  10.0.0.1\n")};
 }
 
 std::vector<Parser> parsers() {
@@ -137,7 +161,16 @@ std::vector<Parser> parsers() {
            {gzip(images), gzip(Bytes(20'000)), gzip({}), gzip(idx_labels_file(labels))},
            [](const Bytes& bytes) { inflate_gzip(bytes, 10'000'000, "file"); }},
           {"safetensors header", safetensors_files(),
-           [](const Bytes& bytes) { parse_safetensors_header(bytes, bytes.size(), "file"); }}};
+           [](const Bytes& bytes) { parse_safetensors_header(bytes, bytes.size(), "file"); }},
+          {"checkpoint manifest", checkpoint_manifests(),
+           [](const Bytes& bytes) {
+             parse_checkpoint_manifest(bytes, "file", [] { return std::string(); });
+           }},
+          {"accelerate configuration", accelerate_configurations(),
+           [](const Bytes& bytes) {
+             parse_config_file(std::string(bytes.begin(), bytes.end()), "file");
+           },
+           ExitCode::kUsage}};
 }
 
 // Returns whether the parser passed, and prints its line.
@@ -147,12 +180,14 @@ bool run(const Parser& parser, std::uint64_t seed) {
   for (int mutation = 0; mutation < kMutations; ++mutation) {
     try {
       parser.parse(mutator.next());
-    } catch (const DataError&) {
-      ++refused;
     } catch (const std::exception& error) {
-      fmt::print("{}: seed {}, mutation {}: not a DataError: {}\n", parser.name, seed, mutation,
-                 error.what());
-      return false;
+      const auto* refusal = dynamic_cast<const Error*>(&error);
+      if (refusal == nullptr || refusal->exit_code() != parser.refusal) {
+        fmt::print("{}: seed {}, mutation {}: another error: {}\n", parser.name, seed, mutation,
+                   error.what());
+        return false;
+      }
+      ++refused;
     }
   }
   const int accepted = kMutations - refused;

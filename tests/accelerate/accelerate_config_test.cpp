@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/accelerate_config.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+// What `accelerate config` wrote for two GPUs of one machine.
+const std::string kTwoGpus =
+    "compute_environment: LOCAL_MACHINE\n"
+    "deepspeed_config: {}\n"
+    "distributed_type: MULTI_GPU\n"
+    "fsdp_config: {}\n"
+    "machine_rank: 0\n"
+    "main_process_ip: null\n"
+    "main_process_port: null\n"
+    "main_training_function: main\n"
+    "mixed_precision: fp16\n"
+    "num_machines: 1\n"
+    "num_processes: 2\n"
+    "use_cpu: false\n";
+
+AccelerateSettings parse(const std::string& text) { return parse_config_file(text, "f.yaml"); }
+
+// A file with one more line, which stands on line 2.
+AccelerateSettings with_line(const std::string& line) {
+  return parse("distributed_type: MULTI_GPU\n" + line + "\n");
+}
+
+VariableLookup variables(std::map<std::string, std::string> table) {
+  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
+    const auto found = table.find(name);
+    return found == table.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+AccelerateSettings environment(std::map<std::string, std::string> table) {
+  return read_accelerate_environment(variables(std::move(table)));
+}
+
+TEST(ConfigFile, ReadsTheFileOfTwoGpus) {
+  const auto settings = parse(kTwoGpus);
+  EXPECT_EQ(settings.mixed_precision, Precision::kFp16);
+  EXPECT_EQ(settings.distributed_type, DistributedType::kMultiGpu);
+  EXPECT_EQ(settings.num_processes, 2);
+  EXPECT_EQ(settings.num_machines, 1);
+  EXPECT_EQ(settings.machine_rank, 0);
+  EXPECT_EQ(settings.use_cpu, false);
+  EXPECT_EQ(settings.main_process_ip, std::nullopt);
+  EXPECT_EQ(settings.main_process_port, std::nullopt);
+  EXPECT_EQ(settings.debug, std::nullopt);
+  EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
+}
+
+TEST(ConfigFile, ReadsEveryKeyThatCounts) {
+  const auto settings = parse(
+      "distributed_type: MULTI_CPU\nmixed_precision: 'no'\nuse_cpu: yes\ndebug: true\n"
+      "enable_cpu_affinity: on\nnum_processes: 4\nnum_machines: 2\nmachine_rank: 1\n"
+      "main_process_ip: 10.0.0.1\nmain_process_port: 0\ngpu_ids: 0,1\n");
+  EXPECT_EQ(settings.distributed_type, DistributedType::kMultiCpu);
+  EXPECT_EQ(settings.mixed_precision, Precision::kFp32);
+  EXPECT_EQ(settings.use_cpu, true);
+  EXPECT_EQ(settings.debug, true);
+  EXPECT_EQ(settings.cpu_affinity, true);
+  EXPECT_EQ(settings.num_processes, 4);
+  EXPECT_EQ(settings.num_machines, 2);
+  EXPECT_EQ(settings.machine_rank, 1);
+  EXPECT_EQ(settings.main_process_ip, "10.0.0.1");
+  EXPECT_EQ(settings.main_process_port, 0);
+  EXPECT_EQ(settings.gpu_ids, "0,1");
+}
+
+TEST(ConfigFile, ReadsJson) {
+  const auto settings = parse(
+      R"({"distributed_type": "NO", "mixed_precision": "bf16", "use_cpu": true, "tpu_env": []})");
+  EXPECT_EQ(settings.distributed_type, DistributedType::kNo);
+  EXPECT_EQ(settings.mixed_precision, Precision::kBf16);
+  EXPECT_EQ(settings.use_cpu, true);
+}
+
+TEST(ConfigFile, ABareNoIsTheNameAndNotAFlag) {
+  const auto settings = parse("distributed_type: NO\nmixed_precision: no\n");
+  EXPECT_EQ(settings.distributed_type, DistributedType::kNo);
+  EXPECT_EQ(settings.mixed_precision, Precision::kFp32);
+}
+
+TEST(ConfigFile, ReadsTheFormOfOldFiles) {
+  EXPECT_EQ(with_line("fp16: true").mixed_precision, Precision::kFp16);
+  EXPECT_EQ(with_line("fp16: false").mixed_precision, std::nullopt);
+  EXPECT_EQ(with_line("fp16: true\nmixed_precision: bf16").mixed_precision, Precision::kBf16);
+  EXPECT_EQ(with_line("fp16: true\nmixed_precision: null").mixed_precision, std::nullopt);
+  EXPECT_NO_THROW(with_line("dynamo_backend: 'NO'"));
+}
+
+TEST(ConfigFile, NumberOfProcessesMinusOneSaysNothing) {
+  EXPECT_EQ(with_line("num_processes: -1").num_processes, std::nullopt);
+}
+
+TEST(ConfigFile, AnUnknownKeyIsRefusedWithTheNearestOne) {
+  EXPECT_ERROR(with_line("mixed_precison: bf16"), UsageError,
+               "f.yaml:2: mixed_precison: accelerate's configuration has no such key; hint: did "
+               "you mean mixed_precision?");
+  EXPECT_ERROR(with_line("gradient_accumulation_steps: 4"), UsageError, "hint: remove the line");
+}
+
+TEST(ConfigFile, WithoutADistributedTypeItIsRefused) {
+  EXPECT_ERROR(parse("mixed_precision: bf16\n"), UsageError,
+               "f.yaml: expected the key distributed_type, got nothing; hint: add the line: "
+               "distributed_type: MULTI_GPU, or: 'NO'");
+}
+
+TEST(ConfigFile, WrongValuesAreRefusedByName) {
+  EXPECT_ERROR(with_line("mixed_precision: half"), UsageError,
+               "f.yaml:2: mixed_precision: expected no, fp16 or bf16, got 'half'");
+  EXPECT_ERROR(with_line("mixed_precision: fp8"), UsageError, "hint: fp8 is not supported; bf16");
+  EXPECT_ERROR(with_line("mixed_precision: [bf16]"), UsageError, "got 'a list'");
+  EXPECT_ERROR(with_line("use_cpu: maybe"), UsageError, "expected true or false, got 'maybe'");
+  EXPECT_ERROR(with_line("gpu_ids: cuda"), UsageError, "expected all, or numbers such as 0,1");
+  EXPECT_ERROR(with_line("compute_environment: AMAZON_SAGEMAKER"), UsageError,
+               "expected LOCAL_MACHINE, got 'AMAZON_SAGEMAKER'");
+  EXPECT_ERROR(parse("distributed_type: FSDP\n"), UsageError,
+               "f.yaml:1: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got 'FSDP'");
+  EXPECT_ERROR(parse("distributed_type: multi_gpu\n"), UsageError, "got 'multi_gpu'");
+}
+
+TEST(ConfigFile, WrongNumbersAreRefusedByName) {
+  for (const char* number : {"0", "two", "2.0", "010", "0x2", "1_0", "-2", "99999999999", "''"}) {
+    EXPECT_ERROR(with_line("num_processes: " + std::string(number)), UsageError,
+                 "f.yaml:2: num_processes: expected a whole number, 1 to 1000000, got '");
+  }
+  EXPECT_ERROR(with_line("main_process_port: 65536"), UsageError, "0 to 65535, got '65536'");
+  EXPECT_ERROR(with_line("machine_rank: -1"), UsageError, "f.yaml:2: machine_rank: expected");
+}
+
+TEST(ConfigFile, SectionsForOtherEnginesMustBeEmpty) {
+  for (const char* name : {"deepspeed_config", "fsdp_config", "megatron_lm_config", "fp8_config",
+                           "parallelism_config", "mpirun_config", "tpu_env", "tpu_name"}) {
+    const std::string key = name;
+    for (const char* empty : {"{}", "[]", "null", "''", ""}) {
+      EXPECT_NO_THROW(with_line(key + ": " + empty)) << key << empty;
+    }
+    EXPECT_ERROR(with_line(key + ":\n  zero_stage: 2"), UsageError,
+                 "f.yaml:2: " + key + ": not supported, and holds zero_stage; hint: empty it");
+    EXPECT_ERROR(with_line(key + ": [a]"), UsageError, key + ": not supported, and not empty");
+    EXPECT_ERROR(with_line(key + ": text"), UsageError, key + ": not supported, and not empty");
+  }
+  EXPECT_ERROR(with_line("tpu_use_cluster: true"), UsageError, "tpu_use_cluster: not supported");
+  EXPECT_NO_THROW(with_line("tpu_use_cluster: false\ndowncast_bf16: 'no'"));
+}
+
+TEST(ConfigFile, ADynamoBackendIsRefused) {
+  EXPECT_NO_THROW(with_line("dynamo_config: {}"));
+  EXPECT_NO_THROW(with_line("dynamo_config:\n  dynamo_backend: 'NO'\n  dynamo_mode: default"));
+  EXPECT_ERROR(with_line("dynamo_config:\n  dynamo_backend: INDUCTOR"), UsageError,
+               "f.yaml:3: dynamo_backend: expected NO, got 'INDUCTOR'");
+  EXPECT_ERROR(with_line("dynamo_config:\n  backend: EAGER"), UsageError, "got 'EAGER'");
+  EXPECT_ERROR(with_line("dynamo_config: [a]"), UsageError, "dynamo_config: not supported");
+  EXPECT_ERROR(with_line("dynamo_backend: INDUCTOR"), UsageError, "f.yaml:2: dynamo_backend");
+}
+
+TEST(ConfigFile, AMissingFileNamesTheCommandThatWritesOne) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("none.yaml");
+  EXPECT_ERROR(read_config_file(path), UsageError,
+               path +
+                   ": expected a file that can be read, got nothing; hint: accelerate config "
+                   "--config_file " +
+                   path + " writes one");
+  EXPECT_ERROR(read_config_file(folder.path()), UsageError, "expected a file that can be read");
+}
+
+TEST(ConfigFile, AFileOnDiskIsReadLikeItsBytes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("my_config_file.yaml", kTwoGpus);
+  EXPECT_EQ(read_config_file(path).num_processes, 2);
+}
+
+TEST(Flag, IsReadByPythonsRule) {
+  for (const char* text : {"y", "yes", "t", "true", "on", "1", "True", "YES", "tRuE"}) {
+    EXPECT_TRUE(parse_flag("X", text)) << text;
+  }
+  for (const char* text : {"n", "no", "f", "false", "off", "0", "False", "OFF"}) {
+    EXPECT_FALSE(parse_flag("X", text)) << text;
+  }
+  for (const char* text : {"", " true", "2", "enable", "y\n"}) {
+    EXPECT_ERROR(parse_flag("X", text), UsageError, "X: expected true or false, got '");
+  }
+}
+
+TEST(MixedPrecision, IsReadInUpperAndLowerCase) {
+  EXPECT_EQ(parse_mixed_precision("X", "BF16"), Precision::kBf16);
+  EXPECT_EQ(parse_mixed_precision("X", "No"), Precision::kFp32);
+  for (const auto precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+    EXPECT_EQ(parse_mixed_precision("X", mixed_precision_name(precision)), precision);
+  }
+}
+
+TEST(AccelerateEnvironment, WithoutVariablesSaysNothing) {
+  const auto settings = environment({});
+  EXPECT_EQ(settings.mixed_precision, std::nullopt);
+  EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
+  EXPECT_EQ(settings.use_cpu, std::nullopt);
+  EXPECT_EQ(settings.debug, std::nullopt);
+  EXPECT_EQ(settings.device, std::nullopt);
+}
+
+TEST(AccelerateEnvironment, ReadsWhatALauncherAndAUserSet) {
+  const auto settings = environment({{"ACCELERATE_MIXED_PRECISION", "bf16"},
+                                     {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
+                                     {"ACCELERATE_USE_CPU", "True"},
+                                     {"ACCELERATE_DEBUG_MODE", "true"},
+                                     {"ACCELERATE_CPU_AFFINITY", "1"},
+                                     {"ACCELERATE_TORCH_DEVICE", "cuda:1"},
+                                     {"FORK_LAUNCHED", "1"},
+                                     {"ACCELERATE_DYNAMO_BACKEND", "NO"},
+                                     {"ACCELERATE_DYNAMO_MODE", "default"}});
+  EXPECT_EQ(settings.mixed_precision, Precision::kBf16);
+  EXPECT_EQ(settings.gradient_accumulation_steps, 4);
+  EXPECT_EQ(settings.use_cpu, true);
+  EXPECT_EQ(settings.debug, true);
+  EXPECT_EQ(settings.cpu_affinity, true);
+  EXPECT_EQ(settings.device, "cuda:1");
+  EXPECT_EQ(settings.fork_launched, true);
+}
+
+TEST(AccelerateEnvironment, AVariableSetToNothingCountsAsUnset) {
+  EXPECT_EQ(environment({{"ACCELERATE_USE_CPU", ""}}).use_cpu, std::nullopt);
+  EXPECT_EQ(environment({{"ACCELERATE_MIXED_PRECISION", ""}}).mixed_precision, std::nullopt);
+}
+
+TEST(AccelerateEnvironment, WrongValuesAreRefusedByName) {
+  EXPECT_ERROR(environment({{"ACCELERATE_MIXED_PRECISION", "half"}}), UsageError,
+               "ACCELERATE_MIXED_PRECISION: expected no, fp16 or bf16, got 'half'");
+  EXPECT_ERROR(environment({{"ACCELERATE_USE_CPU", "maybe"}}), UsageError, "ACCELERATE_USE_CPU");
+  for (const char* steps : {"0", "-1", "two", "1.5"}) {
+    EXPECT_ERROR(environment({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps}}), UsageError,
+                 "ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number, 1 to");
+  }
+}
+
+TEST(AccelerateEnvironment, OtherEnginesAreRefusedByName) {
+  for (const char* name : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP",
+                           "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+    EXPECT_ERROR(environment({{name, "true"}}), UsageError,
+                 std::string(name) + ": not supported; hint: unset " + name);
+    EXPECT_NO_THROW(environment({{name, "false"}}));
+  }
+  EXPECT_ERROR(environment({{"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"}}), UsageError,
+               "ACCELERATE_DYNAMO_BACKEND: expected no, got 'INDUCTOR'");
+}
+
+TEST(Precedence, WithoutSourcesTheDefaultsHold) {
+  const auto config = resolve_accelerate_config({});
+  EXPECT_EQ(config.mixed_precision, Precision::kFp32);
+  EXPECT_EQ(config.gradient_accumulation_steps, 1);
+  EXPECT_FALSE(config.use_cpu);
+  EXPECT_FALSE(config.debug);
+  EXPECT_FALSE(config.fork_launched);
+  EXPECT_EQ(config.device, "");
+  EXPECT_EQ(config.distributed_type, DistributedType::kNo);
+  EXPECT_EQ(config.num_processes, std::nullopt);
+  EXPECT_EQ(config.gpu_ids, "all");
+  EXPECT_TRUE(config.notes.empty());
+}
+
+TEST(Precedence, OptionsThenEnvironmentThenFile) {
+  AccelerateSources sources = {.options = {.mixed_precision = Precision::kBf16, .debug = false},
+                               .environment = {.mixed_precision = Precision::kFp32, .debug = true},
+                               .file = {.mixed_precision = Precision::kFp16, .debug = true}};
+  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kBf16);
+  EXPECT_FALSE(resolve_accelerate_config(sources).debug);
+  sources.options = {};
+  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp32);
+  EXPECT_TRUE(resolve_accelerate_config(sources).debug);
+  sources.environment = {.debug = false};
+  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp16);
+  EXPECT_FALSE(resolve_accelerate_config(sources).debug);
+}
+
+TEST(Precedence, TheVariableForAccumulationWinsOverTheOptionAndANoteSaysSo) {
+  const auto config =
+      resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5},
+                                 .environment = {.gradient_accumulation_steps = 3}});
+  EXPECT_EQ(config.gradient_accumulation_steps, 3);
+  EXPECT_EQ(config.notes,
+            std::vector<std::string>{
+                "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=3 wins over the option, which says 5"});
+  const auto alone = resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5}});
+  EXPECT_EQ(alone.gradient_accumulation_steps, 5);
+  EXPECT_TRUE(alone.notes.empty());
+}
+
+TEST(Precedence, UseCpuIsTrueIfTheOptionOrTheEnvironmentSaysTrue) {
+  const auto use_cpu = [](std::optional<bool> option, std::optional<bool> variable,
+                          std::optional<bool> file) {
+    return resolve_accelerate_config({.options = {.use_cpu = option},
+                                      .environment = {.use_cpu = variable},
+                                      .file = {.use_cpu = file}})
+        .use_cpu;
+  };
+  EXPECT_TRUE(use_cpu(true, false, false));
+  EXPECT_TRUE(use_cpu(false, true, false));
+  EXPECT_TRUE(use_cpu({}, {}, true));
+  EXPECT_TRUE(use_cpu(false, {}, true));
+  EXPECT_FALSE(use_cpu({}, false, true));
+  EXPECT_FALSE(use_cpu({}, {}, {}));
+}
+
+TEST(Precedence, TheProcessesAreThoseOfTheFile) {
+  const auto config = resolve_accelerate_config({.file = parse(kTwoGpus)});
+  EXPECT_EQ(config.distributed_type, DistributedType::kMultiGpu);
+  EXPECT_EQ(config.num_processes, 2);
+  EXPECT_EQ(config.mixed_precision, Precision::kFp16);
+}
+
+TEST(Precedence, AnAffinityThatNobodySetsIsNoted) {
+  EXPECT_EQ(resolve_accelerate_config({.file = {.cpu_affinity = true}}).notes.size(), 1U);
+  EXPECT_EQ(resolve_accelerate_config({.environment = {.cpu_affinity = true}}).notes.size(), 1U);
+  EXPECT_TRUE(resolve_accelerate_config({.file = {.cpu_affinity = false}}).notes.empty());
+}
+
+TEST(Precedence, NumbersThatCannotBeAreRefused) {
+  EXPECT_ERROR(resolve_accelerate_config({.options = {.gradient_accumulation_steps = 0}}),
+               UsageError, "gradient_accumulation_steps: expected at least 1, got 0");
+  EXPECT_ERROR(resolve_accelerate_config({.file = {.num_machines = 2, .machine_rank = 2}}),
+               UsageError, "machine_rank: expected 0 to 1, as num_machines is 2, got 2");
+}
+
+class Hparams : public testing::Test {
+ protected:
+  std::vector<std::pair<std::string, std::string>> read(const std::string& text) const {
+    return read_hparams(folder_.write("h.yaml", text));
+  }
+  std::string at(int line) const { return folder_.file("h.yaml:") + std::to_string(line); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Hparams, ArePairsInTheOrderOfTheFile) {
+  const std::vector<std::pair<std::string, std::string>> expected = {{"lr", "1e-3"},
+                                                                     {"batch-size", "64"},
+                                                                     {"epochs", "3"},
+                                                                     {"recipe", "convnet"},
+                                                                     {"sync-bn", "true"}};
+  EXPECT_EQ(read("# hyper-parameters\nlr: 1e-3\nbatch_size: 64\nepochs: '3'\n"
+                 "recipe: \"convnet\"  # the second\nsync-bn: true\n"),
+            expected);
+}
+
+TEST_F(Hparams, ValuesAreTextsAsTheyWereWritten) {
+  const auto pairs = read(
+      "seed: 007\n"
+      "gpu: 0,1\nname: no\nempty: ''\n");
+  EXPECT_EQ(pairs[0].second, "007");
+  EXPECT_EQ(pairs[1].second, "0,1");
+  EXPECT_EQ(pairs[2].second, "no");
+  EXPECT_EQ(pairs[3].second, "");
+}
+
+TEST_F(Hparams, WhatIsNotFlatIsRefused) {
+  EXPECT_ERROR(read("lr: 1\nmodel:\n  width: 3\n"), UsageError,
+               at(2) + ": model: expected one value, got 'a map'; hint: write each flag on a line");
+  EXPECT_ERROR(read("gpus: [0, 1]\n"), UsageError, at(1) + ": gpus: expected one value, got 'a li");
+  EXPECT_ERROR(read("- lr\n"), UsageError, at(1) + ": no map of names to values");
+}
+
+TEST_F(Hparams, AValueOfSeveralLinesIsRefused) {
+  EXPECT_ERROR(read("lr: |\n  1\n  2\n"), UsageError, at(1) + ": lr: expected a value on one line");
+}
+
+TEST_F(Hparams, AMissingValueIsRefused) {
+  EXPECT_ERROR(read("lr:\n"), UsageError,
+               at(1) + ": lr: expected a value, got nothing; hint: remove the line");
+}
+
+TEST_F(Hparams, NamesThatAreNoFlagsAreRefused) {
+  for (const char* name : {"--lr", "-e", "1r", "l r", "''", "l=r"}) {
+    EXPECT_ERROR(read(std::string(name) + ": 1\n"), UsageError, "no flag's name");
+  }
+}
+
+TEST_F(Hparams, AFlagThatIsSetTwiceIsRefused) {
+  EXPECT_ERROR(read("lr: 1\nlr: 2\n"), UsageError, at(2) + ": 'lr' is set again, after line 1");
+  EXPECT_ERROR(read("batch_size: 1\nbatch-size: 2\n"), UsageError,
+               at(2) + ": batch-size: set twice, once with - and once with _");
+}
+
+}  // namespace
+}  // namespace ladder

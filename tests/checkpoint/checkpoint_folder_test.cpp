@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/checkpoint_folder.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <ios>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/core/error.h"
+#include "tests/support/checkpoints.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+TEST(CheckpointFolder, IsReadAsItWasWritten) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "one");
+  const Checkpoint checkpoint = open_checkpoint(folder.file("checkpoint_1"));
+  EXPECT_EQ(checkpoint.path(), folder.file("checkpoint_1"));
+  EXPECT_EQ(content_of(checkpoint), "one");
+  EXPECT_EQ(checkpoint.file("state.json"), folder.file("checkpoint_1/state.json"));
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
+}
+
+TEST(CheckpointFolder, LatestIsARelativeLinkToTheLastOneWritten) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_5"), "five");
+  write_checkpoint(folder.file("checkpoint_2"), "two");
+  EXPECT_EQ(fs::read_symlink(folder.file("latest")), "checkpoint_2");
+  for (const char* name : {"", "/", "/latest", "/latest/", "/checkpoint_2/"}) {
+    const Checkpoint checkpoint = open_checkpoint(folder.path() + name);
+    EXPECT_EQ(checkpoint.path(), folder.file("checkpoint_2"));
+    EXPECT_EQ(content_of(checkpoint), "two");
+  }
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("checkpoint_5"))), "five");
+}
+
+TEST(CheckpointFolder, AnOpenOneStaysWhenLatestMovesOn) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_0"), "old");
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  write_checkpoint(folder.file("checkpoint_1"), "new");
+  EXPECT_EQ(content_of(checkpoint), "old");
+}
+
+TEST(CheckpointFolder, WorksInTheCurrentFolder) {
+  const TemporaryFolder folder;
+  const auto before = fs::current_path();
+  fs::current_path(folder.path());
+  write_checkpoint("checkpoint_0", "old");
+  write_checkpoint("checkpoint_1", "new");
+  remove_old_checkpoints(".", "checkpoint_", 1);
+  EXPECT_EQ(content_of(open_checkpoint(".")), "new");
+  EXPECT_EQ(content_of(open_checkpoint("checkpoint_1")), "new");
+  EXPECT_EQ(content_of(open_checkpoint("latest")), "new");
+  fs::current_path("checkpoint_1");
+  EXPECT_EQ(content_of(open_checkpoint(".")), "new");
+  fs::current_path(before);
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
+}
+
+TEST(CheckpointFolder, TakesTheFilesOfSeveralProcesses) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("checkpoint_0");
+  CheckpointWriter writer(path);
+  Names names;
+  for (int rank = 0; rank < 3; ++rank) {
+    names.push_back(fmt::format("rng_{}.json", rank));
+    expect_exit_0(
+        in_child([&] { write_whole(partial_checkpoint(path) + "/" + names.back(), "x"); }));
+  }
+  writer.commit(names);
+  EXPECT_EQ(open_checkpoint(path).manifest().size(), 3U);
+}
+
+TEST(CheckpointFolder, HandsOutOnlyWhatTheManifestLists) {
+  const TemporaryFolder folder;
+  {
+    CheckpointWriter writer(folder.file("checkpoint_0"));
+    write_whole(writer.file("model.bin"), "x");
+    write_whole(writer.file("notes.txt"), "of nobody");
+    writer.commit({"model.bin"});
+  }
+  folder.write("checkpoint_0/later.txt", "x");
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  EXPECT_TRUE(checkpoint.contains("model.bin"));
+  for (const char* name : {"notes.txt", "later.txt", "manifest.json", "..", "../latest", ""}) {
+    EXPECT_FALSE(checkpoint.contains(name));
+    EXPECT_ERROR(checkpoint.file(name), DataError,
+                 folder.file("checkpoint_0") + ": expected the file \"" + name +
+                     "\", got none; hint: " + folder.file("checkpoint_0/manifest.json") +
+                     " lists what it holds");
+  }
+}
+
+TEST(CheckpointWriter, ShowsNothingBeforeCommitAndLeavesNothingWithoutIt) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_0"), "old");
+  {
+    CheckpointWriter writer(folder.file("checkpoint_1"));
+    write_whole(writer.file("model.bin"), "x");
+    EXPECT_EQ(folder.names(), (Names{".checkpoint_1.partial", "checkpoint_0", "latest"}));
+    EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
+  }
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_0", "latest"}));
+}
+
+TEST(CheckpointWriter, CreatesTheFoldersAboveIt) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("a/b//c/checkpoint_0/"), "x");
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("a/b/c"))), "x");
+}
+
+TEST(CheckpointWriter, LeavesLatestAloneIfToldTo) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_0"), "old");
+  write_checkpoint(folder.file("best"), "best", {.latest = false});
+  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("best"))), "best");
+}
+
+TEST(CheckpointWriter, ReplacesACheckpoint) {
+  const TemporaryFolder folder;
+  for (const char* text : {"old", "new", "newest"}) {
+    write_checkpoint(folder.file("checkpoint_1"), text);
+    EXPECT_EQ(content_of(open_checkpoint(folder.path())), text);
+    EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
+  }
+}
+
+TEST(CheckpointWriter, ReplacesADamagedCheckpointAndAnEmptyFolder) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "old");
+  folder.write("checkpoint_1/manifest.json", "{\"format\": \"ladder checkpoint");
+  fs::create_directory(folder.file("checkpoint_2"));
+  for (const char* name : {"checkpoint_1", "checkpoint_2"}) {
+    write_checkpoint(folder.file(name), "new");
+    EXPECT_EQ(content_of(open_checkpoint(folder.file(name))), "new");
+  }
+}
+
+TEST(CheckpointWriter, NeverReplacesAnythingElse) {
+  const TemporaryFolder folder;
+  folder.write("thesis/chapter.txt", "precious");
+  folder.write("web/manifest.json", R"({"name": "web app"})");
+  folder.write("file", "precious");
+  write_checkpoint(folder.file("elsewhere/checkpoint_0"), "precious");
+  fs::create_symlink("elsewhere/checkpoint_0", folder.file("link"));
+  const Names before = folder.names();
+  for (const char* name : {"thesis", "web", "file", "link"}) {
+    EXPECT_ERROR(CheckpointWriter(folder.file(name)), SystemError,
+                 folder.file(name) +
+                     ": replace: File exists; hint: it is no checkpoint: name "
+                     "another folder, or remove it yourself");
+  }
+  EXPECT_EQ(folder.names(), before);
+  EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
+}
+
+TEST(CheckpointWriter, NeverReplacesWhatCameMeanwhile) {
+  const TemporaryFolder folder;
+  {
+    CheckpointWriter writer(folder.file("checkpoint_0"));
+    folder.write("checkpoint_0/thesis.txt", "precious");
+    EXPECT_ERROR(writer.commit({}), SystemError, "it is no checkpoint");
+  }
+  EXPECT_EQ(folder.read("checkpoint_0/thesis.txt"), "precious");
+  EXPECT_EQ(folder.names(), Names{"checkpoint_0"});
+}
+
+TEST(CheckpointWriter, NeverReplacesALatestThatIsNoLink) {
+  const TemporaryFolder folder;
+  folder.write("latest/thesis.txt", "precious");
+  EXPECT_ERROR(CheckpointWriter(folder.file("checkpoint_0")), SystemError,
+               folder.file("latest") + ": replace: File exists; hint: it is to be a link");
+  EXPECT_EQ(folder.names(), Names{"latest"});
+}
+
+TEST(CheckpointWriter, RefusesAPathWithoutAName) {
+  for (const char* path : {"", ".", "..", "/", "a/..", "a/.hidden", "a/latest"}) {
+    EXPECT_ERROR(CheckpointWriter{path}, UsageError,
+                 std::string("checkpoint: expected a folder with a name of its own, got '") + path +
+                     "'; hint: such as checkpoints/checkpoint_1");
+  }
+}
+
+TEST(CheckpointWriter, RefusesFileNamesThatLeadElsewhere) {
+  const TemporaryFolder folder;
+  CheckpointWriter writer(folder.file("checkpoint_0"));
+  for (const char* name : {"", "..", "../x", "/x", "a b", "manifest.json"}) {
+    EXPECT_ERROR(writer.file(name), UsageError, "expected a name of letters, digits");
+    EXPECT_ERROR(writer.commit({name}), UsageError, "expected a name of letters, digits");
+  }
+}
+
+TEST(CheckpointWriter, MissesAFileThatARankWroteElsewhere) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_0"), "old");
+  {
+    CheckpointWriter writer(folder.file("checkpoint_1"));
+    write_whole(writer.file("rng_0.json"), "x");
+    EXPECT_ERROR(writer.commit({"rng_0.json", "rng_1.json"}), SystemError,
+                 partial_checkpoint(folder.file("checkpoint_1")) +
+                     "/rng_1.json: open: No such file or directory; hint: every rank must write "
+                     "its files, and to a disk that all share");
+  }
+  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_0", "latest"}));
+}
+
+TEST(CheckpointWriter, TakesNoLinksAndNoFolders) {
+  const TemporaryFolder folder;
+  folder.write("secret", "x");
+  CheckpointWriter writer(folder.file("checkpoint_0"));
+  fs::create_symlink(folder.file("secret"), writer.file("link.bin"));
+  fs::create_directory(writer.file("folder.bin"));
+  ASSERT_EQ(::mkfifo(writer.file("pipe.bin").c_str(), 0600), 0);
+  EXPECT_ERROR(writer.commit({"link.bin"}), SystemError, "/link.bin: open: Too many levels");
+  EXPECT_ERROR(writer.commit({"folder.bin"}), SystemError, "/folder.bin: open: Is a directory");
+  EXPECT_ERROR(writer.commit({"pipe.bin"}), SystemError, "/pipe.bin: open: Is a directory");
+}
+
+TEST(CheckpointWriter, RemovesWhatKilledRunsLeftOfTheSameKind) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_3"), "three");
+  folder.write(".checkpoint_1.partial/model.bin", "half");
+  folder.write(".checkpoint_7.partial/model.bin", "half");
+  folder.write(".checkpoint_2.removed/model.bin", "half");
+  folder.write(".checkpoint_3.replaced/model.bin", "half");
+  folder.write(".checkpoint_x.partial/model.bin", "of another kind");
+  folder.write(".best.partial/model.bin", "of another kind");
+  folder.write("checkpoint_1.partial", "not hidden");
+  folder.write(".partial", "a short name");
+  fs::create_symlink("nowhere", folder.file(".latest.partial"));
+  write_checkpoint(folder.file("checkpoint_4"), "four");
+  EXPECT_EQ(folder.names(),
+            (Names{".best.partial", ".checkpoint_x.partial", ".partial", "checkpoint_1.partial",
+                   "checkpoint_3", "checkpoint_4", "latest"}));
+}
+
+TEST(CheckpointWriter, FollowsNoLinkWhenItRemovesRemains) {
+  const TemporaryFolder folder;
+  folder.write("thesis/chapter.txt", "precious");
+  fs::create_symlink("thesis", folder.file(".checkpoint_0.partial"));
+  write_checkpoint(folder.file("checkpoint_0"), "new");
+  EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
+}
+
+// A kill between the two renames that replace a folder where names cannot be exchanged.
+TEST(CheckpointFolder, AReplacedOneIsFoundUntilItsSuccessorIsThere) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "old");
+  fs::rename(folder.file("checkpoint_1"), folder.file(".checkpoint_1.replaced"));
+  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("checkpoint_1"))), "old");
+  {
+    const CheckpointWriter writer(folder.file("checkpoint_2"));
+  }
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
+  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
+}
+
+// A whole checkpoint, and what its files held.
+class DamagedCheckpoint : public testing::Test {
+ protected:
+  DamagedCheckpoint() {
+    write_checkpoint(path_, "one");
+    for (const char* name : {"model.bin", "optimizer.bin", "state.json", "manifest.json"}) {
+      names_.emplace_back(name);
+    }
+  }
+
+  std::string read(const std::string& name) { return folder_.read("checkpoint_1/" + name); }
+  void write(const std::string& name, std::string_view text) {
+    folder_.write("checkpoint_1/" + name, text);
+  }
+  void remove(const std::string& name) { fs::remove_all(path_ + "/" + name); }
+
+  // Expects an error that names the file, with exit code 3.
+  void expect_refused(const std::string& name, const std::string& text) {
+    EXPECT_ERROR(open_checkpoint(path_), DataError, path_ + "/" + name + ": expected " + text);
+    EXPECT_ERROR(open_checkpoint(folder_.path()), DataError, path_ + "/" + name);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_.file("checkpoint_1");
+  std::vector<std::string> names_;  // of all files
+};
+
+TEST_F(DamagedCheckpoint, EveryFlippedBitIsSeen) {
+  for (const std::string& name : names_) {
+    std::fstream file(path_ + "/" + name, std::ios::binary | std::ios::in | std::ios::out);
+    const std::string whole = read(name);
+    const auto overwrite = [&](std::size_t at, int byte) {
+      file.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(byte)).flush();
+    };
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      for (int bit = 0; bit < 8; ++bit) {
+        overwrite(at, whole[at] ^ (1 << bit));
+        EXPECT_ERROR(open_checkpoint(path_), DataError, path_ + "/");
+      }
+      overwrite(at, whole[at]);
+    }
+  }
+  EXPECT_EQ(content_of(open_checkpoint(path_)), "one");
+}
+
+TEST_F(DamagedCheckpoint, EveryOtherLengthIsSeen) {
+  for (const std::string& name : names_) {
+    const std::string whole = read(name);
+    write(name, whole + "x");
+    EXPECT_ERROR(open_checkpoint(path_), DataError, path_ + "/" + name);
+    // The manifest ends with a new line, which nobody misses.
+    std::size_t size = name == "manifest.json" ? whole.size() - 1 : whole.size();
+    while (size-- > 0) {
+      fs::resize_file(path_ + "/" + name, size);
+      EXPECT_ERROR(open_checkpoint(path_), DataError, path_ + "/" + name);
+    }
+    write(name, whole);
+  }
+}
+
+TEST_F(DamagedCheckpoint, TheMessageSaysWhatWasExpectedAndFound) {
+  write("model.bin", "short");
+  expect_refused("model.bin",
+                 "16 bytes, got 5; hint: fetch it again from where it came, or start "
+                 "anew");
+  write("model.bin", "model.bin of onE");
+  expect_refused("model.bin", "sha256 806263616b28…, got e9c03099cd2d…; hint: ");
+}
+
+TEST_F(DamagedCheckpoint, AMissingFileIsNamed) {
+  remove("state.json");
+  expect_refused("state.json", "a file, got none; hint: ");
+}
+
+TEST_F(DamagedCheckpoint, TheManifestIsNamedToo) {
+  remove("manifest.json");
+  expect_refused("manifest.json",
+                 "a file, got none; hint: name the folder of a checkpoint: ls " + path_);
+  write("manifest.json", "[]");
+  expect_refused("manifest.json", "an object, got an array; hint: fetch it again");
+  write("manifest.json", std::string(5'000'000, ' '));
+  expect_refused("manifest.json", "at most 4194304 bytes, got 4194305");
+}
+
+TEST_F(DamagedCheckpoint, LinksFoldersAndPipesAreNoFiles) {
+  for (const char* name : {"model.bin", "manifest.json"}) {
+    fs::rename(path_ + "/" + name, folder_.file("moved"));
+    fs::create_symlink("../moved", path_ + "/" + name);
+    expect_refused(name, "a file, got a link");
+    remove(name);
+    fs::create_directory(path_ + "/" + name);
+    expect_refused(name, "a file, got a folder, a pipe or a device");
+    remove(name);
+    ASSERT_EQ(::mkfifo((path_ + "/" + name).c_str(), 0600), 0);
+    expect_refused(name, "a file, got a folder, a pipe or a device");
+    remove(name);
+    fs::rename(folder_.file("moved"), path_ + "/" + name);
+  }
+}
+
+TEST_F(DamagedCheckpoint, AListThatLeadsElsewhereIsRefused) {
+  std::string manifest = read("manifest.json");
+  folder_.write("model.bin", read("model.bin"));
+  manifest.insert(manifest.find("model.bin"), "../");
+  write("manifest.json", manifest);
+  expect_refused("manifest.json",
+                 "names of letters, digits, '.', '_' and '-', got \"../model.bin\"");
+}
+
+TEST_F(DamagedCheckpoint, TheHintNamesTheNewestOlderOneThatIsWhole) {
+  for (const char* name : {"checkpoint_9", "checkpoint_10", "checkpoint_11", "checkpoint_12"}) {
+    write_checkpoint(folder_.file(name), name);
+  }
+  write_checkpoint(folder_.file("other_10"), "of another kind");
+  folder_.write("checkpoint_11/model.bin", "damaged");
+  folder_.write("checkpoint_10/model.bin", "damaged");
+  EXPECT_ERROR(open_checkpoint(folder_.file("checkpoint_11")), DataError,
+               "; hint: " + folder_.file("checkpoint_9") + " is whole: resume from that one");
+  remove("state.json");
+  EXPECT_ERROR(open_checkpoint(path_), DataError, "a file, got none; hint: fetch it again");
+}
+
+TEST(CheckpointFolder, AMissingOneIsNamedWithWhatElseThereIs) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_2")), DataError,
+               folder.file("checkpoint_2") +
+                   ": expected a checkpoint, got none; hint: name the "
+                   "folder of a checkpoint: ls " +
+                   folder.path());
+  write_checkpoint(folder.file("checkpoint_1"), "one");
+  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_2")), DataError,
+               folder.file("checkpoint_2") + ": expected a checkpoint, got none; hint: " +
+                   folder.file("checkpoint_1") + " is whole");
+  write_checkpoint(folder.file("checkpoint_2"), "two");
+  fs::remove_all(folder.file("checkpoint_2"));
+  EXPECT_ERROR(open_checkpoint(folder.path()), DataError,
+               folder.file("checkpoint_2") + ": expected a checkpoint, got none; hint: " +
+                   folder.file("checkpoint_1") + " is whole");
+  fs::remove(folder.file("latest"));
+  EXPECT_ERROR(open_checkpoint(folder.path()), DataError,
+               "/manifest.json: expected a file, got none; hint: name the folder of a checkpoint: "
+               "ls " +
+                   folder.path());
+  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_1/model.bin")), DataError,
+               ": expected a checkpoint, got 'Not a directory'");
+  EXPECT_ERROR(open_checkpoint(""), DataError, ": expected a checkpoint, got none");
+}
+
+std::vector<std::int64_t> numbers(const std::string& parent, std::string_view prefix) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& checkpoint : list_checkpoints(parent, prefix)) {
+    EXPECT_EQ(checkpoint.path,
+              parent + "/" + std::string(prefix) + std::to_string(checkpoint.number));
+    numbers.push_back(checkpoint.number);
+  }
+  return numbers;
+}
+
+using Numbers = std::vector<std::int64_t>;
+
+TEST(ListCheckpoints, SortsByNumberAndTakesCheckpointsOnly) {
+  const TemporaryFolder folder;
+  for (const char* name : {"checkpoint_10", "checkpoint_2", "checkpoint_0", "checkpoint_03",
+                           "checkpoint_-4", "checkpoint_+4", "checkpoint_4x", "checkpoint_",
+                           "checkpoint_9223372036854775807", "checkpoint_9223372036854775808"}) {
+    write_checkpoint(folder.file(name), "x");
+  }
+  write_checkpoint(folder.file("run2-10"), "x");
+  write_checkpoint(folder.file("run210"), "x");
+  folder.write("checkpoint_5/model.bin", "no manifest");
+  folder.write("checkpoint_6", "a file");
+  folder.write("checkpoint_7/manifest.json", R"({"name": "web app"})");
+  fs::create_symlink("checkpoint_2", folder.file("checkpoint_8"));
+  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{0, 2, 10, 9223372036854775807}));
+  EXPECT_EQ(numbers(folder.path(), "run2-"), Numbers{10});
+  EXPECT_EQ(numbers(folder.path(), "run2"), Numbers{10});
+  EXPECT_EQ(numbers(folder.path(), "none"), Numbers{});
+  EXPECT_EQ(numbers(folder.file("nowhere"), "checkpoint_"), Numbers{});
+}
+
+// Numbers of the checkpoints that are left of those given.
+Numbers left(const Numbers& written, std::size_t total_limit) {
+  const TemporaryFolder folder;
+  for (const auto number : written) {
+    write_checkpoint(folder.file("checkpoint_" + std::to_string(number)), "x");
+  }
+  write_checkpoint(folder.file("best_1"), "of another kind", {.latest = false});
+  folder.write("checkpoint_1000/thesis.txt", "not a checkpoint");
+  remove_old_checkpoints(folder.path(), "checkpoint_", total_limit);
+  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "x");
+  EXPECT_EQ(folder.names().size(), numbers(folder.path(), "checkpoint_").size() + 3);
+  return numbers(folder.path(), "checkpoint_");
+}
+
+TEST(RemoveOldCheckpoints, KeepsTheNewest) {
+  EXPECT_EQ(left({1, 2, 9, 10, 11}, 2), (Numbers{10, 11}));
+  EXPECT_EQ(left({1, 2, 9, 10, 11}, 1), (Numbers{11}));
+  EXPECT_EQ(left({1, 2}, 2), (Numbers{1, 2}));
+  EXPECT_EQ(left({1, 2}, 3), (Numbers{1, 2}));
+}
+
+TEST(RemoveOldCheckpoints, KeepsTheOneThatLatestNames) {
+  EXPECT_EQ(left({2, 3, 1}, 2), (Numbers{1, 3}));
+  EXPECT_EQ(left({2, 3, 1}, 1), (Numbers{1}));
+}
+
+TEST(RemoveOldCheckpoints, RefusesToKeepNone) {
+  EXPECT_ERROR(remove_old_checkpoints("nowhere", "checkpoint_", 0), UsageError,
+               "total_limit: expected 1 or more, got 0");
+}
+
+TEST(RemoveOldCheckpoints, AHalfRemovedOneIsInNobodysWay) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "one");
+  write_checkpoint(folder.file("checkpoint_2"), "two");
+  folder.write(".checkpoint_1.removed/model.bin", "of a killed run");
+  remove_old_checkpoints(folder.path(), "checkpoint_", 1);
+  EXPECT_EQ(folder.names(), (Names{"checkpoint_2", "latest"}));
+}
+
+}  // namespace
+}  // namespace ladder
