@@ -6,7 +6,6 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -177,8 +176,10 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
   const auto found_inf = found_inf_of(state);
   const StepResult result(found_inf);
   if (fused != nullptr) {
-    const auto divide_by = state.stage == Stage::kUnscaled ? std::nullopt : std::optional(scale_);
-    fused->step_scaled({.grad_scale = divide_by, .found_inf = found_inf});
+    const auto& device = state.found_inf.begin()->first;  // a fused optimizer has one
+    GradScaling scaling{.found_inf = found_inf.to(device, /*non_blocking=*/true)};
+    if (state.stage == Stage::kReady) scaling.grad_scale = scale_.to(device, /*non_blocking=*/true);
+    fused->step_scaled(scaling);
   } else if (result.taken()) {
     optimizer.step();
   }
@@ -286,6 +287,10 @@ void load_scaler(GradScaler& scaler, const std::string& path) {
   const auto found = metadata.find(kMetadataKey);
   if (found == metadata.end()) return;
   const auto state = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  if (state.is_discarded()) {
+    throw DataError::mismatch(path, "JSON under scaler in the metadata", "something else",
+                              "it must come from metadata_of() of an enabled GradScaler");
+  }
   scaler.load_state_dict(state, path);
 }
 

@@ -57,8 +57,8 @@ class StepResult {
 // On several ranks, all skip the same steps without asking each other: averaging the gradients
 // carries an inf or NaN of one rank to all. So scale before backward and step after it.
 //
-// With AdamW and SGD of this library nothing waits for a GPU. With other optimizers step() must
-// read whether to step, which waits once.
+// With AdamW and SGD of this library nothing waits for a GPU (SGD with momentum alone does, until
+// its first step is taken). With other optimizers step() must read whether to step, which waits.
 //
 // bfloat16 has the range of float32 and needs no scaler. Disabled, a scaler does nothing, so the
 // same loop serves every precision.
@@ -73,6 +73,10 @@ class GradScaler {
  public:
   // Throws UsageError for an option outside its range.
   explicit GradScaler(GradScalerOptions options = {});
+  GradScaler(const GradScaler&) = delete;  // two would change one scale
+  GradScaler& operator=(const GradScaler&) = delete;
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
 
   // loss × scale, to call backward on. The first call puts the scale on the loss's device.
   torch::Tensor scale(const torch::Tensor& loss);

@@ -20,7 +20,7 @@ torch::ScalarType dtype_of(Precision precision);
 // The precision that was asked for, or the device's own: bf16 on the CPU, fp16 on a GPU.
 //
 // Any CPU can compute in 16 bits, but one without instructions for it converts back and forth:
-// correct, and slower than fp32. One log line says so.
+// correct, and slower than fp32. One log line says so. What a GPU can do is not looked at.
 Precision choose_precision(std::optional<Precision> requested, const torch::Device& device,
                            const Log& log);
 

@@ -160,14 +160,15 @@ void require_a_batch(const torch::Tensor& count) {
   if (!count.is_cpu() || count.item<double>() > 1.0) return;
   throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count.item<double>()),
                                  "more than one value a channel, over all ranks, while training",
-                                 "use a larger --batch-size");
+                                 "use a larger batch");
 }
 
 void update_running(const SyncBatchNormTensors& tensors, const torch::Tensor& mean,
                     const torch::Tensor& variance, const torch::Tensor& count, double momentum) {
   const auto unbiased = variance * count / (count - 1.0).clamp_min(1.0);
-  tensors.running_mean.mul_(1.0 - momentum).add_(mean.to(torch::kFloat32), momentum);
-  tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(torch::kFloat32), momentum);
+  const auto dtype = tensors.running_mean.scalar_type();
+  tensors.running_mean.mul_(1.0 - momentum).add_(mean.to(dtype), momentum);
+  tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(dtype), momentum);
 }
 
 }  // namespace

@@ -27,9 +27,16 @@ struct SyncBatchNormTensors {
 // between the ranks and be 0 on some. Every rank must take part in forward and in backward: both
 // are collectives. `momentum`: weight of this batch in the running values.
 //
+// Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
+// with find_unused_parameters, ranks that leave out different layers may wait for each other until
+// the deadline.
+//
 // On the CPU everything is computed in float64: a sum in float32 would be off by 3e-6 of the
-// variance at a mean of 5. On a GPU it uses the kernels behind Python's SyncBatchNorm, and waits
-// for nothing.
+// variance at a mean of 5. On a GPU the passes over the images are the kernels behind Python's
+// SyncBatchNorm, and the sums of the ranks are added in float64; it waits for no GPU.
+//
+// An inf or NaN in one rank's input makes the running values of all ranks NaN for good. A
+// GradScaler then skips the step, but brings no buffer back; PyTorch does no better.
 //
 // Throws UsageError, on all ranks, if there is no more than one value a channel (on the CPU alone:
 // a GPU would have to be waited for).

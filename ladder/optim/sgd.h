@@ -20,6 +20,9 @@ struct SgdOptions {
 // Stochastic gradient descent, one fused kernel for all parameters: the kernel behind
 // Python's torch.optim.SGD(..., fused=True), with equal bits.
 //
+// With momentum, scaled steps wait for the GPU until the first one is taken: a skipped one must
+// leave no momentum behind.
+//
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
 class SGD : public FusedOptimizer {
  public:

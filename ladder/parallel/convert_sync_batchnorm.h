@@ -15,9 +15,10 @@ namespace ladder {
 //     convert_sync_batchnorm(*network, group);
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
 //
-// Call it on the network, before it is wrapped: afterwards it is a UsageError, as is a BatchNorm of
-// torch::nn, whose forward cannot be replaced; use ladder::BatchNorm. Then nothing is changed.
-// Returns how many it converted.
+// Call it on the network, before it is wrapped. Handed a wrapped model it throws UsageError, as for
+// a BatchNorm of torch::nn, whose forward cannot be replaced (use ladder::BatchNorm); then nothing
+// is changed. Returns how many it converted. A copy made by new_like() is local again, and so are
+// the replicas of DataParallel.
 //
 // In Python torch.nn.SyncBatchNorm.convert_sync_batchnorm returns a new module; here the modules
 // stay the same, and so do the names of their tensors.

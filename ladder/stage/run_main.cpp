@@ -44,13 +44,26 @@ void show_only_chosen_gpus(RunOptions& options) {
 
 // A program that can do both spawns ranks only where nobody has started any.
 void look_for_launcher(RunOptions& options) {
-  const auto launch = read_launch_environment({.rank = options.process_group.rank,
-                                               .world_size = options.process_group.world_size,
-                                               .needs_address = false});
+  const auto& group = options.process_group;
+  const bool by_environment = group.init_method == "env://";
+  const auto launch = read_launch_environment({.rank = group.rank,
+                                               .world_size = group.world_size,
+                                               .needs_address = by_environment,
+                                               .program = group.program,
+                                               .torchrun = group.torchrun});
   options.launched = launch.launcher != "single";
-  if (!options.launched || options.nprocs == 0) return;
-  throw UsageError::conflict("--nprocs", "the ranks have been started by " + launch.launcher,
-                             "leave --nprocs out, or start the program by itself");
+  if (!options.launched && !by_environment) {
+    throw UsageError::conflict("--init-method",
+                               "nobody has started the ranks that would meet there",
+                               "give --rank and --world-size too, or leave --init-method out");
+  }
+  if (!options.launched || (options.nprocs == 0 && options.master_port == 0)) return;
+  const std::string flag = options.nprocs != 0 ? "--nprocs" : "--master-port";
+  const bool by_flags = launch.launcher == "options";
+  throw UsageError::conflict(flag,
+                             "the ranks have been started by " +
+                                 (by_flags ? "you, with --rank and --world-size" : launch.launcher),
+                             "leave " + flag + " out, or start the program by itself");
 }
 
 // What depends on the GPUs that are left.

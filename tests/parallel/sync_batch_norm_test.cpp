@@ -275,7 +275,7 @@ TEST_P(SyncBatchNorm, RefusesOneValueAChannelOverAllRanksOnAllRanks) {
           std::string(owner < world ? "1" : "0");
       EXPECT_ERROR(layer->forward(torch::ones({samples, kChannels})), UsageError, message);
       EXPECT_ERROR(layer->forward(torch::ones({samples, kChannels, 1, 1})), UsageError,
-                   "hint: use a larger --batch-size");
+                   "hint: use a larger batch");
       EXPECT_TRUE(torch::equal(layer->running_mean, torch::zeros({kChannels})));
       EXPECT_TRUE(torch::equal(layer->running_var, torch::ones({kChannels})));
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -267,6 +268,32 @@ TEST_F(RunMainThatSpawnsOrJoins, JoinsTheRanksOfALauncher) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find(
                 "--nprocs: the ranks have been started by env; hint: leave --nprocs out"),
             std::string::npos);
+}
+
+void expect_refused(const std::function<int()>& run, const std::string& message) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run(), 2);
+  const std::string got = testing::internal::GetCapturedStderr();
+  EXPECT_NE(got.find(message), std::string::npos) << got;
+}
+
+TEST_F(RunMainThatSpawnsOrJoins, RefusesWhatOnlyTheOtherWayTakes) {
+  bool launched = false;
+  const std::string meeting = "--init-method=tcp://127.0.0.1:29500";
+  expect_refused([&] { return main_with({meeting}, launched); },
+                 "--init-method: nobody has started the ranks that would meet there; hint: give "
+                 "--rank and --world-size too");
+  expect_refused(
+      [&] {
+        return main_with({"--rank=0", "--world-size=1", meeting, "--master-port=29501"}, launched);
+      },
+      "--master-port: the ranks have been started by you, with --rank and --world-size");
+}
+
+TEST_F(RunMainThatSpawnsOrJoins, NamesItselfInTheCommandsItProposes) {
+  bool launched = false;
+  setenv("RANK", "0", 1);
+  expect_refused([&] { return main_with({}, launched); }, "--no-python stage4_ddp_amp");
 }
 
 TEST_F(RunMainThatSpawnsOrJoins, TakesRankAndWorldSizeAsALaunch) {
