@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python twin of stages 2 and 3: DistributedDataParallel over Gloo, plain PyTorch.
+"""The Python twin of stages 2, 3 and 4: DistributedDataParallel over Gloo, plain PyTorch.
 
     .venv/bin/python bench/peers/ddp.py --nprocs 2                      started by spawn
     .venv/bin/torchrun --standalone --nproc-per-node 2 bench/peers/ddp.py    by torchrun
+    .venv/bin/python bench/peers/ddp.py --precision bf16                mixed precision
 
 With --threads 1 its final weights equal, bit for bit, those of
-`stage2_ddp_spawn --math reference --threads 1` with as many processes.
+`stage2_ddp_spawn --math reference --threads 1` with as many processes, and with --precision
+those of `stage4_ddp_amp --math reference --threads 1 --no-sync-bn`. It has no SyncBatchNorm:
+PyTorch's refuses tensors on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -36,12 +41,15 @@ from common import (
     parse_options,
     save_weights,
 )
+from safetensors import safe_open
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_collate
 
 HOST = "127.0.0.1"
 TIMEOUT = timedelta(seconds=60)  # that a rank waits for the others
+SIXTEEN_BITS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -123,15 +131,32 @@ def make_data(options: argparse.Namespace, world: World) -> Data:
     return Data(loader, parts, sampler, test_loader)
 
 
-def make_model(options: argparse.Namespace) -> DistributedDataParallel:
+def load(path: Path, network: nn.Module, scaler: GradScaler) -> None:
+    """Weights, and the state of the scaler if the file has one: of stage 4 or of this program."""
+    with safe_open(path, framework="pt") as file:
+        network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})
+        state = (file.metadata() or {}).get("scaler")
+    if state:
+        scaler.load_state_dict(json.loads(state))
+
+
+def make_model(options: argparse.Namespace, scaler: GradScaler) -> DistributedDataParallel:
     torch.manual_seed(options.seed)
-    return DistributedDataParallel(RECIPES[options.recipe].model())
+    network = RECIPES[options.recipe].model()
+    if options.load:
+        load(options.load, network, scaler)
+    if options.precision in SIXTEEN_BITS:
+        # As if forward began with it: so it holds for the test, which leaves the wrapper out.
+        autocast = torch.autocast("cpu", SIXTEEN_BITS[options.precision])
+        network.forward = autocast(network.forward)
+    return DistributedDataParallel(network)
 
 
 def train_epoch(
     model: DistributedDataParallel,
     data: Data,
     optimizer: torch.optim.Optimizer,
+    scaler: GradScaler,
     record: Record,
 ) -> None:
     model.train()
@@ -140,8 +165,9 @@ def train_epoch(
         # the mean over the batch of all ranks, however unequal their parts are.
         loss_sum = record.recipe.loss(model(images), labels, reduction="sum")
         loss = loss_sum * record.world.size / part.global_size
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         record.step(model.module, loss, part.global_size, part.positions)
         optimizer.zero_grad()
         if record.enough:
@@ -165,18 +191,21 @@ def run(options: argparse.Namespace) -> None:
     world = World(dist.get_rank(), dist.get_world_size())
     record = Record("peer_ddp", options, world)
     data = make_data(options, world)
-    model = make_model(options)
+    scaler = GradScaler("cpu", enabled=options.precision == "fp16")  # else it does nothing
+    model = make_model(options, scaler)
     optimizer = make_optimizer(options, model)
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
-        train_epoch(model, data, optimizer, record)
+        train_epoch(model, data, optimizer, scaler, record)
     test = None
     if not options.steps:
         record.begin_testing()
         test = evaluate_together(model.module, data, record)
-    record.finish(model.module, test)
+    scaled = scaler.is_enabled()
+    record.finish(model.module, test, **({"loss_scale": scaler.get_scale()} if scaled else {}))
     if world.rank == 0:
-        save_weights(model.module, options.save)
+        state = {"scaler": json.dumps(scaler.state_dict())} if scaled else None
+        save_weights(model.module, options.save, state)
 
 
 def start(options: argparse.Namespace, **process_group: object) -> None:
@@ -204,10 +233,13 @@ def spawn(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = make_parser("The Python twin of stages 2 and 3: DistributedDataParallel.")
+    parser = make_parser("The Python twin of stages 2, 3 and 4: DistributedDataParallel.")
     parser.set_defaults(threads=1)  # a rank, as torchrun has it
     parser.add_argument("--batch-mode", choices=["global", "per-device"], default="global",
                         help="is --batch-size that of all ranks together, or of each?")
+    parser.add_argument("--precision", choices=["fp32", *SIXTEEN_BITS], default="fp32",
+                        help="of convolutions and matrix products; default: %(default)s")
+    parser.add_argument("--load", type=Path, metavar="PATH", help="start from a file of --save")
     parser.add_argument("--nprocs", type=int, default=2,
                         help="processes to start, where no launcher did; default: %(default)s")
     options = parse_options(parser)

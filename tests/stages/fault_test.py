@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import Launched, Process, Result, all_processes  # noqa: E402
-from tests.support.ways import (STAGE1, Way, alone, by_hand, endless, mpirun,  # noqa: E402
-                                small, spawned, torchrun)
+from tests.support.ways import (STAGE1, STAGE2, STAGE4, Way, alone, by_hand,  # noqa: E402
+                                endless, mpirun, small, spawned, torchrun)
 
 GONE = 5.0  # seconds in which all ranks are gone after one of them died
 
@@ -59,10 +59,10 @@ class FaultTest(unittest.TestCase):
 
 
 class Killed(FaultTest):
-    def test_a_killed_rank_of_stage_two_ends_all_and_is_named(self) -> None:
-        for victim in (0, 1):
-            with self.subTest(victim):
-                started, ranks = self.training(spawned())
+    def test_a_killed_rank_ends_all_and_is_named(self) -> None:
+        for program, victim in ((STAGE2, 0), (STAGE2, 1), (STAGE4, 1)):
+            with self.subTest(f"{program.name}, rank {victim}"):
+                started, ranks = self.training(spawned(program=program))
                 ranks[victim].send(signal.SIGKILL)
                 done = self.expect_gone(started, ranks)
                 self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
@@ -144,7 +144,8 @@ class Stopped(FaultTest):
 
 class Numbers(FaultTest):
     def test_a_loss_that_is_no_number_stops_all_stages(self) -> None:
-        for way in (alone(STAGE1, "--device-ids", "cpu,cpu"), spawned(), by_hand()):
+        for way in (alone(STAGE1, "--device-ids", "cpu,cpu"), spawned(), by_hand(),
+                    spawned(program=STAGE4)):
             begin = time.monotonic()
             done = self.launched(way, *small(lr=1e30)).finish(60)
             self.assertEqual((done.code, done.stdout), (5, ""), done.stderr)

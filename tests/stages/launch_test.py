@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import Launched, Result, free_port, launch  # noqa: E402
-from tests.support.ways import (STAGE2, STAGE3, TORCHRUN, Way, alone, by_hand,  # noqa: E402
+from tests.support.ways import (STAGE2, STAGE3, STAGE4, TORCHRUN, Way, alone, by_hand,  # noqa: E402
                                 mpirun, one_rank, small, spawned, torchrun, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-launch-"))
@@ -175,7 +175,7 @@ class Failures(LaunchTest):
     def test_what_goes_wrong_on_all_ranks_keeps_its_exit_code(self) -> None:
         for flags, code, text in ((("--data-root", "nowhere"), 3, "nowhere"),
                                   (("--lr", 1e30), 5, "expected a finite loss")):
-            for way in (spawned(), by_hand(), mpirun()):
+            for way in (spawned(), spawned(program=STAGE4), by_hand(), mpirun()):
                 done = self.start(way, *small(*flags))
                 self.assertEqual((done.code, done.stdout), (code, ""), done.stderr)
                 self.assertIn(text, done.stderr)

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import launch, records  # noqa: E402
-from tests.support.ways import (STAGE0, STAGE1, Run, Way, alone, by_hand, distance,  # noqa: E402
-                                mpirun, small, spawned, torchrun, train)
+from tests.support.ways import (STAGE0, STAGE1, STAGE4, Run, Way, alone, by_hand,  # noqa: E402
+                                distance, mpirun, small, spawned, torchrun, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-ranks-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -26,6 +26,7 @@ WAYS = {
     "stage 1": lambda: alone(STAGE1, "--device-ids", "cpu,cpu"),
     "stage 2": spawned,
     "stage 2, 3 ranks": lambda: spawned(3),
+    "stage 4": lambda: spawned(2, "--precision", "fp32", program=STAGE4),
     "torchrun": torchrun,
     "by hand": by_hand,
     "mpirun": mpirun,
@@ -50,7 +51,7 @@ class RanksTest(unittest.TestCase):
 
 class Output(RanksTest):
     def test_only_rank_zero_prints_and_records(self) -> None:
-        for way in ("stage 2", "stage 2, 3 ranks", "by hand", "mpirun", "torchrun"):
+        for way in ("stage 2", "stage 2, 3 ranks", "stage 4", "by hand", "mpirun", "torchrun"):
             with self.subTest(way):
                 run = trained(way, *small())
                 self.assertEqual(len(run.done.lines), 2, run.done.stdout)
@@ -64,7 +65,7 @@ class Output(RanksTest):
                                  ["a.jsonl", "a.safetensors"])
 
     def test_quiet_ranks_say_nothing_else(self) -> None:
-        for way in ("stage 1", "stage 2", "by hand"):
+        for way in ("stage 1", "stage 2", "stage 4", "by hand"):
             self.assertEqual(trained(way, *small("--quiet")).done.stderr, "", way)
 
     def test_convnet_prints_the_lines_of_its_tutorial_once(self) -> None:
@@ -124,7 +125,7 @@ class Checkpoint(RanksTest):
 
     def test_every_stage_evaluates_what_two_ranks_saved(self) -> None:
         saved = trained("stage 2", *small())
-        for way in ("stage 0", "stage 1", "stage 2", "by hand"):
+        for way in ("stage 0", "stage 1", "stage 2", "stage 4", "by hand"):
             self.evaluate(way, saved.weights, saved)
 
     def test_names_with_the_prefix_of_a_wrapper_load_too(self) -> None:

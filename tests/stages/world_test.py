@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import free_port  # noqa: E402
-from tests.support.ways import (CPU, STAGE0, STAGE1, STAGE2, STAGE3, Run, Way,  # noqa: E402
-                                accelerate, alone, by_hand, distance, first_difference, mpirun,
-                                one_rank, small, spawned, torchrun, train)
+from tests.support.ways import (CPU, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, Run,  # noqa: E402
+                                Way, accelerate, alone, by_hand, distance, mpirun, one_rank,
+                                require_equal_weights, small, spawned, torchrun, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-world-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -44,6 +44,10 @@ WAYS = {
     "stage 2": spawned,
     "stage 2, 3 ranks": lambda: spawned(3),
     "stage 2, 4 ranks": lambda: spawned(4),
+    "stage 4 alone": lambda: spawned(1, program=STAGE4),
+    "stage 4": lambda: spawned(program=STAGE4),
+    "stage 4, 3 ranks": lambda: spawned(3, program=STAGE4),
+    "stage 4, 4 ranks": lambda: spawned(4, program=STAGE4),
     "torchrun": torchrun,
     "mpirun": mpirun,
     "by hand": by_hand,
@@ -66,8 +70,7 @@ def trained_again(way: str, *flags: object) -> Run:
 
 class WorldTest(unittest.TestCase):
     def expect_equal(self, a: Run, b: Run) -> None:
-        if a.result["weights_sha256"] != b.result["weights_sha256"]:
-            self.fail(f"{a.way}\n{b.way}\n{first_difference(a, b)}")
+        require_equal_weights(a, b)
         self.assertEqual(a.result["correct"], b.result["correct"])
 
     def expect_close(self, a: Run, b: Run, limit: float) -> None:
@@ -171,7 +174,8 @@ class Counts(WorldTest):
     def test_every_stage_sees_the_whole_test_set_on_one_to_four(self) -> None:
         for way in ("stage 0", "stage 1", "stage 1 on two", "stage 1 on three", "stage 1 on four",
                     "stage 2 alone", "stage 2", "stage 2, 3 ranks", "stage 2, 4 ranks",
-                    "stage 3 alone", "by hand", "by hand, 3 ranks", "by hand, 4 ranks"):
+                    "stage 3 alone", "by hand", "by hand, 3 ranks", "by hand, 4 ranks",
+                    "stage 4 alone", "stage 4", "stage 4, 3 ranks", "stage 4, 4 ranks"):
             run = trained(way, *small(limit_train=64, limit_test=0))
             self.assertEqual(run.result["seen"], 10000, way)
 
@@ -181,7 +185,8 @@ class Counts(WorldTest):
                               trained(f"stage 2, {ranks} ranks", *UNEVEN))
 
     def test_an_epoch_counts_the_images_of_all_ranks(self) -> None:
-        for way in ("stage 0", "stage 2", "stage 2, 3 ranks", "stage 2, 4 ranks"):
+        for way in ("stage 0", "stage 2", "stage 2, 3 ranks", "stage 2, 4 ranks", "stage 4",
+                    "stage 4, 3 ranks"):
             epoch = trained(way, *UNEVEN).records[1]
             self.assertEqual((epoch["record"], epoch["steps"], epoch["samples"]),
                              ("epoch", 21, 1282), way)

@@ -70,6 +70,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def cpu_has(*features: str) -> bool:
+    """Has this CPU one of these, by the kernel's names, such as avx512_bf16?"""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return any(not set(features).isdisjoint(line.split())
+               for line in lines if line.startswith(("flags", "Features")))
+
+
 class Process:
     """A process of this machine, by its number. What ended meanwhile has no state and no parent."""
 

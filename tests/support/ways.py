@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to start the ranks of stages 2 and 3, as command lines, and what a run of one leaves."""
+"""The ways to start the ranks of stages 2 to 4, as command lines, and what a run of one leaves."""
 from __future__ import annotations
 
 import itertools
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import numpy
 from safetensors.numpy import load_file
 
-from tests.support.programs import BIN, PYTHON, ROOT, TORCHRUN, Result, free_port, launch, records
+from tests.support.programs import (BIN, PYTHON, ROOT, SECONDS, TORCHRUN, Result, free_port,
+                                    launch, records)
 
 STAGE0 = BIN / "stage0_single_gpu"
 STAGE1 = BIN / "stage1_data_parallel"
 STAGE2 = BIN / "stage2_ddp_spawn"
 STAGE3 = BIN / "stage3_ddp_torchrun"
+STAGE4 = BIN / "stage4_ddp_amp"  # takes the place of stage 2, and of stage 3
 ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
 BY_HAND = ROOT / "scripts" / "by_hand.sh"
 
@@ -49,8 +52,8 @@ def alone(stage: Path, *flags: object) -> Way:
     return Way((stage, *flags, *(() if stage == STAGE1 else CPU)))
 
 
-def spawned(world: int = 2) -> Way:
-    return Way((STAGE2, "--nprocs", world, *CPU))
+def spawned(world: int = 2, *flags: object, program: Path = STAGE2) -> Way:
+    return Way((program, "--nprocs", world, *CPU, *flags))
 
 
 def torchrun(world: int = 2, *flags: object, program: Path = STAGE3) -> Way:
@@ -63,9 +66,9 @@ def mpirun(world: int = 2) -> Way:
                {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()})
 
 
-def by_hand(world: int = 2) -> Way:
+def by_hand(world: int = 2, program: Path = STAGE3) -> Way:
     return Way((BY_HAND, *CPU),
-               {"PROGRAM": STAGE3, "NPROC_PER_NODE": world, "MASTER_PORT": free_port()})
+               {"PROGRAM": program, "NPROC_PER_NODE": world, "MASTER_PORT": free_port()})
 
 
 def accelerate(world: int = 2) -> Way:
@@ -75,10 +78,10 @@ def accelerate(world: int = 2) -> Way:
                 "--mixed_precision", "no", "--dynamo_backend", "no", STAGE3, *CPU))
 
 
-def one_rank(rank: int, world: int, port: int, *flags: object) -> Way:
-    """A single rank of stage 3, as a person types it."""
-    return Way((STAGE3, *CPU, *flags), {"RANK": rank, "WORLD_SIZE": world,
-                                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+def one_rank(rank: int, world: int, port: int, *flags: object, program: Path = STAGE3) -> Way:
+    """A single rank, as a person types it."""
+    return Way((program, *CPU, *flags), {"RANK": rank, "WORLD_SIZE": world,
+                                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
 
 @dataclass
@@ -109,11 +112,12 @@ class Run:
         return self.folder / "a.safetensors"
 
 
-def train(way: Way, *flags: object, parent: Path) -> Run:
-    """Runs `way` to its end in a new folder below `parent`. Fails unless it ends well."""
+def train(way: Way, *flags: object, parent: Path, seconds: float = SECONDS) -> Run:
+    """Runs `way` to its end in a new folder below `parent`. Fails unless it ends well in time."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     done = launch(*way.command, *flags, "--metrics", folder / "a.jsonl",
-                  "--save", folder / "a.safetensors", cwd=folder, environment=way.environment)
+                  "--save", folder / "a.safetensors", cwd=folder, environment=way.environment,
+                  seconds=seconds)
     if done.code != 0:
         raise AssertionError(f"{way}\nexit code {done.code}\n{done.stdout}{done.stderr}")
     return Run(way, flags, folder, done)
@@ -128,11 +132,16 @@ def first_difference(a: Run, b: Run) -> str:
     return found.stdout + found.stderr
 
 
-def distance(a: Run, b: Run) -> float:
-    """Of all weights together, relative to their length."""
+def require_equal_weights(a: Run, b: Run) -> None:
+    if a.result["weights_sha256"] != b.result["weights_sha256"]:
+        raise AssertionError(f"{a.way}\n{b.way}\n{first_difference(a, b)}")
+
+
+def distance(a: Run, b: Run, of: Callable[[str], bool] = lambda name: True) -> float:
+    """Of all tensors together, or those whose name is wanted, relative to their length."""
     ours, theirs = load_file(a.weights), load_file(b.weights)
     assert sorted(ours) == sorted(theirs)
     squares = [(numpy.square(x.astype(float) - y).sum(), numpy.square(y.astype(float)).sum())
-               for x, y in ((ours[name], theirs[name]) for name in ours)]
+               for x, y in ((ours[name], theirs[name]) for name in ours if of(name))]
     difference, length = numpy.sum(squares, axis=0)
     return float(numpy.sqrt(difference / length))
