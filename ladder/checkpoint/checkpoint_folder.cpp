@@ -192,7 +192,8 @@ void remove_remains(const std::string& path) {
   const std::string wanted(without_digits(name_of(path)));
   for (const std::string& name : names_in(parent.string())) {
     for (const std::string_view suffix : {kPartial, kReplaced, kRemoved}) {
-      if (!name.starts_with('.') || !name.ends_with(suffix)) continue;
+      const bool long_enough = name.size() > 1 + suffix.size();
+      if (!long_enough || !name.starts_with('.') || !name.ends_with(suffix)) continue;
       const std::string owner = name.substr(1, name.size() - 1 - suffix.size());
       if (without_digits(owner) != wanted) continue;
       const std::string there = (parent / name).string();

@@ -25,8 +25,9 @@ namespace ladder {
 //
 // At every moment, also after a kill or a power cut, the folder's name and the link `latest` lead
 // to the old checkpoint, whole, or to the new one, whole. What a killed run leaves lies under
-// hidden names beside them, ".checkpoint_1.partial" and the like, is never taken for a
-// checkpoint, and goes with the next one that is written.
+// hidden names beside them, ".checkpoint_1.partial" and the like, and goes with the next one that
+// is written. Only where a file system cannot exchange two names, as NFS, is a checkpoint that is
+// replaced without its name for the moment between two renames; open_checkpoint finds it even so.
 //
 // One run at a time writes into a parent folder; any number of processes may read meanwhile.
 // The layout is in docs/formats.md. Python's counterpart: Accelerator.save_state writes the files
@@ -54,9 +55,10 @@ class CheckpointWriter {
   // Creates the hidden folder, and those above it, and removes what killed runs left of
   // checkpoints with the same name or the same name but for the number.
   //
-  // A folder in the way is replaced if it is a checkpoint, damaged or not, or empty; anything else
-  // is refused (SystemError), so that a mistyped name costs no folder of yours. UsageError for a
-  // path without a name of its own, such as "..", or with the name "latest".
+  // A folder in the way is replaced if it is empty or a checkpoint; of a damaged one only the
+  // format's name must still stand in the manifest. Anything else is refused (SystemError), so that
+  // a mistyped name costs no folder of yours. UsageError for a path without a name of its own, such
+  // as "..", or with a name that begins with '.' or is "latest".
   explicit CheckpointWriter(const std::string& path, const CheckpointOptions& options = {});
   // Removes the hidden folder unless commit() succeeded.
   ~CheckpointWriter();

@@ -95,6 +95,15 @@ TEST(EventFile, TwoInOneSecondAreTwoFiles) {
   EXPECT_NE(first.path().find("/events.out.tfevents.1"), std::string::npos);
 }
 
+TEST(EventFile, AStepFrom128OnTakesTwoBytes) {
+  const TemporaryFolder folder;
+  EventFile file(folder.path());
+  file.scalars({{"a", 0.0}}, 127);
+  file.scalars({{"a", 0.0}}, 128);
+  EXPECT_EQ(without_time(events(folder).at(1)).substr(0, 3), "\x10\x7f\x2a"s);
+  EXPECT_EQ(without_time(events(folder).at(2)).substr(0, 4), "\x10\x80\x01\x2a"s);
+}
+
 TEST(EventFile, ANegativeStepIsTenBytesLong) {
   const TemporaryFolder folder;
   EventFile file(folder.path());

@@ -62,7 +62,7 @@ TEST_F(TrackersTest, NumbersThatAreNotFiniteDoNotStopARun) {
 }
 
 TEST_F(TrackersTest, AllMeansTheThreeAndANameTwiceCountsOnce) {
-  auto trackers = make({"csv", "all", "jsonl"});
+  auto trackers = make({"tensorboard", "all", "tensorboard"});
   trackers.start("basic", {{"lr", 0.1}});
   trackers.log({{"loss", 1.0}}, 1);
   trackers.finish();

@@ -688,7 +688,12 @@ TEST(GradScaler, RefusesAFileThatIsDamaged) {
   const auto path = folder.file("model.safetensors");
   GradScaler scaler;
   EXPECT_ERROR(load_scaler(scaler, path), DataError, path);
-  for (const std::string text : {"", "{\"scale\": 1", "[]", "{}", "{\"scale\": \"big\"}"}) {
+  for (const std::string text : {"", "{\"scale\": 1"}) {
+    save_model(*torch::nn::Linear(2, 2), path, {{"scaler", text}});
+    EXPECT_ERROR(load_scaler(scaler, path), DataError,
+                 path + ": expected JSON under scaler in the metadata, got something else");
+  }
+  for (const std::string text : {"[]", "{}", "{\"scale\": \"big\"}"}) {
     save_model(*torch::nn::Linear(2, 2), path, {{"scaler", text}});
     EXPECT_ERROR(load_scaler(scaler, path), DataError,
                  path + ": expected the five numbers of a gradient scaler, got ");

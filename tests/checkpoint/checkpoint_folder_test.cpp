@@ -252,6 +252,18 @@ TEST(CheckpointWriter, RemovesWhatKilledRunsLeftOfTheSameKind) {
                    "checkpoint_3", "checkpoint_4", "latest"}));
 }
 
+TEST(CheckpointWriter, NeverTakesAHiddenFileOfYoursForRemains) {
+  const TemporaryFolder folder;
+  for (const char* name : {".partial", ".2.partial", "..partial", ".partial2", "7.partial"}) {
+    folder.write(name, "precious");
+  }
+  const Names before = folder.names();
+  for (const char* name : {"partial", "a", "partial2"}) {
+    const CheckpointWriter writer(folder.file(name));
+  }
+  EXPECT_EQ(folder.names(), before);
+}
+
 TEST(CheckpointWriter, FollowsNoLinkWhenItRemovesRemains) {
   const TemporaryFolder folder;
   folder.write("thesis/chapter.txt", "precious");
