@@ -339,7 +339,8 @@ class Flags(AmpTest):
 
     def test_nprocs_is_refused_where_a_launcher_has_started_the_ranks(self) -> None:
         text = "--nprocs: the ranks have been started by {}; hint: leave --nprocs out"
-        self.refused(text.format("env"), Way((STAGE4, "--nprocs", 2), {"RANK": 0, "WORLD_SIZE": 2}))
+        self.refused(text.format("env"), Way((STAGE4, "--nprocs", 2), {
+            "RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}))
         done, folder = self.start(torchrun(program=STAGE4), "--nprocs", 2)
         self.assertNotEqual(done.code, 0)
         self.assertIn(text.format("torchrun"), done.stderr)
