@@ -25,9 +25,9 @@ class LaunchTest(unittest.TestCase):
     def test_a_process_left_behind_is_an_error_and_is_killed(self) -> None:
         with Launched("bash", "-c", LEAVES_ONE) as launched:
             pid = int(launched.stdout.wait_for(r"\d", 10))
-            # Between fork and exec a process has no environment, by which it would be found.
+            # In an exec a process has no environment, by which it would be found: wait for the last.
             deadline = time.monotonic() + 10
-            while pid not in (one.pid for one in launched.processes()):
+            while (pid, "sleep") not in ((one.pid, one.program) for one in launched.processes()):
                 self.assertLess(time.monotonic(), deadline)
             with self.assertRaisesRegex(AssertionError, "still there after 0.1 s"):
                 launched.require_nothing_left(launched.processes(), 0.1)
