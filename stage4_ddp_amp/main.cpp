@@ -48,7 +48,7 @@ Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGro
       options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
   const auto shift = options.augment_shift
                          ? std::make_shared<RandomShift>(RandomShiftOptions{
-                               .seed = recipe.seed(), .fill = train->background()})
+                               .seed = recipe.seed(), .fill = recipe.normalization().background()})
                          : nullptr;
   const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
                                                       .batch_size = recipe.batch_size(),

@@ -240,8 +240,8 @@ nlohmann::json GradScaler::state_dict() const {
           {"_growth_tracker", tracker_.defined() ? tracker_.item<std::int64_t>() : first_tracker_}};
 }
 
-void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view origin) {
-  if (!options_.enabled) return;
+std::function<void()> GradScaler::plan_load(const nlohmann::json& state, std::string_view origin) {
+  if (!options_.enabled) return [] {};
   const auto expect = [&](const std::string& expected, const std::string& got) {
     throw DataError::mismatch(origin, expected, got,
                               "it must come from state_dict() of an enabled GradScaler");
@@ -264,6 +264,14 @@ void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view o
   }
   const auto problem = problem_of(options, tracker);
   if (!problem.empty()) expect("a gradient scaler with " + problem, state.dump());
+  return [this, options, tracker] { apply(options, tracker); };
+}
+
+void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view origin) {
+  plan_load(state, origin)();
+}
+
+void GradScaler::apply(const GradScalerOptions& options, std::int64_t tracker) {
   options_ = options;
   first_tracker_ = tracker;
   if (!scale_.defined()) return;

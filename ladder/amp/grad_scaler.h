@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -109,8 +110,13 @@ class GradScaler {
   // takes the same; empty if disabled. Waits for a GPU.
   nlohmann::json state_dict() const;
 
-  // Takes it back. Checks everything first: DataError, naming `origin`, and nothing is changed.
-  // Does nothing if disabled.
+  // Takes it back, in two halves, so that a checkpoint of several parts is applied whole or not at
+  // all. This one checks everything and changes nothing: DataError, naming `origin`. What it
+  // returns applies it; call that while the scaler lives, in its place. Does nothing if disabled.
+  [[nodiscard]] std::function<void()> plan_load(const nlohmann::json& state,
+                                                std::string_view origin);
+
+  // Both halves.
   void load_state_dict(const nlohmann::json& state, std::string_view origin);
 
  private:
@@ -122,6 +128,7 @@ class GradScaler {
     std::unordered_map<torch::Device, torch::Tensor> found_inf;  // float32 scalar a device
   };
 
+  void apply(const GradScalerOptions& options, std::int64_t tracker);
   void put_on(const torch::Device& device);
   OptimizerState& state_of(const torch::optim::Optimizer& optimizer, const char* operation);
   torch::Tensor found_inf_of(const OptimizerState& state) const;

@@ -65,15 +65,22 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module) {
   return unwrapped(state_dict(module));
 }
 
-void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin) {
-  const StateDict source = unwrapped(values);
+std::function<void()> plan_load_state_dict(torch::nn::Module& module, const StateDict& values,
+                                           std::string_view origin) {
+  StateDict source = unwrapped(values);
   if (source.size() != values.size()) {
     refuse(origin, "every tensor once", "one with and one without the prefix module.");
   }
-  const StateDict target = unwrapped_state_dict(module);
+  StateDict target = unwrapped_state_dict(module);
   check_same_names_and_shapes(target, source, origin);
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
+  return [target = std::move(target), source = std::move(source)] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
+  };
+}
+
+void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin) {
+  plan_load_state_dict(module, values, origin)();
 }
 
 std::string weights_sha256(const StateDict& values) {

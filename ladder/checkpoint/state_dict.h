@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -28,6 +29,15 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module);
 // Names match with and without the prefix "module." on either side. Everything is checked
 // before anything is copied: a missing or surplus name or another shape throws DataError,
 // which names `origin` (the file the values came from) and the first tensor that differs.
+//
+// A checkpoint has several parts and is applied whole or not at all, so loading comes in two
+// halves: plan_... checks and changes nothing, and what it returns copies. It shares the memory of
+// both sides until then.
+[[nodiscard]] std::function<void()> plan_load_state_dict(torch::nn::Module& module,
+                                                         const StateDict& values,
+                                                         std::string_view origin);
+
+// Both halves.
 void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin);
 
 // A fingerprint of the weights: sha256 over each tensor in name order, fed as

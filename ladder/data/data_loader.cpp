@@ -197,9 +197,15 @@ void DataLoader::set_epoch(std::int64_t epoch) {
   epoch_ = epoch;
 }
 
-DataLoader::Iterator DataLoader::begin() const {
+DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
   BatchMaker maker{dataset_, options_.transform, options_.pin_memory, epoch_};
-  auto plans = batches_->plan(epoch_);
+  auto plans = plan();
+  if (batch < 0 || batch > std::ssize(plans)) {
+    throw UsageError::out_of_range("DataLoader::begin_at", batch,
+                                   fmt::format("0 to {}", std::ssize(plans)),
+                                   fmt::format("the epoch has {} batches", std::ssize(plans)));
+  }
+  plans.erase(plans.begin(), plans.begin() + batch);
   if (options_.num_workers == 0) {
     return Iterator(std::make_unique<DirectWalk>(std::move(maker), std::move(plans)));
   }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ladder/data/augment.h"
 #include "ladder/data/dataset.h"
@@ -57,6 +58,19 @@ class DataLoader {
   std::int64_t size() const { return batches_->size(); }
   const Dataset& dataset() const { return *dataset_; }
 
+  // What the loader is made of. A loader with the same images in other batches: take these, set
+  // batch_sampler in the options, and clear what excludes it (batch_size, shuffle, sampler and
+  // drop_last).
+  std::shared_ptr<const Dataset> shared_dataset() const { return dataset_; }
+  const DataLoaderOptions& options() const { return options_; }  // as they were given
+  const std::shared_ptr<const BatchSampler>& batch_sampler() const { return batches_; }
+
+  // The epoch of the next walk: what set_epoch() said last.
+  std::int64_t epoch() const { return epoch_; }
+
+  // The batches of the next walk, none of them read.
+  std::vector<BatchPlan> plan() const { return batches_->plan(epoch_); }
+
   class Walk;
   class Iterator {
    public:
@@ -77,7 +91,14 @@ class DataLoader {
     bool at_end_ = false;
   };
 
-  Iterator begin() const;
+  Iterator begin() const { return begin_at(0); }
+
+  // A walk that begins with batch number `batch` of the epoch, counted from 0, to resume a run in
+  // the middle. The batches before it are not read; those from it on are the ones of a full walk,
+  // bit by bit. size() is the end, and gives no batch.
+  // Throws UsageError unless 0 <= batch <= size().
+  Iterator begin_at(std::int64_t batch) const;
+
   std::default_sentinel_t end() const { return {}; }
 
  private:

@@ -4,29 +4,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/data/require_rank.h"
 
 namespace ladder {
 namespace {
 
-void require_rank(std::string_view who, std::int64_t rank, std::int64_t world_size) {
-  if (world_size < 1) {
-    throw UsageError::out_of_range(fmt::format("{} world_size", who), world_size, "a number >= 1");
-  }
-  if (rank < 0 || rank >= world_size) {
-    throw UsageError::out_of_range(fmt::format("{} rank", who), rank,
-                                   fmt::format("0 to {}", world_size - 1),
-                                   fmt::format("{} ranks count from 0", world_size));
-  }
-}
+constexpr std::int64_t kDefaultBatchSize = 64;
 
 std::shared_ptr<const Sampler> whole_order(std::int64_t size,
                                            const DistributedSamplerOptions& options) {
   if (options.shuffle) return std::make_shared<RandomSampler>(size, options.seed);
   return std::make_shared<SequentialSampler>(size);
+}
+
+std::shared_ptr<const BatchSampler> whole_batches(std::shared_ptr<const Sampler> sampler,
+                                                  const ShardedBatchSamplerOptions& options) {
+  return std::make_shared<BatchSampler>(
+      std::move(sampler), options.batch_size.value_or(kDefaultBatchSize), options.drop_last);
+}
+
+void refuse_deciding_twice(const ShardedBatchSamplerOptions& options) {
+  if (options.batch_size.has_value() || options.drop_last) {
+    throw UsageError::conflict(
+        "ShardedBatchSampler",
+        fmt::format("{} for batches that are there already",
+                    options.batch_size.has_value() ? "a batch_size" : "drop_last"),
+        "the batch sampler that it divides decides what is in a batch: give it there");
+  }
 }
 
 }  // namespace
@@ -76,33 +83,41 @@ std::vector<std::int64_t> ExactEvalSampler::order(std::int64_t /*epoch*/) const 
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const Sampler> sampler,
                                          ShardedBatchSamplerOptions options)
-    : BatchSampler(sampler, options.batch_size, options.drop_last), options_(options) {
-  require_rank("ShardedBatchSampler", options.rank, options.world_size);
-  if (sampler->world_size() > 1) {
-    throw UsageError::conflict("ShardedBatchSampler",
-                               "its sampler gives one rank's part, and it would divide that again",
-                               "give it the whole order, such as a RandomSampler");
-  }
+    : ShardedBatchSampler(whole_batches(std::move(sampler), options), options.rank,
+                          options.world_size) {}
+
+ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
+                                         ShardedBatchSamplerOptions options)
+    : ShardedBatchSampler(std::move(whole), options.rank, options.world_size) {
+  refuse_deciding_twice(options);
+}
+
+ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
+                                         std::int64_t rank, std::int64_t world_size)
+    : BatchSampler(*whole), whole_(std::move(whole)), rank_(rank), world_size_(world_size) {
+  require_rank("ShardedBatchSampler", rank_, world_size_);
+  require_whole("ShardedBatchSampler", whole_->world_size());
 }
 
 std::vector<BatchPlan> ShardedBatchSampler::plan(std::int64_t epoch) const {
-  auto plans = BatchSampler::plan(epoch);
+  auto plans = whole_->plan(epoch);
   for (auto& plan : plans) plan = slice(plan);
   return plans;
 }
 
 BatchPlan ShardedBatchSampler::slice(const BatchPlan& whole) const {
-  const std::int64_t count = whole.global_size / options_.world_size;
-  const std::int64_t remainder = whole.global_size % options_.world_size;
-  const std::int64_t begin = options_.rank * count + std::min(options_.rank, remainder);
-  const std::int64_t end = begin + count + (options_.rank < remainder ? 1 : 0);
+  const std::int64_t global_size = std::ssize(whole.indices);
+  const std::int64_t count = global_size / world_size_;
+  const std::int64_t remainder = global_size % world_size_;
+  const std::int64_t begin = rank_ * count + std::min(rank_, remainder);
+  const std::int64_t end = begin + count + (rank_ < remainder ? 1 : 0);
   const auto cut = [&](const std::vector<std::int64_t>& all) {
     return std::vector<std::int64_t>(all.begin() + begin, all.begin() + end);
   };
   return {.indices = cut(whole.indices),
           .positions = cut(whole.positions),
-          .global_size = whole.global_size,
-          .world_size = options_.world_size};
+          .global_size = global_size,
+          .world_size = world_size_};
 }
 
 std::shared_ptr<const BatchSampler> divide_batches(std::int64_t size,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ladder/data/batch_mode.h"
@@ -10,7 +11,8 @@
 
 namespace ladder {
 
-// How several ranks divide the samples among them. Three answers:
+// How several ranks divide the samples among them. Three answers, and a fourth for programs that
+// come from Accelerate, BatchSamplerShard:
 //
 //     DistributedSampler    training; each rank reads batches of its own size. The batch of the
 //                           run grows with the number of ranks, and an epoch has fewer steps.
@@ -45,6 +47,7 @@ class DistributedSampler : public Sampler {
   std::int64_t size() const override;
   std::vector<std::int64_t> order(std::int64_t epoch) const override;
   std::int64_t world_size() const override { return options_.world_size; }
+  std::int64_t whole_size() const override { return whole_->size(); }
   std::int64_t position(std::int64_t k) const override;
 
  private:
@@ -86,10 +89,10 @@ class ExactEvalSampler : public Sampler {
 };
 
 struct ShardedBatchSamplerOptions {
-  std::int64_t batch_size = 64;  // samples a batch over all ranks; > 0
-  bool drop_last = false;        // leave out a short last batch
-  std::int64_t rank = 0;         // of this process: 0 to world_size - 1
-  std::int64_t world_size = 1;   // ranks that share each batch; >= 1
+  std::optional<std::int64_t> batch_size;  // samples a batch over all ranks; > 0; 64 if left out
+  bool drop_last = false;                  // leave out a short last batch
+  std::int64_t rank = 0;                   // of this process: 0 to world_size - 1
+  std::int64_t world_size = 1;             // ranks that share each batch; >= 1
 };
 
 // This rank's slice of every batch: batch k of the run holds the same samples, in the same order,
@@ -105,7 +108,7 @@ struct ShardedBatchSamplerOptions {
 //                                     order, ShardedBatchSamplerOptions{.batch_size = 64, ...})});
 //
 // On one rank this is BatchSampler. In Python the nearest is Accelerate's split_batches, which
-// refuses what does not divide.
+// refuses what does not divide: see BatchSamplerShard.
 class ShardedBatchSampler : public BatchSampler {
  public:
   // `sampler` gives the whole order, on all ranks the same. Throws UsageError for an impossible
@@ -113,12 +116,27 @@ class ShardedBatchSampler : public BatchSampler {
   explicit ShardedBatchSampler(std::shared_ptr<const Sampler> sampler,
                                ShardedBatchSamplerOptions options = {});
 
+  // Slices batches that are there already, of any sizes: those of another loader, or your own.
+  // `whole` gives the same batches on all ranks; it has decided batch_size and drop_last, and
+  // options that name them are refused. Throws UsageError too for an impossible rank, or if
+  // `whole` gives one rank's part already.
+  explicit ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
+                               ShardedBatchSamplerOptions options = {});
+
+  std::int64_t size() const override { return whole_->size(); }
   std::vector<BatchPlan> plan(std::int64_t epoch) const override;
+  std::int64_t world_size() const override { return world_size_; }
+  std::int64_t whole_size() const override { return whole_->whole_size(); }
+  bool evaluation_only() const override { return whole_->evaluation_only(); }
 
  private:
+  ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole, std::int64_t rank,
+                      std::int64_t world_size);
   BatchPlan slice(const BatchPlan& whole) const;
 
-  ShardedBatchSamplerOptions options_;
+  std::shared_ptr<const BatchSampler> whole_;  // the batches of all ranks
+  std::int64_t rank_;
+  std::int64_t world_size_;
 };
 
 struct DivideBatchesOptions {

@@ -15,6 +15,9 @@ namespace ladder {
 struct Normalization {
   double mean = 0.0;
   double std = 1.0;
+
+  // The value that a black pixel has afterwards: what a shifted image is filled with.
+  float background() const { return (0.0F - static_cast<float>(mean)) / static_cast<float>(std); }
 };
 
 // Mean and standard deviation of the MNIST training pixels, as the PyTorch example has them.
@@ -41,9 +44,6 @@ class MnistDataset : public Dataset {
 
   // The name of the set, or that it is unknown.
   std::string description() const override { return files_.description; }
-
-  // The value that a black pixel has after normalisation: what a shifted image is filled with.
-  float background() const { return (0.0F - mean_) / std_; }
 
  private:
   MnistFiles files_;

@@ -26,13 +26,19 @@ std::vector<std::int64_t> RandomSampler::order(std::int64_t epoch) const {
   return {first, first + size_};
 }
 
+std::int64_t Sampler::whole_size() const {
+  std::int64_t sum = 0;
+  for (std::int64_t rank = 0; rank < world_size(); ++rank) sum += part_size(rank);
+  return sum;
+}
+
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
   if (batch_size <= 0) {
     throw UsageError::out_of_range("batch size", batch_size, "a number > 0");
   }
-  if (drop_last && evaluation_only()) {
+  if (drop_last && sampler_->evaluation_only()) {
     throw UsageError::conflict("drop_last", "a sampler for evaluation must leave nothing out",
                                "leave drop_last off, so that every sample is counted");
   }

@@ -31,9 +31,14 @@ class Sampler {
   // What size() is on `rank`. Equal on all ranks unless said otherwise.
   virtual std::int64_t part_size(std::int64_t /*rank*/) const { return size(); }
 
+  // Number of samples of the shared order, repeated ones not counted. Unless said otherwise, what
+  // the ranks have together.
+  virtual std::int64_t whole_size() const;
+
   // Place in the shared order of the k-th index given here; no other rank has the same place.
   // Repeated samples, which fill up an order that the ranks do not divide, have places past its
-  // end. Dropout masks are drawn by this place, so that no two ranks draw the same.
+  // end: at whole_size() and beyond. Dropout masks are drawn by this place, so that no two ranks
+  // draw the same.
   virtual std::int64_t position(std::int64_t k) const { return k; }
 
   // Whether ranks may get parts of different size. In training they would take different numbers
@@ -82,6 +87,9 @@ struct BatchPlan {
 //
 // With one rank's part of an order, `batch_size` samples are read by each rank, and batch k of
 // the run is the k-th batches of all ranks.
+//
+// For batches of your own, derive from it and give plan() and size(), and whole_size() if they are
+// not the sampler's samples. What divides the batches of another BatchSampler asks these.
 // Python's counterpart: torch.utils.data.BatchSampler.
 class BatchSampler {
  public:
@@ -95,8 +103,20 @@ class BatchSampler {
   // All batches of an epoch, in order.
   virtual std::vector<BatchPlan> plan(std::int64_t epoch) const;
 
-  // That of the sampler.
-  bool evaluation_only() const { return sampler_->evaluation_only(); }
+  // As it was given: the size of all batches but a short last one.
+  std::int64_t batch_size() const { return batch_size_; }
+  bool drop_last() const { return drop_last_; }
+
+  // Number of ranks that share the batches. With more than one, this is one rank's part.
+  virtual std::int64_t world_size() const { return sampler_->world_size(); }
+
+  // Number of samples in the epoch's order, over all ranks, repeated ones not counted. A position
+  // below it is that of a sample, and one at or past it that of a repetition; so sums that leave
+  // repetitions out have counted every sample once.
+  virtual std::int64_t whole_size() const { return sampler_->whole_size(); }
+
+  // Whether ranks may get different numbers of batches; see Sampler. That of the sampler.
+  virtual bool evaluation_only() const { return sampler_->evaluation_only(); }
 
  private:
   std::int64_t global_size(std::int64_t begin) const;

@@ -4,9 +4,10 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ladder/core/error.h"
+#include "ladder/optim/saved_options.h"
 
 namespace ladder {
 namespace {
@@ -22,26 +23,17 @@ struct AdamWState : torch::optim::OptimizerCloneableParamState<AdamWState> {
   torch::Tensor exp_avg_sq;
 };
 
-void check(const AdamWOptions& options) {
-  const auto not_negative = [](const char* name, double value) {
-    if (!(value >= 0.0)) throw UsageError::out_of_range(name, value, "a value >= 0");
-  };
-  const auto below_one = [](const char* name, double value) {
-    const bool valid = value >= 0.0 && value < 1.0;  // false for NaN
-    if (!valid) throw UsageError::out_of_range(name, value, "0 <= beta < 1");
-  };
-  not_negative("AdamW lr", options.lr);
-  below_one("AdamW beta1", options.beta1);
-  below_one("AdamW beta2", options.beta2);
-  not_negative("AdamW eps", options.eps);
-  not_negative("AdamW weight_decay", options.weight_decay);
+std::vector<OptionRange> ranges_of(const AdamWOptions& options) {
+  return {at_least_zero("lr", options.lr), from_zero_below_one("beta1", options.beta1),
+          from_zero_below_one("beta2", options.beta2), at_least_zero("eps", options.eps),
+          at_least_zero("weight_decay", options.weight_decay)};
 }
 
 }  // namespace
 
 AdamW::AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options)
     : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<AdamWOptions>>(options)) {
-  check(options);
+  check_options("AdamW", ranges_of(options));
 }
 
 void AdamW::step_group(const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling) {
@@ -53,7 +45,7 @@ void AdamW::step_group(const torch::optim::OptimizerParamGroup& group, const Gra
   std::vector<torch::Tensor> steps;
   for (const auto& parameter : parameters) {
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = std::make_unique<AdamWState>(parameter);
+    if (slot == nullptr) slot = new_state(group.options(), parameter);
     const auto& state = static_cast<const AdamWState&>(*slot);
     gradients.push_back(parameter.grad());
     exp_avgs.push_back(state.exp_avg);
@@ -69,6 +61,36 @@ void AdamW::step_group(const torch::optim::OptimizerParamGroup& group, const Gra
   if (scaling.found_inf) {
     at::_foreach_sub_(steps, std::vector<torch::Tensor>(steps.size(), *scaling.found_inf));
   }
+}
+
+nlohmann::json AdamW::json_of(const Options& options) const {
+  const auto& values = static_cast<const GroupOptions<AdamWOptions>&>(options).values;
+  return {{"lr", values.lr},
+          {"betas", {values.beta1, values.beta2}},
+          {"eps", values.eps},
+          {"weight_decay", values.weight_decay}};
+}
+
+std::unique_ptr<AdamW::Options> AdamW::options_from(const SavedOptions& saved) const {
+  saved.expect_names({"lr", "betas", "eps", "weight_decay"});
+  const auto [beta1, beta2] = saved.two_numbers("betas");
+  const AdamWOptions options{.lr = saved.number("lr"),
+                             .beta1 = beta1,
+                             .beta2 = beta2,
+                             .eps = saved.number("eps"),
+                             .weight_decay = saved.number("weight_decay")};
+  saved.check(ranges_of(options));
+  return std::make_unique<GroupOptions<AdamWOptions>>(options);
+}
+
+std::unique_ptr<AdamW::ParamState> AdamW::new_state(const Options& /*options*/,
+                                                    const torch::Tensor& parameter) const {
+  return std::make_unique<AdamWState>(parameter);
+}
+
+StateDict AdamW::tensors_of(const ParamState& state) const {
+  const auto& values = static_cast<const AdamWState&>(state);
+  return {{"exp_avg", values.exp_avg}, {"exp_avg_sq", values.exp_avg_sq}, {"step", values.step}};
 }
 
 }  // namespace ladder

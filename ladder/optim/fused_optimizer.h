@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ladder/optim/optimizer_state.h"
+
 namespace ladder {
+
+class SavedOptions;
 
 // Carries an options struct with a field `lr` through torch::optim::Optimizer, which
 // wants a class of its own kind for each optimizer.
@@ -35,7 +44,8 @@ struct GradScaling {
   std::optional<torch::Tensor> found_inf;   // float32 scalar: 1 = a gradient is inf or NaN, else 0
 };
 
-// What AdamW and SGD share: a step is one call of a fused kernel for each parameter group.
+// What AdamW and SGD share: a step is one call of a fused kernel for each parameter group, and the
+// state can be saved and taken back, bit for bit, here or in Python.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
   // Moves every parameter along its gradient. A closure, when given, computes the loss first,
@@ -47,15 +57,59 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // parameters' device, so nobody waits for a GPU to read them.
   void step_scaled(const GradScaling& scaling);
 
+  // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares
+  // memory with the optimizer: the next step changes it. Throws UsageError if the module lacks one
+  // of the parameters.
+  OptimizerState state_dict(const torch::nn::Module& module) const;
+
+  // Takes a state back, in two halves, so that a checkpoint of several parts is applied whole or
+  // not at all. This half checks everything and copies the values to the parameters' devices, and
+  // changes nothing; what it returns puts them in force and cannot fail. Call that, if at all, once
+  // and while the optimizer lives. What the optimizer had gathered is dropped then, and all options
+  // of the groups, such as the learning rate, are those of the state: as in Python, make a
+  // scheduler before, because its construction sets the rate.
+  //
+  // Throws DataError, naming `origin` (the file the state came from) and the first difference: a
+  // tensor that is missing, unknown, or of another shape or dtype, another number of groups, other
+  // parameters or options in one, an option outside of its range. UsageError as above.
+  [[nodiscard]] std::function<void()> plan_load(const torch::nn::Module& module,
+                                                OptimizerState state, std::string_view origin);
+
+  // Both halves.
+  void load_state_dict(const torch::nn::Module& module, OptimizerState state,
+                       std::string_view origin);
+
  protected:
   using torch::optim::Optimizer::Optimizer;
+  using Options = torch::optim::OptimizerOptions;
+  using ParamState = torch::optim::OptimizerParamState;
 
   virtual void step_group(const torch::optim::OptimizerParamGroup& group,
                           const GradScaling& scaling) = 0;
 
+  // The options of a group as OptimizerState::groups has them, and back. Reading throws DataError.
+  virtual nlohmann::json json_of(const Options& options) const = 0;
+  virtual std::unique_ptr<Options> options_from(const SavedOptions& saved) const = 0;
+
+  // The state of a parameter before its first step; nullptr if it never has one. And the tensors
+  // of a state, by the names that follow the parameter's.
+  virtual std::unique_ptr<ParamState> new_state(const Options& options,
+                                                const torch::Tensor& parameter) const = 0;
+  virtual StateDict tensors_of(const ParamState& state) const = 0;
+
   // The parameters of `group` that have a gradient: those that a step moves.
   static std::vector<torch::Tensor> parameters_with_gradient(
       const torch::optim::OptimizerParamGroup& group);
+
+ private:
+  using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, a row a group
+  using States = ska::flat_hash_map<void*, std::unique_ptr<ParamState>>;
+
+  std::vector<std::unique_ptr<Options>> plan_options(const GroupNames& names,
+                                                     const nlohmann::json& groups,
+                                                     std::string_view origin) const;
+  States plan_states(const GroupNames& names, const std::vector<std::unique_ptr<Options>>& options,
+                     StateDict tensors, std::string_view origin) const;
 };
 
 }  // namespace ladder

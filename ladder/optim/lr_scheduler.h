@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
 #include <vector>
 
 namespace ladder {
@@ -29,11 +31,31 @@ class LrScheduler {
   // Sets the learning rates of the next step or epoch.
   void step();
 
+  // The optimizer that it was made for.
+  const torch::optim::Optimizer& optimizer() const { return optimizer_; }
+
   // How often `step` was called.
   std::int64_t last_epoch() const { return last_epoch_; }
 
   // The rates in force, one a parameter group.
   std::vector<double> last_lr() const;
+
+  // Where the schedule stands: last_epoch, base_lrs (the rates it was made with) and last_lr. As
+  // JSON text all numbers come back to the last bit. Python's LRScheduler has the same, the last
+  // as _last_lr. Options such as StepLR's gamma are no part of it: they come from the program.
+  nlohmann::json state_dict() const;
+
+  // Takes a state back, in two halves as FusedOptimizer::plan_load: this one checks, and what it
+  // returns applies and cannot fail; call that while the scheduler lives. The rates in force
+  // belong to the optimizer's own state: load that too. last_lr is only checked.
+  //
+  // Throws DataError, naming `origin`: a value that is missing, unknown, no number, below 0 where
+  // it counts steps, or another number of rates than the optimizer has parameter groups.
+  [[nodiscard]] std::function<void()> plan_load(const nlohmann::json& state,
+                                                std::string_view origin);
+
+  // Both halves.
+  void load_state_dict(const nlohmann::json& state, std::string_view origin);
 
  protected:
   // The rate of one group at `last_epoch()`, from the one it was made with and the present one.

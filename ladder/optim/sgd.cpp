@@ -1,40 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/sgd.h"
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/optim/saved_options.h"
 
 namespace ladder {
 namespace {
 
 struct SgdState : torch::optim::OptimizerCloneableParamState<SgdState> {
-  explicit SgdState(torch::Tensor buffer) : momentum_buffer(std::move(buffer)) {}
+  explicit SgdState(const torch::Tensor& parameter)
+      : momentum_buffer(torch::empty_like(parameter)) {}
 
   torch::Tensor momentum_buffer;
 };
 
-void check(const SgdOptions& options) {
-  const auto not_negative = [](const char* name, double value) {
-    if (!(value >= 0.0)) throw UsageError::out_of_range(name, value, "a value >= 0");
-  };
-  not_negative("SGD lr", options.lr);
-  not_negative("SGD momentum", options.momentum);
-  not_negative("SGD weight_decay", options.weight_decay);
-  if (options.nesterov && (options.momentum <= 0.0 || options.dampening != 0.0)) {
-    throw UsageError::conflict("SGD nesterov", "needs momentum > 0 and dampening 0",
-                               "set both, or leave nesterov off");
-  }
+std::vector<OptionRange> ranges_of(const SgdOptions& options) {
+  return {at_least_zero("lr", options.lr), at_least_zero("momentum", options.momentum),
+          at_least_zero("weight_decay", options.weight_decay)};
+}
+
+bool fit_together(const SgdOptions& options) {
+  return !options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0);
 }
 
 }  // namespace
 
 SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
     : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<SgdOptions>>(options)) {
-  check(options);
+  check_options("SGD", ranges_of(options));
+  if (!fit_together(options)) {
+    throw UsageError::conflict("SGD nesterov", "needs momentum > 0 and dampening 0",
+                               "set both, or leave nesterov off");
+  }
 }
 
 void SGD::step_group(const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling) {
@@ -63,12 +67,46 @@ void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const Sg
     gradients.push_back(parameter.grad());
     if (options.momentum == 0.0) continue;
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = std::make_unique<SgdState>(torch::empty_like(parameter));
+    if (slot == nullptr) slot = std::make_unique<SgdState>(parameter);
     buffers.push_back(static_cast<const SgdState&>(*slot).momentum_buffer);
   }
   at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
                   options.lr, options.dampening, options.nesterov, /*maximize=*/false,
                   is_first_step, scaling.grad_scale, scaling.found_inf);
+}
+
+nlohmann::json SGD::json_of(const Options& options) const {
+  const auto& values = static_cast<const GroupOptions<SgdOptions>&>(options).values;
+  return {{"lr", values.lr},
+          {"momentum", values.momentum},
+          {"dampening", values.dampening},
+          {"weight_decay", values.weight_decay},
+          {"nesterov", values.nesterov}};
+}
+
+std::unique_ptr<SGD::Options> SGD::options_from(const SavedOptions& saved) const {
+  saved.expect_names({"lr", "momentum", "dampening", "weight_decay", "nesterov"});
+  const SgdOptions options{.lr = saved.number("lr"),
+                           .momentum = saved.number("momentum"),
+                           .dampening = saved.number("dampening"),
+                           .weight_decay = saved.number("weight_decay"),
+                           .nesterov = saved.yes_or_no("nesterov")};
+  saved.check(ranges_of(options));
+  if (!fit_together(options)) {
+    saved.refuse("momentum > 0 and dampening 0 beside nesterov",
+                 fmt::format("{} and {}", options.momentum, options.dampening));
+  }
+  return std::make_unique<GroupOptions<SgdOptions>>(options);
+}
+
+std::unique_ptr<SGD::ParamState> SGD::new_state(const Options& options,
+                                                const torch::Tensor& parameter) const {
+  const auto& values = static_cast<const GroupOptions<SgdOptions>&>(options).values;
+  return values.momentum == 0.0 ? nullptr : std::make_unique<SgdState>(parameter);
+}
+
+StateDict SGD::tensors_of(const ParamState& state) const {
+  return {{"momentum_buffer", static_cast<const SgdState&>(state).momentum_buffer}};
 }
 
 }  // namespace ladder

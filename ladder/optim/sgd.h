@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ladder/optim/fused_optimizer.h"
@@ -32,6 +34,11 @@ class SGD : public FusedOptimizer {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
+  nlohmann::json json_of(const Options& options) const override;
+  std::unique_ptr<Options> options_from(const SavedOptions& saved) const override;
+  std::unique_ptr<ParamState> new_state(const Options& options,
+                                        const torch::Tensor& parameter) const override;
+  StateDict tensors_of(const ParamState& state) const override;
   void step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
                        const GradScaling& scaling, bool is_first_step);
 };

@@ -355,6 +355,7 @@ TEST(GradScaler, DisabledHasNoStateAndTakesNone) {
   GradScaler scaler({.enabled = false});
   scaler.update(-1.0);
   scaler.load_state_dict(Json::parse("[1]"), "state");
+  scaler.plan_load(Json::parse("[1]"), "state")();
   load_scaler(scaler, "/no/such/file");
   EXPECT_FALSE(scaler.is_enabled());
   EXPECT_EQ(scaler.get_scale(), 1.0);
@@ -605,6 +606,19 @@ TEST(GradScaler, GoesOnFromItsState) {
   }
 }
 
+TEST(GradScaler, ChecksItsStateFirstAndTakesItLater) {
+  for (const bool used : {false, true}) {
+    Going going;
+    if (used) going.go({kInf, 1.0});
+    const auto before = going.scaler.state_dict();
+    const auto state = GradScaler(kOddOptions).state_dict();
+    const auto apply = going.scaler.plan_load(state, "state");
+    EXPECT_EQ(going.scaler.state_dict(), before);
+    apply();
+    EXPECT_EQ(going.scaler.state_dict(), state);
+  }
+}
+
 // States, and what is said of each.
 std::vector<std::pair<Json, std::string>> damaged_states() {
   const auto good = GradScaler().state_dict();
@@ -648,6 +662,7 @@ TEST(GradScaler, RefusesADamagedStateAndStaysAsItWas) {
     for (const auto& [state, text] : damaged_states()) {
       SCOPED_TRACE(state.is_discarded() ? "discarded" : state.dump());
       EXPECT_ERROR(scaler->load_state_dict(state, "state"), DataError, text);
+      EXPECT_ERROR(static_cast<void>(scaler->plan_load(state, "state")), DataError, text);
       EXPECT_EQ(scaler->state_dict(), before);
     }
   }

@@ -122,13 +122,25 @@ TEST(LoadStateDict, ConvertsToTheLayoutAndDtypeOfTheTarget) {
   EXPECT_EQ(weight.scalar_type(), torch::kFloat32);
 }
 
+TEST(LoadStateDict, ChecksFirstAndCopiesLater) {
+  for (const int depth : {0, 1}) {
+    const auto target = small(1.0, depth);
+    const auto apply = plan_load_state_dict(*target, state_dict(*small(2.0)), "a file");
+    EXPECT_TRUE(all_are(*target, 1.0)) << "changed before it was asked to";
+    apply();
+    EXPECT_TRUE(all_are(*target, 2.0));
+  }
+}
+
 // Loading `values` must fail with `message` and change nothing.
 void expect_refused(const StateDict& values, const std::string& message) {
   for (const int depth : {0, 1}) {
     const auto target = small(1.0, depth);
-    EXPECT_ERROR(load_state_dict(*target, values, "w.safetensors"), DataError,
-                 "w.safetensors: expected " + message +
-                     "; hint: is this the checkpoint of another network? see --recipe");
+    const auto text = "w.safetensors: expected " + message +
+                      "; hint: is this the checkpoint of another network? see --recipe";
+    EXPECT_ERROR(load_state_dict(*target, values, "w.safetensors"), DataError, text);
+    EXPECT_ERROR(static_cast<void>(plan_load_state_dict(*target, values, "w.safetensors")),
+                 DataError, text);
     EXPECT_TRUE(all_are(*target, 1.0)) << "changed in spite of the error";
   }
 }

@@ -401,6 +401,87 @@ TEST(DataLoaderOfARank, RefusesToTrainWithASamplerForEvaluation) {
                "drop_last: a sampler for evaluation must leave nothing out");
 }
 
+std::vector<Batch> batches_from(const DataLoader& loader, std::int64_t first) {
+  std::vector<Batch> batches;
+  for (auto it = loader.begin_at(first); it != std::default_sentinel; ++it) batches.push_back(*it);
+  return batches;
+}
+
+void expect_same_batch(const Batch& batch, const Batch& wanted) {
+  EXPECT_TRUE(torch::equal(batch.images, wanted.images));
+  EXPECT_TRUE(torch::equal(batch.labels, wanted.labels));
+  EXPECT_TRUE(torch::equal(batch.positions, wanted.positions));
+  EXPECT_EQ(batch.epoch, wanted.epoch);
+  EXPECT_EQ(batch.global_size, wanted.global_size);
+  EXPECT_EQ(batch.world_size, wanted.world_size);
+}
+
+TEST(DataLoader, BeginsInTheMiddleWithTheRestOfTheFullWalk) {
+  for (const int workers : {0, 2}) {
+    const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{.max_pixels = 1});
+    DataLoader loader(
+        numbers(43),
+        {.batch_sampler = shard(43, 4, 2, 1), .num_workers = workers, .transform = shift});
+    loader.set_epoch(3);
+    std::vector<Batch> all;
+    for (const Batch& batch : loader) all.push_back(batch);
+    ASSERT_EQ(all.size(), 11U);
+    for (std::int64_t first = 0; first <= 11; ++first) {
+      const auto rest = batches_from(loader, first);
+      ASSERT_EQ(std::ssize(rest), 11 - first) << workers << " workers";
+      for (std::size_t i = 0; i < rest.size(); ++i) {
+        expect_same_batch(rest[i], all[static_cast<std::size_t>(first) + i]);
+      }
+    }
+  }
+}
+
+TEST(DataLoader, ReadsNothingBeforeTheBatchItBeginsWith) {
+  for (const int workers : {0, 2}) {
+    const auto dataset = numbers(20, /*bad=*/3);
+    const DataLoader loader(dataset, {.batch_size = 2, .num_workers = workers});
+    EXPECT_EQ(batches_from(loader, 7).size(), 3U);
+    EXPECT_EQ(dataset->reads, 3);
+    EXPECT_TRUE(batches_from(loader, 10).empty());
+    EXPECT_EQ(dataset->reads, 3);
+  }
+}
+
+TEST(DataLoader, RefusesToBeginWhereThereIsNoBatch) {
+  const DataLoader loader(numbers(5), {.batch_size = 2});
+  EXPECT_ERROR(loader.begin_at(-1), UsageError,
+               "DataLoader::begin_at: expected 0 to 3, got -1; hint: the epoch has 3 batches");
+  EXPECT_ERROR(loader.begin_at(4), UsageError, "DataLoader::begin_at: expected 0 to 3, got 4");
+}
+
+TEST(DataLoader, CanBeMadeAgainWithOtherBatches) {
+  DataLoader loader(numbers(10), {.batch_size = 4, .shuffle = true, .seed = 7, .num_workers = 2});
+  loader.set_epoch(3);
+  EXPECT_EQ(loader.epoch(), 3);
+  EXPECT_EQ(loader.options().num_workers, 2);
+  EXPECT_EQ(loader.options().batch_size, 4);
+  EXPECT_EQ(loader.batch_sampler()->whole_size(), 10);
+  const auto part = std::make_shared<ShardedBatchSampler>(
+      loader.batch_sampler(), ShardedBatchSamplerOptions{.rank = 1, .world_size = 2});
+  DataLoader half(loader.shared_dataset(), {.batch_sampler = part});
+  half.set_epoch(loader.epoch());
+  const auto whole = labels_of(loader);
+  EXPECT_EQ(labels_of(half),
+            (std::vector<Indices>{
+                {whole[0][2], whole[0][3]}, {whole[1][2], whole[1][3]}, {whole[2][1]}}));
+  EXPECT_EQ(&half.dataset(), &loader.dataset());
+}
+
+TEST(DataLoader, TellsItsPlanWithoutReading) {
+  const auto dataset = numbers(10);
+  DataLoader loader(dataset, {.batch_size = 4, .shuffle = true});
+  loader.set_epoch(2);
+  std::vector<Indices> planned;
+  for (const auto& plan : loader.plan()) planned.push_back(plan.indices);
+  EXPECT_EQ(dataset->reads, 0);
+  EXPECT_EQ(planned, labels_of(loader));
+}
+
 TEST(DataLoader, TakesBatchesFromOutside) {
   struct Pairs : BatchSampler {
     Pairs() : BatchSampler(std::make_shared<SequentialSampler>(4), 4, false) {}

@@ -380,12 +380,114 @@ TEST(ShardedBatchSampler, ReadsAnotherOrderInAnotherEpoch) {
 TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
   EXPECT_FALSE(sharded(10, 4, 2, 0).evaluation_only());
   EXPECT_TRUE(ShardedBatchSampler(std::make_shared<ExactEvalSampler>(10)).evaluation_only());
+  const auto whole =
+      std::make_shared<BatchSampler>(std::make_shared<ExactEvalSampler>(10), 4, false);
+  EXPECT_TRUE(ShardedBatchSampler(whole, {.world_size = 2}).evaluation_only());
+}
+
+// Batches of one's own: of 3, 1 and 4 samples, backwards.
+struct Backwards : BatchSampler {
+  Backwards() : BatchSampler(std::make_shared<SequentialSampler>(8), 4, /*drop_last=*/false) {}
+  std::int64_t size() const override { return 3; }
+  std::vector<BatchPlan> plan(std::int64_t epoch) const override {
+    const std::int64_t first = 10 * epoch;
+    return {{.indices = {first + 7, first + 6, first + 5}, .positions = {0, 1, 2}},
+            {.indices = {first + 4}, .positions = {3}},
+            {.indices = {first + 3, first + 2, first + 1, first}, .positions = {4, 5, 6, 7}}};
+  }
+};
+
+TEST(ShardedBatchSampler, SlicesBatchesThatAreThereAlready) {
+  std::vector<Indices> batches[2];
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    const ShardedBatchSampler sampler(std::make_shared<Backwards>(),
+                                      {.rank = rank, .world_size = 2});
+    EXPECT_EQ(sampler.size(), 3);
+    EXPECT_EQ(sampler.whole_size(), 8);
+    EXPECT_EQ(sampler.world_size(), 2);
+    for (const auto& plan : sampler.plan(1)) batches[rank].push_back(plan.indices);
+    EXPECT_EQ(sampler.plan(1).at(1).global_size, 1);
+    EXPECT_EQ(sampler.plan(1).at(1).world_size, 2);
+  }
+  EXPECT_EQ(batches[0], (std::vector<Indices>{{17, 16}, {14}, {13, 12}}));
+  EXPECT_EQ(batches[1], (std::vector<Indices>{{15}, {}, {11, 10}}));
+  const ShardedBatchSampler last(std::make_shared<Backwards>(), {.rank = 1, .world_size = 2});
+  EXPECT_EQ(last.plan(0).at(2).positions, (Indices{6, 7}));
+}
+
+TEST(ShardedBatchSampler, SlicesTheBatchesOfASamplerAsItCutsThem) {
+  for (const std::int64_t size : {0, 7, 64, 67, 200}) {
+    for (const bool drop_last : {false, true}) {
+      const auto order = std::make_shared<RandomSampler>(size, 42);
+      const auto whole = std::make_shared<BatchSampler>(order, 16, drop_last);
+      for (std::int64_t rank = 0; rank < 7; ++rank) {
+        const ShardedBatchSampler sampler(whole, {.rank = rank, .world_size = 7});
+        const auto cut = sharded(size, 16, 7, rank, drop_last);
+        expect_same_batches(sampler.plan(2), cut.plan(2));
+        EXPECT_EQ(sampler.size(), cut.size());
+        EXPECT_EQ(sampler.batch_size(), cut.batch_size());
+        EXPECT_EQ(sampler.drop_last(), cut.drop_last());
+      }
+    }
+  }
+}
+
+TEST(ShardedBatchSampler, RefusesToDecideAgainWhatIsInABatch) {
+  const auto whole = std::make_shared<Backwards>();
+  EXPECT_ERROR(ShardedBatchSampler(whole, {.batch_size = 4}), UsageError,
+               "ShardedBatchSampler: a batch_size for batches that are there already; hint: the "
+               "batch sampler that it divides decides");
+  EXPECT_ERROR(ShardedBatchSampler(whole, {.drop_last = true}), UsageError,
+               "ShardedBatchSampler: drop_last for batches that are there already");
+}
+
+TEST(ShardedBatchSampler, HasBatchesOf64UnlessToldOtherwise) {
+  EXPECT_EQ(ShardedBatchSampler(std::make_shared<SequentialSampler>(100)).batch_size(), 64);
 }
 
 TEST(ShardedBatchSampler, RefusesToDivideWhatIsDividedAlready) {
   const auto part = std::make_shared<DistributedSampler>(distributed(10, 2, 0));
-  EXPECT_ERROR(ShardedBatchSampler(part, {.world_size = 2}), UsageError,
-               "ShardedBatchSampler: its sampler gives one rank's part");
+  const char* refusal = "ShardedBatchSampler: its sampler gives one rank's part";
+  EXPECT_ERROR(ShardedBatchSampler(part, {.world_size = 2}), UsageError, refusal);
+  EXPECT_ERROR(
+      ShardedBatchSampler(std::make_shared<BatchSampler>(part, 4, false), {.world_size = 2}),
+      UsageError, refusal);
+  EXPECT_ERROR(ShardedBatchSampler(std::make_shared<ShardedBatchSampler>(sharded(10, 4, 2, 0)),
+                                   {.world_size = 2}),
+               UsageError, refusal);
+}
+
+// Samples of an epoch that are read, repetitions left out.
+
+TEST(WholeSize, IsTheLengthOfTheSharedOrder) {
+  for (std::int64_t rank = 0; rank < 7; ++rank) {
+    const auto part = std::make_shared<DistributedSampler>(distributed(10, 7, rank));
+    EXPECT_EQ(part->whole_size(), 10) << "of 14 that are read";
+    EXPECT_EQ(BatchSampler(part, 2, false).whole_size(), 10);
+    EXPECT_EQ(BatchSampler(part, 2, false).world_size(), 7);
+    EXPECT_EQ(exact(10, 7, rank).whole_size(), 10);
+    EXPECT_EQ(sharded(10, 4, 7, rank).whole_size(), 10);
+    EXPECT_EQ(sharded(10, 4, 7, rank).world_size(), 7);
+  }
+  EXPECT_EQ(SequentialSampler(10).whole_size(), 10);
+  EXPECT_EQ(Unequal(3).whole_size(), 7) << "what the ranks have together";
+}
+
+TEST(WholeSize, TellsRepetitionsFromSamples) {
+  for (const std::int64_t size : {1, 5, 10, 14, 100}) {
+    Indices real;
+    for (std::int64_t rank = 0; rank < 7; ++rank) {
+      const auto part = std::make_shared<DistributedSampler>(distributed(size, 7, rank));
+      const BatchSampler batches(part, 3, /*drop_last=*/false);
+      for (const auto& plan : batches.plan(0)) {
+        for (std::size_t i = 0; i < plan.indices.size(); ++i) {
+          if (plan.positions[i] < batches.whole_size()) real.push_back(plan.indices[i]);
+        }
+      }
+    }
+    std::sort(real.begin(), real.end());
+    EXPECT_EQ(real, SequentialSampler(size).order(0)) << "every sample once";
+  }
 }
 
 TEST(ShardedBatchSampler, RefusesARankOrABatchThatCannotBe) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the golden files of tests/golden: what PyTorch and transformers compute.
+"""Writes the golden files of tests/golden: what PyTorch, transformers and Accelerate compute.
 
     .venv/bin/python tests/golden/make_golden.py            into tests/golden
     .venv/bin/python tests/golden/make_golden.py --out DIR  elsewhere, to compare
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
 import torch.nn.functional as F
 import transformers
@@ -34,6 +35,7 @@ from torch.utils.data import DistributedSampler
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 
+import accelerate_shards  # noqa: E402
 import common  # noqa: E402
 
 TORCH_VERSION = torch.__version__.split("+")[0]
@@ -117,6 +119,12 @@ def distributed_samplers(path: Path) -> None:
         for seed in (0, 2**31)
     ]
     write_json(path / "distributed_samplers.json", {"torch": TORCH_VERSION, "cases": cases})
+
+
+def shards(path: Path) -> None:
+    versions = {"torch": TORCH_VERSION, "accelerate": accelerate.__version__}
+    content = {**versions, **accelerate_shards.HEAD, "cases": accelerate_shards.cases()}
+    write_json(path / "accelerate_shards.json", content)
 
 
 # --- learning rates ---------------------------------------------------------------------
@@ -578,7 +586,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     makers = (samplers, distributed_samplers, schedules, optimizers, models, loss_heads, batch_norm)
-    for make in (*makers, grad_scaler, autocast):
+    for make in (*makers, grad_scaler, autocast, shards):
         make(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:7} {file}")

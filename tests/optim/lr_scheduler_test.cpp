@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
@@ -131,6 +133,106 @@ TEST(StepLR, RefusesAStepSizeBelowOne) {
   auto optimizer = optimizer_with(1.0);
   EXPECT_ERROR(StepLR(optimizer, {.step_size = 0}), UsageError,
                "StepLR step_size: expected a number > 0, got 0");
+}
+
+// --- state ------------------------------------------------------------------------------
+
+TEST(LrSchedulers, SayWhereTheyStand) {
+  auto optimizer = optimizer_with(1.0);
+  StepLR scheduler(optimizer, {.step_size = 2, .gamma = 0.5});
+  for (int step = 0; step < 3; ++step) scheduler.step();
+  EXPECT_EQ(scheduler.state_dict().dump(), R"({"base_lrs":[1.0],"last_epoch":3,"last_lr":[0.5]})");
+}
+
+// The rates to the end, of a run that stops after `stop` steps and goes on from its state, as a
+// checkpoint has it: text, and the rate with the optimizer.
+Rates rates_with_a_stop(const nlohmann::json& golden, int stop) {
+  Rates rates;
+  auto first = optimizer_with(0.1 + 0.2);
+  const auto stopped = scheduler_of(golden, first);
+  for (int step = 0; step < stop; ++step) {
+    stopped->step();
+    rates.push_back(stopped->last_lr()[0]);
+  }
+  const auto text = stopped->state_dict().dump();
+  auto second = optimizer_with(7.0);
+  const auto resumed = scheduler_of(golden, second);
+  resumed->step();
+  resumed->load_state_dict(nlohmann::json::parse(text), "scheduler.json");
+  second.param_groups()[0].options().set_lr(first.param_groups()[0].options().get_lr());
+  EXPECT_EQ(resumed->state_dict().dump(), text);
+  for (int step = stop; step < 45; ++step) {
+    resumed->step();
+    rates.push_back(resumed->last_lr()[0]);
+  }
+  return rates;
+}
+
+TEST(LrSchedulers, GoOnFromTheirState) {
+  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/schedulers.json");
+  const auto golden = nlohmann::json::parse(file);
+  for (const auto& schedule : golden.at("cases")) {
+    SCOPED_TRACE(schedule.at("schedule").dump() + schedule.at("options").dump());
+    const auto whole = rates_with_a_stop(schedule, 45);
+    for (const int stop : {0, 1, 7, 30}) EXPECT_EQ(rates_with_a_stop(schedule, stop), whole);
+  }
+}
+
+TEST(LrSchedulers, LeaveTheRateInForceToTheOptimizersState) {
+  auto optimizer = optimizer_with(1.0);
+  const auto scheduler = constant_schedule(optimizer);
+  const auto apply = scheduler->plan_load(
+      {{"last_epoch", 9}, {"base_lrs", {3.0}}, {"last_lr", {5.0}}}, "scheduler.json");
+  EXPECT_EQ(scheduler->last_epoch(), 0) << "nothing changes before it is applied";
+  apply();
+  EXPECT_EQ(scheduler->last_epoch(), 9);
+  EXPECT_EQ(scheduler->last_lr(), Rates{1.0});
+  scheduler->step();
+  EXPECT_EQ(scheduler->last_lr(), Rates{3.0});
+}
+
+// States, and what is said of each.
+std::vector<std::pair<nlohmann::json, std::string>> damaged_states(const nlohmann::json& good) {
+  using Json = nlohmann::json;
+  std::vector<std::pair<Json, std::string>> bad = {{Json::array(), R"(an object, got "[]")"},
+                                                   {nullptr, R"(an object, got "null")"},
+                                                   {Json::object(), "last_epoch, got none"}};
+  const auto with = [&](const char* name, const Json& value, const std::string& text) {
+    bad.emplace_back(good, text).first[name] = value;
+  };
+  for (const auto& item : good.items()) {
+    bad.emplace_back(good, item.key() + ", got none").first.erase(item.key());
+  }
+  with("gamma", 0.1, R"(only last_epoch, base_lrs and last_lr, got "gamma")");
+  const auto huge = std::numeric_limits<std::int64_t>::max();
+  for (const Json& value : {Json(-1), Json(1.0), Json(true), Json("1"), Json(nullptr), Json(huge),
+                            Json(std::numeric_limits<std::uint64_t>::max())}) {
+    with("last_epoch", value, "a count as last_epoch, got ");
+  }
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  for (const char* name : {"base_lrs", "last_lr"}) {
+    for (const Json& value : {Json(0.1), Json::array(), Json::array({0.1}), Json::array({1, 2, 3}),
+                              Json::array({0.1, nullptr}), Json::array({true, 0.1}),
+                              Json::array({0.1, "0.1"}), Json::array({0.1, nan})}) {
+      with(name, value, std::string("2 numbers, one a parameter group, as ") + name + ", got ");
+    }
+  }
+  return bad;
+}
+
+TEST(LrSchedulers, RefuseADamagedStateAndStayAsTheyWere) {
+  auto optimizer = optimizer_with(1.0);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+      {torch::zeros({1})}, optimizer.param_groups()[0].options().clone()));
+  const auto scheduler = linear_schedule_with_warmup(optimizer, {2, 4});
+  scheduler->step();
+  const auto before = scheduler->state_dict();
+  for (const auto& [state, text] : damaged_states(before)) {
+    SCOPED_TRACE(state.dump());
+    EXPECT_ERROR(scheduler->load_state_dict(state, "scheduler.json"), DataError,
+                 "scheduler.json: expected " + text);
+    EXPECT_EQ(scheduler->state_dict(), before);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved states of optimizers, schedulers and generators go from C++ to Python and back.
+
+A run of ten steps is stopped after a few and goes on in the other language: it ends with the
+weights of the run that never stopped, bit for bit. Both take the same gradients from a file.
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["ATEN_CPU_CAPABILITY"] = "default"  # before torch: the layouts differ, see state_helper
+
+import torch  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.optim import SGD, AdamW, Optimizer  # noqa: E402
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, StepLR  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import run  # noqa: E402
+from tests.support.twins import PEERS  # noqa: E402
+
+sys.path.insert(0, str(PEERS))
+from common import ConvNet  # noqa: E402
+
+STEPS = 10
+STOPS = (1, 4)
+Make = tuple[Callable[[nn.Module], Optimizer], Callable[[Optimizer], LRScheduler]]
+
+
+def adamw(model: nn.Module) -> Optimizer:
+    return AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.05,
+                 fused=True)
+
+
+def adamw_groups(model: nn.Module) -> Optimizer:
+    weights = [p for name, p in model.named_parameters() if not name.endswith("bias")]
+    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    return AdamW([{"params": weights}, {"params": biases, "lr": 0.01}], lr=0.02, fused=True)
+
+
+def sgd(**options: Any) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: SGD(model.parameters(), lr=0.1, fused=True, **options)
+
+
+def step_lr(optimizer: Optimizer) -> LRScheduler:
+    return StepLR(optimizer, step_size=3, gamma=0.3)
+
+
+def linear(optimizer: Optimizer) -> LRScheduler:
+    return LambdaLR(optimizer, lambda step: step / 2 if step < 2 else (STEPS - step) / (STEPS - 2))
+
+
+# The same as in tests/optim/state_helper.cpp.
+WAYS: dict[str, Make] = {
+    "adamw": (adamw, linear),
+    "adamw_groups": (adamw_groups, step_lr),
+    "sgd": (sgd(), step_lr),
+    "momentum": (sgd(momentum=0.9, dampening=0.1, weight_decay=0.01), step_lr),
+    "nesterov": (sgd(momentum=0.9, nesterov=True), linear),
+}
+OPTIONS = {AdamW: ("lr", "betas", "eps", "weight_decay"),
+           SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov")}
+
+
+def save_optimizer(optimizer: Optimizer, model: nn.Module, path: Path) -> None:
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [{key: group[key] for key in OPTIONS[type(optimizer)]}
+              | {"params": [names[parameter] for parameter in group["params"]]}
+              for group in optimizer.param_groups]
+    tensors = {f"{names[parameter]}.{key}": value for parameter, state in optimizer.state.items()
+               for key, value in state.items() if value is not None}
+    save_file(tensors, path, {"groups": json.dumps(groups)})
+
+
+def load_optimizer(optimizer: Optimizer, path: Path) -> None:
+    """As docs/formats.md shows it."""
+    with safe_open(path, "pt") as file:
+        groups = json.loads(file.metadata()["groups"])
+    state: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in load_file(path).items():
+        parameter, key = name.rsplit(".", 1)
+        state.setdefault(parameter, {})[key] = tensor
+    names = [name for group in groups for name in group["params"]]
+    own = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({
+        "state": {i: state[name] for i, name in enumerate(names) if name in state},
+        "param_groups": [{**mine, **group, "params": mine["params"]}
+                         for mine, group in zip(own, groups, strict=True)],
+    })
+
+
+def save_scheduler(scheduler: LRScheduler, path: Path) -> None:
+    state = scheduler.state_dict()
+    path.write_text(json.dumps({"last_epoch": state["last_epoch"], "base_lrs": state["base_lrs"],
+                                "last_lr": state["_last_lr"]}))
+
+
+def load_scheduler(scheduler: LRScheduler, path: Path) -> None:
+    """As docs/formats.md shows it."""
+    state = json.loads(path.read_text())
+    state["_last_lr"] = state.pop("last_lr")
+    scheduler.load_state_dict({**scheduler.state_dict(), **state})
+
+
+class States(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="ladder-states-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.weights = self.folder / "weights.safetensors"
+        self.optimizer = self.folder / "optimizer.safetensors"
+        self.scheduler = self.folder / "scheduler.json"
+
+    def helper(self, *arguments: object) -> None:
+        done = run("state_helper", *arguments)
+        self.assertEqual((done.code, done.stderr), (0, ""))
+
+    def assert_same(self, got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+        self.assertEqual(got.keys(), expected.keys())
+        for name, tensor in expected.items():
+            self.assertEqual(got[name].dtype, tensor.dtype, name)
+            self.assertTrue(torch.equal(got[name], tensor), name)
+
+
+class Training(States):
+    def begin(self) -> None:
+        torch.manual_seed(3)
+        model = ConvNet()
+        save_file(model.state_dict(), self.weights)
+        save_file({f"{step}.{name}": torch.randn_like(parameter) for step in range(STEPS)
+                   for name, parameter in model.named_parameters()},
+                  self.folder / "gradients.safetensors")
+
+    def cpp(self, way: str, first: int, last: int) -> None:
+        self.helper("train", self.folder, way, first, last)
+
+    def python(self, way: str, first: int, last: int) -> None:
+        model = ConvNet()
+        model.load_state_dict(load_file(self.weights))
+        make_optimizer, make_scheduler = WAYS[way]
+        optimizer = make_optimizer(model)
+        scheduler = make_scheduler(optimizer)
+        if first > 0:
+            load_optimizer(optimizer, self.optimizer)
+            load_scheduler(scheduler, self.scheduler)
+        gradients = load_file(self.folder / "gradients.safetensors")
+        for step in range(first, last):
+            for name, parameter in model.named_parameters():
+                parameter.grad = gradients[f"{step}.{name}"]
+            optimizer.step()
+            scheduler.step()
+        save_file(model.state_dict(), self.weights)
+        save_optimizer(optimizer, model, self.optimizer)
+        save_scheduler(scheduler, self.scheduler)
+
+    def end(self) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Any], dict[str, Any]]:
+        with safe_open(self.optimizer, "pt") as file:
+            groups = json.loads(file.metadata()["groups"])
+        return (load_file(self.weights), load_file(self.optimizer), groups,
+                json.loads(self.scheduler.read_text()))
+
+    def expect_same_end(self, expected: tuple[Any, ...]) -> None:
+        weights, optimizer, groups, scheduler = self.end()
+        self.assert_same(weights, expected[0])
+        self.assert_same(optimizer, expected[1])
+        self.assertEqual(groups, expected[2])
+        self.assertEqual(scheduler, expected[3])
+
+    def compare(self, way: str) -> None:
+        self.begin()
+        self.python(way, 0, STEPS)
+        expected = self.end()
+        for stop in (*STOPS, STEPS):
+            for before, after in ((self.cpp, self.python), (self.python, self.cpp)):
+                with self.subTest(stop=stop, before=before.__name__):
+                    self.begin()
+                    before(way, 0, stop)
+                    if stop < STEPS:
+                        after(way, stop, STEPS)
+                    self.expect_same_end(expected)
+
+    def test_adamw(self) -> None:
+        self.compare("adamw")
+
+    def test_adamw_with_two_groups(self) -> None:
+        self.compare("adamw_groups")
+
+    def test_sgd(self) -> None:
+        self.compare("sgd")
+
+    def test_momentum(self) -> None:
+        self.compare("momentum")
+
+    def test_nesterov(self) -> None:
+        self.compare("nesterov")
+
+    def test_a_state_of_another_optimizer_is_refused(self) -> None:
+        self.begin()
+        self.python("momentum", 0, 1)
+        done = run("state_helper", "train", self.folder, "adamw", 1, 2)
+        self.assertEqual(done.code, 3)
+        self.assertIn(f"{self.optimizer}: expected only lr, betas, eps, weight_decay and params",
+                      done.stderr)
+
+
+class RandomNumbers(States):
+    def draw(self) -> dict[str, Tensor]:
+        """As state_helper does."""
+        values = (torch.randn(1), torch.rand(100), torch.randperm(50), torch.randn(64),
+                  torch.randn(1))
+        return {str(i): value for i, value in enumerate(values)}
+
+    def test_generators_go_on_from_each_others_state(self) -> None:
+        path = self.folder / "random.safetensors"
+        torch.manual_seed(5)
+        self.draw()
+        save_file({"cpu": torch.get_rng_state()}, path)
+        expected = self.draw()
+        state = torch.get_rng_state()
+        following = self.draw()
+        self.helper("draw", self.folder)
+        self.assert_same(load_file(self.folder / "drawn.safetensors"), expected)
+        self.assert_same(load_file(path), {"cpu": state})
+        torch.set_rng_state(load_file(path)["cpu"])
+        self.assert_same(self.draw(), following)
+
+
+if __name__ == "__main__":
+    unittest.main()

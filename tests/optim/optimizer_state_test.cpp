@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/optimizer_state.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/sgd.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::json;
+using Names = std::vector<std::string>;
+using Tensors = std::vector<torch::Tensor>;
+using OptimizerPointer = std::unique_ptr<FusedOptimizer>;
+
+// A module with parameters "a" of shape [2, 3] and "b" of shape [4], all ones.
+struct Small : torch::nn::Module {
+  explicit Small(torch::ScalarType dtype = torch::kFloat32)
+      : a(register_parameter("a", torch::ones({2, 3}, dtype))),
+        b(register_parameter("b", torch::ones({4}, dtype))) {}
+
+  torch::Tensor a;
+  torch::Tensor b;
+};
+
+struct Wrapper : torch::nn::Module {
+  explicit Wrapper(std::shared_ptr<torch::nn::Module> inner) {
+    register_module("module", std::move(inner));
+  }
+};
+
+void step_with(FusedOptimizer& optimizer, const Tensors& parameters, double gradient) {
+  for (const auto& parameter : parameters) {
+    parameter.mutable_grad() = torch::full_like(parameter.detach(), gradient);
+  }
+  optimizer.step();
+}
+
+// A module, an optimizer of it, and two steps behind them.
+template <typename Optimizer, typename Options>
+struct Used {
+  explicit Used(Options options)
+      : module(std::make_shared<Small>()), optimizer(module->parameters(), options) {
+    step_with(optimizer, module->parameters(), 0.5);
+    step_with(optimizer, module->parameters(), -2.0);
+  }
+
+  OptimizerState state() const { return optimizer.state_dict(*module); }
+
+  std::shared_ptr<Small> module;
+  Optimizer optimizer;
+};
+using UsedAdamW = Used<AdamW, AdamWOptions>;
+using UsedSgd = Used<SGD, SgdOptions>;
+
+Names names_of(const StateDict& tensors) {
+  Names names;
+  for (const auto& item : tensors) names.push_back(item.first);
+  return names;
+}
+
+OptimizerState copy_of(const OptimizerState& state) {
+  OptimizerState copy = state;
+  for (auto& [name, tensor] : copy.tensors) tensor = tensor.clone();
+  return copy;
+}
+
+void expect_equal(const OptimizerState& got, const OptimizerState& expected) {
+  EXPECT_EQ(got.groups, expected.groups);
+  ASSERT_EQ(names_of(got.tensors), names_of(expected.tensors));
+  for (const auto& [name, tensor] : expected.tensors) {
+    EXPECT_TRUE(torch::equal(got.tensors.at(name), tensor)) << name;
+  }
+}
+
+// --- what it is -------------------------------------------------------------------------
+
+TEST(OptimizerState, OfAdamWHasPythonsNamesAndOptions) {
+  const UsedAdamW used({.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-4, .weight_decay = 0.5});
+  const auto state = used.state();
+  EXPECT_EQ(names_of(state.tensors),
+            (Names{"a.exp_avg", "a.exp_avg_sq", "a.step", "b.exp_avg", "b.exp_avg_sq", "b.step"}));
+  EXPECT_EQ(state.tensors.at("a.exp_avg").sizes(), used.module->a.sizes());
+  EXPECT_EQ(state.tensors.at("b.step").item<float>(), 2.0F);
+  EXPECT_EQ(state.groups.dump(),
+            R"([{"betas":[0.8,0.9],"eps":0.0001,"lr":0.1,"params":["a","b"],"weight_decay":0.5}])");
+}
+
+TEST(OptimizerState, OfSgdHasPythonsNamesAndOptions) {
+  const UsedSgd used({.lr = 0.1, .momentum = 0.75, .weight_decay = 0.5, .nesterov = true});
+  const auto state = used.state();
+  EXPECT_EQ(names_of(state.tensors), (Names{"a.momentum_buffer", "b.momentum_buffer"}));
+  EXPECT_EQ(state.groups.dump(), R"([{"dampening":0.0,"lr":0.1,"momentum":0.75,"nesterov":true,)"
+                                 R"("params":["a","b"],"weight_decay":0.5}])");
+  EXPECT_TRUE(UsedSgd({.lr = 0.1}).state().tensors.empty());
+}
+
+TEST(OptimizerState, DoesNotKnowTheWrappers) {
+  const UsedAdamW used({});
+  const auto wrapped = std::make_shared<Wrapper>(std::make_shared<Wrapper>(used.module));
+  expect_equal(used.optimizer.state_dict(*wrapped), used.state());
+  UsedAdamW other({.lr = 0.5});
+  other.optimizer.load_state_dict(Wrapper(other.module), used.state(), "a file");
+  expect_equal(other.state(), used.state());
+}
+
+TEST(OptimizerState, SharesMemoryWithTheOptimizer) {
+  UsedAdamW used({});
+  const auto state = used.state();
+  const auto before = copy_of(state);
+  step_with(used.optimizer, used.module->parameters(), 1.0);
+  EXPECT_EQ(state.tensors.at("a.step").item<float>(), 3.0F);
+  EXPECT_FALSE(torch::equal(state.tensors.at("a.exp_avg"), before.tensors.at("a.exp_avg")));
+}
+
+TEST(OptimizerState, HasNothingOfAParameterThatWasNeverMoved) {
+  Small module;
+  AdamW optimizer(module.parameters());
+  EXPECT_TRUE(optimizer.state_dict(module).tensors.empty());
+  step_with(optimizer, {module.b}, 1.0);
+  EXPECT_EQ(names_of(optimizer.state_dict(module).tensors),
+            (Names{"b.exp_avg", "b.exp_avg_sq", "b.step"}));
+}
+
+TEST(OptimizerState, HasEveryGroupWithItsOwnOptions) {
+  Small module;
+  AdamW optimizer({module.b}, {.lr = 0.1});
+  optimizer.add_param_group({{module.a}, optimizer.param_groups()[0].options().clone()});
+  optimizer.param_groups()[1].options().set_lr(0.7);
+  const auto groups = optimizer.state_dict(module).groups;
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].at("params"), Json({"b"}));
+  EXPECT_EQ(groups[0].at("lr"), 0.1);
+  EXPECT_EQ(groups[1].at("params"), Json({"a"}));
+  EXPECT_EQ(groups[1].at("lr"), 0.7);
+}
+
+TEST(OptimizerState, NeedsTheModuleOfTheParameters) {
+  UsedAdamW used({});
+  const Small other;
+  const std::string text =
+      "optimizer state: a parameter of shape [2,3] is none of the module's; hint: give the module "
+      "whose parameters() the optimizer was made with";
+  EXPECT_ERROR(used.optimizer.state_dict(other), UsageError, text);
+  EXPECT_ERROR(used.optimizer.load_state_dict(other, used.state(), "a file"), UsageError, text);
+}
+
+TEST(OptimizerState, RefusesNamesThatAreEqualWithoutThePrefix) {
+  Wrapper module(std::make_shared<Small>());
+  module.register_parameter("b", torch::ones({4}));
+  const AdamW optimizer(module.parameters());
+  EXPECT_ERROR(optimizer.state_dict(module), UsageError,
+               "optimizer state: two parameters are b without \"module.\"; hint: give one of them");
+}
+
+// --- going on ---------------------------------------------------------------------------
+
+constexpr int kSteps = 8;
+
+struct Way {
+  std::string name;
+  std::function<OptimizerPointer(Tensors)> optimizer;
+  std::function<std::unique_ptr<LrScheduler>(torch::optim::Optimizer&)> scheduler;
+};
+
+std::vector<Way> ways() {
+  const auto adamw = [](Tensors parameters) -> OptimizerPointer {
+    return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = 0.01});
+  };
+  const auto sgd = [](SgdOptions options) {
+    return [options](Tensors parameters) -> OptimizerPointer {
+      return std::make_unique<SGD>(std::move(parameters), options);
+    };
+  };
+  const auto step_lr = [](torch::optim::Optimizer& optimizer) -> std::unique_ptr<LrScheduler> {
+    return std::make_unique<StepLR>(optimizer, StepLrOptions{.step_size = 2, .gamma = 0.3});
+  };
+  const auto linear = [](torch::optim::Optimizer& optimizer) {
+    return linear_schedule_with_warmup(optimizer, {3, kSteps});
+  };
+  const auto cosine = [](torch::optim::Optimizer& optimizer) {
+    return cosine_schedule_with_warmup(optimizer, {3, kSteps});
+  };
+  const SgdOptions momentum{.lr = 0.01, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.01};
+  return {{"adamw", adamw, {}},
+          {"adamw, linear", adamw, linear},
+          {"adamw, cosine", adamw, cosine},
+          {"sgd", sgd({.lr = 0.01}), {}},
+          {"sgd, step", sgd({.lr = 0.01}), step_lr},
+          {"momentum", sgd(momentum), {}},
+          {"momentum, step", sgd(momentum), step_lr},
+          {"nesterov", sgd({.lr = 0.01, .momentum = 0.9, .nesterov = true}), {}}};
+}
+
+// A training run of ConvNet, whose weights lie in channels_last.
+struct Training {
+  explicit Training(const Way& way)
+      : model(first_model(convnet())), optimizer(way.optimizer(model->parameters())) {
+    if (way.scheduler) scheduler = way.scheduler(*optimizer);
+  }
+
+  void go(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      run_backward(*model, convnet(), random_batch(6, static_cast<std::uint64_t>(step) + 1));
+      optimizer->step();
+      if (scheduler) scheduler->step();
+    }
+  }
+
+  std::string weights() const { return weights_sha256(state_dict(*model)); }
+
+  std::shared_ptr<Model> model;
+  OptimizerPointer optimizer;
+  std::unique_ptr<LrScheduler> scheduler;
+};
+
+// As a checkpoint does it: through files.
+void save(const Training& training, const TemporaryFolder& folder) {
+  save_model(*training.model, folder.file("model.safetensors"));
+  save_safetensors(folder.file("optimizer.safetensors"),
+                   to_safetensors(training.optimizer->state_dict(*training.model)));
+  if (training.scheduler) {
+    folder.write("scheduler.json", training.scheduler->state_dict().dump());
+  }
+}
+
+void load(Training& training, const TemporaryFolder& folder) {
+  load_model(*training.model, folder.file("model.safetensors"));
+  const auto path = folder.file("optimizer.safetensors");
+  training.optimizer->load_state_dict(*training.model,
+                                      optimizer_state_from(load_safetensors(path), path), path);
+  if (training.scheduler) {
+    training.scheduler->load_state_dict(Json::parse(folder.read("scheduler.json")), "scheduler");
+  }
+}
+
+TEST(OptimizerState, GoesOnAsIfTheRunHadNeverStopped) {
+  for (const auto& way : ways()) {
+    Training whole(way);
+    whole.go(0, kSteps);
+    for (const int stop : {0, 1, 4, kSteps - 1}) {
+      SCOPED_TRACE(way.name + ", stopped after " + std::to_string(stop));
+      const TemporaryFolder folder;
+      Training first(way);
+      first.go(0, stop);
+      save(first, folder);
+      Training second(way);
+      second.go(0, 2);  // a past of its own, of which nothing may be left
+      load(second, folder);
+      second.go(stop, kSteps);
+      EXPECT_EQ(second.weights(), whole.weights());
+    }
+  }
+}
+
+// So that the test above means something.
+TEST(OptimizerState, IsNeededToGoOn) {
+  for (const auto& way : ways()) {
+    if (way.name == "sgd") continue;  // it remembers nothing
+    Training whole(way);
+    whole.go(0, kSteps);
+    Training first(way);
+    first.go(0, 4);
+    Training second(way);
+    load_state_dict(*second.model, state_dict(*first.model), "first");
+    second.go(4, kSteps);
+    EXPECT_NE(second.weights(), whole.weights()) << way.name;
+  }
+}
+
+TEST(OptimizerState, BringsItsOptionsAlong) {
+  const UsedAdamW used({.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-4, .weight_decay = 0.5});
+  UsedAdamW other({});
+  other.optimizer.load_state_dict(*other.module, used.state(), "a file");
+  expect_equal(other.state(), used.state());
+  EXPECT_EQ(other.optimizer.param_groups()[0].options().get_lr(), 0.1);
+  const UsedSgd with({.lr = 0.1, .momentum = 0.75, .dampening = 0.25, .weight_decay = 0.5});
+  UsedSgd without({.lr = 0.2});
+  without.optimizer.load_state_dict(*without.module, with.state(), "a file");
+  expect_equal(without.state(), with.state());
+}
+
+// Also to the last bit: 0.1 + 0.2 has 17 digits.
+TEST(OptimizerState, KeepsEveryBitOfItsOptionsInAFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("optimizer.safetensors");
+  UsedAdamW used({.lr = 0.1 + 0.2, .beta1 = std::nextafter(1.0, 0.0), .eps = 5e-324});
+  save_safetensors(path, to_safetensors(used.state()));
+  const auto loaded = optimizer_state_from(load_safetensors(path), path);
+  expect_equal(loaded, used.state());
+  EXPECT_EQ(load_safetensors(path).metadata.at("format"), "pt");
+}
+
+TEST(OptimizerState, IsReplacedAsAWhole) {
+  Small module;
+  AdamW early(module.parameters());
+  step_with(early, {module.b}, 1.0);
+  UsedAdamW used({});
+  used.optimizer.load_state_dict(*used.module, early.state_dict(module), "a file");
+  EXPECT_EQ(names_of(used.state().tensors), (Names{"b.exp_avg", "b.exp_avg_sq", "b.step"}));
+  const UsedSgd plain({.lr = 0.1});
+  UsedSgd momentum({.lr = 0.1, .momentum = 0.9});
+  momentum.optimizer.load_state_dict(*momentum.module, plain.state(), "a file");
+  EXPECT_TRUE(momentum.state().tensors.empty());
+}
+
+TEST(OptimizerState, IsCopied) {
+  const UsedAdamW used({});
+  const auto values = copy_of(used.state());
+  UsedAdamW other({});
+  const auto apply = other.optimizer.plan_load(*other.module, values, "a file");
+  values.tensors.at("a.exp_avg").fill_(9.0);
+  apply();
+  values.tensors.at("b.exp_avg").fill_(9.0);
+  expect_equal(other.state(), used.state());
+}
+
+TEST(OptimizerState, IsCheckedFirstAndAppliedLater) {
+  const UsedAdamW used({.lr = 0.1});
+  UsedAdamW other({.lr = 0.2});
+  step_with(other.optimizer, {other.module->a}, 1.0);
+  const auto before = copy_of(other.state());
+  const auto apply = other.optimizer.plan_load(*other.module, used.state(), "a file");
+  expect_equal(other.state(), before);
+  apply();
+  expect_equal(other.state(), used.state());
+}
+
+TEST(OptimizerState, LiesAsItsParametersDo) {
+  struct Image : torch::nn::Module {
+    Image()
+        : weight(register_parameter(
+              "weight", torch::ones({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast))) {}
+    torch::Tensor weight;
+  };
+  Image module;
+  AdamW optimizer(module.parameters());
+  const auto values = torch::arange(120.0F).view({2, 3, 4, 5});
+  auto groups = optimizer.state_dict(module).groups;
+  optimizer.load_state_dict(module,
+                            {{{"weight.exp_avg", values},
+                              {"weight.exp_avg_sq", values.square()},
+                              {"weight.step", torch::tensor(3.0F)}},
+                             std::move(groups)},
+                            "a file");
+  const auto tensors = optimizer.state_dict(module).tensors;
+  EXPECT_EQ(tensors.at("weight.exp_avg").strides(), module.weight.strides());
+  EXPECT_TRUE(torch::equal(tensors.at("weight.exp_avg"), values));
+}
+
+TEST(OptimizerState, HasTheDtypeOfItsParameters) {
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat64}) {
+    Small module(dtype);
+    AdamW optimizer(module.parameters());
+    step_with(optimizer, module.parameters(), 0.5);
+    const auto state = copy_of(optimizer.state_dict(module));
+    EXPECT_EQ(state.tensors.at("a.exp_avg").scalar_type(), dtype);
+    EXPECT_EQ(state.tensors.at("a.step").scalar_type(), torch::kFloat32);
+    AdamW other(module.parameters());
+    other.load_state_dict(module, state, "a file");
+    expect_equal(other.state_dict(module), state);
+    Small plain;
+    AdamW of_plain(plain.parameters());
+    EXPECT_ERROR(of_plain.load_state_dict(plain, state, "a file"), DataError,
+                 std::string("a file: expected a.exp_avg as Float [2,3], got ") +
+                     (dtype == torch::kBFloat16 ? "BFloat16 [2,3]" : "Double [2,3]"));
+  }
+}
+
+// A step that a gradient scaler skips leaves no momentum, and then the state has none.
+TEST(OptimizerState, OfMomentumBeginsWithTheFirstStepThatIsTaken) {
+  Small module;
+  const SgdOptions options{.lr = 0.1, .momentum = 0.9, .dampening = 0.5};
+  SGD skipped(module.parameters(), options);
+  for (const auto& parameter : module.parameters()) {
+    parameter.mutable_grad() = torch::full_like(parameter.detach(), std::nan(""));
+  }
+  skipped.step_scaled({.grad_scale = {}, .found_inf = torch::tensor(1.0F)});
+  const auto state = skipped.state_dict(module);
+  EXPECT_TRUE(state.tensors.empty());
+  SGD resumed(module.parameters(), options);
+  resumed.load_state_dict(module, state, "a file");
+  step_with(resumed, module.parameters(), 1.0);  // without dampening: it is the first
+  EXPECT_TRUE(torch::equal(module.b, torch::full({4}, 1.0F - 0.1F)));
+}
+
+// --- damage -----------------------------------------------------------------------------
+
+constexpr const char* kHint = "; hint: is this the state of another optimizer or network?";
+
+struct Damage {
+  std::function<void(OptimizerState&)> make;
+  std::string text;  // what is said of it
+};
+
+// Each of them must be refused in these words, and leave everything as it was.
+template <typename AnyUsed>
+void expect_refused(AnyUsed used, const OptimizerState& good, const std::vector<Damage>& damages) {
+  const auto before = copy_of(used.state());
+  const auto weights = weights_sha256(state_dict(*used.module));
+  for (const auto& damage : damages) {
+    SCOPED_TRACE(damage.text);
+    auto state = copy_of(good);
+    damage.make(state);
+    EXPECT_ERROR(used.optimizer.load_state_dict(*used.module, std::move(state), "o.safetensors"),
+                 DataError, "o.safetensors: expected " + damage.text + kHint);
+    expect_equal(used.state(), before);
+    EXPECT_EQ(weights_sha256(state_dict(*used.module)), weights);
+  }
+}
+
+// Puts `value` into the place of the first group that `pointer` names.
+Damage option(const std::string& pointer, const Json& value, const std::string& text) {
+  return {[=](OptimizerState& state) { state.groups[0][Json::json_pointer(pointer)] = value; },
+          text};
+}
+
+Damage without_option(const std::string& name) {
+  return {[=](OptimizerState& state) { state.groups[0].erase(name); },
+          name + " in group 0, got none"};
+}
+
+Damage tensor(const std::string& name, const torch::Tensor& value, const std::string& text) {
+  return {[=](OptimizerState& state) { state.tensors[name] = value; }, text};
+}
+
+Damage without_tensor(const std::string& name) {
+  return {[=](OptimizerState& state) { state.tensors.erase(name); },
+          "a tensor " + name + ", got none"};
+}
+
+Damage groups(const Json& value, const std::string& text) {
+  return {[=](OptimizerState& state) { state.groups = value; }, text};
+}
+
+// Those that any optimizer may meet.
+std::vector<Damage> damaged_groups(const Json& good) {
+  const auto params = [](const Json& value, const std::string& text) {
+    return option("/params", value, text);
+  };
+  return {
+      groups(Json::object(), "1 parameter groups, got no array"),
+      groups(nullptr, "1 parameter groups, got no array"),
+      groups(Json::array(), "1 parameter groups, got 0"),
+      groups({good[0], good[0]}, "1 parameter groups, got 2"),
+      groups({"a"}, R"(an object with options in group 0, got "\"a\"")"),
+      params("a", R"(names under params in group 0, got "\"a\"")"),
+      params({"a"}, "b at 1 of params in group 0, got nothing more"),
+      params({"a", "b", "c"}, R"(nothing more at 2 of params in group 0, got "\"c\"")"),
+      params({"b", "a"}, R"(a at 0 of params in group 0, got "\"b\"")"),
+      params({"module.a", "b"}, R"(a at 0 of params in group 0, got "\"module.a\"")"),
+      params({0, 1}, R"(a at 0 of params in group 0, got "0")"),
+      without_option("params"),
+      without_option("lr"),
+      option("/lr", "0.1", R"(a number as lr in group 0, got "\"0.1\"")"),
+      option("/lr", nullptr, R"(a number as lr in group 0, got "null")"),
+      option("/lr", true, R"(a number as lr in group 0, got "true")"),
+      option("/lr", std::numeric_limits<double>::infinity(),
+             R"(a number as lr in group 0, got "null")"),
+      option("/lr", -0.5, "a value >= 0 for lr in group 0, got -0.5"),
+      option("/weight_decay", -1, "a value >= 0 for weight_decay in group 0, got -1"),
+  };
+}
+
+TEST(OptimizerState, OfAdamWIsRefusedWithAnyDamage) {
+  const UsedAdamW source({.lr = 0.3});
+  const auto good = copy_of(source.state());
+  auto damages = damaged_groups(good.groups);
+  const std::string only = "only lr, betas, eps, weight_decay and params in group 0, got ";
+  const std::vector<Damage> own = {
+      without_option("betas"),
+      without_option("eps"),
+      option("/amsgrad", true, only + "\"amsgrad\""),
+      option("/momentum", 0.9, only + "\"momentum\""),
+      option("/betas", 0.9, R"(two numbers as betas in group 0, got "0.9")"),
+      option("/betas", {0.9}, R"(two numbers as betas in group 0, got "[0.9]")"),
+      option("/betas", {0.9, "x"}, R"(two numbers as betas in group 0, got "[0.9,\"x\"]")"),
+      option("/betas/0", 1.0, "0 <= beta < 1 for beta1 in group 0, got 1"),
+      option("/betas/1", -0.1, "0 <= beta < 1 for beta2 in group 0, got -0.1"),
+      option("/eps", -1e-8, "a value >= 0 for eps in group 0, got -1e-08"),
+      without_tensor("a.exp_avg"),
+      without_tensor("a.exp_avg_sq"),
+      without_tensor("b.step"),
+      tensor("a.exp_avg", torch::ones({3, 2}), "a.exp_avg as Float [2,3], got Float [3,2]"),
+      tensor("b.exp_avg_sq", torch::ones({}), "b.exp_avg_sq as Float [4], got Float []"),
+      tensor("b.exp_avg", torch::ones({4}, torch::kFloat16),
+             "b.exp_avg as Float [4], got Half [4]"),
+      tensor("b.step", torch::tensor(2, torch::kInt64), "b.step as Float [], got Long []"),
+      tensor("b.step", torch::ones({1}), "b.step as Float [], got Float [1]"),
+      tensor("b.step", torch::tensor(-1.0F), "a count of steps as b.step, got -1"),
+      tensor("b.step", torch::tensor(1.5F), "a count of steps as b.step, got 1.5"),
+      tensor("b.step", torch::tensor(INFINITY), "a count of steps as b.step, got inf"),
+      tensor("b.step", torch::tensor(NAN), "a count of steps as b.step, got nan"),
+      tensor("c.step", torch::tensor(1.0F),
+             "tensors of the optimizer's parameters alone, got \"c.step\""),
+      tensor("a.max_exp_avg_sq", torch::ones({2, 3}),
+             "tensors of the optimizer's parameters alone, got \"a.max_exp_avg_sq\""),
+      tensor("module.a.step", torch::tensor(1.0F),
+             "tensors of the optimizer's parameters alone, got \"module.a.step\""),
+  };
+  damages.insert(damages.end(), own.begin(), own.end());
+  expect_refused(UsedAdamW({.lr = 0.1}), good, damages);
+}
+
+TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
+  const UsedSgd source({.lr = 0.3, .momentum = 0.9});
+  const auto good = copy_of(source.state());
+  auto damages = damaged_groups(good.groups);
+  const std::string alone = "tensors of the optimizer's parameters alone, got ";
+  const std::vector<Damage> own = {
+      without_option("momentum"),
+      without_option("dampening"),
+      without_option("nesterov"),
+      option("/betas", {0.9, 0.999},
+             "only lr, momentum, dampening, weight_decay, nesterov and params in group 0, got "
+             "\"betas\""),
+      option("/momentum", -0.9, "a value >= 0 for momentum in group 0, got -0.9"),
+      option("/dampening", "", R"(a number as dampening in group 0, got "\"\"")"),
+      option("/nesterov", 1, R"(true or false as nesterov in group 0, got "1")"),
+      option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
+      {[](OptimizerState& state) {
+         state.groups[0]["nesterov"] = true;
+         state.groups[0]["dampening"] = 0.5;
+       },
+       "momentum > 0 and dampening 0 beside nesterov in group 0, got 0.9 and 0.5"},
+      tensor("a.momentum_buffer", torch::ones({6}),
+             "a.momentum_buffer as Float [2,3], got Float [6]"),
+      tensor("a.step", torch::tensor(1.0F), alone + "\"a.step\""),
+  };
+  damages.insert(damages.end(), own.begin(), own.end());
+  expect_refused(UsedSgd({.lr = 0.1, .momentum = 0.5}), good, damages);
+}
+
+TEST(OptimizerState, IsRefusedByAnotherKindOfOptimizer) {
+  const UsedSgd sgd({.lr = 0.1, .momentum = 0.9});
+  UsedAdamW adamw({});
+  EXPECT_ERROR(adamw.optimizer.load_state_dict(*adamw.module, sgd.state(), "o.safetensors"),
+               DataError, "o.safetensors: expected only lr, betas, eps, weight_decay and params");
+}
+
+TEST(OptimizerState, NamesTheSecondGroupWhereItIsWrong) {
+  Small module;
+  AdamW optimizer({module.b}, {.lr = 0.1});
+  optimizer.add_param_group({{module.a}, optimizer.param_groups()[0].options().clone()});
+  auto state = optimizer.state_dict(module);
+  state.groups[1]["lr"] = -1;
+  EXPECT_ERROR(optimizer.load_state_dict(module, state, "a file"), DataError,
+               "a file: expected a value >= 0 for lr in group 1, got -1");
+}
+
+TEST(OptimizerState, ReadsNoOtherFile) {
+  const std::string text = "f: expected a JSON array under groups in the metadata, got ";
+  EXPECT_ERROR(optimizer_state_from({}, "f"), DataError, text + "none; hint: it must hold");
+  for (const char* groups : {"", "{}", "[", "7", "[1e999]"}) {
+    EXPECT_ERROR(optimizer_state_from({{}, {{"groups", groups}}}, "f"), DataError,
+                 text + "something else; hint: it must hold the state of an optimizer");
+  }
+}
+
+}  // namespace
+}  // namespace ladder
