@@ -48,7 +48,8 @@ LAYERS = {
     "train": Layer(4, torch=True),
     "accelerate": Layer(
         5, torch=True,
-        other_way=frozenset({"accelerate_config", "event_file", "trackers", "yaml_file"}),
+        other_way=frozenset({"accelerate_config", "accelerator_options", "event_file",
+                             "function_launcher", "trackers", "yaml_file"}),
     ),
     "trainer": Layer(6, torch=True),
     "stage": Layer(7, torch=False),

@@ -102,11 +102,12 @@ AccelerateSettings parse_config_file(std::string_view bytes, const std::string& 
 // Reads what `accelerate launch` and users set:
 //
 //   ACCELERATE_MIXED_PRECISION              no, fp16, bf16
-//   ACCELERATE_GRADIENT_ACCUMULATION_STEPS  a whole number; the launcher sets it for DeepSpeed
-//   alone ACCELERATE_USE_CPU                      a flag; the launcher sets it when it starts one
-//   process ACCELERATE_DEBUG_MODE                   a flag ACCELERATE_CPU_AFFINITY a flag; has no
-//   effect here, and a note says so ACCELERATE_TORCH_DEVICE                 a device, such as
-//   cuda:1 FORK_LAUNCHED                           a flag; set by Python's notebook_launcher
+//   ACCELERATE_GRADIENT_ACCUMULATION_STEPS  a whole number
+//   ACCELERATE_USE_CPU                      a flag; the launcher sets it for one process alone
+//   ACCELERATE_DEBUG_MODE                   a flag
+//   ACCELERATE_CPU_AFFINITY                 a flag; has no effect here, and a note says so
+//   ACCELERATE_TORCH_DEVICE                 a device, such as cuda:1
+//   FORK_LAUNCHED                           a flag; set by Python's notebook_launcher
 //
 // ACCELERATE_DYNAMO_BACKEND must be "no", and ACCELERATE_USE_DEEPSPEED, _USE_FSDP, _USE_MEGATRON_LM
 // and _USE_PARALLELISM_CONFIG must not be true: nothing here compiles a model or shards one. Rank

@@ -80,6 +80,9 @@ class Trackers {
   // One more, of the caller's own kind, which may do without a logging_dir. Before start().
   void add(std::unique_ptr<Tracker> tracker);
 
+  // Sets `append`, for a run that turns out to be resumed. Before start().
+  void go_on() { options_.append = true; }
+
   // Starts a run. `run_name` may hold '/', but no "." or ".." between them: the run's folder lies
   // in logging_dir. Throws UsageError for a name or a configuration of another form, or if a run
   // is under way, and SystemError if a file cannot be written.

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
@@ -66,6 +67,28 @@ void look_for_launcher(RunOptions& options) {
                              "leave " + flag + " out, or start the program by itself");
 }
 
+// Does what `accelerate launch` would do with its file, where nobody has launched the ranks. What
+// flags say counts.
+void take_processes_of_config_file(RunOptions& options) {
+  if (options.launched) return;
+  AccelerateSources sources;
+  if (!options.accelerator.config_file.empty()) {
+    sources.file = read_config_file(options.accelerator.config_file);
+  }
+  const auto config = resolve_accelerate_config(sources);
+  if (config.num_machines > 1) {
+    throw UsageError::conflict(
+        options.accelerator.config_file, fmt::format("num_machines is {}", config.num_machines),
+        "start it on each of them with accelerate launch --no_python --config_file FILE PROGRAM");
+  }
+  if (options.nprocs == 0) options.nprocs = config.num_processes.value_or(1);
+  if (options.master_port == 0) options.master_port = config.main_process_port.value_or(0);
+  const bool may_choose_gpus = options.gpu.empty() && config.gpu_ids != "all" && !config.use_cpu;
+  if (may_choose_gpus && machine_gpu_count() > 0) {
+    ::setenv("CUDA_VISIBLE_DEVICES", config.gpu_ids.c_str(), /*replace=*/1);
+  }
+}
+
 // What depends on the GPUs that are left.
 void choose_processes(RunOptions& options) {
   options.process_group.device = options.device;
@@ -87,6 +110,7 @@ int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>
     }
     show_only_chosen_gpus(*command_line.options);
     if (stage.spawn && stage.launcher) look_for_launcher(*command_line.options);
+    if (stage.accelerator) take_processes_of_config_file(*command_line.options);
     choose_processes(*command_line.options);
     run(*command_line.options);
   });

@@ -2,228 +2,23 @@
 #include "ladder/stage/run_options.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
-#include <utility>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/versions.h"
+#include "ladder/stage/flags.h"
 
 namespace ladder {
 namespace {
-
-template <typename Number>
-Number parse_number(const std::string& flag, const std::string& text, const char* form) {
-  Number value{};
-  const auto* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stopped != end) throw UsageError::malformed(flag, form, text);
-  return value;
-}
-
-std::int64_t parse_integer(const std::string& flag, const std::string& text) {
-  return parse_number<std::int64_t>(flag, text, "a whole number");
-}
-
-// The flags of a program. Each knows how to read its text and how to write its value back,
-// so that --help, the errors and the record of a run come from one place.
-class Flags {
- public:
-  explicit Flags(const std::string& program) : app_("", program) {
-    app_.allow_extras();  // unknown flags are refused below, with the nearest name
-    app_.get_formatter()->column_width(36);
-  }
-
-  CLI::App& app() { return app_; }
-
-  // `names` as CLI11 wants them, "-e,--epochs"; the last one is used in messages.
-  CLI::Option* text(const std::string& names, std::string& target, const std::string& form,
-                    const std::string& help) {
-    const auto read = [&target, form](const std::string& flag, const std::string& value) {
-      if (value.empty()) throw UsageError::missing(flag, form, "give a value, or leave it out");
-      target = value;
-    };
-    return add(names, help, form, read, [&target] { return target; });
-  }
-
-  // A path that may stay out: the flag alone leaves `target` empty.
-  CLI::Option* optional_path(const std::string& names, std::string& target,
-                             const std::string& help) {
-    const auto read = [&target](const std::string&, const std::string& value) { target = value; };
-    return add(names, help, "PATH", read, [&target] { return target; })->expected(0, 1);
-  }
-
-  CLI::Option* choice(const std::string& names, std::vector<std::string> choices,
-                      std::function<void(const std::string&)> take, std::string standard,
-                      const std::string& help) {
-    const std::string form = fmt::format("{}", fmt::join(choices, "|"));
-    auto state = std::make_shared<std::string>(std::move(standard));
-    const auto read = [choices = std::move(choices), take = std::move(take), state](
-                          const std::string& flag, const std::string& value) {
-      if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
-        throw UsageError::unknown_name(flag, value, choices);
-      }
-      take(value);
-      *state = value;
-    };
-    return add(names, help, form, read, [state] { return *state; });
-  }
-
-  template <typename Integer>
-  CLI::Option* integer(const std::string& names, Integer& target, std::int64_t minimum,
-                       const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target, minimum](const std::string& flag, const std::string& value) {
-          const std::int64_t number = parse_integer(flag, value);
-          if (number < minimum || !std::in_range<Integer>(number)) {
-            throw UsageError::out_of_range(flag, number, fmt::format("a number >= {}", minimum));
-          }
-          target = static_cast<Integer>(number);
-        },
-        [&target] { return fmt::format("{}", target); });
-  }
-
-  CLI::Option* integer(const std::string& names, std::optional<std::int64_t>& target,
-                       const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target](const std::string& flag, const std::string& value) {
-          target = parse_integer(flag, value);
-        },
-        [&target] { return target ? fmt::format("{}", *target) : "recipe"; });
-  }
-
-  CLI::Option* optional_integer(const std::string& names, std::optional<int>& target,
-                                const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target](const std::string& flag, const std::string& value) {
-          const std::int64_t number = parse_integer(flag, value);
-          if (number < 0 || !std::in_range<int>(number)) {
-            throw UsageError::out_of_range(flag, number, "a number >= 0");
-          }
-          target = static_cast<int>(number);
-        },
-        [&target] { return target ? fmt::format("{}", *target) : ""; });
-  }
-
-  CLI::Option* number(const std::string& names, std::optional<double>& target,
-                      const std::string& help) {
-    return add(
-        names, help, "X",
-        [&target](const std::string& flag, const std::string& value) {
-          target = parse_number<double>(flag, value, "a number");
-        },
-        [&target] { return target ? fmt::format("{}", *target) : "recipe"; });
-  }
-
-  CLI::Option* toggle(const std::string& names, std::function<void(bool)> take,
-                      const std::string& help) {
-    auto state = std::make_shared<std::string>("recipe");
-    const std::string flag = long_name(names);
-    values_.emplace_back(flag, [state] { return *state; });
-    return app_.add_flag_function(
-        names,
-        [take = std::move(take), state](std::int64_t count) {
-          take(count > 0);
-          *state = count > 0 ? "true" : "false";
-        },
-        help);
-  }
-
-  // --NAME and --no-NAME.
-  CLI::Option* on_or_off(const std::string& name, bool& target, const std::string& help) {
-    values_.emplace_back("--" + name, [&target] { return target ? "true" : "false"; });
-    return app_.add_flag_function(
-        fmt::format("--{0},!--no-{0}", name), [&target](std::int64_t count) { target = count > 0; },
-        help);
-  }
-
-  CLI::Option* on(const std::string& names, bool& target, const std::string& help) {
-    values_.emplace_back(long_name(names), [&target] { return target ? "true" : "false"; });
-    return app_.add_flag(names, target, help);
-  }
-
-  // What the command line says counts; else this, as if it had been said.
-  void preset(const std::string& flag, const std::string& value) {
-    auto* option = app_.get_option(flag);
-    if (option->count() > 0) return;
-    option->add_result(value);
-    option->run_callback();
-  }
-
-  void parse(int argc, const char* const* argv) {
-    app_.parse(arguments_with_dashes(argc, argv));
-    const auto unknown = app_.remaining();
-    if (unknown.empty()) return;
-    const std::string nearest = nearest_name(unknown.front(), all_names());
-    const std::string proposal = nearest.empty() ? "" : fmt::format("did you mean {}? ", nearest);
-    throw UsageError::conflict(unknown.front(), "no such option",
-                               proposal + "--help lists them all");
-  }
-
-  // Every flag with its value in force, for the record.
-  std::vector<std::pair<std::string, std::string>> values() const {
-    std::vector<std::pair<std::string, std::string>> result;
-    for (const auto& [flag, value] : values_) result.emplace_back(flag, value());
-    return result;
-  }
-
- private:
-  using Read = std::function<void(const std::string& flag, const std::string& value)>;
-  using Write = std::function<std::string()>;
-
-  CLI::Option* add(const std::string& names, const std::string& help, const std::string& form,
-                   Read read, Write write) {
-    const std::string flag = long_name(names);
-    auto* option = app_.add_option_function<std::string>(
-        names, [flag, read = std::move(read)](const std::string& value) { read(flag, value); },
-        help);
-    option->type_name(form);
-    const std::string standard = write();
-    if (!standard.empty() && standard != "recipe") option->default_str(standard);
-    values_.emplace_back(flag, std::move(write));
-    return option;
-  }
-
-  static std::string long_name(const std::string& names) {
-    const auto first = names.find("--");
-    return names.substr(first, names.find_first_of(",!", first) - first);
-  }
-
-  std::vector<std::string> all_names() const {
-    std::vector<std::string> names = {"--help", "--version"};
-    for (const auto* option : app_.get_options()) {
-      for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-    }
-    return names;
-  }
-
-  // CLI11 takes the arguments last first.
-  static std::vector<std::string> arguments_with_dashes(int argc, const char* const* argv) {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
-    for (auto& argument : arguments) {
-      if (!argument.starts_with("--")) continue;
-      const auto end = argument.begin() +
-                       static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
-      std::replace(argument.begin(), end, '_', '-');
-    }
-    std::reverse(arguments.begin(), arguments.end());
-    return arguments;
-  }
-
-  CLI::App app_;
-  std::vector<std::pair<std::string, Write>> values_;
-};
 
 void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
   flags.choice(
@@ -294,18 +89,23 @@ void add_device_ids_flags(Flags& flags, RunOptions& options, std::string& device
              "where outputs are gathered [the first of --device-ids]");
 }
 
-void add_distributed_flags(Flags& flags, RunOptions& options, std::int64_t& timeout_seconds) {
-  flags.choice(
-      "--backend", {"auto", "gloo", "nccl"},
-      [&options](const std::string& value) { options.process_group.backend = value; }, "auto",
-      "who carries the gradients; auto: nccl with a GPU a rank");
-  flags.integer("--timeout", timeout_seconds, 1, "seconds that a rank waits for the others");
+void add_batch_mode_flag(Flags& flags, RunOptions& options) {
   flags.choice(
       "--batch-mode", {"global", "per-device"},
       [&options](const std::string& value) {
         options.batch_mode = value == "global" ? BatchMode::kGlobal : BatchMode::kPerDevice;
       },
       "global", "is --batch-size that of all ranks together, or of each?");
+}
+
+void add_distributed_flags(Flags& flags, RunOptions& options, const StageFlags& stage,
+                           std::int64_t& timeout_seconds) {
+  flags.choice(
+      "--backend", {"auto", "gloo", "nccl"},
+      [&options](const std::string& value) { options.process_group.backend = value; }, "auto",
+      "who carries the gradients; auto: nccl with a GPU a rank");
+  flags.integer("--timeout", timeout_seconds, 1, "seconds that a rank waits for the others");
+  if (!stage.accelerator) add_batch_mode_flag(flags, options);
   flags.choice(
       "--scale-lr", {"none", "linear", "sqrt"},
       [&options](const std::string& value) {
@@ -317,8 +117,92 @@ void add_distributed_flags(Flags& flags, RunOptions& options, std::int64_t& time
                 "compare the weights of all ranks every N steps; 0 = never");
 }
 
-void add_spawn_flags(Flags& flags, RunOptions& options) {
-  flags.integer("--nprocs", options.nprocs, 0, "processes to start; 0 = one a GPU, else 2");
+// Instead of --batch-mode: what a prepared loader does with its batches.
+void add_loader_flags(Flags& flags, RunOptions& options) {
+  auto& loader = options.accelerator.data_loader;
+  flags.choice(
+      "--loader-mode", {"global", "per-process", "split-batches"},
+      [&options, &loader](const std::string& value) {
+        if (value == "per-process") {
+          loader.mode = LoaderMode::kPerProcess;
+          options.batch_mode = BatchMode::kPerDevice;
+        } else {
+          loader.mode = value == "global" ? LoaderMode::kGlobal : LoaderMode::kSplitBatches;
+        }
+      },
+      "global", "divide each batch, deal whole batches, or divide as Accelerate does");
+  flags.on_or_off("even-batches", loader.even_batches,
+                  "repeat samples in the last round, in the modes of Accelerate [yes]");
+  flags.on("--dispatch-batches", loader.dispatch_batches,
+           "only the main process reads, and sends the others their parts");
+}
+
+// What flags of the Accelerator say, as written.
+struct AcceleratorTexts {
+  std::string hparams;
+  std::string checkpointing_steps;
+  std::string log_with;
+  std::optional<int> total_limit;
+  bool debug = false;
+};
+
+void add_checkpoint_flags(Flags& flags, RunOptions& options, AcceleratorTexts& texts) {
+  auto& project = options.accelerator.project;
+  flags.text("--project-dir", project.project_dir, "FOLDER",
+             "where checkpoints/checkpoint_N and the trackers' files go");
+  flags.text("--checkpointing-steps", texts.checkpointing_steps, "N|epoch",
+             "write a checkpoint every N steps, or after each epoch");
+  flags.optional_integer("--total-limit", texts.total_limit,
+                         "checkpoints to keep; the oldest go first [all]");
+  flags.optional_path("--resume,--resume-from-checkpoint", options.resume_from,
+                      "go on from a checkpoint [the last in --project-dir]");
+  flags.text("--log-with", texts.log_with, "NAMES", "trackers: jsonl,csv,tensorboard, or all");
+}
+
+void add_accelerator_flags(Flags& flags, RunOptions& options, AcceleratorTexts& texts) {
+  auto& accelerator = options.accelerator;
+  flags.choice(
+      "--mixed-precision,--precision", {"auto", "no", "fp32", "bf16", "fp16"},
+      [&accelerator](const std::string& value) {
+        if (value == "no" || value == "fp32") accelerator.mixed_precision = Precision::kFp32;
+        if (value == "bf16") accelerator.mixed_precision = Precision::kBf16;
+        if (value == "fp16") accelerator.mixed_precision = Precision::kFp16;
+      },
+      "auto", "auto: as the launcher or --config-file says, else no");
+  flags.optional_integer("--gradient-accumulation-steps",
+                         accelerator.gradient_accumulation.num_steps,
+                         "batches a step of the optimizer [1]");
+  flags.on("--cpu", accelerator.cpu, "the CPU, although there are GPUs");
+  flags.on("--debug", texts.debug, "check shapes before collectives; slower");
+  flags.text("--config-file", accelerator.config_file, "PATH",
+             "read what `accelerate config` wrote");
+  add_loader_flags(flags, options);
+  add_checkpoint_flags(flags, options, texts);
+  flags.text("--hparams", texts.hparams, "PATH",
+             "flags of this list, from YAML: a NAME: VALUE each");
+}
+
+// Flags that the command line holds count before those of the file.
+void apply_hparams(Flags& flags, const std::string& path) {
+  if (path.empty()) return;
+  for (const auto& [name, value] : read_hparams(path)) {
+    const std::string flag = "--" + name;
+    if (!flags.knows(flag) || flag == "--hparams")
+      throw flags.unknown_flag(path + ": " + name, flag);
+    try {
+      flags.preset(flag, value);
+    } catch (const UsageError& error) {
+      throw UsageError::conflict(path, error.what(), "");
+    } catch (const CLI::Error&) {
+      throw UsageError::malformed(path + ": " + name, "a value that the flag takes", value);
+    }
+  }
+}
+
+void add_spawn_flags(Flags& flags, RunOptions& options, const StageFlags& stage) {
+  flags.integer("--nprocs,--num-processes", options.nprocs, 0,
+                stage.accelerator ? "processes to start; 0 = as --config-file says, else 1"
+                                  : "processes to start; 0 = one a GPU, else 2");
   flags.integer("--master-port", options.master_port, 0, "where they meet; 0 = a free port");
 }
 
@@ -429,6 +313,57 @@ std::string version_text(const std::string& program) {
   return text;
 }
 
+std::vector<std::string> parse_names(const std::string& list) {
+  std::vector<std::string> names;
+  for (const auto& item : CLI::detail::split(list, ',')) {
+    if (!item.empty()) names.push_back(CLI::detail::trim_copy(item));
+  }
+  return names;
+}
+
+void require_project(const RunOptions& options, const AcceleratorTexts& texts) {
+  if (!options.accelerator.project.project_dir.empty()) return;
+  const auto missing = [](const char* flag) {
+    return UsageError::missing(flag, "--project-dir FOLDER, where its files go",
+                               "add --project-dir runs/mnist");
+  };
+  if (!texts.checkpointing_steps.empty()) throw missing("--checkpointing-steps");
+  if (!texts.log_with.empty()) throw missing("--log-with");
+  if (options.resume && options.resume_from.empty()) throw missing("--resume");
+}
+
+void take_checkpoint_flags(RunOptions& options, const AcceleratorTexts& texts) {
+  const auto& steps = texts.checkpointing_steps;
+  options.checkpoint_epochs = steps == "epoch";
+  if (!steps.empty() && !options.checkpoint_epochs) {
+    options.checkpointing_steps =
+        parse_number<std::int64_t>("--checkpointing-steps", steps, "a whole number, or \"epoch\"");
+    if (options.checkpointing_steps < 1) {
+      throw UsageError::out_of_range("--checkpointing-steps", options.checkpointing_steps,
+                                     "a number >= 1");
+    }
+  }
+  if (texts.total_limit == 0) {
+    throw UsageError::out_of_range("--total-limit", 0, "a number >= 1");
+  }
+  if (texts.total_limit) {
+    options.accelerator.project.total_limit = static_cast<std::size_t>(*texts.total_limit);
+  }
+}
+
+// What the Accelerator takes from flags that other stages have too, and from texts.
+void complete_accelerator(RunOptions& options, const AcceleratorTexts& texts) {
+  auto& accelerator = options.accelerator;
+  accelerator.device = options.device;
+  accelerator.threads = options.threads;
+  accelerator.quiet = options.record.quiet;
+  accelerator.process_group = options.process_group;
+  if (texts.debug) accelerator.debug = true;
+  accelerator.log_with = parse_names(texts.log_with);
+  take_checkpoint_flags(options, texts);
+  require_project(options, texts);
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv, const StageFlags& stage) {
@@ -438,6 +373,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   std::string gpu;
   std::string device_ids;
   std::string profile = "none";
+  AcceleratorTexts texts;
   std::int64_t timeout_seconds = options.process_group.timeout.count() / 1000;
   bool version = false;
   Flags flags(options.record.stage);
@@ -446,14 +382,16 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   add_machine_flags(flags, options, gpu);
   add_output_flags(flags, options, stage);
   if (stage.device_ids) add_device_ids_flags(flags, options, device_ids);
-  if (stage.distributed) add_distributed_flags(flags, options, timeout_seconds);
-  if (stage.spawn) add_spawn_flags(flags, options);
+  if (stage.distributed) add_distributed_flags(flags, options, stage, timeout_seconds);
+  if (stage.spawn) add_spawn_flags(flags, options, stage);
   if (stage.launcher) add_launcher_flags(flags, options);
   if (stage.amp) add_mixed_precision_flags(flags, options, profile);
+  if (stage.accelerator) add_accelerator_flags(flags, options, texts);
   flags.app().add_flag("--version", version, "print the versions of all libraries");
   try {
     flags.parse(argc, argv);
     if (stage.amp) apply_profile(flags, profile);
+    apply_hparams(flags, texts.hparams);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, flags.app().help()};
   } catch (const CLI::ParseError& error) {
@@ -466,6 +404,10 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   options.process_group.require_launcher = stage.launcher && !stage.spawn;
   options.process_group.program = argv[0];
   options.process_group.torchrun = torchrun_here();
+  if (stage.accelerator) {
+    options.resume = flags.app().count("--resume") > 0;
+    complete_accelerator(options, texts);
+  }
   check_together(options);
   complete_save_path(options, stage, flags.app().count("--save") > 0);
   if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);

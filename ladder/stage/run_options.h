@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/accelerate/accelerator_options.h"
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
@@ -22,6 +23,7 @@ struct StageFlags {
   bool launcher = false;     // --init-method, --rank, --world-size: started by somebody else;
                              // with `spawn` too: by whoever did, else by itself
   bool amp = false;          // --precision, --sync-bn, --profile: mixed precision
+  bool accelerator = false;  // --mixed-precision, --config-file, --loader-mode, --resume, ...
 };
 
 // The command line of a stage, checked and complete. Flags of the same meaning have the same
@@ -53,6 +55,12 @@ struct RunOptions {
 
   std::optional<Precision> precision;  // --precision; none = that of the device
   bool sync_bn = true;                 // --sync-bn: one BatchNorm over all ranks
+
+  AcceleratorOptions accelerator;        // --mixed-precision, --loader-mode, ...; complete
+  std::int64_t checkpointing_steps = 0;  // --checkpointing-steps N: 0 = none
+  bool checkpoint_epochs = false;        // --checkpointing-steps epoch
+  bool resume = false;                   // --resume
+  std::string resume_from;               // its path; empty = the last in --project-dir
 };
 
 // What the command line asks for: a run, or only a text (--help, --version).

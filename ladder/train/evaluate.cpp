@@ -8,24 +8,34 @@
 
 namespace ladder {
 
+EvaluationCounter::EvaluationCounter(const Recipe& recipe, const torch::Device& device)
+    : recipe_(recipe),
+      correct_(torch::zeros({}, torch::dtype(torch::kInt64).device(device))),
+      loss_sum_(torch::zeros({}, torch::dtype(torch::kFloat64).device(device))) {}
+
+void EvaluationCounter::add(const torch::Tensor& output, const torch::Tensor& labels) {
+  const auto prediction = output.argmax(/*dim=*/1, /*keepdim=*/true);
+  correct_ += prediction.eq(labels.view_as(prediction)).sum();
+  loss_sum_ += recipe_.loss_sum(output, labels);
+  seen_ += labels.size(0);
+}
+
+Evaluation EvaluationCounter::result() const {
+  return {correct_.item<std::int64_t>(), seen_, loss_sum_.item<double>()};
+}
+
 Evaluation evaluate(Model& model, const DataLoader& loader, const Recipe& recipe,
                     const torch::Device& device) {
   const torch::NoGradGuard no_grad;
   const bool was_training = model.is_training();
   model.eval();
-  auto correct = torch::zeros({}, torch::dtype(torch::kInt64).device(device));
-  auto loss_sum = torch::zeros({}, torch::dtype(torch::kFloat64).device(device));
-  std::int64_t seen = 0;
+  EvaluationCounter counter(recipe, device);
   for (const Batch& cpu_batch : loader) {
     const Batch batch = cpu_batch.to(device);
-    const auto output = model.forward(batch.images);
-    const auto prediction = output.argmax(/*dim=*/1, /*keepdim=*/true);
-    correct += prediction.eq(batch.labels.view_as(prediction)).sum();
-    loss_sum += recipe.loss_sum(output, batch.labels);
-    seen += batch.size();
+    counter.add(model.forward(batch.images), batch.labels);
   }
   model.train(was_training);
-  return {correct.item<std::int64_t>(), seen, loss_sum.item<double>()};
+  return counter.result();
 }
 
 double sum_over_ranks(double value, const ProcessGroup& group) {

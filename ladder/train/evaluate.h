@@ -24,6 +24,24 @@ struct Evaluation {
   double mean_loss() const { return loss_sum / static_cast<double>(seen); }
 };
 
+// Counts batch after batch; waits for the device only when asked for the result.
+class EvaluationCounter {
+ public:
+  // `recipe` must outlive it.
+  EvaluationCounter(const Recipe& recipe, const torch::Device& device);
+
+  // output: [N, 10], of the network; labels: int64 [N]. Both on the device.
+  void add(const torch::Tensor& output, const torch::Tensor& labels);
+
+  Evaluation result() const;
+
+ private:
+  const Recipe& recipe_;
+  torch::Tensor correct_;   // int64 scalar
+  torch::Tensor loss_sum_;  // float64 scalar
+  std::int64_t seen_ = 0;
+};
+
 // Runs the model over all batches of `loader`, in evaluation mode and without gradients, and
 // counts. The counts are of this rank alone; with several ranks the caller adds them up.
 // Puts the model back into the mode it was in. Waits for the device once, at the end.

@@ -112,37 +112,41 @@ void RunRecord::write_header(const DataLoader& train, const DataLoader& test,
                   {"versions", versions}});
 }
 
-void RunRecord::begin_epoch(std::int64_t epoch) {
+void RunRecord::begin_epoch(std::int64_t epoch, std::int64_t done) {
   epoch_ = epoch;
   epoch_steps_ = 0;
   epoch_samples_ = 0;
   if (!options_.quiet) print(recipe_.epoch_line(epoch));
   loss_->begin_epoch(epoch);
   progress_ = std::make_unique<Progress>(
-      ProgressOptions{.total = batches_,
+      ProgressOptions{.total = batches_ - done,
                       .label = fmt::format("epoch {}/{}", epoch, recipe_.epochs()),
                       .enabled = !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
   epoch_started_ = steady_seconds();
 }
 
-void RunRecord::step(const Batch& batch, const torch::Tensor& loss,
-                     const torch::nn::Module& model) {
-  ++steps_;
+void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
+                     bool updated) {
+  updated_ = updated;
   ++epoch_steps_;
   epoch_samples_ += batch.global_size;
-  fingerprint_.record(steps_, batch, loss, model);
+  if (updated) {
+    ++steps_;
+    fingerprint_.record(steps_, batch, loss, model);
+    trace_.step_done(steps_);
+  }
   loss_->add(loss, batch, steps_);
-  trace_.step_done(steps_);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
 }
 
 void RunRecord::end_epoch() {
   loss_->flush();
-  train_loss_ = sum_over_ranks(loss_->sum(), group_) /
-                sum_over_ranks(static_cast<double>(loss_->samples()), group_);
+  const double sum = sum_over_ranks(loss_->sum(), group_);
+  const double samples = sum_over_ranks(static_cast<double>(loss_->samples()), group_);
+  if (samples > 0.0) train_loss_ = sum / samples;  // 0: resumed behind the last batch
   progress_->finish();
-  const double seconds = steady_seconds() - epoch_started_;
+  const double seconds = open_epoch_seconds();
   train_seconds_ += seconds;
   samples_ += epoch_samples_;
   metrics_.write({{"record", "epoch"},
@@ -152,6 +156,12 @@ void RunRecord::end_epoch() {
                   {"train_loss", train_loss_},
                   {"seconds", seconds},
                   {"samples_per_second", rate(epoch_samples_, seconds)}});
+  progress_.reset();
+  epoch_samples_ = 0;
+}
+
+double RunRecord::open_epoch_seconds() const {
+  return progress_ == nullptr ? 0.0 : steady_seconds() - epoch_started_;
 }
 
 void RunRecord::begin_testing() {
@@ -187,9 +197,31 @@ void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model,
                                    {"total_seconds", seconds},
                                    {"samples_per_second", rate(samples_, train_seconds_)},
                                    {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
-                                   {"weights_sha256", weights_sha256(state_dict(model))}};
+                                   {"weights_sha256", weights_sha256(ladder::state_dict(model))}};
   for (const auto& [name, value] : more) result[name] = value;
   metrics_.write(result);
+}
+
+nlohmann::json RunRecord::state_dict() const {
+  return {{"steps", steps_},
+          {"samples", samples_ + epoch_samples_},
+          {"train_seconds", train_seconds_ + open_epoch_seconds()}};
+}
+
+std::function<void()> RunRecord::plan_load(const nlohmann::json& state, std::string_view origin) {
+  const auto number = [&](const char* name) {
+    const auto found = state.is_object() ? state.find(name) : state.end();
+    if (found != state.end() && found->is_number() && found->get<double>() >= 0.0) return *found;
+    throw DataError::mismatch(origin, fmt::format("a number >= 0 as \"{}\"", name),
+                              found == state.end() ? "none" : found->dump().substr(0, 40),
+                              "resume from an older checkpoint");
+  };
+  return [this, steps = number("steps"), samples = number("samples"),
+          seconds = number("train_seconds")] {
+    steps_ = steps.get<std::int64_t>();
+    samples_ = samples.get<std::int64_t>();
+    train_seconds_ = seconds.get<double>();
+  };
 }
 
 }  // namespace ladder

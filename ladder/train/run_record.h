@@ -5,10 +5,13 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/core/json_lines.h"
@@ -56,11 +59,24 @@ class RunRecord {
 
   void begin(const RunSetup& setup, const DataLoader& train, const DataLoader& test,
              const torch::nn::Module& model);
-  void begin_epoch(std::int64_t epoch);  // epochs count from 1
+  // Epochs count from 1. `done`: batches of it that were trained before a resume.
+  void begin_epoch(std::int64_t epoch, std::int64_t done = 0);
 
   // Takes note of one training step; call it after optimizer.step() and before zero_grad().
-  // Throws NumericError when the loss is not finite.
-  void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model);
+  // `updated`: whether the optimizer stepped; false for all but the last batch of an accumulation
+  // window. Throws NumericError when the loss is not finite.
+  void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
+            bool updated = true);
+
+  // Steps of the optimizer so far, those before a resume included.
+  std::int64_t steps() const { return steps_; }
+
+  // Whether the last step() was an optimizer's, and the `steps`-th, twice `steps`-th and so on;
+  // never for 0.
+  bool every(std::int64_t steps) const { return updated_ && steps > 0 && steps_ % steps == 0; }
+
+  // Mean over the samples of all ranks, of the epoch or of what was trained of it since a resume.
+  double train_loss() const { return train_loss_; }
 
   void end_epoch();
   void begin_testing();
@@ -70,9 +86,15 @@ class RunRecord {
   void finish(const Evaluation& total, const torch::nn::Module& model,
               const std::map<std::string, double>& more = {});
 
+  // What the result counts over the whole run, for a checkpoint, and back: see
+  // Accelerator::register_for_checkpointing. DataError naming `origin`.
+  nlohmann::json state_dict() const;
+  std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
+
  private:
   void write_header(const DataLoader& train, const DataLoader& test, std::int64_t parameters);
   void print(const std::string& line) const;  // on rank 0
+  double open_epoch_seconds() const;          // since begin_epoch; 0 after end_epoch
 
   RunRecordOptions options_;
   Recipe recipe_;
@@ -88,7 +110,8 @@ class RunRecord {
   std::unique_ptr<Progress> progress_;
   std::int64_t epoch_ = 0;
   double epoch_started_ = 0.0;
-  std::int64_t epoch_steps_ = 0;
+  std::int64_t epoch_steps_ = 0;    // batches
+  bool updated_ = false;            // by the last step()
   std::int64_t epoch_samples_ = 0;  // of all ranks
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;

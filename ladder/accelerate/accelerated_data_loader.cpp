@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/accelerated_data_loader.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "ladder/accelerate/dispatch.h"
+#include "ladder/core/error.h"
+#include "ladder/data/batch_sampler_shard.h"
+#include "ladder/data/distributed_sampler.h"
+
+namespace ladder {
+namespace {
+
+std::shared_ptr<const BatchSampler> part_of_rank(const std::shared_ptr<const BatchSampler>& whole,
+                                                 const DataLoaderConfiguration& configuration,
+                                                 std::int64_t rank, std::int64_t world_size) {
+  if (configuration.mode == LoaderMode::kGlobal) {
+    return std::make_shared<ShardedBatchSampler>(
+        whole, ShardedBatchSamplerOptions{.rank = rank, .world_size = world_size});
+  }
+  return std::make_shared<BatchSamplerShard>(
+      whole,
+      BatchSamplerShardOptions{.split_batches = configuration.mode == LoaderMode::kSplitBatches,
+                               .even_batches = configuration.even_batches,
+                               .dispatch_batches = configuration.dispatch_batches,
+                               .rank = rank,
+                               .world_size = world_size});
+}
+
+// `loader` with other batches and otherwise as it is.
+DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSampler> batches) {
+  return DataLoader(loader.shared_dataset(), {.batch_sampler = std::move(batches),
+                                              .num_workers = loader.options().num_workers,
+                                              .pin_memory = loader.options().pin_memory,
+                                              .transform = loader.options().transform});
+}
+
+DataLoader with_seed(const DataLoader& loader, const DataLoaderConfiguration& configuration) {
+  auto options = loader.options();
+  if (!configuration.data_seed || !options.shuffle) return loader;
+  options.seed = *configuration.data_seed;
+  return DataLoader(loader.shared_dataset(), options);
+}
+
+std::int64_t count_in(const nlohmann::json& state, const char* name, std::string_view origin) {
+  const auto found = state.is_object() ? state.find(name) : state.end();
+  const bool is_count = found != state.end() && found->is_number_unsigned() &&
+                        found->get<std::uint64_t>() <= std::uint64_t{1} << 62;
+  if (!is_count) {
+    throw DataError::mismatch(origin, fmt::format("a whole number as \"{}\"", name),
+                              found == state.end() ? "none" : found->dump().substr(0, 40),
+                              "the file is damaged: resume from an older checkpoint");
+  }
+  return found->get<std::int64_t>();
+}
+
+}  // namespace
+
+// Registers with the gradient state for as long as it lives.
+class AcceleratedDataLoader::Walk {
+ public:
+  Walk(const AcceleratedDataLoader& loader, std::int64_t first)
+      : setup_(loader.setup_), place_(loader.place_) {
+    prepare_progress(*loader.loader_.batch_sampler(), first);
+    const auto own = at_epoch(loader.loader_, place_->epoch);
+    if (loader.parts_.empty()) {
+      local_.emplace(own.begin_at(first));
+    } else {
+      const auto joined = std::make_shared<JoinedBatchSampler>(loader.parts_);
+      dispatched_.emplace(at_epoch(with_batches(own, joined), place_->epoch), loader.parts_,
+                          setup_.group, first);
+    }
+    place_->done = first;
+    place_->finished = false;
+    setup_.gradients->enter(progress_);
+  }
+  ~Walk() { setup_.gradients->leave(progress_); }
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
+
+  std::optional<Batch> next() {
+    if (started_) progress_.samples_before += progress_.global_size();
+    auto batch = dispatched_ ? dispatched_->next() : next_of_own();
+    started_ = true;
+    if (!batch) {
+      place_->finished = true;
+      return std::nullopt;
+    }
+    ++progress_.index;
+    place_->done = progress_.index + 1;
+    progress_.local_size = batch->size();
+    return batch->to(setup_.device);
+  }
+
+ private:
+  static DataLoader at_epoch(DataLoader loader, std::int64_t epoch) {
+    if (epoch != loader.epoch()) loader.set_epoch(epoch);
+    return loader;
+  }
+
+  void prepare_progress(const BatchSampler& batches, std::int64_t first) {
+    for (const auto& plan : batches.plan(place_->epoch)) {
+      if (std::ssize(progress_.global_sizes) < first) progress_.samples_before += plan.global_size;
+      progress_.global_sizes.push_back(plan.global_size);
+    }
+    progress_.samples = batches.whole_size();
+    progress_.index = first - 1;
+  }
+
+  std::optional<Batch> next_of_own() {
+    if (started_) ++*local_;
+    if (*local_ == std::default_sentinel) return std::nullopt;
+    return **local_;
+  }
+
+  LoaderSetup setup_;
+  std::shared_ptr<Place> place_;
+  LoaderWalk progress_;
+  bool started_ = false;
+  std::optional<DataLoader::Iterator> local_;  // or:
+  std::optional<DispatchedBatches> dispatched_;
+};
+
+AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setup)
+    : loader_(with_seed(loader, setup.configuration)), setup_(std::move(setup)) {
+  const auto world_size = setup_.group.world_size();
+  if (world_size == 1) return;
+  const auto whole = loader_.batch_sampler();
+  const auto part = [&](int rank) {
+    return part_of_rank(whole, setup_.configuration, rank, world_size);
+  };
+  if (setup_.configuration.dispatch_batches) {
+    for (int rank = 0; rank < world_size; ++rank) parts_.push_back(part(rank));
+  }
+  loader_ = with_batches(loader_, part(setup_.group.rank()));
+}
+
+void AcceleratedDataLoader::set_epoch(std::int64_t epoch) {
+  loader_.set_epoch(epoch);
+  const bool goes_on = place_->resumed && epoch == place_->epoch;
+  if (!goes_on) *place_ = Place{.epoch = epoch};
+}
+
+std::int64_t AcceleratedDataLoader::epoch() const { return place_->epoch; }
+
+std::int64_t AcceleratedDataLoader::first_batch() const {
+  return place_->resumed ? place_->done : first_batch_;
+}
+
+AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches) const {
+  if (batches < 0 || batches > size()) {
+    throw UsageError::out_of_range("skip_first_batches", batches,
+                                   fmt::format("0 to {}, the batches of an epoch", size()));
+  }
+  auto copy = *this;
+  copy.first_batch_ = batches;
+  return copy;
+}
+
+nlohmann::json AcceleratedDataLoader::state_dict() const {
+  const bool whole = place_->finished;
+  return {{"epoch", whole ? place_->epoch + 1 : place_->epoch},
+          {"batch", whole ? 0 : place_->done},
+          {"batches", size()}};
+}
+
+std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
+                                                       std::string_view origin) const {
+  const auto epoch = count_in(state, "epoch", origin);
+  const auto batch = count_in(state, "batch", origin);
+  const auto batches = count_in(state, "batches", origin);
+  if (batch > 0 && batches != size()) {
+    throw UsageError::conflict(
+        origin,
+        fmt::format("it stopped after batch {} of {}, and this loader has {} batches an epoch",
+                    batch, batches, size()),
+        "resume with the batch size, the loader mode and, except in global mode, the number of "
+        "processes that it was written with");
+  }
+  if (batch > batches) {
+    throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
+                              fmt::format("batch {}", batch), "the file is no loader's place");
+  }
+  return [place = place_, epoch, batch] {
+    *place = Place{.epoch = epoch, .done = batch, .resumed = true};
+  };
+}
+
+AcceleratedDataLoader::Iterator AcceleratedDataLoader::begin() const {
+  const std::int64_t first = first_batch();
+  place_->resumed = false;
+  return Iterator(std::make_unique<Walk>(*this, first));
+}
+
+AcceleratedDataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk) : walk_(std::move(walk)) {
+  ++*this;
+}
+AcceleratedDataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
+AcceleratedDataLoader::Iterator& AcceleratedDataLoader::Iterator::operator=(Iterator&&) noexcept =
+    default;
+AcceleratedDataLoader::Iterator::~Iterator() = default;
+
+AcceleratedDataLoader::Iterator& AcceleratedDataLoader::Iterator::operator++() {
+  auto next = walk_->next();
+  at_end_ = !next.has_value();
+  batch_ = std::move(next).value_or(Batch{});
+  return *this;
+}
+
+}  // namespace ladder

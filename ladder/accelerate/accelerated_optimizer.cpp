@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/accelerated_optimizer.h"
+
+#include <utility>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                           std::shared_ptr<GradScaler> scaler,
+                                           std::shared_ptr<GradientState> gradients, bool debug)
+    : optimizer_(std::move(optimizer)),
+      scaler_(std::move(scaler)),
+      gradients_(std::move(gradients)),
+      debug_(debug) {}
+
+void AcceleratedOptimizer::step() {
+  if (!gradients_->sync_gradients()) return;
+  if (debug_) require_backward();
+  if (scaler_->is_enabled()) {
+    result_ = scaler_->step(*optimizer_);
+    scaler_->update();
+  } else {
+    optimizer_->step();
+  }
+  unscaled_ = false;
+  gradients_->backward_calls = 0;
+}
+
+void AcceleratedOptimizer::zero_grad() {
+  if (gradients_->sync_gradients()) optimizer_->zero_grad();
+}
+
+void AcceleratedOptimizer::unscale_gradients() {
+  if (!unscaled_) scaler_->unscale_(*optimizer_);
+  unscaled_ = true;
+}
+
+void AcceleratedOptimizer::require_backward() const {
+  if (gradients_->backward_calls > 0) return;
+  throw UsageError::missing("AcceleratedOptimizer::step",
+                            "accelerator.backward(loss) since the last step",
+                            "replace loss.backward(): it neither scales the loss for fp16 nor "
+                            "weighs the batches of an accumulation window");
+}
+
+}  // namespace ladder

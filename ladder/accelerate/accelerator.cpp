@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/accelerator.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "ladder/accelerate/dispatch.h"
+#include "ladder/amp/precision.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/init_process_group.h"
+#include "ladder/core/device.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/clip_grad.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kCheckpointPrefix = "checkpoint_";
+
+AccelerateConfig configuration_of(const AcceleratorOptions& options) {
+  AccelerateSources sources;
+  sources.options = {.mixed_precision = options.mixed_precision,
+                     .gradient_accumulation_steps = options.gradient_accumulation.num_steps,
+                     .debug = options.debug};
+  if (options.cpu) sources.options.use_cpu = true;
+  sources.environment = read_accelerate_environment();
+  if (!options.config_file.empty()) sources.file = read_config_file(options.config_file);
+  return resolve_accelerate_config(sources);
+}
+
+// What the program says, or what the configuration does.
+std::string device_request(const AcceleratorOptions& options, const AccelerateConfig& config) {
+  if (config.use_cpu) return "cpu";
+  return options.device == "auto" && !config.device.empty() ? config.device : options.device;
+}
+
+ProcessGroupOptions group_options(const AcceleratorOptions& options,
+                                  const AccelerateConfig& config) {
+  auto group = options.process_group;
+  group.device = device_request(options, config);
+  return group;
+}
+
+GradScalerOptions scaler_options(GradScalerOptions options, Precision precision) {
+  options.enabled = options.enabled && precision == Precision::kFp16;
+  return options;
+}
+
+TrackersOptions tracker_options(const AcceleratorOptions& options, const ProcessGroup& group) {
+  const auto& project = options.project;
+  return {.log_with = options.log_with,
+          .logging_dir = project.logging_dir.empty() ? project.project_dir : project.logging_dir,
+          .is_main_process = group.rank() == 0};
+}
+
+}  // namespace
+
+Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
+    : options_(std::move(options)),
+      handlers_(std::move(handlers)),
+      config_(configuration_of(options_)),
+      group_(init_process_group(group_options(options_, config_))),
+      log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}),
+      threads_(prepare_process(
+          {.requested = options_.threads, .local_world_size = group_.local_world_size()})),
+      device_(choose_device(device_request(options_, config_), log_, group_.local_rank())),
+      scaler_(
+          std::make_shared<GradScaler>(scaler_options(handlers_.scaler, config_.mixed_precision))),
+      gradients_(
+          std::make_shared<GradientState>(config_.gradient_accumulation_steps,
+                                          options_.gradient_accumulation.sync_with_dataloader)),
+      optimizers_(std::make_shared<PreparedOptimizers>()),
+      trackers_(tracker_options(options_, group_)) {
+  for (const auto& note : config_.notes) log_.info(note);
+  require_supported_precision();
+  state_.scaler = scaler_;
+  state_.device = device_;
+}
+
+Accelerator::~Accelerator() = default;
+
+void Accelerator::require_supported_precision() const {
+  if (config_.mixed_precision == Precision::kFp16 && !device_.is_cuda()) {
+    throw UsageError::conflict("mixed_precision fp16", "it needs a GPU, and this run is on the CPU",
+                               "use bf16, which needs no gradient scaler: mixed_precision: bf16");
+  }
+  choose_precision(config_.mixed_precision, device_, log_);
+}
+
+std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
+  const auto& known = state_.models;
+  if (std::find(known.begin(), known.end(), model) != known.end()) return model;
+  if (options_.device_placement) model->to(device_);
+  if (config_.mixed_precision != Precision::kFp32) {
+    model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
+  }
+  if (use_distributed()) {
+    model = std::make_shared<DistributedDataParallel>(
+        model, group_, DistributedDataParallelOptions{.reducer = handlers_.ddp});
+  }
+  state_.models.push_back(model);
+  return model;
+}
+
+std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  for (const auto& known : *optimizers_) {
+    if (&known->optimizer() == optimizer.get()) return known;
+  }
+  state_.optimizers.push_back(optimizer);
+  optimizers_->push_back(std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_,
+                                                                gradients_, config_.debug));
+  return optimizers_->back();
+}
+
+std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+    std::shared_ptr<LrScheduler> scheduler) {
+  for (const auto& known : schedulers_) {
+    if (&known->scheduler() == scheduler.get()) return known;
+  }
+  const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
+  const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
+  if (steps < 1) {
+    throw UsageError::out_of_range("scheduler_steps_per_call", steps, "a number >= 1");
+  }
+  state_.schedulers.push_back(scheduler);
+  schedulers_.push_back(std::make_shared<AcceleratedScheduler>(
+      std::move(scheduler), optimizers_, gradients_,
+      AcceleratedScheduler::Options{
+          .steps_per_call = steps, .step_with_optimizer = options_.step_scheduler_with_optimizer}));
+  return schedulers_.back();
+}
+
+AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
+  state_.loaders.emplace_back(
+      std::move(loader),
+      LoaderSetup{.group = group_,
+                  .device = options_.device_placement ? device_ : torch::Device(torch::kCPU),
+                  .configuration = options_.data_loader,
+                  .gradients = gradients_});
+  return state_.loaders.back();
+}
+
+Model& Accelerator::unwrap_model(Model& model) {
+  for (const auto& child : model.named_children()) {
+    auto* const inner = dynamic_cast<Model*>(child.value().get());
+    if (child.key() == "module" && inner != nullptr) return unwrap_model(*inner);
+  }
+  return model;
+}
+
+std::shared_ptr<const Dataset> Accelerator::load_dataset(
+    const std::function<std::shared_ptr<const Dataset>()>& make) const {
+  if (!options_.data_loader.dispatch_batches) return make();
+  return dataset_of_main_process(make, group_);
+}
+
+void Accelerator::pause(Model& model, Accumulation& accumulation) {
+  auto* const wrapper = dynamic_cast<DistributedDataParallel*>(&model);
+  if (wrapper == nullptr) return;
+  accumulation.pauses_.push_back(
+      std::unique_ptr<GradientReducer::NoSync>(new auto(wrapper->no_sync())));
+}
+
+Accelerator::Accumulation Accelerator::no_sync(Model& model) {
+  Accumulation accumulation;
+  pause(model, accumulation);
+  return accumulation;
+}
+
+void Accelerator::backward(const torch::Tensor& loss) {
+  if (gradients_->num_steps() > 1 && !gradients_->accumulates()) {
+    throw UsageError::missing(
+        "Accelerator::backward", "accelerator.accumulate(model) for each batch",
+        "gradient_accumulation_steps is above 1: begin the body of the loop with "
+        "const auto accumulation = accelerator.accumulate(*model);");
+  }
+  ++gradients_->backward_calls;
+  const double weight = gradients_->loss_weight();
+  scaler_->scale(weight == 1.0 ? loss : loss * weight).backward();
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& optimizer : *optimizers_) optimizer->unscale_gradients();
+}
+
+torch::Tensor Accelerator::clip_grad_norm_(const std::vector<torch::Tensor>& parameters,
+                                           double max_norm, double norm_type) {
+  if (!sync_gradients()) return {};
+  unscale_gradients();
+  return ladder::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<torch::Tensor>& parameters,
+                                   double clip_value) {
+  if (!sync_gradients()) return;
+  unscale_gradients();
+  ladder::clip_grad_value_(parameters, clip_value);
+}
+
+Autocast Accelerator::autocast() const {
+  return Autocast(device_, dtype_of(config_.mixed_precision));
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(optimizers_->begin(), optimizers_->end(),
+                     [](const auto& optimizer) { return optimizer->step_was_skipped(); });
+}
+
+torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
+  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/true, "gather", group_);
+  return gather_rows(tensor, group_);
+}
+
+torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
+  const LoaderWalk* const walk = gradients_->walk();
+  if (walk == nullptr) {
+    throw UsageError::missing("gather_for_metrics", "a walk through a prepared loader",
+                              "call it inside the loop, or use gather");
+  }
+  if (tensor.dim() == 0 || tensor.size(0) != walk->local_size) {
+    throw UsageError::malformed(
+        "gather_for_metrics", fmt::format("{} rows, one a sample", walk->local_size),
+        tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
+        "a mean over the batch cannot be freed of repeated samples: give values per sample, or "
+        "use reduce");
+  }
+  const auto all = gather_one(tensor);
+  return all.size(0) == walk->real_size() ? all : all.narrow(0, 0, walk->real_size());
+}
+
+torch::Tensor Accelerator::reduce_one(const torch::Tensor& tensor, Reduction reduction) const {
+  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/false, "reduce", group_);
+  return reduced(tensor, reduction, group_);
+}
+
+torch::Tensor Accelerator::broadcast_one(const torch::Tensor& tensor, int from_process) const {
+  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/false, "broadcast", group_);
+  return broadcasted(tensor, from_process, group_);
+}
+
+void Accelerator::print(std::string_view line) const {
+  if (!is_main_process()) return;
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void Accelerator::main_process_first(const std::function<void()>& run) const {
+  run_on_all(group_, "main_process_first", [&] { on_main_process(run); });
+  if (!is_main_process()) run();
+}
+
+void Accelerator::local_main_process_first(const std::function<void()>& run) const {
+  run_on_all(group_, "local_main_process_first", [&] { on_local_main_process(run); });
+  if (!is_local_main_process()) run();
+}
+
+bool Accelerator::check_trigger() {
+  auto raised = torch::tensor(std::exchange(trigger_, false) ? 1 : 0, torch::kInt64);
+  group_.all_reduce(raised, ReduceOp::kMax);
+  return raised.item<std::int64_t>() != 0;
+}
+
+void Accelerator::save_model(const Model& model, const std::string& path) const {
+  run_on_all(group_, "save_model", [&] {
+    if (is_main_process()) ladder::save_model(model, path);
+  });
+}
+
+std::string Accelerator::checkpoints_folder() const {
+  if (options_.project.project_dir.empty()) {
+    throw UsageError::missing("save_state and load_state", "a path, or project_dir",
+                              "set AcceleratorOptions::project.project_dir");
+  }
+  return options_.project.project_dir + "/checkpoints";
+}
+
+// The number is rank 0's: others may see the folder later, or not at all.
+std::string Accelerator::next_checkpoint() const {
+  const auto folder = checkpoints_folder();
+  auto number = torch::zeros({}, torch::kInt64);
+  run_on_all(group_, "save_state", [&] {
+    if (!is_main_process()) return;
+    const auto present = list_checkpoints(folder, kCheckpointPrefix);
+    if (!present.empty()) number.fill_(present.back().number + 1);
+  });
+  group_.broadcast(number);
+  return fmt::format("{}/{}{}", folder, kCheckpointPrefix, number.item<std::int64_t>());
+}
+
+std::string Accelerator::save_state(const std::string& path) {
+  if (!sync_gradients()) {
+    throw UsageError::conflict("save_state",
+                               "in the middle of an accumulation window, whose gradients would be "
+                               "lost",
+                               "call it after a step: if (accelerator.sync_gradients())");
+  }
+  const std::string folder = path.empty() ? next_checkpoint() : path;
+  save_training_state(folder, state_, group_);
+  if (path.empty() && options_.project.total_limit) {
+    run_on_all(group_, "save_state", [&] {
+      if (!is_main_process()) return;
+      remove_old_checkpoints(checkpoints_folder(), kCheckpointPrefix,
+                             *options_.project.total_limit);
+    });
+  }
+  return folder;
+}
+
+std::string Accelerator::load_state(const std::string& path) {
+  resumed_ = true;
+  return load_training_state(path.empty() ? checkpoints_folder() : path, state_, group_, log_);
+}
+
+void Accelerator::init_trackers(const std::string& project_name,
+                                const nlohmann::ordered_json& config) {
+  if (resumed_) trackers_.go_on();
+  trackers_.start(project_name, config.is_null() ? nlohmann::ordered_json::object() : config);
+}
+
+void Accelerator::log(const std::map<std::string, double>& values, std::int64_t step) {
+  trackers_.log(values, step);
+}
+
+void Accelerator::end_training() {
+  trackers_.finish();
+  wait_for_everyone();
+}
+
+std::uint64_t set_seed(std::uint64_t seed, bool device_specific, const ProcessGroup& group) {
+  const auto own = device_specific ? seed + static_cast<std::uint64_t>(group.rank()) : seed;
+  torch::manual_seed(own);
+  return own;
+}
+
+}  // namespace ladder

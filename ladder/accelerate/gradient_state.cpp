@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/gradient_state.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+std::int64_t LoaderWalk::real_size() const {
+  return std::clamp<std::int64_t>(samples - samples_before, 0, global_size());
+}
+
+void GradientState::set_num_steps(int num_steps) {
+  if (num_steps < 1) {
+    throw UsageError::out_of_range("gradient_accumulation_steps", num_steps, "a number >= 1");
+  }
+  if (!sync_gradients_) {
+    throw UsageError::conflict("gradient_accumulation_steps",
+                               "changed in the middle of an accumulation window",
+                               "change it after a step: when sync_gradients() is true");
+  }
+  num_steps_ = num_steps;
+  batches_in_window_ = 0;
+  loss_weight_ = 1.0;
+}
+
+void GradientState::begin_batch() {
+  accumulates_ = true;
+  if (num_steps_ == 1) return;
+  const LoaderWalk* const batch = walk();
+  const bool by_loader = sync_with_dataloader_ && batch != nullptr;
+  if (by_loader) batches_in_window_ = batch->index % num_steps_;
+  ++batches_in_window_;
+  sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch());
+  if (sync_gradients_) batches_in_window_ = 0;
+  loss_weight_ = by_loader ? weight_in_window(*batch) : 1.0 / num_steps_;
+}
+
+double GradientState::weight_in_window(const LoaderWalk& walk) const {
+  const auto begin = walk.index - walk.index % num_steps_;
+  const auto end = std::min<std::int64_t>(begin + num_steps_, walk.batches());
+  const auto window = std::accumulate(walk.global_sizes.begin() + begin,
+                                      walk.global_sizes.begin() + end, std::int64_t{0});
+  return static_cast<double>(walk.global_size()) / static_cast<double>(window);
+}
+
+}  // namespace ladder

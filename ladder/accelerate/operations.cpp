@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/operations.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::int64_t kMostDimensions = 16;
+
+// dtype, number of dimensions, sizes; the rest 0.
+torch::Tensor shape_of(const torch::Tensor& tensor) {
+  if (tensor.dim() > kMostDimensions) {
+    throw UsageError::out_of_range("a collective", tensor.dim(),
+                                   fmt::format("at most {} dimensions", kMostDimensions));
+  }
+  auto shape = torch::zeros({kMostDimensions + 2}, torch::kInt64);
+  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
+  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
+  return shape;
+}
+
+std::string text_of(const torch::Tensor& shape) {
+  const auto* const numbers = shape.const_data_ptr<std::int64_t>();
+  return fmt::format("{} [{}]", c10::toString(static_cast<torch::ScalarType>(numbers[0])),
+                     fmt::join(numbers + 2, numbers + 2 + numbers[1], ", "));
+}
+
+}  // namespace
+
+torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group) {
+  if (group.world_size() == 1) return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
+  return torch::cat(group.all_gather(tensor.detach()));
+}
+
+torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group) {
+  auto sum = tensor.detach().clone();
+  group.all_reduce(sum);
+  return reduction == Reduction::kSum ? sum : sum / group.world_size();
+}
+
+torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group) {
+  auto copy = tensor.detach().clone();
+  group.broadcast(copy, from);
+  return copy;
+}
+
+torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions& options,
+                                  const ProcessGroup& group) {
+  const auto dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
+  if (dim < 0 || dim >= tensor.dim()) {
+    throw UsageError::out_of_range("pad_across_processes", options.dim,
+                                   fmt::format("a dimension of a tensor with {}", tensor.dim()));
+  }
+  auto longest = torch::tensor(tensor.size(dim), torch::kInt64);
+  group.all_reduce(longest, ReduceOp::kMax);
+  auto sizes = tensor.sizes().vec();
+  const auto own = sizes[static_cast<std::size_t>(dim)];
+  const auto all = longest.item<std::int64_t>();
+  if (own == all) return tensor;
+  sizes[static_cast<std::size_t>(dim)] = all;
+  auto result = torch::full(sizes, options.pad_index, tensor.options());
+  result.narrow(dim, options.pad_first ? all - own : 0, own).copy_(tensor.detach());
+  return result;
+}
+
+std::string broadcast_text(std::string text, const ProcessGroup& group, int from) {
+  auto size = torch::tensor(std::ssize(text), torch::kInt64);
+  group.broadcast(size, from);
+  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+  if (text.empty()) return text;
+  auto bytes = torch::from_blob(text.data(), {std::ssize(text)}, torch::kUInt8);
+  group.broadcast(bytes, from);
+  return text;
+}
+
+void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
+                         std::string_view operation, const ProcessGroup& group) {
+  const auto own = rows_may_differ && tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
+  const auto shapes = group.all_gather_into_tensor(shape_of(own)).unbind(0);
+  constexpr std::int64_t kRows = 2;
+  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
+    auto other = shapes[rank].clone();
+    if (rows_may_differ) other[kRows] = shapes[0][kRows];
+    if (torch::equal(other, shapes[0])) continue;
+    throw DistributedError::ranks_disagree(
+        operation, fmt::format("the tensor of rank 0, {}", text_of(shapes[0])),
+        fmt::format("{} on rank {}", text_of(shapes[rank]), rank),
+        "give every rank the same shape, or use pad_across_processes first");
+  }
+}
+
+void run_on_all(const ProcessGroup& group, std::string_view operation,
+                const std::function<void()>& run) {
+  std::exception_ptr failure;
+  try {
+    run();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  // The first rank that failed; one past the last if none did.
+  auto first = torch::tensor(failure ? group.rank() : group.world_size(), torch::kInt64);
+  group.all_reduce(first, ReduceOp::kMin);
+  if (failure) std::rethrow_exception(failure);
+  const auto rank = first.item<std::int64_t>();
+  if (rank != group.world_size()) {
+    throw DistributedError::peer_lost(fmt::format("rank {} failed in {}", rank, operation));
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/training_state.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "ladder/accelerate/operations.h"
+#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/random_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/optimizer_state.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kDamaged = "the checkpoint is damaged: resume from an older one";
+
+// "model.safetensors", "model_1.safetensors", ...
+std::string numbered(const char* kind, std::size_t number, const char* suffix) {
+  return number == 0 ? fmt::format("{}.{}", kind, suffix)
+                     : fmt::format("{}_{}.{}", kind, number, suffix);
+}
+
+std::string random_states_of(int rank) { return fmt::format("random_states_{}.safetensors", rank); }
+
+std::string custom_checkpoint(std::size_t number) {
+  return fmt::format("custom_checkpoint_{}.json", number);
+}
+
+FusedOptimizer& fused(torch::optim::Optimizer& optimizer) {
+  if (auto* const own = dynamic_cast<FusedOptimizer*>(&optimizer)) return *own;
+  throw UsageError::conflict("save_state", "an optimizer whose state cannot be saved",
+                             "use ladder::AdamW or ladder::SGD, or leave it out of prepare");
+}
+
+// The model that holds the optimizer's parameters, by which their states are named.
+const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingState& state) {
+  const auto& first = optimizer.param_groups().at(0).params().at(0);
+  for (const auto& model : state.models) {
+    const auto own = model->parameters();
+    const auto is_first = [&](const torch::Tensor& parameter) { return parameter.is_same(first); };
+    if (std::any_of(own.begin(), own.end(), is_first)) return *model;
+  }
+  throw UsageError::missing("save_state", "the model of each prepared optimizer",
+                            "call accelerator.prepare(model) too");
+}
+
+void write_json(const std::string& path, const nlohmann::json& json) {
+  const std::string text = json.dump(2) + '\n';
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+nlohmann::json read_json(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw DataError::mismatch(path, "JSON", "something else", kDamaged);
+  return json;
+}
+
+// The files that rank 0 writes, each with what writes it to a path. One list for saving, for the
+// names of a checkpoint, and for what is missing or too many in one.
+using Writer = std::function<void(const std::string& path)>;
+std::map<std::string, Writer> files_of_main_process(const TrainingState& state) {
+  std::map<std::string, Writer> files;
+  for (std::size_t i = 0; i < state.models.size(); ++i) {
+    files[numbered("model", i, "safetensors")] = [model = state.models[i]](const auto& path) {
+      save_model(*model, path);
+    };
+  }
+  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+    auto& optimizer = *state.optimizers[i];
+    files[numbered("optimizer", i, "safetensors")] = [&](const auto& path) {
+      save_safetensors(path,
+                       to_safetensors(fused(optimizer).state_dict(model_of(optimizer, state))));
+    };
+  }
+  const auto add_json = [&files](const std::string& name, std::function<nlohmann::json()> save) {
+    files[name] = [save = std::move(save)](const auto& path) { write_json(path, save()); };
+  };
+  for (std::size_t i = 0; i < state.schedulers.size(); ++i) {
+    add_json(numbered("scheduler", i, "json"),
+             [scheduler = state.schedulers[i]] { return scheduler->state_dict(); });
+  }
+  for (std::size_t i = 0; i < state.loaders.size(); ++i) {
+    add_json(numbered("sampler", i, "json"),
+             [loader = state.loaders[i]] { return loader.state_dict(); });
+  }
+  for (std::size_t i = 0; i < state.custom.size(); ++i) {
+    add_json(custom_checkpoint(i), state.custom[i].save);
+  }
+  if (state.scaler->is_enabled()) {
+    add_json("scaler.json", [scaler = state.scaler] { return scaler->state_dict(); });
+  }
+  return files;
+}
+
+std::vector<std::string> all_names(const std::map<std::string, Writer>& files, int world_size) {
+  std::vector<std::string> names;
+  for (const auto& [name, write] : files) names.push_back(name);
+  for (int rank = 0; rank < world_size; ++rank) names.push_back(random_states_of(rank));
+  return names;
+}
+
+int random_states_in(const Checkpoint& checkpoint) {
+  int ranks = 0;
+  while (checkpoint.contains(random_states_of(ranks))) ++ranks;
+  return ranks;
+}
+
+// Each kind of file is there as often as the kind is prepared. The scaler's may be missing or too
+// many: a run may go on in another precision.
+void require_same_files(const Checkpoint& checkpoint, const TrainingState& state) {
+  const auto wanted = files_of_main_process(state);
+  std::set<std::string> held;
+  for (const auto& [name, digest] : checkpoint.manifest()) {
+    if (!name.starts_with("random_states_") && name != "scaler.json") held.insert(name);
+  }
+  const char* const hint = "prepare and register the same objects as the run that wrote it";
+  for (const auto& [name, write] : wanted) {
+    if (name == "scaler.json" || held.erase(name) == 1) continue;
+    throw DataError::mismatch(checkpoint.path(), name, "a checkpoint without it", hint);
+  }
+  if (!held.empty()) {
+    throw DataError::mismatch(checkpoint.path(), "only the state of what is prepared",
+                              *held.begin(), hint);
+  }
+}
+
+class LoadPlan {
+ public:
+  LoadPlan(const Checkpoint& checkpoint, const TrainingState& state)
+      : checkpoint_(checkpoint), state_(state) {}
+
+  void add_tensors() {
+    for (std::size_t i = 0; i < state_.models.size(); ++i) {
+      const auto path = checkpoint_.file(numbered("model", i, "safetensors"));
+      add(plan_load_state_dict(*state_.models[i], load_safetensors(path).tensors, path));
+    }
+    for (std::size_t i = 0; i < state_.optimizers.size(); ++i) {
+      auto& optimizer = *state_.optimizers[i];
+      const auto path = checkpoint_.file(numbered("optimizer", i, "safetensors"));
+      add(fused(optimizer).plan_load(model_of(optimizer, state_),
+                                     optimizer_state_from(load_safetensors(path), path), path));
+    }
+  }
+
+  void add_numbers() {
+    for (std::size_t i = 0; i < state_.schedulers.size(); ++i) {
+      add_json(numbered("scheduler", i, "json"), *state_.schedulers[i]);
+    }
+    for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
+      add_json(numbered("sampler", i, "json"), state_.loaders[i]);
+    }
+    if (state_.scaler->is_enabled() && checkpoint_.contains("scaler.json")) {
+      add_json("scaler.json", *state_.scaler);
+    }
+    for (std::size_t i = 0; i < state_.custom.size(); ++i) {
+      add_json(custom_checkpoint(i), state_.custom[i]);
+    }
+  }
+
+  void add_random_state(int rank) {
+    const auto path = checkpoint_.file(random_states_of(rank));
+    add(plan_load_random_state(load_safetensors(path).tensors, state_.device, path));
+  }
+
+  void apply() const {
+    for (const auto& step : steps_) step();
+  }
+
+ private:
+  void add(std::function<void()> step) { steps_.push_back(std::move(step)); }
+
+  void add_json(const std::string& name, auto& object) {
+    const auto path = checkpoint_.file(name);
+    add(object.plan_load(read_json(path), path));
+  }
+
+  const Checkpoint& checkpoint_;
+  const TrainingState& state_;
+  std::vector<std::function<void()>> steps_;
+};
+
+}  // namespace
+
+void save_training_state(const std::string& path, const TrainingState& state,
+                         const ProcessGroup& group) {
+  const auto files = files_of_main_process(state);
+  std::optional<CheckpointWriter> writer;
+  const bool is_main = group.rank() == 0;
+  run_on_all(group, "save_state", [&] {
+    if (is_main) writer.emplace(path);
+  });
+  run_on_all(group, "save_state", [&] {
+    const std::string folder = partial_checkpoint(path) + '/';
+    save_safetensors(folder + random_states_of(group.rank()),
+                     {.tensors = random_state(state.device)});
+    if (!is_main) return;
+    for (const auto& [name, write] : files) write(folder + name);
+  });
+  run_on_all(group, "save_state", [&] {
+    if (is_main) writer->commit(all_names(files, group.world_size()));
+  });
+}
+
+std::string load_training_state(const std::string& path, const TrainingState& state,
+                                const ProcessGroup& group, const Log& log) {
+  std::optional<Checkpoint> checkpoint;
+  std::optional<LoadPlan> plan;
+  run_on_all(group, "load_state", [&] {
+    checkpoint = open_checkpoint(path);
+    require_same_files(*checkpoint, state);
+    plan.emplace(*checkpoint, state);
+    plan->add_tensors();
+    plan->add_numbers();
+    const int ranks = random_states_in(*checkpoint);
+    if (ranks == group.world_size()) return plan->add_random_state(group.rank());
+    log.info(
+        fmt::format("{} was written by {} processes, this run has {}: random generators stay "
+                    "as they are",
+                    checkpoint->path(), ranks, group.world_size()));
+  });
+  plan->apply();
+  log.info("resumed from " + checkpoint->path());
+  return checkpoint->path();
+}
+
+}  // namespace ladder

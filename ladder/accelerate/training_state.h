@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/accelerate/accelerated_data_loader.h"
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/comm/process_group.h"
+#include "ladder/core/log.h"
+#include "ladder/nn/model.h"
+#include "ladder/optim/lr_scheduler.h"
+
+namespace ladder {
+
+// The two halves of a registered object: what is saved, and a check that returns what applies it.
+struct CustomState {
+  std::function<nlohmann::json()> save;
+  std::function<std::function<void()>(const nlohmann::json& state, std::string_view origin)>
+      plan_load;
+};
+
+// Has state_dict() and plan_load(), as everything in this library that a checkpoint holds.
+template <typename Object>
+concept PlansLoading =
+    requires(Object& object, const nlohmann::json& state, std::string_view origin) {
+      { object.state_dict() } -> std::convertible_to<nlohmann::json>;
+      { object.plan_load(state, origin) } -> std::convertible_to<std::function<void()>>;
+    };
+
+// Has state_dict() and load_state_dict(), which checks and applies in one.
+template <typename Object>
+concept LoadsState =
+    requires(Object& object, const nlohmann::json& state, std::string_view origin) {
+      { object.state_dict() } -> std::convertible_to<nlohmann::json>;
+      object.load_state_dict(state, origin);
+    };
+
+template <typename Object>
+CustomState custom_state_of(Object& object) {
+  static_assert(PlansLoading<Object> || LoadsState<Object>,
+                "an object to be saved needs nlohmann::json state_dict() const, and plan_load or "
+                "load_state_dict(const nlohmann::json& state, std::string_view origin)");
+  const auto plan = [&object](const nlohmann::json& state,
+                              std::string_view origin) -> std::function<void()> {
+    if constexpr (PlansLoading<Object>) {
+      return object.plan_load(state, origin);
+    } else {
+      return [&object, state, from = std::string(origin)] { object.load_state_dict(state, from); };
+    }
+  };
+  return {.save = [&object] { return nlohmann::json(object.state_dict()); }, .plan_load = plan};
+}
+
+// All that a run needs to go on as if it had not been interrupted, in the order of preparation.
+struct TrainingState {
+  std::vector<std::shared_ptr<Model>> models;  // prepared
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
+  std::vector<std::shared_ptr<LrScheduler>> schedulers;
+  std::vector<AcceleratedDataLoader> loaders;
+  std::vector<CustomState> custom;
+  std::shared_ptr<GradScaler> scaler;
+  torch::Device device = torch::kCPU;  // whose random generator is saved beside the CPU's
+};
+
+// As files of a checkpoint folder (checkpoint_folder.h); of a second object of a kind, with _1:
+//
+//     model.safetensors             weights, without the prefix of any wrapper
+//     optimizer.safetensors         see optimizer_state.h
+//     scheduler.json                see LrScheduler::state_dict
+//     sampler.json                  {"epoch": 0, "batch": 100, "batches": 938}
+//     scaler.json                   if enabled; see GradScaler::state_dict
+//     random_states_0.safetensors   of rank 0, and so on; see random_state.h
+//     custom_checkpoint_0.json      of a registered object
+//
+// The names are those of Accelerate's save_state, without its pickles. Collectives: rank 0 writes
+// all but the random states of the others. A rank that fails makes all throw, and leaves what was
+// there before.
+//
+// UsageError for an optimizer that is neither AdamW nor SGD of this library, or whose parameters
+// are in no model.
+void save_training_state(const std::string& path, const TrainingState& state,
+                         const ProcessGroup& group);
+
+// Reads and checks all, then applies all: DataError or UsageError, and nothing is changed. (A
+// registered object without plan_load is checked when it is applied, after the others.) Returns
+// the checkpoint's folder.
+std::string load_training_state(const std::string& path, const TrainingState& state,
+                                const ProcessGroup& group, const Log& log);
+
+}  // namespace ladder
