@@ -39,7 +39,7 @@ LAYERS = {
     "checkpoint": Layer(
         1, torch=True,
         other_way=frozenset({"atomic_file", "checkpoint_folder", "checkpoint_manifest", "durable",
-                             "quoted", "safetensors_header"}),
+                             "quoted", "safetensors_header", "saved_json"}),
     ),
     "nn": Layer(2, torch=True),
     "optim": Layer(2, torch=True),

@@ -5,10 +5,14 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "ladder/accelerate/dispatch.h"
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/sha256.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
 
@@ -46,16 +50,15 @@ DataLoader with_seed(const DataLoader& loader, const DataLoaderConfiguration& co
   return DataLoader(loader.shared_dataset(), options);
 }
 
-std::int64_t count_in(const nlohmann::json& state, const char* name, std::string_view origin) {
-  const auto found = state.is_object() ? state.find(name) : state.end();
-  const bool is_count = found != state.end() && found->is_number_unsigned() &&
-                        found->get<std::uint64_t>() <= std::uint64_t{1} << 62;
-  if (!is_count) {
-    throw DataError::mismatch(origin, fmt::format("a whole number as \"{}\"", name),
-                              found == state.end() ? "none" : found->dump().substr(0, 40),
-                              "the file is damaged: resume from an older checkpoint");
+// sha256 over the batches of an epoch, before they are divided.
+std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
+  Sha256 hash;
+  for (const auto& plan : whole.plan(epoch)) {
+    const auto size = std::ssize(plan.indices);
+    hash.update(std::as_bytes(std::span(&size, 1)));
+    hash.update(std::as_bytes(std::span(plan.indices)));
   }
-  return found->get<std::int64_t>();
+  return hash.hex_digest();
 }
 
 }  // namespace
@@ -98,7 +101,8 @@ class AcceleratedDataLoader::Walk {
 
  private:
   static DataLoader at_epoch(DataLoader loader, std::int64_t epoch) {
-    if (epoch != loader.epoch()) loader.set_epoch(epoch);
+    const bool has_epochs = !loader.batch_sampler()->evaluation_only();
+    if (has_epochs && epoch != loader.epoch()) loader.set_epoch(epoch);
     return loader;
   }
 
@@ -126,12 +130,13 @@ class AcceleratedDataLoader::Walk {
 };
 
 AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setup)
-    : loader_(with_seed(loader, setup.configuration)), setup_(std::move(setup)) {
+    : loader_(with_seed(loader, setup.configuration)),
+      whole_(loader_.batch_sampler()),
+      setup_(std::move(setup)) {
   const auto world_size = setup_.group.world_size();
   if (world_size == 1) return;
-  const auto whole = loader_.batch_sampler();
   const auto part = [&](int rank) {
-    return part_of_rank(whole, setup_.configuration, rank, world_size);
+    return part_of_rank(whole_, setup_.configuration, rank, world_size);
   };
   if (setup_.configuration.dispatch_batches) {
     for (int rank = 0; rank < world_size; ++rank) parts_.push_back(part(rank));
@@ -145,7 +150,9 @@ void AcceleratedDataLoader::set_epoch(std::int64_t epoch) {
   if (!goes_on) *place_ = Place{.epoch = epoch};
 }
 
-std::int64_t AcceleratedDataLoader::epoch() const { return place_->epoch; }
+std::int64_t AcceleratedDataLoader::epoch() const {
+  return place_->finished ? place_->epoch + 1 : place_->epoch;
+}
 
 std::int64_t AcceleratedDataLoader::first_batch() const {
   return place_->resumed ? place_->done : first_batch_;
@@ -162,17 +169,18 @@ AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches)
 }
 
 nlohmann::json AcceleratedDataLoader::state_dict() const {
-  const bool whole = place_->finished;
-  return {{"epoch", whole ? place_->epoch + 1 : place_->epoch},
-          {"batch", whole ? 0 : place_->done},
-          {"batches", size()}};
+  const std::int64_t batch = place_->finished ? 0 : place_->done;
+  return {{"epoch", epoch()},
+          {"batch", batch},
+          {"batches", size()},
+          {"order", batch == 0 ? "" : order_digest(*whole_, epoch())}};
 }
 
 std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
                                                        std::string_view origin) const {
-  const auto epoch = count_in(state, "epoch", origin);
-  const auto batch = count_in(state, "batch", origin);
-  const auto batches = count_in(state, "batches", origin);
+  const auto epoch = saved_count(state, "epoch", origin);
+  const auto batch = saved_count(state, "batch", origin);
+  const auto batches = saved_count(state, "batches", origin);
   if (batch > 0 && batches != size()) {
     throw UsageError::conflict(
         origin,
@@ -180,6 +188,15 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
                     batch, batches, size()),
         "resume with the batch size, the loader mode and, except in global mode, the number of "
         "processes that it was written with");
+  }
+  const auto order = state.value("order", nlohmann::json());
+  if (batch > 0 && order != order_digest(*whole_, epoch)) {
+    throw UsageError::conflict(
+        origin,
+        fmt::format("it stopped after batch {} of an epoch with other "
+                    "batches than this loader's",
+                    batch),
+        "resume with the data, batch size and seed that it was written with");
   }
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
@@ -191,6 +208,7 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
 }
 
 AcceleratedDataLoader::Iterator AcceleratedDataLoader::begin() const {
+  if (place_->finished) *place_ = Place{.epoch = place_->epoch + 1};
   const std::int64_t first = first_batch();
   place_->resumed = false;
   return Iterator(std::make_unique<Walk>(*this, first));

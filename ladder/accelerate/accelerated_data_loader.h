@@ -44,11 +44,12 @@ class AcceleratedDataLoader {
   // DistributedSampler, and for a batch size that the mode cannot divide.
   AcceleratedDataLoader(DataLoader loader, LoaderSetup setup);
 
-  // Chooses the order of the next walk. Epochs count from 0. After load_state: the epoch that was
-  // broken off goes on where it was; any other begins with its first batch.
+  // Chooses the order of the next walk. Epochs count from 0. Without it, a walk that came to its
+  // end is followed by one through the next epoch. After load_state: the epoch that was broken off
+  // goes on where it was; any other begins with its first batch.
   void set_epoch(std::int64_t epoch);
 
-  // The epoch to be walked next, or under way: 0, or where load_state leaves off.
+  // The epoch under way, or to be walked next.
   std::int64_t epoch() const;
 
   // The batch with which the next walk begins: 0, or where load_state or skip_first_batches say.
@@ -101,7 +102,8 @@ class AcceleratedDataLoader {
     bool resumed = false;   // the next walk begins at `done`
   };
 
-  DataLoader loader_;
+  DataLoader loader_;                                       // over this process's part
+  std::shared_ptr<const BatchSampler> whole_;               // the batches before they were divided
   std::vector<std::shared_ptr<const BatchSampler>> parts_;  // of all ranks, to dispatch; else none
   LoaderSetup setup_;
   std::int64_t first_batch_ = 0;

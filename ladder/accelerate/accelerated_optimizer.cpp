@@ -25,7 +25,7 @@ void AcceleratedOptimizer::step() {
     optimizer_->step();
   }
   unscaled_ = false;
-  gradients_->backward_calls = 0;
+  backward_calls_ = gradients_->backward_calls;
 }
 
 void AcceleratedOptimizer::zero_grad() {
@@ -38,7 +38,7 @@ void AcceleratedOptimizer::unscale_gradients() {
 }
 
 void AcceleratedOptimizer::require_backward() const {
-  if (gradients_->backward_calls > 0) return;
+  if (gradients_->backward_calls > backward_calls_) return;
   throw UsageError::missing("AcceleratedOptimizer::step",
                             "accelerator.backward(loss) since the last step",
                             "replace loss.backward(): it neither scales the loss for fp16 nor "

@@ -3,6 +3,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -16,6 +17,9 @@ namespace ladder {
 // In the middle of an accumulation window, step() and zero_grad() do nothing, so a training loop
 // is written as if there were no accumulation. In fp16, step() goes through the gradient scaler:
 // it skips the step when a gradient is inf or NaN, and chooses the next scale.
+//
+// Several optimizers in fp16 share the scaler, and each step chooses a next scale, as in Python. A
+// loop that steps two for one backward uses a GradScaler itself: step each, then one update.
 //
 // It is no torch::optim::Optimizer, whose parameter groups could not be shared: a scheduler is made
 // for the optimizer that it wraps, before or after. Accelerator::prepare makes one.
@@ -46,6 +50,7 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
   bool unscaled_ = false;
+  std::int64_t backward_calls_ = 0;  // before the last step
   std::optional<StepResult> result_;
 };
 

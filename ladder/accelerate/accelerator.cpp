@@ -3,9 +3,13 @@
 
 #include <fmt/core.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "ladder/accelerate/dispatch.h"
@@ -79,6 +83,7 @@ Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handler
       trackers_(tracker_options(options_, group_)) {
   for (const auto& note : config_.notes) log_.info(note);
   require_supported_precision();
+  make_project_folder();
   state_.scaler = scaler_;
   state_.device = device_;
 }
@@ -94,8 +99,9 @@ void Accelerator::require_supported_precision() const {
 }
 
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
-  const auto& known = state_.models;
-  if (std::find(known.begin(), known.end(), model) != known.end()) return model;
+  for (const auto& known : state_.models) {
+    if (known == model || &unwrap_model(*known) == model.get()) return known;
+  }
   if (options_.device_placement) model->to(device_);
   if (config_.mixed_precision != Precision::kFp32) {
     model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
@@ -128,6 +134,10 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
   if (steps < 1) {
     throw UsageError::out_of_range("scheduler_steps_per_call", steps, "a number >= 1");
+  }
+  if (steps > 1) {
+    log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
+                          steps));
   }
   state_.schedulers.push_back(scheduler);
   schedulers_.push_back(std::make_shared<AcceleratedScheduler>(
@@ -240,6 +250,15 @@ torch::Tensor Accelerator::reduce_one(const torch::Tensor& tensor, Reduction red
   return reduced(tensor, reduction, group_);
 }
 
+torch::Tensor Accelerator::pad_one(const torch::Tensor& tensor, const PadOptions& options) const {
+  if (config_.debug && tensor.dim() > 0 && options.dim < tensor.dim() &&
+      options.dim >= -tensor.dim()) {
+    require_same_shapes(tensor.transpose(0, options.dim), /*rows_may_differ=*/true,
+                        "pad_across_processes", group_);
+  }
+  return padded_across_ranks(tensor, options, group_);
+}
+
 torch::Tensor Accelerator::broadcast_one(const torch::Tensor& tensor, int from_process) const {
   if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/false, "broadcast", group_);
   return broadcasted(tensor, from_process, group_);
@@ -270,6 +289,22 @@ bool Accelerator::check_trigger() {
 void Accelerator::save_model(const Model& model, const std::string& path) const {
   run_on_all(group_, "save_model", [&] {
     if (is_main_process()) ladder::save_model(model, path);
+  });
+}
+
+// At the start, so that a folder that cannot be written costs no training.
+void Accelerator::make_project_folder() const {
+  const auto& folder = options_.project.project_dir;
+  if (folder.empty()) return;
+  run_on_all(group_, "project_dir", [&] {
+    if (!is_main_process()) return;
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
+      error.assign(errno, std::generic_category());
+    if (!error) return;
+    throw SystemError::failed("project_dir", folder, error.value(),
+                              "name a folder that you may write to");
   });
 }
 
@@ -313,9 +348,21 @@ std::string Accelerator::save_state(const std::string& path) {
   return folder;
 }
 
+// A checkpoint, a folder of them, or a project_dir. A run that was killed before its first `latest`
+// has checkpoints all the same.
+std::string Accelerator::checkpoint_to_load(const std::string& path) const {
+  namespace fs = std::filesystem;
+  std::string folder = path.empty() ? checkpoints_folder() : path;
+  if (fs::is_directory(folder + "/checkpoints")) folder += "/checkpoints";
+  const auto present = list_checkpoints(folder, kCheckpointPrefix);
+  const bool has_latest = fs::exists(folder + "/latest");
+  return present.empty() || has_latest ? folder : present.back().path;
+}
+
 std::string Accelerator::load_state(const std::string& path) {
+  auto folder = load_training_state(checkpoint_to_load(path), state_, group_, log_);
   resumed_ = true;
-  return load_training_state(path.empty() ? checkpoints_folder() : path, state_, group_, log_);
+  return folder;
 }
 
 void Accelerator::init_trackers(const std::string& project_name,

@@ -108,7 +108,8 @@ class Accelerator {
   //     unique or shared LrScheduler             an AcceleratedScheduler
   //     DataLoader                               an AcceleratedDataLoader
   //
-  // Models of a class derived from Model and the like are taken as well. BatchNorm stays local:
+  // A DataLoader is a value and is not recognised: prepare it once. Models of a class derived from
+  // Model and the like are taken as well. BatchNorm stays local:
   // call convert_sync_batchnorm(*model, accelerator.process_group()) before.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
@@ -172,11 +173,15 @@ class Accelerator {
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
 
   // Weighs the loss by its batch's part in the accumulation window, scales it for fp16, and calls
-  // backward. `loss` is a mean over the batch (or Recipe::loss, which is one over all processes).
+  // backward. `loss` is a mean over the batch of all processes, as Recipe::loss is: a plain mean
+  // over this process's part is that only if all parts are of one size, and NaN for an empty one.
   //
   // The weight is the number of the batch's samples ÷ that of the window's. Python divides by the
   // number of steps, which makes the last window of an epoch too weak when it is short.
   void backward(const torch::Tensor& loss);
+
+  // Divides the gradients of all prepared optimizers by the fp16 scale, once a step.
+  void unscale_gradients();
 
   // Clips the gradients, when a step follows; does nothing in the middle of a window. Divides by
   // the fp16 scale first. Returns the norm before; undefined in the middle of a window.
@@ -223,8 +228,7 @@ class Accelerator {
 
   template <typename Structure>
   Structure pad_across_processes(const Structure& data, const PadOptions& options = {}) const {
-    return map_tensors(
-        data, [&](const torch::Tensor& t) { return padded_across_ranks(t, options, group_); });
+    return map_tensors(data, [&](const torch::Tensor& t) { return pad_one(t, options); });
   }
 
   // --- Process control ---
@@ -290,10 +294,10 @@ class Accelerator {
   // accumulation window, whose gradients would be lost.
   std::string save_state(const std::string& path = "");
 
-  // Takes a checkpoint back: `path`, or the last of a folder of them, or of project_dir. Everything
-  // is checked before anything is changed, also that it fits what is prepared. DataError,
-  // UsageError. Call it when all is prepared and before the first batch. A collective. Returns the
-  // checkpoint's folder.
+  // Takes a checkpoint back: `path`, or the last of a folder of them, or of a project_dir.
+  // Everything is checked before anything is changed, also that it fits what is prepared.
+  // DataError, UsageError. Call it when all is prepared and before the first batch. A collective.
+  // Returns the checkpoint's folder.
   //
   // The run then goes on as if it had not been interrupted, to the last bit, if threads, loader
   // mode and number of processes are as they were; at three processes and more, sums over the
@@ -339,12 +343,14 @@ class Accelerator {
 
   void require_supported_precision() const;
   static void pause(Model& model, Accumulation& accumulation);
-  void unscale_gradients();
   torch::Tensor gather_one(const torch::Tensor& tensor) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
   torch::Tensor reduce_one(const torch::Tensor& tensor, Reduction reduction) const;
+  torch::Tensor pad_one(const torch::Tensor& tensor, const PadOptions& options) const;
   torch::Tensor broadcast_one(const torch::Tensor& tensor, int from_process) const;
+  void make_project_folder() const;
   std::string checkpoints_folder() const;
+  std::string checkpoint_to_load(const std::string& path) const;
   std::string next_checkpoint() const;
 
   AcceleratorOptions options_;

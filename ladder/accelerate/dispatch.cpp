@@ -11,7 +11,7 @@
 namespace ladder {
 namespace {
 
-constexpr std::int64_t kMostDimensions = 8;
+constexpr std::int64_t kMostDimensions = 16;
 
 }  // namespace
 
@@ -69,6 +69,9 @@ void DispatchedBatches::share_shape() {
   auto* const numbers = header.mutable_data_ptr<std::int64_t>();
   if (reader_) {
     const auto& images = (**reader_).images;
+    if (images.dim() > kMostDimensions) {
+      throw UsageError::out_of_range("dispatch_batches", images.dim(), "at most 16 dimensions");
+    }
     numbers[0] = images.dim() - 1;
     numbers[1] = static_cast<std::int64_t>(images.scalar_type());
     std::copy_n(images.sizes().begin() + 1, numbers[0], numbers + 2);

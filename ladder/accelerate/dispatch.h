@@ -65,7 +65,6 @@ class DispatchedBatches {
   std::optional<Batch> next();
 
  private:
-  torch::Tensor received(const torch::Tensor& sent) const;
   void share_shape();
 
   ProcessGroup group_;

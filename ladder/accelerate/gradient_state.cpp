@@ -22,7 +22,6 @@ void GradientState::set_num_steps(int num_steps) {
                                "change it after a step: when sync_gradients() is true");
   }
   num_steps_ = num_steps;
-  batches_in_window_ = 0;
   loss_weight_ = 1.0;
 }
 
@@ -31,15 +30,23 @@ void GradientState::begin_batch() {
   if (num_steps_ == 1) return;
   const LoaderWalk* const batch = walk();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
-  if (by_loader) batches_in_window_ = batch->index % num_steps_;
+  if (sync_gradients_ || (by_loader && batch != window_walk_)) {
+    batches_in_window_ = 0;
+    window_begin_ = by_loader ? batch->index : 0;
+    window_walk_ = by_loader ? batch : nullptr;
+  }
   ++batches_in_window_;
   sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch());
-  if (sync_gradients_) batches_in_window_ = 0;
   loss_weight_ = by_loader ? weight_in_window(*batch) : 1.0 / num_steps_;
 }
 
+void GradientState::leave(const LoaderWalk& walk) {
+  std::erase(walks_, &walk);
+  if (window_walk_ == &walk) window_walk_ = nullptr;
+}
+
 double GradientState::weight_in_window(const LoaderWalk& walk) const {
-  const auto begin = walk.index - walk.index % num_steps_;
+  const auto begin = window_begin_;
   const auto end = std::min<std::int64_t>(begin + num_steps_, walk.batches());
   const auto window = std::accumulate(walk.global_sizes.begin() + begin,
                                       walk.global_sizes.begin() + end, std::int64_t{0});

@@ -25,9 +25,9 @@ struct LoaderWalk {
 // What loader, optimizer and scheduler must know of each other, so that a step is taken at the end
 // of an accumulation window, and only there.
 //
-// An accumulation window is `num_steps` batches whose gradients are added up for one step. The
-// windows of an epoch begin with its first batch, also when a resumed run begins in the middle of
-// it. The last window is short if num_steps does not divide; it ends with the epoch.
+// An accumulation window is `num_steps` batches whose gradients are added up for one step. A window
+// begins with the first batch of a walk, and with the first after a step. The last one of an epoch
+// is short if num_steps does not divide; it ends with the epoch.
 //
 // Python's counterpart: accelerate.state.GradientState.
 class GradientState {
@@ -53,9 +53,9 @@ class GradientState {
   // The walk that is under way, the innermost if there are several; nullptr if there is none.
   const LoaderWalk* walk() const { return walks_.empty() ? nullptr : walks_.back(); }
   void enter(const LoaderWalk& walk) { walks_.push_back(&walk); }
-  void leave(const LoaderWalk& walk) { std::erase(walks_, &walk); }
+  void leave(const LoaderWalk& walk);
 
-  std::int64_t backward_calls = 0;  // Accelerator::backward since the last step
+  std::int64_t backward_calls = 0;  // of Accelerator::backward
 
  private:
   double weight_in_window(const LoaderWalk& walk) const;
@@ -66,6 +66,8 @@ class GradientState {
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
   std::int64_t batches_in_window_ = 0;
+  std::int64_t window_begin_ = 0;            // index of the first batch of the window
+  const LoaderWalk* window_walk_ = nullptr;  // whose; nullptr without a loader to ask
   std::vector<const LoaderWalk*> walks_;
 };
 

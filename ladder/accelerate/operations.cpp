@@ -110,7 +110,11 @@ void run_on_all(const ProcessGroup& group, std::string_view operation,
   }
   // The first rank that failed; one past the last if none did.
   auto first = torch::tensor(failure ? group.rank() : group.world_size(), torch::kInt64);
-  group.all_reduce(first, ReduceOp::kMin);
+  try {
+    group.all_reduce(first, ReduceOp::kMin);
+  } catch (const Error&) {
+    if (!failure) throw;  // else what this rank itself has to say is the cause
+  }
   if (failure) std::rethrow_exception(failure);
   const auto rank = first.item<std::int64_t>();
   if (rank != group.world_size()) {

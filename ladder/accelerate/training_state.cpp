@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/optim/fused_optimizer.h"
@@ -24,8 +26,6 @@
 
 namespace ladder {
 namespace {
-
-constexpr const char* kDamaged = "the checkpoint is damaged: resume from an older one";
 
 // "model.safetensors", "model_1.safetensors", ...
 std::string numbered(const char* kind, std::size_t number, const char* suffix) {
@@ -66,9 +66,8 @@ void write_json(const std::string& path, const nlohmann::json& json) {
 
 nlohmann::json read_json(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw DataError::mismatch(path, "JSON", "something else", kDamaged);
-  return json;
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return parse_saved_json(text, path);
 }
 
 // The files that rank 0 writes, each with what writes it to a path. One list for saving, for the
@@ -138,6 +137,14 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
     throw DataError::mismatch(checkpoint.path(), "only the state of what is prepared",
                               *held.begin(), hint);
   }
+}
+
+std::vector<double> learning_rates(const TrainingState& state) {
+  std::vector<double> rates;
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
+  }
+  return rates;
 }
 
 class LoadPlan {
@@ -234,8 +241,14 @@ std::string load_training_state(const std::string& path, const TrainingState& st
                     "as they are",
                     checkpoint->path(), ranks, group.world_size()));
   });
+  const auto rates = learning_rates(state);
   plan->apply();
   log.info("resumed from " + checkpoint->path());
+  const auto now = learning_rates(state);
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    if (now[i] == rates[i]) continue;
+    log.info(fmt::format("learning rate {}, as in the checkpoint, and not {}", now[i], rates[i]));
+  }
   return checkpoint->path();
 }
 

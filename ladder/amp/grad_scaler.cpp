@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
 #include "ladder/optim/fused_optimizer.h"
 
@@ -294,12 +295,7 @@ void load_scaler(GradScaler& scaler, const std::string& path) {
   const auto metadata = load_safetensors(path).metadata;
   const auto found = metadata.find(kMetadataKey);
   if (found == metadata.end()) return;
-  const auto state = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-  if (state.is_discarded()) {
-    throw DataError::mismatch(path, "JSON under scaler in the metadata", "something else",
-                              "it must come from metadata_of() of an enabled GradScaler");
-  }
-  scaler.load_state_dict(state, path);
+  scaler.load_state_dict(parse_saved_json(found->second, path), path);
 }
 
 }  // namespace ladder

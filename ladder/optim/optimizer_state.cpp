@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -19,8 +20,7 @@ SafetensorsFile to_safetensors(const OptimizerState& state) {
 OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin) {
   const auto found = file.metadata.find(kGroups);
   const bool missing = found == file.metadata.end();
-  const std::string text = missing ? "" : found->second;
-  auto groups = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto groups = missing ? nlohmann::json() : parse_saved_json(found->second, origin);
   if (!groups.is_array()) {
     throw DataError::mismatch(origin, "a JSON array under groups in the metadata",
                               missing ? "none" : "something else",

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -157,10 +158,14 @@ class Flags {
 
   bool knows(const std::string& flag) const { return app_.get_option_no_throw(flag) != nullptr; }
 
-  // What the command line says counts; else this, as if it had been said.
-  void preset(const std::string& flag, const std::string& value) {
+  // What the command line says counts; else this, as if it had been said. `where` begins messages.
+  void preset(const std::string& flag, std::string value, const std::string& where) {
     auto* option = app_.get_option(flag);
     if (option->count() > 0) return;
+    if (option->get_expected_min() == 0 && option->get_items_expected_max() == 0) {
+      const bool negated = flag.starts_with("--no-");
+      value = parse_flag(where, value) != negated ? "true" : "false";
+    }
     option->add_result(value);
     option->run_callback();
   }

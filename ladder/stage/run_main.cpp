@@ -67,8 +67,8 @@ void look_for_launcher(RunOptions& options) {
                              "leave " + flag + " out, or start the program by itself");
 }
 
-// Does what `accelerate launch` would do with its file, where nobody has launched the ranks. What
-// flags say counts.
+// Starts the processes that the file asks for, where nobody has launched them. What flags say
+// counts.
 void take_processes_of_config_file(RunOptions& options) {
   if (options.launched) return;
   AccelerateSources sources;
@@ -81,7 +81,8 @@ void take_processes_of_config_file(RunOptions& options) {
         options.accelerator.config_file, fmt::format("num_machines is {}", config.num_machines),
         "start it on each of them with accelerate launch --no_python --config_file FILE PROGRAM");
   }
-  if (options.nprocs == 0) options.nprocs = config.num_processes.value_or(1);
+  const bool several = config.distributed_type != DistributedType::kNo;
+  if (options.nprocs == 0) options.nprocs = several ? config.num_processes.value_or(1) : 1;
   if (options.master_port == 0) options.master_port = config.main_process_port.value_or(0);
   const bool may_choose_gpus = options.gpu.empty() && config.gpu_ids != "all" && !config.use_cpu;
   if (may_choose_gpus && machine_gpu_count() > 0) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ladder/accelerate/accelerate_config.h"
@@ -156,6 +157,8 @@ void add_checkpoint_flags(Flags& flags, RunOptions& options, AcceleratorTexts& t
                          "checkpoints to keep; the oldest go first [all]");
   flags.optional_path("--resume,--resume-from-checkpoint", options.resume_from,
                       "go on from a checkpoint [the last in --project-dir]");
+  flags.optional_integer("--scheduler-steps-per-call", options.accelerator.scheduler_steps_per_call,
+                         "of --scheduler, at each epoch [as Accelerate: 1, per-process: nprocs]");
   flags.text("--log-with", texts.log_with, "NAMES", "trackers: jsonl,csv,tensorboard, or all");
 }
 
@@ -187,14 +190,19 @@ void apply_hparams(Flags& flags, const std::string& path) {
   if (path.empty()) return;
   for (const auto& [name, value] : read_hparams(path)) {
     const std::string flag = "--" + name;
-    if (!flags.knows(flag) || flag == "--hparams")
-      throw flags.unknown_flag(path + ": " + name, flag);
+    const std::string where = path + ": " + name;
+    if (!flags.knows(flag)) throw flags.unknown_flag(where, flag);
+    if (flag == "--hparams" || flag == "--help" || flag == "--version" || flag == "--resume") {
+      throw UsageError::conflict(where, "is for the command line alone",
+                                 "leave it out of the file");
+    }
     try {
-      flags.preset(flag, value);
+      flags.preset(flag, value, where);
     } catch (const UsageError& error) {
+      if (std::string_view(error.what()).starts_with(path)) throw;
       throw UsageError::conflict(path, error.what(), "");
     } catch (const CLI::Error&) {
-      throw UsageError::malformed(path + ": " + name, "a value that the flag takes", value);
+      throw UsageError::malformed(where, "a value that the flag takes", value);
     }
   }
 }
@@ -230,14 +238,16 @@ void add_mixed_precision_flags(Flags& flags, RunOptions& options, std::string& p
       "the tutorial's run: convnet, 3 epochs, batch 32 per device, lr 1e-4");
 }
 
+constexpr const char* kProfile = "--profile";
+
 // Flags that the command line holds count before those of a profile.
 void apply_profile(Flags& flags, const std::string& profile) {
   if (profile != "ddp-practice") return;
-  flags.preset("--recipe", "convnet");
-  flags.preset("--epochs", "3");
-  flags.preset("--batch-size", "32");
-  flags.preset("--lr", "1e-4");
-  flags.preset("--batch-mode", "per-device");
+  flags.preset("--recipe", "convnet", kProfile);
+  flags.preset("--epochs", "3", kProfile);
+  flags.preset("--batch-size", "32", kProfile);
+  flags.preset("--lr", "1e-4", kProfile);
+  flags.preset("--batch-mode", "per-device", kProfile);
 }
 
 std::string default_save_path(const RunOptions& options, const StageFlags& stage) {
@@ -282,11 +292,12 @@ std::string torchrun_here() {
   return std::filesystem::exists(own) ? own : "torchrun";
 }
 
-void check_together(const RunOptions& options) {
+void check_together(const RunOptions& options, const StageFlags& stage) {
   if (options.recipe.scale_lr != LrScaling::kNone && options.batch_mode == BatchMode::kGlobal) {
-    throw UsageError::conflict("--scale-lr",
-                               "in global mode the batch does not grow with the ranks",
-                               "add --batch-mode per-device, or leave --scale-lr out");
+    throw UsageError::conflict(
+        "--scale-lr", "in global mode the batch does not grow with the ranks",
+        fmt::format("add {}, or leave --scale-lr out",
+                    stage.accelerator ? "--loader-mode per-process" : "--batch-mode per-device"));
   }
   if (!options.device_ids.empty() && options.device != "auto") {
     throw UsageError::conflict("--device-ids", "--device names devices already",
@@ -318,10 +329,20 @@ std::vector<std::string> parse_names(const std::string& list) {
   for (const auto& item : CLI::detail::split(list, ',')) {
     if (!item.empty()) names.push_back(CLI::detail::trim_copy(item));
   }
+  if (names.empty() && !list.empty()) {
+    throw UsageError::malformed("--log-with", "names separated by commas", list);
+  }
   return names;
 }
 
 void require_project(const RunOptions& options, const AcceleratorTexts& texts) {
+  if (options.resume && !options.load.empty()) {
+    throw UsageError::conflict("--load", "--resume takes the weights from its checkpoint",
+                               "give one of them");
+  }
+  if (texts.total_limit && texts.checkpointing_steps.empty()) {
+    throw UsageError::missing("--total-limit", "--checkpointing-steps", "say when to write one");
+  }
   if (!options.accelerator.project.project_dir.empty()) return;
   const auto missing = [](const char* flag) {
     return UsageError::missing(flag, "--project-dir FOLDER, where its files go",
@@ -408,7 +429,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
     options.resume = flags.app().count("--resume") > 0;
     complete_accelerator(options, texts);
   }
-  check_together(options);
+  check_together(options, stage);
   complete_save_path(options, stage, flags.app().count("--save") > 0);
   if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
   options.record.flags = flags.values();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/amp/precision.h"
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
@@ -209,18 +210,12 @@ nlohmann::json RunRecord::state_dict() const {
 }
 
 std::function<void()> RunRecord::plan_load(const nlohmann::json& state, std::string_view origin) {
-  const auto number = [&](const char* name) {
-    const auto found = state.is_object() ? state.find(name) : state.end();
-    if (found != state.end() && found->is_number() && found->get<double>() >= 0.0) return *found;
-    throw DataError::mismatch(origin, fmt::format("a number >= 0 as \"{}\"", name),
-                              found == state.end() ? "none" : found->dump().substr(0, 40),
-                              "resume from an older checkpoint");
-  };
-  return [this, steps = number("steps"), samples = number("samples"),
-          seconds = number("train_seconds")] {
-    steps_ = steps.get<std::int64_t>();
-    samples_ = samples.get<std::int64_t>();
-    train_seconds_ = seconds.get<double>();
+  return [this, steps = saved_count(state, "steps", origin),
+          samples = saved_count(state, "samples", origin),
+          seconds = saved_number(state, "train_seconds", origin)] {
+    steps_ = steps;
+    samples_ = samples;
+    train_seconds_ = seconds;
   };
 }
 

@@ -38,6 +38,8 @@ sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import accelerate_shards  # noqa: E402
 import common  # noqa: E402
 
+INF = float("inf")
+NAN = float("nan")
 TORCH_VERSION = torch.__version__.split("+")[0]
 Tensors = dict[str, Tensor]
 
@@ -245,6 +247,46 @@ def optimizers(path: Path) -> None:
     write_tensors(path / "optimizers.safetensors", tensors, scaling=scaling, **options)
 
 
+# --- clipping ---------------------------------------------------------------------------
+
+CLIP_NORMS = {  # max_norm, norm_type
+    "two": (1.0, 2.0),
+    "one": (3.7, 1.0),
+    "half": (5.0, 0.5),
+    "largest": (0.3, INF),
+    "small_enough": (1e6, 2.0),
+}
+CLIP_VALUE = 0.7
+
+
+def clipped(gradients: list[Tensor], clip: Callable[[list[Tensor]], Tensor | None]) -> Tensors:
+    parameters = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient.clone()
+    norm = clip(parameters)
+    tensors = {f"gradient{i}": parameter.grad for i, parameter in enumerate(parameters)}
+    return tensors if norm is None else {**tensors, "norm": norm}
+
+
+def clip_grad(path: Path) -> None:
+    torch.manual_seed(0)
+    gradients = [torch.randn(size) for size in SIZES]
+    cases = {
+        name: clipped(gradients, lambda p, o=options: nn.utils.clip_grad_norm_(p, *o))
+        for name, options in CLIP_NORMS.items()
+    }
+    cases["value"] = clipped(gradients, lambda p: nn.utils.clip_grad_value_(p, CLIP_VALUE))
+    for name, bad in (("inf", INF), ("nan", NAN)):
+        worse = [*gradients[:-1], gradients[-1].clone()]
+        worse[-1][3] = bad
+        cases[name] = clipped(worse, lambda p: nn.utils.clip_grad_norm_(p, 1.0))
+    tensors = {f"gradient{i}": gradient for i, gradient in enumerate(gradients)}
+    for case, values in cases.items():
+        tensors |= {f"{case}.{name}": tensor.clone() for name, tensor in values.items()}
+    norms = json.dumps({name: [str(number) for number in o] for name, o in CLIP_NORMS.items()})
+    write_tensors(path / "clip_grad.safetensors", tensors, norms=norms, value=str(CLIP_VALUE))
+
+
 # --- models -----------------------------------------------------------------------------
 
 
@@ -352,8 +394,6 @@ ODD_NUMBERS = {  # divisions by the scale round, and its product with a gradient
     "backoff_factor": 0.3,
     "growth_interval": 4,
 }
-INF = float("inf")
-NAN = float("nan")
 HUGE = 1e34  # finite, until it is multiplied by the scale
 
 # `bad`: (step, loss, parameter, value), a target that makes gradients inf or NaN. No run with
@@ -585,8 +625,8 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    makers = (samplers, distributed_samplers, schedules, optimizers, models, loss_heads, batch_norm)
-    for make in (*makers, grad_scaler, autocast, shards):
+    makers = (samplers, distributed_samplers, schedules, optimizers, clip_grad, models, loss_heads)
+    for make in (*makers, batch_norm, grad_scaler, autocast, shards):
         make(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:7} {file}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to start the ranks of stages 2 to 4, as command lines, and what a run of one leaves."""
+"""The ways to start the ranks of stages 2 to 5, as command lines, and what a run of one leaves."""
 from __future__ import annotations
 
 import itertools
@@ -21,7 +21,9 @@ STAGE1 = BIN / "stage1_data_parallel"
 STAGE2 = BIN / "stage2_ddp_spawn"
 STAGE3 = BIN / "stage3_ddp_torchrun"
 STAGE4 = BIN / "stage4_ddp_amp"  # takes the place of stage 2, and of stage 3
+STAGE5 = BIN / "stage5_accelerator"  # starts bare, too
 ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
+CONFIG = ROOT / "tests" / "support" / "accelerate_config.yaml"  # as `accelerate config` writes it
 BY_HAND = ROOT / "scripts" / "by_hand.sh"
 
 CPU = ("--device", "cpu")
@@ -61,8 +63,8 @@ def torchrun(world: int = 2, *flags: object, program: Path = STAGE3) -> Way:
                 program, *CPU), {"OMP_NUM_THREADS": 1})
 
 
-def mpirun(world: int = 2) -> Way:
-    return Way(("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", world, STAGE3, *CPU),
+def mpirun(world: int = 2, program: Path = STAGE3) -> Way:
+    return Way(("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", world, program, *CPU),
                {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()})
 
 

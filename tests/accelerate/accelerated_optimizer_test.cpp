@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// AcceleratedOptimizer and AcceleratedScheduler: alone, with a scaler on the CPU, and in ranks.
+#include "ladder/accelerate/accelerated_optimizer.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ladder/accelerate/accelerated_scheduler.h"
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/accelerate/gradient_state.h"
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/sgd.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// One weight, its optimizer with the learning rate 1, and a scheduler that counts.
+struct Parts {
+  explicit Parts(GradScalerOptions scaler_options = {.enabled = false}, int num_steps = 1,
+                 AcceleratedScheduler::Options scheduler_options = {}, bool debug = false)
+      : scaler(std::make_shared<GradScaler>(scaler_options)),
+        gradients(std::make_shared<GradientState>(num_steps, true)) {
+    optimizers->push_back(std::make_shared<AcceleratedOptimizer>(sgd, scaler, gradients, debug));
+    scheduler =
+        std::make_shared<AcceleratedScheduler>(counter, optimizers, gradients, scheduler_options);
+  }
+
+  AcceleratedOptimizer& optimizer() { return *optimizers->front(); }
+  double value() const { return weight.item<double>(); }
+  std::int64_t steps_of_schedule() const { return counter->last_epoch(); }
+
+  // As a training loop: a loss whose gradient is `gradient`.
+  void run(double gradient) {
+    ++gradients->backward_calls;
+    scaler->scale((weight * gradient).sum()).backward();
+    optimizer().step();
+    scheduler->step();
+    optimizer().zero_grad();
+  }
+
+  torch::Tensor weight = torch::zeros({1}, torch::requires_grad());
+  std::shared_ptr<SGD> sgd = std::make_shared<SGD>(std::vector{weight}, SgdOptions{.lr = 1.0});
+  std::shared_ptr<LrScheduler> counter = constant_schedule(*sgd);
+  std::shared_ptr<GradScaler> scaler;
+  std::shared_ptr<GradientState> gradients;
+  std::shared_ptr<PreparedOptimizers> optimizers = std::make_shared<PreparedOptimizers>();
+  std::shared_ptr<AcceleratedScheduler> scheduler;
+};
+
+TEST(AcceleratedOptimizer, StepsAtTheEndOfAWindowOnly) {
+  run_alone([] {
+    Parts parts({.enabled = false}, /*num_steps=*/3);
+    for (const double expected : {0.0, 0.0, -6.0, -6.0, -6.0, -12.0}) {
+      parts.gradients->begin_batch();
+      parts.run(2.0);  // adds up: zero_grad waits for the end of the window too
+      EXPECT_EQ(parts.value(), expected);
+    }
+    EXPECT_EQ(parts.steps_of_schedule(), 2);
+    EXPECT_FALSE(parts.optimizer().step_was_skipped());
+  });
+}
+
+TEST(AcceleratedOptimizer, TellsASkippedStepAndTheScheduleWaits) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    EXPECT_FALSE(parts.optimizer().step_was_skipped());
+    parts.run(1.0);
+    EXPECT_FALSE(parts.optimizer().step_was_skipped());
+    EXPECT_EQ(parts.value(), -1.0) << "the gradient was divided by the scale";
+    parts.run(kInf);
+    EXPECT_TRUE(parts.optimizer().step_was_skipped());
+    EXPECT_EQ(parts.value(), -1.0);
+    EXPECT_EQ(parts.steps_of_schedule(), 1);
+    EXPECT_EQ(parts.scaler->get_scale(), 4.0);
+    parts.run(1.0);
+    EXPECT_FALSE(parts.optimizer().step_was_skipped());
+    EXPECT_EQ(parts.steps_of_schedule(), 2);
+  });
+}
+
+TEST(AcceleratedOptimizer, UnscalesOnceAStep) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    for (int step = 1; step <= 2; ++step) {
+      parts.scaler->scale((parts.weight * 3.0).sum()).backward();
+      EXPECT_EQ(parts.weight.grad().item<double>(), 24.0);
+      parts.optimizer().unscale_gradients();
+      parts.optimizer().unscale_gradients();
+      EXPECT_EQ(parts.weight.grad().item<double>(), 3.0);
+      parts.optimizer().step();
+      EXPECT_EQ(parts.value(), -3.0 * step);
+      parts.optimizer().zero_grad();
+    }
+  });
+}
+
+TEST(AcceleratedOptimizer, MissesTheBackwardOfTheAcceleratorInDebugMode) {
+  run_alone([] {
+    Parts parts({.enabled = false}, 1, {}, /*debug=*/true);
+    parts.run(1.0);
+    (parts.weight * 2.0).sum().backward();
+    EXPECT_ERROR(parts.optimizer().step(), UsageError, "replace loss.backward()");
+    EXPECT_EQ(parts.value(), -1.0);
+    Parts lenient({.enabled = false});
+    (lenient.weight * 2.0).sum().backward();
+    lenient.optimizer().step();
+    EXPECT_EQ(lenient.value(), -2.0);
+  });
+}
+
+TEST(AcceleratedScheduler, StepsAsOftenAsItIsTold) {
+  run_alone([] {
+    Parts often({.enabled = false}, 1, {.steps_per_call = 3});
+    often.run(1.0);
+    EXPECT_EQ(often.steps_of_schedule(), 3);
+    Parts alone({.enabled = false}, 2, {.steps_per_call = 3, .step_with_optimizer = false});
+    alone.gradients->begin_batch();
+    alone.run(1.0);  // in the middle of a window, and once
+    EXPECT_EQ(alone.steps_of_schedule(), 1);
+  });
+}
+
+TEST(AcceleratedScheduler, WaitsForItsOwnOptimizerOnly) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    const auto other = std::make_shared<SGD>(std::vector{torch::zeros({1})}, SgdOptions{});
+    const std::shared_ptr<LrScheduler> counter = constant_schedule(*other);
+    AcceleratedScheduler scheduler(counter, parts.optimizers, parts.gradients, {});
+    parts.run(kInf);
+    scheduler.step();
+    EXPECT_EQ(parts.steps_of_schedule(), 0);
+    EXPECT_EQ(counter->last_epoch(), 1);
+  });
+}
+
+// Steps of the schedule in one call of step(), in two processes.
+std::int64_t steps_in_a_call(Accelerators& ranks, LoaderMode mode, std::optional<int> steps,
+                             bool with_optimizer = true) {
+  const auto accelerator = ranks.make({.data_loader = {.mode = mode},
+                                       .step_scheduler_with_optimizer = with_optimizer,
+                                       .scheduler_steps_per_call = steps});
+  const std::shared_ptr<torch::optim::Optimizer> sgd =
+      std::make_shared<SGD>(std::vector{torch::zeros({1})}, SgdOptions{});
+  const std::shared_ptr<LrScheduler> counter = constant_schedule(*sgd);
+  auto [optimizer, scheduler] = accelerator->prepare(sgd, counter);
+  scheduler->step();
+  EXPECT_EQ(&scheduler->scheduler(), counter.get());
+  return counter->last_epoch();
+}
+
+TEST(AcceleratedScheduler, HasPythonsFactorWhereTheBatchGrows) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kPerProcess, {}), 2);
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kSplitBatches, {}), 1);
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kGlobal, {}), 1);
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kPerProcess, 1), 1);
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kGlobal, 3), 3);
+    EXPECT_EQ(steps_in_a_call(ranks, LoaderMode::kPerProcess, {}, false), 1);
+    EXPECT_ERROR(steps_in_a_call(ranks, LoaderMode::kGlobal, 0), UsageError,
+                 "scheduler_steps_per_call");
+  });
+}
+
+// Two networks that learn from one batch, each with an optimizer of its own.
+TEST(AcceleratedOptimizer, OfTwoEachKnowsItsBackwardInDebugMode) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.debug = true});
+    const auto one = first_model(basicnet());
+    const auto two = first_model(basicnet());
+    auto [first, second] = accelerator->prepare(plain_sgd(*one), plain_sgd(*two));
+    run_backward(*accelerator, *one, basicnet(), random_batch(2));
+    run_backward(*accelerator, *two, basicnet(), random_batch(2));
+    first->step();
+    second->step();
+    EXPECT_ERROR(first->step(), UsageError, "replace loss.backward()");
+  });
+}
+
+}  // namespace
+}  // namespace ladder

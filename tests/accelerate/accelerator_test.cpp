@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/accelerator.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+
+namespace ladder {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+using ModelPointer = std::shared_ptr<Model>;
+using OptimizerPointer = std::shared_ptr<AcceleratedOptimizer>;
+using SchedulerPointer = std::shared_ptr<AcceleratedScheduler>;
+
+class OfRanks : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, OfRanks, testing::Values(1, 2));
+
+// --- prepare ---
+
+// Handed over as programs have them: derived classes, unique and shared pointers.
+TEST_P(OfRanks, PrepareKeepsOrderAndNumber) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto network = std::make_shared<BasicNet>(BasicNetOptions{});
+    auto adamw = std::make_unique<AdamW>(network->parameters());
+    auto schedule = constant_schedule(*adamw);
+    auto [scheduler, loader, optimizer, model] = accelerator->prepare(
+        std::move(schedule), numbered_loader(4, {}), std::move(adamw), network);
+    static_assert(std::is_same_v<decltype(scheduler), SchedulerPointer>);
+    static_assert(std::is_same_v<decltype(loader), AcceleratedDataLoader>);
+    static_assert(std::is_same_v<decltype(optimizer), OptimizerPointer>);
+    static_assert(std::is_same_v<decltype(model), ModelPointer>);
+    EXPECT_EQ(&scheduler->scheduler().optimizer(), &optimizer->optimizer());
+
+    auto [first, second, third] = accelerator->prepare(
+        first_model(convnet()), numbered_loader(2, {}), numbered_loader(3, {}));
+    EXPECT_EQ(second.dataset().size(), 2);
+    EXPECT_EQ(third.dataset().size(), 3);
+    EXPECT_NE(first, model);
+  });
+}
+
+TEST_P(OfRanks, PrepareOfOneObjectGivesThatObject) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const ModelPointer model = accelerator->prepare(first_model(basicnet()));
+    const AcceleratedDataLoader loader = accelerator->prepare(numbered_loader(4, {}));
+    const OptimizerPointer optimizer = accelerator->prepare(plain_sgd(*model));
+    EXPECT_EQ(loader.size(), 1);
+    EXPECT_EQ(optimizer->optimizer().param_groups().size(), 1U);
+  });
+}
+
+// Prepared objects, and the ones that they were made from.
+TEST_P(OfRanks, PrepareTwiceGivesTheSameObjects) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto network = first_model(basicnet());
+    const auto sgd = plain_sgd(*network);
+    const std::shared_ptr<LrScheduler> schedule = constant_schedule(*sgd);
+    const auto [model, optimizer, scheduler] = accelerator->prepare(network, sgd, schedule);
+    const auto same = std::tuple{model, optimizer, scheduler};
+    EXPECT_TRUE(accelerator->prepare(model, optimizer, scheduler) == same);
+    EXPECT_TRUE(accelerator->prepare(network, sgd, schedule) == same);
+    auto loader = accelerator->prepare(numbered_loader(6, {.batch_size = 2}));
+    loader.set_epoch(3);
+    EXPECT_EQ(accelerator->prepare(loader).epoch(), 3) << "a copy with the same place";
+  });
+}
+
+TEST_P(OfRanks, UnwrapFindsTheNetwork) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    for (const auto precision : {Precision::kFp32, Precision::kBf16}) {
+      const auto accelerator = ranks.make({.mixed_precision = precision});
+      const auto network = first_model(basicnet());
+      const auto model = accelerator->prepare(network);
+      EXPECT_EQ(&Accelerator::unwrap_model(*model), network.get());
+      EXPECT_EQ(&Accelerator::unwrap_model(*network), network.get());
+      const bool wraps = precision != Precision::kFp32 || ranks.world_size() > 1;
+      EXPECT_EQ(model != network, wraps);
+      const bool is_ddp = dynamic_cast<DistributedDataParallel*>(model.get()) != nullptr;
+      EXPECT_EQ(is_ddp, ranks.world_size() > 1);
+    }
+  });
+}
+
+TEST(Prepare, WithBf16ComputesInIt) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto batch = random_batch(2);
+    const auto output = [&](Precision precision) {
+      const auto accelerator = ranks.make({.mixed_precision = precision});
+      const auto model = accelerator->prepare(first_model(basicnet()));
+      model->eval();
+      const auto result = model->forward(batch.images);
+      EXPECT_EQ(result.scalar_type(), torch::kFloat32);
+      return result;
+    };
+    const auto fp32 = output(Precision::kFp32);
+    const double difference = relative_difference(output(Precision::kBf16), fp32);
+    EXPECT_GT(difference, 1e-5);
+    EXPECT_LT(difference, 2e-2);
+  });
+}
+
+// Knows whether it was moved.
+class Traveller : public BasicNet {
+ public:
+  using BasicNet::to;
+  void to(torch::Device device, bool non_blocking) override {
+    ++moves;
+    BasicNet::to(device, non_blocking);
+  }
+  int moves = 0;
+};
+
+TEST(Prepare, LeavesThingsWhereTheyAreIfTold) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    for (const bool placement : {false, true}) {
+      const auto accelerator = ranks.make({.device_placement = placement});
+      const auto network = std::make_shared<Traveller>();
+      accelerator->prepare(network);
+      EXPECT_EQ(network->moves, placement ? 1 : 0);
+    }
+  });
+}
+
+// BatchNorm over all ranks: converted before prepare.
+TEST(Prepare, TakesAConvertedNetwork) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto batch = random_batch(6);
+    const auto gradient = [&](bool convert) {
+      const auto network = first_model(convnet());
+      if (convert) convert_sync_batchnorm(*network, accelerator->process_group());
+      const auto model = accelerator->prepare(network);
+      run_backward(*accelerator, *model, convnet(),
+                   slice_of(batch, accelerator->process_index(), 2));
+      return flat_gradients(*model);
+    };
+    const auto alone = first_model(convnet());
+    run_backward(*alone, convnet(), batch);
+    EXPECT_LE(relative_difference(gradient(true), flat_gradients(*alone)), 1e-5);
+    EXPECT_GE(relative_difference(gradient(false), flat_gradients(*alone)), 1e-2);
+  });
+}
+
+TEST(Prepare, RefusesALoaderThatIsOneRanksPart) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto part = std::make_shared<DistributedSampler>(
+        8, DistributedSamplerOptions{.world_size = 2, .rank = accelerator->process_index()});
+    EXPECT_THROW(accelerator->prepare(numbered_loader(8, {.sampler = part})), UsageError);
+    const auto split = ranks.make({.data_loader = {.mode = LoaderMode::kSplitBatches}});
+    EXPECT_ERROR(split->prepare(numbered_loader(8, {.batch_size = 3})), UsageError,
+                 "split_batches cannot cut 3 samples into 2 equal parts");
+  });
+}
+
+TEST(Precision, Fp16NeedsAGpu) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    EXPECT_ERROR(ranks.make({.mixed_precision = Precision::kFp16}), UsageError, "use bf16");
+  });
+}
+
+// --- debug mode ---
+
+TEST(DebugMode, NamesShapesThatDifferBeforeTheCollective) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.debug = true});
+    const int rank = accelerator->process_index();
+    const auto differing = torch::zeros({2, 3 + rank});
+    const std::string message =
+        "the tensor of rank 0, Float [2, 3], got Float [2, 4] on rank 1; hint: give every rank "
+        "the same shape, or use pad_across_processes first";
+    EXPECT_ERROR(accelerator->gather(differing), DistributedError, "gather: expected " + message);
+    EXPECT_ERROR(accelerator->reduce(differing), DistributedError, "reduce: expected " + message);
+    EXPECT_ERROR(accelerator->broadcast(differing), DistributedError,
+                 "broadcast: expected " + message);
+    EXPECT_ERROR(accelerator->gather(torch::zeros({2}, rank == 0 ? torch::kInt64 : torch::kBool)),
+                 DistributedError, "Long [2], got Bool [2] on rank 1");
+    EXPECT_ERROR(accelerator->reduce(torch::zeros({2 + rank})), DistributedError,
+                 "got Float [3] on rank 1");
+    // And goes on: nothing was under way.
+    EXPECT_EQ(accelerator->gather(torch::zeros({2 + rank, 3})).size(0), 5) << "rows may differ";
+    EXPECT_EQ(accelerator->gather(torch::zeros({})).size(0), 2);
+    EXPECT_EQ(accelerator->reduce(torch::ones({2})).sum().item<float>(), 4.0F);
+  });
+}
+
+TEST(DebugMode, IsOffUnlessAskedFor) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto network = first_model(basicnet());
+    auto [model, optimizer] = accelerator->prepare(network, plain_sgd(*network));
+    loss_of(*model, basicnet(), random_batch(2)).backward();
+    optimizer->step();
+    const auto strict = ranks.make({.debug = true});
+    const auto watched = strict->prepare(plain_sgd(*network));
+    loss_of(*model, basicnet(), random_batch(2)).backward();
+    EXPECT_ERROR(watched->step(), UsageError, "replace loss.backward()");
+  });
+}
+
+// --- clipping ---
+
+TEST(Clip, WaitsForTheEndOfTheWindow) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto parameters = model->parameters();
+    for (const bool at_end : {false, true}) {
+      const auto accumulation = accelerator->accumulate(*model);
+      run_backward(*accelerator, *model, basicnet(), random_batch(2));
+      const auto before = flat_gradients(*model);
+      const auto norm = accelerator->clip_grad_norm_(parameters, 1e-3);
+      EXPECT_EQ(norm.defined(), at_end);
+      EXPECT_EQ(torch::equal(flat_gradients(*model), before), !at_end);
+      if (at_end) {
+        EXPECT_NEAR(norm.item<double>(), before.norm().item<double>(), 1e-4);
+      }
+      accelerator->clip_grad_value_(parameters, 1e-5);
+      EXPECT_EQ(flat_gradients(*model).abs().max().item<double>() <= 1.001e-5, at_end);
+    }
+  });
+}
+
+// --- process control ---
+
+TEST(Processes, KnowTheirPlaces) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const int rank = accelerator->process_index();
+    EXPECT_EQ(accelerator->num_processes(), 3);
+    EXPECT_EQ(accelerator->local_process_index(), rank);
+    EXPECT_EQ(accelerator->is_main_process(), rank == 0);
+    EXPECT_EQ(accelerator->is_local_main_process(), rank == 0);
+    EXPECT_EQ(accelerator->is_last_process(), rank == 2);
+    EXPECT_TRUE(accelerator->use_distributed());
+    Numbers ran;
+    accelerator->on_main_process([&] { ran.push_back(0); });
+    accelerator->on_local_main_process([&] { ran.push_back(0); });
+    accelerator->on_process(1, [&] { ran.push_back(1); });
+    accelerator->on_last_process([&] { ran.push_back(2); });
+    const std::vector<Numbers> expected = {{0, 0}, {1}, {2}};
+    EXPECT_EQ(ran, expected[static_cast<std::size_t>(rank)]);
+  });
+}
+
+TEST(Processes, LetTheMainOneGoFirst) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    for (const bool local : {false, true}) {
+      const auto file = ranks.folder().file(local ? "local" : "download");
+      const auto load = [&] {
+        if (accelerator->is_main_process()) {
+          EXPECT_FALSE(std::filesystem::exists(file));
+          std::ofstream(file) << "done";
+        }
+        EXPECT_TRUE(std::filesystem::exists(file));
+      };
+      local ? accelerator->local_main_process_first(load) : accelerator->main_process_first(load);
+    }
+  });
+}
+
+TEST(Processes, StopWhenTheMainOneFailsFirst) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    int calls = 0;
+    const auto fail = [&] {
+      ++calls;
+      throw std::runtime_error("no such file");
+    };
+    if (accelerator->is_main_process()) {
+      EXPECT_ERROR(accelerator->main_process_first(fail), std::runtime_error, "no such file");
+      EXPECT_EQ(calls, 1);
+    } else {
+      EXPECT_ERROR(accelerator->main_process_first(fail), DistributedError,
+                   "rank 0 failed in main_process_first");
+      EXPECT_EQ(calls, 0);
+    }
+  });
+}
+
+TEST(Processes, SeeATriggerOfAnyAndTakeItDown) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    EXPECT_FALSE(accelerator->check_trigger());
+    if (accelerator->is_last_process()) accelerator->set_trigger();
+    EXPECT_TRUE(accelerator->check_trigger());
+    EXPECT_FALSE(accelerator->check_trigger());
+  });
+}
+
+// As accelerate.PartialState.split_between_processes 1.15 divides them.
+TEST(Processes, SplitItemsAsPythonDoes) {
+  using Letters = std::vector<std::string>;
+  struct Case {
+    Letters items;
+    bool padding;
+    std::vector<Letters> expected;
+  };
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    for (const Case& each :
+         std::vector<Case>{{{"A", "B", "C", "D"}, false, {{"A", "B"}, {"C"}, {"D"}}},
+                           {{"A", "B", "C", "D"}, true, {{"A", "B"}, {"C", "D"}, {"D", "D"}}},
+                           {{"A", "B", "C"}, true, {{"A"}, {"B"}, {"C"}}},
+                           {{"A", "B"}, false, {{"A"}, {"B"}, {}}},
+                           {{"A", "B"}, true, {{"A"}, {"B"}, {"B"}}},
+                           {{}, true, {{}, {}, {}}}}) {
+      EXPECT_EQ(accelerator->split_between_processes(each.items, each.padding),
+                each.expected[static_cast<std::size_t>(accelerator->process_index())]);
+    }
+  });
+}
+
+TEST(Processes, SplitThreeItemsOnTwo) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const bool is_main = accelerator->is_main_process();
+    const Numbers items = {1, 2, 3};
+    EXPECT_EQ(accelerator->split_between_processes(items), is_main ? Numbers({1, 2}) : Numbers{3});
+    EXPECT_EQ(accelerator->split_between_processes(items, /*apply_padding=*/true),
+              is_main ? Numbers({1, 2}) : Numbers({3, 3}));
+  });
+}
+
+TEST(Processes, PrintOneLine) {
+  const TemporaryFolder folder;
+  expect_well(end_of_accelerators(2, [&](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const int file = open(folder.file("out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ASSERT_EQ(dup2(file, STDOUT_FILENO), STDOUT_FILENO);
+    accelerator->print(accelerator->is_main_process() ? "from rank 0" : "from rank 1");
+  }));
+  EXPECT_EQ(folder.read("out"), "from rank 0\n");
+}
+
+TEST(SetSeed, MayDifferByRank) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto equal = [&] {
+      const auto all = accelerator->gather(torch::rand({1, 4}));
+      return torch::equal(all[0], all[1]);
+    };
+    EXPECT_EQ(set_seed(7), 7U);
+    EXPECT_TRUE(equal());
+    const auto seed = set_seed(7, /*device_specific=*/true, accelerator->process_group());
+    EXPECT_EQ(seed, 7U + static_cast<unsigned>(accelerator->process_index()));
+    EXPECT_FALSE(equal());
+  });
+}
+
+// --- saving a model ---
+
+TEST_P(OfRanks, SaveModelLeavesTheWrappersOut) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.mixed_precision = Precision::kBf16});
+    const auto network = first_model(basicnet());
+    const auto model = accelerator->prepare(network);
+    const auto path = ranks.folder().file("model.safetensors");
+    accelerator->save_model(*model, path);
+    const auto saved = load_safetensors(path).tensors;
+    EXPECT_EQ(weights_sha256(saved), weights_sha256(state_dict(*network)));
+    EXPECT_TRUE(saved.contains("conv1.weight"));
+  });
+}
+
+TEST(SaveModel, OfARankThatCannotWriteFailsOnAll) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto path = ranks.folder().file("nowhere/model.safetensors");
+    if (accelerator->is_main_process()) {
+      EXPECT_THROW(accelerator->save_model(*model, path), SystemError);
+    } else {
+      EXPECT_ERROR(accelerator->save_model(*model, path), DistributedError,
+                   "rank 0 failed in save_model");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ladder

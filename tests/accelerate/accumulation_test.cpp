@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient accumulation: k batches of b samples are one of k·b.
+#include <gtest/gtest.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/core/error.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/sgd.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
+using MakeOptimizer = std::function<Optimizer(Model&)>;
+
+// Seven batches of five and one of two, in windows of three: the last window is short, and so is
+// its last batch. With two processes the batches do not divide either.
+constexpr std::int64_t kSamples = 37;
+constexpr std::int64_t kBatch = 5;
+constexpr int kSteps = 3;
+constexpr int kWindows = 3;
+
+struct Training {
+  int num_steps = 1;
+  std::int64_t batch_size = kSteps * kBatch;
+  bool sync_each_batch = false;
+  int epochs = 1;
+  MakeOptimizer make_optimizer = [](Model& model) { return plain_sgd(model); };
+};
+
+struct Result {
+  std::vector<torch::Tensor> gradients;  // at each step
+  torch::Tensor weights;
+};
+
+// `backward` gets the loss of every batch.
+Result train_with(Accelerators& ranks, const Training& training,
+                  const std::function<void(Accelerator&, const torch::Tensor&)>& backward) {
+  const auto accelerator =
+      ranks.make({.gradient_accumulation = {.num_steps = training.num_steps,
+                                            .sync_each_batch = training.sync_each_batch}});
+  const auto network = first_model(basicnet());
+  auto [loader, model, optimizer] = accelerator->prepare(
+      image_loader(kSamples, training.batch_size), network, training.make_optimizer(*network));
+  Result result;
+  for (int epoch = 0; epoch < training.epochs; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      const auto accumulation = accelerator->accumulate(*model);
+      backward(*accelerator, loss_of(*model, basicnet(), batch));
+      if (accelerator->sync_gradients()) result.gradients.push_back(flat_gradients(*model));
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
+  result.weights = flat_weights(*model);
+  return result;
+}
+
+Result train(Accelerators& ranks, const Training& training) {
+  return train_with(ranks, training, [](Accelerator& accelerator, const torch::Tensor& loss) {
+    accelerator.backward(loss);
+  });
+}
+
+// The weights stand still, so that the gradients of the first steps change those of no other.
+Optimizer at_rest(Model& model) { return plain_sgd(model, 0.0); }
+Optimizer adamw(Model& model) { return std::make_shared<AdamW>(model.parameters()); }
+
+class AccumulationOfRanks : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, AccumulationOfRanks, testing::Values(1, 2));
+
+TEST_P(AccumulationOfRanks, HasTheGradientsOfLargeBatches) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto large = train(ranks, {.make_optimizer = at_rest});
+    ASSERT_EQ(large.gradients.size(), kWindows);
+    for (const bool sync_each_batch : {false, true}) {
+      const auto small = train(ranks, {.num_steps = kSteps,
+                                       .batch_size = kBatch,
+                                       .sync_each_batch = sync_each_batch,
+                                       .make_optimizer = at_rest});
+      ASSERT_EQ(small.gradients.size(), kWindows);
+      for (std::size_t i = 0; i < kWindows; ++i) {
+        EXPECT_LE(relative_difference(small.gradients[i], large.gradients[i]), 1e-6) << i;
+      }
+    }
+  });
+}
+
+// Otherwise the test above would show nothing.
+TEST_P(AccumulationOfRanks, WithPythonsWeightsMakesTheLastWindowTooWeak) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto large = train(ranks, {.make_optimizer = at_rest});
+    const auto python =
+        train_with(ranks, {.num_steps = kSteps, .batch_size = kBatch, .make_optimizer = at_rest},
+                   [](Accelerator&, const torch::Tensor& loss) { (loss / kSteps).backward(); });
+    EXPECT_LE(relative_difference(python.gradients[0], large.gradients[0]), 1e-6);
+    EXPECT_GE(relative_difference(python.gradients[2], large.gradients[2]), 0.1);
+  });
+}
+
+TEST_P(AccumulationOfRanks, EndsWithTheWeightsOfLargeBatches) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto expect_near = [&](const MakeOptimizer& make, double tolerance) {
+      const Training large{.epochs = 2, .make_optimizer = make};
+      Training small = large;
+      small.num_steps = kSteps;
+      small.batch_size = kBatch;
+      const auto expected = train(ranks, large).weights;
+      EXPECT_LE(relative_difference(train(ranks, small).weights, expected), tolerance);
+      EXPECT_GE(relative_difference(expected, flat_weights(*first_model(basicnet()))), 1e-4);
+    };
+    expect_near([](Model& model) { return plain_sgd(model); }, 1e-5);
+    expect_near(adamw, 2e-3);
+  });
+}
+
+// What each rank has after each of the batches of one window.
+std::vector<bool> equal_gradients_in_window(Accelerators& ranks, bool sync_each_batch) {
+  const auto accelerator =
+      ranks.make({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = sync_each_batch}});
+  auto [loader, model] = accelerator->prepare(image_loader(12, 4), first_model(basicnet()));
+  std::vector<bool> equal;
+  for (const Batch& batch : loader) {
+    const auto accumulation = accelerator->accumulate(*model);
+    run_backward(*accelerator, *model, basicnet(), batch);
+    const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
+    equal.push_back(torch::equal(all[0], all[1]));
+  }
+  return equal;
+}
+
+TEST(Accumulation, SendsNothingInTheMiddleOfAWindow) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    EXPECT_EQ(equal_gradients_in_window(ranks, false), (std::vector{false, false, true}));
+    EXPECT_EQ(equal_gradients_in_window(ranks, true), (std::vector{true, true, true}));
+  });
+}
+
+TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto model = accelerator->prepare(first_model(basicnet()));
+    const int rank = accelerator->process_index();
+    const auto equal_after_backward = [&] {
+      run_backward(*accelerator, *model, basicnet(), slice_of(random_batch(4), rank, 2));
+      const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
+      return torch::equal(all[0], all[1]);
+    };
+    {
+      const auto pause = Accelerator::no_sync(*model);
+      EXPECT_FALSE(equal_after_backward());
+    }
+    EXPECT_TRUE(equal_after_backward());
+  });
+}
+
+TEST(Accumulation, PausesAllModelsThatItIsGiven) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+    auto [one, two] = accelerator->prepare(first_model(basicnet()), first_model(basicnet()));
+    const auto batch = slice_of(random_batch(4), accelerator->process_index(), 2);
+    for (const bool equal : {false, true}) {
+      const auto accumulation = accelerator->accumulate(*one, *two);
+      for (Model* const model : {one.get(), two.get()}) {
+        run_backward(*accelerator, *model, basicnet(), batch);
+        const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
+        EXPECT_EQ(torch::equal(all[0], all[1]), equal);
+      }
+    }
+  });
+}
+
+TEST(Accumulation, IsAskedForIfItWasForgotten) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+    const auto model = accelerator->prepare(first_model(basicnet()));
+    EXPECT_ERROR(run_backward(*accelerator, *model, basicnet(), random_batch(2)), UsageError,
+                 "const auto accumulation = accelerator.accumulate(*model);");
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/accelerate/evaluate.h"
+#include "ladder/core/error.h"
+#include "ladder/train/evaluate.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+
+namespace ladder {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+Numbers numbers_of(const torch::Tensor& tensor) {
+  const auto flat = tensor.to(torch::kInt64).flatten().contiguous();
+  const auto* const begin = flat.const_data_ptr<std::int64_t>();
+  return {begin, begin + flat.numel()};
+}
+
+// What all processes see together in one walk.
+Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& loader) {
+  Numbers all;
+  for (const Batch& batch : loader) {
+    const auto part = numbers_of(accelerator.gather_for_metrics(batch.labels));
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+Numbers in_order(const DataLoader& loader) {
+  Numbers all;
+  for (const auto& batch : loader.plan()) {
+    all.insert(all.end(), batch.indices.begin(), batch.indices.end());
+  }
+  return all;
+}
+
+// The first four are the ones that differ most.
+std::vector<DataLoaderConfiguration> configurations() {
+  return {{.mode = LoaderMode::kGlobal},
+          {.mode = LoaderMode::kPerProcess},
+          {.mode = LoaderMode::kSplitBatches},
+          {.mode = LoaderMode::kPerProcess, .dispatch_batches = true},
+          {.mode = LoaderMode::kGlobal, .dispatch_batches = true},
+          {.mode = LoaderMode::kPerProcess, .even_batches = false},
+          {.mode = LoaderMode::kSplitBatches, .even_batches = false}};
+}
+
+std::vector<DataLoaderConfiguration> first_four() {
+  auto all = configurations();
+  all.resize(4);
+  return all;
+}
+
+class GatherForMetrics : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, GatherForMetrics, testing::Range(1, 9));
+
+// Numbers of samples that the processes divide, do not divide, and fewer than processes.
+TEST_P(GatherForMetrics, GivesEverySampleOnceAndInOrder) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const int world = ranks.world_size();
+    const std::int64_t batch_size = world == 1 ? 4 : 2 * world;  // which split_batches divides
+    for (const auto& configuration : world <= 4 ? configurations() : first_four()) {
+      const auto accelerator = ranks.make({.data_loader = configuration});
+      for (const std::int64_t size : {1, 8 * world, 5 * world + 3}) {
+        SCOPED_TRACE(testing::Message() << "mode " << static_cast<int>(configuration.mode)
+                                        << ", even " << configuration.even_batches << ", dispatch "
+                                        << configuration.dispatch_batches << ", size " << size);
+        const auto loader = numbered_loader(size, {.batch_size = batch_size, .shuffle = true});
+        EXPECT_EQ(gathered(*accelerator, accelerator->prepare(loader)), in_order(loader));
+      }
+    }
+  });
+}
+
+TEST(GatherForMetrics3, LeavesOutWhatTheLoaderDrops) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    for (const auto& configuration : configurations()) {
+      const auto accelerator = ranks.make({.data_loader = configuration});
+      const auto loader = numbered_loader(20, {.batch_size = 3, .drop_last = true});
+      EXPECT_EQ(gathered(*accelerator, accelerator->prepare(loader)), in_order(loader));
+    }
+  });
+}
+
+TEST(GatherForMetrics3, TakesStructuresOfTensors) {
+  run_accelerators(3, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.data_loader = {.mode = LoaderMode::kPerProcess}});
+    const auto loader = accelerator->prepare(numbered_loader(7, {.batch_size = 4}));
+    for (const Batch& batch : loader) {
+      using Named = std::map<std::string, std::vector<torch::Tensor>>;
+      const Named named = {{"images", {batch.images}}, {"labels", {batch.labels, -batch.labels}}};
+      const auto [pair, map, single] = accelerator->gather_for_metrics(
+          std::tuple{std::pair{batch.labels, batch.images}, named, batch.labels * 2});
+      const auto all = torch::arange(7, torch::kInt64);
+      EXPECT_TRUE(torch::equal(pair.first, all));
+      EXPECT_EQ(pair.second.sizes(), (std::vector<std::int64_t>{7, 1, 1, 1}));
+      EXPECT_TRUE(torch::equal(map.at("images").at(0).flatten(), all.to(torch::kFloat32)));
+      EXPECT_TRUE(torch::equal(map.at("labels").at(0), all));
+      EXPECT_TRUE(torch::equal(map.at("labels").at(1), -all));
+      EXPECT_TRUE(torch::equal(single, all * 2));
+    }
+  });
+}
+
+class GatherForMetricsRefuses : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(World, GatherForMetricsRefuses, testing::Values(1, 2));
+
+TEST_P(GatherForMetricsRefuses, WhatHasNotOneRowASample) {
+  run_accelerators(GetParam(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto loader = accelerator->prepare(numbered_loader(8, {.batch_size = 8}));
+    for (const Batch& batch : loader) {
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.images.mean()), UsageError, "a scalar");
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.images.mean()), UsageError,
+                   "hint: a mean over the batch cannot be freed of repeated samples");
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.labels.narrow(0, 0, 1)), UsageError,
+                   "1 rows");
+      EXPECT_EQ(accelerator->gather_for_metrics(batch.labels).size(0), 8);
+    }
+    EXPECT_ERROR(accelerator->gather_for_metrics(torch::zeros({8})), UsageError,
+                 "call it inside the loop, or use gather");
+  });
+}
+
+// A loop inside of a loop: what counts is the inner one, and afterwards the outer one again.
+TEST_P(GatherForMetricsRefuses, ByTheInnerLoop) {
+  run_accelerators(GetParam(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    auto [train, test] = accelerator->prepare(numbered_loader(8, {.batch_size = 8}),
+                                              numbered_loader(5, {.batch_size = 5}));
+    for (const Batch& batch : train) {
+      EXPECT_EQ(gathered(*accelerator, test), (Numbers{0, 1, 2, 3, 4}));
+      EXPECT_EQ(accelerator->gather_for_metrics(batch.labels).size(0), 8);
+    }
+  });
+}
+
+// Scores 1 for the last digit of the number that the image shows: always right.
+class Reader : public Model {
+ public:
+  torch::Tensor forward(const torch::Tensor& images) override {
+    return torch::one_hot(images.flatten().to(torch::kInt64) % 10, 10).to(torch::kFloat32);
+  }
+  std::shared_ptr<Model> new_like() const override { return std::make_shared<Reader>(); }
+};
+
+// NumberedSamples with labels from 0 to 9.
+class Digits : public NumberedSamples {
+ public:
+  using NumberedSamples::NumberedSamples;
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    auto batch = NumberedSamples::get_batch(indices);
+    batch.labels = batch.labels % 10;
+    return batch;
+  }
+};
+
+// The mistake that gather_for_metrics is for: each process counts its part, and divides by all.
+TEST(EvaluateOfAccelerator, CountsAllWhereOneProcessCountsItsPart) {
+  run_accelerators(4, [](Accelerators& ranks) {
+    constexpr std::int64_t kSamples = 130;
+    const Recipe recipe({.head = "logits"});
+    for (const auto& configuration : first_four()) {
+      const auto accelerator = ranks.make({.data_loader = configuration});
+      const auto loader =
+          accelerator->prepare(DataLoader(std::make_shared<Digits>(kSamples), {.batch_size = 8}));
+      Reader model;
+      const auto result = evaluate(*accelerator, model, loader, recipe);
+      EXPECT_EQ(result.seen, kSamples);
+      EXPECT_EQ(result.accuracy(), 100.0);
+      EXPECT_TRUE(model.is_training()) << "as before";
+
+      double correct = 0;
+      for (const Batch& batch : loader) {
+        const auto answer = model.forward(batch.images).argmax(1);
+        correct += (answer == batch.labels).sum().item<double>();
+      }
+      EXPECT_NEAR(100.0 * correct / kSamples, 25.0, 8.0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/gradient_state.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+struct Epoch {
+  std::vector<bool> steps;      // whether a step follows each batch
+  std::vector<double> weights;  // of each batch's loss
+};
+
+// All batches of an epoch from `first` on, as a prepared loader walks through them.
+Epoch epoch_of(GradientState& state, const Sizes& sizes, std::int64_t first = 0) {
+  LoaderWalk walk{.global_sizes = sizes};
+  Epoch epoch;
+  state.enter(walk);
+  for (walk.index = first; walk.index < walk.batches(); ++walk.index) {
+    state.begin_batch();
+    epoch.steps.push_back(state.sync_gradients());
+    epoch.weights.push_back(state.loss_weight());
+  }
+  state.leave(walk);
+  return epoch;
+}
+
+TEST(GradientState, WithOneStepFollowsEveryBatch) {
+  GradientState state(1, true);
+  EXPECT_TRUE(state.sync_gradients()) << "before the first batch, for a loop without accumulate";
+  const auto epoch = epoch_of(state, {4, 4, 2});
+  EXPECT_EQ(epoch.steps, (std::vector{true, true, true}));
+  EXPECT_EQ(epoch.weights, (std::vector{1.0, 1.0, 1.0}));
+}
+
+TEST(GradientState, EndsTheLastWindowWithTheEpoch) {
+  GradientState state(2, true);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const auto walked = epoch_of(state, {4, 4, 4, 4, 2});
+    EXPECT_EQ(walked.steps, (std::vector{false, true, false, true, true}));
+    EXPECT_EQ(walked.weights, (std::vector{0.5, 0.5, 0.5, 0.5, 1.0}));
+  }
+}
+
+// Python's weights are a third each, in the last window too.
+TEST(GradientState, WeighsEachBatchByItsSamples) {
+  GradientState state(3, true);
+  const auto epoch = epoch_of(state, {4, 4, 4, 6, 2});
+  EXPECT_EQ(epoch.steps, (std::vector{false, false, true, false, true}));
+  EXPECT_EQ(epoch.weights, (std::vector{4.0 / 12, 4.0 / 12, 4.0 / 12, 0.75, 0.25}));
+}
+
+TEST(GradientState, CountsABatchOfNobodyAsNothing) {
+  GradientState state(2, true);
+  EXPECT_EQ(epoch_of(state, {4, 0}).weights, (std::vector{1.0, 0.0}));
+}
+
+TEST(GradientState, LetsWindowsCrossEpochsIfTold) {
+  GradientState state(2, /*sync_with_dataloader=*/false);
+  const auto first = epoch_of(state, {4, 4, 2});
+  EXPECT_EQ(first.steps, (std::vector{false, true, false}));
+  EXPECT_EQ(first.weights, (std::vector{0.5, 0.5, 0.5}));
+  EXPECT_EQ(epoch_of(state, {4, 4, 2}).steps, (std::vector{true, false, true}));
+}
+
+TEST(GradientState, CountsByItselfWithoutALoader) {
+  GradientState state(3, true);
+  for (const bool step : {false, false, true, false, false, true}) {
+    state.begin_batch();
+    EXPECT_EQ(state.sync_gradients(), step);
+    EXPECT_DOUBLE_EQ(state.loss_weight(), 1.0 / 3);
+  }
+}
+
+// Windows are those of the whole epoch, wherever the walk begins.
+TEST(GradientState, GoesOnInTheMiddleOfAnEpoch) {
+  const Sizes sizes = {4, 4, 4, 4, 4, 4, 2};
+  GradientState whole(3, true);
+  const auto expected = epoch_of(whole, sizes);
+  for (const std::int64_t first : {3, 6, 7}) {
+    GradientState resumed(3, true);
+    const auto rest = epoch_of(resumed, sizes, first);
+    EXPECT_EQ(rest.steps, std::vector(expected.steps.begin() + first, expected.steps.end()));
+    EXPECT_EQ(rest.weights, std::vector(expected.weights.begin() + first, expected.weights.end()));
+  }
+}
+
+// Behind skip_first_batches, say: all windows weigh 1, the first too.
+TEST(GradientState, BeginsAWindowWithAWalkWhereverThatBegins) {
+  GradientState state(4, true);
+  const auto rest = epoch_of(state, {4, 4, 4, 4, 4, 4, 4, 2}, 2);
+  EXPECT_EQ(rest.steps, (std::vector{false, false, false, true, false, true}));
+  EXPECT_EQ(rest.weights, (std::vector{0.25, 0.25, 0.25, 0.25, 4.0 / 6.0, 2.0 / 6.0}));
+}
+
+// After a break in the middle of a window.
+TEST(GradientState, BeginsAWindowWithEachEpoch) {
+  GradientState state(2, true);
+  const LoaderWalk walk{.global_sizes = {4, 4, 4}, .index = 0};
+  state.enter(walk);
+  state.begin_batch();
+  state.leave(walk);
+  EXPECT_FALSE(state.sync_gradients());
+  EXPECT_EQ(epoch_of(state, {4, 4, 4}).steps, (std::vector{false, true, true}));
+}
+
+TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
+  GradientState state(2, true);
+  state.begin_batch();
+  EXPECT_ERROR(state.set_num_steps(3), UsageError, "in the middle of an accumulation window");
+  EXPECT_EQ(state.num_steps(), 2);
+  state.begin_batch();
+  state.set_num_steps(3);
+  EXPECT_EQ(epoch_of(state, {1, 1, 1, 1}).steps, (std::vector{false, false, true, true}));
+  state.set_num_steps(1);
+  EXPECT_EQ(epoch_of(state, {1, 1}).weights, (std::vector{1.0, 1.0}));
+  EXPECT_ERROR(state.set_num_steps(0), UsageError, "expected a number >= 1, got 0");
+}
+
+TEST(GradientState, KnowsTheInnermostWalk) {
+  GradientState state(1, true);
+  const LoaderWalk outer;
+  const LoaderWalk inner;
+  EXPECT_EQ(state.walk(), nullptr);
+  state.enter(outer);
+  state.enter(inner);
+  EXPECT_EQ(state.walk(), &inner);
+  state.leave(inner);
+  EXPECT_EQ(state.walk(), &outer);
+  state.leave(outer);
+  EXPECT_EQ(state.walk(), nullptr);
+}
+
+TEST(LoaderWalk, LeavesRepetitionsOut) {
+  LoaderWalk walk{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
+  EXPECT_EQ(walk.real_size(), 4);
+  walk.samples_before = 8;
+  EXPECT_EQ(walk.real_size(), 2);
+  walk.samples_before = 12;
+  EXPECT_EQ(walk.real_size(), 0);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: Apache-2.0
+// save_state and load_state: a run that is broken off and taken up again.
+#include "ladder/accelerate/training_state.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/random_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/nn/dropout.h"
+#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSamples = 37;
+constexpr std::int64_t kBatch = 5;
+constexpr int kBatches = 8;  // an epoch
+
+struct Settings {
+  std::string network = "basicnet";
+  Math math = Math::kFast;
+  AcceleratorOptions options = {.gradient_accumulation = {.num_steps = 2}};
+};
+
+// A network of 500 weights with dropout, so that checkpoints are quick.
+class SmallNet : public Model {
+ public:
+  explicit SmallNet(Math math)
+      : math_(math),
+        dropout_(
+            register_module("dropout", std::make_shared<Dropout>(DropoutOptions{.math = math}))),
+        linear_(register_module("linear", torch::nn::Linear(49, 10))) {}
+
+  torch::Tensor forward(const torch::Tensor& images) override {
+    const auto small = torch::avg_pool2d(images, 4).flatten(1);
+    return apply_head(linear_->forward(dropout_->forward(small)), Head::kLogSoftmax);
+  }
+  std::shared_ptr<Model> new_like() const override { return new_network_like(*this, math_); }
+
+ private:
+  Math math_;
+  std::shared_ptr<Dropout> dropout_;
+  torch::nn::Linear linear_;
+};
+
+std::shared_ptr<Model> make_network(const Recipe& recipe, Math math) {
+  if (recipe.name() == "convnet") return first_model(recipe);
+  torch::manual_seed(recipe.seed());
+  return std::make_shared<SmallNet>(math);
+}
+
+// A small training run with all that a checkpoint holds.
+class Trainee {
+ public:
+  explicit Trainee(Accelerators& ranks, const Settings& settings = {})
+      : recipe({.name = settings.network}),
+        accelerator(ranks.make(settings.options)),
+        network(make_network(recipe, settings.math)),
+        sgd(recipe.make_optimizer(network->parameters())) {
+    convert_sync_batchnorm(*network, accelerator->process_group());
+    schedule = linear_schedule_with_warmup(*sgd, {.warmup_steps = 3, .training_steps = 10});
+    auto loader_of_all = image_loader(kSamples, kBatch);
+    std::tie(model, optimizer, scheduler) = accelerator->prepare(network, sgd, schedule);
+    loader = std::make_unique<AcceleratedDataLoader>(accelerator->prepare(loader_of_all));
+    set_seed(1, /*device_specific=*/true, accelerator->process_group());
+  }
+
+  // Trains until `end` batches are done in all, counted over the epochs: from the first one, or
+  // from where a checkpoint left off.
+  void train_until(std::int64_t end) {
+    for (std::int64_t epoch = loader->epoch();; ++epoch) {
+      loader->set_epoch(epoch);
+      std::int64_t done = epoch * kBatches + loader->first_batch();
+      for (const Batch& batch : *loader) {
+        const auto accumulation = accelerator->accumulate(*model);
+        run_backward(*accelerator, *model, recipe, batch);
+        optimizer->step();
+        scheduler->step();
+        optimizer->zero_grad();
+        if (++done == end) return;
+      }
+    }
+  }
+
+  // Of all that training has changed.
+  std::string fingerprint() const {
+    const auto& fused = dynamic_cast<FusedOptimizer&>(*sgd);
+    return fmt::format("{}\n{}\n{}\n{}\n{}", weights_sha256(state_dict(*network)),
+                       weights_sha256(fused.state_dict(*network).tensors),
+                       fused.state_dict(*network).groups.dump(), schedule->state_dict().dump(),
+                       weights_sha256(random_state(torch::kCPU)));
+  }
+
+  Recipe recipe;
+  std::unique_ptr<Accelerator> accelerator;
+  std::shared_ptr<Model> network;
+  std::shared_ptr<torch::optim::Optimizer> sgd;
+  std::shared_ptr<LrScheduler> schedule;
+  std::shared_ptr<Model> model;
+  std::shared_ptr<AcceleratedOptimizer> optimizer;
+  std::shared_ptr<AcceleratedScheduler> scheduler;
+  std::unique_ptr<AcceleratedDataLoader> loader;
+};
+
+class Resume : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, Resume, testing::Values(1, 2));
+
+// Broken off in the first epoch, at its end, and in the second.
+void expect_bit_equal_resume(Accelerators& ranks, const Settings& settings) {
+  constexpr int kEnd = 2 * kBatches;
+  Trainee whole(ranks, settings);
+  whole.train_until(kEnd);
+  for (const std::int64_t stop : {4, kBatches, 14}) {
+    SCOPED_TRACE(stop);
+    const auto path = ranks.folder().file("at" + std::to_string(stop));
+    Trainee first(ranks, settings);
+    first.train_until(stop);
+    EXPECT_EQ(first.accelerator->save_state(path), path);
+    Trainee second(ranks, settings);
+    EXPECT_NE(second.fingerprint(), first.fingerprint());
+    EXPECT_EQ(second.accelerator->load_state(path), path);
+    EXPECT_EQ(second.fingerprint(), first.fingerprint());
+    second.train_until(kEnd);
+    EXPECT_EQ(second.fingerprint(), whole.fingerprint());
+  }
+}
+
+TEST_P(Resume, OfFastMathIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {}); });
+}
+
+// Dropout from PyTorch's stream: the random states count.
+TEST_P(Resume, OfReferenceMathIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    expect_bit_equal_resume(ranks, {.math = Math::kReference});
+  });
+}
+
+TEST_P(Resume, OfBatchNormOverAllRanksIsBitEqual) {
+  run_accelerators(
+      world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {.network = "convnet"}); });
+}
+
+TEST_P(Resume, OfTheOtherModesIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    Settings settings;
+    settings.options.data_loader.dispatch_batches = true;
+    expect_bit_equal_resume(ranks, settings);
+  });
+}
+
+// Two processes go on with what one began: the same batches, so nearly the same weights.
+TEST(ResumeElsewhere, WithAnotherNumberOfProcessesGoesOn) {
+  const TemporaryFolder folder;
+  const auto checkpoint = folder.file("checkpoint");
+  const auto weights = folder.file("weights");
+  run_accelerators(1, [&](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(4);
+    trainee.accelerator->save_state(checkpoint);
+    Trainee whole(ranks);
+    whole.train_until(12);
+    whole.accelerator->save_model(*whole.model, weights);
+  });
+  run_accelerators(2, [&](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto random = weights_sha256(random_state(torch::kCPU));
+    trainee.accelerator->load_state(checkpoint);
+    EXPECT_EQ(weights_sha256(random_state(torch::kCPU)), random) << "of another process";
+    EXPECT_EQ(trainee.loader->first_batch(), 4);
+    trainee.train_until(12);
+    const auto expected = make_network(trainee.recipe, Math::kFast);
+    load_model(*expected, weights);
+    EXPECT_LE(relative_difference(flat_weights(*trainee.model), flat_weights(*expected)), 2e-3);
+
+    Settings settings;
+    settings.options.data_loader.mode = LoaderMode::kPerProcess;
+    Trainee per_process(ranks, settings);
+    const auto before = per_process.fingerprint();
+    EXPECT_THROW(per_process.accelerator->load_state(checkpoint), UsageError);
+    EXPECT_EQ(per_process.fingerprint(), before);
+  });
+}
+
+// --- what does not fit ---
+
+TEST_P(Resume, IsRefusedInTheMiddleOfAWindow) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(3);
+    const auto path = ranks.folder().file("checkpoint");
+    EXPECT_ERROR(trainee.accelerator->save_state(path), UsageError,
+                 "in the middle of an accumulation window");
+    EXPECT_FALSE(fs::exists(path));
+    trainee.train_until(4);
+  });
+}
+
+TEST_P(Resume, IsRefusedForOtherObjects) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee saved(ranks);
+    saved.train_until(2);
+    saved.accelerator->save_state(path);
+    Trainee more(ranks);
+    const auto extra = more.accelerator->prepare(first_model(convnet()));
+    const auto before = more.fingerprint();
+    EXPECT_ERROR(more.accelerator->load_state(path), DataError,
+                 "expected model_1.safetensors, got a checkpoint without it");
+    EXPECT_EQ(more.fingerprint(), before);
+    const auto fewer = ranks.make();
+    const auto model = fewer->prepare(make_network(saved.recipe, Math::kFast));
+    const auto weights = flat_weights(*model);
+    EXPECT_ERROR(fewer->load_state(path), DataError, "expected only the state of what is prepared");
+    EXPECT_TRUE(torch::equal(flat_weights(*model), weights));
+  });
+}
+
+// Writes a checkpoint with one file replaced; the manifest is that of the new files.
+void replace_file(const std::string& from, const std::string& to, const std::string& name,
+                  const std::string& content) {
+  CheckpointWriter writer(to, {.latest = false});
+  std::vector<std::string> names;
+  const auto checkpoint = open_checkpoint(from);
+  for (const auto& [file, digest] : checkpoint.manifest()) {
+    names.push_back(file);
+    if (file != name) fs::copy_file(from + "/" + file, writer.file(file));
+  }
+  std::ofstream(writer.file(name), std::ios::binary) << content;
+  writer.commit(names);
+}
+
+// `damage` makes a bad checkpoint in `to`, on rank 0 alone.
+void expect_refused(Accelerators& ranks, Trainee& trainee, const std::string& to,
+                    const std::function<void()>& damage) {
+  const auto before = trainee.fingerprint();
+  const auto place = trainee.loader->state_dict();
+  trainee.accelerator->on_main_process(damage);
+  trainee.accelerator->wait_for_everyone();
+  try {
+    trainee.accelerator->load_state(to);
+    ADD_FAILURE() << "loaded";
+  } catch (const DataError&) {
+  } catch (const DistributedError&) {
+    EXPECT_GT(ranks.world_size(), 1) << "another rank saw it";
+  }
+  EXPECT_EQ(trainee.fingerprint(), before);
+  EXPECT_EQ(trainee.loader->state_dict(), place);
+}
+
+TEST_P(Resume, LeavesAllAsItWasWhenAFileIsNotWhatItShouldBe) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto good = ranks.folder().file("good");
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    trainee.accelerator->save_state(good);
+    trainee.train_until(4);
+    const auto last = fmt::format("random_states_{}.safetensors", ranks.world_size() - 1);
+    int number = 0;
+    for (const std::string& name :
+         std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "scheduler.json",
+                                  "sampler.json", last}) {
+      SCOPED_TRACE(name);
+      const auto bad = ranks.folder().file("bad" + std::to_string(number++));
+      expect_refused(ranks, trainee, bad, [&] { replace_file(good, bad, name, "{}"); });
+      const auto flipped = ranks.folder().file("bad" + std::to_string(number++));
+      expect_refused(ranks, trainee, flipped, [&] {
+        fs::copy(good, flipped, fs::copy_options::recursive);
+        std::fstream(flipped + "/" + name, std::ios::in | std::ios::out).put('#');
+      });
+    }
+    trainee.accelerator->load_state(good);
+  });
+}
+
+TEST_P(Resume, LeavesAllAsItWasWhenTheNetworkIsAnother) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee other(ranks, {.network = "convnet"});
+    other.accelerator->save_state(path);
+    Trainee trainee(ranks);
+    expect_refused(ranks, trainee, path, [] {});
+  });
+}
+
+// --- numbers, limits, failures ---
+
+TEST_P(Resume, NumbersCheckpointsAndKeepsTheLast) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project, .total_limit = 2};
+    std::string last;
+    {
+      Trainee trainee(ranks, settings);
+      EXPECT_THROW(trainee.accelerator->load_state(), DataError);
+      for (int number = 0; number < 3; ++number) {
+        trainee.train_until(4);
+        EXPECT_EQ(trainee.accelerator->save_state(),
+                  fmt::format("{}/checkpoints/checkpoint_{}", project, number));
+      }
+      last = trainee.fingerprint();
+      trainee.accelerator->wait_for_everyone();
+    }
+    Trainee trainee(ranks, settings);
+    EXPECT_EQ(trainee.accelerator->load_state(), project + "/checkpoints/checkpoint_2");
+    EXPECT_EQ(trainee.fingerprint(), last);
+    EXPECT_EQ(trainee.accelerator->save_state(), project + "/checkpoints/checkpoint_3");
+    std::vector<std::int64_t> numbers;
+    for (const auto& each : list_checkpoints(project + "/checkpoints")) {
+      numbers.push_back(each.number);
+    }
+    EXPECT_EQ(numbers, (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(fs::read_symlink(project + "/checkpoints/latest"), "checkpoint_3");
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(SaveState, WithoutAFolderAsksForOne) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    EXPECT_ERROR(accelerator->save_state(), UsageError, "project.project_dir");
+    EXPECT_ERROR(accelerator->load_state(), UsageError, "project.project_dir");
+  });
+}
+
+// Limits what this process can write to a file, as a full disk does.
+class NoSpace {
+ public:
+  NoSpace() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~NoSpace() { setrlimit(RLIMIT_FSIZE, &before_); }
+  NoSpace(const NoSpace&) = delete;
+  NoSpace& operator=(const NoSpace&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(SaveState, FailsOnAllWhenOneRankCannotWrite) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto path = ranks.folder().file("saved/checkpoint");
+    trainee.accelerator->save_state(path);
+    const auto old = open_checkpoint(path).manifest().at("model.safetensors").sha256;
+    trainee.train_until(4);
+    for (const int failing : {0, 1}) {
+      if (trainee.accelerator->process_index() == failing) {
+        const NoSpace limit;
+        EXPECT_THROW(trainee.accelerator->save_state(path), SystemError);
+      } else {
+        EXPECT_ERROR(trainee.accelerator->save_state(path), DistributedError,
+                     fmt::format("rank {} failed in save_state", failing));
+      }
+      trainee.accelerator->wait_for_everyone();
+      EXPECT_EQ(open_checkpoint(path).manifest().at("model.safetensors").sha256, old);
+    }
+    trainee.accelerator->save_state(path);
+    EXPECT_NE(open_checkpoint(path).manifest().at("model.safetensors").sha256, old);
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(SaveState, RefusesWhatItCannotSave) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto network = first_model(basicnet());
+    const auto optimizer = accelerator->prepare(plain_sgd(*network));
+    EXPECT_ERROR(accelerator->save_state(path), UsageError, "call accelerator.prepare(model) too");
+    const auto foreign = ranks.make();
+    const std::shared_ptr<torch::optim::Optimizer> sgd =
+        std::make_shared<torch::optim::SGD>(network->parameters(), 0.1);
+    const auto prepared = foreign->prepare(network, sgd);
+    EXPECT_ERROR(foreign->save_state(path), UsageError, "use ladder::AdamW or ladder::SGD");
+    EXPECT_FALSE(fs::exists(path));
+  });
+}
+
+// --- registered objects ---
+
+// Checks and applies in one.
+struct Counter {
+  int value = 0;
+  nlohmann::json state_dict() const { return {{"value", value}}; }
+  void load_state_dict(const nlohmann::json& state, std::string_view /*origin*/) {
+    value = state.at("value");
+  }
+};
+
+// Checks first.
+struct Planned : Counter {
+  std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) {
+    const int loaded = state.at("value");
+    if (loaded < 0) throw DataError::mismatch(origin, "a value >= 0", "one below", "none");
+    return [this, loaded] { value = loaded; };
+  }
+};
+static_assert(LoadsState<Counter> && !PlansLoading<Counter>);
+static_assert(PlansLoading<Planned>);
+static_assert(!LoadsState<std::string> && !PlansLoading<std::string>);
+
+TEST_P(Resume, TakesRegisteredObjectsAlong) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    Counter counter{1};
+    Planned planned{{2}};
+    accelerator->register_for_checkpointing(counter);
+    accelerator->register_for_checkpointing(planned);
+    accelerator->save_state(path);
+    counter.value = planned.value = 0;
+    accelerator->load_state(path);
+    EXPECT_EQ(counter.value, 1);
+    EXPECT_EQ(planned.value, 2);
+
+    planned.value = -1;
+    accelerator->save_state(path);
+    counter.value = 5;
+    EXPECT_ERROR(accelerator->load_state(path), DataError, "custom_checkpoint_1.json");
+    EXPECT_EQ(counter.value, 5) << "applied when all was checked";
+  });
+}
+
+// --- the loader's place ---
+
+using Labels = std::vector<torch::Tensor>;
+
+Labels labels_of(const AcceleratedDataLoader& loader, std::int64_t end = 1'000) {
+  Labels labels;
+  for (const Batch& batch : loader) {
+    labels.push_back(batch.labels);
+    if (std::ssize(labels) == end) break;
+  }
+  return labels;
+}
+
+void expect_same(const Labels& got, const Labels& expected, std::int64_t first = 0) {
+  ASSERT_EQ(std::ssize(got), std::ssize(expected) - first);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(torch::equal(got[i], expected[i + static_cast<std::size_t>(first)])) << i;
+  }
+}
+
+AcceleratedDataLoader shuffled_loader(Accelerator& accelerator) {
+  return accelerator.prepare(numbered_loader(23, {.batch_size = 4, .shuffle = true}));
+}
+
+TEST_P(Resume, SkipsTheFirstBatches) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    for (const auto mode : {LoaderMode::kGlobal, LoaderMode::kPerProcess}) {
+      const auto accelerator = ranks.make({.data_loader = {.mode = mode}});
+      auto loader = shuffled_loader(*accelerator);
+      loader.set_epoch(1);
+      const auto all = labels_of(loader);
+      for (std::int64_t skip = 0; skip <= loader.size(); ++skip) {
+        auto rest = Accelerator::skip_first_batches(loader, skip);
+        for (int walk = 0; walk < 2; ++walk) {  // of every walk
+          rest.set_epoch(1);
+          expect_same(labels_of(rest), all, skip);
+        }
+      }
+      loader.set_epoch(1);
+      expect_same(labels_of(loader), all);
+      EXPECT_ERROR(Accelerator::skip_first_batches(loader, loader.size() + 1), UsageError,
+                   "the batches of an epoch");
+      EXPECT_THROW(Accelerator::skip_first_batches(loader, -1), UsageError);
+    }
+  });
+}
+
+// As the package's loaders do. Else the second epoch would repeat the first, order and masks.
+TEST_P(Resume, GoesOnWithTheNextEpochWithoutBeingTold) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    auto told = shuffled_loader(*accelerator);
+    const auto untold = shuffled_loader(*accelerator);
+    for (const std::int64_t epoch : {0, 1, 2}) {
+      told.set_epoch(epoch);
+      expect_same(labels_of(untold), labels_of(told));
+      EXPECT_EQ(untold.epoch(), epoch + 1);
+    }
+  });
+}
+
+TEST_P(Resume, RefusesAPlaceInAnotherOrder) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto before = ranks.make();
+    auto loader = shuffled_loader(*before);
+    labels_of(loader, 1);
+    before->save_state(path);
+    const auto after = ranks.make({.data_loader = {.data_seed = 7}});
+    const auto other = shuffled_loader(*after);
+    EXPECT_ERROR(after->load_state(path), UsageError, "an epoch with other batches");
+    EXPECT_EQ(other.first_batch(), 0);
+  });
+}
+
+TEST_P(Resume, FindsTheLoadersPlace) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto before = ranks.make();
+    auto broken_off = shuffled_loader(*before);
+    auto finished = shuffled_loader(*before);
+    finished.set_epoch(4);
+    labels_of(finished);
+    broken_off.set_epoch(1);
+    const auto second_epoch = labels_of(broken_off);
+    broken_off.set_epoch(1);
+    labels_of(broken_off, 2);
+    before->save_state(path);
+
+    for (const std::int64_t epoch : {1, 2}) {
+      const auto after = ranks.make();
+      auto loader = shuffled_loader(*after);
+      const auto next = shuffled_loader(*after);
+      after->load_state(path);
+      EXPECT_EQ(next.epoch(), 5);
+      EXPECT_EQ(next.first_batch(), 0);
+      EXPECT_EQ(loader.epoch(), 1);
+      EXPECT_EQ(loader.first_batch(), 2);
+      loader.set_epoch(epoch);
+      if (epoch == 1) {
+        expect_same(labels_of(loader), second_epoch, 2);
+        loader.set_epoch(epoch);
+        expect_same(labels_of(loader), second_epoch);  // once
+      } else {
+        EXPECT_EQ(loader.first_batch(), 0);
+        EXPECT_EQ(std::ssize(labels_of(loader)), loader.size());
+      }
+    }
+  });
+}
+
+// A sampler that knows no epochs: the place says that one is over all the same.
+TEST(ResumeOfEvaluation, WalksAgain) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto loader = accelerator->prepare(
+        numbered_loader(5, {.batch_size = 2, .sampler = std::make_shared<ExactEvalSampler>(5)}));
+    const auto all = labels_of(loader);
+    accelerator->save_state(path);
+    accelerator->load_state(path);
+    expect_same(labels_of(loader), all);
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/clip_grad.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+constexpr int kTensors = 3;
+
+const SafetensorsFile& golden() {
+  static const SafetensorsFile file =
+      load_safetensors(LADDER_SOURCE_DIR "/tests/golden/clip_grad.safetensors");
+  return file;
+}
+
+const torch::Tensor& golden(const std::string& name) { return golden().tensors.at(name); }
+
+torch::Tensor parameter_with(const torch::Tensor& gradient) {
+  auto parameter = torch::zeros_like(gradient).requires_grad_();
+  parameter.mutable_grad() = gradient.clone();
+  return parameter;
+}
+
+Tensors golden_parameters() {
+  Tensors parameters;
+  for (int i = 0; i < kTensors; ++i) {
+    parameters.push_back(parameter_with(golden("gradient" + std::to_string(i))));
+  }
+  return parameters;
+}
+
+// Bit by bit, NaN included.
+void expect_same_bits(const torch::Tensor& got, const torch::Tensor& expected) {
+  EXPECT_EQ(got.sizes(), expected.sizes());
+  EXPECT_TRUE(torch::equal(got.isnan(), expected.isnan()));
+  EXPECT_TRUE(torch::equal(got.nan_to_num(), expected.nan_to_num())) << got;
+}
+
+void expect_golden(const Tensors& parameters, const std::string& name) {
+  for (int i = 0; i < kTensors; ++i) {
+    expect_same_bits(parameters[static_cast<std::size_t>(i)].grad(),
+                     golden(name + ".gradient" + std::to_string(i)));
+  }
+}
+
+TEST(ClipGradNorm, IsPythons) {
+  const auto norms = nlohmann::json::parse(golden().metadata.at("norms"));
+  EXPECT_EQ(norms.size(), 5U);
+  for (const auto& [name, options] : norms.items()) {
+    SCOPED_TRACE(name);
+    const auto parameters = golden_parameters();
+    const auto norm = clip_grad_norm_(parameters, std::stod(options[0].get<std::string>()),
+                                      std::stod(options[1].get<std::string>()));
+    EXPECT_EQ(norm.dim(), 0);
+    expect_same_bits(norm, golden(name + ".norm"));
+    expect_golden(parameters, name);
+  }
+}
+
+TEST(ClipGradNorm, OfInfAndNanIsPythons) {
+  for (const std::string name : {"inf", "nan"}) {
+    SCOPED_TRACE(name);
+    const auto parameters = golden_parameters();
+    parameters.back().grad()[3] = std::stod(name);
+    expect_same_bits(clip_grad_norm_(parameters, 1.0), golden(name + ".norm"));
+    expect_golden(parameters, name);
+  }
+}
+
+TEST(ClipGradValue, IsPythons) {
+  const auto parameters = golden_parameters();
+  clip_grad_value_(parameters, std::stod(golden().metadata.at("value")));
+  expect_golden(parameters, "value");
+}
+
+TEST(ClipGrad, LeavesParametersWithoutAGradientAlone) {
+  const auto none = torch::zeros({2}, torch::requires_grad());
+  EXPECT_EQ(clip_grad_norm_({none}, 1.0).item<float>(), 0.0F);
+  clip_grad_value_({none}, 1.0);
+  EXPECT_FALSE(none.grad().defined());
+  const auto some = parameter_with(torch::tensor({3.0, 4.0}));
+  EXPECT_FLOAT_EQ(clip_grad_norm_({none, some}, 1.0).item<float>(), 5.0F);
+  EXPECT_NEAR(some.grad().norm().item<double>(), 1.0, 1e-6);
+  EXPECT_EQ(clip_grad_norm_({}, 1.0).item<float>(), 0.0F);
+}
+
+TEST(ClipGrad, RefusesNegativeBounds) {
+  for (const double bound : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_ERROR(clip_grad_norm_({}, bound), UsageError, "max_norm");
+    EXPECT_ERROR(clip_grad_value_({}, bound), UsageError, "clip_value");
+  }
+}
+
+}  // namespace
+}  // namespace ladder

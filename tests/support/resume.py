@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings of stage 5 that are stopped and go on, and what their checkpoints hold."""
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.programs import BIN, Launched, Result, launch, poll_until
+from tests.support.ways import STAGE5, Run, spawned, train
+
+FAULTY_DISK = BIN / "libfaulty_disk.so"
+KILLED = -signal.SIGKILL
+
+
+def checkpoints_in(project: Path) -> list[Path]:
+    """Those that can be seen, the oldest first."""
+    return sorted((project / "checkpoints").glob("checkpoint_*"),
+                  key=lambda path: int(path.name.removeprefix("checkpoint_")))
+
+
+def hidden_in(project: Path) -> list[str]:
+    return [path.name for path in (project / "checkpoints").glob(".*")]
+
+
+def manifest_of(checkpoint: Path) -> dict[str, dict[str, Any]]:
+    files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+    assert isinstance(files, dict)
+    return files
+
+
+def require_whole(checkpoint: Path) -> None:
+    """Every file is as long, and has the hash, that the manifest says; and no other is there."""
+    manifest = manifest_of(checkpoint)
+    assert {path.name for path in checkpoint.iterdir()} == {*manifest, "manifest.json"}, checkpoint
+    for name, said in manifest.items():
+        content = (checkpoint / name).read_bytes()
+        found = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert found == said, (checkpoint / name, found, said)
+
+
+def require_all_whole(project: Path) -> int:
+    """Of all that can be seen, and of where `latest` leads. Returns how many can be seen."""
+    found = checkpoints_in(project)
+    for checkpoint in found:
+        require_whole(checkpoint)
+    latest = project / "checkpoints" / "latest"
+    if latest.is_symlink():
+        require_whole(latest.resolve(strict=True))
+    return len(found)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that writes checkpoints, as flags; each attempt has a folder of its own."""
+
+    world: int
+    flags: tuple[object, ...]
+    saving: tuple[object, ...] = ("--checkpointing-steps", 3)
+
+    def uninterrupted(self, parent: Path) -> Run:
+        """Without checkpoints: that they are written must not be seen in the weights either."""
+        return train(spawned(self.world, program=STAGE5), *self.flags, parent=parent)
+
+    def attempt(self, parent: Path) -> Attempt:
+        return Attempt(self, Path(tempfile.mkdtemp(dir=parent)))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A training that is under way in `folder`, with a stop or several."""
+
+    training: Training
+    folder: Path
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def command(self) -> tuple[object, ...]:
+        way = spawned(self.training.world, program=STAGE5)
+        return (*way.command, *self.training.flags, *self.training.saving,
+                "--project-dir", self.project)
+
+    def stop(self, step: int, number: int, chance: random.Random) -> Result:
+        """Sends the signal soon after step `step` of this process: SIGKILL to a process drawn by
+        lot, the launcher or a rank; another to the launcher, as a terminal or a scheduler does."""
+        metrics = self.folder / f"stopped.{number}.{step}.jsonl"
+        marks = metrics.with_suffix(".rank0.jsonl")
+
+        def steps_done() -> int:
+            return marks.read_bytes().count(b"\n") if marks.exists() else 0
+
+        with Launched(*self.command, "--metrics", metrics, "--fingerprint", 1,
+                      cwd=self.folder) as started:
+            poll_until(lambda: steps_done() >= step or started.process.poll() is not None,
+                       seconds=120, interval=0.002)
+            if number == signal.SIGKILL:
+                victims = started.processes()
+                if victims:
+                    chance.choice(victims).send(number)
+            else:
+                started.process.send_signal(number)
+            return started.finish(60)
+
+    def run(self, *more: object, environment: Mapping[str, object] | None = None) -> Result:
+        return launch(*self.command, *more, cwd=self.folder, environment=environment)
+
+    def resumed(self, checkpoint: Path | None = None) -> Run:
+        """Goes on to the end, from the last checkpoint or another. Fails unless that ends well."""
+        names = () if checkpoint is None else (checkpoint,)
+        return train(spawned(self.training.world, program=STAGE5), *self.training.flags,
+                     *self.training.saving, "--project-dir", self.project, "--resume", *names,
+                     parent=self.folder)
+
+
+def steps_trained(run: Run) -> int:
+    """Batches that this process has trained, without those before a resume."""
+    return sum(record["steps"] for record in run.records if record["record"] == "epoch")
+
+
+def require_same_end(resumed: Run, expected: Run) -> None:
+    """Went on from somewhere, and ended where the uninterrupted run did."""
+    assert "resumed from " in resumed.done.stderr, resumed.done.stderr
+    assert steps_trained(resumed) < steps_trained(expected), "it began anew"
+    for field in ("weights_sha256", "steps", "correct", "seen", "eval_loss"):
+        ours, theirs = resumed.result[field], expected.result[field]
+        assert ours == theirs, f"{field}: {ours} after a resume, {theirs} without a stop"
+
+
+def faulty_disk(at: int, *, log: Path, error: int = 0, rank: int = 0) -> dict[str, object]:
+    """Variables with which the call number `at` on a checkpoint kills the rank; see its source."""
+    return {"LD_PRELOAD": FAULTY_DISK, "FAULTY_DISK_FOLDER": "/project/checkpoints/",
+            "FAULTY_DISK_RANK": rank, "FAULTY_DISK_AT": at, "FAULTY_DISK_ERRNO": error,
+            "FAULTY_DISK_LOG": log}
+
+
+def calls_of(attempt: Attempt, rank: int = 0) -> list[str]:
+    """Runs it without a fault and returns its calls, such as "rename .../latest"."""
+    log = attempt.folder / "calls"
+    done = attempt.run(environment=faulty_disk(0, log=log, rank=rank))
+    assert done.code == 0, done.stderr
+    return log.read_text().splitlines()
+
+
+def crash_and_go_on(attempt: Attempt, expected: Run, at: int, rank: int = 0) -> str:
+    """Kills the rank at this call. What is left is whole, and leads to the same weights.
+
+    Returns the call.
+    """
+    log = attempt.folder / "calls"
+    done = attempt.run(environment=faulty_disk(at, log=log, rank=rank))
+    call = log.read_text().splitlines()[at - 1]
+    assert done.code == (KILLED if attempt.training.world == 1 else 4), (call, done)
+    left = checkpoints_in(attempt.project)
+    has_latest = (attempt.project / "checkpoints" / "latest").is_symlink()
+    if require_all_whole(attempt.project) == 0:
+        refused = attempt.run("--resume", "--quiet")
+        assert refused.code == 3 and refused.stdout == "", (call, refused)
+        done = attempt.run("--metrics", attempt.folder / "anew.jsonl")
+        assert done.code == 0, (call, done)
+    else:  # without a `latest`, which the first one gets last, it goes on by name
+        require_same_end(attempt.resumed(None if has_latest else left[-1]), expected)
+    if checkpoints_in(attempt.project) != left:  # whoever writes one clears up first
+        assert hidden_in(attempt.project) == [], call
+    require_all_whole(attempt.project)
+    return call
