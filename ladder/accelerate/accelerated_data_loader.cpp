@@ -64,7 +64,7 @@ std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
 }  // namespace
 
 // Registers with the gradient state for as long as it lives.
-class AcceleratedDataLoader::Walk {
+class AcceleratedDataLoader::Walk : public BatchWalk {
  public:
   Walk(const AcceleratedDataLoader& loader, std::int64_t first)
       : setup_(loader.setup_), place_(loader.place_) {
@@ -81,11 +81,9 @@ class AcceleratedDataLoader::Walk {
     place_->finished = false;
     setup_.gradients->enter(progress_);
   }
-  ~Walk() { setup_.gradients->leave(progress_); }
-  Walk(const Walk&) = delete;
-  Walk& operator=(const Walk&) = delete;
+  ~Walk() override { setup_.gradients->leave(progress_); }
 
-  std::optional<Batch> next() {
+  std::optional<Batch> next() override {
     if (started_) progress_.samples_before += progress_.global_size();
     auto batch = dispatched_ ? dispatched_->next() : next_of_own();
     started_ = true;
@@ -212,21 +210,6 @@ AcceleratedDataLoader::Iterator AcceleratedDataLoader::begin() const {
   const std::int64_t first = first_batch();
   place_->resumed = false;
   return Iterator(std::make_unique<Walk>(*this, first));
-}
-
-AcceleratedDataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk) : walk_(std::move(walk)) {
-  ++*this;
-}
-AcceleratedDataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
-AcceleratedDataLoader::Iterator& AcceleratedDataLoader::Iterator::operator=(Iterator&&) noexcept =
-    default;
-AcceleratedDataLoader::Iterator::~Iterator() = default;
-
-AcceleratedDataLoader::Iterator& AcceleratedDataLoader::Iterator::operator++() {
-  auto next = walk_->next();
-  at_end_ = !next.has_value();
-  batch_ = std::move(next).value_or(Batch{});
-  return *this;
 }
 
 }  // namespace ladder

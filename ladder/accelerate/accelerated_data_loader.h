@@ -71,30 +71,13 @@ class AcceleratedDataLoader {
   // place that another number of processes or another batch size counted.
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
 
-  class Walk;
-  class Iterator {
-   public:
-    explicit Iterator(std::unique_ptr<Walk> walk);
-    Iterator(const Iterator&) = delete;
-    Iterator& operator=(const Iterator&) = delete;
-    Iterator(Iterator&&) noexcept;
-    Iterator& operator=(Iterator&&) noexcept;
-    ~Iterator();
-
-    const Batch& operator*() const { return batch_; }
-    Iterator& operator++();
-    bool operator==(std::default_sentinel_t) const { return at_end_; }
-
-   private:
-    std::unique_ptr<Walk> walk_;
-    Batch batch_;
-    bool at_end_ = false;
-  };
+  using Iterator = BatchIterator;
 
   Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
  private:
+  class Walk;
   struct Place {
     std::int64_t epoch = 0;
     std::int64_t done = 0;  // batches handed out and used in that epoch

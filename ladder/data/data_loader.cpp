@@ -19,13 +19,6 @@
 
 namespace ladder {
 
-// One walk through an epoch: hands out the batches one after the other.
-class DataLoader::Walk {
- public:
-  virtual ~Walk() = default;
-  virtual std::optional<Batch> next() = 0;
-};
-
 namespace {
 
 constexpr std::size_t kBatchesAheadPerWorker = 2;
@@ -53,7 +46,7 @@ struct BatchMaker {
   }
 };
 
-class DirectWalk : public DataLoader::Walk {
+class DirectWalk : public BatchWalk {
  public:
   DirectWalk(BatchMaker maker, std::vector<BatchPlan> plans)
       : maker_(std::move(maker)), plans_(std::move(plans)) {}
@@ -71,7 +64,7 @@ class DirectWalk : public DataLoader::Walk {
 
 // Workers take the next plan each and leave the batch in a ring of slots; the loop takes
 // the slots in order. A worker waits while the ring is full, the loop while its slot is empty.
-class ThreadedWalk : public DataLoader::Walk {
+class ThreadedWalk : public BatchWalk {
  public:
   ThreadedWalk(BatchMaker maker, std::vector<BatchPlan> plans, std::size_t workers)
       : maker_(std::move(maker)), plans_(std::move(plans)) {
@@ -211,18 +204,6 @@ DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
   }
   return Iterator(std::make_unique<ThreadedWalk>(std::move(maker), std::move(plans),
                                                  static_cast<std::size_t>(options_.num_workers)));
-}
-
-DataLoader::Iterator::Iterator(std::unique_ptr<Walk> walk) : walk_(std::move(walk)) { ++*this; }
-DataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
-DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = default;
-DataLoader::Iterator::~Iterator() = default;
-
-DataLoader::Iterator& DataLoader::Iterator::operator++() {
-  auto next = walk_->next();
-  at_end_ = !next.has_value();
-  batch_ = std::move(next).value_or(Batch{});
-  return *this;
 }
 
 }  // namespace ladder

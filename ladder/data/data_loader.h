@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ladder/data/augment.h"
+#include "ladder/data/batch_iterator.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/sampler.h"
 
@@ -71,25 +72,7 @@ class DataLoader {
   // The batches of the next walk, none of them read.
   std::vector<BatchPlan> plan() const { return batches_->plan(epoch_); }
 
-  class Walk;
-  class Iterator {
-   public:
-    explicit Iterator(std::unique_ptr<Walk> walk);
-    Iterator(const Iterator&) = delete;
-    Iterator& operator=(const Iterator&) = delete;
-    Iterator(Iterator&&) noexcept;
-    Iterator& operator=(Iterator&&) noexcept;
-    ~Iterator();
-
-    const Batch& operator*() const { return batch_; }
-    Iterator& operator++();
-    bool operator==(std::default_sentinel_t) const { return at_end_; }
-
-   private:
-    std::unique_ptr<Walk> walk_;
-    Batch batch_;
-    bool at_end_ = false;
-  };
+  using Iterator = BatchIterator;
 
   Iterator begin() const { return begin_at(0); }
 
