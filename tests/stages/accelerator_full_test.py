@@ -63,11 +63,12 @@ def basicnet(*flags: object, **changes: object) -> tuple[object, ...]:
 class Resume(unittest.TestCase):
     """Stopped at random points, once or twice, then --resume."""
 
-    def stop_often(self, training: Training, last: int) -> None:
+    def stop_often(self, training: Training, last: int, first: int = 4) -> None:
+        """At steps from `first`, by which there is a checkpoint, to `last`."""
         expected = training.uninterrupted(FOLDER)
         chance = random.Random(f"{training}")
         for point in range(POINTS):
-            step = chance.randint(4, last)
+            step = chance.randint(first, last)
             with self.subTest(f"point {point}, step {step}"):
                 attempt = training.attempt(FOLDER)
                 number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
@@ -97,7 +98,7 @@ class Resume(unittest.TestCase):
 
     def test_a_checkpoint_an_epoch(self) -> None:
         flags = small(recipe="convnet", epochs=5, limit_train=65, limit_test=50, batch_size=16)
-        self.stop_often(Training(2, flags, ("--checkpointing-steps", "epoch")), 24)
+        self.stop_often(Training(2, flags, ("--checkpointing-steps", "epoch")), 24, first=7)
 
     def test_bf16(self) -> None:
         flags = small("--mixed-precision", "bf16", recipe="convnet", epochs=2, limit_train=200,
