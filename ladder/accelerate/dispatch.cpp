@@ -3,17 +3,10 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
-
 #include "ladder/accelerate/operations.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
-namespace {
-
-constexpr std::int64_t kMostDimensions = 16;
-
-}  // namespace
 
 Batch DistantDataset::get_batch(std::span<const std::int64_t> /*indices*/) const {
   throw UsageError::conflict("Dataset::get_batch", "only the main process holds this data set",
@@ -63,22 +56,13 @@ DispatchedBatches::DispatchedBatches(const DataLoader& joined,
   if (next_ < plans_.front().size()) share_shape();
 }
 
-// Number of dimensions, dtype and sizes of an image, as one tensor of fixed size.
 void DispatchedBatches::share_shape() {
-  auto header = torch::zeros({kMostDimensions + 2}, torch::kInt64);
-  auto* const numbers = header.mutable_data_ptr<std::int64_t>();
-  if (reader_) {
-    const auto& images = (**reader_).images;
-    if (images.dim() > kMostDimensions) {
-      throw UsageError::out_of_range("dispatch_batches", images.dim(), "at most 16 dimensions");
-    }
-    numbers[0] = images.dim() - 1;
-    numbers[1] = static_cast<std::int64_t>(images.scalar_type());
-    std::copy_n(images.sizes().begin() + 1, numbers[0], numbers + 2);
-  }
-  group_.broadcast(header);
-  image_shape_.assign(numbers + 2, numbers + 2 + numbers[0]);
-  image_dtype_ = static_cast<torch::ScalarType>(numbers[1]);
+  auto shape =
+      reader_ ? shape_of((**reader_).images) : torch::zeros({kShapeNumbers}, torch::kInt64);
+  group_.broadcast(shape);
+  const auto* const numbers = shape.const_data_ptr<std::int64_t>();
+  image_dtype_ = static_cast<torch::ScalarType>(numbers[0]);
+  image_shape_.assign(numbers + 3, numbers + 2 + numbers[1]);  // without the size of the batch
 }
 
 std::optional<Batch> DispatchedBatches::next() {

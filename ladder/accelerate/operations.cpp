@@ -7,28 +7,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 
 #include "ladder/core/error.h"
 
 namespace ladder {
 namespace {
-
-constexpr std::int64_t kMostDimensions = 16;
-
-// dtype, number of dimensions, sizes; the rest 0.
-torch::Tensor shape_of(const torch::Tensor& tensor) {
-  if (tensor.dim() > kMostDimensions) {
-    throw UsageError::out_of_range("a collective", tensor.dim(),
-                                   fmt::format("at most {} dimensions", kMostDimensions));
-  }
-  auto shape = torch::zeros({kMostDimensions + 2}, torch::kInt64);
-  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
-  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
-  numbers[1] = tensor.dim();
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
-  return shape;
-}
 
 std::string text_of(const torch::Tensor& shape) {
   const auto* const numbers = shape.const_data_ptr<std::int64_t>();
@@ -37,6 +20,19 @@ std::string text_of(const torch::Tensor& shape) {
 }
 
 }  // namespace
+
+torch::Tensor shape_of(const torch::Tensor& tensor) {
+  if (tensor.dim() > kMostDimensions) {
+    throw UsageError::out_of_range("a collective", tensor.dim(),
+                                   fmt::format("at most {} dimensions", kMostDimensions));
+  }
+  auto shape = torch::zeros({kShapeNumbers}, torch::kInt64);
+  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
+  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
+  return shape;
+}
 
 torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group) {
   if (group.world_size() == 1) return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;

@@ -61,6 +61,12 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
 // The text of rank `from`, on every rank.
 std::string broadcast_text(std::string text, const ProcessGroup& group, int from = 0);
 
+// What ranks tell each other of a tensor: int64 [kShapeNumbers] with dtype, number of dimensions
+// and sizes; the rest is 0. Throws UsageError for more than 16 dimensions.
+constexpr std::int64_t kMostDimensions = 16;
+constexpr std::int64_t kShapeNumbers = kMostDimensions + 2;
+torch::Tensor shape_of(const torch::Tensor& tensor);
+
 // Throws DistributedError, naming `operation` and the shapes, unless all ranks have the same dtype
 // and shape; with `rows_may_differ`, all sizes but the first. Costs a small collective.
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,

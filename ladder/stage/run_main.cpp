@@ -40,7 +40,7 @@ void show_only_chosen_gpus(RunOptions& options) {
                                "leave the flag out, or use --device cpu");
   }
   ::setenv("CUDA_VISIBLE_DEVICES", list.c_str(), /*replace=*/1);
-  if (options.device == "auto") options.device = "cuda";
+  if (options.device == "auto") options.device = options.accelerator.device = "cuda";
 }
 
 // A program that can do both spawns ranks only where nobody has started any.
