@@ -4,10 +4,9 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/adam_base.h"
 
 namespace ladder {
 
@@ -30,19 +29,14 @@ struct AdamWOptions {
 // zero_grad(), param_groups() and learning-rate schedulers work as usual.
 //
 // Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
-class AdamW : public FusedOptimizer {
+class AdamW : public AdamBase {
  public:
   // Throws UsageError when an option is out of its range.
   explicit AdamW(std::vector<torch::Tensor> parameters, AdamWOptions options = {});
 
  private:
-  void step_group(const torch::optim::OptimizerParamGroup& group,
-                  const GradScaling& scaling) override;
-  nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const SavedOptions& saved) const override;
-  std::unique_ptr<ParamState> new_state(const Options& options,
-                                        const torch::Tensor& parameter) const override;
-  StateDict tensors_of(const ParamState& state) const override;
+  Numbers numbers_of(const Options& options) const override;
+  std::unique_ptr<Options> options_with(const Numbers& numbers) const override;
 };
 
 }  // namespace ladder

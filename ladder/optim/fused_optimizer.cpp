@@ -204,4 +204,10 @@ std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(
   return parameters;
 }
 
+void FusedOptimizer::uncount_if_skipped(const std::vector<torch::Tensor>& steps,
+                                        const GradScaling& scaling) {
+  if (!scaling.found_inf) return;
+  at::_foreach_sub_(steps, std::vector<torch::Tensor>(steps.size(), *scaling.found_inf));
+}
+
 }  // namespace ladder

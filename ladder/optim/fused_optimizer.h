@@ -38,14 +38,32 @@ const Options& options_of(const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const GroupOptions<Options>&>(group.options()).values;
 }
 
+// Parameters with options of their own, for Optimizer::add_param_group; `Options` are those of the
+// optimizer. Python: a dictionary among the parameters.
+template <typename Options>
+torch::optim::OptimizerParamGroup parameter_group(std::vector<torch::Tensor> parameters,
+                                                  Options options) {
+  return {std::move(parameters), std::make_unique<GroupOptions<Options>>(std::move(options))};
+}
+
 // What a GradScaler knows about the gradients when a step begins; see FusedOptimizer::step_scaled.
 struct GradScaling {
   std::optional<torch::Tensor> grad_scale;  // float32 scalar to divide the gradients by
   std::optional<torch::Tensor> found_inf;   // float32 scalar: 1 = a gradient is inf or NaN, else 0
 };
 
-// What AdamW and SGD share: a step is one call of a fused kernel for each parameter group, and the
-// state can be saved and taken back, bit for bit, here or in Python.
+// What the optimizers of this folder share: a step is one call of a fused kernel for each parameter
+// group (of RMSprop alone there is no such kernel), and the state can be saved and taken back, bit
+// for bit, here or in Python.
+//
+// A parameter group has options of its own, such as no weight decay for the biases:
+//
+//     AdamWOptions options{.weight_decay = 0.1};
+//     AdamW optimizer(weights, options);
+//     options.weight_decay = 0.0;
+//     optimizer.add_param_group(parameter_group(biases, options));
+//
+// The options of a group that is added so are not checked for their ranges.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
   // Moves every parameter along its gradient. A closure, when given, computes the loss first,
@@ -54,7 +72,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
   // A step with gradients that a GradScaler has made larger: the kernel itself divides them (they
   // are left divided), and changes no parameter when one is not finite. Both numbers lie on the
-  // parameters' device, so nobody waits for a GPU to read them.
+  // parameters' device, so nobody waits for a GPU to read them; RMSprop and the first steps of a
+  // momentum do.
   void step_scaled(const GradScaling& scaling);
 
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares
@@ -100,6 +119,10 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // The parameters of `group` that have a gradient: those that a step moves.
   static std::vector<torch::Tensor> parameters_with_gradient(
       const torch::optim::OptimizerParamGroup& group);
+
+  // Takes one off counts that went up for a step which the kernel then skipped.
+  static void uncount_if_skipped(const std::vector<torch::Tensor>& steps,
+                                 const GradScaling& scaling);
 
  private:
   using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, a row a group

@@ -5,12 +5,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string_view>
 #include <vector>
 
 namespace ladder {
+
+class SavedSchedule;
 
 // Changes an optimizer's learning rate over the course of training.
 //
@@ -19,6 +20,9 @@ namespace ladder {
 // `step()` for the next one. What a step is, an epoch or an optimizer step, is up to who
 // calls it. All values are equal to Python's to the last bit, because the same operations
 // on doubles are done in the same order.
+//
+// Those of transformers are in schedules.h; the one that looks at a metric, in
+// reduce_lr_on_plateau.h.
 //
 // Python's counterpart: torch.optim.lr_scheduler.LRScheduler.
 class LrScheduler {
@@ -29,7 +33,7 @@ class LrScheduler {
   LrScheduler& operator=(const LrScheduler&) = delete;
 
   // Sets the learning rates of the next step or epoch.
-  void step();
+  virtual void step();
 
   // The optimizer that it was made for.
   const torch::optim::Optimizer& optimizer() const { return optimizer_; }
@@ -42,7 +46,8 @@ class LrScheduler {
 
   // Where the schedule stands: last_epoch, base_lrs (the rates it was made with) and last_lr. As
   // JSON text all numbers come back to the last bit. Python's LRScheduler has the same, the last
-  // as _last_lr. Options such as StepLR's gamma are no part of it: they come from the program.
+  // as _last_lr. A class that remembers more adds it. Options such as StepLR's gamma are no part of
+  // it: they come from the program.
   nlohmann::json state_dict() const;
 
   // Takes a state back, in two halves as FusedOptimizer::plan_load: this one checks, and what it
@@ -62,6 +67,11 @@ class LrScheduler {
   virtual double next_lr(double base_lr, double present_lr) const = 0;
 
   void apply();
+
+  // What a class remembers besides, an object, and the two halves of taking it back; plan_own looks
+  // at the names of own_state and throws DataError.
+  virtual nlohmann::json own_state() const;
+  virtual std::function<void()> plan_own(const SavedSchedule& saved);
 
  private:
   torch::optim::Optimizer& optimizer_;
@@ -98,23 +108,5 @@ class LambdaLR : public LrScheduler {
  private:
   Factor factor_;
 };
-
-// Always the same rate. Python: transformers.get_constant_schedule.
-std::unique_ptr<LrScheduler> constant_schedule(torch::optim::Optimizer& optimizer);
-
-struct WarmupOptions {
-  std::int64_t warmup_steps = 0;    // rising from 0 to the rate it was made with
-  std::int64_t training_steps = 0;  // warm-up included; afterwards the rate is 0
-};
-
-// Up in a straight line, then down to 0 in a straight line.
-// Python: transformers.get_linear_schedule_with_warmup.
-std::unique_ptr<LrScheduler> linear_schedule_with_warmup(torch::optim::Optimizer& optimizer,
-                                                         WarmupOptions options);
-
-// Up in a straight line, then down along half a cosine.
-// Python: transformers.get_cosine_schedule_with_warmup.
-std::unique_ptr<LrScheduler> cosine_schedule_with_warmup(torch::optim::Optimizer& optimizer,
-                                                         WarmupOptions options);
 
 }  // namespace ladder

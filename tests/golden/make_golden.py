@@ -37,6 +37,8 @@ sys.path.insert(0, str(ROOT / "bench" / "peers"))
 
 import accelerate_shards  # noqa: E402
 import common  # noqa: E402
+import trainer  # noqa: E402
+import trainer_optimizers  # noqa: E402
 
 INF = float("inf")
 NAN = float("nan")
@@ -129,6 +131,16 @@ def shards(path: Path) -> None:
     write_json(path / "accelerate_shards.json", content)
 
 
+def trainer_runs(path: Path) -> None:
+    trainer.write(path / "trainer.json")
+
+
+def trainer_cases(path: Path) -> None:
+    versions = {"torch": TORCH_VERSION, "transformers": transformers.__version__}
+    content = {**versions, **trainer_optimizers.HEAD, "cases": trainer_optimizers.cases()}
+    write_json(path / "trainer_optimizers.json", content)
+
+
 # --- learning rates ---------------------------------------------------------------------
 
 STEPS = 40  # the length of every schedule
@@ -154,6 +166,76 @@ def schedule_case(name: str, base_lr: float, **options: Any) -> dict[str, Any]:
     }
 
 
+def further_schedules(base_lr: float) -> list[dict[str, Any]]:
+    """(warm-up, length): with and without, short, ending early, all warm-up, more than all."""
+    shapes = [(0, STEPS), (5, STEPS), (1, 7), (0, 1), (13, 33), (9, 9), (12, 8)]
+    wanted: list[tuple[str, dict[str, Any]]] = []
+    for warmup, length in shapes:
+        steps = {"num_warmup_steps": warmup, "num_training_steps": length}
+        wanted.append(("get_linear_schedule_with_warmup", steps))
+        for cycles in (1.0, 2.7):
+            wanted.append(("get_cosine_schedule_with_warmup", steps | {"num_cycles": cycles}))
+        for cycles in (1, 3):
+            wanted.append(("get_cosine_with_hard_restarts_schedule_with_warmup",
+                           steps | {"num_cycles": cycles}))
+        if warmup != length:  # that divides by zero
+            for decay in ({}, {"lr_end": 1e-6, "power": 0.7}, {"lr_end": 0.0, "power": 2}):
+                wanted.append(("get_polynomial_decay_schedule_with_warmup", steps | decay))
+        wanted.append(("get_constant_schedule_with_warmup", {"num_warmup_steps": warmup}))
+        for scale in ({}, {"timescale": 70}):
+            wanted.append(("get_inverse_sqrt_schedule", {"num_warmup_steps": warmup} | scale))
+    return [schedule_case(name, base_lr, **options) for name, options in wanted]
+
+
+PLATEAU_METRICS = 48  # evaluations of each case
+PLATEAU_LRS = (1e-1, 3e-3)  # of two parameter groups
+PLATEAUS: list[dict[str, Any]] = [
+    {},
+    {"patience": 2},
+    {"patience": 0, "factor": 0.5, "min_lr": 1e-3},
+    {"patience": 1, "cooldown": 3, "factor": 0.3},
+    {"patience": 1, "cooldown": 1, "threshold": 0.1},
+    {"patience": 2, "threshold": 0.05, "threshold_mode": "abs"},
+    {"mode": "max", "patience": 1, "factor": 0.7},
+    {"mode": "max", "patience": 0, "threshold": 0.02, "threshold_mode": "abs", "cooldown": 2},
+    {"patience": 0, "factor": 0.9, "eps": 1e-3},
+]
+
+
+def plateau_metrics(mode: str) -> list[float]:
+    """Better at first, then level, with numbers that are none among them."""
+    noise = torch.randn(PLATEAU_METRICS, dtype=torch.float64)
+    level = torch.arange(PLATEAU_METRICS, dtype=torch.float64).clamp(max=15)
+    metrics = ((0.1 * noise - level / 10) * (-1 if mode == "max" else 1)).tolist()
+    metrics[20], metrics[25] = NAN, INF if mode == "min" else -INF
+    return metrics
+
+
+def plateau_case(options: dict[str, Any]) -> dict[str, Any]:
+    """lr[k][group], best[k] and so on after k calls of scheduler.step(metric)."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in PLATEAU_LRS]
+    optimizer = torch.optim.SGD(groups)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+    metrics = plateau_metrics(options.get("mode", "min"))
+    rates, best, bad, cooldown = [], [], [], []
+    for metric in (None, *metrics):
+        if metric is not None:
+            scheduler.step(metric)
+        rates.append([group["lr"].hex() for group in optimizer.param_groups])
+        best.append(float(scheduler.best).hex())
+        bad.append(scheduler.num_bad_epochs)
+        cooldown.append(scheduler.cooldown_counter)
+    texts = [metric.hex() for metric in metrics]
+    return {"options": options, "metrics": texts, "lr": rates, "best": best,
+            "num_bad_epochs": bad, "cooldown_counter": cooldown}
+
+
+def plateaus(path: Path) -> None:
+    torch.manual_seed(0)
+    content = {"torch": TORCH_VERSION, "cases": [plateau_case(options) for options in PLATEAUS]}
+    write_json(path / "reduce_lr_on_plateau.json", content)
+
+
 def schedules(path: Path) -> None:
     cases = []
     for base_lr in (1e-3, 5e-5):
@@ -166,6 +248,7 @@ def schedules(path: Path) -> None:
                 schedule_case("get_cosine_schedule_with_warmup", base_lr, **length, num_cycles=0.5)
             )
         cases.append(schedule_case("get_constant_schedule", base_lr))
+    cases += further_schedules(5e-5)
     versions = {"torch": TORCH_VERSION, "transformers": transformers.__version__}
     write_json(path / "schedulers.json", {**versions, "cases": cases})
 
@@ -189,13 +272,46 @@ OPTIMIZERS = {
         torch.optim.SGD,
         {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
     ),
+    "adam_default": (torch.optim.Adam, {"lr": 1e-3}),
+    "adam_decay": (
+        torch.optim.Adam,
+        {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1},
+    ),
+    "adagrad_default": (torch.optim.Adagrad, {"lr": 1e-2}),
+    "adagrad_decay": (
+        torch.optim.Adagrad,
+        {
+            "lr": 1e-1,
+            "lr_decay": 0.03,
+            "weight_decay": 5e-2,
+            "initial_accumulator_value": 0.1,
+            "eps": 1e-6,
+        },
+    ),
+    "rmsprop_default": (torch.optim.RMSprop, {"lr": 1e-2}),
+    "rmsprop_momentum": (torch.optim.RMSprop, {"lr": 1e-3, "alpha": 0.9, "momentum": 0.9}),
+    "rmsprop_centered": (torch.optim.RMSprop, {"lr": 1e-2, "eps": 1e-6, "centered": True}),
+    "rmsprop_all": (
+        torch.optim.RMSprop,
+        {"lr": 1e-3, "alpha": 0.9, "weight_decay": 5e-2, "momentum": 0.5, "centered": True},
+    ),
 }
+STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "grad_avg")
+
+
+def is_fused(name: str) -> bool:
+    return OPTIMIZERS[name][0] is not torch.optim.RMSprop  # it has no fused kernel
+
+
+def make_optimizer(name: str, parameters: list[Any]) -> torch.optim.Optimizer:
+    kind, options = OPTIMIZERS[name]
+    implementation = {"fused": True} if is_fused(name) else {"foreach": False}
+    return kind(parameters, **implementation, **options)
 
 
 def optimizer_case(name: str, initial: list[Tensor], gradients: list[Tensor]) -> Tensors:
-    kind, options = OPTIMIZERS[name]
     parameters = [nn.Parameter(tensor.clone()) for tensor in initial]
-    optimizer = kind(parameters, fused=True, **options)
+    optimizer = make_optimizer(name, parameters)
     tensors: Tensors = {}
     for step in range(1, max(KEPT_STEPS) + 1):
         for parameter, gradient in zip(parameters, gradients):
@@ -205,7 +321,7 @@ def optimizer_case(name: str, initial: list[Tensor], gradients: list[Tensor]) ->
             for i, parameter in enumerate(parameters):
                 tensors[f"{name}.step{step}.param{i}"] = parameter.detach().clone()
     for i, parameter in enumerate(parameters):
-        for key in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
+        for key in STATES:
             if optimizer.state[parameter].get(key) is not None:
                 tensors[f"{name}.step{step}.{key}{i}"] = optimizer.state[parameter][key].clone()
     return tensors
@@ -215,20 +331,53 @@ GRAD_SCALE = 1000.0  # no power of two: dividing by it rounds
 SKIPPED_STEPS = (3, 4, 8)  # steps whose gradients are said to be inf or NaN
 
 
-def scaled_case(name: str, initial: list[Tensor], gradients: list[Tensor]) -> Tensors:
+def scaled_step(optimizer: torch.optim.Optimizer, skipped: bool) -> None:
     """As GradScaler calls a fused optimizer: it hands over two attributes."""
-    kind, options = OPTIMIZERS[name]
+    optimizer.grad_scale = torch.tensor(GRAD_SCALE)
+    optimizer.found_inf = torch.tensor(float(skipped))
+    optimizer.step()
+
+
+def scaled_plain_step(optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+    """A GradScaler and an optimizer that is not fused."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=GRAD_SCALE)
+    scaler.scale(torch.zeros(1))
+    if skipped:
+        optimizer.param_groups[0]["params"][0].grad.fill_(INF)
+    scaler.step(optimizer)
+
+
+def scaled_case(name: str, initial: list[Tensor], gradients: list[Tensor]) -> Tensors:
     parameters = [nn.Parameter(tensor.clone()) for tensor in initial]
-    optimizer = kind(parameters, fused=True, **options)
+    optimizer = make_optimizer(name, parameters)
+    take = scaled_step if is_fused(name) else scaled_plain_step
     last = max(KEPT_STEPS)
     for step in range(1, last + 1):
         for parameter, gradient in zip(parameters, gradients):
             parameter.grad = gradient[step - 1] * GRAD_SCALE
-        optimizer.grad_scale = torch.tensor(GRAD_SCALE)
-        optimizer.found_inf = torch.tensor(float(step in SKIPPED_STEPS))
-        optimizer.step()
+        take(optimizer, step in SKIPPED_STEPS)
     return {
         f"{name}.scaled.step{last}.param{i}": parameter.detach()
+        for i, parameter in enumerate(parameters)
+    }
+
+
+GROUPED = ("adamw_betas", "sgd_nesterov", "adam_decay", "adagrad_decay", "rmsprop_all")
+SECOND_GROUP = {"lr": 5e-3, "weight_decay": 0.02}  # the other options are those of the first
+
+
+def grouped_case(name: str, initial: list[Tensor], gradients: list[Tensor]) -> Tensors:
+    """The last parameter in a group of its own."""
+    parameters = [nn.Parameter(tensor.clone()) for tensor in initial]
+    groups = [{"params": parameters[:-1]}, {"params": parameters[-1:], **SECOND_GROUP}]
+    optimizer = make_optimizer(name, groups)
+    last = max(KEPT_STEPS)
+    for step in range(last):
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient[step].clone()
+        optimizer.step()
+    return {
+        f"{name}.groups.step{last}.param{i}": parameter.detach()
         for i, parameter in enumerate(parameters)
     }
 
@@ -242,9 +391,13 @@ def optimizers(path: Path) -> None:
     for name in OPTIMIZERS:
         tensors |= optimizer_case(name, initial, gradients)
         tensors |= scaled_case(name, initial, gradients)
+    for name in GROUPED:
+        tensors |= grouped_case(name, initial, gradients)
     options = {name: json.dumps(options) for name, (_, options) in OPTIMIZERS.items()}
     scaling = json.dumps({"grad_scale": GRAD_SCALE, "skipped_steps": SKIPPED_STEPS})
-    write_tensors(path / "optimizers.safetensors", tensors, scaling=scaling, **options)
+    second = json.dumps(SECOND_GROUP)
+    write_tensors(path / "optimizers.safetensors", tensors, scaling=scaling, second_group=second,
+                  **options)
 
 
 # --- clipping ---------------------------------------------------------------------------
@@ -625,8 +778,9 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    makers = (samplers, distributed_samplers, schedules, optimizers, clip_grad, models, loss_heads)
-    for make in (*makers, batch_norm, grad_scaler, autocast, shards):
+    makers = (samplers, distributed_samplers, schedules, plateaus, optimizers, clip_grad, models)
+    makers += (loss_heads, batch_norm, grad_scaler, autocast, shards, trainer_cases, trainer_runs)
+    for make in makers:
         make(out)
     for file in sorted(out.iterdir()):
         print(f"{file.stat().st_size:7} {file}")

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch.optim import SGD, AdamW, Optimizer  # noqa: E402
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop  # noqa: E402
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, StepLR  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -41,10 +41,19 @@ def adamw(model: nn.Module) -> Optimizer:
                  fused=True)
 
 
-def adamw_groups(model: nn.Module) -> Optimizer:
-    weights = [p for name, p in model.named_parameters() if not name.endswith("bias")]
-    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
-    return AdamW([{"params": weights}, {"params": biases, "lr": 0.01}], lr=0.02, fused=True)
+def groups(kind: type[Optimizer], lr: float,
+           **options: Any) -> Callable[[nn.Module], Optimizer]:
+    """Biases at half the rate and without weight decay."""
+    def make(model: nn.Module) -> Optimizer:
+        weights = [p for name, p in model.named_parameters() if not name.endswith("bias")]
+        biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+        second = {"params": biases, "lr": lr / 2, "weight_decay": 0.0}
+        return kind([{"params": weights}, second], lr=lr, fused=True, **options)
+    return make
+
+
+def rmsprop(**options: Any) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: RMSprop(model.parameters(), lr=0.01, foreach=False, **options)
 
 
 def sgd(**options: Any) -> Callable[[nn.Module], Optimizer]:
@@ -62,13 +71,21 @@ def linear(optimizer: Optimizer) -> LRScheduler:
 # The same as in tests/optim/state_helper.cpp.
 WAYS: dict[str, Make] = {
     "adamw": (adamw, linear),
-    "adamw_groups": (adamw_groups, step_lr),
+    "adamw_groups": (groups(AdamW, 0.02), step_lr),
+    "adam": (groups(Adam, 0.02, weight_decay=0.1), linear),
+    "adagrad": (groups(Adagrad, 0.1, lr_decay=0.1, weight_decay=0.1,
+                       initial_accumulator_value=0.5), step_lr),
+    "rmsprop": (rmsprop(), step_lr),
+    "rmsprop_all": (rmsprop(weight_decay=0.1, momentum=0.9, centered=True), linear),
     "sgd": (sgd(), step_lr),
     "momentum": (sgd(momentum=0.9, dampening=0.1, weight_decay=0.01), step_lr),
     "nesterov": (sgd(momentum=0.9, nesterov=True), linear),
 }
 OPTIONS = {AdamW: ("lr", "betas", "eps", "weight_decay"),
-           SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov")}
+           Adam: ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"),
+           SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+           Adagrad: ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
+           RMSprop: ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")}
 
 
 def save_optimizer(optimizer: Optimizer, model: nn.Module, path: Path) -> None:
@@ -193,6 +210,18 @@ class Training(States):
 
     def test_adamw_with_two_groups(self) -> None:
         self.compare("adamw_groups")
+
+    def test_adam_with_two_groups(self) -> None:
+        self.compare("adam")
+
+    def test_adagrad_with_two_groups(self) -> None:
+        self.compare("adagrad")
+
+    def test_rmsprop(self) -> None:
+        self.compare("rmsprop")
+
+    def test_rmsprop_with_everything(self) -> None:
+        self.compare("rmsprop_all")
 
     def test_sgd(self) -> None:
         self.compare("sgd")

@@ -19,9 +19,13 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/optim/adagrad.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/rmsprop.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -74,6 +78,9 @@ struct Used {
 };
 using UsedAdamW = Used<AdamW, AdamWOptions>;
 using UsedSgd = Used<SGD, SgdOptions>;
+using UsedAdam = Used<Adam, AdamOptions>;
+using UsedAdagrad = Used<Adagrad, AdagradOptions>;
+using UsedRMSprop = Used<RMSprop, RMSpropOptions>;
 
 Names names_of(const StateDict& tensors) {
   Names names;
@@ -115,6 +122,47 @@ TEST(OptimizerState, OfSgdHasPythonsNamesAndOptions) {
   EXPECT_EQ(state.groups.dump(), R"([{"dampening":0.0,"lr":0.1,"momentum":0.75,"nesterov":true,)"
                                  R"("params":["a","b"],"weight_decay":0.5}])");
   EXPECT_TRUE(UsedSgd({.lr = 0.1}).state().tensors.empty());
+}
+
+TEST(OptimizerState, OfAdamSaysThatItIsNotAdamWs) {
+  const UsedAdam used({.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-4, .weight_decay = 0.5});
+  EXPECT_EQ(names_of(used.state().tensors),
+            (Names{"a.exp_avg", "a.exp_avg_sq", "a.step", "b.exp_avg", "b.exp_avg_sq", "b.step"}));
+  EXPECT_EQ(used.state().groups.dump(),
+            R"([{"betas":[0.8,0.9],"decoupled_weight_decay":false,"eps":0.0001,"lr":0.1,)"
+            R"("params":["a","b"],"weight_decay":0.5}])");
+}
+
+TEST(OptimizerState, OfAdagradHasPythonsNamesAndOptions) {
+  const UsedAdagrad used({.lr = 0.1,
+                          .lr_decay = 0.25,
+                          .weight_decay = 0.5,
+                          .initial_accumulator_value = 2.0,
+                          .eps = 1e-4});
+  const auto state = used.state();
+  EXPECT_EQ(names_of(state.tensors), (Names{"a.step", "a.sum", "b.step", "b.sum"}));
+  EXPECT_GT(state.tensors.at("a.sum")[0][0].item<float>(), 2.0F);
+  EXPECT_EQ(state.groups.dump(),
+            R"([{"eps":0.0001,"initial_accumulator_value":2.0,"lr":0.1,"lr_decay":0.25,)"
+            R"("params":["a","b"],"weight_decay":0.5}])");
+}
+
+TEST(OptimizerState, OfRMSpropHasPythonsNamesAndOptions) {
+  const UsedRMSprop all({.lr = 0.1,
+                         .alpha = 0.5,
+                         .eps = 1e-4,
+                         .weight_decay = 0.25,
+                         .momentum = 0.75,
+                         .centered = true});
+  EXPECT_EQ(names_of(all.state().tensors),
+            (Names{"a.grad_avg", "a.momentum_buffer", "a.square_avg", "a.step", "b.grad_avg",
+                   "b.momentum_buffer", "b.square_avg", "b.step"}));
+  EXPECT_EQ(all.state().tensors.at("b.step").item<float>(), 2.0F);
+  EXPECT_EQ(all.state().groups.dump(),
+            R"([{"alpha":0.5,"centered":true,"eps":0.0001,"lr":0.1,"momentum":0.75,)"
+            R"("params":["a","b"],"weight_decay":0.25}])");
+  EXPECT_EQ(names_of(UsedRMSprop({}).state().tensors),
+            (Names{"a.square_avg", "a.step", "b.square_avg", "b.step"}));
 }
 
 TEST(OptimizerState, DoesNotKnowTheWrappers) {
@@ -185,6 +233,25 @@ struct Way {
   std::function<std::unique_ptr<LrScheduler>(torch::optim::Optimizer&)> scheduler;
 };
 
+// Every second parameter, which are the biases, in a group of its own, at another rate and without
+// weight decay.
+template <typename Optimizer, typename Options>
+auto two_groups(Options options) {
+  return [options](const Tensors& parameters) -> OptimizerPointer {
+    Tensors weights;
+    Tensors biases;
+    for (const auto& parameter : parameters) {
+      (weights.size() > biases.size() ? biases : weights).push_back(parameter);
+    }
+    auto optimizer = std::make_unique<Optimizer>(weights, options);
+    auto other = options;
+    other.lr *= 0.5;
+    other.weight_decay = 0.0;
+    optimizer->add_param_group(parameter_group(biases, other));
+    return optimizer;
+  };
+}
+
 std::vector<Way> ways() {
   const auto adamw = [](Tensors parameters) -> OptimizerPointer {
     return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = 0.01});
@@ -211,7 +278,17 @@ std::vector<Way> ways() {
           {"sgd, step", sgd({.lr = 0.01}), step_lr},
           {"momentum", sgd(momentum), {}},
           {"momentum, step", sgd(momentum), step_lr},
-          {"nesterov", sgd({.lr = 0.01, .momentum = 0.9, .nesterov = true}), {}}};
+          {"nesterov", sgd({.lr = 0.01, .momentum = 0.9, .nesterov = true}), {}},
+          {"adamw, groups", two_groups<AdamW>(AdamWOptions{.lr = 0.01}), linear},
+          {"momentum, groups", two_groups<SGD>(momentum), cosine},
+          {"adam, groups", two_groups<Adam>(AdamOptions{.lr = 0.01, .weight_decay = 0.1}), linear},
+          {"adagrad, groups",
+           two_groups<Adagrad>(AdagradOptions{.lr_decay = 0.1, .weight_decay = 0.1}), step_lr},
+          {"rmsprop", two_groups<RMSprop>(RMSpropOptions{.lr = 1e-3}), {}},
+          {"rmsprop, groups",
+           two_groups<RMSprop>(
+               RMSpropOptions{.lr = 1e-3, .weight_decay = 0.1, .momentum = 0.9, .centered = true}),
+           linear}};
 }
 
 // A training run of ConvNet, whose weights lie in channels_last.
@@ -553,6 +630,87 @@ TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
   };
   damages.insert(damages.end(), own.begin(), own.end());
   expect_refused(UsedSgd({.lr = 0.1, .momentum = 0.5}), good, damages);
+}
+
+TEST(OptimizerState, OfAdamIsRefusedWithAnyDamage) {
+  const UsedAdam source({.lr = 0.3});
+  const auto good = copy_of(source.state());
+  auto damages = damaged_groups(good.groups);
+  const std::vector<Damage> own = {
+      without_option("decoupled_weight_decay"),
+      option("/decoupled_weight_decay", true,
+             "false as decoupled_weight_decay in group 0, got true"),
+      option("/amsgrad", true,
+             "only lr, betas, eps, weight_decay, decoupled_weight_decay and params in group 0, got "
+             "\"amsgrad\""),
+      option("/betas/0", 1.0, "0 <= beta < 1 for beta1 in group 0, got 1"),
+      without_tensor("a.exp_avg"),
+      tensor("b.step", torch::tensor(-1.0F), "a count of steps as b.step, got -1"),
+  };
+  damages.insert(damages.end(), own.begin(), own.end());
+  expect_refused(UsedAdam({.lr = 0.1}), good, damages);
+}
+
+TEST(OptimizerState, OfAdagradIsRefusedWithAnyDamage) {
+  const UsedAdagrad source({.lr = 0.3});
+  const auto good = copy_of(source.state());
+  auto damages = damaged_groups(good.groups);
+  const std::vector<Damage> own = {
+      without_option("lr_decay"),
+      without_option("initial_accumulator_value"),
+      without_option("eps"),
+      option("/betas", 1,
+             "only lr, lr_decay, weight_decay, initial_accumulator_value, eps and params in group "
+             "0, got \"betas\""),
+      option("/lr_decay", -0.5, "a value >= 0 for lr_decay in group 0, got -0.5"),
+      option("/initial_accumulator_value", -1,
+             "a value >= 0 for initial_accumulator_value in group 0, got -1"),
+      option("/eps", -0.5, "a value >= 0 for eps in group 0, got -0.5"),
+      without_tensor("a.sum"),
+      without_tensor("b.step"),
+      tensor("a.sum", torch::ones({6}), "a.sum as Float [2,3], got Float [6]"),
+      tensor("b.step", torch::tensor(1.5F), "a count of steps as b.step, got 1.5"),
+  };
+  damages.insert(damages.end(), own.begin(), own.end());
+  expect_refused(UsedAdagrad({.lr = 0.1}), good, damages);
+}
+
+TEST(OptimizerState, OfRMSpropIsRefusedWithAnyDamage) {
+  const UsedRMSprop source({.lr = 0.3, .momentum = 0.9, .centered = true});
+  const auto good = copy_of(source.state());
+  auto damages = damaged_groups(good.groups);
+  const std::string alone = "tensors of the optimizer's parameters alone, got ";
+  const std::vector<Damage> own = {
+      without_option("alpha"),
+      without_option("eps"),
+      without_option("momentum"),
+      without_option("centered"),
+      option("/nesterov", true,
+             "only lr, alpha, eps, weight_decay, momentum, centered and params in group 0, got "
+             "\"nesterov\""),
+      option("/alpha", -0.5, "a value >= 0 for alpha in group 0, got -0.5"),
+      option("/eps", -0.5, "a value >= 0 for eps in group 0, got -0.5"),
+      option("/momentum", -0.5, "a value >= 0 for momentum in group 0, got -0.5"),
+      option("/centered", 1, R"(true or false as centered in group 0, got "1")"),
+      option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
+      option("/centered", false, alone + "\"a.grad_avg\""),
+      without_tensor("a.square_avg"),
+      without_tensor("a.momentum_buffer"),
+      without_tensor("a.grad_avg"),
+      without_tensor("b.step"),
+      tensor("b.step", torch::tensor(-1.0F), "a count of steps as b.step, got -1"),
+  };
+  damages.insert(damages.end(), own.begin(), own.end());
+  expect_refused(UsedRMSprop({.lr = 0.1, .momentum = 0.5, .centered = true}), good, damages);
+}
+
+TEST(OptimizerState, OfAdamAndAdamWAreNotTakenForEachOther) {
+  UsedAdam adam({});
+  UsedAdamW adamw({});
+  EXPECT_ERROR(adam.optimizer.load_state_dict(*adam.module, adamw.state(), "o"), DataError,
+               "o: expected decoupled_weight_decay in group 0, got none; hint: is this the state");
+  EXPECT_ERROR(adamw.optimizer.load_state_dict(*adamw.module, adam.state(), "o"), DataError,
+               "o: expected only lr, betas, eps, weight_decay and params in group 0, got \"dec");
 }
 
 TEST(OptimizerState, IsRefusedByAnotherKindOfOptimizer) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Version.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
+#include <torch/nn/module.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -18,8 +19,11 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/conv_net.h"
+#include "ladder/optim/adagrad.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
 
@@ -35,24 +39,56 @@ void set_gradient(torch::Tensor& parameter, double value) {
   parameter.mutable_grad() = torch::full_like(parameter.detach(), value);
 }
 
-OptimizerPointer adamw(const nlohmann::json& json, const Tensors& parameters) {
-  AdamWOptions options{.lr = json.at("lr")};
+// With null all parameters are one group; else the last of them has a group of its own, with the
+// rate and the decay of `second`.
+template <typename Optimizer, typename Options>
+OptimizerPointer make(Options options, const Tensors& parameters, const nlohmann::json& second) {
+  if (second.is_null()) return std::make_unique<Optimizer>(parameters, options);
+  auto optimizer =
+      std::make_unique<Optimizer>(Tensors(parameters.begin(), parameters.end() - 1), options);
+  options.lr = second.at("lr");
+  options.weight_decay = second.at("weight_decay");
+  optimizer->add_param_group(parameter_group({parameters.back()}, options));
+  return optimizer;
+}
+
+template <typename Options>
+Options adam_options(const nlohmann::json& json) {
+  Options options;
+  options.lr = json.at("lr");
   if (json.contains("betas")) {
     options.beta1 = json["betas"][0];
     options.beta2 = json["betas"][1];
   }
   options.eps = json.value("eps", options.eps);
   options.weight_decay = json.value("weight_decay", options.weight_decay);
-  return std::make_unique<AdamW>(parameters, options);
+  return options;
 }
 
-OptimizerPointer sgd(const nlohmann::json& json, const Tensors& parameters) {
-  return std::make_unique<SGD>(parameters,
-                               SgdOptions{.lr = json.at("lr"),
-                                          .momentum = json.value("momentum", 0.0),
-                                          .dampening = json.value("dampening", 0.0),
-                                          .weight_decay = json.value("weight_decay", 0.0),
-                                          .nesterov = json.value("nesterov", false)});
+SgdOptions sgd_options(const nlohmann::json& json) {
+  return {.lr = json.at("lr"),
+          .momentum = json.value("momentum", 0.0),
+          .dampening = json.value("dampening", 0.0),
+          .weight_decay = json.value("weight_decay", 0.0),
+          .nesterov = json.value("nesterov", false)};
+}
+
+AdagradOptions adagrad_options(const nlohmann::json& json) {
+  return {.lr = json.at("lr"),
+          .lr_decay = json.value("lr_decay", 0.0),
+          .weight_decay = json.value("weight_decay", 0.0),
+          .initial_accumulator_value = json.value("initial_accumulator_value", 0.0),
+          .eps = json.value("eps", AdagradOptions{}.eps)};
+}
+
+RMSpropOptions rmsprop_options(const nlohmann::json& json) {
+  const RMSpropOptions standard;
+  return {.lr = json.at("lr"),
+          .alpha = json.value("alpha", standard.alpha),
+          .eps = json.value("eps", standard.eps),
+          .weight_decay = json.value("weight_decay", 0.0),
+          .momentum = json.value("momentum", 0.0),
+          .centered = json.value("centered", false)};
 }
 
 const SafetensorsFile& golden() {
@@ -61,51 +97,119 @@ const SafetensorsFile& golden() {
   return file;
 }
 
-constexpr int kTensors = 3;
+constexpr std::size_t kTensors = 3;
 
 Tensors golden_parameters() {
   Tensors parameters;
-  for (int i = 0; i < kTensors; ++i) {
+  for (std::size_t i = 0; i < kTensors; ++i) {
     parameters.push_back(
         golden().tensors.at("initial" + std::to_string(i)).clone().requires_grad_());
   }
   return parameters;
 }
 
-OptimizerPointer golden_optimizer(const std::string& name, const Tensors& parameters) {
+OptimizerPointer golden_optimizer(const std::string& name, const Tensors& parameters,
+                                  const nlohmann::json& second = nullptr) {
   const auto json = nlohmann::json::parse(golden().metadata.at(name));
-  return name.starts_with("adamw") ? adamw(json, parameters) : sgd(json, parameters);
+  if (name.starts_with("adamw")) {
+    return make<AdamW>(adam_options<AdamWOptions>(json), parameters, second);
+  }
+  if (name.starts_with("adam_")) {
+    return make<Adam>(adam_options<AdamOptions>(json), parameters, second);
+  }
+  if (name.starts_with("adagrad")) return make<Adagrad>(adagrad_options(json), parameters, second);
+  if (name.starts_with("rmsprop")) return make<RMSprop>(rmsprop_options(json), parameters, second);
+  return make<SGD>(sgd_options(json), parameters, second);
+}
+
+// The optimizers of the file.
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : golden().metadata) {
+    if (name != "torch" && name != "scaling" && name != "second_group") names.push_back(name);
+  }
+  return names;
+}
+
+struct Named : torch::nn::Module {
+  explicit Named(const Tensors& parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      register_parameter("param" + std::to_string(i), parameters[i]);
+    }
+  }
+};
+
+void set_golden_gradients(const Tensors& parameters, int step, double scale = 1.0) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& gradients = golden().tensors.at("gradients" + std::to_string(i));
+    parameters[i].mutable_grad() = gradients[step - 1] * scale;
+  }
+}
+
+// Is there an answer in the file? Then `value` must be it.
+int expect_equal(const torch::Tensor& value, const std::string& key) {
+  const auto found = golden().tensors.find(key);
+  if (found == golden().tensors.end()) return 0;
+  EXPECT_TRUE(torch::equal(value, found->second)) << key;
+  return 1;
 }
 
 // Ten steps with the gradients of the file, compared where the file has an answer.
 void expect_golden(const std::string& name) {
-  const auto& values = golden().tensors;
   const auto parameters = golden_parameters();
   const auto optimizer = golden_optimizer(name, parameters);
+  int compared = 0;
   for (int step = 1; step <= 10; ++step) {
-    for (int i = 0; i < kTensors; ++i) {
-      parameters[static_cast<std::size_t>(i)].mutable_grad() =
-          values.at("gradients" + std::to_string(i))[step - 1].clone();
-    }
+    set_golden_gradients(parameters, step);
     optimizer->step();
-    for (int i = 0; i < kTensors; ++i) {
-      const auto key = name + ".step" + std::to_string(step) + ".param" + std::to_string(i);
-      if (!values.contains(key)) continue;
-      EXPECT_TRUE(torch::equal(parameters[static_cast<std::size_t>(i)], values.at(key))) << key;
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      compared += expect_equal(parameters[i], fmt::format("{}.step{}.param{}", name, step, i));
     }
   }
+  EXPECT_EQ(compared, 3 * kTensors) << name;
 }
 
-TEST(Optimizers, AreBitEqualToPythonsFusedOnes) {
+TEST(Optimizers, AreBitEqualToPythons) {
   ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
       << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
+  const auto names = golden_names();
+  ASSERT_GE(names.size(), 16U);
+  for (const auto& name : names) expect_golden(name);
+}
+
+TEST(Optimizers, GatherTheStateThatPythonsGather) {
   int compared = 0;
-  for (const auto& [name, options] : golden().metadata) {
-    if (!name.starts_with("adamw") && !name.starts_with("sgd")) continue;
-    expect_golden(name);
-    ++compared;
+  for (const auto& name : golden_names()) {
+    const auto parameters = golden_parameters();
+    const auto optimizer = golden_optimizer(name, parameters);
+    for (int step = 1; step <= 10; ++step) {
+      set_golden_gradients(parameters, step);
+      optimizer->step();
+    }
+    const auto& fused = dynamic_cast<const FusedOptimizer&>(*optimizer);
+    for (const auto& [key, tensor] : fused.state_dict(Named(parameters)).tensors) {
+      const auto number = key.substr(5, 1);  // of param0.sum
+      compared += expect_equal(tensor, name + ".step10." + key.substr(7) + number);
+    }
   }
-  EXPECT_GE(compared, 8);
+  EXPECT_EQ(compared, 3 * (5 * 2 + 3 + 2 + 1 + 2 + 2 + 3)) << "of three parameters";
+}
+
+TEST(Optimizers, StepEachParameterGroupByItsOwnOptions) {
+  const auto second = nlohmann::json::parse(golden().metadata.at("second_group"));
+  int compared = 0;
+  for (const auto& name : golden_names()) {
+    const auto parameters = golden_parameters();
+    const auto optimizer = golden_optimizer(name, parameters, second);
+    for (int step = 1; step <= 10; ++step) {
+      set_golden_gradients(parameters, step);
+      optimizer->step();
+    }
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      compared += expect_equal(parameters[i], fmt::format("{}.groups.step10.param{}", name, i));
+    }
+  }
+  EXPECT_EQ(compared, 5 * kTensors) << "five kinds of optimizers";
 }
 
 // --- steps with gradients that a GradScaler has made larger -----------------------------
@@ -116,37 +220,27 @@ FusedOptimizer& fused(const OptimizerPointer& optimizer) {
 
 // Ten steps with gradients that were multiplied; at some of them one is said to be inf or NaN.
 void expect_scaled_golden(const std::string& name) {
-  const auto& values = golden().tensors;
   const auto scaling = nlohmann::json::parse(golden().metadata.at("scaling"));
   const auto scale = scaling.at("grad_scale").get<float>();
   const auto skipped = scaling.at("skipped_steps").get<std::set<int>>();
   const auto parameters = golden_parameters();
   const auto optimizer = golden_optimizer(name, parameters);
   for (int step = 1; step <= 10; ++step) {
-    for (int i = 0; i < kTensors; ++i) {
-      parameters[static_cast<std::size_t>(i)].mutable_grad() =
-          values.at("gradients" + std::to_string(i))[step - 1] * scale;
-    }
+    set_golden_gradients(parameters, step, scale);
     const float found_inf = skipped.contains(step) ? 1.0F : 0.0F;
     fused(optimizer).step_scaled(
         {.grad_scale = torch::tensor(scale), .found_inf = torch::tensor(found_inf)});
   }
-  for (int i = 0; i < kTensors; ++i) {
-    const auto key = name + ".scaled.step10.param" + std::to_string(i);
-    EXPECT_TRUE(torch::equal(parameters[static_cast<std::size_t>(i)], values.at(key))) << key;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const auto key = fmt::format("{}.scaled.step10.param{}", name, i);
+    EXPECT_EQ(expect_equal(parameters[i], key), 1) << key;
   }
 }
 
-TEST(Optimizers, TakeScaledStepsBitEqualToPythonsFusedOnes) {
+TEST(Optimizers, TakeScaledStepsBitEqualToPythons) {
   ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
       << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
-  int compared = 0;
-  for (const auto& [name, options] : golden().metadata) {
-    if (!name.starts_with("adamw") && !name.starts_with("sgd")) continue;
-    expect_scaled_golden(name);
-    ++compared;
-  }
-  EXPECT_GE(compared, 8);
+  for (const auto& name : golden_names()) expect_scaled_golden(name);
 }
 
 TEST(AdamW, FirstStepMovesByTheLearningRateAndTheDecay) {
@@ -181,9 +275,15 @@ std::vector<OptimizerPointer> one_of_each(const Tensors& parameters) {
   optimizers.push_back(std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1}));
   optimizers.push_back(
       std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
+  optimizers.push_back(std::make_unique<Adam>(parameters, AdamOptions{.lr = 0.1}));
+  optimizers.push_back(std::make_unique<Adagrad>(parameters, AdagradOptions{.lr = 0.1}));
+  optimizers.push_back(std::make_unique<RMSprop>(parameters, RMSpropOptions{.lr = 0.1}));
+  optimizers.push_back(std::make_unique<RMSprop>(
+      parameters, RMSpropOptions{.lr = 0.1, .momentum = 0.9, .centered = true}));
   return optimizers;
 }
-constexpr std::size_t kKinds = 3;
+constexpr std::size_t kKinds = 7;
+constexpr std::size_t kFusedKinds = 5;  // the first ones
 
 GradScaling skip() { return {.grad_scale = std::nullopt, .found_inf = torch::tensor(1.0F)}; }
 
@@ -194,7 +294,7 @@ TEST(Optimizers, LeaveTheGradientsDividedAfterAScaledStep) {
     const auto optimizer = std::move(one_of_each({weight})[kind]);
     const auto of_plain = std::move(one_of_each({plain})[kind]);
     set_gradient(weight, 3.0);
-    set_gradient(plain, 3.0F / 7.0F);
+    set_gradient(plain, kind < kFusedKinds ? 3.0F / 7.0F : 3.0F * (1.0F / 7.0F));
     fused(optimizer).step_scaled(
         {.grad_scale = torch::tensor(7.0F), .found_inf = torch::tensor(0.0F)});
     of_plain->step();
@@ -322,7 +422,7 @@ TEST(Optimizers, TakeTheLearningRateThatWasSetLast) {
     EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
     options.set_lr(0.5);
     optimizer->step();
-    EXPECT_LT(weight[0].item<float>(), 0.6F);
+    EXPECT_LT(weight[0].item<float>(), 0.7F);
   }
 }
 
@@ -375,6 +475,32 @@ TEST(AdamW, RefusesOptionsOutsideTheirRange) {
   EXPECT_ERROR(AdamW(weights, {.eps = -1e-8}), UsageError, "AdamW eps: expected a value >= 0");
   EXPECT_ERROR(AdamW(weights, {.weight_decay = -0.5}), UsageError,
                "AdamW weight_decay: expected a value >= 0, got -0.5");
+}
+
+TEST(Adam, RefusesOptionsOutsideTheirRange) {
+  const Tensors weights = {parameter(1.0)};
+  EXPECT_ERROR(Adam(weights, {.lr = -1.0}), UsageError, "Adam lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(Adam(weights, {.beta1 = 1.0}), UsageError,
+               "Adam beta1: expected 0 <= beta < 1, got 1");
+}
+
+TEST(Adagrad, RefusesOptionsOutsideTheirRange) {
+  const Tensors weights = {parameter(1.0)};
+  EXPECT_ERROR(Adagrad(weights, {.lr = -1.0}), UsageError, "Adagrad lr: expected a value >= 0");
+  EXPECT_ERROR(Adagrad(weights, {.lr_decay = -1.0}), UsageError, "Adagrad lr_decay: expected a");
+  EXPECT_ERROR(Adagrad(weights, {.weight_decay = -1.0}), UsageError, "Adagrad weight_decay: exp");
+  EXPECT_ERROR(Adagrad(weights, {.initial_accumulator_value = -1.0}), UsageError,
+               "Adagrad initial_accumulator_value: expected a value >= 0, got -1");
+  EXPECT_ERROR(Adagrad(weights, {.eps = -1.0}), UsageError, "Adagrad eps: expected a value >= 0");
+}
+
+TEST(RMSprop, RefusesOptionsOutsideTheirRange) {
+  const Tensors weights = {parameter(1.0)};
+  EXPECT_ERROR(RMSprop(weights, {.lr = -1.0}), UsageError, "RMSprop lr: expected a value >= 0");
+  EXPECT_ERROR(RMSprop(weights, {.alpha = -1.0}), UsageError, "RMSprop alpha: expected a value");
+  EXPECT_ERROR(RMSprop(weights, {.eps = -1.0}), UsageError, "RMSprop eps: expected a value >= 0");
+  EXPECT_ERROR(RMSprop(weights, {.weight_decay = -1.0}), UsageError, "RMSprop weight_decay: exp");
+  EXPECT_ERROR(RMSprop(weights, {.momentum = -1.0}), UsageError, "RMSprop momentum: expected a");
 }
 
 TEST(Sgd, RefusesOptionsOutsideTheirRange) {

@@ -30,10 +30,14 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/conv_net.h"
+#include "ladder/optim/adagrad.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/optimizer_state.h"
+#include "ladder/optim/rmsprop.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 
 namespace ladder {
@@ -54,17 +58,23 @@ OptimizerPointer sgd(const ConvNet& model, const SgdOptions& options) {
   return std::make_unique<SGD>(model.parameters(), options);
 }
 
-// Weights and biases in groups of their own, the biases at half the rate.
-OptimizerPointer two_groups(const ConvNet& model) {
+// Weights and biases in groups of their own, the biases at half the rate and without weight decay.
+template <typename Optimizer, typename Options>
+OptimizerPointer two_groups(const ConvNet& model, Options options) {
   std::vector<torch::Tensor> weights;
   std::vector<torch::Tensor> biases;
   for (const auto& item : model.named_parameters()) {
     (item.key().ends_with("bias") ? biases : weights).push_back(item.value());
   }
-  OptimizerPointer optimizer = std::make_unique<AdamW>(weights, AdamWOptions{.lr = 0.02});
-  optimizer->add_param_group({biases, optimizer->param_groups()[0].options().clone()});
-  optimizer->param_groups()[1].options().set_lr(0.01);
+  OptimizerPointer optimizer = std::make_unique<Optimizer>(weights, options);
+  options.lr /= 2.0;
+  options.weight_decay = 0.0;
+  optimizer->add_param_group(parameter_group(biases, options));
   return optimizer;
+}
+
+OptimizerPointer rmsprop(const ConvNet& model, const RMSpropOptions& options) {
+  return std::make_unique<RMSprop>(model.parameters(), options);
 }
 
 SchedulerPointer step_lr(FusedOptimizer& optimizer) {
@@ -86,7 +96,29 @@ Way way_of(const std::string& name) {
                   .lr = 0.01, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.05});
         },
         linear}},
-      {"adamw_groups", {two_groups, step_lr}},
+      {"adamw_groups",
+       {[](const ConvNet& model) { return two_groups<AdamW>(model, AdamWOptions{.lr = 0.02}); },
+        step_lr}},
+      {"adam",
+       {[](const ConvNet& model) {
+          return two_groups<Adam>(model, AdamOptions{.lr = 0.02, .weight_decay = 0.1});
+        },
+        linear}},
+      {"adagrad",
+       {[](const ConvNet& model) {
+          return two_groups<Adagrad>(model, AdagradOptions{.lr = 0.1,
+                                                           .lr_decay = 0.1,
+                                                           .weight_decay = 0.1,
+                                                           .initial_accumulator_value = 0.5});
+        },
+        step_lr}},
+      {"rmsprop", {[](const ConvNet& model) { return rmsprop(model, {.lr = 0.01}); }, step_lr}},
+      {"rmsprop_all",
+       {[](const ConvNet& model) {
+          return rmsprop(model,
+                         {.lr = 0.01, .weight_decay = 0.1, .momentum = 0.9, .centered = true});
+        },
+        linear}},
       {"sgd", {[](const ConvNet& model) { return sgd(model, {.lr = 0.1}); }, step_lr}},
       {"momentum",
        {[](const ConvNet& model) {

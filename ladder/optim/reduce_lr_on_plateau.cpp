@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/reduce_lr_on_plateau.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "ladder/core/error.h"
+#include "ladder/optim/saved_schedule.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kBest = "best";
+constexpr const char* kNumBadEpochs = "num_bad_epochs";
+constexpr const char* kCooldownCounter = "cooldown_counter";
+
+double worst(PlateauMode mode) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return mode == PlateauMode::kMin ? kInfinity : -kInfinity;
+}
+
+}  // namespace
+
+ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
+    : LrScheduler(optimizer), options_(options), best_(worst(options.mode)) {
+  if (!(options.factor >= 0.0 && options.factor < 1.0)) {
+    throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1");
+  }
+  if (options.patience < 0) {
+    throw UsageError::out_of_range("ReduceLROnPlateau patience", options.patience, "a number >= 0");
+  }
+  if (options.cooldown < 0) {
+    throw UsageError::out_of_range("ReduceLROnPlateau cooldown", options.cooldown, "a number >= 0");
+  }
+}
+
+bool ReduceLROnPlateau::is_better(double metric) const {
+  const double threshold = options_.threshold;
+  const bool relative = options_.threshold_mode == ThresholdMode::kRel;
+  if (options_.mode == PlateauMode::kMin) {
+    return metric < (relative ? best_ * (1.0 - threshold) : best_ - threshold);
+  }
+  return metric > (relative ? best_ * (threshold + 1.0) : best_ + threshold);
+}
+
+void ReduceLROnPlateau::step(double metric) {
+  if (is_better(metric)) {
+    best_ = metric;
+    num_bad_epochs_ = 0;
+  } else {
+    ++num_bad_epochs_;
+  }
+  if (cooldown_counter_ > 0) {
+    --cooldown_counter_;
+    num_bad_epochs_ = 0;
+  }
+  drops_ = num_bad_epochs_ > options_.patience;
+  LrScheduler::step();
+  if (!drops_) return;
+  cooldown_counter_ = options_.cooldown;
+  num_bad_epochs_ = 0;
+}
+
+void ReduceLROnPlateau::step() {
+  throw UsageError::missing("ReduceLROnPlateau::step", "a metric",
+                            "call step(metric) after each evaluation, not after each step");
+}
+
+double ReduceLROnPlateau::next_lr(double /*base_lr*/, double present_lr) const {
+  if (!drops_) return present_lr;
+  const double lower = std::max(present_lr * options_.factor, options_.min_lr);
+  return present_lr - lower > options_.eps ? lower : present_lr;
+}
+
+nlohmann::json ReduceLROnPlateau::own_state() const {
+  return {{kBest, saved_number_or_infinity(best_)},
+          {kNumBadEpochs, num_bad_epochs_},
+          {kCooldownCounter, cooldown_counter_}};
+}
+
+std::function<void()> ReduceLROnPlateau::plan_own(const SavedSchedule& saved) {
+  const double best = saved.number_or_infinity(kBest);
+  const auto num_bad_epochs = saved.count(kNumBadEpochs);
+  const auto cooldown_counter = saved.count(kCooldownCounter);
+  return [this, best, num_bad_epochs, cooldown_counter] {
+    best_ = best;
+    num_bad_epochs_ = num_bad_epochs;
+    cooldown_counter_ = cooldown_counter;
+  };
+}
+
+}  // namespace ladder

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/optim/rmsprop.h"
+
+#include <torch/types.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ladder/optim/saved_options.h"
+
+namespace ladder {
+namespace {
+
+using Group = GroupOptions<RMSpropOptions>;
+
+struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
+  RMSpropState(const torch::Tensor& parameter, const RMSpropOptions& options)
+      : step(torch::zeros({}, torch::kFloat32)), square_avg(torch::zeros_like(parameter)) {
+    if (options.momentum > 0.0) momentum_buffer = torch::zeros_like(parameter);
+    if (options.centered) grad_avg = torch::zeros_like(parameter);
+  }
+
+  torch::Tensor step;  // float32 scalar; on the CPU, as in Python
+  torch::Tensor square_avg;
+  torch::Tensor momentum_buffer;  // undefined without momentum
+  torch::Tensor grad_avg;         // undefined unless centered
+};
+
+std::vector<OptionRange> ranges_of(const RMSpropOptions& options) {
+  return {at_least_zero("lr", options.lr), at_least_zero("alpha", options.alpha),
+          at_least_zero("eps", options.eps), at_least_zero("weight_decay", options.weight_decay),
+          at_least_zero("momentum", options.momentum)};
+}
+
+void unscale(const std::vector<torch::Tensor>& parameters, const torch::Tensor& scale) {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
+  const auto inverse = scale.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
+  auto found_inf = torch::zeros_like(inverse);  // known already
+  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse);
+}
+
+void step_parameter(const torch::Tensor& parameter, const RMSpropOptions& options,
+                    const RMSpropState& state) {
+  state.step.add_(1);
+  const auto& own = parameter.grad();
+  const auto gradient =
+      options.weight_decay == 0.0 ? own : own.add(parameter, options.weight_decay);
+  state.square_avg.mul_(options.alpha).addcmul_(gradient, gradient, 1.0 - options.alpha);
+  torch::Tensor average;
+  if (options.centered) {
+    state.grad_avg.lerp_(gradient, 1.0 - options.alpha);
+    average = state.square_avg.addcmul(state.grad_avg, state.grad_avg, -1.0).sqrt_();
+  } else {
+    average = state.square_avg.sqrt();
+  }
+  average.add_(options.eps);
+  if (options.momentum > 0.0) {
+    state.momentum_buffer.mul_(options.momentum).addcdiv_(gradient, average);
+    parameter.add_(state.momentum_buffer, -options.lr);
+  } else {
+    parameter.addcdiv_(gradient, average, -options.lr);
+  }
+}
+
+}  // namespace
+
+RMSprop::RMSprop(std::vector<torch::Tensor> parameters, RMSpropOptions options)
+    : FusedOptimizer(std::move(parameters), std::make_unique<Group>(options)) {
+  check_options("RMSprop", ranges_of(options));
+}
+
+void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
+                         const GradScaling& scaling) {
+  const auto parameters = parameters_with_gradient(group);
+  if (parameters.empty()) return;
+  if (scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) return;
+  if (scaling.grad_scale) unscale(parameters, *scaling.grad_scale);
+  for (const auto& parameter : parameters) {
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) slot = new_state(group.options(), parameter);
+    step_parameter(parameter, options_of<RMSpropOptions>(group),
+                   static_cast<const RMSpropState&>(*slot));
+  }
+}
+
+nlohmann::json RMSprop::json_of(const Options& options) const {
+  const auto& values = static_cast<const Group&>(options).values;
+  return {{"lr", values.lr},
+          {"alpha", values.alpha},
+          {"eps", values.eps},
+          {"weight_decay", values.weight_decay},
+          {"momentum", values.momentum},
+          {"centered", values.centered}};
+}
+
+std::unique_ptr<RMSprop::Options> RMSprop::options_from(const SavedOptions& saved) const {
+  saved.expect_names({"lr", "alpha", "eps", "weight_decay", "momentum", "centered"});
+  const RMSpropOptions options{.lr = saved.number("lr"),
+                               .alpha = saved.number("alpha"),
+                               .eps = saved.number("eps"),
+                               .weight_decay = saved.number("weight_decay"),
+                               .momentum = saved.number("momentum"),
+                               .centered = saved.yes_or_no("centered")};
+  saved.check(ranges_of(options));
+  return std::make_unique<Group>(options);
+}
+
+std::unique_ptr<RMSprop::ParamState> RMSprop::new_state(const Options& options,
+                                                        const torch::Tensor& parameter) const {
+  return std::make_unique<RMSpropState>(parameter, static_cast<const Group&>(options).values);
+}
+
+StateDict RMSprop::tensors_of(const ParamState& state) const {
+  const auto& values = static_cast<const RMSpropState&>(state);
+  StateDict tensors = {{"square_avg", values.square_avg}, {"step", values.step}};
+  if (values.momentum_buffer.defined()) tensors["momentum_buffer"] = values.momentum_buffer;
+  if (values.grad_avg.defined()) tensors["grad_avg"] = values.grad_avg;
+  return tensors;
+}
+
+}  // namespace ladder
