@@ -46,10 +46,7 @@ Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGro
       options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
   const auto test = std::make_shared<MnistDataset>(
       options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
-  const auto shift = options.augment_shift
-                         ? std::make_shared<RandomShift>(RandomShiftOptions{
-                               .seed = recipe.seed(), .fill = recipe.normalization().background()})
-                         : nullptr;
+  const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
   const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
                                                       .batch_size = recipe.batch_size(),
                                                       .seed = recipe.seed(),

@@ -46,10 +46,7 @@ Data make_data(const RunOptions& options, const Recipe& recipe, const Accelerato
   };
   const auto train = read(Split::kTrain, options.limit_train);
   const auto test = read(Split::kTest, options.limit_test);
-  const auto shift = options.augment_shift
-                         ? std::make_shared<RandomShift>(RandomShiftOptions{
-                               .seed = recipe.seed(), .fill = recipe.normalization().background()})
-                         : nullptr;
+  const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
   return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
                                       .shuffle = true,
                                       .seed = recipe.seed(),

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -71,7 +72,7 @@ class AcceleratedDataLoader::Walk : public BatchWalk {
     prepare_progress(*loader.loader_.batch_sampler(), first);
     const auto own = at_epoch(loader.loader_, place_->epoch);
     if (loader.parts_.empty()) {
-      local_.emplace(own.begin_at(first));
+      local_ = std::make_unique<DataLoader::Iterator>(own.begin_at(first));
     } else {
       const auto joined = std::make_shared<JoinedBatchSampler>(loader.parts_);
       dispatched_.emplace(at_epoch(with_batches(own, joined), place_->epoch), loader.parts_,
@@ -81,6 +82,8 @@ class AcceleratedDataLoader::Walk : public BatchWalk {
     place_->finished = false;
     setup_.gradients->enter(progress_);
   }
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
   ~Walk() override { setup_.gradients->leave(progress_); }
 
   std::optional<Batch> next() override {
@@ -123,7 +126,7 @@ class AcceleratedDataLoader::Walk : public BatchWalk {
   std::shared_ptr<Place> place_;
   LoaderWalk progress_;
   bool started_ = false;
-  std::optional<DataLoader::Iterator> local_;  // or:
+  std::unique_ptr<DataLoader::Iterator> local_;  // or:
   std::optional<DispatchedBatches> dispatched_;
 };
 

@@ -148,13 +148,16 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
 }
 
 AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
-  state_.loaders.emplace_back(
-      std::move(loader),
-      LoaderSetup{.group = group_,
-                  .device = options_.device_placement ? device_ : torch::Device(torch::kCPU),
-                  .configuration = options_.data_loader,
-                  .gradients = gradients_});
+  state_.loaders.push_back(prepare_eval_loader(std::move(loader)));
   return state_.loaders.back();
+}
+
+AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
+  return {std::move(loader),
+          LoaderSetup{.group = group_,
+                      .device = options_.device_placement ? device_ : torch::Device(torch::kCPU),
+                      .configuration = options_.data_loader,
+                      .gradients = gradients_}};
 }
 
 Model& Accelerator::unwrap_model(Model& model) {
@@ -196,6 +199,11 @@ void Accelerator::backward(const torch::Tensor& loss) {
   scaler_->scale(weight == 1.0 ? loss : loss * weight).backward();
 }
 
+void Accelerator::drop_window() {
+  gradients_->drop_window();
+  for (const auto& optimizer : *optimizers_) optimizer->zero_grad();
+}
+
 void Accelerator::unscale_gradients() {
   for (const auto& optimizer : *optimizers_) optimizer->unscale_gradients();
 }
@@ -214,9 +222,7 @@ void Accelerator::clip_grad_value_(const std::vector<torch::Tensor>& parameters,
   ladder::clip_grad_value_(parameters, clip_value);
 }
 
-Autocast Accelerator::autocast() const {
-  return Autocast(device_, dtype_of(config_.mixed_precision));
-}
+Autocast Accelerator::autocast() const { return {device_, dtype_of(config_.mixed_precision)}; }
 
 bool Accelerator::optimizer_step_was_skipped() const {
   return std::any_of(optimizers_->begin(), optimizers_->end(),
@@ -280,6 +286,15 @@ void Accelerator::local_main_process_first(const std::function<void()>& run) con
   if (!is_local_main_process()) run();
 }
 
+void Accelerator::free_memory() {
+  state_.models.clear();
+  state_.optimizers.clear();
+  state_.schedulers.clear();
+  state_.loaders.clear();
+  optimizers_->clear();
+  schedulers_.clear();
+}
+
 bool Accelerator::check_trigger() {
   auto raised = torch::tensor(std::exchange(trigger_, false) ? 1 : 0, torch::kInt64);
   group_.all_reduce(raised, ReduceOp::kMax);
@@ -329,7 +344,11 @@ std::string Accelerator::next_checkpoint() const {
   return fmt::format("{}/{}{}", folder, kCheckpointPrefix, number.item<std::int64_t>());
 }
 
-std::string Accelerator::save_state(const std::string& path) {
+std::string Accelerator::next_custom_file() {
+  return fmt::format("custom_checkpoint_{}.json", custom_files_++);
+}
+
+std::string Accelerator::save_state(const std::string& path, const SaveStateOptions& options) {
   if (!sync_gradients()) {
     throw UsageError::conflict("save_state",
                                "in the middle of an accumulation window, whose gradients would be "
@@ -337,7 +356,7 @@ std::string Accelerator::save_state(const std::string& path) {
                                "call it after a step: if (accelerator.sync_gradients())");
   }
   const std::string folder = path.empty() ? next_checkpoint() : path;
-  save_training_state(folder, state_, group_);
+  save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {
     run_on_all(group_, "save_state", [&] {
       if (!is_main_process()) return;

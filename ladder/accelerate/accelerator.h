@@ -126,6 +126,8 @@ class Accelerator {
       std::shared_ptr<torch::optim::Optimizer> optimizer);
   std::shared_ptr<AcceleratedScheduler> prepare_scheduler(std::shared_ptr<LrScheduler> scheduler);
   AcceleratedDataLoader prepare_data_loader(DataLoader loader);
+  // The same without a place in checkpoints: for evaluations, which always begin at the beginning.
+  AcceleratedDataLoader prepare_eval_loader(DataLoader loader) const;
 
   // The network without wrappers. `model` prepared, or not.
   static Model& unwrap_model(Model& model);
@@ -169,8 +171,14 @@ class Accelerator {
 
   // Whether a step follows the batch in hand.
   bool sync_gradients() const { return gradients_->sync_gradients(); }
+  // The part of the batch in hand in the loss of its accumulation window, as backward weighs it.
+  double loss_weight() const { return gradients_->loss_weight(); }
   int gradient_accumulation_steps() const { return gradients_->num_steps(); }
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
+
+  // Ends an accumulation window that no step will follow, as when a loop is left in the middle of
+  // one: its gradients are dropped.
+  void drop_window();
 
   // Weighs the loss by its batch's part in the accumulation window, scales it for fp16, and calls
   // backward. `loss` is a mean over the batch of all processes, as Recipe::loss is: a plain mean
@@ -263,6 +271,10 @@ class Accelerator {
   std::vector<Item> split_between_processes(const std::vector<Item>& items,
                                             bool apply_padding = false) const;
 
+  // Forgets all that was prepared; what is still held elsewhere goes on working, but is in no
+  // checkpoint. Registered objects stay.
+  void free_memory();
+
   // A flag that one process raises and all see: to stop all when the loss of one is bad.
   // check_trigger tells whether any has raised it, and takes it down; a collective.
   void set_trigger() { trigger_ = true; }
@@ -279,10 +291,11 @@ class Accelerator {
   //     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
   // the second checks the state, changes nothing, and returns what applies it; or it has, instead,
   //     void load_state_dict(const nlohmann::json& state, std::string_view origin);
-  // Must outlive the Accelerator. The order of registration is part of the format.
+  // Must outlive the Accelerator. `file`: its name in the checkpoint, such as "my_state.json"; else
+  // custom_checkpoint_N.json, by the order of registration.
   template <typename Object>
-  void register_for_checkpointing(Object& object) {
-    state_.custom.push_back(custom_state_of(object));
+  void register_for_checkpointing(Object& object, const std::string& file = "") {
+    state_.custom.push_back(custom_state_of(object, file.empty() ? next_custom_file() : file));
   }
 
   // Writes a checkpoint: prepared models, optimizers, schedulers, loaders' places, the scaler, the
@@ -292,7 +305,7 @@ class Accelerator {
   //
   // Written whole or not at all; see checkpoint_folder.h. UsageError in the middle of an
   // accumulation window, whose gradients would be lost.
-  std::string save_state(const std::string& path = "");
+  std::string save_state(const std::string& path = "", const SaveStateOptions& options = {});
 
   // Takes a checkpoint back: `path`, or the last of a folder of them, or of a project_dir.
   // Everything is checked before anything is changed, also that it fits what is prepared.
@@ -352,6 +365,7 @@ class Accelerator {
   std::string checkpoints_folder() const;
   std::string checkpoint_to_load(const std::string& path) const;
   std::string next_checkpoint() const;
+  std::string next_custom_file();
 
   AcceleratorOptions options_;
   AcceleratorHandlers handlers_;
@@ -366,6 +380,7 @@ class Accelerator {
   std::vector<std::shared_ptr<AcceleratedScheduler>> schedulers_;
   TrainingState state_;
   Trackers trackers_;
+  std::size_t custom_files_ = 0;
   bool trigger_ = false;
   bool resumed_ = false;
 };

@@ -40,6 +40,11 @@ void GradientState::begin_batch() {
   loss_weight_ = by_loader ? weight_in_window(*batch) : 1.0 / num_steps_;
 }
 
+void GradientState::drop_window() {
+  sync_gradients_ = true;
+  window_walk_ = nullptr;
+}
+
 void GradientState::leave(const LoaderWalk& walk) {
   std::erase(walks_, &walk);
   if (window_walk_ == &walk) window_walk_ = nullptr;

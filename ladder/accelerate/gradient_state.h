@@ -42,6 +42,9 @@ class GradientState {
   // Begins with the next batch: decides whether a step follows it, and what its loss counts.
   void begin_batch();
 
+  // Ends a window that no step will follow.
+  void drop_window();
+
   // Whether the batch in hand is the last of its window.
   bool sync_gradients() const { return sync_gradients_; }
   // The part of the batch in hand in the loss of its window. Its samples ÷ those of the window, so

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "ladder/accelerate/operations.h"
@@ -35,10 +35,6 @@ std::string numbered(const char* kind, std::size_t number, const char* suffix) {
 
 std::string random_states_of(int rank) { return fmt::format("random_states_{}.safetensors", rank); }
 
-std::string custom_checkpoint(std::size_t number) {
-  return fmt::format("custom_checkpoint_{}.json", number);
-}
-
 FusedOptimizer& fused(torch::optim::Optimizer& optimizer) {
   if (auto* const own = dynamic_cast<FusedOptimizer*>(&optimizer)) return *own;
   throw UsageError::conflict("save_state", "an optimizer whose state cannot be saved",
@@ -58,10 +54,7 @@ const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingSt
 }
 
 void write_json(const std::string& path, const nlohmann::json& json) {
-  const std::string text = json.dump(2) + '\n';
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  write_text_file(path, json.dump(2) + '\n');
 }
 
 nlohmann::json read_json(const std::string& path) {
@@ -98,20 +91,25 @@ std::map<std::string, Writer> files_of_main_process(const TrainingState& state) 
     add_json(numbered("sampler", i, "json"),
              [loader = state.loaders[i]] { return loader.state_dict(); });
   }
-  for (std::size_t i = 0; i < state.custom.size(); ++i) {
-    add_json(custom_checkpoint(i), state.custom[i].save);
-  }
+  for (const auto& custom : state.custom) add_json(custom.file, custom.save);
   if (state.scaler->is_enabled()) {
     add_json("scaler.json", [scaler = state.scaler] { return scaler->state_dict(); });
   }
   return files;
 }
 
-std::vector<std::string> all_names(const std::map<std::string, Writer>& files, int world_size) {
+// `ranks`: those whose random states are there.
+std::vector<std::string> all_names(const std::map<std::string, Writer>& files, int ranks) {
   std::vector<std::string> names;
   for (const auto& [name, write] : files) names.push_back(name);
-  for (int rank = 0; rank < world_size; ++rank) names.push_back(random_states_of(rank));
+  for (int rank = 0; rank < ranks; ++rank) names.push_back(random_states_of(rank));
   return names;
+}
+
+TrainingState only_model(const TrainingState& state) {
+  return {.models = state.models,
+          .custom = state.custom,
+          .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
 }
 
 int random_states_in(const Checkpoint& checkpoint) {
@@ -175,9 +173,7 @@ class LoadPlan {
     if (state_.scaler->is_enabled() && checkpoint_.contains("scaler.json")) {
       add_json("scaler.json", *state_.scaler);
     }
-    for (std::size_t i = 0; i < state_.custom.size(); ++i) {
-      add_json(custom_checkpoint(i), state_.custom[i]);
-    }
+    for (const auto& custom : state_.custom) add_json(custom.file, custom);
   }
 
   void add_random_state(int rank) {
@@ -205,33 +201,37 @@ class LoadPlan {
 }  // namespace
 
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group) {
-  const auto files = files_of_main_process(state);
+                         const ProcessGroup& group, const SaveStateOptions& options) {
+  const TrainingState saved = options.only_model ? only_model(state) : state;
+  const auto files = files_of_main_process(saved);
+  const int random_states = options.only_model ? 0 : group.world_size();
   std::optional<CheckpointWriter> writer;
   const bool is_main = group.rank() == 0;
   run_on_all(group, "save_state", [&] {
-    if (is_main) writer.emplace(path);
+    if (is_main) writer.emplace(path, CheckpointOptions{.latest = options.latest});
   });
   run_on_all(group, "save_state", [&] {
     const std::string folder = partial_checkpoint(path) + '/';
-    save_safetensors(folder + random_states_of(group.rank()),
-                     {.tensors = random_state(state.device)});
+    if (!options.only_model) {
+      save_safetensors(folder + random_states_of(group.rank()),
+                       {.tensors = random_state(state.device)});
+    }
     if (!is_main) return;
     for (const auto& [name, write] : files) write(folder + name);
   });
   run_on_all(group, "save_state", [&] {
-    if (is_main) writer->commit(all_names(files, group.world_size()));
+    if (is_main) writer->commit(all_names(files, random_states));
   });
 }
 
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log) {
-  std::optional<Checkpoint> checkpoint;
-  std::optional<LoadPlan> plan;
+  std::unique_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<LoadPlan> plan;
   run_on_all(group, "load_state", [&] {
-    checkpoint = open_checkpoint(path);
+    checkpoint = std::make_unique<const Checkpoint>(open_checkpoint(path));
     require_same_files(*checkpoint, state);
-    plan.emplace(*checkpoint, state);
+    plan = std::make_unique<LoadPlan>(*checkpoint, state);
     plan->add_tensors();
     plan->add_numbers();
     const int ranks = random_states_in(*checkpoint);

@@ -23,6 +23,7 @@ namespace ladder {
 
 // The two halves of a registered object: what is saved, and a check that returns what applies it.
 struct CustomState {
+  std::string file;  // its name in the checkpoint
   std::function<nlohmann::json()> save;
   std::function<std::function<void()>(const nlohmann::json& state, std::string_view origin)>
       plan_load;
@@ -45,7 +46,7 @@ concept LoadsState =
     };
 
 template <typename Object>
-CustomState custom_state_of(Object& object) {
+CustomState custom_state_of(Object& object, std::string file) {
   static_assert(PlansLoading<Object> || LoadsState<Object>,
                 "an object to be saved needs nlohmann::json state_dict() const, and plan_load or "
                 "load_state_dict(const nlohmann::json& state, std::string_view origin)");
@@ -57,7 +58,9 @@ CustomState custom_state_of(Object& object) {
       return [&object, state, from = std::string(origin)] { object.load_state_dict(state, from); };
     }
   };
-  return {.save = [&object] { return nlohmann::json(object.state_dict()); }, .plan_load = plan};
+  return {.file = std::move(file),
+          .save = [&object] { return nlohmann::json(object.state_dict()); },
+          .plan_load = plan};
 }
 
 // All that a run needs to go on as if it had not been interrupted, in the order of preparation.
@@ -71,6 +74,11 @@ struct TrainingState {
   torch::Device device = torch::kCPU;  // whose random generator is saved beside the CPU's
 };
 
+struct SaveStateOptions {
+  bool only_model = false;  // leave out what a run needs to go on
+  bool latest = true;       // let the link `latest` beside the folder point to it
+};
+
 // As files of a checkpoint folder (checkpoint_folder.h); of a second object of a kind, with _1:
 //
 //     model.safetensors             weights, without the prefix of any wrapper
@@ -79,16 +87,19 @@ struct TrainingState {
 //     sampler.json                  {"epoch": 0, "batch": 100, "batches": 938}
 //     scaler.json                   if enabled; see GradScaler::state_dict
 //     random_states_0.safetensors   of rank 0, and so on; see random_state.h
-//     custom_checkpoint_0.json      of a registered object
+//     custom_checkpoint_0.json      of a registered object, unless it has a name of its own
 //
 // The names are those of Accelerate's save_state, without its pickles. Collectives: rank 0 writes
 // all but the random states of the others. A rank that fails makes all throw, and leaves what was
 // there before.
 //
+// With only_model: the weights and the registered objects, without the rest. Such a checkpoint
+// gives a model its weights, and no run its place.
+//
 // UsageError for an optimizer that is neither AdamW nor SGD of this library, or whose parameters
 // are in no model.
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group);
+                         const ProcessGroup& group, const SaveStateOptions& options = {});
 
 // Reads and checks all, then applies all: DataError or UsageError, and nothing is changed. (A
 // registered object without plan_load is checked when it is applied, after the others.) Returns

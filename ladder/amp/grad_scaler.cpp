@@ -39,9 +39,8 @@ bool is_scale(double value) {
 std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
   if (!is_scale(options.init_scale)) return "a finite scale > 0";
   if (!(options.growth_factor > 1.0)) return "growth_factor > 1";
-  if (!(options.backoff_factor > 0.0 && options.backoff_factor < 1.0)) {
-    return "backoff_factor between 0 and 1";
-  }
+  const bool backs_off = options.backoff_factor > 0.0 && options.backoff_factor < 1.0;
+  if (!backs_off) return "backoff_factor between 0 and 1";
   if (options.growth_interval <= 0) return "growth_interval > 0";
   if (tracker < 0 || tracker > std::numeric_limits<std::int32_t>::max()) {
     return "_growth_tracker from 0 to 2147483647";

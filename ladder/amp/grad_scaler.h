@@ -78,6 +78,7 @@ class GradScaler {
   GradScaler& operator=(const GradScaler&) = delete;
   GradScaler(GradScaler&&) = default;
   GradScaler& operator=(GradScaler&&) = default;
+  ~GradScaler() = default;
 
   // loss × scale, to call backward on. The first call puts the scale on the loss's device.
   torch::Tensor scale(const torch::Tensor& loss);

@@ -12,8 +12,8 @@ namespace {
 
 // Has this CPU instructions for the dtype? The names are those of LibTorch, by way of cpuinfo.
 bool cpu_computes_in(Precision precision) {
-  static const std::array<const char*, 3> kBf16 = {"avx512_bf16", "amx_bf16", "bf16"};
-  static const std::array<const char*, 3> kFp16 = {"avx512_fp16", "amx_fp16", "fp16_arith"};
+  static constexpr std::array<const char*, 3> kBf16 = {"avx512_bf16", "amx_bf16", "bf16"};
+  static constexpr std::array<const char*, 3> kFp16 = {"avx512_fp16", "amx_fp16", "fp16_arith"};
   const auto capabilities = at::cpu::get_cpu_capabilities();
   const auto& names = precision == Precision::kBf16 ? kBf16 : kFp16;
   return std::any_of(names.begin(), names.end(), [&](const char* name) {

@@ -85,6 +85,12 @@ void AtomicFile::close() {
   descriptor_ = -1;
 }
 
+void write_text_file(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
 void require_writable_folder(std::string_view flag, const std::string& path) {
   const std::string folder = folder_of(path);
   std::string hint;

@@ -50,6 +50,9 @@ class AtomicFile {
   bool committed_ = false;
 };
 
+// The same for a text that is at hand.
+void write_text_file(const std::string& path, std::string_view text);
+
 // Checks that a file could be created or replaced at `path`; creates nothing.
 // Call it when the command line is read, so that a mistyped `--save` costs a second, not a
 // training. Throws UsageError (exit code 2) naming `flag` if the folder does not exist or

@@ -489,15 +489,18 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
 }
 
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
-                            std::size_t total_limit) {
+                            std::size_t total_limit, const std::vector<std::string>& keep) {
   if (total_limit < 1) throw UsageError::out_of_range("total_limit", total_limit, "1 or more");
   const auto found = list_checkpoints(parent, prefix);
   const fs::path latest = fs::path(parent) / kLatest;
   std::size_t left = found.size();
   for (const auto& checkpoint : found) {
     if (left <= total_limit) return;
-    std::error_code ignored;  // without `latest` there is nothing to protect
-    if (fs::equivalent(latest, checkpoint.path, ignored)) continue;
+    const auto is_this = [&](const fs::path& path) {
+      std::error_code ignored;  // what is not there protects nothing
+      return fs::equivalent(path, checkpoint.path, ignored);
+    };
+    if (is_this(latest) || std::any_of(keep.begin(), keep.end(), is_this)) continue;
     remove_checkpoint(checkpoint.path);
     --left;
   }

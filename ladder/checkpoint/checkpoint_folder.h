@@ -137,10 +137,11 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix = "checkpoint_");
 
 // Removes the checkpoints with the smallest numbers until `total_limit` are left. The one that
-// `latest` names always stays, and counts. A kill in the middle leaves each of them whole or gone.
-// Throws UsageError for a limit below 1, SystemError if the machine refuses; what could not be
-// removed is hidden by then, and goes with the next checkpoint that is written.
+// `latest` names and those of `keep`, by their paths, always stay, and count. A kill in the middle
+// leaves each of them whole or gone. Throws UsageError for a limit below 1, SystemError if the
+// machine refuses; what could not be removed is hidden by then, and goes with the next checkpoint
+// that is written.
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
-                            std::size_t total_limit);
+                            std::size_t total_limit, const std::vector<std::string>& keep = {});
 
 }  // namespace ladder

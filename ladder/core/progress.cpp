@@ -13,6 +13,7 @@
 namespace ladder {
 namespace {
 
+constexpr std::string_view kEraseRest = "\x1b[K";
 constexpr double kSecondsBetweenDraws = 0.1;
 constexpr std::int64_t kBarWidth = 16;
 
@@ -57,6 +58,12 @@ void Progress::finish() {
   options_.enabled = false;
 }
 
+void Progress::clear() {
+  if (line_open_) print(options_.stream, fmt::format("\r{}", kEraseRest));
+  line_open_ = false;
+  drawn_at_ = options_.clock() - kSecondsBetweenDraws;
+}
+
 bool Progress::due_on_terminal() {
   const double now = options_.clock();
   const bool due = now - drawn_at_ >= kSecondsBetweenDraws || latest_.steps == options_.total;
@@ -74,7 +81,6 @@ bool Progress::due_in_file() {
 void Progress::draw() {
   const std::string figures = figures_text();
   if (options_.terminal) {
-    constexpr std::string_view kEraseRest = "\x1b[K";
     print(options_.stream, fmt::format("\r{} {} {}{}", options_.label, bar(), figures, kEraseRest));
     line_open_ = true;
   } else {

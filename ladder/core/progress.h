@@ -54,6 +54,10 @@ class Progress {
   // A loss of NaN means "not known yet" and is left out.
   void update(std::int64_t steps_done, std::int64_t samples_done, double loss);
 
+  // Takes the line away, so that other text can be printed in its place. The next update draws it
+  // again.
+  void clear();
+
   // Shows the last figures and ends the line. Nothing is shown afterwards.
   void finish();
 

@@ -7,6 +7,21 @@
 
 namespace ladder {
 
+// How many samples the loss of a batch is a mean over: those of all ranks that share it.
+struct NumItems {
+  std::int64_t global = 0;     // samples over all ranks
+  std::int64_t processes = 1;  // ranks that share them
+
+  // The loss to differentiate, from the sum over this rank's samples: sum × ranks ÷ samples of all.
+  // On one rank that is the mean, to the last bit. On several, averaging the gradients over the
+  // ranks gives the gradient of the mean over all samples, whatever the sizes of the parts; a rank
+  // without samples has the loss 0.
+  torch::Tensor mean(const torch::Tensor& sum) const {
+    const auto scaled = processes == 1 ? sum : sum * static_cast<double>(processes);
+    return scaled / static_cast<double>(global);
+  }
+};
+
 // Some samples of a data set, as a network takes them.
 //
 // With several ranks it is this rank's part of a batch that all of them share. The part may be
@@ -21,6 +36,7 @@ struct Batch {
   std::int64_t world_size = 1;   // ranks that share the batch
 
   std::int64_t size() const { return labels.size(0); }
+  NumItems num_items() const { return {global_size, world_size}; }
 
   // The batch with images and labels on `device`; itself if they are there already.
   // Does not wait for a copy from pinned memory to a GPU: later operations do.

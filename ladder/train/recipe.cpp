@@ -13,6 +13,7 @@
 #include "ladder/nn/basic_net.h"
 #include "ladder/nn/conv_net.h"
 #include "ladder/optim/adamw.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 
 namespace ladder {
@@ -36,14 +37,13 @@ void require(bool holds, const char* flag, Number value, const char* range) {
 }  // namespace
 
 Recipe::Recipe(const RecipeOptions& options, int world_size)
-    : name_(options.name), math_(options.math), seed_(options.seed) {
+    : name_(options.name),
+      math_(options.math),
+      label_smoothing_(options.label_smoothing),
+      seed_(options.seed) {
   if (name_ == "basicnet") {
     normalization_ = kMnistNormalization;
   } else if (name_ == "convnet") {
-    epochs_ = 3;
-    batch_size_ = 32;
-    eval_batch_size_ = 32;
-    lr_ = 1e-4;
     head_ = Head::kLogits;
   } else {
     throw UsageError::unknown_name("--recipe", name_, kRecipeNames);
@@ -54,10 +54,11 @@ Recipe::Recipe(const RecipeOptions& options, int world_size)
 }
 
 void Recipe::take(const RecipeOptions& options) {
-  epochs_ = options.epochs.value_or(epochs_);
-  batch_size_ = options.batch_size.value_or(batch_size_);
-  eval_batch_size_ = options.eval_batch_size.value_or(eval_batch_size_);
-  lr_ = options.lr.value_or(lr_);
+  const RecipeDefaults defaults = recipe_defaults(name_);
+  epochs_ = options.epochs.value_or(defaults.epochs);
+  batch_size_ = options.batch_size.value_or(defaults.batch_size);
+  eval_batch_size_ = options.eval_batch_size.value_or(defaults.eval_batch_size);
+  lr_ = options.lr.value_or(defaults.lr);
   scheduler_ = options.scheduler;
   if (options.head) head_ = head_named(*options.head);
   if (options.normalize) {
@@ -102,6 +103,11 @@ std::unique_ptr<LrScheduler> Recipe::make_scheduler(torch::optim::Optimizer& opt
 }
 
 torch::Tensor Recipe::loss_sum(const torch::Tensor& output, const torch::Tensor& labels) const {
+  constexpr std::int64_t kIgnoreIndex = -100;
+  if (label_smoothing_ > 0.0) {
+    return torch::cross_entropy_loss(output, labels, /*weight=*/{}, at::Reduction::Sum,
+                                     kIgnoreIndex, label_smoothing_);
+  }
   if (head_ == Head::kLogSoftmax) {
     return torch::nll_loss(output, labels, /*weight=*/{}, at::Reduction::Sum);
   }
@@ -109,9 +115,17 @@ torch::Tensor Recipe::loss_sum(const torch::Tensor& output, const torch::Tensor&
 }
 
 torch::Tensor Recipe::loss(const torch::Tensor& output, const Batch& batch) const {
-  const auto sum = loss_sum(output, batch.labels);
-  const auto scaled = batch.world_size == 1 ? sum : sum * static_cast<double>(batch.world_size);
-  return scaled / static_cast<double>(batch.global_size);
+  return loss(output, batch.labels, batch.num_items());
+}
+
+torch::Tensor Recipe::loss(const torch::Tensor& output, const torch::Tensor& labels,
+                           const NumItems& num_items) const {
+  return num_items.mean(loss_sum(output, labels));
+}
+
+std::shared_ptr<RandomShift> Recipe::make_shift() const {
+  return std::make_shared<RandomShift>(
+      RandomShiftOptions{.seed = seed_, .fill = normalization_.background()});
 }
 
 std::string Recipe::accuracy_line(double accuracy) const {

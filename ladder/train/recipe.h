@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/data/augment.h"
 #include "ladder/data/batch.h"
 #include "ladder/data/mnist_dataset.h"
 #include "ladder/nn/model.h"
@@ -35,16 +36,19 @@ class Recipe {
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       std::vector<torch::Tensor> parameters) const;
 
+  // Moves each training image by up to two pixels at random: for a DataLoader.
+  std::shared_ptr<RandomShift> make_shift() const;
+
   // Steps once an epoch, on every rank: the learning rate is part of what keeps replicas equal.
   std::unique_ptr<LrScheduler> make_scheduler(torch::optim::Optimizer& optimizer) const;
 
-  // The loss to differentiate: sum over the local samples × ranks ÷ samples of the global batch.
-  // On one rank that is the mean, to the last bit. On several, averaging the gradients over the
-  // ranks gives the gradient of the global mean, whatever the sizes of the slices; a rank with
-  // an empty slice has the loss 0.
+  // The loss to differentiate: the mean over the batch of all ranks; see NumItems::mean.
   torch::Tensor loss(const torch::Tensor& output, const Batch& batch) const;
+  torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& labels,
+                     const NumItems& num_items) const;
 
-  // The loss summed over the batch: for evaluation, where sums of several batches are added.
+  // The loss summed over the samples at hand: what means are made of, over a batch of all ranks or
+  // over an evaluation.
   torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& labels) const;
 
   // What the tutorials print: "Accuracy: 98.41" or "Accuracy is 91.55%". `accuracy` in percent.
@@ -69,13 +73,14 @@ class Recipe {
   void check() const;
 
   std::string name_;
-  std::int64_t epochs_ = 1;
-  std::int64_t batch_size_ = 64;
-  std::int64_t eval_batch_size_ = 64;
-  double lr_ = 1e-3;
+  std::int64_t epochs_ = 0;
+  std::int64_t batch_size_ = 0;
+  std::int64_t eval_batch_size_ = 0;
+  double lr_ = 0.0;
   std::string scheduler_;
   Head head_ = Head::kLogSoftmax;
   Math math_ = Math::kFast;
+  double label_smoothing_ = 0.0;
   std::uint64_t seed_ = 42;
   Normalization normalization_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "ladder/core/math.h"
 
@@ -12,6 +13,20 @@ namespace ladder {
 // What happens to the learning rate when several ranks make the batch of the run larger: it
 // stays, or is multiplied by the number of ranks (Goyal et al., 2017), or by its square root.
 enum class LrScaling { kNone, kLinear, kSqrt };
+
+// How long and how fast a recipe trains where nobody says otherwise; see Recipe for the rest.
+struct RecipeDefaults {
+  std::int64_t epochs = 1;
+  std::int64_t batch_size = 64;
+  std::int64_t eval_batch_size = 64;
+  double lr = 1e-3;
+};
+
+// Those of basicnet, unless `name` is convnet.
+inline RecipeDefaults recipe_defaults(std::string_view name) {
+  if (name != "convnet") return {};
+  return {.epochs = 3, .batch_size = 32, .eval_batch_size = 32, .lr = 1e-4};
+}
 
 // What a user may say about a recipe. What is left out, the recipe decides.
 struct RecipeOptions {
@@ -24,6 +39,7 @@ struct RecipeOptions {
   std::string scheduler = "none";               // none; step: every 30 epochs, a tenth of it
   std::optional<bool> normalize;                // subtract the mean and divide by the deviation
   std::optional<std::string> head;              // log-softmax or logits
+  double label_smoothing = 0.0;                 // part of the target on all classes alike
   std::uint64_t seed = 42;                      // of weights, order, dropout and augmentation
   Math math = Math::kFast;
 };

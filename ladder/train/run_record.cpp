@@ -48,7 +48,7 @@ RunRecord::RunRecord(RunRecordOptions options, Recipe recipe, ProcessGroup group
     : options_(std::move(options)),
       recipe_(std::move(recipe)),
       group_(std::move(group)),
-      started_(steady_seconds()),
+      started_(options_.started.value_or(steady_seconds())),
       log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}),
       trace_(Trace::path_of_rank(options_.trace, group_.rank())) {
   if (options_.fingerprint != 0 && options_.metrics.empty()) {
@@ -122,7 +122,7 @@ void RunRecord::begin_epoch(std::int64_t epoch, std::int64_t done) {
   progress_ = std::make_unique<Progress>(
       ProgressOptions{.total = batches_ - done,
                       .label = fmt::format("epoch {}/{}", epoch, recipe_.epochs()),
-                      .enabled = !options_.quiet && group_.rank() == 0,
+                      .enabled = options_.progress && !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
   epoch_started_ = steady_seconds();
 }

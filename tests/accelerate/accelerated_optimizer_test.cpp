@@ -17,6 +17,7 @@
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/core/error.h"
 #include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"

@@ -25,6 +25,7 @@
 #include "ladder/nn/basic_net.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/accelerators.h"

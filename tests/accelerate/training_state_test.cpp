@@ -32,6 +32,7 @@
 #include "ladder/nn/dropout.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/schedules.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
