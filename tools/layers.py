@@ -51,7 +51,11 @@ LAYERS = {
         other_way=frozenset({"accelerate_config", "accelerator_options", "event_file",
                              "function_launcher", "trackers", "yaml_file"}),
     ),
-    "trainer": Layer(6, torch=True),
+    "trainer": Layer(
+        6, torch=True,
+        other_way=frozenset({"argument_file", "argument_table", "foreign_arguments", "metrics",
+                             "trainer_state", "training_arguments", "training_plan"}),
+    ),
     "stage": Layer(7, torch=False),
 }
 
@@ -219,12 +223,18 @@ def check_torch(file: File, include: Include, files: dict[str, File]) -> Iterato
 
 
 def check_ladder_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
-    """A file lies in a folder of the table, and a source beside its header."""
+    """A file lies in a folder of the table, and a source beside its header.
+
+    The source of a large class may have parts: trainer.cpp, trainer_loop.cpp beside trainer.h.
+    """
     if len(file.parts) != 3 or file.parts[1] not in LAYERS:
         yield file.at(1, "ladder/ holds FOLDER/FILE with a folder of the layer table in "
                          "tools/layers.py; move the file or add the folder there")
         return
-    if file.path.suffix in {".cpp", ".cu"} and str(file.path.with_suffix(".h")) not in files:
+    words = file.path.stem.split("_")
+    headers = ("_".join(words[:count]) + ".h" for count in range(1, len(words) + 1))
+    is_source = file.path.suffix in {".cpp", ".cu"}
+    if is_source and not any(str(file.path.with_name(header)) in files for header in headers):
         yield file.at(1, f"no {file.path.stem}.h beside it; header and source lie side by side")
     for include in file.includes():
         yield from check_order(file, include)

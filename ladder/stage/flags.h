@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +22,7 @@
 
 namespace ladder {
 
-// For run_options.cpp alone: what every flag of the stages has in common.
+// For this folder alone: what every flag of the stages has in common.
 
 template <typename Number>
 Number parse_number(const std::string& flag, const std::string& text, const char* form) {
@@ -55,6 +56,35 @@ class Flags {
       target = value;
     };
     return add(names, help, form, read, [&target] { return target; });
+  }
+
+  // A value of any kind. `alone` is what the flag says without one; empty = a value must follow.
+  CLI::Option* value(const std::string& names, const std::string& form, const std::string& help,
+                     std::function<void(const std::string& flag, const std::string& value)> read,
+                     std::function<std::string()> write, const std::string& alone = "") {
+    if (alone.empty()) return add(names, help, form, std::move(read), std::move(write));
+    const auto or_alone = [read = std::move(read), alone](const std::string& flag,
+                                                          const std::string& value) {
+      read(flag, value.empty() ? alone : value);
+    };
+    // CLI11 would take the default for the value that is not there.
+    return add(names, help, form, or_alone, std::move(write))->expected(0, 1)->default_str("");
+  }
+
+  // A flag that --help, the record and the hints leave out. Alone it means true.
+  void unlisted(const std::string& name,
+                std::function<void(const std::string& flag, const std::string& value)> read) {
+    app_.add_option_function<std::string>(name,
+                                          [name, read = std::move(read)](const std::string& value) {
+                                            read(name, value.empty() ? "true" : value);
+                                          })
+        ->expected(0, 1)
+        ->group("");
+  }
+
+  // On the command line `old` stands for `now`, which may hold a value: --no-a for --a=false.
+  void spelling(const std::string& old, const std::string& now, std::function<void()> said = {}) {
+    spellings_[old] = {now, std::move(said)};
   }
 
   // A path that may stay out: the flag alone leaves `target` empty.
@@ -156,6 +186,8 @@ class Flags {
     return app_.add_flag(names, target, help);
   }
 
+  bool given(const std::string& flag) const { return app_.count(flag) > 0; }
+
   bool knows(const std::string& flag) const { return app_.get_option_no_throw(flag) != nullptr; }
 
   // What the command line says counts; else this, as if it had been said. `where` begins messages.
@@ -216,25 +248,36 @@ class Flags {
   std::vector<std::string> all_names() const {
     std::vector<std::string> names = {"--help", "--version"};
     for (const auto* option : app_.get_options()) {
+      if (option->get_group().empty()) continue;
       for (const auto& name : option->get_lnames()) names.push_back("--" + name);
     }
     return names;
   }
 
   // CLI11 takes the arguments last first.
-  static std::vector<std::string> arguments_with_dashes(int argc, const char* const* argv) {
+  std::vector<std::string> arguments_with_dashes(int argc, const char* const* argv) const {
     std::vector<std::string> arguments(argv + 1, argv + argc);
     for (auto& argument : arguments) {
       if (!argument.starts_with("--")) continue;
       const auto end = argument.begin() +
                        static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
       std::replace(argument.begin(), end, '_', '-');
+      const auto found = spellings_.find(std::string(argument.begin(), end));
+      if (found == spellings_.end()) continue;
+      argument.replace(argument.begin(), end, found->second.now);
+      if (found->second.said) found->second.said();
     }
     std::reverse(arguments.begin(), arguments.end());
     return arguments;
   }
 
+  struct Spelling {
+    std::string now;
+    std::function<void()> said;
+  };
+
   CLI::App app_;
+  std::map<std::string, Spelling> spellings_;
   std::vector<std::pair<std::string, Write>> values_;
 };
 

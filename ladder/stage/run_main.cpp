@@ -8,12 +8,15 @@
 
 #include <cstdlib>
 #include <string>
+#include <tuple>
 
 #include "ladder/accelerate/accelerate_config.h"
+#include "ladder/accelerate/function_launcher.h"
 #include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
+#include "ladder/core/log.h"
 
 namespace ladder {
 namespace {
@@ -43,8 +46,9 @@ void show_only_chosen_gpus(RunOptions& options) {
   if (options.device == "auto") options.device = options.accelerator.device = "cuda";
 }
 
-// A program that can do both spawns ranks only where nobody has started any.
-void look_for_launcher(RunOptions& options) {
+// A program that can do both spawns ranks only where nobody has started any. Returns which of the
+// ranks this is.
+int look_for_launcher(RunOptions& options) {
   const auto& group = options.process_group;
   const bool by_environment = group.init_method == "env://";
   const auto launch = read_launch_environment({.rank = group.rank,
@@ -58,13 +62,18 @@ void look_for_launcher(RunOptions& options) {
                                "nobody has started the ranks that would meet there",
                                "give --rank and --world-size too, or leave --init-method out");
   }
-  if (!options.launched || (options.nprocs == 0 && options.master_port == 0)) return;
+  if (!options.launched || (options.nprocs == 0 && options.master_port == 0)) return launch.rank;
   const std::string flag = options.nprocs != 0 ? "--nprocs" : "--master-port";
   const bool by_flags = launch.launcher == "options";
   throw UsageError::conflict(flag,
                              "the ranks have been started by " +
                                  (by_flags ? "you, with --rank and --world-size" : launch.launcher),
                              "leave " + flag + " out, or start the program by itself");
+}
+
+void say_notes(const RunOptions& options, int rank) {
+  const Log log({.rank = rank, .quiet = options.record.quiet});
+  for (const auto& note : options.notes) log.info(note);
 }
 
 // Starts the processes that the file asks for, where nobody has launched them. What flags say
@@ -110,11 +119,23 @@ int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>
       return;
     }
     show_only_chosen_gpus(*command_line.options);
-    if (stage.spawn && stage.launcher) look_for_launcher(*command_line.options);
-    if (stage.accelerator) take_processes_of_config_file(*command_line.options);
+    const bool may_join = stage.spawn && stage.launcher;
+    const int rank = may_join ? look_for_launcher(*command_line.options) : 0;
+    say_notes(*command_line.options, rank);
+    if (stage.accelerator || stage.trainer) take_processes_of_config_file(*command_line.options);
     choose_processes(*command_line.options);
     run(*command_line.options);
   });
+}
+
+int launch_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
+                StageFlags stage) {
+  stage.spawn = stage.launcher = true;
+  const auto start = [&](const RunOptions& options) {
+    if (options.launched) return run(options);
+    function_launcher(run, std::tuple(options), {options.nprocs, options.master_port});
+  };
+  return run_main(argc, argv, start, stage);
 }
 
 }  // namespace ladder

@@ -18,4 +18,10 @@ namespace ladder {
 int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
              const StageFlags& stage = {});
 
+// The same for a program that starts its own processes: calls `run` in each of as many as
+// --num-processes says, or in this one if somebody else has started it. `stage` gets the flags for
+// both. See function_launcher.
+int launch_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
+                StageFlags stage);
+
 }  // namespace ladder

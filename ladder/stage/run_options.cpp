@@ -17,20 +17,20 @@
 #include "ladder/core/error.h"
 #include "ladder/core/versions.h"
 #include "ladder/stage/flags.h"
+#include "ladder/stage/trainer_flags.h"
 
 namespace ladder {
 namespace {
 
-void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
-  flags.choice(
-      "--recipe", {"basicnet", "convnet"},
-      [&recipe](const std::string& value) { recipe.name = value; }, recipe.name,
-      "network, loss, optimizer and their defaults");
+void add_training_flags(Flags& flags, RecipeOptions& recipe) {
   flags.integer("-e,--epochs", recipe.epochs, "number of total epochs to run [1; convnet: 3]");
   flags.integer("-b,--batch-size", recipe.batch_size, "images a step [64; convnet: 32]");
   flags.integer("--eval-batch-size", recipe.eval_batch_size,
                 "images a step of the evaluation [64; convnet: 32]");
   flags.number("--lr", recipe.lr, "learning rate [1e-3; convnet: 1e-4]");
+}
+
+void add_network_flags(Flags& flags, RecipeOptions& recipe) {
   flags.choice(
       "--head", {"log-softmax", "logits"},
       [&recipe](const std::string& value) { recipe.head = value; }, "recipe",
@@ -44,6 +44,17 @@ void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
         recipe.math = value == "fast" ? Math::kFast : Math::kReference;
       },
       "fast", "reference: bit-equal to Python, slower");
+}
+
+// A Trainer's arguments say all of the recipe but its network.
+void add_recipe_flags(Flags& flags, RecipeOptions& recipe, const StageFlags& stage) {
+  flags.choice(
+      "--recipe", {"basicnet", "convnet"},
+      [&recipe](const std::string& value) { recipe.name = value; }, recipe.name,
+      "network, loss, optimizer and their defaults");
+  if (!stage.trainer) add_training_flags(flags, recipe);
+  add_network_flags(flags, recipe);
+  if (stage.trainer) return;
   flags.choice(
       "--scheduler", {"none", "step"},
       [&recipe](const std::string& value) { recipe.scheduler = value; }, recipe.scheduler,
@@ -51,7 +62,7 @@ void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
   flags.integer("--seed", recipe.seed, 0, "of weights, order, dropout and augmentation");
 }
 
-void add_data_flags(Flags& flags, RunOptions& options) {
+void add_data_flags(Flags& flags, RunOptions& options, const StageFlags& stage) {
   flags.text("--data-root", options.data_root, "FOLDER", "folder of the MNIST files");
   flags.integer("--limit-train", options.limit_train, 0, "use only the first N images; 0 = all");
   flags.integer("--limit-test", options.limit_test, 0, "test on the first N images; 0 = all");
@@ -59,6 +70,7 @@ void add_data_flags(Flags& flags, RunOptions& options) {
       "--augment", {"none", "shift"},
       [&options](const std::string& value) { options.augment_shift = value == "shift"; }, "none",
       "move each training image by up to 2 pixels at random");
+  if (stage.trainer) return;
   flags.integer("--num-workers", options.num_workers, 0, "threads that prepare batches ahead");
   flags.on("--pin-memory", options.pin_memory, "page-locked batches, for copies to a GPU");
 }
@@ -162,6 +174,11 @@ void add_checkpoint_flags(Flags& flags, RunOptions& options, AcceleratorTexts& t
   flags.text("--log-with", texts.log_with, "NAMES", "trackers: jsonl,csv,tensorboard, or all");
 }
 
+void add_config_file_flag(Flags& flags, RunOptions& options) {
+  flags.text("--config-file", options.accelerator.config_file, "PATH",
+             "read what `accelerate config` wrote");
+}
+
 void add_accelerator_flags(Flags& flags, RunOptions& options, AcceleratorTexts& texts) {
   auto& accelerator = options.accelerator;
   flags.choice(
@@ -177,8 +194,7 @@ void add_accelerator_flags(Flags& flags, RunOptions& options, AcceleratorTexts& 
                          "batches a step of the optimizer [1]");
   flags.on("--cpu", accelerator.cpu, "the CPU, although there are GPUs");
   flags.on("--debug", texts.debug, "check shapes before collectives; slower");
-  flags.text("--config-file", accelerator.config_file, "PATH",
-             "read what `accelerate config` wrote");
+  add_config_file_flag(flags, options);
   add_loader_flags(flags, options);
   add_checkpoint_flags(flags, options, texts);
   flags.text("--hparams", texts.hparams, "PATH",
@@ -209,8 +225,9 @@ void apply_hparams(Flags& flags, const std::string& path) {
 
 void add_spawn_flags(Flags& flags, RunOptions& options, const StageFlags& stage) {
   flags.integer("--nprocs,--num-processes", options.nprocs, 0,
-                stage.accelerator ? "processes to start; 0 = as --config-file says, else 1"
-                                  : "processes to start; 0 = one a GPU, else 2");
+                stage.accelerator || stage.trainer
+                    ? "processes to start; 0 = as --config-file says, else 1"
+                    : "processes to start; 0 = one a GPU, else 2");
   flags.integer("--master-port", options.master_port, 0, "where they meet; 0 = a free port");
 }
 
@@ -372,17 +389,77 @@ void take_checkpoint_flags(RunOptions& options, const AcceleratorTexts& texts) {
   }
 }
 
-// What the Accelerator takes from flags that other stages have too, and from texts.
-void complete_accelerator(RunOptions& options, const AcceleratorTexts& texts) {
+// What the Accelerator takes from flags that other stages have too.
+void complete_accelerator(RunOptions& options) {
   auto& accelerator = options.accelerator;
   accelerator.device = options.device;
   accelerator.threads = options.threads;
   accelerator.quiet = options.record.quiet;
   accelerator.process_group = options.process_group;
+}
+
+void take_accelerator_texts(RunOptions& options, const AcceleratorTexts& texts) {
+  auto& accelerator = options.accelerator;
   if (texts.debug) accelerator.debug = true;
   accelerator.log_with = parse_names(texts.log_with);
   take_checkpoint_flags(options, texts);
   require_project(options, texts);
+}
+
+// What flags say, as written.
+struct CommandTexts {
+  std::string gpu;
+  std::string device_ids;
+  std::string profile = "none";
+  std::int64_t timeout_seconds = 0;
+  bool version = false;
+  AcceleratorTexts accelerator;
+  TrainerTexts trainer;
+};
+
+void add_flags(Flags& flags, RunOptions& options, const StageFlags& stage, CommandTexts& texts) {
+  add_recipe_flags(flags, options.recipe, stage);
+  add_data_flags(flags, options, stage);
+  add_machine_flags(flags, options, texts.gpu);
+  add_output_flags(flags, options, stage);
+  if (stage.device_ids) add_device_ids_flags(flags, options, texts.device_ids);
+  if (stage.distributed) add_distributed_flags(flags, options, stage, texts.timeout_seconds);
+  if (stage.spawn) add_spawn_flags(flags, options, stage);
+  if (stage.launcher) add_launcher_flags(flags, options);
+  if (stage.amp) add_mixed_precision_flags(flags, options, texts.profile);
+  if (stage.accelerator) add_accelerator_flags(flags, options, texts.accelerator);
+  if (stage.trainer) {
+    add_config_file_flag(flags, options);
+    add_trainer_flags(flags, options, texts.trainer);
+  }
+  flags.app().add_flag("--version", texts.version, "print the versions of all libraries");
+}
+
+void parse(Flags& flags, int argc, const char* const* argv, const StageFlags& stage,
+           RunOptions& options, const CommandTexts& texts) {
+  flags.parse(argc, argv);
+  if (stage.amp) apply_profile(flags, texts.profile);
+  apply_hparams(flags, texts.accelerator.hparams);
+  if (stage.trainer && !texts.version) apply_trainer_presets(flags, options, texts.trainer);
+}
+
+void complete(RunOptions& options, const Flags& flags, const StageFlags& stage,
+              const CommandTexts& texts) {
+  options.gpu = parse_gpus(texts.gpu);
+  options.device_ids = parse_devices(texts.device_ids);
+  options.process_group.timeout = checked_timeout(texts.timeout_seconds);
+  options.process_group.require_launcher = stage.launcher && !stage.spawn;
+  options.process_group.torchrun = torchrun_here();
+  if (stage.trainer) complete_trainer(options);
+  if (stage.accelerator || stage.trainer) complete_accelerator(options);
+  if (stage.accelerator) {
+    options.resume = flags.given("--resume");
+    take_accelerator_texts(options, texts.accelerator);
+  }
+  check_together(options, stage);
+  complete_save_path(options, stage, flags.given("--save"));
+  if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
+  options.record.flags = flags.values();
 }
 
 }  // namespace
@@ -391,48 +468,20 @@ CommandLine parse_command_line(int argc, const char* const* argv, const StageFla
   RunOptions options;
   options.record.stage = std::filesystem::path(argv[0]).filename().string();
   options.data_root = LADDER_DATA_ROOT;
-  std::string gpu;
-  std::string device_ids;
-  std::string profile = "none";
-  AcceleratorTexts texts;
-  std::int64_t timeout_seconds = options.process_group.timeout.count() / 1000;
-  bool version = false;
+  options.process_group.program = argv[0];
+  CommandTexts texts;
+  texts.timeout_seconds = options.process_group.timeout.count() / 1000;
   Flags flags(options.record.stage);
-  add_recipe_flags(flags, options.recipe);
-  add_data_flags(flags, options);
-  add_machine_flags(flags, options, gpu);
-  add_output_flags(flags, options, stage);
-  if (stage.device_ids) add_device_ids_flags(flags, options, device_ids);
-  if (stage.distributed) add_distributed_flags(flags, options, stage, timeout_seconds);
-  if (stage.spawn) add_spawn_flags(flags, options, stage);
-  if (stage.launcher) add_launcher_flags(flags, options);
-  if (stage.amp) add_mixed_precision_flags(flags, options, profile);
-  if (stage.accelerator) add_accelerator_flags(flags, options, texts);
-  flags.app().add_flag("--version", version, "print the versions of all libraries");
+  add_flags(flags, options, stage, texts);
   try {
-    flags.parse(argc, argv);
-    if (stage.amp) apply_profile(flags, profile);
-    apply_hparams(flags, texts.hparams);
+    parse(flags, argc, argv, stage, options, texts);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, flags.app().help()};
   } catch (const CLI::ParseError& error) {
     throw UsageError::conflict(options.record.stage, error.what(), "--help lists all flags");
   }
-  if (version) return {std::nullopt, version_text(options.record.stage)};
-  options.gpu = parse_gpus(gpu);
-  options.device_ids = parse_devices(device_ids);
-  options.process_group.timeout = checked_timeout(timeout_seconds);
-  options.process_group.require_launcher = stage.launcher && !stage.spawn;
-  options.process_group.program = argv[0];
-  options.process_group.torchrun = torchrun_here();
-  if (stage.accelerator) {
-    options.resume = flags.app().count("--resume") > 0;
-    complete_accelerator(options, texts);
-  }
-  check_together(options, stage);
-  complete_save_path(options, stage, flags.app().count("--save") > 0);
-  if (!options.record.trace.empty()) require_writable_folder("--trace", options.record.trace);
-  options.record.flags = flags.values();
+  if (texts.version) return {std::nullopt, version_text(options.record.stage)};
+  complete(options, flags, stage, texts);
   return {options, ""};
 }
 

@@ -12,6 +12,7 @@
 #include "ladder/data/batch_mode.h"
 #include "ladder/train/recipe_options.h"
 #include "ladder/train/run_record_options.h"
+#include "ladder/trainer/training_arguments.h"
 
 namespace ladder {
 
@@ -24,6 +25,8 @@ struct StageFlags {
                              // with `spawn` too: by whoever did, else by itself
   bool amp = false;          // --precision, --sync-bn, --profile: mixed precision
   bool accelerator = false;  // --mixed-precision, --config-file, --loader-mode, --resume, ...
+  bool trainer = false;      // --profile, --args-file and all of TrainingArguments, instead of the
+                             // recipe's numbers: --num-train-epochs, --learning-rate, --optim, ...
 };
 
 // The command line of a stage, checked and complete. Flags of the same meaning have the same
@@ -61,6 +64,10 @@ struct RunOptions {
   bool checkpoint_epochs = false;        // --checkpointing-steps epoch
   bool resume = false;                   // --resume
   std::string resume_from;               // its path; empty = the last in --project-dir
+
+  TrainingArguments training;      // complete; recipe, data and accelerator agree with them
+  bool parity = false;             // --profile parity: the recipe's own optimizer
+  std::vector<std::string> notes;  // for the log: what was named by an old name, or has no effect
 };
 
 // What the command line asks for: a run, or only a text (--help, --version).

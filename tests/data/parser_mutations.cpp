@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@
 #include "ladder/core/error.h"
 #include "ladder/data/gzip_file.h"
 #include "ladder/data/idx.h"
+#include "ladder/trainer/argument_file.h"
+#include "ladder/trainer/training_arguments.h"
 #include "tests/support/sample_files.h"
 
 namespace ladder {
@@ -148,29 +151,52 @@ std::vector<Bytes> accelerate_configurations() {
           bytes_of("? distributed_type\n: MULTI_CPU\nmain_process_ip: |\n  10.0.0.1\n")};
 }
 
+std::vector<Bytes> training_arguments() {
+  return {bytes_of("{\"learning_rate\": 5e-05, \"seed\": 42, \"fp16\": false, \"tf32\": null,\n"
+                   " \"eval_strategy\": \"epoch\", \"label_names\": [\"labels\"],\n"
+                   " \"accelerator_config\": {\"split_batches\": true},\n"
+                   " \"lr_scheduler_kwargs\": {\"num_cycles\": 0.5, \"power\": \"2\"}}\n"),
+          bytes_of("{\"evaluation_strategy\": \"no\", \"report_to\": \"all\", \"fsdp\": \"\",\n"
+                   " \"lr_scheduler_kwargs\": \"{\\\"power\\\": 1}\", \"max_steps\": -1}"),
+          bytes_of("{}")};
+}
+
+void take_arguments(const std::string& bytes) {
+  TrainingArguments arguments;
+  std::vector<std::string> notes;
+  for (const auto& entry : parse_argument_file(bytes, "file.json", notes)) {
+    take_argument(entry, arguments, notes);
+  }
+  resolve(arguments);
+  static_cast<void>(to_json(arguments).dump());
+}
+
 std::vector<Parser> parsers() {
   const Bytes labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const Bytes images = idx_images_file(3, 5, 4);
-  return {{"idx images",
-           {images, idx_images_file(1, 28, 28), idx_images_file(2, 1, 1)},
-           [](const Bytes& bytes) { parse_idx_images(bytes, "file"); }},
-          {"idx labels",
-           {idx_labels_file(labels), idx_labels_file({0}), idx_labels_file(Bytes(40, 9))},
-           [](const Bytes& bytes) { parse_idx_labels(bytes, "file"); }},
-          {"gzip",
-           {gzip(images), gzip(Bytes(20'000)), gzip({}), gzip(idx_labels_file(labels))},
-           [](const Bytes& bytes) { inflate_gzip(bytes, 10'000'000, "file"); }},
-          {"safetensors header", safetensors_files(),
-           [](const Bytes& bytes) { parse_safetensors_header(bytes, bytes.size(), "file"); }},
-          {"checkpoint manifest", checkpoint_manifests(),
-           [](const Bytes& bytes) {
-             parse_checkpoint_manifest(bytes, "file", [] { return std::string(); });
-           }},
-          {"accelerate configuration", accelerate_configurations(),
-           [](const Bytes& bytes) {
-             parse_config_file(std::string(bytes.begin(), bytes.end()), "file");
-           },
-           ExitCode::kUsage}};
+  return {
+      {"idx images",
+       {images, idx_images_file(1, 28, 28), idx_images_file(2, 1, 1)},
+       [](const Bytes& bytes) { parse_idx_images(bytes, "file"); }},
+      {"idx labels",
+       {idx_labels_file(labels), idx_labels_file({0}), idx_labels_file(Bytes(40, 9))},
+       [](const Bytes& bytes) { parse_idx_labels(bytes, "file"); }},
+      {"gzip",
+       {gzip(images), gzip(Bytes(20'000)), gzip({}), gzip(idx_labels_file(labels))},
+       [](const Bytes& bytes) { inflate_gzip(bytes, 10'000'000, "file"); }},
+      {"safetensors header", safetensors_files(),
+       [](const Bytes& bytes) { parse_safetensors_header(bytes, bytes.size(), "file"); }},
+      {"checkpoint manifest", checkpoint_manifests(),
+       [](const Bytes& bytes) {
+         parse_checkpoint_manifest(bytes, "file", [] { return std::string(); });
+       }},
+      {"accelerate configuration", accelerate_configurations(),
+       [](const Bytes& bytes) {
+         parse_config_file(std::string(bytes.begin(), bytes.end()), "file");
+       },
+       ExitCode::kUsage},
+      {"training arguments", training_arguments(),
+       [](const Bytes& bytes) { take_arguments({bytes.begin(), bytes.end()}); }, ExitCode::kUsage}};
 }
 
 // Returns whether the parser passed, and prints its line.

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/stage/run_options.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/stage/run_main.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -209,6 +213,252 @@ TEST(RunOptions, HelpAndVersionAreOnlyText) {
   EXPECT_NE(parse({"--version"}).text.find("libtorch       2.11"), std::string::npos);
 }
 
+// --- A stage that trains by a Trainer ---
+
+constexpr StageFlags kTrainerFlags = {.spawn = true, .launcher = true, .trainer = true};
+
+RunOptions trainer_options(const std::vector<const char*>& arguments) {
+  return *parse(arguments, kTrainerFlags).options;
+}
+
+TEST(TrainerFlags, ParityIsTheRecipeAsOtherStagesTrainIt) {
+  const auto found = trainer_options({});
+  const auto& training = found.training;
+  EXPECT_TRUE(found.parity);
+  EXPECT_EQ(training.num_train_epochs, 1.0);
+  EXPECT_EQ(training.per_device_train_batch_size, 64);
+  EXPECT_EQ(training.per_device_eval_batch_size, 64);
+  EXPECT_EQ(training.learning_rate, 1e-3);
+  EXPECT_EQ(training.lr_scheduler_type, SchedulerType::kConstant);
+  EXPECT_EQ(training.max_grad_norm, 0.0);
+  EXPECT_EQ(training.accelerator_config.mode(), LoaderMode::kGlobal);
+  EXPECT_EQ(training.save_strategy, SaveStrategy::kNo);
+  EXPECT_EQ(training.logging_strategy, IntervalStrategy::kNo);
+  EXPECT_EQ(training.eval_strategy, IntervalStrategy::kNo);
+  EXPECT_EQ(training.output_dir, "");
+  EXPECT_TRUE(training.do_train && training.do_eval);
+  EXPECT_TRUE(found.notes.empty());
+}
+
+TEST(TrainerFlags, ParityTakesTheNumbersOfTheRecipe) {
+  const auto found = trainer_options({"--recipe", "convnet"});
+  EXPECT_EQ(found.training.num_train_epochs, 3.0);
+  EXPECT_EQ(found.training.per_device_train_batch_size, 32);
+  EXPECT_EQ(found.training.per_device_eval_batch_size, 32);
+  EXPECT_EQ(found.training.learning_rate, 1e-4);
+  EXPECT_EQ(found.recipe.lr, 1e-4);
+}
+
+TEST(TrainerFlags, ParityLeavesTheOptimizerToTheRecipe) {
+  for (const char* name :
+       {"--optim", "--weight-decay", "--adam-beta1", "--adam-beta2", "--adam-epsilon"}) {
+    const char* value = std::string_view(name) == "--optim" ? "sgd" : "0.5";
+    EXPECT_ERROR(trainer_options({name, value}), UsageError,
+                 fmt::format("{}: with --profile parity the optimizer is the recipe's; hint: add "
+                             "--profile none",
+                             name));
+    EXPECT_NO_THROW(trainer_options({name, value, "--profile", "none"}));
+  }
+}
+
+TEST(TrainerFlags, HfDefaultsAreTheExampleOverThePackage) {
+  const auto found = trainer_options({"--profile=hf-defaults"});
+  TrainingArguments expected{.output_dir = "basic-trainer",
+                             .num_train_epochs = 1.0,
+                             .per_device_train_batch_size = 64,
+                             .per_device_eval_batch_size = 64,
+                             .eval_strategy = IntervalStrategy::kEpoch,
+                             .do_train = true,
+                             .do_eval = true};
+  EXPECT_EQ(to_json(found.training), to_json(expected));
+  EXPECT_FALSE(found.parity);
+  EXPECT_TRUE(found.notes.empty());
+}
+
+TEST(TrainerFlags, NoProfileIsThePackageButTrains) {
+  EXPECT_EQ(to_json(trainer_options({"--profile", "none"}).training),
+            to_json({.do_train = true, .do_eval = true}));
+}
+
+TEST(TrainerFlags, EveryArgumentIsAFlagWithDashesOrUnderscores) {
+  const std::string help = parse({"--help"}, kTrainerFlags).text;
+  const auto defaults = to_json({});
+  for (const auto& [name, value] : defaults.items()) {
+    std::string dashes = "--" + name;
+    std::replace(dashes.begin(), dashes.end(), '_', '-');
+    EXPECT_NE(help.find(dashes), std::string::npos) << dashes;
+    EXPECT_NE(flag(trainer_options({}), dashes), "no such flag");
+  }
+  EXPECT_EQ(trainer_options({"--label_smoothing_factor=0.1"}).training.label_smoothing_factor, 0.1);
+  EXPECT_EQ(trainer_options({"--report-to", "jsonl,csv"}).training.report_to,
+            (std::vector<std::string>{"jsonl", "csv"}));
+}
+
+TEST(TrainerFlags, FlagsOfOtherStagesAreAliases) {
+  const auto found = trainer_options({"-e", "2", "-b", "16", "--eval-batch-size", "8", "--lr",
+                                      "0.5", "--num-workers", "3", "--pin-memory", "--backend",
+                                      "gloo", "--timeout", "5", "--seed", "7", "--resume"});
+  EXPECT_EQ(found.training.num_train_epochs, 2.0);
+  EXPECT_EQ(found.training.per_device_train_batch_size, 16);
+  EXPECT_EQ(found.training.per_device_eval_batch_size, 8);
+  EXPECT_EQ(found.training.learning_rate, 0.5);
+  EXPECT_EQ(found.training.dataloader_num_workers, 3);
+  EXPECT_EQ(found.training.ddp_backend, "gloo");
+  EXPECT_EQ(found.training.ddp_timeout, 5);
+  EXPECT_EQ(found.training.seed, 7U);
+  EXPECT_EQ(found.training.resume_from_checkpoint, "true");
+  EXPECT_EQ(trainer_options({"--resume", "a/checkpoint-1"}).training.resume_from_checkpoint,
+            "a/checkpoint-1");
+  EXPECT_ERROR(trainer_options({"--lr", "x"}), UsageError, "--learning-rate: expected a number");
+}
+
+TEST(TrainerFlags, WhatOthersReadAgreesWithTheArguments) {
+  const auto found = trainer_options({"--num-train-epochs",
+                                      "1.5",
+                                      "-b",
+                                      "16",
+                                      "--eval-batch-size",
+                                      "8",
+                                      "--lr",
+                                      "0.5",
+                                      "--seed",
+                                      "7",
+                                      "--device",
+                                      "cpu",
+                                      "--threads",
+                                      "2",
+                                      "--quiet",
+                                      "--config-file",
+                                      "a.yaml",
+                                      "--backend",
+                                      "gloo",
+                                      "--timeout",
+                                      "5",
+                                      "--num-workers",
+                                      "3",
+                                      "--use-cpu"});
+  EXPECT_EQ(found.recipe.epochs, 2);
+  EXPECT_EQ(found.recipe.batch_size, 16);
+  EXPECT_EQ(found.recipe.eval_batch_size, 8);
+  EXPECT_EQ(found.recipe.lr, 0.5);
+  EXPECT_EQ(found.recipe.seed, 7U);
+  EXPECT_EQ(found.num_workers, 3);
+  EXPECT_FALSE(found.pin_memory);
+  const auto& accelerator = found.accelerator;
+  EXPECT_EQ(accelerator.device, "cpu");
+  EXPECT_EQ(accelerator.threads, 2);
+  EXPECT_TRUE(accelerator.quiet && accelerator.cpu);
+  EXPECT_EQ(accelerator.config_file, "a.yaml");
+  EXPECT_EQ(accelerator.process_group.backend, "gloo");
+  EXPECT_EQ(accelerator.process_group.timeout, std::chrono::seconds(5));
+  EXPECT_EQ(trainer_options({}).accelerator.process_group.backend, "auto");
+}
+
+TEST(TrainerFlags, AFlagOfArgumentsMayStandAloneOrWithAValue) {
+  EXPECT_TRUE(trainer_options({"--bf16"}).training.bf16);
+  EXPECT_TRUE(trainer_options({"--bf16", "true", "--quiet"}).training.bf16);
+  EXPECT_FALSE(trainer_options({"--bf16", "False"}).training.bf16);
+  EXPECT_TRUE(trainer_options({}).training.dataloader_pin_memory);
+  EXPECT_FALSE(trainer_options({"--no-dataloader-pin-memory"}).training.dataloader_pin_memory);
+  EXPECT_FALSE(trainer_options({"--no_do_eval"}).training.do_eval);
+  EXPECT_EQ(trainer_options({"--tf32"}).training.tf32, true);
+  EXPECT_EQ(trainer_options({"--max-steps", "-1"}).training.max_steps, -1);
+  EXPECT_ERROR(trainer_options({"--bf16", "--no-bf16"}), UsageError, "bf16");
+  EXPECT_ERROR(trainer_options({"--bf16", "maybe"}), UsageError,
+               "--bf16: expected true or false, got 'maybe'");
+}
+
+TEST(TrainerFlags, CommandLineBeforeFileBeforeProfile) {
+  const TemporaryFolder folder;
+  const std::string file = "--args-file=" + folder.write("a.yaml",
+                                                         "learning_rate: 0.25\n"
+                                                         "per_device_train_batch_size: 16\n"
+                                                         "do_eval: false\n"
+                                                         "accelerator_config: {}\n"
+                                                         "report_to: [jsonl, csv]\n"
+                                                         "lr_scheduler_kwargs: {power: 0.5}\n");
+  const auto found = trainer_options({"--lr", "0.5", file.c_str()});
+  EXPECT_EQ(found.training.learning_rate, 0.5);
+  EXPECT_EQ(found.training.per_device_train_batch_size, 16);
+  EXPECT_EQ(found.training.per_device_eval_batch_size, 64);
+  EXPECT_FALSE(found.training.do_eval);
+  EXPECT_TRUE(found.training.do_train);
+  EXPECT_EQ(found.training.accelerator_config.mode(), LoaderMode::kPerProcess);
+  EXPECT_EQ(found.training.report_to, (std::vector<std::string>{"jsonl", "csv"}));
+  EXPECT_EQ(found.training.lr_scheduler_kwargs, R"({"power":0.5})");
+  EXPECT_EQ(found.training.lr_scheduler_type, SchedulerType::kConstant);
+}
+
+TEST(TrainerFlags, AFileOfAllArgumentsIsTheSameRunAgain) {
+  const auto first = trainer_options({"--profile=hf-defaults", "--lr", "0.3333333333333333",
+                                      "--eval-strategy", "steps", "--load-best-model-at-end",
+                                      "--warmup-ratio", "0.1", "--data-seed", "9"});
+  const TemporaryFolder folder;
+  const std::string file =
+      "--args-file=" + folder.write("training_args.json", to_json(first.training).dump());
+  const auto again = trainer_options({"--profile", "none", file.c_str()});
+  EXPECT_EQ(to_json(again.training), to_json(first.training));
+  EXPECT_ERROR(trainer_options({file.c_str()}), UsageError,
+               "training_args.json: adam_beta1: with --profile parity the optimizer is the "
+               "recipe's; hint: add --profile none");
+}
+
+TEST(TrainerFlags, ErrorsOfTheFileBeginWithItsLine) {
+  const TemporaryFolder folder;
+  const std::string file = "--args-file=" + folder.write("a.yaml", "seed: 1\nlearning_rat: 1\n");
+  EXPECT_ERROR(trainer_options({file.c_str()}), UsageError,
+               "a.yaml:2: learning_rat: no such training argument; hint: did you mean "
+               "learning_rate?");
+  const std::string other = "--args-file=" + folder.write("b.yaml", "seed: 1\nfp16: maybe\n");
+  EXPECT_ERROR(trainer_options({other.c_str()}), UsageError, "b.yaml:2: fp16: expected true");
+}
+
+TEST(TrainerFlags, WhatIsDerivedIsInTheRecord) {
+  const auto found = trainer_options({"--eval-strategy", "steps", "--logging-steps", "50"});
+  EXPECT_EQ(flag(found, "--eval-steps"), "50");
+  EXPECT_EQ(flag(found, "--learning-rate"), "0.001");
+  EXPECT_EQ(flag(found, "--do-eval"), "true");
+  EXPECT_EQ(flag(found, "--profile"), "parity");
+  EXPECT_EQ(flag(found, "--lr-scheduler-type"), "constant");
+  EXPECT_EQ(found.notes,
+            (std::vector<std::string>{"eval_steps: unset, taken from logging_steps: 50"}));
+}
+
+TEST(TrainerFlags, FlagsOfTransformersAreKnownByName) {
+  EXPECT_ERROR(trainer_options({"--fsdp", "full_shard"}), UsageError,
+               "--fsdp: belongs to transformers and is not supported here");
+  EXPECT_ERROR(trainer_options({"--push_to_hub"}), UsageError, "--push-to-hub: belongs to");
+  const auto found = trainer_options({"--push_to_hub", "false", "--remove_unused_columns", "false",
+                                      "--evaluation_strategy=epoch"});
+  EXPECT_EQ(found.training.eval_strategy, IntervalStrategy::kEpoch);
+  EXPECT_EQ(found.notes,
+            (std::vector<std::string>{"evaluation_strategy: old name of eval_strategy",
+                                      "remove_unused_columns: accepted, without effect: the "
+                                      "collator says what a batch holds"}));
+  EXPECT_EQ(parse({"--help"}, kTrainerFlags).text.find("--fsdp"), std::string::npos);
+  EXPECT_ERROR(trainer_options({"--fsd"}), UsageError, "--fsd: no such option");
+  EXPECT_ERROR(trainer_options({"--learning-rat", "1"}), UsageError,
+               "did you mean --learning-rate?");
+}
+
+TEST(TrainerFlags, TheRestIsCheckedTogether) {
+  EXPECT_ERROR(trainer_options({"--fp16", "--bf16"}), UsageError, "fp16: bf16 is set too");
+  EXPECT_ERROR(trainer_options({"--save-strategy", "epoch"}), UsageError,
+               "output_dir: expected a folder for the checkpoints");
+  EXPECT_ERROR(trainer_options({"-b", "0"}), UsageError,
+               "per_device_train_batch_size: expected a number >= 1, got 0");
+  EXPECT_ERROR(trainer_options({"--epochs", "3x"}), UsageError, "--num-train-epochs: expected");
+}
+
+TEST(TrainerFlags, OtherStagesHaveNoneOfThem) {
+  for (const char* name : {"--learning-rate", "--args-file", "--fsdp", "--no-do-eval"}) {
+    EXPECT_ERROR(parse({name, "1"}), UsageError, fmt::format("{}: no such option", name));
+  }
+  for (const char* name : {"--scheduler", "--batch-mode", "--scale-lr", "--loader-mode"}) {
+    EXPECT_ERROR(trainer_options({name, "1"}), UsageError, fmt::format("{}: no such", name));
+  }
+}
+
 int main_with(const std::function<void(const RunOptions&)>& run) {
   std::string program = "stage0_single_gpu";
   char* arguments[] = {program.data()};
@@ -302,6 +552,49 @@ TEST_F(RunMainThatSpawnsOrJoins, TakesRankAndWorldSizeAsALaunch) {
       main_with({"--rank=0", "--world-size=1", "--init-method=tcp://127.0.0.1:29500"}, launched),
       0);
   EXPECT_TRUE(launched);
+}
+
+class RunMainOfATrainer : public RunMainThatSpawnsOrJoins {
+ protected:
+  // What it wrote on the standard error.
+  static std::string main_with(std::vector<std::string> arguments, RunOptions& found) {
+    arguments.insert(arguments.begin(), "stage6_trainer");
+    std::vector<char*> pointers;
+    for (auto& argument : arguments) pointers.push_back(argument.data());
+    testing::internal::CaptureStderr();
+    run_main(
+        static_cast<int>(pointers.size()), pointers.data(),
+        [&](const RunOptions& options) { found = options; }, kTrainerFlags);
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(RunMainOfATrainer, IsOneProcessUnlessTheConfigurationFileSaysMore) {
+  RunOptions found;
+  main_with({"--device=cpu"}, found);
+  EXPECT_EQ(found.nprocs, 1);
+  const TemporaryFolder folder;
+  const std::string file = "--config-file=" + folder.write("a.yaml",
+                                                           "distributed_type: MULTI_CPU\n"
+                                                           "num_processes: 3\n");
+  main_with({"--device=cpu", file}, found);
+  EXPECT_EQ(found.nprocs, 3);
+  main_with({"--device=cpu", file, "--num-processes=2"}, found);
+  EXPECT_EQ(found.nprocs, 2);
+}
+
+TEST_F(RunMainOfATrainer, TheMainProcessAloneSaysTheNotes) {
+  const std::string note = "evaluation_strategy: old name of eval_strategy\n";
+  RunOptions found;
+  EXPECT_EQ(main_with({"--evaluation-strategy=epoch"}, found), note);
+  EXPECT_EQ(main_with({"--evaluation-strategy=epoch", "--quiet"}, found), "");
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("RANK", "1", 1);
+  EXPECT_EQ(main_with({"--evaluation-strategy=epoch"}, found), "");
+  setenv("RANK", "0", 1);
+  EXPECT_EQ(main_with({"--evaluation-strategy=epoch"}, found), note);
 }
 
 TEST(RunMain, TurnsErrorsIntoExitCodes) {

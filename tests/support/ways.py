@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to start the ranks of stages 2 to 5, as command lines, and what a run of one leaves."""
+"""The ways to start the ranks of stages 2 to 6, as command lines, and what a run of one leaves."""
 from __future__ import annotations
 
 import itertools
@@ -22,6 +22,7 @@ STAGE2 = BIN / "stage2_ddp_spawn"
 STAGE3 = BIN / "stage3_ddp_torchrun"
 STAGE4 = BIN / "stage4_ddp_amp"  # takes the place of stage 2, and of stage 3
 STAGE5 = BIN / "stage5_accelerator"  # starts bare, too
+STAGE6 = BIN / "stage6_trainer"  # as stage 5
 ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
 CONFIG = ROOT / "tests" / "support" / "accelerate_config.yaml"  # as `accelerate config` writes it
 BY_HAND = ROOT / "scripts" / "by_hand.sh"

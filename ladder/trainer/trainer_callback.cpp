@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/trainer/trainer_callback.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "ladder/checkpoint/saved_json.h"
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+bool is_due(std::int64_t step, std::int64_t interval) {
+  return interval > 0 && step % interval == 0;
+}
+
+nlohmann::json part_of(const nlohmann::json& state, const char* name) {
+  return state.is_object() ? state.value(name, nlohmann::json::object()) : nlohmann::json::object();
+}
+
+}  // namespace
+
+void CallbackHandler::add(std::shared_ptr<TrainerCallback> callback) {
+  callbacks_.push_back(std::move(callback));
+}
+
+bool CallbackHandler::remove(const TrainerCallback& callback) {
+  return std::erase_if(callbacks_, [&](const auto& own) { return own.get() == &callback; }) > 0;
+}
+
+void CallbackHandler::call(TrainerEventHandler handler, TrainerEvent& event) const {
+  for (const auto& callback : callbacks_) (*callback.*handler)(event);
+}
+
+std::map<std::string, nlohmann::json> CallbackHandler::state_dicts() const {
+  std::map<std::string, nlohmann::json> states;
+  for (const auto& callback : callbacks_) {
+    const auto name = callback->state_name();
+    if (name.empty()) continue;
+    auto& state = states[name];
+    if (state.is_null()) {
+      state = callback->state_dict();
+      continue;
+    }
+    if (!state.is_array()) state = nlohmann::json::array({state});
+    state.push_back(callback->state_dict());
+  }
+  return states;
+}
+
+void CallbackHandler::load_state_dicts(const std::map<std::string, nlohmann::json>& states,
+                                       std::string_view origin, const Log& log) const {
+  std::map<std::string, std::size_t> taken;
+  for (const auto& callback : callbacks_) {
+    const auto name = callback->state_name();
+    const auto found = states.find(name);
+    if (name.empty() || found == states.end()) continue;
+    const auto& saved = found->second;
+    const std::size_t number = taken[name]++;
+    if (!saved.is_array()) {
+      callback->load_state_dict(saved, origin);
+    } else if (number < saved.size()) {
+      callback->load_state_dict(saved[number], origin);
+    }
+  }
+  for (const auto& [name, state] : states) {
+    if (name == "TrainerControl" || taken.contains(name)) continue;
+    log.warn(fmt::format("{}: it has the state of {}, and this training has no such callback",
+                         origin, name));
+  }
+}
+
+void DefaultFlowCallback::on_step_end(TrainerEvent& event) {
+  const auto& args = event.args;
+  const auto& state = event.state;
+  auto& control = event.control;
+  const std::int64_t step = state.global_step;
+  const bool evaluates = args.eval_strategy == IntervalStrategy::kSteps &&
+                         static_cast<double>(step) >= args.eval_delay;
+  const bool saves = args.save_strategy == SaveStrategy::kSteps;
+  const bool logs = args.logging_strategy == IntervalStrategy::kSteps;
+  if (step == 1 && args.logging_first_step) control.should_log = true;
+  if (logs && is_due(step, state.logging_steps)) control.should_log = true;
+  if (evaluates && is_due(step, state.eval_steps)) control.should_evaluate = true;
+  if (saves && is_due(step, state.save_steps)) control.should_save = true;
+  if (step < state.max_steps) return;
+  control.should_training_stop = true;
+  if (evaluates) control.should_evaluate = true;
+  if (saves) control.should_save = true;
+}
+
+void DefaultFlowCallback::on_epoch_end(TrainerEvent& event) {
+  const auto& args = event.args;
+  if (args.logging_strategy == IntervalStrategy::kEpoch) event.control.should_log = true;
+  if (args.eval_strategy == IntervalStrategy::kEpoch && event.state.epoch >= args.eval_delay) {
+    event.control.should_evaluate = true;
+  }
+  if (args.save_strategy == SaveStrategy::kEpoch) event.control.should_save = true;
+}
+
+void EarlyStoppingCallback::on_train_begin(TrainerEvent& event) {
+  const auto& args = event.args;
+  if (args.metric_for_best_model.empty()) {
+    throw UsageError::missing("EarlyStoppingCallback", "metric_for_best_model",
+                              "set it, for example to eval_loss");
+  }
+  if (args.eval_strategy == IntervalStrategy::kNo) {
+    throw UsageError::missing("EarlyStoppingCallback", "an eval_strategy",
+                              "set eval_strategy to steps or epoch");
+  }
+  if (!args.load_best_model_at_end && event.accelerator.is_main_process()) {
+    event.accelerator.log().warn(
+        "early stopping without load_best_model_at_end: the training ends with its last weights, "
+        "not with the best");
+  }
+}
+
+void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
+  const auto name = eval_metric_name(event.args.metric_for_best_model);
+  const double* const value = find_metric(*event.metrics, name);
+  if (value == nullptr) {
+    if (event.accelerator.is_main_process()) {
+      event.accelerator.log().warn(fmt::format("early stopping: the evaluation has no {}", name));
+    }
+    return;
+  }
+  const auto& best = event.state.best_metric;
+  const bool greater = event.args.greater_is_better.value_or(false);
+  const bool better = !best || ((greater ? *value > *best : *value < *best) &&
+                                std::abs(*value - *best) > options_.early_stopping_threshold);
+  patience_counter_ = better ? 0 : patience_counter_ + 1;
+  if (patience_counter_ >= options_.early_stopping_patience) {
+    event.control.should_training_stop = true;
+  }
+}
+
+nlohmann::json EarlyStoppingCallback::state_dict() const {
+  return {{"args",
+           {{"early_stopping_patience", options_.early_stopping_patience},
+            {"early_stopping_threshold", options_.early_stopping_threshold}}},
+          {"attributes", {{"early_stopping_patience_counter", patience_counter_}}}};
+}
+
+void EarlyStoppingCallback::load_state_dict(const nlohmann::json& state, std::string_view origin) {
+  const auto args = part_of(state, "args");
+  const auto attributes = part_of(state, "attributes");
+  const EarlyStoppingOptions options = {
+      .early_stopping_patience = saved_count(args, "early_stopping_patience", origin),
+      .early_stopping_threshold = saved_number(args, "early_stopping_threshold", origin)};
+  patience_counter_ = saved_count(attributes, "early_stopping_patience_counter", origin);
+  options_ = options;
+}
+
+std::string eval_metric_name(const std::string& metric) {
+  return metric.starts_with("eval_") ? metric : "eval_" + metric;
+}
+
+double required_metric(const Metrics& metrics, const TrainingArguments& args) {
+  const auto name = eval_metric_name(args.metric_for_best_model);
+  if (const double* const value = find_metric(metrics, name)) return *value;
+  std::vector<std::string> names;
+  for (const auto& [known, value] : metrics) names.push_back(known);
+  throw UsageError::unknown_name("metric_for_best_model", name, names);
+}
+
+}  // namespace ladder

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Trainer saves and loads.
+#include <fmt/core.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "ladder/accelerate/operations.h"
+#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/saved_json.h"
+#include "ladder/core/error.h"
+#include "ladder/trainer/trainer.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kWeights = "model.safetensors";
+constexpr int kIndent = 4;
+
+void write_json(const std::string& path, const nlohmann::json& json) {
+  write_text_file(path, json.dump(kIndent));
+}
+
+nlohmann::json read_json_object(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return nlohmann::json::object();
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  auto json = parse_saved_json(text, path);
+  return json.is_object() ? json : nlohmann::json::object();
+}
+
+constexpr std::array kFlags = {
+    std::pair("should_training_stop", &TrainerControl::should_training_stop),
+    std::pair("should_epoch_stop", &TrainerControl::should_epoch_stop),
+    std::pair("should_save", &TrainerControl::should_save),
+    std::pair("should_evaluate", &TrainerControl::should_evaluate),
+    std::pair("should_log", &TrainerControl::should_log)};
+
+nlohmann::json json_of(const TrainerControl& control) {
+  auto flags = nlohmann::json::object();
+  for (const auto& [name, flag] : kFlags) flags[name] = control.*flag;
+  return {{"args", flags}, {"attributes", nlohmann::json::object()}};
+}
+
+TrainerControl control_from(const nlohmann::json& json) {
+  TrainerControl control;
+  const auto flags = json.is_object() ? json.value("args", nlohmann::json()) : nlohmann::json();
+  for (const auto& [name, flag] : kFlags) {
+    control.*flag = flags.is_object() && flags.value(name, nlohmann::json()) == true;
+  }
+  return control;
+}
+
+}  // namespace
+
+nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
+
+// As transformers does, it tells about intervals, which stay as they were, and about a batch size.
+std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
+                                                        std::string_view origin) const {
+  const auto present = state_dict();
+  for (const char* name :
+       {"logging_steps", "eval_steps", "save_steps", "per_device_train_batch_size"}) {
+    const auto before = state.is_object() ? state.value(name, nlohmann::json()) : nlohmann::json();
+    if (before == present.at(name)) continue;
+    trainer.accelerator_.log().info(fmt::format("{}: {} was {}, and is given as {} now", origin,
+                                                name, before.dump(), present.at(name).dump()));
+  }
+  return [] {};
+}
+
+std::string Trainer::checkpoint_path(std::int64_t step) const {
+  return fmt::format("{}/{}{}", args_.output_dir, kPrefix, step);
+}
+
+// Chosen by the main process: the others may see another folder, or none.
+std::string Trainer::checkpoint_to_resume(const std::string& path) const {
+  std::string chosen = path;
+  if (path == "true") {
+    run_on_all(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+      if (!accelerator_.is_main_process()) return;
+      const auto present = list_checkpoints(args_.output_dir, kPrefix);
+      if (present.empty()) {
+        throw DataError::mismatch(args_.output_dir, "a checkpoint to resume from", "none",
+                                  "train without resume_from_checkpoint, or name a checkpoint");
+      }
+      chosen = present.back().path;
+    });
+    chosen = broadcast_text(chosen, accelerator_.process_group());
+  }
+  if (!chosen.empty() && fs::exists(chosen) && !fs::exists(chosen + "/optimizer.safetensors")) {
+    throw DataError::mismatch(chosen, "a checkpoint with an optimizer's state", "one without",
+                              "it was saved with save_only_model: load its model instead");
+  }
+  return chosen;
+}
+
+void Trainer::resume(const std::string& checkpoint) {
+  accelerator_.load_state(checkpoint);
+  if (args_.ignore_data_skip) {
+    const auto epoch = train_loader_->epoch();
+    train_loader_->set_epoch(epoch + 1);
+    train_loader_->set_epoch(epoch);
+  }
+  if (state_.best_model_checkpoint && !fs::exists(*state_.best_model_checkpoint)) {
+    accelerator_.log().info(fmt::format("{}: the best checkpoint so far, {}, is gone", checkpoint,
+                                        *state_.best_model_checkpoint));
+    state_.best_model_checkpoint.reset();
+  }
+  if (!args_.restore_callback_states_from_checkpoint) return;
+  callbacks_.load_state_dicts(state_.stateful_callbacks, checkpoint, accelerator_.log());
+  const auto control = state_.stateful_callbacks.find("TrainerControl");
+  if (control != state_.stateful_callbacks.end()) control_ = control_from(control->second);
+}
+
+bool Trainer::is_new_best(const Metrics& metrics) {
+  if (args_.metric_for_best_model.empty()) return false;
+  const double value = required_metric(metrics, args_);
+  const bool greater = args_.greater_is_better.value_or(false);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double best = state_.best_metric.value_or(greater ? -infinity : infinity);
+  if (!(greater ? value > best : value < best)) return false;
+  state_.best_metric = value;
+  if (args_.save_strategy != SaveStrategy::kNo) state_.best_global_step = state_.global_step;
+  return true;
+}
+
+void Trainer::save_checkpoint() {
+  const auto path = checkpoint_path(state_.global_step);
+  if (state_.best_global_step) {
+    const auto best = checkpoint_path(*state_.best_global_step);
+    if (best == path || fs::exists(best)) state_.best_model_checkpoint = best;
+  }
+  state_.stateful_callbacks = callbacks_.state_dicts();
+  state_.stateful_callbacks["TrainerControl"] = json_of(control_);
+  accelerator_.save_state(path, {.only_model = args_.save_only_model, .latest = false});
+  if (!args_.save_total_limit) return;
+  std::vector<std::string> keep = {path};
+  if (state_.best_model_checkpoint) keep.push_back(*state_.best_model_checkpoint);
+  rotate_checkpoints(keep, *args_.save_total_limit);
+}
+
+void Trainer::rotate_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const {
+  run_on_all(accelerator_.process_group(), "save_total_limit", [&] {
+    if (!accelerator_.is_main_process()) return;
+    remove_old_checkpoints(args_.output_dir, kPrefix, static_cast<std::size_t>(limit), keep);
+  });
+}
+
+void Trainer::load_best_model() {
+  const auto best =
+      broadcast_text(state_.best_model_checkpoint.value_or(""), accelerator_.process_group());
+  if (best.empty()) return;
+  say(fmt::format("Loading best model from {} (score: {}).", best,
+                  python_float(state_.best_metric.value_or(0.0))));
+  run_on_all(accelerator_.process_group(), "load_best_model_at_end",
+             [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
+}
+
+void Trainer::save_model(const std::string& output_dir) {
+  const auto& folder = output_dir.empty() ? args_.output_dir : output_dir;
+  if (folder.empty()) {
+    throw UsageError::missing("save_model", "a folder", "name one, or set output_dir");
+  }
+  run_on_all(accelerator_.process_group(), "save_model", [&] {
+    if (!accelerator_.is_main_process()) return;
+    fs::create_directories(folder);
+    write_json(folder + "/training_args.json", to_json(args_));
+  });
+  accelerator_.save_model(*model_, folder + '/' + kWeights);
+}
+
+void Trainer::log_metrics(const std::string& split, const Metrics& metrics) const {
+  if (accelerator_.options().quiet) return;
+  for (const auto& line : metrics_lines(split, metrics)) accelerator_.print(line);
+}
+
+void Trainer::save_metrics(const std::string& split, const Metrics& metrics) const {
+  if (args_.output_dir.empty()) return;
+  run_on_all(accelerator_.process_group(), "save_metrics", [&] {
+    if (!accelerator_.is_main_process()) return;
+    const auto numbers = to_json(metrics);
+    write_json(fmt::format("{}/{}_results.json", args_.output_dir, split), numbers);
+    const auto path = args_.output_dir + "/all_results.json";
+    auto all = read_json_object(path);
+    all.update(numbers);
+    write_json(path, all);
+  });
+}
+
+void Trainer::save_state() const {
+  if (args_.output_dir.empty()) return;
+  run_on_all(accelerator_.process_group(), "save_state", [&] {
+    if (!accelerator_.is_main_process()) return;
+    write_json(args_.output_dir + "/trainer_state.json", state_.state_dict());
+  });
+}
+
+}  // namespace ladder

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainer::evaluate and Trainer::predict.
+#include <fmt/core.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/core/progress.h"
+#include "ladder/data/first_batches.h"
+#include "ladder/optim/reduce_lr_on_plateau.h"
+#include "ladder/trainer/trainer.h"
+
+namespace ladder {
+
+// What an evaluation has seen: rows of all processes, repetitions left out, a tensor a batch.
+struct Trainer::Gathered {
+  bool loss_only = false;
+  std::vector<torch::Tensor> losses;  // float64, each sample's that of its batch's mean
+  std::vector<torch::Tensor> predictions;
+  std::vector<torch::Tensor> labels;
+  std::int64_t samples = 0;
+};
+
+AcceleratedDataLoader Trainer::eval_loader(std::shared_ptr<const Dataset> dataset) {
+  auto loader = get_eval_dataloader(std::move(dataset));
+  return accelerator_.prepare_eval_loader(
+      args_.fast_dev_run ? first_batches(loader, accelerator_.num_processes()) : loader);
+}
+
+// eval_loader_ over `dataset`, by default eval_dataset.
+void Trainer::choose_eval_loader(std::shared_ptr<const Dataset> dataset, const char* function) {
+  if (dataset == nullptr) dataset = eval_dataset_;
+  if (dataset == nullptr) {
+    throw UsageError::missing(function, "a dataset", "give it one, or the Trainer an eval_dataset");
+  }
+  const bool is_there = eval_loader_ && &eval_loader_->dataset() == dataset.get();
+  if (!is_there) eval_loader_ = eval_loader(std::move(dataset));
+}
+
+Metrics Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
+                          const std::string& metric_key_prefix) {
+  choose_eval_loader(std::move(dataset), "evaluate");
+  auto output = evaluation_loop(*eval_loader_, "Evaluation", metric_key_prefix);
+  log(output.metrics);
+  control_.should_evaluate = false;
+  call(&TrainerCallback::on_evaluate, output);
+  return output.metrics;
+}
+
+PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset,
+                                  const std::string& metric_key_prefix) {
+  choose_eval_loader(std::move(dataset), "predict");
+  auto output = evaluation_loop(*eval_loader_, "Prediction", metric_key_prefix);
+  call(&TrainerCallback::on_predict, output);
+  return output;
+}
+
+void Trainer::call(TrainerEventHandler handler, const PredictionOutput& output) {
+  auto now = event();
+  now.metrics = &output.metrics;
+  now.num_samples = output.num_samples;
+  callbacks_.call(handler, now);
+}
+
+PredictionOutput Trainer::evaluation_loop(const AcceleratedDataLoader& loader,
+                                          const std::string& description,
+                                          const std::string& prefix) {
+  const double started = steady_seconds();
+  if (prepared_model_ == nullptr) {
+    prepare_model();
+    model_preparation_time_ = steady_seconds() - started;
+  }
+  say(fmt::format("***** Running {} *****", description));
+  say(fmt::format("  Num examples = {}", loader.dataset().size()));
+  say(fmt::format("  Batch size = {}", args_.per_device_eval_batch_size));
+
+  const torch::NoGradGuard no_grad;
+  const bool was_training = prepared_model_->is_training();
+  prepared_model_->eval();
+  Gathered gathered{.loss_only = args_.prediction_loss_only};
+  for (const Batch& batch : loader) gather_step(batch, gathered);
+  prepared_model_->train(was_training);
+  const auto expected = loader.shard().batch_sampler()->whole_size();
+  if (gathered.samples != expected) {
+    throw DistributedError::images_counted(expected, gathered.samples);
+  }
+
+  PredictionOutput output = {.num_samples = gathered.samples};
+  if (!gathered.predictions.empty()) output.predictions = torch::cat(gathered.predictions);
+  if (!gathered.labels.empty()) output.label_ids = torch::cat(gathered.labels);
+  output.metrics = metrics_of(gathered, output, prefix);
+  const double seconds = steady_seconds() - started;
+  for (const auto& [name, value] :
+       speed_metrics(prefix, seconds, static_cast<double>(output.num_samples),
+                     static_cast<double>(loader.size()))) {
+    output.metrics[name] = value;
+  }
+  return output;
+}
+
+void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
+  const auto inputs = collate_(batch);
+  const auto [loss, outputs, labels] =
+      prediction_step(*prepared_model_, inputs, gathered.loss_only);
+  const auto rows = accelerator_.gather_for_metrics(batch.labels);
+  gathered.samples += rows.size(0);
+  if (loss.defined()) {
+    const auto each = loss.to(torch::kFloat64).expand({batch.size()}).contiguous();
+    gathered.losses.push_back(accelerator_.gather_for_metrics(each));
+  }
+  if (outputs.defined()) gathered.predictions.push_back(accelerator_.gather_for_metrics(outputs));
+  if (labels.defined()) gathered.labels.push_back(accelerator_.gather_for_metrics(labels));
+  auto now = event();
+  now.batch = &batch;
+  callbacks_.call(&TrainerCallback::on_prediction_step, now);
+}
+
+// In the order of the Trainer of transformers: the loss, the time, and what compute_metrics gives.
+Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& output,
+                            const std::string& prefix) {
+  Metrics metrics;
+  if (!gathered.losses.empty()) {
+    metrics[prefix + "_loss"] = torch::cat(gathered.losses).mean().item<double>();
+  }
+  if (model_preparation_time_) {
+    metrics[prefix + "_model_preparation_time"] = *model_preparation_time_;
+  }
+  if (!output.predictions.defined() || !output.label_ids.defined()) return metrics;
+  for (const auto& [name, value] : compute_metrics({output.predictions, output.label_ids})) {
+    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+  }
+  return metrics;
+}
+
+// Afterwards: is it the best so far, and a schedule that goes by it takes note.
+void Trainer::evaluate_in_training(bool choose) {
+  const auto metrics = evaluate();
+  if (!choose) return;
+  const auto plateau = dynamic_cast<ReduceLROnPlateau*>(&scheduler_->scheduler());
+  if (plateau != nullptr) plateau->step(required_metric(metrics, args_));
+  const bool is_best = is_new_best(metrics);
+  if (args_.save_strategy == SaveStrategy::kBest) control_.should_save = is_best;
+}
+
+}  // namespace ladder

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainer::train: what stage 5 has in its program.
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/core/progress.h"
+#include "ladder/data/first_batches.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/optim/reduce_lr_on_plateau.h"
+#include "ladder/trainer/trainer.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kWithoutClipping = std::numeric_limits<double>::infinity();
+
+std::int64_t ceil_of(std::int64_t count, std::int64_t divisor) {
+  return (count + divisor - 1) / divisor;
+}
+
+std::int64_t trainable_parameters(const Model& model) {
+  std::int64_t count = 0;
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.requires_grad()) count += parameter.numel();
+  }
+  return count;
+}
+
+// "train/loss", "eval/loss": the names under which transformers sends numbers to its trackers.
+std::string tracker_name(const std::string& name) {
+  for (const char* split : {"eval", "test"}) {
+    const std::string prefix = std::string(split) + "_";
+    if (name.starts_with(prefix)) return fmt::format("{}/{}", split, name.substr(prefix.size()));
+  }
+  return "train/" + name;
+}
+
+}  // namespace
+
+TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
+  if (train_dataset_ == nullptr) {
+    throw UsageError::missing("train", "a train_dataset", "give the Trainer one");
+  }
+  const double started = steady_seconds();
+  const auto checkpoint = checkpoint_to_resume(resume_from_checkpoint);
+  prepare_training();
+  if (!checkpoint.empty()) resume(checkpoint);
+  first_step_ = logged_step_ = state_.global_step;
+  loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(accelerator_.device()));
+  logged_loss_ = 0.0;
+  print_banner(!checkpoint.empty());
+  start_trackers();
+
+  control_.should_training_stop = false;
+  call(&TrainerCallback::on_train_begin);
+  if (args_.eval_on_start) evaluate_in_training(/*choose=*/false);
+  for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
+    run_epoch(epoch);
+    if (control_.should_training_stop) break;
+  }
+  return finish_training(steady_seconds() - started);
+}
+
+TrainingSetup Trainer::training_setup() const {
+  return {.num_examples = train_loader_->dataset().size(),
+          .batches = train_loader_->size(),
+          .accumulation_steps = accelerator_.gradient_accumulation_steps(),
+          .num_processes = accelerator_.num_processes(),
+          .num_parameters = trainable_parameters(*model_)};
+}
+
+// The batches of an epoch that args leave.
+DataLoader Trainer::limited(const DataLoader& loader) const {
+  const double limit = args_.limit_train_batches;
+  if (!args_.fast_dev_run && limit == 1.0) return loader;
+  const bool is_per_process = args_.accelerator_config.mode() == LoaderMode::kPerProcess;
+  const std::int64_t dealt = is_per_process ? accelerator_.num_processes() : 1;
+  const auto batches = static_cast<double>(ceil_of(loader.size(), dealt));
+  const double wanted = args_.fast_dev_run ? 1.0 : limit > 1.0 ? limit : batches * limit;
+  return first_batches(loader,
+                       std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted)) * dealt);
+}
+
+void Trainer::begin_state() {
+  const TrainerState old = std::exchange(state_, {});
+  state_.is_local_process_zero = old.is_local_process_zero;
+  state_.is_world_process_zero = old.is_world_process_zero;
+  state_.max_steps = plan_.max_steps;
+  state_.num_train_epochs = plan_.num_train_epochs;
+  state_.train_batch_size = args_.per_device_train_batch_size;
+  state_.compute_steps(args_, plan_.max_steps);
+}
+
+void Trainer::prepare_model() {
+  if (prepared_model_ != nullptr) return;
+  prepared_model_ = accelerator_.prepare_model(model_);
+}
+
+// Anew for each training, but for the optimizer's state.
+void Trainer::prepare_training() {
+  accelerator_.free_memory();
+  prepared_model_.reset();
+  prepare_model();
+  train_loader_ = accelerator_.prepare(limited(get_train_dataloader()));
+  plan_ = TrainingPlan(args_, training_setup());
+  begin_state();
+  if (eval_dataset_ != nullptr) choose_eval_loader(eval_dataset_, "eval_strategy");
+  if (optimizers_.optimizer == nullptr) optimizers_.optimizer = create_optimizer();
+  optimizer_ = accelerator_.prepare_optimizer(optimizers_.optimizer);
+  auto schedule = optimizers_.lr_scheduler;
+  if (schedule == nullptr) schedule = new_schedule();
+  scheduler_ = accelerator_.prepare_scheduler(schedule);
+}
+
+// It begins at the rates that the optimizer was made with, also in a second training.
+std::shared_ptr<LrScheduler> Trainer::new_schedule() {
+  auto& groups = optimizers_.optimizer->param_groups();
+  if (initial_rates_.empty()) {
+    for (auto& group : groups) initial_rates_.push_back(group.options().get_lr());
+  }
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(initial_rates_.at(i));
+  return create_scheduler(*optimizers_.optimizer, plan_.max_steps);
+}
+
+void Trainer::run_epoch(std::int64_t epoch) {
+  train_loader_->set_epoch(epoch);
+  control_.should_epoch_stop = false;
+  call(&TrainerCallback::on_epoch_begin);
+  prepared_model_->train();
+  auto done = train_loader_->first_batch();
+  bool begins_step = true;
+  for (const Batch& batch : *train_loader_) {
+    if (begins_step) {
+      control_.should_log = control_.should_evaluate = control_.should_save = false;
+      call(&TrainerCallback::on_step_begin);
+    }
+    const auto accumulation = accelerator_.accumulate(*prepared_model_);
+    const auto loss = train_on(batch);
+    ++done;
+    begins_step = accelerator_.sync_gradients();
+    if (begins_step) {
+      take_step(batch, loss);
+      state_.epoch = static_cast<double>(epoch) +
+                     static_cast<double>(done) / static_cast<double>(plan_.setup.batches);
+      call(&TrainerCallback::on_step_end, batch, loss);
+      log_save_evaluate();
+    } else {
+      call(&TrainerCallback::on_substep_end, batch, loss);
+    }
+    if (control_.should_epoch_stop || control_.should_training_stop) break;
+  }
+  if (!begins_step) accelerator_.drop_window();
+  call(&TrainerCallback::on_epoch_end);
+  log_save_evaluate();
+}
+
+torch::Tensor Trainer::train_on(const Batch& batch) {
+  const RandomScope random({args_.seed, batch.epoch, batch.positions});
+  const auto inputs = collate_(batch);
+  const auto loss = training_step(*prepared_model_, inputs, batch.num_items());
+  add_to_loss(loss);
+  state_.total_flos += floating_point_ops(inputs);
+  return loss;
+}
+
+// On the device, so that nobody waits for a GPU.
+void Trainer::add_to_loss(const torch::Tensor& loss) {
+  auto value = loss.to(torch::kFloat64) * accelerator_.loss_weight();
+  if (args_.logging_nan_inf_filter) {
+    const auto steps = static_cast<double>(1 + state_.global_step - logged_step_);
+    value = torch::where(value.isfinite(), value, loss_ / steps);
+  }
+  loss_ += value;
+}
+
+void Trainer::take_step(const Batch& batch, const torch::Tensor& loss) {
+  clip_gradients();
+  call(&TrainerCallback::on_pre_optimizer_step, batch, loss);
+  optimizer_->step();
+  call(&TrainerCallback::on_optimizer_step, batch, loss);
+  learning_rate_ = scheduler_->last_lr().front();
+  if (dynamic_cast<ReduceLROnPlateau*>(&scheduler_->scheduler()) == nullptr) scheduler_->step();
+  optimizer_->zero_grad();
+  ++state_.global_step;
+}
+
+// Without clipping, the norm is computed where it is logged.
+void Trainer::clip_gradients() {
+  grad_norm_ = torch::Tensor();
+  const bool clips = args_.max_grad_norm > 0.0;
+  if (!clips && !norm_is_logged()) return;
+  grad_norm_ = accelerator_.clip_grad_norm_(prepared_model_->parameters(),
+                                            clips ? args_.max_grad_norm : kWithoutClipping);
+}
+
+bool Trainer::norm_is_logged() const {
+  const auto step = state_.global_step + 1;
+  switch (args_.logging_strategy) {
+    case IntervalStrategy::kNo:
+      return step == 1 && args_.logging_first_step;
+    case IntervalStrategy::kEpoch:
+      return true;
+    case IntervalStrategy::kSteps:
+      return (step == 1 && args_.logging_first_step) || step % state_.logging_steps == 0;
+  }
+  return false;
+}
+
+void Trainer::log_save_evaluate() {
+  if (control_.should_log && state_.global_step > logged_step_) log_progress();
+  if (control_.should_evaluate) evaluate_in_training(/*choose=*/true);
+  if (!control_.should_save) return;
+  if (!args_.fast_dev_run) save_checkpoint();
+  control_.should_save = false;
+  call(&TrainerCallback::on_save);
+}
+
+void Trainer::log_progress() {
+  const double sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
+  loss_.zero_();
+  Metrics logs;
+  logs["loss"] = sum / static_cast<double>(state_.global_step - logged_step_);
+  if (grad_norm_.defined()) logs["grad_norm"] = grad_norm_.item<double>();
+  logs["learning_rate"] = learning_rate_;
+  logged_loss_ += sum;
+  logged_step_ = state_.global_step;
+  log(logs);
+}
+
+void Trainer::log(Metrics& logs) {
+  logs["epoch"] = state_.epoch;
+  state_.log_history.push_back({state_.global_step, logs});
+  if (trackers_started_) {
+    std::map<std::string, double> values;
+    for (const auto& [name, value] : logs) values[tracker_name(name)] = value;
+    accelerator_.log(values, state_.global_step);
+  }
+  control_.should_log = false;
+  auto now = event();
+  now.logs = &logs;
+  callbacks_.call(&TrainerCallback::on_log, now);
+}
+
+TrainOutput Trainer::finish_training(double seconds) {
+  logged_loss_ += accelerator_.reduce(loss_, Reduction::kMean).item<double>();
+  loss_.zero_();
+  const auto steps = static_cast<double>(state_.global_step - first_step_);
+  const double share = steps / static_cast<double>(std::max<std::int64_t>(1, plan_.max_steps));
+  auto metrics = speed_metrics("train", seconds, plan_.num_train_samples * share, steps);
+  metrics["total_flos"] = state_.total_flos;
+  const double loss = logged_loss_ / std::max(steps, 0.001);
+  metrics["train_loss"] = loss;
+  log(metrics);
+  if (args_.load_best_model_at_end) load_best_model();
+  if (args_.save_total_limit == 1 && state_.best_model_checkpoint) {
+    rotate_checkpoints({*state_.best_model_checkpoint}, 1);
+  }
+  call(&TrainerCallback::on_train_end);
+  return {.global_step = state_.global_step, .training_loss = loss, .metrics = metrics};
+}
+
+void Trainer::start_trackers() {
+  if (args_.report_to.empty() || trackers_started_) return;
+  const auto folder = std::filesystem::path(args_.output_dir).filename().string();
+  const auto& name = args_.run_name.empty() ? folder : args_.run_name;
+  auto configuration = to_json(args_);
+  for (auto& value : configuration) {
+    if (!value.is_number() && !value.is_boolean() && !value.is_string()) value = value.dump();
+  }
+  accelerator_.init_trackers(name, configuration);
+  trackers_started_ = true;
+}
+
+void Trainer::say(const std::string& line) const {
+  const Log log({.rank = accelerator_.process_index(), .quiet = accelerator_.options().quiet});
+  log.info(line);
+}
+
+void Trainer::print_banner(bool resumed) const {
+  for (const auto& line : plan_.banner()) say(line);
+  if (!resumed) return;
+  for (const auto& line : plan_.resume_lines(state_.global_step, train_loader_->first_batch(),
+                                             args_.ignore_data_skip)) {
+    say(line);
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/trainer/metrics.h"
+#include "ladder/trainer/training_arguments.h"
+
+namespace ladder {
+
+// One entry of TrainerState::log_history.
+struct LogEntry {
+  std::int64_t step = 0;
+  Metrics values;
+};
+
+// How far a training has come, and what it has shown so far. Saved with each checkpoint as
+// trainer_state.json, with the names of transformers.TrainerState, whose counterpart it is.
+struct TrainerState {
+  double epoch = 0.0;            // passes over the data so far, with the part of the present one
+  std::int64_t global_step = 0;  // steps of the optimizer so far
+  std::int64_t max_steps = 0;    // of the whole training
+  std::int64_t num_train_epochs = 0;
+  std::int64_t logging_steps = 500;  // as TrainingArguments has them, parts resolved
+  std::int64_t eval_steps = 500;
+  std::int64_t save_steps = 500;
+  std::int64_t train_batch_size = 0;  // per device
+  double total_flos = 0.0;            // floating-point operations, if the Trainer counts them
+  std::vector<LogEntry> log_history;
+  std::optional<double> best_metric;
+  std::optional<std::int64_t> best_global_step;
+  std::optional<std::string> best_model_checkpoint;  // a folder
+  bool is_local_process_zero = true;
+  bool is_world_process_zero = true;
+  std::map<std::string, nlohmann::json> stateful_callbacks;  // by the callback's name
+
+  // Steps that TrainingArguments give as a part of all become numbers.
+  void compute_steps(const TrainingArguments& arguments, std::int64_t training_steps);
+
+  nlohmann::json state_dict() const;
+  // Checks, and returns what applies it. The intervals of logs, evaluations and checkpoints are
+  // then those of the checkpoint; max_steps, num_train_epochs and the two is_ ... stay those of
+  // this run. Throws DataError naming `origin`.
+  std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
+};
+
+}  // namespace ladder

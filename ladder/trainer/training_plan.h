@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ladder/trainer/training_arguments.h"
+
+namespace ladder {
+
+// What a training goes by besides its arguments.
+struct TrainingSetup {
+  std::int64_t num_examples = 0;  // of the training set
+  std::int64_t batches = 0;       // of an epoch, on each process
+  int accumulation_steps = 1;     // batches a step
+  int num_processes = 1;
+  std::int64_t num_parameters = 0;  // that are trained
+};
+
+// How long a training is, and how it says so. Python's counterpart:
+// Trainer.set_initial_training_values.
+struct TrainingPlan {
+  TrainingPlan() = default;
+  TrainingPlan(const TrainingArguments& args, const TrainingSetup& training_setup);
+
+  TrainingSetup setup;
+  Banner form = Banner::kTutorial;
+  std::int64_t updates = 0;  // steps of an epoch
+  std::int64_t max_steps = 0;
+  std::int64_t num_train_epochs = 0;
+  double num_train_samples = 0.0;
+  std::int64_t batch_size = 0;        // samples of a batch on each process
+  std::int64_t total_batch_size = 0;  // samples of a step
+
+  // "***** Running training *****" and what follows.
+  std::vector<std::string> banner() const;
+  // What is said besides when a training goes on from a checkpoint, after `batches` of an epoch.
+  std::vector<std::string> resume_lines(std::int64_t global_step, std::int64_t batches,
+                                        bool ignores_data_skip) const;
+};
+
+}  // namespace ladder

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 6: what it prints and writes, its profiles and launchers, and resume."""
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import PYTHON, Result, free_port, launch  # noqa: E402
+from tests.support.ways import (ACCELERATE, CPU, STAGE5, STAGE6, Run, Way, alone,  # noqa: E402
+                                mpirun, require_equal_weights, small, spawned, torchrun, train)
+
+FOLDER = Path(tempfile.mkdtemp(prefix="ladder-trainer-"))
+atexit.register(shutil.rmtree, FOLDER)
+
+WAYS = {
+    "bare": lambda: alone(STAGE6),
+    "--num-processes 1": lambda: alone(STAGE6, "--num-processes", 1),
+    "--num-processes 2": lambda: alone(STAGE6, "--num-processes", 2),
+    "torchrun": lambda: torchrun(program=STAGE6),
+    "mpirun": lambda: mpirun(program=STAGE6),
+    "accelerate launch": lambda: Way((
+        ACCELERATE, "launch", "--multi_gpu", "--no_python", "--num_machines", 1,
+        "--num_processes", 2, "--main_process_port", free_port(), "--mixed_precision", "no",
+        "--dynamo_backend", "no", STAGE6, *CPU)),
+    "stage 5 on two": lambda: spawned(program=STAGE5),
+}
+tiny = functools.partial(small, recipe="convnet", epochs=1, limit_train=97, limit_test=50)
+
+
+@functools.cache
+def trained(way: str, *flags: object) -> Run:
+    return train(WAYS[way](), *flags, parent=FOLDER)
+
+
+def start(*flags: object, cwd: Path | None = None) -> Result:
+    return launch(STAGE6, *CPU, *flags, cwd=cwd or Path(tempfile.mkdtemp(dir=FOLDER)))
+
+
+class Launchers(unittest.TestCase):
+    def test_however_it_is_started_it_trains_the_same(self) -> None:
+        require_equal_weights(trained("--num-processes 1", *tiny()), trained("bare", *tiny()))
+        expected = trained("stage 5 on two", *tiny())
+        for way in ("--num-processes 2", "torchrun", "mpirun", "accelerate launch"):
+            with self.subTest(way):
+                run = trained(way, *tiny())
+                self.assertEqual((run.result["world_size"], run.result["seen"]), (2, 50))
+                require_equal_weights(run, expected)
+
+
+class Output(unittest.TestCase):
+    def test_parity_prints_the_results_of_the_other_stages(self) -> None:
+        done = trained("bare", *tiny("--quiet")).done
+        self.assertRegex(done.stdout, r"\AAccuracy is \d+\.\d\d%\ntime elapsed: \d+\.\d\d seconds\n\Z")
+        self.assertEqual(done.stderr, "")
+
+    def test_the_banner_of_the_tutorial(self) -> None:
+        for way, steps, batch in (("bare", 10, 64), ("--num-processes 2", 5, 128)):
+            with self.subTest(way):
+                run = train(WAYS[way](), "--profile", "hf-defaults", "--threads", 1,
+                            "--limit-train", 640, "--limit-test", 100, parent=FOLDER)
+                banner = [line for line in run.done.stderr.splitlines() if line.startswith("  ")
+                          or line.startswith("*****")][:7]
+                self.assertEqual(banner, [
+                    "***** Running training *****", "  Num examples = 640", "  Num Epochs = 1",
+                    "  Instantaneous batch size per device = 64",
+                    "  Total train batch size (w. parallel, distributed & accumulation) = "
+                    f"{batch}", "  Gradient Accumulation steps = 1",
+                    f"  Total optimization steps = {steps}"])
+                self.assertEqual(run.result["steps"], steps)
+
+    def test_logs_table_and_files(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start("--profile", "hf-defaults", "--threads", 1, "--limit-train", 640,
+                     "--limit-test", 100, "--logging-steps", 5, "--save-steps", 5, "--report-to",
+                     "jsonl", cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertRegex(lines[0], r"^{'loss': '[\d.]+', 'grad_norm': '[\d.]+', "
+                                   r"'learning_rate': '3e-05', 'epoch': '0.5'}$")
+        table = next(i for i, line in enumerate(lines) if line.startswith("Epoch "))
+        self.assertEqual(lines[table].split("  "),
+                         ["Epoch", "Training Loss", "Validation Loss", "Accuracy"])
+        self.assertRegex(lines[table + 1], r"^ +1 +\d\.\d{6} +\d\.\d{6}  \d\.\d{6}$")
+        out = folder / "basic-trainer"
+        self.assertEqual(sorted(path.name for path in out.iterdir()),
+                         ["all_results.json", "checkpoint-10", "checkpoint-5", "eval_results.json",
+                          "runs", "train_results.json"])
+        self.assertEqual(sorted(path.name for path in (out / "checkpoint-10").iterdir()),
+                         ["manifest.json", "model.safetensors", "optimizer.safetensors",
+                          "random_states_0.safetensors", "run_record.json", "sampler.json",
+                          "scheduler.json", "trainer_state.json", "training_args.json"])
+        state = json.loads((out / "checkpoint-10" / "trainer_state.json").read_text())
+        self.assertEqual((state["global_step"], state["max_steps"]), (10, 10))
+        results = json.loads((out / "all_results.json").read_text())
+        self.assertEqual(state["log_history"][0]["learning_rate"], 5e-5 * 0.6)
+        self.assertIn("eval_accuracy", results)
+        self.assertIn("train_loss", results)
+
+    def test_the_real_package_reads_its_arguments(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start("--profile", "none", "--threads", 1, "--limit-train", 64, "--limit-test", 20,
+                     "--output-dir", "out", "--max-steps", 1, cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        code = ("import json, sys\nfrom transformers import TrainingArguments\n"
+                "own = ('banner', 'fast_dev_run', 'limit_train_batches', 'warmup_ratio')\n"
+                "args = json.load(open(sys.argv[1]))\n"
+                "args = TrainingArguments(**{k: v for k, v in args.items() if k not in own})\n"
+                "print(args.max_steps, args.optim.value)\n")
+        read = launch(PYTHON, "-c", code, folder / "out" / "checkpoint-1" / "training_args.json")
+        self.assertEqual(read.stdout.split(), ["1", "adamw_torch_fused"], read.stderr)
+
+
+class Arguments(unittest.TestCase):
+    def refused(self, texts: tuple[str, ...], *flags: object, code: int = 2) -> None:
+        done = start("--quiet", *flags)
+        self.assertEqual((done.code, done.stdout), (code, ""), done.stderr)
+        for text in texts:
+            self.assertIn(text, done.stderr)
+
+    def test_a_file_of_arguments(self) -> None:
+        path = FOLDER / "args.yaml"
+        path.write_text("per_device_train_batch_size: 16\nnum_train_epochs: 2\n"
+                        "evaluation_strategy: epoch\n")
+        run = train(alone(STAGE6), "--profile", "none", "--args-file", path, "--threads", 1,
+                    "--limit-train", 64, "--limit-test", 20, "--num_train_epochs", 1,
+                    "--save_strategy", "no", parent=FOLDER)
+        self.assertEqual((run.result["steps"], run.result["epochs"]), (4, 1))
+        self.assertRegex(run.done.stderr, "evaluation_strategy.*eval_strategy")
+
+    def test_what_is_refused(self) -> None:
+        self.refused(("--learning-rat", "did you mean --learning-rate?"), "--learning-rat", 1)
+        self.refused(("--deepspeed", "transformers"), "--deepspeed", "x.json")
+        self.refused(("--optim", "parity", "--profile none"), "--optim", "sgd")
+        self.refused(("checkpoint to resume from",), "--profile", "none", "--output-dir", "nowhere",
+                     "--resume", code=3)
+
+    def test_fast_dev_run_takes_one_batch_and_saves_nothing(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start("--profile", "hf-defaults", "--fast-dev-run", "--threads", 1, cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertIn("  Total optimization steps = 1", done.stderr.splitlines())
+        self.assertEqual(list(folder.glob("*/checkpoint-*")), [])
+
+    def test_limit_train_batches(self) -> None:
+        for limit, steps in ((3, 3), (0.5, 5)):
+            run = train(alone(STAGE6), *small("--limit-train-batches", limit), parent=FOLDER)
+            self.assertEqual(run.result["steps"], steps)
+
+    def test_bf16_smoothing_clipping_and_a_schedule_have_an_effect(self) -> None:
+        plain = trained("bare", *tiny("--profile", "none", "--save-strategy", "no"))
+        for flags in (("--bf16",), ("--label-smoothing-factor", 0.1), ("--max-grad-norm", 0),
+                      ("--lr-scheduler-type", "cosine"), ("--optim", "adagrad"),
+                      ("--gradient-accumulation-steps", 2), ("--weight-decay", 0.5, "--lr", 0.01)):
+            with self.subTest(flags):
+                run = trained("bare", *tiny("--profile", "none", "--save-strategy", "no", *flags))
+                self.assertNotEqual(run.result["weights_sha256"], plain.result["weights_sha256"])
+
+
+class Resume(unittest.TestCase):
+    """Killed or stopped, then resumed: the weights of a run that was never stopped."""
+
+    def test_in_the_middle_of_an_epoch(self) -> None:
+        for way, more in (("bare", ()), ("--num-processes 2", ()),
+                          ("bare", ("--gradient-accumulation-steps", 3, "--math", "reference"))):
+            with self.subTest(way=way, more=more):
+                flags = small("--profile", "none", "--recipe", "convnet", "--save-steps", 4,
+                              "--lr-scheduler-type", "cosine", "--batch-size", 16,
+                              "--output-dir", "out", *more, epochs=3, limit_train=200, limit_test=50)
+                whole = train(WAYS[way](), *flags, parent=FOLDER)
+                part = train(WAYS[way](), *flags, parent=FOLDER)
+                out = part.folder / "out"
+                for folder in out.glob("checkpoint-*"):
+                    if folder.name != "checkpoint-8":
+                        shutil.rmtree(folder)
+                again = launch(*WAYS[way]().command, *flags, "--resume", "--metrics", "b.jsonl",
+                               cwd=part.folder, environment=WAYS[way]().environment)
+                self.assertEqual(again.code, 0, again.stderr)
+                self.assertIn("  Continuing training from global step 8", again.stderr.splitlines())
+                result = json.loads((part.folder / "b.jsonl").read_text().splitlines()[-1])
+                for field in ("weights_sha256", "steps", "correct"):
+                    self.assertEqual(result[field], whole.result[field], field)
+
+    def test_a_checkpoint_of_the_model_alone_is_refused(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        flags = ("--quiet", *tiny("--profile", "none", "--output-dir", "out", "--save-only-model"))
+        self.assertEqual(start(*flags, cwd=folder).code, 0)
+        done = start(*flags, "--resume", cwd=folder)
+        self.assertEqual(done.code, 3)
+        self.assertIn("save_only_model", done.stderr)
+
+    def test_the_best_model_is_loaded_at_the_end(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start(*small("--profile", "none", "--recipe", "convnet", "--output-dir", "out",
+                            "--eval-strategy", "epoch", "--save-strategy", "epoch",
+                            "--load-best-model-at-end", "--metric-for-best-model", "accuracy",
+                            "--save-total-limit", 1, "--lr", 0.3, "--save", "end.safetensors",
+                            epochs=4, limit_train=200, limit_test=100), cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        best = re.search(r"Loading best model from (\S+) ", done.stderr)[1]
+        self.assertEqual([path.name for path in (folder / "out").glob("checkpoint-*")],
+                         [Path(best).name])
+        code = ("import sys\nfrom safetensors.numpy import load_file\n"
+                "a, b = map(load_file, sys.argv[1:])\n"
+                "print(all((a[name] == b[name]).all() for name in a))\n")
+        same = launch(PYTHON, "-c", code, folder / best / "model.safetensors",
+                      folder / "end.safetensors")
+        self.assertEqual(same.stdout.strip(), "True", same.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

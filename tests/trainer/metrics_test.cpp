@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/trainer/metrics.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ladder/trainer/training_plan.h"
+
+namespace ladder {
+namespace {
+
+using nlohmann::ordered_json;
+
+const ordered_json& golden() {
+  static const ordered_json file = [] {
+    std::ifstream stream(std::string(LADDER_SOURCE_DIR) + "/tests/golden/trainer.json");
+    return ordered_json::parse(stream);
+  }();
+  return file;
+}
+
+// False if there is a number that Python holds as an integer: ours are all floats.
+bool read(const ordered_json& values, Metrics& metrics) {
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_string()) return false;
+    metrics[name] = std::strtod(value.get<std::string>().c_str(), nullptr);
+  }
+  return true;
+}
+
+TEST(Metrics, LogLinesAreThoseOfTransformers) {
+  int compared = 0;
+  for (const auto& printed : golden()["printed_logs"]) {
+    Metrics logs;
+    if (!read(printed["logs"], logs)) continue;
+    ++compared;
+    EXPECT_EQ(log_line(logs) + '\n', printed["text"].get<std::string>());
+  }
+  EXPECT_GE(compared, 4);
+}
+
+TEST(Metrics, TablesAreThoseOfLogMetrics) {
+  int compared = 0;
+  for (const auto& printed : golden()["log_metrics"]) {
+    Metrics metrics;
+    if (!read(printed["metrics"], metrics)) continue;
+    ++compared;
+    const auto lines = metrics_lines(printed["split"].get<std::string>(), metrics);
+    EXPECT_EQ(fmt::format("{}\n", fmt::join(lines, "\n")), printed["text"].get<std::string>());
+  }
+  EXPECT_GE(compared, 2);
+}
+
+TEST(Metrics, JsonHasNoNaN) {
+  Metrics metrics;
+  metrics["b"] = std::nan("");
+  metrics["a"] = 0.5;
+  EXPECT_EQ(to_json(metrics).dump(), R"({"a":0.5,"b":null})");
+}
+
+TEST(Metrics, SpeedIsRounded) {
+  const auto metrics = speed_metrics("train", 3.0, 100.0, 10.0);
+  EXPECT_EQ(metrics.at("train_runtime"), 3.0);
+  EXPECT_EQ(metrics.at("train_samples_per_second"), 33.333);
+  EXPECT_EQ(metrics.at("train_steps_per_second"), 3.333);
+  EXPECT_EQ(speed_metrics("train", 0.0, 1.0, 1.0).size(), 1U);
+}
+
+TEST(Metrics, AFloatIsWrittenAsInPython) {
+  EXPECT_EQ(python_float(1.0), "1.0");
+  EXPECT_EQ(python_float(5e-05), "5e-05");
+  EXPECT_EQ(python_float(0.1), "0.1");
+  EXPECT_EQ(python_float(1e16), "1e+16");
+}
+
+TEST(MetricsTable, IsAlignedToTheRight) {
+  MetricsTable table({"Epoch", "Training Loss", "Validation Loss"});
+  table.write_line(
+      {{"Epoch", "1"}, {"Training Loss", "0.875700"}, {"Validation Loss", "0.282633"}});
+  EXPECT_EQ(table.lines(), (std::vector<std::string>{"Epoch  Training Loss  Validation Loss",
+                                                     "    1       0.875700         0.282633"}));
+}
+
+TEST(MetricsTable, ASecondLineForARowFillsItUp) {
+  MetricsTable table({"Step"});
+  table.write_line({{"Step", "1"}, {"Loss", "2"}});
+  table.write_line({{"Step", "1"}, {"Score", "3"}});
+  table.write_line({{"Step", "2"}, {"Score", "4"}});
+  EXPECT_EQ(table.columns(), (std::vector<std::string>{"Step", "Loss", "Score"}));
+  EXPECT_EQ(table.rows(),
+            (std::vector<std::vector<std::string>>{{"1", "2", "3"}, {"2", "No log", "4"}}));
+}
+
+TrainingPlan plan_of(const ordered_json& banner) {
+  TrainingArguments args = {.per_device_train_batch_size = 4};
+  const auto& given = banner["arguments"];
+  args.banner = Banner::kV5;
+  args.num_train_epochs = given.value("num_train_epochs", args.num_train_epochs);
+  args.max_steps = given.value("max_steps", args.max_steps);
+  args.per_device_train_batch_size =
+      given.value("per_device_train_batch_size", args.per_device_train_batch_size);
+  const int steps = given.value("gradient_accumulation_steps", 1);
+  const std::int64_t examples = banner["samples"][0];
+  const auto batch = args.per_device_train_batch_size;
+  return TrainingPlan(args, {.num_examples = examples,
+                             .batches = (examples + batch - 1) / batch,
+                             .accumulation_steps = steps,
+                             .num_parameters = 15});
+}
+
+TEST(TrainingPlan, TheBannerOfVersionFiveIsThatOfTransformers) {
+  int compared = 0;
+  for (const auto& banner : golden()["banners"]) {
+    if (banner["call"] != "train") continue;
+    ++compared;
+    EXPECT_EQ(plan_of(banner).banner(), banner["lines"].get<std::vector<std::string>>());
+  }
+  EXPECT_GE(compared, 4);
+}
+
+TEST(TrainingPlan, TheBannerOfTheTutorial) {
+  TrainingArguments args = {.num_train_epochs = 1.0, .per_device_train_batch_size = 64};
+  const TrainingPlan plan(args, {.num_examples = 60000, .batches = 938});
+  EXPECT_EQ(plan.banner(),
+            (std::vector<std::string>{
+                "***** Running training *****", "  Num examples = 60000", "  Num Epochs = 1",
+                "  Instantaneous batch size per device = 64",
+                "  Total train batch size (w. parallel, distributed & accumulation) = 64",
+                "  Gradient Accumulation steps = 1", "  Total optimization steps = 938"}));
+  const TrainingPlan two(args, {.num_examples = 60000, .batches = 469, .num_processes = 2});
+  EXPECT_EQ(two.banner().back(), "  Total optimization steps = 469");
+  EXPECT_EQ(two.total_batch_size, 128);
+  EXPECT_EQ(plan.resume_lines(1000, 62, /*ignores_data_skip=*/false),
+            (std::vector<std::string>{
+                "  Continuing training from checkpoint, will skip to saved global_step",
+                "  Continuing training from epoch 1", "  Continuing training from global step 1000",
+                "  Will skip the first 1 epochs then the first 62 batches in the first epoch."}));
+}
+
+TEST(TrainingPlan, BatchesThatAreDividedCountOnce) {
+  TrainingArguments args = {.per_device_train_batch_size = 64};
+  args.accelerator_config = {.split_batches = true, .even_batches = false};
+  const TrainingPlan plan(args, {.num_examples = 60000, .batches = 938, .num_processes = 3});
+  EXPECT_EQ(plan.batch_size, 22);  // 64 = 22 + 21 + 21
+  EXPECT_EQ(plan.total_batch_size, 64);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/trainer/optimizer_factory.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/nn/batch_norm.h"
+#include "ladder/nn/conv_net.h"
+#include "ladder/optim/adagrad.h"
+#include "ladder/optim/adam.h"
+#include "ladder/optim/adamw.h"
+#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/reduce_lr_on_plateau.h"
+#include "ladder/optim/rmsprop.h"
+#include "ladder/optim/sgd.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::json;
+
+// --- optimizers -------------------------------------------------------------------------
+
+// The same as Odd in tests/golden/trainer_optimizers.py: names that are like those of
+// normalisation layers, and layers that are one.
+struct Odd : torch::nn::Module {
+  Odd() {
+    register_parameter("scale", torch::ones({1}));
+    register_parameter("my_norm", torch::ones({1}));
+    register_parameter("frozen", torch::ones({1}), /*requires_grad=*/false);
+    torch::nn::Linear normal(2, 2);
+    for (const char* name :
+         {"norm", "normal", "pre_norm", "RMSNorm_1", "LayerNorms", "biased", "groupnorm"}) {
+      const bool is_normal = std::string(name) == "normal";
+      register_module(name, is_normal ? normal : torch::nn::Linear(2, 2));
+    }
+    register_module("plain", torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})));
+    torch::nn::Sequential block(torch::nn::Linear(2, 2),
+                                torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})),
+                                BatchNorm(BatchNormOptions{.features = 2}));
+    const auto without_bias = torch::nn::LinearOptions(2, 2).bias(false);
+    block->push_back("norm", torch::nn::Linear(without_bias));
+    block->push_back("norm1", torch::nn::Linear(without_bias));
+    register_module("block", block);
+    register_module("tied", normal);
+  }
+};
+
+std::shared_ptr<torch::nn::Module> model_of(const std::string& name) {
+  if (name == "basicnet") return std::make_shared<BasicNet>();
+  if (name == "convnet") return std::make_shared<ConvNet>();
+  return std::make_shared<Odd>();
+}
+
+const Json& golden() {
+  static const Json file = [] {
+    std::ifstream text(LADDER_SOURCE_DIR "/tests/golden/trainer_optimizers.json");
+    return Json::parse(text);
+  }();
+  return file;
+}
+
+double number(const Json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
+
+OptimizerName optimizer_name(const std::string& name) {
+  const std::map<std::string, OptimizerName> names = {
+      {"adamw_torch", OptimizerName::kAdamW}, {"adamw_torch_fused", OptimizerName::kAdamW},
+      {"sgd", OptimizerName::kSgd},           {"adagrad", OptimizerName::kAdagrad},
+      {"rmsprop", OptimizerName::kRmsprop},
+  };
+  return names.at(name);
+}
+
+SchedulerType scheduler_type(const std::string& name) {
+  const std::map<std::string, SchedulerType> names = {
+      {"linear", SchedulerType::kLinear},
+      {"cosine", SchedulerType::kCosine},
+      {"cosine_with_restarts", SchedulerType::kCosineWithRestarts},
+      {"polynomial", SchedulerType::kPolynomial},
+      {"constant", SchedulerType::kConstant},
+      {"constant_with_warmup", SchedulerType::kConstantWithWarmup},
+      {"inverse_sqrt", SchedulerType::kInverseSqrt},
+      {"reduce_lr_on_plateau", SchedulerType::kReduceLrOnPlateau},
+  };
+  return names.at(name);
+}
+
+TrainingArguments arguments_of(const Json& json) {
+  TrainingArguments arguments;
+  arguments.learning_rate = number(golden().at("learning_rate"));
+  arguments.optim = optimizer_name(json.value("optim", "adamw_torch"));
+  arguments.weight_decay = json.value("weight_decay", arguments.weight_decay);
+  arguments.adam_beta1 = json.value("adam_beta1", arguments.adam_beta1);
+  arguments.adam_beta2 = json.value("adam_beta2", arguments.adam_beta2);
+  arguments.adam_epsilon = json.value("adam_epsilon", arguments.adam_epsilon);
+  arguments.lr_scheduler_type = scheduler_type(json.value("lr_scheduler_type", "linear"));
+  arguments.lr_scheduler_kwargs = json.value("lr_scheduler_kwargs", Json::object()).dump();
+  arguments.warmup_steps = json.value("warmup_steps", 0.0);
+  return arguments;
+}
+
+std::string kind_of(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) return "AdamW";
+  if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return "Adam";
+  if (dynamic_cast<const SGD*>(&optimizer) != nullptr) return "SGD";
+  if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) return "Adagrad";
+  return dynamic_cast<const RMSprop*>(&optimizer) != nullptr ? "RMSprop" : "another";
+}
+
+// As the state of an optimizer tells them, but with the first of two names.
+Json groups_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model) {
+  return dynamic_cast<const FusedOptimizer&>(optimizer).state_dict(model).groups;
+}
+
+TEST(MakeOptimizer, MakesThePythonTrainersGroups) {
+  int compared = 0;
+  for (const auto& wanted : golden().at("cases")) {
+    if (!wanted.contains("groups")) continue;
+    SCOPED_TRACE(wanted.at("model").dump() + wanted.at("arguments").dump());
+    const auto model = model_of(wanted.at("model"));
+    const auto optimizer = make_optimizer(arguments_of(wanted.at("arguments")), *model);
+    EXPECT_EQ(kind_of(*optimizer), wanted.at("optimizer"));
+    EXPECT_EQ(groups_of(*optimizer, *model), wanted.at("groups"));
+    ++compared;
+  }
+  EXPECT_EQ(compared, 8);
+}
+
+TEST(MakeOptimizer, MakesAdamToo) {
+  const ConvNet model;
+  TrainingArguments arguments;
+  arguments.optim = OptimizerName::kAdam;
+  arguments.adam_beta1 = 0.5;
+  arguments.weight_decay = 0.25;
+  const auto optimizer = make_optimizer(arguments, model);
+  EXPECT_EQ(kind_of(*optimizer), "Adam");
+  const auto& options = options_of<AdamOptions>(optimizer->param_groups()[0]);
+  EXPECT_EQ(options.beta1, 0.5);
+  EXPECT_EQ(options.weight_decay, 0.25);
+  EXPECT_EQ(options_of<AdamOptions>(optimizer->param_groups()[1]).weight_decay, 0.0);
+}
+
+TEST(MakeOptimizer, MakesOneThatStepsWithAnEmptyGroup) {
+  const torch::nn::LayerNorm layer(torch::nn::LayerNormOptions({2}));
+  struct Wrapper : torch::nn::Module {
+    explicit Wrapper(const torch::nn::LayerNorm& layer) { register_module("layer", layer); }
+  };
+  const Wrapper model(layer);
+  const auto optimizer = make_optimizer({}, model);
+  EXPECT_TRUE(optimizer->param_groups()[0].params().empty());
+  layer->weight.mutable_grad() = torch::ones({2});
+  optimizer->step();
+  EXPECT_FALSE(torch::equal(layer->weight, torch::ones({2})));
+}
+
+TEST(MakeOptimizer, RefusesArgumentsOutsideTheirRange) {
+  const ConvNet model;
+  TrainingArguments arguments;
+  arguments.adam_beta2 = 1.0;
+  EXPECT_ERROR(make_optimizer(arguments, model), UsageError,
+               "AdamW beta2: expected 0 <= beta < 1, got 1");
+}
+
+// --- schedules --------------------------------------------------------------------------
+
+void expect_golden_rates(const Json& wanted) {
+  const auto arguments = arguments_of(wanted.at("arguments"));
+  const ConvNet model;
+  const auto optimizer = make_optimizer(arguments, model);
+  const auto scheduler = make_scheduler(arguments, *optimizer, golden().at("training_steps"));
+  auto* const plateau = dynamic_cast<ReduceLROnPlateau*>(scheduler.get());
+  int step = 0;
+  for (const auto& rate : wanted.at("lr")) {
+    for (const double lr : scheduler->last_lr()) ASSERT_EQ(lr, number(rate)) << "step " << step;
+    if (plateau != nullptr) {
+      plateau->step(1.0 / (1 + std::min(step, 20)));
+    } else {
+      scheduler->step();
+    }
+    ++step;
+  }
+  EXPECT_EQ(step, 61);
+}
+
+TEST(MakeScheduler, MakesThePythonTrainersRates) {
+  int compared = 0;
+  for (const auto& wanted : golden().at("cases")) {
+    if (!wanted.contains("lr")) continue;
+    SCOPED_TRACE(wanted.at("arguments").dump());
+    expect_golden_rates(wanted);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 39);
+}
+
+TEST(MakeScheduler, CountsTheStepsOfTheWarmup) {
+  TrainingArguments arguments;
+  EXPECT_EQ(warmup_steps_of(arguments, 100), 0);
+  arguments.warmup_ratio = 0.101;
+  EXPECT_EQ(warmup_steps_of(arguments, 100), 11) << "rounded up";
+  arguments.warmup_steps = 0.07;
+  EXPECT_EQ(warmup_steps_of(arguments, 100), 8) << "100 * 0.07 is a little above 7, as in Python";
+  arguments.warmup_steps = 1.0;
+  EXPECT_EQ(warmup_steps_of(arguments, 100), 1);
+  arguments.warmup_steps = 7.9;
+  EXPECT_EQ(warmup_steps_of(arguments, 100), 7);
+}
+
+TrainingArguments with_kwargs(SchedulerType type, const std::string& kwargs) {
+  TrainingArguments arguments;
+  arguments.learning_rate = 1.0;
+  arguments.lr_scheduler_type = type;
+  arguments.lr_scheduler_kwargs = kwargs;
+  return arguments;
+}
+
+struct Refusal {
+  SchedulerType type;
+  std::string kwargs;
+  std::string text;
+};
+
+TEST(MakeScheduler, RefusesKwargsThatTheScheduleCannotTake) {
+  using enum SchedulerType;
+  const ConvNet model;
+  const auto optimizer = make_optimizer({}, model);
+  const std::vector<Refusal> refusals = {
+      {kLinear, "", ": expected a JSON object, got ''; hint: such as {"},
+      {kLinear, "[]", ": expected a JSON object, got '[]'"},
+      {kLinear, "{\"a\": 1e999}", ": expected a JSON object, got '{\"a\": 1e999}'"},
+      {kLinear, R"({"num_cycles": 2})", ": this schedule takes no num_cycles; hint: leave it out"},
+      {kConstant, R"({"x": 2})", ": this schedule takes no x"},
+      {kConstantWithWarmup, R"({"x": 2})", ": this schedule takes no x"},
+      {kCosine, R"({"num_cycle": 2})",
+       ": expected one of num_cycles, got 'num_cycle'; hint: did you mean num_cycles?"},
+      {kCosine, R"({"num_cycles": "2"})", " num_cycles: expected a number, got '\"2\"'"},
+      {kPolynomial, R"({"lr_ends": 0})",
+       ": expected one of lr_end, power, got 'lr_ends'; hint: did you mean lr_end?"},
+      {kInverseSqrt, R"({"timescale": 1.5})", " timescale: expected a whole number, got '1.5'"},
+      {kReduceLrOnPlateau, R"({"mode": "low"})", " mode: expected min or max, got '\"low\"'"},
+      {kReduceLrOnPlateau, R"({"treshold": 1})", ": expected one of mode, factor, patience, thre"},
+      {kReduceLrOnPlateau, R"({"patience": true})", " patience: expected a whole number, got"},
+  };
+  for (const auto& [type, kwargs, text] : refusals) {
+    EXPECT_ERROR(make_scheduler(with_kwargs(type, kwargs), *optimizer, 10), UsageError,
+                 "lr_scheduler_kwargs" + text);
+  }
+}
+
+TEST(MakeScheduler, TakesNullForNoTimescale) {
+  const ConvNet model;
+  const auto optimizer = make_optimizer({}, model);
+  const auto arguments = with_kwargs(SchedulerType::kInverseSqrt, R"({"timescale": null})");
+  EXPECT_NO_THROW(make_scheduler(arguments, *optimizer, 10));
+}
+
+}  // namespace
+}  // namespace ladder
