@@ -125,6 +125,22 @@ TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
   EXPECT_ERROR(state.set_num_steps(0), UsageError, "expected a number >= 1, got 0");
 }
 
+TEST(GradientState, BeginsAWindowAfterADroppedOne) {
+  GradientState state(3, true);
+  LoaderWalk walk{.global_sizes = {4, 4, 4, 4, 4}};
+  state.enter(walk);
+  state.begin_batch();
+  EXPECT_FALSE(state.sync_gradients());
+  state.drop_window();
+  EXPECT_TRUE(state.sync_gradients()) << "no window is open";
+  std::vector<bool> steps;
+  for (walk.index = 1; walk.index < walk.batches(); ++walk.index) {
+    state.begin_batch();
+    steps.push_back(state.sync_gradients());
+  }
+  EXPECT_EQ(steps, (std::vector{false, false, true, true}));
+}
+
 TEST(GradientState, KnowsTheInnermostWalk) {
   GradientState state(1, true);
   const LoaderWalk outer;

@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -459,6 +460,67 @@ TEST_P(Resume, TakesRegisteredObjectsAlong) {
     counter.value = 5;
     EXPECT_ERROR(accelerator->load_state(path), DataError, "custom_checkpoint_1.json");
     EXPECT_EQ(counter.value, 5) << "applied when all was checked";
+  });
+}
+
+TEST_P(Resume, NamesAFileAsTheProgramDoes) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    Counter named{1};
+    Counter other{2};
+    accelerator->register_for_checkpointing(named, "my_counter.json");
+    accelerator->register_for_checkpointing(other);
+    accelerator->save_state(path);
+    EXPECT_TRUE(fs::exists(path + "/my_counter.json"));
+    EXPECT_TRUE(fs::exists(path + "/custom_checkpoint_0.json"));
+    named.value = other.value = 0;
+    accelerator->load_state(path);
+    EXPECT_EQ(named.value, 1);
+    EXPECT_EQ(other.value, 2);
+  });
+}
+
+TEST_P(Resume, SavesTheModelAloneIfTold) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("of_the_model");
+    Trainee trainee(ranks);
+    Counter counter{1};
+    trainee.accelerator->register_for_checkpointing(counter);
+    trainee.accelerator->save_state(path, {.only_model = true, .latest = false});
+    std::vector<std::string> names;
+    for (const auto& file : fs::directory_iterator(path)) names.push_back(file.path().filename());
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(names, (std::vector<std::string>{"custom_checkpoint_0.json", "manifest.json",
+                                               "model.safetensors"}));
+    EXPECT_FALSE(fs::exists(ranks.folder().file("latest")));
+    EXPECT_ERROR(trainee.accelerator->load_state(path), DataError, "optimizer.safetensors");
+  });
+}
+
+TEST_P(Resume, ForgetsWhatIsFreed) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee trainee(ranks);
+    trainee.accelerator->free_memory();
+    trainee.accelerator->save_state(path);
+    EXPECT_FALSE(fs::exists(path + "/model.safetensors"));
+    EXPECT_FALSE(fs::exists(path + "/sampler.json"));
+    auto again = std::make_shared<SmallNet>(Math::kFast);
+    trainee.accelerator->prepare(again);
+    trainee.accelerator->save_state(path);
+    EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
+  });
+}
+
+TEST_P(Resume, HasNoPlaceForALoaderOfEvaluations) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto loader = accelerator->prepare_eval_loader(numbered_loader(23, {.batch_size = 4}));
+    EXPECT_EQ(loader.size(), 6);
+    accelerator->save_state(path);
+    EXPECT_FALSE(fs::exists(path + "/sampler.json"));
   });
 }
 

@@ -492,6 +492,17 @@ TEST(RemoveOldCheckpoints, KeepsTheOneThatLatestNames) {
   EXPECT_EQ(left({2, 3, 1}, 1), (Numbers{1}));
 }
 
+TEST(RemoveOldCheckpoints, KeepsThoseItIsToldTo) {
+  const TemporaryFolder folder;
+  for (const std::int64_t number : {1, 2, 3, 4}) {
+    write_checkpoint(folder.file("checkpoint_" + std::to_string(number)), "x", {.latest = false});
+  }
+  remove_old_checkpoints(folder.path(), "checkpoint_", 2, {folder.file("checkpoint_2")});
+  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2, 4}));
+  remove_old_checkpoints(folder.path(), "checkpoint_", 1, {folder.file("checkpoint_2")});
+  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2}));
+}
+
 TEST(RemoveOldCheckpoints, RefusesToKeepNone) {
   EXPECT_ERROR(remove_old_checkpoints("nowhere", "checkpoint_", 0), UsageError,
                "total_limit: expected 1 or more, got 0");

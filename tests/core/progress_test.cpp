@@ -115,6 +115,18 @@ TEST_F(ProgressTest, ATerminalIsRedrawnAtMostTenTimesASecond) {
   EXPECT_EQ(draws, 20);  // the first step, then one each 52 steps: 1, 53, ..., 989
 }
 
+TEST_F(ProgressTest, AClearedLineIsDrawnAgainByTheNextUpdate) {
+  Progress progress(options(100, true));
+  progress.update(1, 1, 1.0);
+  stream_.next_write();
+  progress.clear();
+  EXPECT_EQ(stream_.next_write(), "\r\x1b[K");
+  progress.clear();
+  EXPECT_EQ(stream_.next_write(), "") << "nothing is there to be cleared";
+  progress.update(2, 2, 1.0);  // at the same moment
+  EXPECT_NE(stream_.next_write().find("] 2/100"), std::string::npos);
+}
+
 TEST_F(ProgressTest, TheLastStepIsAlwaysDrawn) {
   Progress progress(options(2, true));
   progress.update(1, 1, 1.0);

@@ -12,6 +12,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
+#include "ladder/data/first_batches.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -103,6 +104,27 @@ TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
 TEST(BatchSampler, RefusesABatchOfNothing) {
   EXPECT_ERROR(batches_of(10, 0), UsageError, "batch size: expected a number > 0, got 0");
   EXPECT_ERROR(batches_of(10, -4), UsageError, "batch size: expected a number > 0, got -4");
+}
+
+TEST(FirstBatches, AreThoseOfEachEpoch) {
+  const auto whole =
+      std::make_shared<BatchSampler>(std::make_shared<RandomSampler>(10, 42), 4, false);
+  const FirstBatches first(whole, 2);
+  EXPECT_EQ(first.size(), 2);
+  EXPECT_EQ(first.whole_size(), 8);
+  for (const std::int64_t epoch : {0, 1}) {
+    const auto plans = first.plan(epoch);
+    const auto expected = whole->plan(epoch);
+    ASSERT_EQ(plans.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(plans[i].indices, expected[i].indices);
+  }
+}
+
+TEST(FirstBatches, CountTheSamplesOfAShortLastBatch) {
+  const auto whole = std::make_shared<BatchSampler>(batches_of(10, 4));
+  EXPECT_EQ(FirstBatches(whole, 3).whole_size(), 10);
+  EXPECT_EQ(FirstBatches(whole, 99).size(), 3);
+  EXPECT_ERROR(FirstBatches(whole, 0), UsageError, "first_batches");
 }
 
 }  // namespace

@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -111,6 +115,35 @@ torch::Tensor averaged_gradient(const Recipe& recipe, const Scores& scores,
     begin += count;
   }
   return sum / world_size;
+}
+
+TEST(RecipeLoss, WithSmoothingIsThatOfTransformers) {
+  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/trainer.json");
+  const auto golden = nlohmann::json::parse(file)["label_smoothing"];
+  EXPECT_EQ(golden.size(), 3U);
+  const auto number = [](const nlohmann::json& text) {
+    return std::strtod(text.get<std::string>().c_str(), nullptr);
+  };
+  const auto rows = [&](const nlohmann::json& matrix) {
+    std::vector<torch::Tensor> tensors;
+    for (const auto& row : matrix) {
+      std::vector<double> values;
+      for (const auto& value : row) values.push_back(number(value));
+      tensors.push_back(torch::tensor(values, torch::kFloat32));
+    }
+    return torch::stack(tensors);
+  };
+  for (const auto& wanted : golden) {
+    const Recipe recipe({.head = "logits", .label_smoothing = number(wanted["factor"])});
+    const auto logits = rows(wanted["logits"]).requires_grad_();
+    const auto labels = wanted["labels"].get<std::vector<std::int64_t>>();
+    const auto counted = std::ssize(labels) - std::count(labels.begin(), labels.end(), -100);
+    const auto loss = recipe.loss(logits, torch::tensor(labels), NumItems{.global = counted});
+    loss.backward();
+    // The sums are made in another order than there.
+    EXPECT_NEAR(loss.item<double>(), number(wanted["loss"]), 1e-6 * number(wanted["loss"]));
+    EXPECT_TRUE(torch::allclose(logits.grad(), rows(wanted["gradient"]), 1e-6, 1e-7));
+  }
 }
 
 TEST(RecipeLoss, AveragedOverRanksGivesTheGradientOfTheGlobalMean) {

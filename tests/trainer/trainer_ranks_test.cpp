@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Trainer in two processes that function_launcher starts.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ladder/accelerate/function_launcher.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/core/error.h"
+#include "ladder/trainer/trainer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scripted_trainer.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using nlohmann::json;
+using scripted::Linear;
+using scripted::Samples;
+
+constexpr std::int64_t kEvalSamples = 11;
+
+// 8 batches an epoch: of 5 samples, 3 and 2 with two processes; the last has 2.
+TrainingArguments arguments(const TemporaryFolder& folder) {
+  TrainingArguments args;
+  args.output_dir = folder.file("out");
+  args.num_train_epochs = 2;
+  args.per_device_train_batch_size = 5;
+  args.per_device_eval_batch_size = 4;
+  args.gradient_accumulation_steps = 3;
+  args.accelerator_config = {.split_batches = true, .even_batches = false};
+  args.optim = OptimizerName::kSgd;  // AdamW makes more of a rounding difference
+  args.learning_rate = 0.01;
+  args.logging_steps = 2;
+  args.eval_strategy = IntervalStrategy::kEpoch;
+  args.save_strategy = SaveStrategy::kEpoch;
+  args.load_best_model_at_end = true;
+  return args;
+}
+
+// Notes the names of events, and their steps.
+class Events : public TrainerCallback {
+ public:
+  explicit Events(json& names) : names_(names) {}
+  void on_step_end(TrainerEvent& event) override { note("step", event); }
+  void on_substep_end(TrainerEvent& event) override { note("substep", event); }
+  void on_log(TrainerEvent& event) override { note("log", event); }
+  void on_evaluate(TrainerEvent& event) override { note("evaluate", event); }
+  void on_save(TrainerEvent& event) override { note("save", event); }
+  void on_train_end(TrainerEvent& event) override { note("end", event); }
+
+ private:
+  void note(const char* name, const TrainerEvent& event) {
+    names_.push_back({name, event.state.global_step});
+  }
+  json& names_;
+};
+
+template <typename Number>
+std::vector<Number> values_of(const torch::Tensor& tensor) {
+  const auto flat = tensor.to(torch::kCPU).contiguous().flatten();
+  return {flat.data_ptr<Number>(), flat.data_ptr<Number>() + flat.numel()};
+}
+
+// All that a caller sees of a training, in a file a process.
+void train(const TemporaryFolder& folder) {
+  json seen;
+  auto events = std::make_shared<Events>(seen["events"]);
+  Trainer trainer({.model = std::make_shared<Linear>(),
+                   .args = arguments(folder),
+                   .train_dataset = std::make_shared<Samples>(37),
+                   .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+                   .compute_metrics = accuracy,
+                   .callbacks = {events},
+                   .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+  trainer.train();
+  const auto output = trainer.predict();
+  seen["losses"] = json::array();
+  for (const auto& entry : trainer.state().log_history) {
+    for (const char* name : {"loss", "grad_norm", "eval_loss", "eval_accuracy"}) {
+      const double* const value = find_metric(entry.values, name);
+      if (value != nullptr) seen["losses"].push_back(*value);
+    }
+  }
+  seen["labels"] = values_of<std::int64_t>(output.label_ids);
+  seen["predictions"] = values_of<float>(output.predictions);
+  seen["weights"] = values_of<float>(trainer.model().parameters()[0]);
+  seen["best"] = *trainer.state().best_metric;
+  folder.write("rank" + std::to_string(trainer.accelerator().process_index()), seen.dump());
+}
+
+json seen_by(const TemporaryFolder& folder, int rank) {
+  return json::parse(folder.read("rank" + std::to_string(rank)));
+}
+
+void expect_near(const json& got, const json& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto value = expected[i].get<double>();
+    EXPECT_NEAR(got[i].get<double>(), value, 1e-5 * (1.0 + std::abs(value))) << i;
+  }
+}
+
+TEST(TrainerOnTwo, BothSeeWhatOneAloneSees) {
+  const TemporaryFolder two;
+  function_launcher([&] { train(two); }, std::tuple<>(), {.num_processes = 2});
+  const TemporaryFolder one;
+  function_launcher([&] { train(one); }, std::tuple<>(), {.num_processes = 1});
+  const auto got = seen_by(two, 0);
+  const auto expected = seen_by(one, 0);
+  EXPECT_EQ(got, seen_by(two, 1));
+  EXPECT_EQ(got["events"], expected["events"]);
+  EXPECT_EQ(got["labels"], json({0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1})) << "each once, in order";
+  for (const char* name : {"losses", "predictions", "weights"}) {  // sums are made in other orders
+    SCOPED_TRACE(name);
+    expect_near(got[name], expected[name]);
+  }
+  EXPECT_EQ(list_checkpoints(two.file("out"), "checkpoint-").size(), 2U);
+}
+
+// One process alone cannot compute its loss.
+class FailingTrainer : public Trainer {
+ public:
+  using Trainer::Trainer;
+
+ protected:
+  LossOutput compute_loss(Model& model, const Inputs& inputs, const NumItems& items) override {
+    if (state().global_step == 4 && accelerator().process_index() == 1) {
+      throw DataError::missing_file("sample", "none");
+    }
+    return Trainer::compute_loss(model, inputs, items);
+  }
+};
+
+TEST(TrainerOnTwo, WhenOneFailsAllEndAndCheckpointsAreWhole) {
+  const TemporaryFolder folder;
+  const auto fail = [&] {
+    FailingTrainer trainer({.model = std::make_shared<Linear>(),
+                            .args = arguments(folder),
+                            .train_dataset = std::make_shared<Samples>(37),
+                            .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+                            .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+    trainer.train();
+  };
+  EXPECT_ERROR(function_launcher(fail, std::tuple<>(), {.num_processes = 2}), ChildError, "rank 1");
+  const auto checkpoints = list_checkpoints(folder.file("out"), "checkpoint-");
+  ASSERT_EQ(checkpoints.size(), 1U);
+  EXPECT_EQ(checkpoints[0].number, 3);
+  open_checkpoint(folder.file("out/checkpoint-3"));
+}
+
+}  // namespace
+}  // namespace ladder
