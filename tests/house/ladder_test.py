@@ -454,6 +454,25 @@ class ShapeTest(LadderTest):
             self.assertEqual(self.run_tool("--update")[0], length - 150)
         self.expect_one("stage2_ddp_spawn/main.cpp:151: 151 lines, a stage has at most 150")
 
+    def test_the_stage_of_the_trainer_has_no_loop_and_sixty_lines(self) -> None:
+        for number in range(3, 6):
+            name = f"stage{number}_more"
+            self.write(f"{name}/main.cpp",
+                       edited(STAGE2, ("    model.sync();\n", f"    model.sync({number});\n")))
+        start, end = STAGE2.index("// One pass"), STAGE2.index("void run")
+        text = edited(STAGE2, (STAGE2[start:end], ""),
+                      ("    train_epoch(*model, data.train, *optimizer);\n",
+                       "    Trainer().train();\n"))
+        for length in (60, 61):
+            comment = "// More.\n" * (length - len(text.splitlines()))
+            self.write("stage6_trainer/main.cpp", edited(text, ("// Fast.\n", f"// Fast.\n{comment}")))
+            self.assertEqual(self.run_tool("--update")[0], length - 60)
+        self.expect_one("stage6_trainer/main.cpp:61: 61 lines, a stage has at most 60")
+        self.write("stage6_trainer/main.cpp", edited(STAGE2, ("    model.sync();\n", "")))
+        self.run_tool("--update")
+        self.expect_one("train_epoch is one function too many; stage6_trainer has make_data, "
+                        "make_model, run, main, once each")
+
     def test_functions_in_the_wrong_order(self) -> None:
         start, end = STAGE1.index("// One pass"), STAGE1.index("void run")
         function = STAGE1[start:end]
