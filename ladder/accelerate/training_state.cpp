@@ -137,12 +137,33 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
   }
 }
 
-std::vector<double> learning_rates(const TrainingState& state) {
+// The rates that a run begins with: those its schedules were made with, else the optimizers' own.
+std::vector<double> first_rates(const TrainingState& state) {
   std::vector<double> rates;
   for (const auto& optimizer : state.optimizers) {
+    const auto schedule =
+        std::find_if(state.schedulers.begin(), state.schedulers.end(),
+                     [&](const auto& each) { return &each->optimizer() == optimizer.get(); });
+    if (schedule != state.schedulers.end()) {
+      const auto& base = (*schedule)->base_lrs();
+      rates.insert(rates.end(), base.begin(), base.end());
+      continue;
+    }
     for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
   }
   return rates;
+}
+
+// Once for all parameter groups that share a rate.
+void tell_of_other_rates(const std::vector<double>& asked, const std::vector<double>& restored,
+                         const Log& log) {
+  std::set<std::string> told;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (restored[i] == asked[i]) continue;
+    auto line =
+        fmt::format("learning rate {}, as in the checkpoint, and not {}", restored[i], asked[i]);
+    if (told.insert(line).second) log.info(line);
+  }
 }
 
 class LoadPlan {
@@ -241,14 +262,10 @@ std::string load_training_state(const std::string& path, const TrainingState& st
                     "as they are",
                     checkpoint->path(), ranks, group.world_size()));
   });
-  const auto rates = learning_rates(state);
+  const auto rates = first_rates(state);
   plan->apply();
   log.info("resumed from " + checkpoint->path());
-  const auto now = learning_rates(state);
-  for (std::size_t i = 0; i < rates.size(); ++i) {
-    if (now[i] == rates[i]) continue;
-    log.info(fmt::format("learning rate {}, as in the checkpoint, and not {}", now[i], rates[i]));
-  }
+  tell_of_other_rates(rates, first_rates(state), log);
   return checkpoint->path();
 }
 

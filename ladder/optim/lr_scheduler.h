@@ -41,7 +41,8 @@ class LrScheduler {
   // How often `step` was called.
   std::int64_t last_epoch() const { return last_epoch_; }
 
-  // The rates in force, one a parameter group.
+  // The rates it was made with and the rates in force, one a parameter group each.
+  const std::vector<double>& base_lrs() const { return base_lrs_; }
   std::vector<double> last_lr() const;
 
   // Where the schedule stands: last_epoch, base_lrs (the rates it was made with) and last_lr. As

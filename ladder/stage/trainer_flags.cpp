@@ -96,11 +96,17 @@ bool is_of_optimizer(std::string_view name) {
 
 void apply_args_file(Flags& flags, RunOptions& options, const TrainerTexts& texts) {
   TrainingArguments checked;
+  const auto defaults = to_json(TrainingArguments{});
   for (const auto& entry : read_argument_file(texts.args_file, options.notes)) {
     take_argument(entry, checked, options.notes);
-    if (options.parity && is_of_optimizer(entry.name)) throw optimizer_of_recipe(entry.where);
+    if (options.parity && is_of_optimizer(entry.name)) {
+      if (to_json(checked).at(entry.name) != defaults.at(entry.name)) {
+        throw optimizer_of_recipe(entry.where);
+      }
+      continue;  // as in the training_args.json of such a run
+    }
     const bool foreign = find_foreign_argument(entry.name) != nullptr;
-    const bool alone = entry.name == "resume_from_checkpoint" && entry.value == "";
+    const bool alone = entry.name == "resume_from_checkpoint" && text_of(entry.value).empty();
     if (foreign || alone || entry.value.is_null()) continue;
     flags.preset(flag_of(entry.name), text_of(entry.value), entry.where);
   }

@@ -264,8 +264,8 @@ Json typed(const std::string& where, const Json& value) {
 void read_scheduler_kwargs(TrainingArguments& arguments, const std::string& where,
                            const Json& value) {
   Json object = value.is_null() ? Json::object() : object_from(where, value);
-  for (auto& [name, number] : object.items()) {
-    number = typed(fmt::format("{}.{}", where, name), number);
+  for (const auto& item : object.items()) {
+    item.value() = typed(fmt::format("{}.{}", where, item.key()), item.value());
   }
   arguments.lr_scheduler_kwargs = object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

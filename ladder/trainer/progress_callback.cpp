@@ -68,6 +68,10 @@ void PrinterCallback::on_log(TrainerEvent& event) {
   event.accelerator.print(log_line(*event.logs));
 }
 
+void PrinterCallback::on_predict(TrainerEvent& event) {
+  event.accelerator.print(log_line(*event.metrics));
+}
+
 void ProgressCallback::on_train_begin(TrainerEvent& event) {
   training_.emplace(bar_options(event.state.max_steps, "training", event));
 }
@@ -75,6 +79,14 @@ void ProgressCallback::on_train_begin(TrainerEvent& event) {
 void ProgressCallback::on_step_end(TrainerEvent& event) {
   training_->samples += event.batch->global_size * event.accelerator.gradient_accumulation_steps();
   training_->progress.update(event.state.global_step, training_->samples, loss_);
+  make_room(event);
+}
+
+void ProgressCallback::on_epoch_end(TrainerEvent& event) { make_room(event); }
+
+// For the banner of an evaluation.
+void ProgressCallback::make_room(const TrainerEvent& event) {
+  if (training_ && event.control.should_evaluate) training_->progress.clear();
 }
 
 void ProgressCallback::on_train_end(TrainerEvent& /*event*/) {
@@ -94,7 +106,11 @@ void ProgressCallback::on_prediction_step(TrainerEvent& event) {
 
 void ProgressCallback::on_evaluate(TrainerEvent& /*event*/) { prediction_.reset(); }
 
-void ProgressCallback::on_predict(TrainerEvent& /*event*/) { prediction_.reset(); }
+void ProgressCallback::on_predict(TrainerEvent& event) {
+  if (prediction_) prediction_->progress.finish();
+  prediction_.reset();
+  event.accelerator.print(log_line(*event.metrics));
+}
 
 void ProgressCallback::on_log(TrainerEvent& event) {
   if (const double* const loss = find_metric(*event.logs, "loss")) loss_ = *loss;
@@ -129,13 +145,9 @@ void TableCallback::on_evaluate(TrainerEvent& event) {
       cells.push_back({column, cell_of(value)});
     }
   }
-  if (in_training_) {
-    table_.write_line(cells);
-    return;
-  }
-  MetricsTable own({cells.front().column});
-  own.write_line(cells);
-  print(own, event.accelerator);
+  if (!in_training_) table_ = MetricsTable({cells.front().column});
+  table_.write_line(cells);
+  if (!in_training_) print(table_, event.accelerator);
 }
 
 void TableCallback::on_train_end(TrainerEvent& event) {

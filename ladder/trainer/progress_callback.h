@@ -16,10 +16,12 @@ namespace ladder {
 // How a training looks to the person in front of it. A Trainer has one of the first two, and the
 // table. The main process alone prints.
 
-// Each log as a line on the standard output: {'loss': '0.8757', 'epoch': '0.533'}.
+// Each log as a line on the standard output: {'loss': '0.8757', 'epoch': '0.533'}. So are the
+// metrics of a prediction, which are not logged.
 class PrinterCallback : public TrainerCallback {
  public:
   void on_log(TrainerEvent& event) override;
+  void on_predict(TrainerEvent& event) override;
 };
 
 // The same, and a progress bar on the standard error: of the whole training, and of each
@@ -28,6 +30,7 @@ class ProgressCallback : public TrainerCallback {
  public:
   void on_train_begin(TrainerEvent& event) override;
   void on_step_end(TrainerEvent& event) override;
+  void on_epoch_end(TrainerEvent& event) override;
   void on_train_end(TrainerEvent& event) override;
   void on_prediction_step(TrainerEvent& event) override;
   void on_evaluate(TrainerEvent& event) override;
@@ -42,6 +45,8 @@ class ProgressCallback : public TrainerCallback {
     std::int64_t steps = 0;
     std::int64_t samples = 0;
   };
+
+  void make_room(const TrainerEvent& event);
 
   std::optional<Bar> training_;
   std::optional<Bar> prediction_;
@@ -58,7 +63,7 @@ class TableCallback : public TrainerCallback {
   void on_evaluate(TrainerEvent& event) override;
   void on_train_end(TrainerEvent& event) override;
 
-  const MetricsTable& table() const { return table_; }
+  const MetricsTable& table() const { return table_; }  // the last one
 
  private:
   MetricsTable table_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -12,15 +13,10 @@
 namespace ladder {
 namespace {
 
-Evaluation evaluation_of(const TrainerEvent& event) {
-  const double* const accuracy = find_metric(*event.metrics, "eval_accuracy");
-  if (accuracy == nullptr) {
-    throw UsageError::missing("RunRecordCallback", "an accuracy from compute_metrics",
-                              "return {{\"accuracy\", accuracy(prediction)}}");
-  }
+Evaluation evaluation_of(const TrainerEvent& event, double accuracy) {
   const auto seen = static_cast<double>(event.num_samples);
   const double* const loss = find_metric(*event.metrics, "eval_loss");
-  return {.correct = std::llround(*accuracy * seen),
+  return {.correct = std::llround(accuracy * seen),
           .seen = event.num_samples,
           .loss_sum = (loss == nullptr ? std::nan("") : *loss) * seen};
 }
@@ -34,7 +30,7 @@ RunRecordCallback::RunRecordCallback(RunRecordOptions options, Recipe recipe)
 }
 
 void RunRecordCallback::on_init_end(TrainerEvent& event) {
-  record_.emplace(options_, recipe_, event.accelerator.process_group());
+  record_ = std::make_unique<RunRecord>(options_, recipe_, event.accelerator.process_group());
   event.accelerator.register_for_checkpointing(*record_, "run_record.json");
 }
 
@@ -68,7 +64,13 @@ void RunRecordCallback::on_train_end(TrainerEvent& /*event*/) {
 void RunRecordCallback::on_evaluate(TrainerEvent& event) {
   if (!std::exchange(is_trained_, false)) return;
   require_equal_replicas(*event.model, event.accelerator.process_group());
-  record_->finish(evaluation_of(event), *event.model, event.accelerator.scaler().numbers());
+  const double* const accuracy = find_metric(*event.metrics, "eval_accuracy");
+  if (accuracy == nullptr) {
+    event.accelerator.log().info("no result is recorded: the evaluation has no accuracy");
+    return;
+  }
+  record_->finish(evaluation_of(event, *accuracy), *event.model,
+                  event.accelerator.scaler().numbers());
 }
 
 }  // namespace ladder

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include "ladder/train/recipe.h"
 #include "ladder/train/run_record.h"
@@ -31,7 +31,7 @@ class RunRecordCallback : public TrainerCallback {
  private:
   RunRecordOptions options_;
   Recipe recipe_;
-  std::optional<RunRecord> record_;  // once the ranks are known
+  std::unique_ptr<RunRecord> record_;  // once the ranks are known
   bool is_trained_ = false;
 };
 

@@ -149,8 +149,8 @@ TrainerEvent Trainer::event() {
           .model = prepared_model_.get(),
           .optimizer = optimizer_ == nullptr ? nullptr : &optimizer_->optimizer(),
           .lr_scheduler = scheduler_ == nullptr ? nullptr : &scheduler_->scheduler(),
-          .train_dataloader = train_loader_ ? &*train_loader_ : nullptr,
-          .eval_dataloader = eval_loader_ ? &*eval_loader_ : nullptr};
+          .train_dataloader = train_loader_.get(),
+          .eval_dataloader = eval_loader_.get()};
 }
 
 void Trainer::call(TrainerEventHandler handler) {

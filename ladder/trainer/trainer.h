@@ -97,7 +97,7 @@ struct TrainerOptions {
   DataCollator data_collator = default_data_collator;
   LossFunction compute_loss_func = nullptr;   // empty = cross-entropy
   MetricsFunction compute_metrics = nullptr;  // empty = none
-  std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
+  std::vector<std::shared_ptr<TrainerCallback>> callbacks;
   Optimizers optimizers = {};  // or a function that makes the first, when the model is there:
   OptimizerFunction optimizer_init = nullptr;
   std::shared_ptr<const RandomShift> train_transform = nullptr;
@@ -210,6 +210,7 @@ class Trainer {
   void call(TrainerEventHandler handler, const Batch& batch, const torch::Tensor& loss);
 
   // --- trainer_loop.cpp ---
+  bool is_limited() const { return args_.fast_dev_run || args_.limit_train_batches != 1.0; }
   DataLoader limited(const DataLoader& loader) const;
   void prepare_model();
   TrainingSetup training_setup() const;
@@ -280,9 +281,9 @@ class Trainer {
   std::shared_ptr<Model> prepared_model_;
   std::shared_ptr<AcceleratedOptimizer> optimizer_;
   std::shared_ptr<AcceleratedScheduler> scheduler_;
-  std::optional<AcceleratedDataLoader> train_loader_;
-  std::optional<AcceleratedDataLoader> eval_loader_;  // of eval_dataset_, or of the last evaluation
-  std::optional<double> model_preparation_time_;      // if an evaluation came first
+  std::unique_ptr<AcceleratedDataLoader> train_loader_;
+  std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of eval_dataset_, or the last evaluation
+  std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 
   torch::Tensor loss_;        // float64 scalar on the device: sum over the steps since the last log

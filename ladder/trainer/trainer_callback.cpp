@@ -15,10 +15,6 @@
 namespace ladder {
 namespace {
 
-bool is_due(std::int64_t step, std::int64_t interval) {
-  return interval > 0 && step % interval == 0;
-}
-
 nlohmann::json part_of(const nlohmann::json& state, const char* name) {
   return state.is_object() ? state.value(name, nlohmann::json::object()) : nlohmann::json::object();
 }

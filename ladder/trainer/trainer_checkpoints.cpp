@@ -65,15 +65,25 @@ TrainerControl control_from(const nlohmann::json& json) {
 nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
 
 // As transformers does, it tells about intervals, which stay as they were, and about a batch size.
+// Another accumulation would make global_step another place in the data.
 std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
                                                         std::string_view origin) const {
   const auto present = state_dict();
-  for (const char* name :
-       {"logging_steps", "eval_steps", "save_steps", "per_device_train_batch_size"}) {
-    const auto before = state.is_object() ? state.value(name, nlohmann::json()) : nlohmann::json();
-    if (before == present.at(name)) continue;
+  const auto before = [&](const char* name) {
+    return state.is_object() ? state.value(name, nlohmann::json()) : nlohmann::json();
+  };
+  for (const char* name : {"logging_steps", "eval_steps", "save_steps",
+                           "per_device_train_batch_size", "lr_scheduler_type"}) {
+    if (before(name) == present.at(name)) continue;
     trainer.accelerator_.log().info(fmt::format("{}: {} was {}, and is given as {} now", origin,
-                                                name, before.dump(), present.at(name).dump()));
+                                                name, before(name).dump(),
+                                                present.at(name).dump()));
+  }
+  const char* const accumulation = "gradient_accumulation_steps";
+  if (before(accumulation) != present.at(accumulation)) {
+    throw DataError::mismatch(fmt::format("{}: {}", origin, accumulation),
+                              present.at(accumulation).dump(), before(accumulation).dump(),
+                              "resume with the number that the checkpoint was written with");
   }
   return [] {};
 }
@@ -97,10 +107,13 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
     });
     chosen = broadcast_text(chosen, accelerator_.process_group());
   }
-  if (!chosen.empty() && fs::exists(chosen) && !fs::exists(chosen + "/optimizer.safetensors")) {
+  if (chosen.empty()) return chosen;
+  run_on_all(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+    const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
+    if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
     throw DataError::mismatch(chosen, "a checkpoint with an optimizer's state", "one without",
                               "it was saved with save_only_model: load its model instead");
-  }
+  });
   return chosen;
 }
 

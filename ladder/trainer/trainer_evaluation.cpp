@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -35,8 +36,8 @@ void Trainer::choose_eval_loader(std::shared_ptr<const Dataset> dataset, const c
   if (dataset == nullptr) {
     throw UsageError::missing(function, "a dataset", "give it one, or the Trainer an eval_dataset");
   }
-  const bool is_there = eval_loader_ && &eval_loader_->dataset() == dataset.get();
-  if (!is_there) eval_loader_ = eval_loader(std::move(dataset));
+  if (eval_loader_ != nullptr && &eval_loader_->dataset() == dataset.get()) return;
+  eval_loader_ = std::make_unique<AcceleratedDataLoader>(eval_loader(std::move(dataset)));
 }
 
 Metrics Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
@@ -72,9 +73,11 @@ PredictionOutput Trainer::evaluation_loop(const AcceleratedDataLoader& loader,
     prepare_model();
     model_preparation_time_ = steady_seconds() - started;
   }
-  say(fmt::format("***** Running {} *****", description));
-  say(fmt::format("  Num examples = {}", loader.dataset().size()));
-  say(fmt::format("  Batch size = {}", args_.per_device_eval_batch_size));
+  const auto examples = loader.dataset().size();
+  for (const auto& line :
+       evaluation_banner(description, examples, args_.per_device_eval_batch_size)) {
+    say(line);
+  }
 
   const torch::NoGradGuard no_grad;
   const bool was_training = prepared_model_->is_training();
@@ -128,8 +131,9 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
     metrics[prefix + "_model_preparation_time"] = *model_preparation_time_;
   }
   if (!output.predictions.defined() || !output.label_ids.defined()) return metrics;
+  const auto start = prefix + "_";
   for (const auto& [name, value] : compute_metrics({output.predictions, output.label_ids})) {
-    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+    metrics[name.starts_with(start) ? name : start + name] = value;
   }
   return metrics;
 }
@@ -138,7 +142,7 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
 void Trainer::evaluate_in_training(bool choose) {
   const auto metrics = evaluate();
   if (!choose) return;
-  const auto plateau = dynamic_cast<ReduceLROnPlateau*>(&scheduler_->scheduler());
+  auto* const plateau = dynamic_cast<ReduceLROnPlateau*>(&scheduler_->scheduler());
   if (plateau != nullptr) plateau->step(required_metric(metrics, args_));
   const bool is_best = is_new_best(metrics);
   if (args_.save_strategy == SaveStrategy::kBest) control_.should_save = is_best;

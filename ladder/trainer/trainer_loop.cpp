@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -61,6 +62,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   call(&TrainerCallback::on_train_begin);
   if (args_.eval_on_start) evaluate_in_training(/*choose=*/false);
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
+    if (state_.global_step >= plan_.max_steps) break;  // as a resumed training may be
     run_epoch(epoch);
     if (control_.should_training_stop) break;
   }
@@ -68,7 +70,9 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 }
 
 TrainingSetup Trainer::training_setup() const {
-  return {.num_examples = train_loader_->dataset().size(),
+  const auto all = train_loader_->dataset().size();
+  const auto left = train_loader_->shard().batch_sampler()->whole_size();
+  return {.num_examples = is_limited() ? left : all,
           .batches = train_loader_->size(),
           .accumulation_steps = accelerator_.gradient_accumulation_steps(),
           .num_processes = accelerator_.num_processes(),
@@ -77,12 +81,13 @@ TrainingSetup Trainer::training_setup() const {
 
 // The batches of an epoch that args leave.
 DataLoader Trainer::limited(const DataLoader& loader) const {
+  if (!is_limited()) return loader;
   const double limit = args_.limit_train_batches;
-  if (!args_.fast_dev_run && limit == 1.0) return loader;
   const bool is_per_process = args_.accelerator_config.mode() == LoaderMode::kPerProcess;
   const std::int64_t dealt = is_per_process ? accelerator_.num_processes() : 1;
   const auto batches = static_cast<double>(ceil_of(loader.size(), dealt));
-  const double wanted = args_.fast_dev_run ? 1.0 : limit > 1.0 ? limit : batches * limit;
+  const double asked = limit > 1.0 ? limit : batches * limit;
+  const double wanted = args_.fast_dev_run ? 1.0 : asked;
   return first_batches(loader,
                        std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted)) * dealt);
 }
@@ -107,7 +112,14 @@ void Trainer::prepare_training() {
   accelerator_.free_memory();
   prepared_model_.reset();
   prepare_model();
-  train_loader_ = accelerator_.prepare(limited(get_train_dataloader()));
+  train_loader_ = std::make_unique<AcceleratedDataLoader>(
+      accelerator_.prepare(limited(get_train_dataloader())));
+  if (train_loader_->size() == 0) {
+    throw DataError::mismatch(
+        "train_dataset", "at least one batch",
+        fmt::format("none of its {} samples", train_loader_->dataset().size()),
+        "make per_device_train_batch_size smaller, or leave out dataloader_drop_last");
+  }
   plan_ = TrainingPlan(args_, training_setup());
   begin_state();
   if (eval_dataset_ != nullptr) choose_eval_loader(eval_dataset_, "eval_strategy");
@@ -201,13 +213,14 @@ void Trainer::clip_gradients() {
 
 bool Trainer::norm_is_logged() const {
   const auto step = state_.global_step + 1;
+  if (step == 1 && args_.logging_first_step) return true;
   switch (args_.logging_strategy) {
     case IntervalStrategy::kNo:
-      return step == 1 && args_.logging_first_step;
+      return false;
     case IntervalStrategy::kEpoch:
-      return true;
+      return step % plan_.updates == 0 || step == plan_.max_steps;
     case IntervalStrategy::kSteps:
-      return (step == 1 && args_.logging_first_step) || step % state_.logging_steps == 0;
+      return is_due(step, state_.logging_steps);
   }
   return false;
 }
@@ -222,7 +235,7 @@ void Trainer::log_save_evaluate() {
 }
 
 void Trainer::log_progress() {
-  const double sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
+  const auto sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
   loss_.zero_();
   Metrics logs;
   logs["loss"] = sum / static_cast<double>(state_.global_step - logged_step_);
@@ -285,8 +298,7 @@ void Trainer::say(const std::string& line) const {
 void Trainer::print_banner(bool resumed) const {
   for (const auto& line : plan_.banner()) say(line);
   if (!resumed) return;
-  for (const auto& line : plan_.resume_lines(state_.global_step, train_loader_->first_batch(),
-                                             args_.ignore_data_skip)) {
+  for (const auto& line : plan_.resume_lines(state_.global_step, args_.ignore_data_skip)) {
     say(line);
   }
 }

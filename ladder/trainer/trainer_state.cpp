@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kHint = "take a checkpoint that a Trainer wrote";
 
 std::int64_t steps_of(double steps, std::int64_t training_steps) {
-  const double all = static_cast<double>(training_steps);
+  const auto all = static_cast<double>(training_steps);
   return static_cast<std::int64_t>(steps < 1.0 ? std::ceil(all * steps) : steps);
 }
 

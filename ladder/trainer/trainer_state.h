@@ -21,6 +21,11 @@ struct LogEntry {
   Metrics values;
 };
 
+// Whether what comes every `interval` steps comes after this one; never for 0.
+inline bool is_due(std::int64_t step, std::int64_t interval) {
+  return interval > 0 && step % interval == 0;
+}
+
 // How far a training has come, and what it has shown so far. Saved with each checkpoint as
 // trainer_state.json, with the names of transformers.TrainerState, whose counterpart it is.
 struct TrainerState {

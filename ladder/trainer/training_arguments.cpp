@@ -89,7 +89,8 @@ void check_steps(const TrainingArguments& arguments) {
     require_steps("save_steps", arguments.save_steps);
   }
   const double part = arguments.limit_train_batches;
-  if (!(part > 0.0 && part <= kMost) || (part > 1.0 && part != std::floor(part))) {
+  const bool fits = part > 0.0 && part <= kMost && (part <= 1.0 || part == std::floor(part));
+  if (!fits) {
     throw UsageError::out_of_range("limit_train_batches", part,
                                    "a whole number above 1, or a part above 0 and up to 1");
   }
@@ -147,6 +148,9 @@ void check_together(const TrainingArguments& arguments) {
   if (arguments.output_dir.empty() && saves) {
     throw UsageError::missing("output_dir", "a folder for the checkpoints",
                               "name one, or set save_strategy to no");
+  }
+  if (arguments.output_dir.empty() && !arguments.report_to.empty()) {
+    throw UsageError::missing("output_dir", "a folder for report_to to write to", "name one");
   }
   const bool plateau = arguments.lr_scheduler_type == SchedulerType::kReduceLrOnPlateau;
   if (plateau && arguments.eval_strategy == IntervalStrategy::kNo) {

@@ -20,6 +20,13 @@ std::string with_thousands(std::int64_t number) {
 
 }  // namespace
 
+std::vector<std::string> evaluation_banner(const std::string& description,
+                                           std::int64_t num_examples, std::int64_t batch_size) {
+  return {fmt::format("***** Running {} *****", description),
+          fmt::format("  Num examples = {}", num_examples),
+          fmt::format("  Batch size = {}", batch_size)};
+}
+
 TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSetup& training_setup)
     : setup(training_setup), form(args.banner) {
   const auto configured = args.per_device_train_batch_size;
@@ -27,7 +34,7 @@ TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSetup& t
   updates = std::max<std::int64_t>(1, ceil_of(setup.batches, setup.accumulation_steps));
   batch_size = is_of_each ? configured : ceil_of(configured, setup.num_processes);
   total_batch_size = configured * setup.accumulation_steps * (is_of_each ? setup.num_processes : 1);
-  if (args.max_steps > 0) {
+  if (args.max_steps > 0 && !args.fast_dev_run) {
     max_steps = args.max_steps;
     num_train_epochs = ceil_of(max_steps, updates);
     num_train_samples = static_cast<double>(max_steps * total_batch_size);
@@ -61,9 +68,10 @@ std::vector<std::string> TrainingPlan::banner() const {
   return lines;
 }
 
-std::vector<std::string> TrainingPlan::resume_lines(std::int64_t global_step, std::int64_t batches,
+std::vector<std::string> TrainingPlan::resume_lines(std::int64_t global_step,
                                                     bool ignores_data_skip) const {
   const auto epochs = global_step / updates;
+  const auto batches = global_step % updates * setup.accumulation_steps;
   std::vector<std::string> lines;
   if (form == Banner::kV5) {
     lines.push_back(

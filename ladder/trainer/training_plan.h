@@ -18,6 +18,10 @@ struct TrainingSetup {
   std::int64_t num_parameters = 0;  // that are trained
 };
 
+// "***** Running Evaluation *****" and what follows. `description`: Evaluation or Prediction.
+std::vector<std::string> evaluation_banner(const std::string& description,
+                                           std::int64_t num_examples, std::int64_t batch_size);
+
 // How long a training is, and how it says so. Python's counterpart:
 // Trainer.set_initial_training_values.
 struct TrainingPlan {
@@ -35,9 +39,8 @@ struct TrainingPlan {
 
   // "***** Running training *****" and what follows.
   std::vector<std::string> banner() const;
-  // What is said besides when a training goes on from a checkpoint, after `batches` of an epoch.
-  std::vector<std::string> resume_lines(std::int64_t global_step, std::int64_t batches,
-                                        bool ignores_data_skip) const;
+  // What is said besides when a training goes on after `global_step` steps.
+  std::vector<std::string> resume_lines(std::int64_t global_step, bool ignores_data_skip) const;
 };
 
 }  // namespace ladder

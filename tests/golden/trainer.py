@@ -38,7 +38,6 @@ trainer.json holds:
   log_metrics    split, metrics, and the printed text
   save_metrics   calls [[split, metrics]] in order, and the files after them
   notebook_tables  runs as above: rows of the table as shown in a notebook; first row: columns
-  notebook_cells [value, text] of a cell; notebook_times: [seconds, text]
   trainer_states of a run: checkpoint, and its trainer_state.json as text; times are 0.0
   label_smoothing  factor, logits, labels (-100: ignored), and loss and gradient in float32
 
@@ -617,16 +616,6 @@ NOTEBOOKS: list[Case] = [
 ]  # fmt: skip
 
 
-def notebook_texts() -> dict[str, Any]:
-    values = [0.8757, 0.282633, 1e-7, 5e-7, 1.5e-6, 123456.789, -2.5, 0.0, -0.0, 1e16, 3, -1,
-              float("nan"), float("inf"), "No log", "No Log"]  # fmt: skip
-    with notebook() as (module, _):
-        cells = rows_of(module.text_to_html_table([["x"], *([value] for value in values)]))[1:]
-        times = [[t, module.format_time(t)] for t in (0, 0.9, 59.99, 60, 3599, 3600, 360000)]
-    pairs = [[encoded(value), text] for value, (text,) in zip(values, cells, strict=True)]
-    return {"notebook_cells": pairs, "notebook_times": encoded(times)}
-
-
 # --- files and numbers -------------------------------------------------------------------
 
 
@@ -678,7 +667,6 @@ def content() -> dict[str, Any]:
         "log_metrics": metrics_texts(),
         "save_metrics": metrics_files(),
         "notebook_tables": [notebook_table(each) for each in NOTEBOOKS],
-        **notebook_texts(),
         "trainer_states": trainer_states(),
         "label_smoothing": label_smoothing(),
     }

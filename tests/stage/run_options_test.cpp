@@ -290,7 +290,7 @@ TEST(TrainerFlags, EveryArgumentIsAFlagWithDashesOrUnderscores) {
     EXPECT_NE(flag(trainer_options({}), dashes), "no such flag");
   }
   EXPECT_EQ(trainer_options({"--label_smoothing_factor=0.1"}).training.label_smoothing_factor, 0.1);
-  EXPECT_EQ(trainer_options({"--report-to", "jsonl,csv"}).training.report_to,
+  EXPECT_EQ(trainer_options({"--report-to", "jsonl,csv", "--output-dir", "out"}).training.report_to,
             (std::vector<std::string>{"jsonl", "csv"}));
 }
 
@@ -377,7 +377,7 @@ TEST(TrainerFlags, CommandLineBeforeFileBeforeProfile) {
                                                          "accelerator_config: {}\n"
                                                          "report_to: [jsonl, csv]\n"
                                                          "lr_scheduler_kwargs: {power: 0.5}\n");
-  const auto found = trainer_options({"--lr", "0.5", file.c_str()});
+  const auto found = trainer_options({"--lr", "0.5", "--output-dir", "out", file.c_str()});
   EXPECT_EQ(found.training.learning_rate, 0.5);
   EXPECT_EQ(found.training.per_device_train_batch_size, 16);
   EXPECT_EQ(found.training.per_device_eval_batch_size, 64);
@@ -398,9 +398,25 @@ TEST(TrainerFlags, AFileOfAllArgumentsIsTheSameRunAgain) {
       "--args-file=" + folder.write("training_args.json", to_json(first.training).dump());
   const auto again = trainer_options({"--profile", "none", file.c_str()});
   EXPECT_EQ(to_json(again.training), to_json(first.training));
-  EXPECT_ERROR(trainer_options({file.c_str()}), UsageError,
-               "training_args.json: adam_beta1: with --profile parity the optimizer is the "
+  const std::string other = "--args-file=" + folder.write("other.json", R"({"adam_beta1": 0.8})");
+  EXPECT_ERROR(trainer_options({other.c_str()}), UsageError,
+               "other.json: adam_beta1: with --profile parity the optimizer is the "
                "recipe's; hint: add --profile none");
+}
+
+TEST(TrainerFlags, ReportsNeedAFolder) {
+  EXPECT_ERROR(trainer_options({"--report-to", "jsonl"}), UsageError,
+               "output_dir: expected a folder for report_to to write to");
+}
+
+TEST(TrainerFlags, AFileOfAllArgumentsOfParityIsTheSameRunAgain) {
+  const auto first = trainer_options({"--seed", "7", "--output-dir", "out"});
+  const TemporaryFolder folder;
+  const std::string file =
+      "--args-file=" + folder.write("training_args.json", to_json(first.training).dump());
+  const auto again = trainer_options({file.c_str()});
+  EXPECT_TRUE(again.parity);
+  EXPECT_EQ(to_json(again.training), to_json(first.training));
 }
 
 TEST(TrainerFlags, ErrorsOfTheFileBeginWithItsLine) {

@@ -5,15 +5,22 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import os
+import pty
+import random
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import PYTHON, Result, free_port, launch  # noqa: E402
+from tests.support.programs import (PYTHON, Launched, Result, free_port, launch,  # noqa: E402
+                                    poll_until)
+from tests.support.resume import require_whole  # noqa: E402
 from tests.support.ways import (ACCELERATE, CPU, STAGE5, STAGE6, Run, Way, alone,  # noqa: E402
                                 mpirun, require_equal_weights, small, spawned, torchrun, train)
 
@@ -104,6 +111,48 @@ class Output(unittest.TestCase):
         self.assertIn("eval_accuracy", results)
         self.assertIn("train_loss", results)
 
+    def test_on_a_terminal_the_bar_makes_room_for_other_lines(self) -> None:
+        controller, terminal = pty.openpty()
+        flags = small("--profile", "none", "--recipe", "convnet", "--save-strategy", "no",
+                      "--eval-strategy", "steps", "--eval-steps", 4, "--logging-steps", 3)
+        child = subprocess.Popen([*map(str, (STAGE6, *CPU, *flags))], stderr=terminal,
+                                 stdout=terminal, stdin=subprocess.DEVNULL, cwd=FOLDER)
+        os.close(terminal)
+        shown = b""
+        while True:
+            try:
+                part = os.read(controller, 4096)
+            except OSError:  # the program closed the terminal
+                break
+            shown += part
+        os.close(controller)
+        self.assertEqual(child.wait(timeout=60), 0)
+        # What a line shows at last: what stands behind the last return to its beginning.
+        lines = [line.rstrip("\r").split("\r")[-1]
+                 for line in shown.decode().replace("\x1b[K", "").split("\n")]
+        for begin in ("***** Running Evaluation *****", "{'loss'", "{'eval_loss'", "Step  "):
+            self.assertTrue(any(line.startswith(begin) for line in lines), (begin, lines))
+        for line in lines:
+            self.assertIsNone(re.search(r"samples/s.*(\*\*\*|{')", line), line)
+
+    def test_a_prediction_shows_its_metrics(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        for flags in (("--disable-tqdm",), ()):
+            done = start(*tiny("--do-predict", "--no-do-train", "--no-do-eval", "--output-dir",
+                               "out", *flags), cwd=folder)
+            self.assertEqual(done.code, 0, done.stderr)
+            self.assertRegex(done.stdout, r"^{'test_loss': '[\d.]+', .*'test_accuracy': ")
+        self.assertIn("test_accuracy",
+                      json.loads((folder / "out" / "test_results.json").read_text()))
+
+    def test_without_an_accuracy_there_is_no_result(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start(*tiny("--prediction-loss-only", "--output-dir", "out"), cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertIn("no result is recorded", done.stderr)
+        self.assertNotIn("eval_accuracy",
+                         json.loads((folder / "out" / "eval_results.json").read_text()))
+
     def test_the_real_package_reads_its_arguments(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=FOLDER))
         done = start("--profile", "none", "--threads", 1, "--limit-train", 64, "--limit-test", 20,
@@ -139,12 +188,16 @@ class Arguments(unittest.TestCase):
         self.refused(("--learning-rat", "did you mean --learning-rate?"), "--learning-rat", 1)
         self.refused(("--deepspeed", "transformers"), "--deepspeed", "x.json")
         self.refused(("--optim", "parity", "--profile none"), "--optim", "sgd")
+        self.refused(("output_dir", "report_to"), "--report-to", "jsonl")
+        self.refused(("train_dataset", "none of its 10 samples", "dataloader_drop_last"),
+                     "--limit-train", 10, "-b", 32, "--dataloader-drop-last", code=3)
         self.refused(("checkpoint to resume from",), "--profile", "none", "--output-dir", "nowhere",
                      "--resume", code=3)
 
     def test_fast_dev_run_takes_one_batch_and_saves_nothing(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=FOLDER))
-        done = start("--profile", "hf-defaults", "--fast-dev-run", "--threads", 1, cwd=folder)
+        done = start("--profile", "hf-defaults", "--fast-dev-run", "--max-steps", 9, "--threads", 1,
+                     cwd=folder)
         self.assertEqual(done.code, 0, done.stderr)
         self.assertIn("  Total optimization steps = 1", done.stderr.splitlines())
         self.assertEqual(list(folder.glob("*/checkpoint-*")), [])
@@ -153,6 +206,14 @@ class Arguments(unittest.TestCase):
         for limit, steps in ((3, 3), (0.5, 5)):
             run = train(alone(STAGE6), *small("--limit-train-batches", limit), parent=FOLDER)
             self.assertEqual(run.result["steps"], steps)
+
+    def test_speed_counts_what_was_trained(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        done = start(*small("--profile", "hf-defaults", "--limit-train-batches", 2), cwd=folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        results = json.loads((folder / "basic-trainer" / "train_results.json").read_text())
+        a_step = results["train_samples_per_second"] / results["train_steps_per_second"]
+        self.assertAlmostEqual(a_step, 64, delta=1)  # both are rounded to three digits
 
     def test_bf16_smoothing_clipping_and_a_schedule_have_an_effect(self) -> None:
         plain = trained("bare", *tiny("--profile", "none", "--save-strategy", "no"))
@@ -187,6 +248,67 @@ class Resume(unittest.TestCase):
                 result = json.loads((part.folder / "b.jsonl").read_text().splitlines()[-1])
                 for field in ("weights_sha256", "steps", "correct"):
                     self.assertEqual(result[field], whole.result[field], field)
+
+    def test_killed_at_any_step(self) -> None:
+        chance = random.Random(6)
+        for way in ("bare", "--num-processes 2"):
+            flags = small("--profile", "none", "--recipe", "convnet", "--save-steps", 2, "--lr",
+                          0.01, "--output-dir", "out", "--batch-size", 8, epochs=3, limit_train=150,
+                          limit_test=50)
+            whole = train(WAYS[way](), *flags, parent=FOLDER)
+            for step in (5, 23):
+                with self.subTest(way=way, step=step):
+                    folder = Path(tempfile.mkdtemp(dir=FOLDER))
+                    self.kill(WAYS[way](), flags, step, folder, chance)
+                    for checkpoint in (folder / "out").glob("checkpoint-*"):
+                        require_whole(checkpoint)
+                    again = launch(*WAYS[way]().command, *flags, "--resume", "--metrics",
+                                   "b.jsonl", cwd=folder, environment=WAYS[way]().environment)
+                    self.assertEqual(again.code, 0, again.stderr)
+                    self.assertNotIn("learning rate", again.stderr)
+                    result = json.loads((folder / "b.jsonl").read_text().splitlines()[-1])
+                    for field in ("weights_sha256", "steps", "correct"):
+                        self.assertEqual(result[field], whole.result[field], field)
+
+    def kill(self, way: Way, flags: tuple[object, ...], step: int, folder: Path,
+             chance: random.Random) -> None:
+        """Kills the launcher or a rank, drawn by lot, soon after a step."""
+        marks = folder / "a.rank0.jsonl"
+
+        def steps_done() -> int:
+            return marks.read_bytes().count(b"\n") if marks.exists() else 0
+
+        with Launched(*way.command, *flags, "--metrics", folder / "a.jsonl", "--fingerprint", 1,
+                      cwd=folder, environment=way.environment) as started:
+            poll_until(lambda: steps_done() >= step or started.process.poll() is not None,
+                       seconds=120, interval=0.002)
+            chance.choice(started.processes()).send(signal.SIGKILL)
+            self.assertNotEqual(started.finish(60).code, 0)
+
+    def test_with_other_arguments(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        flags = tiny("--profile", "none", "--output-dir", "out", "--save-steps", 5,
+                     "--batch-size", 8)
+        ten = (*flags, "--max-steps", 10)
+        silent = ("--logging-strategy", "no", "--logging-steps", 0)
+        self.assertEqual(start(*ten, *silent, cwd=folder).code, 0)
+        five = ("--resume", "out/checkpoint-5", "--save-strategy", "no")
+        more = start(*ten, *five, "--logging-steps", 2, "--max-grad-norm", 0,
+                     "--lr-scheduler-type", "cosine", cwd=folder)
+        self.assertEqual(more.code, 0, more.stderr)
+        for text in ("logging_steps was 0", 'lr_scheduler_type was "linear"'):
+            self.assertIn(text, more.stderr)
+        refused = start(*ten, *five, "--gradient-accumulation-steps", 2, "--quiet", cwd=folder)
+        self.assertEqual((refused.code, refused.stdout), (3, ""), refused.stderr)
+        self.assertIn("gradient_accumulation_steps", refused.stderr)
+        over = start(*flags, "--resume", "--max-steps", 7, "--save-strategy", "no", cwd=folder)
+        self.assertEqual(over.code, 0, over.stderr)
+        self.assertNotIn("training 11", over.stderr)
+        (folder / "out" / "checkpoint-10" / "optimizer.safetensors").unlink()
+        damaged = start(*ten, "--resume", cwd=folder)
+        self.assertEqual(damaged.code, 3)
+        self.assertIn("optimizer.safetensors", damaged.stderr)
+        self.assertNotIn("save_only_model", damaged.stderr)
 
     def test_a_checkpoint_of_the_model_alone_is_refused(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=FOLDER))
