@@ -332,7 +332,7 @@ constexpr TrainingArgument kRows[] = {
 
     choice<&T::optim>("optim", "optimizer; adamw_torch is adamw_torch_fused"),
     row<&T::learning_rate>("learning_rate", "X", "at its highest"),
-    row<&T::weight_decay>("weight_decay", "X", "not of biases and normalisation layers"),
+    row<&T::weight_decay>("weight_decay", "X", "not of biases and of LayerNorm"),
     row<&T::adam_beta1>("adam_beta1", "X", "how long AdamW and Adam remember gradients"),
     row<&T::adam_beta2>("adam_beta2", "X", "and their squares"),
     row<&T::adam_epsilon>("adam_epsilon", "X", "added to the divisor of AdamW and Adam"),
@@ -402,7 +402,7 @@ constexpr TrainingArgument kRows[] = {
 
     flag<&T::do_train>("do_train", "train"),
     flag<&T::do_eval>("do_eval", "evaluate at the end"),
-    flag<&T::do_predict>("do_predict", "write predictions for the test set"),
+    flag<&T::do_predict>("do_predict", "show and write the metrics of a prediction"),
 
     flag<&T::fast_dev_run>("fast_dev_run", "a batch of each kind, to try things out"),
     row<&T::limit_train_batches>("limit_train_batches", "X",

@@ -137,7 +137,7 @@ struct TrainingArguments {
   bool do_predict = false;
 
   // --- Short runs, to try things out ---
-  bool fast_dev_run = false;         // one batch of training and of evaluation, nothing saved
+  bool fast_dev_run = false;         // one batch of training and of evaluation, no checkpoint
   double limit_train_batches = 1.0;  // above 1: so many of each epoch; up to 1: this part
 };
 
