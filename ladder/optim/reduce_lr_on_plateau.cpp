@@ -24,7 +24,8 @@ double worst(PlateauMode mode) {
 
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
     : LrScheduler(optimizer), options_(options), best_(worst(options.mode)) {
-  if (!(options.factor >= 0.0 && options.factor < 1.0)) {
+  const bool shrinks = options.factor >= 0.0 && options.factor < 1.0;
+  if (!shrinks) {
     throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1");
   }
   if (options.patience < 0) {

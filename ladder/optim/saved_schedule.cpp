@@ -69,7 +69,7 @@ double SavedSchedule::number_or_infinity(std::string_view name) const {
   if (value == "inf") return kInfinity;
   if (value == "-inf") return -kInfinity;
   if (!is_finite_number(value)) {
-    refuse(fmt::format("a number, \"inf\" or \"-inf\" as {}", name), text_of(value));
+    refuse(fmt::format(R"(a number, "inf" or "-inf" as {})", name), text_of(value));
   }
   return value.get<double>();
 }

@@ -206,7 +206,7 @@ void apply_hparams(Flags& flags, const std::string& path) {
   if (path.empty()) return;
   for (const auto& [name, value] : read_hparams(path)) {
     const std::string flag = "--" + name;
-    const std::string where = path + ": " + name;
+    const auto where = fmt::format("{}: {}", path, name);
     if (!flags.knows(flag)) throw flags.unknown_flag(where, flag);
     if (flag == "--hparams" || flag == "--help" || flag == "--version" || flag == "--resume") {
       throw UsageError::conflict(where, "is for the command line alone",

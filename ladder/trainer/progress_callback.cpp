@@ -5,6 +5,8 @@
 
 #include <cctype>
 #include <cmath>
+#include <memory>
+#include <ranges>
 #include <sstream>
 
 namespace ladder {
@@ -43,8 +45,8 @@ bool is_about_time(const std::string& metric) {
 }
 
 std::string training_loss(const TrainerState& state) {
-  for (auto entry = state.log_history.rbegin(); entry != state.log_history.rend(); ++entry) {
-    if (const double* const loss = find_metric(entry->values, "loss")) return cell_of(*loss);
+  for (const auto& entry : std::views::reverse(state.log_history)) {
+    if (const double* const loss = find_metric(entry.values, "loss")) return cell_of(*loss);
   }
   return "No log";
 }
@@ -73,7 +75,7 @@ void PrinterCallback::on_predict(TrainerEvent& event) {
 }
 
 void ProgressCallback::on_train_begin(TrainerEvent& event) {
-  training_.emplace(bar_options(event.state.max_steps, "training", event));
+  training_ = std::make_unique<Bar>(bar_options(event.state.max_steps, "training", event));
 }
 
 void ProgressCallback::on_step_end(TrainerEvent& event) {
@@ -97,7 +99,8 @@ void ProgressCallback::on_train_end(TrainerEvent& /*event*/) {
 void ProgressCallback::on_prediction_step(TrainerEvent& event) {
   if (!prediction_) {  // the clock starts after the first batch, so that one counts no samples
     if (training_) training_->progress.clear();
-    prediction_.emplace(bar_options(event.eval_dataloader->size(), "evaluation", event));
+    prediction_ =
+        std::make_unique<Bar>(bar_options(event.eval_dataloader->size(), "evaluation", event));
   } else {
     prediction_->samples += event.batch->global_size;
   }

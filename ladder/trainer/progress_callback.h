@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -48,8 +48,8 @@ class ProgressCallback : public TrainerCallback {
 
   void make_room(const TrainerEvent& event);
 
-  std::optional<Bar> training_;
-  std::optional<Bar> prediction_;
+  std::unique_ptr<Bar> training_;
+  std::unique_ptr<Bar> prediction_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();  // as logged last
 };
 
