@@ -234,12 +234,21 @@ class Evaluation:
         return self.loss_sum / self.seen
 
 
+Together = Callable[[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, loss: Callable[..., Tensor]) -> Evaluation:
+def evaluate(
+    model: nn.Module,
+    loader: DataLoader,
+    loss: Callable[..., Tensor],
+    gather: Together = lambda part: part,
+) -> Evaluation:
+    """`gather` makes of this rank's outputs and labels of a batch those of all ranks."""
     model.eval()
     correct, seen, total = 0, 0, 0.0
     for images, labels in loader:
-        output = model(images)
+        output, labels = gather((model(images), labels))
         total += loss(output, labels, reduction="sum").item()
         correct += (output.argmax(dim=1) == labels).sum().item()
         seen += len(labels)
@@ -353,6 +362,9 @@ class Epoch:
         return self.loss_sum / self.samples
 
 
+WARM_UP_STEPS = 20  # in which libraries choose kernels and memory is fetched
+
+
 class Record:
     """Tells how a run goes: lines for people, --metrics and --fingerprint.
 
@@ -361,12 +373,14 @@ class Record:
     """
 
     def __init__(self, stage: str, options: argparse.Namespace, world: World = World()) -> None:
-        self.start = time.perf_counter()
+        self.start = self.epoch_start = time.perf_counter()
         self.stage = stage
         self.options = options
         self.recipe = RECIPES[options.recipe]
         self.world = world
         self.done: list[Epoch] = []
+        self.first_step_at: float | None = None  # time.monotonic()
+        self.warm_up_seconds: float | None = None
         self.metrics = Metrics(options.metrics if world.rank == 0 else None)
         self.fingerprint = Fingerprint(options.metrics, options.fingerprint, world.rank)
         self.metrics.write("run", stage=stage, world_size=world.size, rank=0, device="cpu",
@@ -390,15 +404,21 @@ class Record:
         for number in range(1, self.options.epochs + 1):
             if self.enough:
                 return
-            self.say(self.recipe.epoch_line.format(number, self.options.epochs))
-            start = time.perf_counter()
-            epoch = Epoch(number)
-            self.done.append(epoch)
+            self.begin_epoch(number)
             yield number
-            epoch.loss_sum = self.world.sum(epoch.loss_sum)
-            epoch.seconds = time.perf_counter() - start
-            self.metrics.write("epoch", epoch=number, steps=epoch.steps, samples=epoch.samples,
-                               train_loss=epoch.train_loss, seconds=epoch.seconds)
+            self.end_epoch()
+
+    def begin_epoch(self, number: int) -> None:
+        self.say(self.recipe.epoch_line.format(number, self.options.epochs))
+        self.done.append(Epoch(number))
+        self.epoch_start = time.perf_counter()
+
+    def end_epoch(self) -> None:
+        epoch = self.done[-1]
+        epoch.loss_sum = self.world.sum(epoch.loss_sum)
+        epoch.seconds = time.perf_counter() - self.epoch_start
+        self.metrics.write("epoch", epoch=epoch.number, steps=epoch.steps, samples=epoch.samples,
+                           train_loss=epoch.train_loss, seconds=epoch.seconds)
 
     def step(
         self, model: nn.Module, loss: Tensor, size: int, positions: range | None = None
@@ -414,6 +434,10 @@ class Record:
         epoch.steps += 1
         epoch.samples += size
         epoch.loss_sum += loss.item() * (size / self.world.size)
+        self.first_step_at = self.first_step_at or time.monotonic()
+        if self.steps == WARM_UP_STEPS:
+            before = sum(epoch.seconds for epoch in self.done)  # 0 in the epoch under way
+            self.warm_up_seconds = before + time.perf_counter() - self.epoch_start
         self.fingerprint(self.steps, epoch.number, positions, loss, model)
 
     def begin_testing(self) -> None:
@@ -447,6 +471,8 @@ class Record:
             eval_loss=test.loss if test else None,
             train_seconds=seconds,
             total_seconds=total_seconds,
+            first_step_at=self.first_step_at,
+            warm_up_seconds=self.warm_up_seconds,
             samples_per_second=samples / seconds if samples else 0.0,
             peak_rss_bytes=peak_rss,
             weights_sha256=weights_sha256(model.state_dict()),
@@ -478,17 +504,23 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parses the command line and fills in what the recipe decides."""
-    options = parser.parse_args()
+def recipe_defaults(options: argparse.Namespace) -> dict[str, int | float]:
     recipe = RECIPES[options.recipe]
-    defaults = {
+    return {
         "epochs": recipe.epochs,
         "batch_size": recipe.batch_size,
         "eval_batch_size": recipe.batch_size,
         "lr": recipe.lr,
     }
-    for name, value in defaults.items():
+
+
+def parse_options(
+    parser: argparse.ArgumentParser,
+    defaults: Callable[[argparse.Namespace], dict[str, int | float]] = recipe_defaults,
+) -> argparse.Namespace:
+    """Parses the command line and fills in what the recipe decides."""
+    options = parser.parse_args()
+    for name, value in defaults(options).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     if options.fingerprint and not options.metrics:

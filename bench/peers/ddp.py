@@ -19,7 +19,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -50,6 +50,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, default_co
 HOST = "127.0.0.1"
 TIMEOUT = timedelta(seconds=60)  # that a rank waits for the others
 SIXTEEN_BITS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Run = Callable[[argparse.Namespace], None]  # what each rank does
 
 
 @dataclass(frozen=True)
@@ -174,14 +175,19 @@ def train_epoch(
             break
 
 
+def share_buffers(network: nn.Module) -> None:
+    """All ranks get those of rank 0: a rank moves BatchNorm's by its own part of the batches."""
+    for buffer in network.buffers():
+        dist.broadcast(buffer, src=0)
+
+
 def evaluate_together(network: nn.Module, data: Data, record: Record) -> Evaluation:
     """Each rank tests its part; the counts are added up.
 
     Without the wrapper: its first forward after training sends rank 0's buffers to all, and
     would wait for a rank that has no image to test. So they are sent here.
     """
-    for buffer in network.buffers():
-        dist.broadcast(buffer, src=0)
+    share_buffers(network)
     part = evaluate(network, data.test, record.recipe.loss)
     add = record.world.sum
     return Evaluation(add(part.correct), add(part.seen), add(part.loss_sum))
@@ -208,8 +214,9 @@ def run(options: argparse.Namespace) -> None:
         save_weights(model.module, options.save, state)
 
 
-def start(options: argparse.Namespace, **process_group: object) -> None:
+def start(run: Run, options: argparse.Namespace, **process_group: object) -> None:
     torch.set_num_threads(options.threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))  # else Accelerate sets threads
     dist.init_process_group("gloo", timeout=TIMEOUT, **process_group)
     run(options)
     # The wrapper is part of a reference cycle and holds the group. A Gloo thread that is left when
@@ -218,18 +225,29 @@ def start(options: argparse.Namespace, **process_group: object) -> None:
     dist.destroy_process_group()
 
 
-def start_spawned(rank: int, options: argparse.Namespace, port: int) -> None:
+def start_spawned(rank: int, run: Run, options: argparse.Namespace, port: int) -> None:
     # The signal that spawn has the kernel send when the parent ends. Programs that a shell started
     # in the background ignore it; Python's own handler waits for the end of a collective.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What torchrun sets, and Accelerate reads.
+    ranks, world = ("RANK", "LOCAL_RANK"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    os.environ |= dict.fromkeys(ranks, str(rank)) | dict.fromkeys(world, str(options.nprocs))
     store = dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
-    start(options, store=store, rank=rank, world_size=options.nprocs)
+    start(run, options, store=store, rank=rank, world_size=options.nprocs)
 
 
-def spawn(options: argparse.Namespace) -> None:
+def spawn(run: Run, options: argparse.Namespace) -> None:
     # The ranks meet at this process, on a port that the system chose.
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
-    mp.spawn(start_spawned, (options, store.port), nprocs=options.nprocs)
+    mp.spawn(start_spawned, (run, options, store.port), nprocs=options.nprocs)
+
+
+def launch(run: Run, options: argparse.Namespace) -> None:
+    """Calls `run` as a rank of the launcher that started this, else in processes of its own."""
+    if "RANK" in os.environ:
+        start(run, options)
+    else:
+        spawn(run, options)
 
 
 def main() -> None:
@@ -242,11 +260,7 @@ def main() -> None:
     parser.add_argument("--load", type=Path, metavar="PATH", help="start from a file of --save")
     parser.add_argument("--nprocs", type=int, default=2,
                         help="processes to start, where no launcher did; default: %(default)s")
-    options = parse_options(parser)
-    if "RANK" in os.environ:
-        start(options)
-    else:
-        spawn(options)
+    launch(run, parse_options(parser))
 
 
 if __name__ == "__main__":

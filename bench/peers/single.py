@@ -12,6 +12,7 @@ With --threads 1 its final weights equal, bit for bit, those of
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -54,33 +55,45 @@ def make_model(options: argparse.Namespace) -> nn.Module:
 
 
 def train_epoch(
-    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, record: Record
+    model: nn.Module,
+    network: nn.Module,
+    data: Data,
+    optimizer: torch.optim.Optimizer,
+    record: Record,
 ) -> None:
+    """`model` is `network`, or wraps it."""
     model.train()
     for images, labels in data.train:
         loss = record.recipe.loss(model(images), labels)
         loss.backward()
         optimizer.step()
-        record.step(model, loss, len(labels))
+        record.step(network, loss, len(labels))
         optimizer.zero_grad()
         if record.enough:
             break
 
 
-def run(options: argparse.Namespace) -> None:
-    record = Record("peer_single", options)
+def run(
+    options: argparse.Namespace,
+    stage: str = "peer_single",
+    wrap: Callable[[nn.Module], nn.Module] = lambda network: network,
+    **more: float,
+) -> None:
+    """`more` are further numbers for the result, by name."""
+    record = Record(stage, options)
     data = make_data(options)
-    model = make_model(options)
-    optimizer = make_optimizer(options, model)
+    network = make_model(options)
+    model = wrap(network)
+    optimizer = make_optimizer(options, network)
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
-        train_epoch(model, data, optimizer, record)
+        train_epoch(model, network, data, optimizer, record)
     test = None
     if not options.steps:
         record.begin_testing()
         test = evaluate(model, data.test, record.recipe.loss)
-    record.finish(model, test)
-    save_weights(model, options.save)
+    record.finish(network, test, **more)
+    save_weights(network, options.save)
 
 
 def main() -> None:

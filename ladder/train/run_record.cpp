@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -132,8 +133,10 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
   updated_ = updated;
   ++epoch_steps_;
   epoch_samples_ += batch.global_size;
+  if (std::isnan(first_step_at_)) first_step_at_ = steady_seconds();
   if (updated) {
     ++steps_;
+    if (steps_ == kWarmUpSteps) warm_up_seconds_ = train_seconds_ + open_epoch_seconds();
     fingerprint_.record(steps_, batch, loss, model);
     trace_.step_done(steps_);
   }
@@ -196,6 +199,8 @@ void RunRecord::finish(const Evaluation& total, const torch::nn::Module& model,
                                    {"eval_loss", total.mean_loss()},
                                    {"train_seconds", train_seconds_},
                                    {"total_seconds", seconds},
+                                   {"first_step_at", first_step_at_},
+                                   {"warm_up_seconds", warm_up_seconds_},
                                    {"samples_per_second", rate(samples_, train_seconds_)},
                                    {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
                                    {"weights_sha256", weights_sha256(ladder::state_dict(model))}};

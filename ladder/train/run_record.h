@@ -51,6 +51,9 @@ struct RunSetup {
 // docs/formats.md.
 class RunRecord {
  public:
+  // Steps of the optimizer in which libraries choose kernels and memory is fetched.
+  static constexpr std::int64_t kWarmUpSteps = 20;
+
   // Opens the metrics file. Throws UsageError when its folder is missing, and when fingerprints
   // are asked for without a metrics file to put them beside.
   RunRecord(RunRecordOptions options, Recipe recipe, ProcessGroup group = ProcessGroup::single());
@@ -65,6 +68,8 @@ class RunRecord {
   // Takes note of one training step; call it after optimizer.step() and before zero_grad().
   // `updated`: whether the optimizer stepped; false for all but the last batch of an accumulation
   // window. Throws NumericError when the loss is not finite.
+  //
+  // Takes the time of the first step and that of the first kWarmUpSteps: what a bench leaves out.
   void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
             bool updated = true);
 
@@ -117,6 +122,8 @@ class RunRecord {
   std::int64_t samples_ = 0;
   double train_loss_ = std::numeric_limits<double>::quiet_NaN();  // of the last epoch, all ranks
   double train_seconds_ = 0.0;
+  double first_step_at_ = std::numeric_limits<double>::quiet_NaN();    // on the steady clock
+  double warm_up_seconds_ = std::numeric_limits<double>::quiet_NaN();  // of the first steps
 };
 
 }  // namespace ladder

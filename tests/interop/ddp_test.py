@@ -20,7 +20,8 @@ EPOCHS = 2
 BATCHES = {"basicnet": 10, "convnet": 12}  # whole ones in an epoch
 BATCH = {"basicnet": 64, "convnet": 32}
 SEEN = 65  # images of the test: on two ranks, convnet has a batch more on one
-OWN = {"stage", "train_seconds", "total_seconds", "samples_per_second", "peak_rss_bytes"}
+OWN = {"stage", "train_seconds", "total_seconds", "first_step_at", "warm_up_seconds",
+       "samples_per_second", "peak_rss_bytes"}
 
 
 def train_size(recipe: str) -> int:

@@ -123,7 +123,7 @@ class Record(StageTest):
         self.assertEqual(list(result)[1:], [
             "stage", "recipe", "world_size", "precision", "device", "epochs", "steps", "accuracy",
             "correct", "seen", "train_loss", "eval_loss", "train_seconds", "total_seconds",
-            "samples_per_second", "peak_rss_bytes", "weights_sha256"])
+            "first_step_at", "warm_up_seconds", "samples_per_second", "peak_rss_bytes", "weights_sha256"])
         self.assertEqual((result["steps"], result["seen"], result["epochs"]), (20, 500, 2))
         self.assertAlmostEqual(result["accuracy"], result["correct"] / 5)
         self.assertEqual(printed[0], f"Accuracy: {result['accuracy']:.2f}")

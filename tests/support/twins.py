@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -44,7 +45,8 @@ class TwinTest(unittest.TestCase):
 
     def run_both(self, cpp: Command, python: Command, flags: Command) -> tuple[Result, Result]:
         """Runs them at the same time. The C++ program draws the numbers that Python draws."""
-        started = [self.start(CPP, [*cpp, "--math", "reference", "--device", "cpu"], flags),
+        device = [] if "--device-ids" in cpp else ["--device", "cpu"]
+        started = [self.start(CPP, [*cpp, "--math", "reference", *device], flags),
                    self.start(TWIN, python, flags)]
         ours, theirs = (self.finish(launched) for launched in started)
         return ours, theirs
@@ -54,11 +56,16 @@ class TwinTest(unittest.TestCase):
                               capture_output=True, text=True, timeout=SECONDS, check=False)
         return done.stdout + done.stderr
 
-    def expect_equal(self, steps: int, seen: int, ranks: int = 1) -> None:
-        """Both took so many steps, each the same on every rank, and ended with the same."""
+    def results(self) -> tuple[dict[str, Any], dict[str, Any]]:
         ours, theirs = (result_record(self.folder / f"{name}.jsonl") for name in (CPP, TWIN))
+        return ours, theirs
+
+    def expect_equal(self, steps: int, seen: int, ranks: int = 1,
+                     same: tuple[str, ...] = SAME) -> None:
+        """Both took so many steps, each the same on every rank, and ended with the same."""
+        ours, theirs = self.results()
         self.assertEqual((ours["steps"], ours["seen"]), (steps, seen))
-        for field in SAME:
+        for field in same:
             self.assertEqual(ours[field], theirs[field], f"{field}; {self.first_difference()}")
         self.assertIn(f"no difference in {steps * ranks} records of {ranks} rank",
                       self.first_difference())

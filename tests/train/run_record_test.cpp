@@ -50,9 +50,9 @@ void begin(RunRecord& record, const torch::nn::Module& model) {
 }
 
 // What a stage does: two epochs of two steps with losses 1 and 4, and a test.
-void run_through(RunRecord& record, const OneWeight& model) {
+void run_through(RunRecord& record, const OneWeight& model, std::int64_t epochs = 2) {
   begin(record, model);
-  for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+  for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
     record.begin_epoch(epoch);
     record.step(batch_of(2), torch::tensor(1.0F), model);
     record.step(batch_of(4), torch::tensor(4.0F), model);
@@ -77,7 +77,7 @@ Output output_of(const Recipe& recipe, RunRecordOptions options = {.quiet = true
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   RunRecord record(options, recipe);
-  run_through(record, OneWeight());
+  run_through(record, OneWeight(), recipe.epochs());
   Output output{testing::internal::GetCapturedStdout(),
                 testing::internal::GetCapturedStderr(),
                 {},
@@ -134,7 +134,8 @@ TEST(RunRecord, ResultHasTheFieldsThatReportsRelyOn) {
   const Json result = output_of(Recipe({.epochs = 2})).records.at(3);
   expect_keys(result, {"stage", "recipe", "world_size", "precision", "device", "epochs", "steps",
                        "accuracy", "correct", "seen", "train_loss", "eval_loss", "train_seconds",
-                       "total_seconds", "samples_per_second", "peak_rss_bytes", "weights_sha256"});
+                       "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
+                       "peak_rss_bytes", "weights_sha256"});
   EXPECT_EQ(result.at("precision"), "fp32");
   EXPECT_EQ(result.at("epochs"), 2);
   EXPECT_EQ(result.at("steps"), 4);
@@ -146,6 +147,17 @@ TEST(RunRecord, ResultHasTheFieldsThatReportsRelyOn) {
   EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
   EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
   EXPECT_EQ(result.at("weights_sha256"), weights_sha256(state_dict(OneWeight())));
+}
+
+TEST(RunRecord, TakesTheTimesThatABenchLeavesOut) {
+  const double before = steady_seconds();
+  const Json few = output_of(Recipe({.epochs = 9})).records.back();
+  EXPECT_GE(few.at("first_step_at").get<double>(), before);
+  EXPECT_LE(few.at("first_step_at").get<double>(), steady_seconds());
+  EXPECT_TRUE(few.at("warm_up_seconds").is_null()) << "18 steps";
+  const Json many = output_of(Recipe({.epochs = 11})).records.back();  // 22 steps
+  EXPECT_GT(many.at("warm_up_seconds").get<double>(), 0.0);
+  EXPECT_LT(many.at("warm_up_seconds"), many.at("train_seconds"));
 }
 
 TEST(RunRecord, PrintsTheResultLinesAndNothingElseWhenQuiet) {
