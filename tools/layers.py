@@ -76,7 +76,6 @@ ROOT_FILES = {
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
-    "requirements-bench.txt",
     "requirements-test.txt",
     "requirements.txt",
     "run",

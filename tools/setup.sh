@@ -6,6 +6,7 @@
 #   tools/setup.sh [build]   compiler, libraries, LibTorch (the torch wheel, in .venv)
 #   tools/setup.sh test      and what ./test needs
 #   tools/setup.sh bench     build, and what the comparison with Python needs
+#   tools/setup.sh full      test, and a browser that opens the report: ./test --full
 #
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
 set -euo pipefail
@@ -16,6 +17,7 @@ venv=$root/.venv
 build_packages=(g++ cmake ninja-build zlib1g-dev libcli11-dev libfmt-dev nlohmann-json3-dev
   libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
 test_packages=(openmpi-bin iproute2 shellcheck valgrind clang-format-19 clang-tidy-19)
+full_packages=(chromium)
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -72,6 +74,8 @@ system_packages() {
     require_tools
   elif [[ $level == test ]]; then
     install_packages "${build_packages[@]}" "${test_packages[@]}"
+  elif [[ $level == full ]]; then
+    install_packages "${build_packages[@]}" "${test_packages[@]}" "${full_packages[@]}"
   else
     install_packages "${build_packages[@]}"
   fi
@@ -118,10 +122,9 @@ level=${1:-build}
 requirements=("$root/requirements.txt")
 case $level in
   build) ;;
-  test) requirements+=("$root/requirements-test.txt") ;;
-  bench) requirements+=("$root/requirements-test.txt" "$root/requirements-bench.txt") ;;
+  test | bench | full) requirements+=("$root/requirements-test.txt") ;;
   *)
-    printf 'usage: tools/setup.sh [build|test|bench]\n' >&2
+    printf 'usage: tools/setup.sh [build|test|bench|full]\n' >&2
     exit 2
     ;;
 esac

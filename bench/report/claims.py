@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers that the source tutorials print, and ours of the same recipe beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from results import Results, Row
+from tables import Table, accuracy_text, cells, counter
+from words import NOT_RUN, TWINS, count, number, rung
+
+
+class Claim(NamedTuple):
+    what: str
+    value: str
+    recipe: str
+    program: str  # ours; its twin is the one of the same place
+    world: int
+    ours: Callable[[Row], str]
+
+
+def loss(value: float | None) -> str:
+    return number(value, 4)
+
+
+def seconds(row: Row) -> str:
+    return f"{row.seconds().value:.2f} s"
+
+
+CLAIMS = (
+    Claim("ConvNet, 3 epochs with tests, 1 GPU: accuracy", "91.55 %", "convnet",
+          "stage0_single_gpu", 1, accuracy_text),
+    Claim("ConvNet, 3 epochs with tests, 1 GPU: time", "22.72 s", "convnet", "stage0_single_gpu", 1,
+          seconds),
+    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP: accuracy", "89.21 %", "convnet",
+          "stage2_ddp_spawn", 2, accuracy_text),
+    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP: time", "30.82 s", "convnet",
+          "stage2_ddp_spawn", 2, seconds),
+    Claim("BasicNet, Trainer: steps", "938", "basicnet", "stage6_trainer", 1,
+          counter("steps", count)),
+    Claim("BasicNet, Trainer: training loss", "0.8757", "basicnet", "stage6_trainer", 1,
+          counter("train_loss", loss)),
+    Claim("BasicNet, Trainer: validation loss", "0.2826", "basicnet", "stage6_trainer", 1,
+          counter("eval_loss", loss)),
+)
+
+
+def row_for(results: Results, claim: Claim, program: str) -> Row | None:
+    """The whole run in fp32 that the claim is about, with the most threads."""
+    rows = [row for row in results.of_kind("full") if
+            (row.key.setup.recipe, row.key.setup.program, row.key.setup.world,
+             row.key.setup.precision, row.key.setup.width)
+            == (claim.recipe, program, claim.world, "fp32", 1)]
+    return max(rows, key=lambda row: (not row.error, row.key.setup.threads), default=None)
+
+
+def claim_cells(results: Results, claim: Claim) -> list[str]:
+    twin = TWINS[rung(claim.program)]
+    found = []
+    for program in (claim.program, twin):
+        text = cells(row_for(results, claim, program), [claim.ours])[0]
+        found.append(text if text == NOT_RUN else f"{text} ({program})")
+    return [claim.what, claim.value, *found]
+
+
+def claims_table(results: Results) -> Table:
+    notes = ["The tutorials ran on GPUs, ours on the machine below. With two ranks the tutorial's "
+             "batch was twice as large and its updates half as many: docs/stages/2-ddp-spawn.md "
+             "shows what that costs."]
+    return Table("Claims of the source tutorials", ("claim", "tutorial", "C++ here", "Python here"),
+                 [claim_cells(results, claim) for claim in CLAIMS], notes, [], 1)

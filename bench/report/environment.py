@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the numbers were taken, and what they do not say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from results import Results
+from tables import Table
+from words import is_twin
+
+NOT_RECORDED = "not recorded"
+FIELDS = (
+    ("date", "date"),
+    ("host_name", "host"),
+    ("tier", "tier"),
+    ("ladder_version", "version of ladder"),
+    ("commit", "commit"),
+    ("compiler", "compiler"),
+    ("build_type", "build type"),
+    ("library_build_type", "build of Google Benchmark"),
+    ("versions", "libraries"),
+    ("cpu", "CPU"),
+    ("isa", "instruction set"),
+    ("usable_cpus", "usable CPUs"),
+    ("cgroup_cpu_limit", "CPU limit of the cgroup"),
+    ("mhz_per_cpu", "MHz"),
+    ("governor", "frequency governor"),
+    ("cpu_scaling_enabled", "frequency scaling"),
+    ("peak_gflops_1", "measured peak, one thread, GFLOP/s fp32"),
+    ("peak_gflops", "measured peak, all CPUs, GFLOP/s fp32"),
+    ("memory_gib", "memory, GiB"),
+    ("gpu", "GPU"),
+    ("kernel", "kernel"),
+    ("load_before", "load before"),
+    ("load_avg", "load averages"),
+    ("steal_before", "stolen ticks before"),
+    ("data_sha256", "sha256 of the training images"),
+    ("argv", "command"),
+)
+HIDDEN = {"caches", "executable", "num_cpus"}  # what the fields above say already
+
+
+def text_of(value: Any) -> str:
+    """A field as words; JSON inside of a text is taken apart."""
+    if isinstance(value, str) and value[:1] in "{[" and value:
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return value
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text_of(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(text_of, value)) or NOT_RECORDED
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return NOT_RECORDED if value in (None, "") else str(value)
+
+
+def spread(results: Results, name: str) -> tuple[float, float] | None:
+    """The smallest and the largest value of a counter, over all runs."""
+    values = [run.counters[name] for row in results.rows.values() for run in row.good
+              if name in run.counters]
+    return (min(values), max(values)) if values else None
+
+
+def environment_table(results: Results) -> Table:
+    known = {name for name, _ in FIELDS} | HIDDEN
+    extra = dict.fromkeys(name for context in results.contexts for name in context)
+    fields = [*FIELDS, *((name, name) for name in extra if name not in known)]
+    rows = [[words, *(text_of(context.get(name)) for context in results.contexts)]
+            for name, words in fields]
+    load = spread(results, "load")
+    if load:
+        rows.append(["load while measuring", f"{load[0]:.2f} to {load[1]:.2f}",
+                     *["see the first"] * (len(results.contexts) - 1)])
+    header = ("field", *(f"file {i + 1}" for i in range(len(results.contexts))))
+    if len(results.contexts) == 1:
+        header = ("field", "value")
+    return Table("Environment", header, rows, [], [], len(header))
+
+
+def machine_line(results: Results) -> str:
+    """The machine in one line of at most 100 characters."""
+    context = results.contexts[0]
+    parts = [text_of(context.get("cpu")), f"{text_of(context.get('usable_cpus'))} CPUs",
+             f"GPU {text_of(context.get('gpu'))}", f"commit {text_of(context.get('commit'))}",
+             f"load {text_of(context.get('load_before'))}"]
+    return "; ".join(parts)[:100]
+
+
+def run_notes(results: Results) -> list[str]:
+    """What this very file does not say."""
+    notes = []
+    failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
+    if failed:
+        notes.append(f"Runs that failed or were skipped: {failed}. Their rows say why.")
+    counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
+    if counts:
+        words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        coarse = ": with so few, an interval is nearly their whole range" if counts[0] < 10 else ""
+        notes.append(f"Times of 200 steps come from {words} repetitions a row{coarse}.")
+    if not any(is_twin(row.key.setup.program) for row in results.rows.values()):
+        notes.append("The Python twins were not run: nothing here compares C++ with Python.")
+    if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
+        notes.append("There was no GPU: no row here ran on one.")
+    for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
+        if len({text_of(context.get(name)) for context in results.contexts}) > 1:
+            notes.append(f"The files come from different {words}: their rows do not compare.")
+    if any("dirty" in text_of(context.get("commit")) for context in results.contexts):
+        notes.append("The sources had changes that are in no commit.")
+    return notes
+
+
+GENERAL_NOTES = (
+    "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken in "
+    "one run travel better than times.",
+    "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run "
+    "has reading the data, training and test on the clock, and happens once a row: it has no "
+    "interval.",
+    "The interval of an accuracy says what another test set of the same size might show. It does "
+    "not say what another seed would; a difference marked as noise may be chance.",
+    "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
+    "bits, or in Python, sums are taken in another order, and only accuracies compare.",
+    "The C++ programs and their twins follow the same recipe, on the same data; the C++ programs "
+    "draw their dropout masks and order their sums in their own way.",
+    "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
+    "convolutions and matrix products at this machine's measured peak, in 16 bits at twice that; "
+    "nothing else that a step does is in it, so no program reaches it.",
+    "Peak memory is the sum over the processes: what they share, such as LibTorch's code, counts "
+    "once for each. Bytes a step are those of the loopback device: all that the machine sends to "
+    "itself meanwhile, start-up included. Ranks that share memory send less.",
+    "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
+    "writes, and not the library under it.",
+    "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica.",
+)
+
+
+def honesty(results: Results) -> list[str]:
+    return [*run_notes(results), *GENERAL_NOTES]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intervals: what a number of this report may be off by.
+
+A time is the median of its repetitions; its interval comes from drawing as many repetitions
+again, with replacement, many times. The draws are seeded: a file gives the same report always.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+SEED = 20_260
+DRAWS = 10_000
+Z95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval, which a single measurement does not have."""
+
+    value: float
+    interval: Interval | None = None
+
+    def text(self, write: Callable[[float], str]) -> str:
+        if self.interval is None:
+            return f"{write(self.value)} (one run)"
+        return f"{write(self.value)} [{write(self.interval.low)}, {write(self.interval.high)}]"
+
+
+@functools.cache
+def bootstrap(values: tuple[float, ...]) -> Interval:
+    """Where 95 % of the medians of as many draws lie."""
+    draw = random.Random(SEED).choices
+    medians = sorted(median(draw(values, k=len(values))) for _ in range(DRAWS))
+    tail = round(0.025 * DRAWS)
+    return Interval(medians[tail], medians[-tail - 1])
+
+
+def median_of(values: Sequence[float]) -> Estimate | None:
+    """The median and its bootstrap interval; None of nothing."""
+    if not values:
+        return None
+    return Estimate(median(values), bootstrap(tuple(values)) if len(values) > 1 else None)
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+    """The median of first / second, of measurements that were taken beside each other."""
+    return median_of([first / second for first, second in pairs if second > 0])
+
+
+def wilson(correct: float, seen: float) -> Interval:
+    """Wilson's 95 % interval of the share correct / seen, in percent."""
+    share = correct / seen
+    scale = 1 + Z95**2 / seen
+    centre = (share + Z95**2 / (2 * seen)) / scale
+    half = Z95 * math.sqrt(share * (1 - share) / seen + Z95**2 / (4 * seen**2)) / scale
+    return Interval(100 * max(0.0, centre - half), 100 * min(1.0, centre + half))
+
+
+def within_noise(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    """Whether two accuracies, each (correct, seen), differ by less than such tests do by chance."""
+    shares = [correct / seen for correct, seen in (first, second)]
+    spread = sum(share * (1 - share) / seen for share, (_, seen) in zip(shares, (first, second)))
+    return abs(shares[0] - shares[1]) <= Z95 * math.sqrt(spread)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what the suite has written: Google Benchmark's JSON, as rows with their repetitions.
+
+A benchmark's name says what ran: KIND/RECIPE/PROGRAM/world:2/precision:fp32/threads:1, with
+width:W and epochs:E where they are not 1 and the recipe's. What follows is Google Benchmark's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from intervals import Estimate, median_of, ratio_of, wilson
+from words import is_twin, rung, twin_of
+
+KINDS = ("slice", "full", "curve", "check")
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+class ResultsError(Exception):
+    """The file is not what the suite writes."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A program and how it was started: what a row of a table stands for."""
+
+    recipe: str
+    program: str
+    world: int = 1
+    precision: str = "fp32"
+    threads: int = 1
+    width: float = 1.0
+
+    def order(self) -> tuple:
+        return (self.recipe, rung(self.program), is_twin(self.program), self.program, self.width,
+                self.precision != "fp32", self.precision, self.world, self.threads)
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: str
+    setup: Setup
+    epochs: int = 0  # 0 = the recipe's
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One run of a program."""
+
+    pair: tuple[int, int]  # file, repetition: those that are equal in two rows ran interleaved
+    seconds: float
+    counters: Mapping[str, float]
+    label: Mapping[str, str]
+    error: str = ""
+
+
+def seconds_of(run: Repetition) -> float:
+    return run.seconds
+
+
+@dataclass
+class Row:
+    key: Key
+    repetitions: list[Repetition] = field(default_factory=list)
+
+    @property
+    def good(self) -> list[Repetition]:
+        return [one for one in self.repetitions if not one.error]
+
+    @property
+    def error(self) -> str:
+        """Why there is no number: the reason of the first failure, if every run failed."""
+        return "" if self.good else self.repetitions[0].error
+
+    @property
+    def failures(self) -> str:
+        """What to say beside the numbers when some of the runs failed."""
+        lost = [one.error for one in self.repetitions if one.error]
+        return f"{len(lost)} of {len(self.repetitions)} failed: {lost[0]}" if lost else ""
+
+    def seconds(self) -> Estimate | None:
+        return median_of([one.seconds for one in self.good])
+
+    def counter(self, name: str) -> float | None:
+        values = [one.counters[name] for one in self.good if name in one.counters]
+        return median(values) if values else None
+
+    def label(self, name: str) -> str | None:
+        return next((one.label[name] for one in self.good if name in one.label), None)
+
+    def score(self) -> tuple[float, float] | None:
+        """How many images of how many: the mean of the runs, as of one test."""
+        runs = [one.counters for one in self.good if one.counters.get("seen")]
+        runs = [counters for counters in runs if "correct" in counters]
+        if not runs:
+            return None
+        return tuple(sum(run[name] for run in runs) / len(runs) for name in ("correct", "seen"))
+
+    def accuracy(self) -> Estimate | None:
+        """In percent, with the interval of one test of so many images."""
+        score = self.score()
+        if score is None:
+            return None
+        return Estimate(100 * score[0] / score[1], wilson(*score))
+
+
+@dataclass
+class Results:
+    contexts: list[dict[str, Any]]  # of each file
+    rows: dict[Key, Row]
+
+    def row(self, kind: str, setup: Setup, epochs: int = 0) -> Row | None:
+        return self.rows.get(Key(kind, setup, epochs))
+
+    def of_kind(self, *kinds: str) -> list[Row]:
+        return [row for row in self.rows.values() if row.key.kind in kinds]
+
+    def recipes(self) -> list[str]:
+        return sorted({key.setup.recipe for key in self.rows})
+
+    def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
+        """Of a recipe, each once, every stage beside its twin."""
+        found = {row.key.setup for row in self.of_kind(*kinds) if row.key.setup.recipe == recipe}
+        return sorted(found, key=Setup.order)
+
+    def ratio_to_twin(self, setup: Setup) -> Estimate | None:
+        """Time of a stage over that of its Python twin, from repetitions that ran interleaved."""
+        twin = twin_of(setup.program)
+        return self.ratio(setup, replace(setup, program=twin)) if twin else None
+
+    def ratio(self, first: Setup, second: Setup,
+              measure: Callable[[Repetition], float | None] = seconds_of) -> Estimate | None:
+        """A measure of two rows, first over second, pair by pair."""
+        rows = [self.row("slice", setup) for setup in (first, second)]
+        if None in rows:
+            return None
+        found = [{one.pair: measure(one) for one in row.good} for row in rows]
+        pairs = [(found[0][pair], found[1].get(pair)) for pair in found[0]]
+        return ratio_of([(one, other) for one, other in pairs if None not in (one, other)])
+
+
+def read_key(name: str) -> Key:
+    kind, recipe, program, *rest = (name + "//").split("/")
+    if kind not in KINDS or not recipe or not program:
+        raise ResultsError(f"benchmark '{name}': expected KIND/RECIPE/PROGRAM/..., with a kind of "
+                           + ", ".join(KINDS))
+    words: dict[str, str] = {}
+    for word in rest:
+        key, colon, value = word.partition(":")
+        if colon:
+            words.setdefault(key, value)
+    try:
+        setup = Setup(recipe, program, int(words.get("world", 1)), words.get("precision", "fp32"),
+                      int(words.get("threads", 1)), float(words.get("width", 1)))
+        return Key(kind, setup, int(words.get("epochs", 0)))
+    except ValueError as error:
+        raise ResultsError(f"benchmark '{name}': {error}") from error
+
+
+def read_repetition(entry: Mapping[str, Any], file: int) -> Repetition:
+    numbers = {name: float(value) for name, value in entry.items()
+               if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    error = ""
+    if entry.get("error_occurred"):
+        error = " ".join(str(entry.get("error_message", "")).split()) or "no reason was given"
+    pairs = (word.partition("=") for word in str(entry.get("label", "")).split())
+    return Repetition(
+        pair=(file, int(entry.get("repetition_index", 0))),
+        seconds=numbers.get("real_time", math.nan) * SECONDS[entry.get("time_unit", "ns")],
+        counters={name: value for name, value in numbers.items() if math.isfinite(value)},
+        label={key: value for key, equals, value in pairs if equals},
+        error=error,
+    )
+
+
+def add_file(results: Results, path: Path) -> None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = content["benchmarks"]
+        context = content["context"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
+                           "a run that was stopped leaves half a file") from error
+    file = len(results.contexts)
+    results.contexts.append(context)
+    for entry in entries:
+        if entry.get("run_type", "iteration") != "iteration":
+            continue
+        key = read_key(entry.get("run_name", entry["name"]))
+        results.rows.setdefault(key, Row(key)).repetitions.append(read_repetition(entry, file))
+
+
+def read(paths: Iterable[Path | str]) -> Results:
+    """All files as one; rows of the same name are one row with more repetitions."""
+    results = Results([], {})
+    for path in paths:
+        add_file(results, Path(path))
+    if not results.rows:
+        raise ResultsError("the file holds no benchmark")
+    return results

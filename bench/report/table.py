@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints what the suite has measured.
+
+    python bench/report/table.py RESULTS.json...              the seven stages, for a terminal
+    python bench/report/table.py RESULTS.json... --markdown   the full comparison
+
+Exit code: 0, or 2 if a file is not what the suite writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+
+from claims import claims_table
+from environment import environment_table, honesty, machine_line
+from results import Results, ResultsError, read
+from tables import Table, check_table, curve_table, recipe_table, stage_table, summary
+from words import FAILED
+
+TERMINAL = 100  # columns
+SHORT_WORDS = {"memory, MB": "mem, MB", "accuracy, %": "accuracy, % [95 %]"}
+
+
+def all_tables(results: Results) -> list[Table]:
+    """Those of the full comparison, in their order; empty ones say "not run"."""
+    tables = [stage_table(results)]
+    tables += [recipe_table(results, recipe) for recipe in results.recipes()]
+    tables += [curve_table(results), check_table(results), claims_table(results)]
+    return tables
+
+
+# --- for a terminal ---------------------------------------------------------------------
+
+
+def reason_at(row: list[str]) -> int | None:
+    """The cell that says why a row has no numbers; it takes the place of the rest."""
+    return next((i for i, cell in enumerate(row) if cell.startswith(f"{FAILED}:")), None)
+
+
+def terminal_line(row: list[str], widths: list[int], texts: int) -> str:
+    cells = [cell.ljust(width) if i < texts else cell.rjust(width)
+             for i, (cell, width) in enumerate(zip(row, widths))]
+    return "  ".join(cells).rstrip()
+
+
+def terminal_row(row: list[str], widths: list[int], texts: int) -> list[str]:
+    place = reason_at(row)
+    if place is None:
+        return [terminal_line(row, widths, texts)]
+    start = terminal_line(row[:place], widths, texts) + "  "
+    return textwrap.wrap(row[place], TERMINAL, initial_indent=start, subsequent_indent="    ")
+
+
+def shown(row: list[str]) -> list[str]:
+    """A row of nothing but "not run" says it once."""
+    return [row[0], "not run", *[""] * (len(row) - 2)] if set(row[1:]) == {"not run"} else row
+
+
+def terminal_table(table: Table) -> str:
+    header = [SHORT_WORDS.get(word, word) for word in table.header]
+    rows = [shown(row) for row in table.rows]
+    full = [row for row in rows if reason_at(row) is None]
+    widths = [max(map(len, column)) for column in zip(header, *full)]
+    widths[0] = max(len(row[0]) for row in [header, *rows])
+    lines = [terminal_line(header, widths, table.texts)]
+    for row in rows:
+        lines += terminal_row(row, widths, table.texts)
+    for note in table.notes:
+        lines += textwrap.wrap(note, TERMINAL)
+    return "\n".join(lines)
+
+
+def short_text(results: Results) -> str:
+    lines = [machine_line(results), "", terminal_table(stage_table(results)), ""]
+    for line in summary(results):
+        lines += textwrap.wrap(line, TERMINAL)
+    return "\n".join(lines) + "\n"
+
+
+# --- Markdown ---------------------------------------------------------------------------
+
+
+def markdown_cell(text: str) -> str:
+    for sign in "\\|<*":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def markdown_line(cells: list[str]) -> str:
+    return "| " + " | ".join(map(markdown_cell, cells)) + " |"
+
+
+def markdown_table(table: Table) -> str:
+    lines = [f"## {table.title}", ""]
+    if table.rows:
+        marks = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
+        lines += [markdown_line(list(table.header)), "| " + " | ".join(marks) + " |"]
+        lines += map(markdown_line, table.rows)
+    else:
+        lines.append("Not run.")
+    for note in table.notes:
+        lines += ["", markdown_cell(note)]
+    return "\n".join(lines)
+
+
+def markdown_text(results: Results) -> str:
+    parts = ["\n".join(f"- {markdown_cell(line)}" for line in summary(results))]
+    parts += map(markdown_table, [*all_tables(results), environment_table(results)])
+    parts.append("## What this does not say")
+    parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))
+    return "\n\n".join(parts) + "\n"
+
+
+def read_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Prints what the suite has measured.")
+    parser.add_argument("results", nargs="+", help="JSON of build/bin/suite")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--short", action="store_true", help="the seven stages (the default)")
+    form.add_argument("--markdown", action="store_true", help="the full comparison")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = read_arguments(arguments)
+    try:
+        results = read(options.results)
+    except (ResultsError, OSError) as error:
+        print(f"table: {error}", file=sys.stderr)
+        return 2
+    sys.stdout.write(markdown_text(results) if options.markdown else short_text(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tables say, whoever shows them: the terminal, Markdown or the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from equality import EQUAL, NOT_CHECKED, WRONG, Verdict, checks, verdict_for
+from intervals import Estimate, within_noise
+from results import Results, Row, Setup
+from words import (
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, count, is_twin, megabytes, number, percent,
+    significant,
+)
+
+WORLD_OF_STAGE = (1, 2, 2, 2, 2, 1, 1)  # how each stage is meant to run
+PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
+
+
+@dataclass
+class Table:
+    title: str
+    header: tuple[str, ...]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)  # of each row, for its colour
+    texts: int = 1  # so many columns from the left hold words, the rest numbers
+
+
+def estimate_text(estimate: Estimate | None, write: Callable[[float], str]) -> str:
+    return NOT_MEASURED if estimate is None else estimate.text(write)
+
+
+def accuracy_text(row: Row) -> str:
+    accuracy = row.accuracy()
+    if accuracy is None:
+        return NOT_MEASURED
+    low, high = accuracy.interval
+    return f"{percent(accuracy.value)} [{percent(low)}, {percent(high)}]"
+
+
+def cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
+    """A cell a writer; where there are no numbers, the first cell says why."""
+    if row is None:
+        return [NOT_RUN] * len(writers)
+    if row.error:
+        return [f"{FAILED}: {row.error}", *[FAILED] * (len(writers) - 1)]
+    return [write(row) for write in writers]
+
+
+def more_cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
+    """Behind cells() of the same row: a failure has been explained there."""
+    return [FAILED if cell.startswith(FAILED) else cell for cell in cells(row, writers)]
+
+
+def counter(name: str, write: Callable[[float | None], str]) -> Callable[[Row], str]:
+    return lambda row: write(row.counter(name))
+
+
+# --- the seven stages -------------------------------------------------------------------
+
+
+def usual_row(results: Results, stage: int) -> Row | None:
+    """The whole run that shows a stage as it is meant: its world size, precision, all CPUs."""
+    def unusual(row: Row) -> tuple:
+        setup = row.key.setup
+        return (bool(row.error), setup.recipe != "basicnet", setup.recipe, setup.width != 1,
+                setup.world != WORLD_OF_STAGE[stage], setup.precision != PRECISION_OF_STAGE[stage],
+                -setup.threads)
+
+    rows = [row for row in results.of_kind("full") if row.key.setup.program == STAGES[stage]]
+    return min(rows, key=unusual, default=None)
+
+
+STAGE_HEADER = ("stage", "world", "prec", "time, s", "accuracy, %", "seen", "equal?", "memory, MB",
+                "code")
+
+
+def stage_cells(results: Results, stage: int) -> list[str]:
+    row = usual_row(results, stage)
+    if row is None:
+        return [STAGES[stage], *[NOT_RUN] * (len(STAGE_HEADER) - 1)]
+    setup = row.key.setup
+    verdict = verdict_for(results, setup.recipe, setup.program)
+    measured = cells(row, [lambda row: number(row.seconds().value), accuracy_text,
+                           counter("seen", count), lambda _: verdict.state,
+                           counter("peak_rss_bytes", megabytes), counter("user_lines", count)])
+    return [STAGES[stage], f"{setup.world} x {setup.threads}", setup.precision, *measured]
+
+
+def stage_notes(results: Results) -> list[str]:
+    notes = ["world: processes or replicas x threads of each; time: the whole run, test included; "
+             "accuracy with its 95 % interval; memory: the peaks of all processes; "
+             "code: lines of main.cpp."]
+    for stage, program in enumerate(STAGES):
+        row = usual_row(results, stage)
+        if row is None or row.error:
+            continue
+        if row.key.setup.recipe != "basicnet":
+            notes.append(f"{program}: recipe {row.key.setup.recipe}.")
+        verdict = verdict_for(results, row.key.setup.recipe, program)
+        if verdict.state != EQUAL:
+            notes.append(f"{program}: {verdict.state}: {verdict.reason}.")
+    return notes
+
+
+def stage_table(results: Results) -> Table:
+    rows = [stage_cells(results, stage) for stage in range(len(STAGES))]
+    return Table("The seven stages", STAGE_HEADER, rows, stage_notes(results), list(STAGES), 3)
+
+
+# --- a recipe, every row ----------------------------------------------------------------
+
+RECIPE_HEADER = ("program", "world", "precision", "threads", "200 steps, s [95 %]", "samples/s",
+                 "% of floor", "time / twin's [95 %]", "whole run, s", "accuracy, % [95 %]",
+                 "to stage 0, points", "seen", "equal?", "start-up, s", "peak memory, MB",
+                 "bytes a step", "code lines")
+
+
+def ratio_text(results: Results, setup: Setup) -> str:
+    if is_twin(setup.program):
+        return "is the twin"
+    ratio = results.ratio_to_twin(setup)
+    return "twin not run" if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+
+
+def stage_0_of(results: Results, recipe: str) -> Row | None:
+    rows = [row for row in results.of_kind("full") if row.key.setup.recipe == recipe
+            and row.key.setup.program == STAGES[0] and row.key.setup.width == 1 and row.score()]
+    return min(rows, key=lambda row: (row.key.setup.precision != "fp32", row.key.setup.world,
+                                      -row.key.setup.threads), default=None)
+
+
+def difference_text(results: Results, row: Row) -> str:
+    """How far an accuracy is from that of stage 0, and whether that may be chance."""
+    base = stage_0_of(results, row.key.setup.recipe)
+    if row is base:
+        return "is stage 0"
+    if base is None or row.score() is None:
+        return NOT_MEASURED
+    points = row.accuracy().value - base.accuracy().value
+    noise = " (noise)" if within_noise(row.score(), base.score()) else ""
+    return f"{points:+.2f}{noise}"
+
+
+def lines_text(row: Row | None) -> str:
+    if row is None:
+        return NOT_RUN
+    if is_twin(row.key.setup.program):
+        return "not counted"
+    if row.error:
+        return FAILED
+    return count(row.counter("user_lines"))
+
+
+def name_text(setup: Setup, *rows: Row | None) -> str:
+    width = f", width {setup.width:g}" if setup.width != 1 else ""
+    alone = any(row and row.label("replicas") == "1" for row in rows) and setup.world > 1
+    return setup.program + width + (" (1 replica: no GPU)" if alone else "")
+
+
+def recipe_cells(results: Results, setup: Setup) -> list[str]:
+    speed, whole = results.row("slice", setup), results.row("full", setup)
+    either = next((row for row in (speed, whole) if row and not row.error), speed or whole)
+    memory = next((row for row in (whole, speed) if row and not row.error), either)
+    verdict = verdict_for(results, setup.recipe, setup.program)
+    timed = cells(speed, [lambda row: estimate_text(row.seconds(), significant),
+                          counter("samples_per_second", count),
+                          counter("percent_of_floor", number),
+                          lambda _: ratio_text(results, setup)])
+    trained = cells(whole, [lambda row: number(row.seconds().value), accuracy_text,
+                            lambda row: difference_text(results, row), counter("seen", count)])
+    traffic = more_cells(speed or whole, [counter("loopback_bytes_per_step", count)])
+    rest = [*more_cells(either, [counter("startup_seconds", lambda value: number(value, 2))]),
+            *more_cells(memory, [counter("peak_rss_bytes", megabytes)]), *traffic,
+            lines_text(either)]
+    return [name_text(setup, speed, whole), str(setup.world), setup.precision, str(setup.threads),
+            *timed, *trained, verdict.state, *rest]
+
+
+def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
+    notes = []
+    for setup in setups:
+        for kind in ("slice", "full"):
+            row = results.row(kind, setup)
+            if row and row.good and row.failures:
+                notes.append(f"{setup.program}, world {setup.world}, {kind}: {row.failures}.")
+    for program in dict.fromkeys(setup.program for setup in setups):
+        verdict = verdict_for(results, setups[0].recipe, program)
+        if verdict.state not in (EQUAL, NOT_CHECKED):
+            notes.append(f"{program}: {verdict.state}: {verdict.reason}.")
+    return notes
+
+
+def recipe_table(results: Results, recipe: str) -> Table:
+    setups = results.setups(recipe)
+    rows = [recipe_cells(results, setup) for setup in setups]
+    return Table(f"Recipe {recipe}", RECIPE_HEADER, rows, recipe_notes(results, setups),
+                 [setup.program for setup in setups], 1)
+
+
+# --- accuracy over time, and equality ---------------------------------------------------
+
+
+def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
+    """Runs of fewer epochs and whole runs, those of a set-up beside each other."""
+    rows = [row for row in results.of_kind("curve", "full")
+            if recipe in (None, row.key.setup.recipe)]
+    return sorted(rows, key=lambda row: (row.key.setup.order(), row.key.epochs or 10**9))
+
+
+def curve_table(results: Results) -> Table:
+    header = ("program", "recipe", "world", "precision", "threads", "epochs", "training, s",
+              "accuracy, % [95 %]")
+    rows, programs = [], []
+    curves = {row.key.setup for row in results.of_kind("curve")}
+    for row in curve_rows(results):
+        setup = row.key.setup
+        if setup not in curves:
+            continue
+        programs.append(setup.program)
+        rows.append([setup.program, setup.recipe, str(setup.world), setup.precision,
+                     str(setup.threads), str(row.key.epochs or "all"),
+                     *cells(row, [counter("train_seconds", number), accuracy_text])])
+    return Table("Accuracy over training time", header, rows, [], programs, 2)
+
+
+def check_table(results: Results) -> Table:
+    header = ("program", "recipe", "world", "weights", "equal?")
+    rows, programs = [], []
+    for check in checks(results):
+        state = f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")
+        rows.append([check.program, check.recipe, str(check.world),
+                     check.weights[:16] or "no hash", state])
+        programs.append(check.program)
+    notes = ["fp32, one thread a process, 20 steps. World size 1: the weights of stage 0, bit for "
+             "bit. World size 2: stages 2, 3, 5 and 6 have the same ones."]
+    return Table("Equality", header, rows, notes, programs, 5)
+
+
+# --- in one sentence --------------------------------------------------------------------
+
+
+def summary(results: Results) -> list[str]:
+    """The answer in short: what was fastest, smallest and shortest of the stages that are right."""
+    found = [usual_row(results, stage) for stage in range(len(STAGES))]
+    rows = [row for row in found if row and not row.error]
+    states = [verdict_for(results, row.key.setup.recipe, row.key.setup.program) for row in rows]
+    right = [row for row, verdict in zip(rows, states) if verdict.state != WRONG]
+    lines = [equality_sentence(states, len(STAGES))]
+    for what, measure, write in (
+        ("Fastest", lambda row: row.seconds().value, lambda value: f"{value:.1f} s"),
+        ("Least memory", lambda row: row.counter("peak_rss_bytes"),
+         lambda value: f"{value / 1e6:.0f} MB"),
+        ("Least code", lambda row: row.counter("user_lines"), lambda value: f"{value:.0f} lines"),
+    ):
+        best = min((row for row in right if measure(row) is not None), key=measure, default=None)
+        if best:
+            setup = best.key.setup
+            lines.append(f"{what}: {setup.program} ({setup.world} x {setup.threads}, "
+                         f"{setup.precision}), {write(measure(best))}.")
+    return lines
+
+
+def equality_sentence(states: list[Verdict], wanted: int) -> str:
+    wrong = sum(verdict.state == WRONG for verdict in states)
+    equal = sum(verdict.state == EQUAL for verdict in states)
+    if wrong:
+        return f"WRONG stages: {wrong} of {wanted}. The notes of the table say why."
+    if equal == wanted:
+        return "All seven stages train the same: equal weights after the steps of the check."
+    return f"{equal} of {wanted} stages are known to train the same; the table says why."

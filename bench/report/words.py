@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the programs, the colours that go with them, and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+STAGES = (
+    "stage0_single_gpu",
+    "stage1_data_parallel",
+    "stage2_ddp_spawn",
+    "stage3_ddp_torchrun",
+    "stage4_ddp_amp",
+    "stage5_accelerator",
+    "stage6_trainer",
+)
+TWINS = (
+    "python_single",
+    "python_data_parallel",
+    "python_ddp_spawn",
+    "python_ddp_torchrun",
+    "python_ddp_amp",
+    "python_accelerate",
+    "python_trainer",
+)
+IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Accelerator", "Trainer")
+
+TEST_IMAGES = 10_000
+PHASES = ("data", "forward", "backward", "communication", "optimizer")
+
+NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
+FAILED = "failed"
+
+
+class Colour(NamedTuple):
+    """One colour of the page: its CSS name, and what it is on a light and on a dark page."""
+
+    name: str
+    light: str
+    dark: str
+
+
+# A stage and its twin share a colour (filled, and outlined). Hues that colour-blind readers keep
+# apart, each at least 3:1 against the page, light or dark.
+RUNG_COLOURS = (
+    Colour("stage0", "#53565b", "#afb2b7"),
+    Colour("stage1", "#ba833d", "#f2a91a"),
+    Colour("stage2", "#2d8fce", "#71c1f7"),
+    Colour("stage3", "#19845d", "#0bb381"),
+    Colour("stage4", "#cc5500", "#f07a35"),
+    Colour("stage5", "#0b508c", "#4a86d8"),
+    Colour("stage6", "#b75490", "#c67ebb"),
+)
+# The parts of a step come in an order, so they are steps from light to dark of one scale.
+PHASE_COLOURS = (
+    Colour("phase0", "#440153", "#f4e61e"),
+    Colour("phase1", "#3b5189", "#6ccd5a"),
+    Colour("phase2", "#208f8b", "#1f9e88"),
+    Colour("phase3", "#5bc762", "#4a6a9c"),
+    Colour("phase4", "#dcd018", "#8a4fa0"),
+)
+INK = Colour("ink", "#1f2429", "#e8eaed")
+MUTED = Colour("muted", "#5c646d", "#a9b1ba")
+GRID = Colour("grid", "#dfe3e8", "#343a41")
+BAD = Colour("bad", "#b3121d", "#ff8a80")
+PAPER = Colour("paper", "#fefefe", "#16191d")
+PANEL = Colour("panel", "#f4f6f8", "#1e2227")
+ALL_COLOURS = (*RUNG_COLOURS, *PHASE_COLOURS, INK, MUTED, GRID, BAD, PAPER, PANEL)
+
+
+def rung(program: str) -> int:
+    """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
+    for names in (STAGES, TWINS):
+        if program in names:
+            return names.index(program)
+    return len(STAGES)
+
+
+def is_twin(program: str) -> bool:
+    return program.startswith("python_")
+
+
+def twin_of(program: str) -> str | None:
+    return TWINS[STAGES.index(program)] if program in STAGES else None
+
+
+def colour_of(program: str) -> Colour:
+    place = rung(program)
+    return RUNG_COLOURS[place] if place < len(RUNG_COLOURS) else MUTED
+
+
+def idea_of(program: str) -> str:
+    """A program's name for a picture: "2 DDP spawn", or "py DDP spawn" for its twin."""
+    place = rung(program)
+    if place == len(STAGES):
+        return program
+    return f"{'py' if is_twin(program) else place} {IDEAS[place]}"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three digits that count, and never a power of ten: 0.0123, 1.23, 12.3, 1234."""
+    if value == 0:
+        return "0"
+    after_point = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, after_point)}f}"
+
+
+def megabytes(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value / 1e6:.0f}"
+
+
+def count(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.0f}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.2f}"

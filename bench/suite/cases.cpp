@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/suite/cases.h"
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ladder/core/error.h"
+
+namespace ladder::bench {
+namespace {
+
+constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
+constexpr std::int64_t kCheckSteps = 20;
+constexpr std::int64_t kCheckImages = 200;
+
+constexpr std::array<const char*, 7> kStages = {
+    "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
+    "stage4_ddp_amp",    "stage5_accelerator",   "stage6_trainer"};
+constexpr std::array<const char*, 7> kTwins = {
+    "python_single",  "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
+    "python_ddp_amp", "python_accelerate",    "python_trainer"};
+
+const char* name_of(Kind kind) {
+  constexpr std::array<const char*, 4> kNames = {"slice", "full", "curve", "check"};
+  return kNames.at(static_cast<std::size_t>(kind));
+}
+
+std::int64_t batch_size(const std::string& recipe) { return recipe == "convnet" ? 32 : 64; }
+
+// The place of a program on the ladder, 0 to 6.
+std::size_t stage_of(const std::string& program) {
+  for (const auto* const names : {&kStages, &kTwins}) {
+    const auto* const found = std::find(names->begin(), names->end(), program);
+    if (found != names->end()) return static_cast<std::size_t>(found - names->begin());
+  }
+  throw UsageError::unknown_name("program", program,
+                                 std::vector<std::string>(kStages.begin(), kStages.end()));
+}
+
+using Words = std::vector<std::string>;
+
+void append(Words& words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+Words torchrun(const Case& row, const Places& places) {
+  return {places.venv / "bin" / "torchrun", "--standalone", "--nproc-per-node",
+          std::to_string(row.world)};
+}
+
+// A stage with the flags that say on how many processes, and in what precision.
+Words start_of_stage(const Case& row, const Places& places) {
+  const auto stage = stage_of(row.program);
+  const std::string program = places.bin / row.program;
+  const auto world = std::to_string(row.world);
+  if (stage == 0) return {program};
+  if (stage == 1) {
+    const std::vector<const char*> devices(static_cast<std::size_t>(row.world), "cpu");
+    return {program, "--device-ids", fmt::format("{}", fmt::join(devices, ","))};
+  }
+  if (stage == 3) {
+    auto words = torchrun(row, places);
+    append(words, {"--no-python", program});
+    return words;
+  }
+  Words words = {program, "--nprocs", world};
+  if (stage == 4) append(words, {"--precision", row.precision});
+  if (stage == 5 && row.precision != "fp32") append(words, {"--mixed-precision", row.precision});
+  if (stage == 6 && row.precision != "fp32") append(words, {fmt::format("--{}", row.precision)});
+  return words;
+}
+
+Words start_of_twin(const Case& row, const Places& places) {
+  constexpr std::array<const char*, 7> kScripts = {
+      "single.py", "data_parallel.py", "ddp.py",    "ddp.py",
+      "ddp.py",    "accelerated.py",   "trainer.py"};
+  const auto stage = stage_of(row.program);
+  const std::string script = places.peers / kScripts.at(stage);
+  if (stage == 3) {
+    auto words = torchrun(row, places);
+    append(words, {script});
+    return words;
+  }
+  Words words = {places.venv / "bin" / "python", script};
+  if (stage == 2 || stage >= 4) append(words, {"--nprocs", std::to_string(row.world)});
+  if (row.precision == "fp32") return words;
+  append(words, {stage == 5 ? "--mixed-precision" : "--precision", row.precision});
+  return words;
+}
+
+Words length_of(const Case& row) {
+  const auto images = [&](std::int64_t steps) {
+    return std::to_string(steps * batch_size(row.recipe));
+  };
+  if (row.kind == Kind::kSlice) {
+    return {"--epochs", "1", "--limit-train", images(kSliceSteps), "--limit-test", images(1)};
+  }
+  if (row.kind == Kind::kCheck) {
+    return {"--epochs",      "1",
+            "--limit-train", images(kCheckSteps),
+            "--limit-test",  std::to_string(kCheckImages)};
+  }
+  if (row.epochs == 0) return {};
+  return {"--epochs", std::to_string(row.epochs)};
+}
+
+// Work of a convolution with square kernels over square images, its padding left out.
+double convolution(double inputs, double outputs, double size, double kernel, double padding) {
+  const double places = size + 2.0 * padding - kernel + 1.0;
+  const double within = (places * kernel - padding * (padding + 1.0)) / (places * kernel);
+  return 2.0 * inputs * outputs * places * places * kernel * kernel * within * within;
+}
+
+Case row_of(Kind kind, const char* recipe, const char* program, int world, int threads,
+            const char* precision = "fp32") {
+  return {.kind = kind,
+          .recipe = recipe,
+          .program = program,
+          .world = world,
+          .precision = precision,
+          .threads = threads};
+}
+
+void add_checks(std::vector<Case>& rows, const char* recipe) {
+  for (const char* stage : kStages) rows.push_back(row_of(Kind::kCheck, recipe, stage, 1, 1));
+  for (const std::size_t stage : {2U, 3U, 5U, 6U}) {
+    rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 2, 1));
+  }
+}
+
+// The seven stages as they are meant: the first alone, those that are about several with two.
+void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
+  const int each = std::max(1, cpus / 2);
+  rows.push_back(row_of(kind, recipe, kStages[0], 1, cpus));
+  for (const std::size_t stage : {1U, 2U, 3U}) {
+    rows.push_back(row_of(kind, recipe, kStages.at(stage), 2, each));
+  }
+  rows.push_back(row_of(kind, recipe, kStages[4], 2, each, "bf16"));
+  rows.push_back(row_of(kind, recipe, kStages[5], 1, cpus));
+  rows.push_back(row_of(kind, recipe, kStages[6], 1, cpus));
+}
+
+// Besides: the last two with two processes, one process in bf16, and the twins of all.
+void add_comparison(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
+  const int each = std::max(1, cpus / 2);
+  const auto begin = rows.size();
+  add_short(rows, kind, recipe, cpus);
+  rows.push_back(row_of(kind, recipe, kStages[5], 2, each));
+  rows.push_back(row_of(kind, recipe, kStages[6], 2, each));
+  rows.push_back(row_of(kind, recipe, kStages[4], 1, cpus, "bf16"));
+  const std::vector<Case> stages(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.end());
+  for (auto twin : stages) {
+    twin.program = kTwins.at(stage_of(twin.program));
+    rows.push_back(twin);
+  }
+}
+
+void add_scaling(std::vector<Case>& rows, const char* recipe, int cpus) {
+  for (int world = 1; world <= cpus; world *= 2) {
+    const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
+    const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
+    if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
+  }
+}
+
+}  // namespace
+
+bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
+
+std::string name_of(const Case& row) {
+  auto name = fmt::format("{}/{}/{}/world:{}/precision:{}/threads:{}", name_of(row.kind),
+                          row.recipe, row.program, row.world, row.precision, row.threads);
+  if (row.epochs > 0) name += fmt::format("/epochs:{}", row.epochs);
+  return name;
+}
+
+Command command_of(const Case& row, const Places& places, const std::filesystem::path& metrics) {
+  Command command;
+  command.arguments = is_twin(row) ? start_of_twin(row, places) : start_of_stage(row, places);
+  append(command.arguments,
+         {"--recipe", row.recipe, "--threads", std::to_string(row.threads), "--metrics", metrics});
+  append(command.arguments, length_of(row));
+  if (!is_twin(row)) append(command.arguments, {"--quiet"});
+  if (stage_of(row.program) == 3)
+    command.environment.emplace("OMP_NUM_THREADS", std::to_string(row.threads));
+  return command;
+}
+
+double training_flops(const std::string& recipe) {
+  double first = convolution(1, 32, 28, 3, 0);
+  double others = convolution(32, 64, 26, 3, 0) + 2.0 * 9216 * 128 + 2.0 * 128 * 10;
+  if (recipe == "convnet") {
+    first = convolution(1, 16, 28, 5, 2);
+    others = convolution(16, 32, 14, 5, 2) + 2.0 * 1568 * 10;
+  }
+  return 2.0 * first + 3.0 * others;
+}
+
+std::vector<Case> cases_of(const std::string& tier, int cpus) {
+  if (tier != "short" && tier != "bench") {
+    throw UsageError::unknown_name("--tier", tier, std::vector<std::string>{"short", "bench"});
+  }
+  std::vector<Case> rows;
+  add_checks(rows, "basicnet");
+  if (tier == "short") {
+    add_short(rows, Kind::kFull, "basicnet", cpus);
+    return rows;
+  }
+  add_checks(rows, "convnet");
+  for (const char* recipe : {"basicnet", "convnet"}) {
+    for (const auto kind : {Kind::kSlice, Kind::kFull}) add_comparison(rows, kind, recipe, cpus);
+    add_scaling(rows, recipe, cpus);
+  }
+  std::vector<Case> curves;
+  add_comparison(curves, Kind::kCurve, "convnet", cpus);
+  for (auto& row : curves) {
+    for (const std::int64_t epochs : {1, 2}) {
+      row.epochs = epochs;
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+}  // namespace ladder::bench

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ladder::bench {
+
+// What a run of a program is for.
+enum class Kind {
+  kSlice,  // its speed: 200 steps after the warm-up, again and again
+  kFull,   // its accuracy: the whole recipe
+  kCurve,  // the same with fewer epochs: a point of accuracy over time
+  kCheck   // its weights: a few steps in fp32 on one thread
+};
+
+// One row of the comparison: a program, and how it is started.
+struct Case {
+  Kind kind = Kind::kSlice;
+  std::string recipe;   // "basicnet", "convnet"
+  std::string program;  // a stage, or python_... for its Python twin
+  int world = 1;        // processes, or replicas of stage 1
+  std::string precision = "fp32";
+  int threads = 1;          // of each process
+  std::int64_t epochs = 0;  // 0 = the recipe's
+};
+
+// Where the programs are.
+struct Places {
+  std::filesystem::path bin;    // the stages
+  std::filesystem::path peers;  // their twins
+  std::filesystem::path venv;   // of Python: bin/python, bin/torchrun
+};
+
+struct Command {
+  std::vector<std::string> arguments;              // the program first
+  std::map<std::string, std::string> environment;  // what is added to this process's
+};
+
+// "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", and epochs if they are not
+// the recipe's.
+std::string name_of(const Case& row);
+
+// What starts it, with its records in `metrics`.
+Command command_of(const Case& row, const Places& places, const std::filesystem::path& metrics);
+
+bool is_twin(const Case& row);
+
+// Floating-point operations of one training sample: forward, and both halves of backward but for
+// the gradient of the images, which nobody needs. A multiplication and an addition are two. Places
+// of a convolution that lie in its padding count nothing, and neither does what is not a
+// convolution or a matrix product.
+double training_flops(const std::string& recipe);
+
+// The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs.
+std::vector<Case> cases_of(const std::string& tier, int cpus);
+
+}  // namespace ladder::bench

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "bench/suite/cases.h"
+
+namespace ladder::bench {
+
+struct ChildEnd {
+  double started_at = 0.0;  // seconds of the steady clock
+  double seconds = 0.0;     // until it ended
+  std::string failure;      // why it is no result: exit code, signal or deadline, and its last line
+};
+
+// Runs a command to its end, its output in files `stdout` and `stderr` of `folder`. One that is not
+// done after `deadline` is asked to end, and ten seconds later made to. Throws SystemError if there
+// is no such program.
+ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
+                   std::chrono::seconds deadline);
+
+}  // namespace ladder::bench

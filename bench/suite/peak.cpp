@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The most that the CPU can add and multiply. Compiled so that a * b + c is one instruction.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "bench/suite/machine.h"
+#include "ladder/core/progress.h"
+
+namespace ladder::bench {
+namespace {
+
+constexpr std::size_t kChains = 16;  // independent, so that latency is hidden
+constexpr std::int64_t kRounds = 20'000'000;
+constexpr int kTries = 3;
+
+template <typename Vector>
+inline __attribute__((always_inline)) float chains(std::int64_t rounds) {
+  std::array<Vector, kChains> sums{};
+  const Vector factor = Vector{} + 0.999F;
+  const Vector addend = Vector{} + 0.001F;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (auto& sum : sums) sum = sum * factor + addend;
+  }
+  Vector total{};
+  for (const auto& sum : sums) total += sum;
+  return total[0];
+}
+
+using Four = float __attribute__((vector_size(16)));
+float work_of_four(std::int64_t rounds) { return chains<Four>(rounds); }
+
+#ifdef __x86_64__
+using Eight = float __attribute__((vector_size(32)));
+using Sixteen = float __attribute__((vector_size(64)));
+__attribute__((target("avx2,fma"))) float work_of_eight(std::int64_t rounds) {
+  return chains<Eight>(rounds);
+}
+__attribute__((target("avx512f"))) float work_of_sixteen(std::int64_t rounds) {
+  return chains<Sixteen>(rounds);
+}
+#endif
+
+struct Work {
+  float (*function)(std::int64_t rounds);
+  double lanes;
+};
+
+Work widest() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return {work_of_sixteen, 16.0};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {work_of_eight, 8.0};
+#endif
+  return {work_of_four, 4.0};
+}
+
+}  // namespace
+
+double measure_peak_gflops(int threads) {
+  const auto work = widest();
+  double best = 0.0;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    std::vector<float> results(static_cast<std::size_t>(threads));
+    const double started = steady_seconds();
+    {
+      std::vector<std::jthread> workers;
+      for (auto& result : results) {
+        workers.emplace_back([&result, &work] { result = work.function(kRounds); });
+      }
+    }
+    const double seconds = steady_seconds() - started;
+    const double flops = 2.0 * work.lanes * static_cast<double>(kChains) *
+                         static_cast<double>(kRounds) * static_cast<double>(threads);
+    if (results.front() > 0.0F) best = std::max(best, flops / seconds / 1e9);
+  }
+  return best;
+}
+
+}  // namespace ladder::bench

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/report: statistics, verdicts on equality, tables and page, from made-up results."""
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = ROOT / "bench" / "report"
+sys.path[:0] = [str(REPORT), str(ROOT)]
+import report  # noqa: E402
+import table  # noqa: E402
+from equality import verdict_for  # noqa: E402
+from intervals import bootstrap, median_of, ratio_of, wilson, within_noise  # noqa: E402
+from results import Results, ResultsError, Setup, read, read_key  # noqa: E402
+from tests.bench import sample_results as made  # noqa: E402
+from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS  # noqa: E402
+
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+
+
+class FilesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+
+    def write(self, content: dict[str, Any], name: str = "a.json") -> Path:
+        return made.write(self.folder / name, content)
+
+    def read(self, *entries: dict[str, Any]) -> Results:
+        return read([self.write({"context": dict(made.CONTEXT), "benchmarks": list(entries)})])
+
+    def start(self, program: ModuleType, *arguments: object) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = program.main([str(argument) for argument in arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    def output(self, program: ModuleType, *arguments: object) -> str:
+        code, out, err = self.start(program, *arguments)
+        self.assertEqual((code, err), (0, ""))
+        return out
+
+
+class Statistics(unittest.TestCase):
+    def test_wilson_gives_the_intervals_that_newcombe_published(self) -> None:
+        for correct, seen, low, high in ((81, 263, 25.53, 36.62), (15, 148, 6.24, 16.05),
+                                         (0, 20, 0.0, 16.11), (1, 29, 0.61, 17.18)):
+            self.assertEqual([round(end, 2) for end in wilson(correct, seen)], [low, high])
+
+    def test_wilsons_ends_are_where_the_count_is_just_likely_enough(self) -> None:
+        for end in wilson(9155, 10_000):
+            share = end / 100
+            distance = abs(share - 0.9155) / math.sqrt(share * (1 - share) / 10_000)
+            self.assertAlmostEqual(distance, 1.959963984540054, places=9)
+
+    def test_the_interval_of_a_median_is_that_of_all_draws(self) -> None:
+        # Of five values, three of five draws are the smallest in 5.8 % of all cases: it is the end.
+        self.assertEqual(median_of([5, 1, 4, 2, 3]), (3, (1, 5)))
+        # Of nine, five of nine draws are among the lowest two in 3.0 %, the lowest in 0.1 %.
+        self.assertEqual(median_of(list(range(1, 10))), (5, (2, 8)))
+
+    def test_the_same_values_give_the_same_interval(self) -> None:
+        values = tuple(math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37))
+        with patch("intervals.DRAWS", 40):  # few enough that other draws give other ends
+            first, second = (bootstrap.__wrapped__(values) for _ in range(2))  # not from its memory
+        self.assertEqual(first, second)
+
+    def test_one_measurement_has_no_interval_and_none_has_nothing(self) -> None:
+        self.assertEqual(median_of([2.5]), (2.5, None))
+        self.assertIsNone(median_of([]))
+
+    def test_a_ratio_is_that_of_pairs(self) -> None:
+        # The machine was slow in the second and third pair: the ratio of the medians would be 0.2.
+        pairs = [(1.0, 2.0), (5.0, 10.0), (5.0, 10.0), (1.0, 2.0), (1.0, 2.0)]
+        self.assertEqual(ratio_of(pairs), (0.5, (0.5, 0.5)))
+
+    def test_noise_is_what_two_tests_of_10000_images_differ_by(self) -> None:
+        self.assertTrue(within_noise((9155, 10_000), (9100, 10_000)))
+        self.assertFalse(within_noise((9155, 10_000), (8921, 10_000)))
+
+
+class Reading(FilesTest):
+    def test_a_name_says_what_ran(self) -> None:
+        key = read_key("curve/convnet/python_single/world:2/precision:bf16/threads:4/width:2"
+                       "/epochs:1/iterations:1/repeats:5/manual_time")
+        self.assertEqual((key.kind, key.epochs), ("curve", 1))
+        self.assertEqual(key.setup, Setup("convnet", "python_single", 2, "bf16", 4, 2.0))
+
+    def test_refuses_a_name_that_says_less(self) -> None:
+        for name in ("", "slice", "slice/basicnet", "loader/basicnet/stage0_single_gpu",
+                     "slice/basicnet/stage0_single_gpu/world:two"):
+            with self.assertRaises(ResultsError, msg=name):
+                read_key(name)
+
+    def test_a_file_that_is_none_is_one_line_and_exit_code_2(self) -> None:
+        for text in ("", "{", "[]", '{"context": {}}', '{"context": {}, "benchmarks": []}'):
+            path = self.folder / "bad.json"
+            path.write_text(text, encoding="utf-8")
+            for script in ((table, path), (report, path, "-o", self.folder / "a.html")):
+                code, out, err = self.start(*script)
+                self.assertEqual((code, out, len(err.splitlines())), (2, "", 1), (text, err))
+        self.assertEqual(self.start(table, self.folder / "none.json")[0], 2)
+
+    def test_aggregates_are_left_out_and_units_are_seconds(self) -> None:
+        one = made.entry("full", "basicnet", "stage0_single_gpu", real_time=1500, time_unit="ms")
+        mean = {**one, "run_type": "aggregate", "real_time": 9.0}
+        row, = self.read(one, mean).of_kind("full")
+        self.assertEqual(row.seconds(), (1.5, None))
+
+    def test_repetitions_of_two_files_are_one_row_and_pair_within_their_file(self) -> None:
+        stage, twin = "stage0_single_gpu", "python_single"
+        both = [*made.slices("basicnet", stage, 1.0, 1, 2),
+                *made.slices("basicnet", twin, 2.0, 1, 2)]
+        alone = made.slices("basicnet", stage, 10.0, 1, 2)
+        files = [self.write({"context": made.CONTEXT, "benchmarks": rows}, name)
+                 for rows, name in ((both, "a.json"), (alone, "b.json"))]
+        results = read(files)
+        setup = Setup("basicnet", "stage0_single_gpu", 1, "fp32", 2)
+        self.assertEqual(len(results.row("slice", setup).good), 10)
+        ratio = results.ratio_to_twin(setup)
+        self.assertAlmostEqual(ratio.value, 0.5)
+        self.assertAlmostEqual(ratio.interval.high, 0.5)
+
+
+class Equality(FilesTest):
+    def state(self, weights: dict[tuple[str, int], str], program: str) -> tuple[str, str]:
+        results = self.read(*made.checks("basicnet", weights))
+        return tuple(verdict_for(results, "basicnet", program))
+
+    def test_all_are_equal(self) -> None:
+        for stage in made.STAGES:
+            self.assertEqual(self.state({}, stage), ("yes", ""))
+
+    def test_weights_other_than_those_of_stage_0_are_wrong(self) -> None:
+        state, reason = self.state({("stage4_ddp_amp", 1): "c" * 64}, "stage4_ddp_amp")
+        self.assertEqual(state, "WRONG")
+        self.assertIn("stage0_single_gpu at world size 1", reason)
+
+    def test_one_of_four_at_world_size_2_is_wrong_and_the_others_are_not(self) -> None:
+        for odd in ("stage2_ddp_spawn", "stage6_trainer"):
+            weights = {(odd, 2): "c" * 64}
+            for stage in (made.STAGES[i] for i in (2, 3, 5, 6)):
+                expected = "WRONG" if stage == odd else "yes"
+                self.assertEqual(self.state(weights, stage)[0], expected, (odd, stage))
+
+    def test_without_stage_0_nothing_is_known(self) -> None:
+        results = self.read(made.failed("check", "basicnet", "stage0_single_gpu", 1, 1),
+                            *made.checks("basicnet", {})[1:7])
+        self.assertEqual(verdict_for(results, "basicnet", "stage0_single_gpu").state, "failed")
+        self.assertEqual(verdict_for(results, "basicnet", "stage1_data_parallel").state,
+                         "not checked")
+
+    def test_a_test_of_fewer_images_is_wrong(self) -> None:
+        results = self.read(*made.checks("basicnet", {}),
+                            made.full("basicnet", "stage3_ddp_torchrun", 9, 2, 1, 9800, seen=9999))
+        verdict = verdict_for(results, "basicnet", "stage3_ddp_torchrun")
+        self.assertEqual(verdict.state, "WRONG")
+        self.assertIn("9999 of 10000", verdict.reason)
+
+    def test_twins_and_recipes_without_checks_are_not_checked(self) -> None:
+        for recipe, program in (("basicnet", "python_single"), ("convnet", "stage0_single_gpu")):
+            results = self.read(*made.checks("basicnet", {}))
+            self.assertEqual(verdict_for(results, recipe, program).state, "not checked")
+
+
+class TerminalTable(FilesTest):
+    def lines(self, content: dict[str, Any]) -> list[str]:
+        return self.output(table, self.write(content), "--short").splitlines()
+
+    def line_of(self, lines: list[str], stage: str) -> str:
+        return next(line for line in lines if line.startswith(stage))
+
+    def test_has_the_seven_stages_in_at_most_100_columns(self) -> None:
+        lines = self.lines(made.sample())
+        self.assertLessEqual(max(map(len, lines)), 100)
+        for stage, world in zip(made.STAGES, "1222211"):
+            words = self.line_of(lines, stage).split()
+            self.assertEqual(words[1:4], [world, "x", "1" if world == "2" else "2"])
+            self.assertIn("10000", words)
+            self.assertIn("yes", words)
+        first = self.line_of(lines, "stage0")
+        for text in ("26.5", "98.41 [98.15, 98.64]", "610", "118"):
+            self.assertIn(text, first)
+        self.assertIn("All seven stages train the same: equal weights after the steps of the check.",
+                      lines)
+
+    def test_shows_the_run_on_all_cpus(self) -> None:
+        rows = [made.full("basicnet", "stage0_single_gpu", 10.0 * threads, 1, threads, 9841)
+                for threads in (1, 4, 2)]
+        lines = self.lines({"context": made.CONTEXT, "benchmarks": rows})
+        words = self.line_of(lines, "stage0").split()
+        self.assertEqual(words[1:6], ["1", "x", "4", "fp32", "40.0"])
+
+    def test_names_a_wrong_stage_and_does_not_praise_it(self) -> None:
+        wrong = self.lines(made.sample(weights={("stage4_ddp_amp", 1): "c" * 64}))
+        self.assertLessEqual(max(map(len, wrong)), 100)
+        self.assertIn("WRONG", self.line_of(wrong, "stage4").split())
+        self.assertIn("its weights differ", " ".join(wrong))
+        self.assertTrue(self.line_of(wrong, "Fastest:").startswith("Fastest: stage0_single_gpu"))
+        right = self.lines(made.sample())
+        self.assertTrue(self.line_of(right, "Fastest:").startswith("Fastest: stage4_ddp_amp"))
+
+    def test_says_why_a_stage_failed_and_which_did_not_run(self) -> None:
+        reason = " ".join(["the rank did not answer"] * 12)
+        row = made.failed("full", "basicnet", "stage3_ddp_torchrun", 2, 1)
+        content = {"context": made.CONTEXT, "benchmarks": [{**row, "error_message": reason}]}
+        lines = self.lines(content)
+        self.assertLessEqual(max(map(len, lines)), 100)
+        self.assertIn(f"failed: {reason}", " ".join(" ".join(lines).split()))
+        self.assertEqual(self.line_of(lines, "stage6").split(), ["stage6_trainer", "not", "run"])
+
+    def test_the_same_file_gives_the_same_text(self) -> None:
+        path = self.write(made.sample())
+        for form in ("--short", "--markdown"):
+            self.assertEqual(self.output(table, path, form),
+                             self.output(table, path, form))
+
+
+class Markdown(FilesTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.text = self.output(table, self.write(made.sample()), "--markdown")
+
+    def rows(self, title: str) -> list[list[str]]:
+        part = self.text.split(f"## {title}\n")[1].split("\n## ")[0]
+        lines = [line for line in part.splitlines() if line.startswith("| ")]
+        cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+        self.assertEqual({len(row) for row in cells}, {len(cells[0])}, title)
+        return [[cell.strip() for cell in row] for row in cells[2:]]
+
+    def row(self, title: str, *start: str) -> list[str]:
+        found = [row for row in self.rows(title) if row[: len(start)] == list(start)]
+        self.assertEqual(len(found), 1, start)
+        return found[0]
+
+    def test_every_row_is_there_and_no_cell_is_empty(self) -> None:
+        for recipe, more in (("basicnet", 3), ("convnet", 2)):  # scaling, and the row that failed
+            rows = self.rows(f"Recipe {recipe}")
+            self.assertEqual(len(rows), 14 + more)
+        for title in re.findall(r"^## (.*)$", self.text, re.MULTILINE)[:-1]:
+            for row in self.rows(title):
+                self.assertNotIn("", row, title)
+
+    def test_a_row_has_its_numbers(self) -> None:
+        row = self.row("Recipe basicnet", "stage0_single_gpu", "1", "fp32", "2")
+        self.assertEqual(row[4:8], ["5.45 [5.29, 7.02]", "2347", "71.5", "0.476 [0.476, 0.476]"])
+        self.assertEqual(row[8:13], ["26.5", "98.41 [98.15, 98.64]", "is stage 0", "10000", "yes"])
+        self.assertEqual(row[13:], ["0.72", "610", "0", "118"])
+
+    def test_a_twin_and_a_difference_are_named_for_what_they_are(self) -> None:
+        twin = self.row("Recipe convnet", "python_trainer", "1")
+        self.assertEqual((twin[7], twin[10], twin[12], twin[16]),
+                         ("is the twin", "-0.18 (noise)", "not checked", "not counted"))
+        self.row("Recipe basicnet", "python_data_parallel (1 replica: no GPU)", "2")
+
+    def test_failed_rows_say_why_and_absent_ones_that_they_did_not_run(self) -> None:
+        row = self.row("Recipe basicnet", "stage6_trainer", "2")
+        reason = "failed: " + made.REASON.replace("|", "\\|").replace("<", "\\<")
+        self.assertEqual(row[4:8], [reason, "failed", "failed", "failed"])
+        self.assertEqual(row[8:12], ["not run"] * 4)
+
+    def test_some_failed_repetitions_are_told_beside_the_numbers(self) -> None:
+        rows = made.slices("basicnet", "stage0_single_gpu", 5, 1, 2)
+        rows[1] |= {"error_occurred": True, "error_message": "killed by signal 9"}
+        path = self.write({"context": made.CONTEXT, "benchmarks": rows})
+        self.text = self.output(table, path, "--markdown")
+        self.assertEqual(self.row("Recipe basicnet", "stage0_single_gpu")[4], "5.03 [4.90, 6.50]")
+        self.assertIn("1 of 5 failed: killed by signal 9", self.text)
+
+    def test_claims_stand_beside_ours(self) -> None:
+        claims = {row[0]: row[1:] for row in self.rows("Claims of the source tutorials")}
+        accuracy = claims["ConvNet, 3 epochs with tests, 1 GPU: accuracy"]
+        self.assertEqual(accuracy[0], "91.55 %")
+        self.assertIn("91.55 [90.99, 92.08] (stage0_single_gpu)", accuracy[1])
+        time = claims["ConvNet, 3 epochs with tests, 2 GPUs, DDP: time"]
+        self.assertEqual(time, ["30.82 s", "3.26 s (stage2_ddp_spawn)",
+                                "6.84 s (python_ddp_spawn)"])
+        self.assertEqual(claims["BasicNet, Trainer: validation loss"][:2],
+                         ["0.2826", "0.0471 (stage6_trainer)"])
+        self.assertIn("not measured", claims["BasicNet, Trainer: training loss"][1])
+
+    def test_claims_without_rows_were_not_run(self) -> None:
+        path = self.write({"context": made.CONTEXT, "benchmarks": made.checks("basicnet", {})})
+        self.text = self.output(table, path, "--markdown")
+        for row in self.rows("Claims of the source tutorials"):
+            self.assertEqual(row[2:], ["not run", "not run"])
+
+    def test_the_environment_is_whole(self) -> None:
+        fields = dict(self.rows("Environment"))
+        self.assertEqual(fields["CPU"], "Sample CPU of nobody")
+        self.assertEqual(fields["libraries"], "libtorch 2.11.0, onednn 3.7.1")
+        self.assertEqual(fields["frequency governor"], "not recorded")
+        self.assertIn("changes that are in no commit", self.text)
+        self.assertIn("no GPU", self.text.split("## What this does not say")[1])
+
+
+class PageReader(HTMLParser):
+    """Holds a page to being well-formed, and keeps its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+class Page(FilesTest):
+    def page(self, content: dict[str, Any]) -> tuple[str, PageReader]:
+        path = self.folder / "report.html"
+        self.output(report, self.write(content), "-o", path)
+        text = path.read_text(encoding="utf-8")
+        reader = PageReader()
+        reader.feed(text)
+        reader.close()
+        self.assertEqual(reader.open, [])
+        return text, reader
+
+    def test_needs_nothing_from_elsewhere(self) -> None:
+        text, reader = self.page(made.sample())
+        self.assertNotRegex(text, r"https?://|//[a-z]|@import|url\((?!#)")
+        for tag in ("script", "link", "img", "iframe", "object"):
+            self.assertEqual(reader.all(tag), [], tag)
+        for name, attributes in reader.elements:
+            for value in (attributes.get("src"), attributes.get("href")):
+                self.assertTrue(value is None or value.startswith("#"), (name, value))
+
+    def test_has_the_tables_of_the_markdown(self) -> None:
+        text, reader = self.page(made.sample())
+        markdown = self.output(table, self.folder / "a.json", "--markdown")
+        words = "\n".join(reader.texts)
+        for title in re.findall(r"^## (.*)$", markdown, re.MULTILINE):
+            self.assertIn(title, words)
+        rows = len(re.findall(r"^\| (?!-)", markdown, re.MULTILINE))
+        self.assertEqual(len(reader.all("tr")), rows)
+        tables = len(re.findall(r"^\| ---", markdown, re.MULTILINE))
+        self.assertEqual((text.count('class="box"'), len(reader.all("table"))), (tables, tables))
+        self.assertIn(made.REASON, reader.texts[reader.texts.index("failed: " + made.REASON)])
+
+    def test_every_id_is_there_once_and_every_reference_leads_to_one(self) -> None:
+        text, reader = self.page(made.sample())
+        ids = [attributes["id"] for _, attributes in reader.elements if attributes.get("id")]
+        self.assertEqual(len(ids), len(set(ids)))
+        self.assertLessEqual(set(re.findall(r'(?:url\(|href=")#([^)"]+)', text)), set(ids))
+        for svg in reader.all("svg"):
+            self.assertLessEqual(set(svg["aria-labelledby"].split()), set(ids))
+
+    def test_has_every_picture_with_title_and_description(self) -> None:
+        text, reader = self.page(made.sample())
+        found = {figure["id"] for figure in reader.all("figure")}
+        kinds = ("time", "accuracy", "scaling", "memory", "phases")
+        recipes = ("basicnet", "convnet")
+        expected = {f"picture-{kind}-{recipe}" for kind in kinds for recipe in recipes}
+        self.assertEqual(found, expected | {"picture-code"})
+        self.assertEqual(len(reader.all("svg")), len(found))
+        for svg in reader.all("svg"):
+            self.assertEqual(svg["role"], "img")
+        self.assertEqual(len(reader.all("desc")), len(found))
+        self.assertIn("0 single 1x2: 5.45 s", text)
+        self.assertIn("6 Trainer 2x1: failed", text)
+
+    def test_pictures_have_the_colours_of_the_page_alone(self) -> None:
+        text, _ = self.page(made.sample())
+        colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", text.split("</style>", 1)[1]))
+        self.assertEqual(colours, set())
+
+    def test_without_times_of_parts_a_sentence_says_so(self) -> None:
+        text, reader = self.page(made.sample(phases=False))
+        found = {figure["id"] for figure in reader.all("figure")}
+        self.assertNotIn("picture-phases-basicnet", found)
+        self.assertIn("do not divide the time of a step", text)
+
+    def test_a_wrong_stage_is_marked_in_table_and_pictures(self) -> None:
+        text, reader = self.page(made.sample(weights={("stage1_data_parallel", 1): "c" * 64}))
+        self.assertIn("WRONG", reader.texts)
+        self.assertIn("WRONG stages: 1 of 7", text)
+        self.assertIn("1 DataParallel 2x1 WRONG", text)
+
+    def test_a_widened_network_has_a_picture_of_its_own(self) -> None:
+        rows = []
+        for width, factor in ((1, 1.0), (4, 9.0)):
+            more = f"/width:{width}"
+            rows += made.slices("basicnet", "stage0_single_gpu", factor, 1, 2, more=more)
+            rows += made.slices("basicnet", "stage2_ddp_spawn", 0.9 * factor, 2, 1, more=more)
+        _, reader = self.page({"context": made.CONTEXT, "benchmarks": rows})
+        self.assertIn("picture-width-basicnet", {figure["id"] for figure in reader.all("figure")})
+
+    def test_the_same_file_gives_the_same_page(self) -> None:
+        self.assertEqual(self.page(made.sample())[0], self.page(made.sample())[0])
+
+    def test_nothing_but_failures_is_a_page_too(self) -> None:
+        row = made.failed("slice", "basicnet", "stage0_single_gpu", 1, 2)
+        text, _ = self.page({"context": made.CONTEXT, "benchmarks": [row]})
+        self.assertIn("failed: ", text)
+
+
+# What the three kinds of colour-blindness make of linear red, green and blue: Machado, Oliveira
+# and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.
+EYES = {
+    "all three": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
+               (-0.003882, -0.048116, 1.051998)),
+    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
+                 (-0.011820, 0.042940, 0.968881)),
+    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
+                (0.004733, 0.691367, 0.303900)),
+}
+TO_XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+WHITE = (0.9505, 1.0, 1.0890)
+
+
+def times(matrix: tuple, vector: list[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def luminance(colour: str) -> float:
+    return times(TO_XYZ, linear(colour))[1]
+
+
+def seen_as(colour: str, eye: str) -> list[float]:
+    """CIE Lab, where distances are about those that one sees."""
+    shares = [max(0.0, part) / white
+              for part, white in zip(times(TO_XYZ, times(EYES[eye], linear(colour))), WHITE)]
+    x, y, z = (share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116
+               for share in shares)
+    return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+
+
+def contrast(first: str, second: str) -> float:
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+class Programs(FilesTest):
+    def test_start_from_any_folder(self) -> None:
+        self.write(made.sample())
+        for command in (["table.py", "a.json"], ["report.py", "a.json", "-o", "report.html"]):
+            command[0] = str(REPORT / command[0])
+            done = subprocess.run([sys.executable, *command], cwd=self.folder, capture_output=True,
+                                  text=True, timeout=120, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), command)
+            self.assertIn("stage0_single_gpu" if "table" in command[0] else "report.html",
+                          done.stdout)
+        self.assertIn("</html>", (self.folder / "report.html").read_text(encoding="utf-8"))
+
+
+class Colours(unittest.TestCase):
+    def test_programs_stand_out_from_the_page_in_light_and_in_dark(self) -> None:
+        for colour in RUNG_COLOURS:
+            self.assertGreaterEqual(contrast(colour.light, PAPER.light), 3.0, colour)
+            self.assertGreaterEqual(contrast(colour.dark, PAPER.dark), 3.0, colour)
+
+    def test_colour_blind_readers_keep_the_stages_apart(self) -> None:
+        for first, second in itertools.combinations(RUNG_COLOURS, 2):
+            for place, eye in itertools.product(("light", "dark"), EYES):
+                pair = (seen_as(getattr(colour, place), eye) for colour in (first, second))
+                self.assertGreaterEqual(math.dist(*pair), 15, (first, second, eye))
+
+    def test_no_two_names_share_a_colour(self) -> None:
+        # The pictures are drawn in the light ones, which then become names.
+        self.assertEqual(len({colour.light for colour in ALL_COLOURS}), len(ALL_COLOURS))
+
+    def test_the_parts_of_a_step_go_from_dark_to_light(self) -> None:
+        steps = [luminance(colour.light) for colour in PHASE_COLOURS]
+        self.assertEqual(steps, sorted(steps))
+        steps = [luminance(colour.dark) for colour in PHASE_COLOURS]
+        self.assertEqual(steps, sorted(steps, reverse=True))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Made-up results in the form that the suite writes: for tests, and a measurement of nothing."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+STAGES = ("stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
+          "stage4_ddp_amp", "stage5_accelerator", "stage6_trainer")
+TWINS = ("python_single", "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
+         "python_ddp_amp", "python_accelerate", "python_trainer")
+SAME, AT_WORLD_2 = "a" * 64, "b" * 64
+REASON = "exit code 4: rank 1: no answer within 30 s | hint: see <log>"
+JITTER = (1.00, 1.03, 0.98, 1.30, 1.01)  # of each repetition, for all programs alike
+LINES = (118, 121, 131, 124, 142, 96, 57)
+
+CONTEXT = {
+    "date": "2026-01-02T03:04:05+00:00", "host_name": "sample", "num_cpus": 2, "mhz_per_cpu": 2600,
+    "load_avg": [0.5, 0.4, 0.3], "library_build_type": "release", "caches": [],
+    "ladder_version": "0.9.0", "commit": "b1aeebe dirty", "compiler": "GNU 12.2.0",
+    "build_type": "Release", "cpu": "Sample CPU of nobody", "isa": "avx512", "usable_cpus": "2",
+    "memory_gib": "24.0", "cgroup_cpu_limit": "2", "governor": "", "kernel": "Linux 6.1",
+    "gpu": "none", "load_before": "0.52", "steal_before": "17", "data_sha256": "440f" * 16,
+    "peak_gflops": "228.1", "peak_gflops_1": "115.0", "argv": "suite --tier bench",
+    "versions": '{"libtorch": "2.11.0", "onednn": "3.7.1"}', "tier": "bench",
+}
+
+Entry = dict[str, Any]
+
+
+def entry(kind: str, recipe: str, program: str, world: int = 1, threads: int = 1,
+          precision: str = "fp32", more: str = "", **values: Any) -> Entry:
+    name = f"{kind}/{recipe}/{program}/world:{world}/precision:{precision}/threads:{threads}{more}"
+    name += "/iterations:1/manual_time"
+    return {"name": name, "run_name": name,
+            "run_type": "iteration", "repetitions": 1, "repetition_index": 0, "threads": 1,
+            "iterations": 1, "cpu_time": 0.1, "time_unit": "s", **values}
+
+
+def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
+           precision: str = "fp32", more: str = "", **values: Any) -> list[Entry]:
+    images = 200 * (64 if recipe == "basicnet" else 32)
+    return [
+        entry("slice", recipe, program, world, threads, precision, more, repetition_index=index,
+              real_time=seconds * jitter, samples_per_second=images / (seconds * jitter),
+              percent_of_floor=100 * 3.9 / (seconds * jitter), startup_seconds=0.7 + index / 100,
+              peak_rss_bytes=5.9e8 * world, loopback_bytes_per_step=9.6e6 * (world - 1), load=1.5,
+              **values)
+        for index, jitter in enumerate(JITTER)
+    ]
+
+
+def full(recipe: str, program: str, seconds: float, world: int, threads: int, correct: int,
+         kind: str = "full", precision: str = "fp32", more: str = "", seen: int = 10_000,
+         **values: Any) -> Entry:
+    return entry(kind, recipe, program, world, threads, precision, more, real_time=seconds,
+                 train_seconds=0.95 * seconds, accuracy=100 * correct / seen, correct=correct,
+                 seen=seen, startup_seconds=0.8, peak_rss_bytes=6.1e8 * world, eval_loss=0.0471,
+                 label=f"weights_sha256={SAME}", **values)
+
+
+def failed(kind: str, recipe: str, program: str, world: int, threads: int,
+           precision: str = "fp32") -> Entry:
+    return entry(kind, recipe, program, world, threads, precision, real_time=0.0,
+                 error_occurred=True, error_message=REASON)
+
+
+def checks(recipe: str, weights: dict[tuple[str, int], str]) -> list[Entry]:
+    places = [(stage, 1) for stage in STAGES] + [(STAGES[i], 2) for i in (2, 3, 5, 6)]
+    found = []
+    for program, world in places:
+        usual = SAME if world == 1 else AT_WORLD_2
+        found.append(entry("check", recipe, program, world, real_time=0.4,
+                           label="weights_sha256=" + weights.get((program, world), usual)))
+    return found
+
+
+def recipe_rows(recipe: str, scale: float, correct: int, phases: bool) -> list[Entry]:
+    """Every stage and its twin as they are meant to run."""
+    parts = {}
+    if phases:
+        names = ("data", "forward", "backward", "communication", "optimizer")
+        parts = {f"phase_{name}_ms": part for name, part in zip(names, (0.1, 8, 17, 1.5, 0.6))}
+    found = []
+    for place, (stage, twin) in enumerate(zip(STAGES, TWINS)):
+        world = 2 if place in (1, 2, 3, 4) else 1
+        precision = "bf16" if place == 4 else "fp32"
+        seconds = scale * (3.1 if place == 4 else 5.4 + 0.07 * place)
+        for program, times in ((stage, 1.0), (twin, 2.1)):
+            how = {"world": world, "threads": 2 // world, "precision": precision}
+            mine = parts if program == stage else {}
+            lines = {"user_lines": LINES[place]} if program == stage else {}
+            label = {"label": "replicas=1"} if program == TWINS[1] else {}
+            found += slices(recipe, program, seconds * times, **how, **mine, **lines, **label)
+            found.append(full(recipe, program, 4.9 * seconds * times, correct=correct - 3 * place,
+                              **how, **lines))
+    return found
+
+
+def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = None) -> Entry:
+    """The whole comparison: two recipes, curves, scaling, and a row that failed."""
+    found = checks("basicnet", weights or {}) + checks("convnet", weights or {})
+    for recipe, scale, correct in (("basicnet", 1.0, 9841), ("convnet", 0.12, 9155)):
+        found += recipe_rows(recipe, scale, correct, phases)
+        for world, seconds in ((1, 10.7), (4, 3.2)):
+            found += slices(recipe, "stage2_ddp_spawn", scale * seconds, world, 1)
+    for epochs, correct in ((1, 8421), (2, 9012)):
+        for program, seconds in (("stage0_single_gpu", 5.1), ("python_single", 14.8)):
+            found.append(full("convnet", program, seconds * epochs, 1, 2, correct, kind="curve",
+                              more=f"/epochs:{epochs}"))
+    found.append(failed("slice", "basicnet", "stage6_trainer", 2, 1))
+    found.append({"name": "x_mean", "run_name": "ignored", "run_type": "aggregate", "real_time": 1})
+    return {"context": dict(CONTEXT), "benchmarks": found}
+
+
+def write(path: Path, content: Entry) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
