@@ -44,8 +44,10 @@ addEventListener("load", () => {{
     background: view.getComputedStyle(inside.body).backgroundColor,
     pictures: [...inside.querySelectorAll("figure svg")].map(size),
     names: [...inside.querySelectorAll("tbody th")].map((name) => size(name)[0]),
-    letters: [...inside.querySelectorAll("figure svg text")].map((text) =>
-      parseFloat(view.getComputedStyle(text).fontSize) * text.getScreenCTM().a),
+    letters: [...inside.querySelectorAll("figure svg text")].map((text) => {{
+      const matrix = text.getScreenCTM();  // of a turned text, a is 0
+      return parseFloat(view.getComputedStyle(text).fontSize) * Math.hypot(matrix.a, matrix.b);
+    }}),
     outside: [...inside.querySelectorAll("figure svg")].filter((svg) => {{
       const frame = svg.getBoundingClientRect();
       return [...svg.querySelectorAll("text")].some((text) => {{
