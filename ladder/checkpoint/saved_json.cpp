@@ -48,6 +48,11 @@ nlohmann::json parse_saved_json(std::string_view text, std::string_view origin) 
   return json;
 }
 
+nlohmann::json saved_value(const nlohmann::json& state, std::string_view name) {
+  const auto* const value = find(state, name);
+  return value == nullptr ? nlohmann::json() : *value;
+}
+
 std::int64_t saved_count(const nlohmann::json& state, std::string_view name,
                          std::string_view origin) {
   const auto* const value = find(state, name);

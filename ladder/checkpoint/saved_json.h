@@ -14,6 +14,9 @@ namespace ladder {
 // deep into the stack as the value is nested.
 nlohmann::json parse_saved_json(std::string_view text, std::string_view origin);
 
+// The value of `name`; null if there is none.
+nlohmann::json saved_value(const nlohmann::json& state, std::string_view name);
+
 // A whole number from 0 to 2^62.
 std::int64_t saved_count(const nlohmann::json& state, std::string_view name,
                          std::string_view origin);

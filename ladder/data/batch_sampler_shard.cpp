@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/numbers.h"
 #include "ladder/data/require_rank.h"
 
 namespace ladder {
 namespace {
 
 constexpr const char* kWho = "BatchSamplerShard";
-
-std::int64_t divide_up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
 void require_equal_parts(const BatchSampler& whole, const BatchSamplerShardOptions& options) {
   if (!options.split_batches || whole.batch_size() % options.world_size == 0) return;

@@ -15,6 +15,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
+#include "ladder/core/numbers.h"
 #include "ladder/core/versions.h"
 
 namespace ladder {
@@ -36,11 +37,6 @@ std::int64_t parameter_count(const torch::nn::Module& model) {
 
 double rate(std::int64_t samples, double seconds) {
   return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0;
-}
-
-std::string with_thousands(std::int64_t number) {
-  if (number < 1000) return fmt::format("{}", number);
-  return fmt::format("{},{:03}", with_thousands(number / 1000), number % 1000);
 }
 
 }  // namespace

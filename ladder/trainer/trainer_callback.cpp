@@ -13,13 +13,6 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
-namespace {
-
-nlohmann::json part_of(const nlohmann::json& state, const char* name) {
-  return state.is_object() ? state.value(name, nlohmann::json::object()) : nlohmann::json::object();
-}
-
-}  // namespace
 
 void CallbackHandler::add(std::shared_ptr<TrainerCallback> callback) {
   callbacks_.push_back(std::move(callback));
@@ -143,8 +136,8 @@ nlohmann::json EarlyStoppingCallback::state_dict() const {
 }
 
 void EarlyStoppingCallback::load_state_dict(const nlohmann::json& state, std::string_view origin) {
-  const auto args = part_of(state, "args");
-  const auto attributes = part_of(state, "attributes");
+  const auto args = saved_value(state, "args");
+  const auto attributes = saved_value(state, "attributes");
   const EarlyStoppingOptions options = {
       .early_stopping_patience = saved_count(args, "early_stopping_patience", origin),
       .early_stopping_threshold = saved_number(args, "early_stopping_threshold", origin)};

@@ -53,10 +53,8 @@ nlohmann::json json_of(const TrainerControl& control) {
 
 TrainerControl control_from(const nlohmann::json& json) {
   TrainerControl control;
-  const auto flags = json.is_object() ? json.value("args", nlohmann::json()) : nlohmann::json();
-  for (const auto& [name, flag] : kFlags) {
-    control.*flag = flags.is_object() && flags.value(name, nlohmann::json()) == true;
-  }
+  const auto flags = saved_value(json, "args");
+  for (const auto& [name, flag] : kFlags) control.*flag = saved_value(flags, name) == true;
   return control;
 }
 
@@ -69,9 +67,7 @@ nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(train
 std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
                                                         std::string_view origin) const {
   const auto present = state_dict();
-  const auto before = [&](const char* name) {
-    return state.is_object() ? state.value(name, nlohmann::json()) : nlohmann::json();
-  };
+  const auto before = [&](const char* name) { return saved_value(state, name); };
   for (const char* name : {"logging_steps", "eval_steps", "save_steps",
                            "per_device_train_batch_size", "lr_scheduler_type"}) {
     if (before(name) == present.at(name)) continue;

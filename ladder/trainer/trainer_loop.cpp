@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/numbers.h"
 #include "ladder/core/progress.h"
 #include "ladder/data/first_batches.h"
 #include "ladder/nn/random_scope.h"
@@ -20,10 +21,6 @@ namespace ladder {
 namespace {
 
 constexpr double kWithoutClipping = std::numeric_limits<double>::infinity();
-
-std::int64_t ceil_of(std::int64_t count, std::int64_t divisor) {
-  return (count + divisor - 1) / divisor;
-}
 
 std::int64_t trainable_parameters(const Model& model) {
   std::int64_t count = 0;
@@ -85,7 +82,7 @@ DataLoader Trainer::limited(const DataLoader& loader) const {
   const double limit = args_.limit_train_batches;
   const bool is_per_process = args_.accelerator_config.mode() == LoaderMode::kPerProcess;
   const std::int64_t dealt = is_per_process ? accelerator_.num_processes() : 1;
-  const auto batches = static_cast<double>(ceil_of(loader.size(), dealt));
+  const auto batches = static_cast<double>(divide_up(loader.size(), dealt));
   const double asked = limit > 1.0 ? limit : batches * limit;
   const double wanted = args_.fast_dev_run ? 1.0 : asked;
   return first_batches(loader,

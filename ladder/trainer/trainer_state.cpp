@@ -27,11 +27,6 @@ nlohmann::json json_of(const LogEntry& entry) {
   return json;
 }
 
-// The value of `name`, or null if there is none.
-nlohmann::json value_of(const nlohmann::json& state, const char* name) {
-  return state.is_object() ? state.value(name, nlohmann::json()) : nlohmann::json();
-}
-
 // A number of any sign; null is NaN.
 double number_of(const nlohmann::json& value, std::string_view name, std::string_view origin) {
   if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
@@ -50,7 +45,7 @@ LogEntry entry_of(const nlohmann::json& json, std::string_view origin) {
 }
 
 std::vector<LogEntry> history_of(const nlohmann::json& state, std::string_view origin) {
-  const auto saved = value_of(state, "log_history");
+  const auto saved = saved_value(state, "log_history");
   if (!saved.is_array()) {
     throw DataError::mismatch(origin, "a list log_history", saved.type_name(), kHint);
   }
@@ -61,7 +56,7 @@ std::vector<LogEntry> history_of(const nlohmann::json& state, std::string_view o
 
 std::map<std::string, nlohmann::json> callbacks_of(const nlohmann::json& state,
                                                    std::string_view origin) {
-  const auto saved = value_of(state, "stateful_callbacks");
+  const auto saved = saved_value(state, "stateful_callbacks");
   if (!saved.is_object()) {
     throw DataError::mismatch(origin, "an object stateful_callbacks", saved.type_name(), kHint);
   }
@@ -113,12 +108,12 @@ std::function<void()> TrainerState::plan_load(const nlohmann::json& state,
   loaded->save_steps = saved_count(state, "save_steps", origin);
   loaded->log_history = history_of(state, origin);
   loaded->stateful_callbacks = callbacks_of(state, origin);
-  const auto metric = value_of(state, "best_metric");
+  const auto metric = saved_value(state, "best_metric");
   if (!metric.is_null()) loaded->best_metric = number_of(metric, "best_metric", origin);
-  if (!value_of(state, "best_global_step").is_null()) {
+  if (!saved_value(state, "best_global_step").is_null()) {
     loaded->best_global_step = saved_count(state, "best_global_step", origin);
   }
-  const auto best = value_of(state, "best_model_checkpoint");
+  const auto best = saved_value(state, "best_model_checkpoint");
   if (best.is_string()) loaded->best_model_checkpoint = best.get<std::string>();
   return [this, loaded] { *this = std::move(*loaded); };
 }

@@ -6,19 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ladder/core/numbers.h"
+
 namespace ladder {
-namespace {
-
-std::int64_t ceil_of(std::int64_t count, std::int64_t divisor) {
-  return (count + divisor - 1) / divisor;
-}
-
-std::string with_thousands(std::int64_t number) {
-  if (number < 1000) return fmt::format("{}", number);
-  return fmt::format("{},{:03}", with_thousands(number / 1000), number % 1000);
-}
-
-}  // namespace
 
 std::vector<std::string> evaluation_banner(const std::string& description,
                                            std::int64_t num_examples, std::int64_t batch_size) {
@@ -31,12 +21,12 @@ TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSetup& t
     : setup(training_setup), form(args.banner) {
   const auto configured = args.per_device_train_batch_size;
   const bool is_of_each = args.accelerator_config.mode() == LoaderMode::kPerProcess;
-  updates = std::max<std::int64_t>(1, ceil_of(setup.batches, setup.accumulation_steps));
-  batch_size = is_of_each ? configured : ceil_of(configured, setup.num_processes);
+  updates = std::max<std::int64_t>(1, divide_up(setup.batches, setup.accumulation_steps));
+  batch_size = is_of_each ? configured : divide_up(configured, setup.num_processes);
   total_batch_size = configured * setup.accumulation_steps * (is_of_each ? setup.num_processes : 1);
   if (args.max_steps > 0 && !args.fast_dev_run) {
     max_steps = args.max_steps;
-    num_train_epochs = ceil_of(max_steps, updates);
+    num_train_epochs = divide_up(max_steps, updates);
     num_train_samples = static_cast<double>(max_steps * total_batch_size);
     return;
   }

@@ -12,8 +12,6 @@ from tests.support.ways import STAGE6, alone, require_equal_weights, train  # no
 
 FULL = {"basicnet": ("--quiet", "--threads", 1),
         "convnet": ("--quiet", "--threads", 1, "--recipe", "convnet", "--epochs", 1)}
-for name, flags in FULL.items():
-    parity_test.RECIPES[name] = (flags, None)
 SECONDS = 1200
 
 

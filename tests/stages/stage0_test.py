@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import pty
 import re
 import shutil
 import signal
@@ -15,7 +14,8 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import BIN, DATA, ROOT, records, result_record, run  # noqa: E402
+from tests.support.programs import (BIN, DATA, ROOT, records, result_record, run,  # noqa: E402
+                                    shown_on_terminal)
 
 STAGE = "stage0_single_gpu"
 SMALL = ("--limit-train", 640, "--limit-test", 500, "--threads", 1)
@@ -70,24 +70,10 @@ class Output(StageTest):
         self.assertRegex(progress[-1], r"10/10 .*loss \d+\.\d+ .*samples/s")
 
     def test_a_terminal_gets_a_bar_on_one_line(self) -> None:
-        controller, terminal = pty.openpty()
-        child = subprocess.Popen([BIN / STAGE, *map(str, SMALL)], stderr=terminal,
-                                 stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        os.close(terminal)
-        shown = b""
-        while True:
-            try:
-                part = os.read(controller, 4096)
-            except OSError:  # the program closed the terminal
-                break
-            if not part:
-                break
-            shown += part
-        os.close(controller)
-        self.assertEqual(child.wait(timeout=60), 0)
-        drawn = shown.decode().split("\r")
+        shown = shown_on_terminal(BIN / STAGE, *SMALL)
+        drawn = shown.split("\r")
         self.assertTrue(any("10/10" in text and "eta" in text.lower() for text in drawn), shown)
-        self.assertEqual(shown.decode().count("epoch 1/1 "), shown.decode().count("\repoch 1/1 "))
+        self.assertEqual(shown.count("epoch 1/1 "), shown.count("\repoch 1/1 "))
 
     def test_quiet_leaves_only_the_results(self) -> None:
         done = self.train("--quiet")

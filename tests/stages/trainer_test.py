@@ -5,22 +5,18 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import os
-import pty
 import random
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import (PYTHON, Launched, Result, free_port, launch,  # noqa: E402
-                                    poll_until)
-from tests.support.resume import require_whole  # noqa: E402
+from tests.support.programs import (PYTHON, Result, free_port, launch,  # noqa: E402
+                                    result_record, shown_on_terminal)
+from tests.support.resume import kill_one, require_whole, stop_soon_after  # noqa: E402
 from tests.support.ways import (ACCELERATE, CPU, STAGE5, STAGE6, Run, Way, alone,  # noqa: E402
                                 mpirun, require_equal_weights, small, spawned, torchrun, train)
 
@@ -112,24 +108,12 @@ class Output(unittest.TestCase):
         self.assertIn("train_loss", results)
 
     def test_on_a_terminal_the_bar_makes_room_for_other_lines(self) -> None:
-        controller, terminal = pty.openpty()
         flags = small("--profile", "none", "--recipe", "convnet", "--save-strategy", "no",
                       "--eval-strategy", "steps", "--eval-steps", 4, "--logging-steps", 3)
-        child = subprocess.Popen([*map(str, (STAGE6, *CPU, *flags))], stderr=terminal,
-                                 stdout=terminal, stdin=subprocess.DEVNULL, cwd=FOLDER)
-        os.close(terminal)
-        shown = b""
-        while True:
-            try:
-                part = os.read(controller, 4096)
-            except OSError:  # the program closed the terminal
-                break
-            shown += part
-        os.close(controller)
-        self.assertEqual(child.wait(timeout=60), 0)
+        shown = shown_on_terminal(STAGE6, *CPU, *flags, stdout=True, cwd=FOLDER)
         # What a line shows at last: what stands behind the last return to its beginning.
         lines = [line.rstrip("\r").split("\r")[-1]
-                 for line in shown.decode().replace("\x1b[K", "").split("\n")]
+                 for line in shown.replace("\x1b[K", "").split("\n")]
         for begin in ("***** Running Evaluation *****", "{'loss'", "{'eval_loss'", "Step  "):
             self.assertTrue(any(line.startswith(begin) for line in lines), (begin, lines))
         for line in lines:
@@ -259,7 +243,10 @@ class Resume(unittest.TestCase):
             for step in (5, 23):
                 with self.subTest(way=way, step=step):
                     folder = Path(tempfile.mkdtemp(dir=FOLDER))
-                    self.kill(WAYS[way](), flags, step, folder, chance)
+                    started = WAYS[way]()
+                    killed = stop_soon_after(step, (*started.command, *flags), folder / "a.jsonl",
+                                             lambda run: kill_one(run, chance), started.environment)
+                    self.assertNotEqual(killed.code, 0)
                     for checkpoint in (folder / "out").glob("checkpoint-*"):
                         require_whole(checkpoint)
                     again = launch(*WAYS[way]().command, *flags, "--resume", "--metrics",
@@ -269,21 +256,6 @@ class Resume(unittest.TestCase):
                     result = json.loads((folder / "b.jsonl").read_text().splitlines()[-1])
                     for field in ("weights_sha256", "steps", "correct"):
                         self.assertEqual(result[field], whole.result[field], field)
-
-    def kill(self, way: Way, flags: tuple[object, ...], step: int, folder: Path,
-             chance: random.Random) -> None:
-        """Kills the launcher or a rank, drawn by lot, soon after a step."""
-        marks = folder / "a.rank0.jsonl"
-
-        def steps_done() -> int:
-            return marks.read_bytes().count(b"\n") if marks.exists() else 0
-
-        with Launched(*way.command, *flags, "--metrics", folder / "a.jsonl", "--fingerprint", 1,
-                      cwd=folder, environment=way.environment) as started:
-            poll_until(lambda: steps_done() >= step or started.process.poll() is not None,
-                       seconds=120, interval=0.002)
-            chance.choice(started.processes()).send(signal.SIGKILL)
-            self.assertNotEqual(started.finish(60).code, 0)
 
     def test_with_other_arguments(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=FOLDER))
@@ -301,9 +273,11 @@ class Resume(unittest.TestCase):
         refused = start(*ten, *five, "--gradient-accumulation-steps", 2, "--quiet", cwd=folder)
         self.assertEqual((refused.code, refused.stdout), (3, ""), refused.stderr)
         self.assertIn("gradient_accumulation_steps", refused.stderr)
-        over = start(*flags, "--resume", "--max-steps", 7, "--save-strategy", "no", cwd=folder)
+        over = start(*flags, "--resume", "--max-steps", 7, "--save-strategy", "no", "--metrics",
+                     "over.jsonl", cwd=folder)
         self.assertEqual(over.code, 0, over.stderr)
         self.assertNotIn("training 11", over.stderr)
+        self.assertEqual(result_record(folder / "over.jsonl")["steps"], 10)
         (folder / "out" / "checkpoint-10" / "optimizer.safetensors").unlink()
         damaged = start(*ten, "--resume", cwd=folder)
         self.assertEqual(damaged.code, 3)

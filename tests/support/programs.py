@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import select
 import signal
@@ -294,6 +295,28 @@ def launch(*command: object, cwd: Path | None = None,
     """Runs a command to its end. Fails after `seconds`, and when a process of it is left behind."""
     with Launched(*command, cwd=cwd, environment=environment) as launched:
         return launched.finish(seconds)
+
+
+def shown_on_terminal(*command: object, stdout: bool = False, cwd: Path | None = None) -> str:
+    """What a command that ends well writes to a terminal: its stderr, or its stdout too."""
+    controller, terminal = pty.openpty()
+    child = subprocess.Popen([str(part) for part in command], stderr=terminal, cwd=cwd,
+                             stdout=terminal if stdout else subprocess.DEVNULL,
+                             stdin=subprocess.DEVNULL)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            part = os.read(controller, 4096)
+        except OSError:  # the program closed the terminal
+            break
+        if not part:
+            break
+        shown += part
+    os.close(controller)
+    code = child.wait(timeout=SECONDS)
+    assert code == 0, shown
+    return shown.decode()
 
 
 def poll_until(condition: Callable[[], Any], seconds: float, interval: float = 0.02) -> Any:
