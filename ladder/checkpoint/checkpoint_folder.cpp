@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -454,8 +455,9 @@ std::string Checkpoint::file(std::string_view name) const {
 }
 
 Checkpoint open_checkpoint(const std::string& path) {
-  constexpr int kAttempts = 20;
-  for (int attempt = 1;; ++attempt) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(10);
+  for (;;) {
     const std::string folder = folder_meant(path);
     const Hint hint = [&] { return hint_for(folder); };
     const Descriptor descriptor = open_folder(folder);
@@ -463,11 +465,11 @@ Checkpoint open_checkpoint(const std::string& path) {
     try {
       if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", in_words(error), hint());
       auto manifest = check_folder(descriptor.get(), folder, hint);
-      if (is_still_at(path, descriptor) || attempt == kAttempts) {
+      if (is_still_at(path, descriptor) || Clock::now() > deadline) {
         return {folder, std::move(manifest)};
       }
     } catch (const DataError&) {  // perhaps only because a writer replaced or removed it
-      if (is_still_at(path, descriptor) || attempt == kAttempts) throw;
+      if (is_still_at(path, descriptor) || Clock::now() > deadline) throw;
     }
   }
 }
