@@ -41,14 +41,14 @@ MNIST_STD = 0.3081
 class BasicNet(nn.Module):
     """The network of the PyTorch MNIST example."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3)
-        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.conv1 = nn.Conv2d(1, 32 * width, 3)
+        self.conv2 = nn.Conv2d(32 * width, 64 * width, 3)
         self.dropout1 = nn.Dropout(0.25)
         self.dropout2 = nn.Dropout(0.5)
-        self.fc1 = nn.Linear(9216, 128)
-        self.fc2 = nn.Linear(128, 10)
+        self.fc1 = nn.Linear(9216 * width, 128 * width)
+        self.fc2 = nn.Linear(128 * width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.conv1(x))
@@ -64,11 +64,11 @@ class BasicNet(nn.Module):
 class ConvNet(nn.Module):
     """The small BatchNorm network of the DDP-practice tutorial."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         super().__init__()
-        self.layer1 = self._layer(1, 16)
-        self.layer2 = self._layer(16, 32)
-        self.fc = nn.Linear(7 * 7 * 32, 10)
+        self.layer1 = self._layer(1, 16 * width)
+        self.layer2 = self._layer(16 * width, 32 * width)
+        self.fc = nn.Linear(7 * 7 * 32 * width, 10)
 
     @staticmethod
     def _layer(inputs: int, outputs: int) -> nn.Sequential:
@@ -89,7 +89,7 @@ class ConvNet(nn.Module):
 
 @dataclass(frozen=True)
 class Recipe:
-    model: Callable[[], nn.Module]
+    model: Callable[[int], nn.Module]  # of a width
     loss: Callable[..., Tensor]  # mean over the batch, or with reduction="sum" its sum
     optimizer: Callable[..., torch.optim.Optimizer]
     lr: float
@@ -489,6 +489,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--recipe", choices=sorted(RECIPES), default="basicnet")
     add("-e", "--epochs", type=int, help="default: the recipe's")
+    add("--width", type=int, default=1, help="times as many channels in the network")
     add("-b", "--batch-size", type=int, help="default: the recipe's")
     add("--eval-batch-size", type=int, help="default: the recipe's batch size")
     add("--lr", type=float, help="learning rate; default: the recipe's")

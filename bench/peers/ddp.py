@@ -143,7 +143,7 @@ def load(path: Path, network: nn.Module, scaler: GradScaler) -> None:
 
 def make_model(options: argparse.Namespace, scaler: GradScaler) -> DistributedDataParallel:
     torch.manual_seed(options.seed)
-    network = RECIPES[options.recipe].model()
+    network = RECIPES[options.recipe].model(options.width)
     if options.load:
         load(options.load, network, scaler)
     if options.precision in SIXTEEN_BITS:

@@ -51,7 +51,7 @@ def make_data(options: argparse.Namespace) -> Data:
 
 def make_model(options: argparse.Namespace) -> nn.Module:
     torch.manual_seed(options.seed)
-    return RECIPES[options.recipe].model()
+    return RECIPES[options.recipe].model(options.width)
 
 
 def train_epoch(

@@ -183,7 +183,7 @@ def make_trainer(options: argparse.Namespace, world: World, record: Record) -> R
     kind = ParityTrainer if options.profile == "parity" else RecordedTrainer
     trainer = kind(
         options,
-        model_init=RECIPES[options.recipe].model,
+        model_init=lambda: RECIPES[options.recipe].model(options.width),
         args=make_arguments(options, world),
         train_dataset=train,
         eval_dataset=test,

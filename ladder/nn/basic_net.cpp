@@ -9,14 +9,15 @@ namespace ladder {
 
 BasicNet::BasicNet(BasicNetOptions options)
     : options_(options),
-      conv1_(register_module("conv1", torch::nn::Conv2d(1, 32, 3))),
-      conv2_(register_module("conv2", torch::nn::Conv2d(32, 64, 3))),
+      conv1_(register_module("conv1", torch::nn::Conv2d(1, 32 * options.width, 3))),
+      conv2_(
+          register_module("conv2", torch::nn::Conv2d(32 * options.width, 64 * options.width, 3))),
       dropout1_(register_module("dropout1",
                                 std::make_shared<Dropout>(DropoutOptions{0.25, 1, options.math}))),
       dropout2_(register_module("dropout2",
                                 std::make_shared<Dropout>(DropoutOptions{0.5, 2, options.math}))),
-      fc1_(register_module("fc1", torch::nn::Linear(9216, 128))),
-      fc2_(register_module("fc2", torch::nn::Linear(128, 10))) {
+      fc1_(register_module("fc1", torch::nn::Linear(9216 * options.width, 128 * options.width))),
+      fc2_(register_module("fc2", torch::nn::Linear(128 * options.width, 10))) {
   if (options_.math == Math::kFast) use_channels_last(*this);
 }
 

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "ladder/nn/dropout.h"
@@ -14,6 +15,7 @@ namespace ladder {
 struct BasicNetOptions {
   Head head = Head::kLogSoftmax;
   Math math = Math::kFast;
+  std::int64_t width = 1;  // times as many channels and hidden units
 };
 
 // The network of the PyTorch MNIST example: two convolutions, two linear layers, dropout.

@@ -23,9 +23,9 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
 
 ConvNet::ConvNet(ConvNetOptions options)
     : options_(options),
-      layer1_(register_module("layer1", conv_layer(1, 16))),
-      layer2_(register_module("layer2", conv_layer(16, 32))),
-      fc_(register_module("fc", torch::nn::Linear(1568, 10))) {
+      layer1_(register_module("layer1", conv_layer(1, 16 * options.width))),
+      layer2_(register_module("layer2", conv_layer(16 * options.width, 32 * options.width))),
+      fc_(register_module("fc", torch::nn::Linear(1568 * options.width, 10))) {
   if (options_.math == Math::kFast) use_channels_last(*this);
 }
 

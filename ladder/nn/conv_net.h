@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "ladder/nn/model.h"
@@ -13,6 +14,7 @@ namespace ladder {
 struct ConvNetOptions {
   Head head = Head::kLogits;
   Math math = Math::kFast;
+  std::int64_t width = 1;  // times as many channels
 };
 
 // The small BatchNorm network of the DDP-practice tutorial.

@@ -35,6 +35,7 @@ void add_network_flags(Flags& flags, RecipeOptions& recipe) {
       "--head", {"log-softmax", "logits"},
       [&recipe](const std::string& value) { recipe.head = value; }, "recipe",
       "what the network ends in [log-softmax; convnet: logits]");
+  flags.integer("--width", recipe.width, 1, "times as many channels in the network");
   flags.toggle(
       "--normalize,!--no-normalize", [&recipe](bool value) { recipe.normalize = value; },
       "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]");

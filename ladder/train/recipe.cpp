@@ -39,6 +39,7 @@ void require(bool holds, const char* flag, Number value, const char* range) {
 Recipe::Recipe(const RecipeOptions& options, int world_size)
     : name_(options.name),
       math_(options.math),
+      width_(options.width),
       label_smoothing_(options.label_smoothing),
       seed_(options.seed) {
   if (name_ == "basicnet") {
@@ -70,6 +71,7 @@ void Recipe::check() const {
   require(epochs_ >= 0, "--epochs", epochs_, "a number >= 0");
   require(batch_size_ > 0, "--batch-size", batch_size_, "a number > 0");
   require(eval_batch_size_ > 0, "--eval-batch-size", eval_batch_size_, "a number > 0");
+  require(width_ > 0, "--width", width_, "a number > 0");
   require(lr_ >= 0.0, "--lr", lr_, "a number >= 0");
   if (std::find(kSchedulerNames.begin(), kSchedulerNames.end(), scheduler_) ==
       kSchedulerNames.end()) {
@@ -84,9 +86,9 @@ void Recipe::scale_lr(LrScaling scaling, int world_size) {
 
 std::shared_ptr<Model> Recipe::make_model() const {
   if (name_ == "convnet") {
-    return std::make_shared<ConvNet>(ConvNetOptions{.head = head_, .math = math_});
+    return std::make_shared<ConvNet>(ConvNetOptions{.head = head_, .math = math_, .width = width_});
   }
-  return std::make_shared<BasicNet>(BasicNetOptions{.head = head_, .math = math_});
+  return std::make_shared<BasicNet>(BasicNetOptions{.head = head_, .math = math_, .width = width_});
 }
 
 std::unique_ptr<torch::optim::Optimizer> Recipe::make_optimizer(

@@ -80,6 +80,7 @@ class Recipe {
   std::string scheduler_;
   Head head_ = Head::kLogSoftmax;
   Math math_ = Math::kFast;
+  std::int64_t width_ = 1;
   double label_smoothing_ = 0.0;
   std::uint64_t seed_ = 42;
   Normalization normalization_;

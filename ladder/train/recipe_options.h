@@ -42,6 +42,7 @@ struct RecipeOptions {
   double label_smoothing = 0.0;                 // part of the target on all classes alike
   std::uint64_t seed = 42;                      // of weights, order, dropout and augmentation
   Math math = Math::kFast;
+  std::int64_t width = 1;  // times as many channels in the network; > 0
 };
 
 }  // namespace ladder

@@ -95,6 +95,9 @@ class Accelerated(PeersTest):
     def test_convnet(self) -> None:
         self.compare_one("convnet")
 
+    def test_convnet_twice_as_wide(self) -> None:
+        self.compare_one("convnet", "--width", 2)
+
     def test_basicnet_in_bf16(self) -> None:
         self.compare_one("basicnet", *BF16)
         self.assertEqual([result["precision"] for result in self.results()], ["bf16", "bf16"])
@@ -111,8 +114,8 @@ class Accelerated(PeersTest):
 
 
 class Trainer(PeersTest):
-    def compare(self, recipe: str, ranks: int, python: Command) -> None:
-        self.run_both([STAGE6, "--nprocs", ranks], python, flags(recipe))
+    def compare(self, recipe: str, ranks: int, python: Command, *more: object) -> None:
+        self.run_both([STAGE6, "--nprocs", ranks], python, [*flags(recipe), *more])
         self.expect_equal_but_eval_loss(ranks)
 
     def test_basicnet(self) -> None:
@@ -120,6 +123,9 @@ class Trainer(PeersTest):
 
     def test_convnet(self) -> None:
         self.compare("convnet", 1, twin("trainer.py"))
+
+    def test_convnet_twice_as_wide(self) -> None:
+        self.compare("convnet", 1, twin("trainer.py"), "--width", 2)
 
     def test_basicnet_on_two_ranks(self) -> None:
         self.compare("basicnet", 2, twin("trainer.py", "--nprocs", 2))

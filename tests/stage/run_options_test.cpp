@@ -51,11 +51,15 @@ TEST(RunOptions, LeavesToTheRecipeWhatIsNotGiven) {
 }
 
 TEST(RunOptions, TakesEveryFlagIntoItsPlace) {
-  const auto found = options(
-      {"--recipe",      "convnet", "-e",          "5",           "-b",     "16",          "--lr",
-       "0.5",           "--seed",  "7",           "--threads",   "3",      "--augment",   "shift",
-       "--num-workers", "2",       "--math",      "reference",   "--head", "log-softmax", "--quiet",
-       "--limit-train", "100",     "--normalize", "--pin-memory"});
+  const auto found = options({"--recipe",  "convnet",     "-e",
+                              "5",         "-b",          "16",
+                              "--lr",      "0.5",         "--seed",
+                              "7",         "--threads",   "3",
+                              "--augment", "shift",       "--num-workers",
+                              "2",         "--math",      "reference",
+                              "--head",    "log-softmax", "--width",
+                              "2",         "--quiet",     "--limit-train",
+                              "100",       "--normalize", "--pin-memory"});
   EXPECT_EQ(found.recipe.name, "convnet");
   EXPECT_EQ(found.recipe.epochs, 5);
   EXPECT_EQ(found.recipe.batch_size, 16);
@@ -64,6 +68,7 @@ TEST(RunOptions, TakesEveryFlagIntoItsPlace) {
   EXPECT_EQ(found.recipe.normalize, true);
   EXPECT_EQ(found.recipe.head, "log-softmax");
   EXPECT_EQ(found.recipe.math, Math::kReference);
+  EXPECT_EQ(found.recipe.width, 2);
   EXPECT_EQ(found.threads, 3);
   EXPECT_EQ(found.num_workers, 2);
   EXPECT_EQ(found.limit_train, 100);

@@ -239,6 +239,18 @@ TEST(Recipe, PassesHeadAndMathToTheNetwork) {
   }
 }
 
+TEST(Recipe, PassesTheWidthToTheNetwork) {
+  const auto parameters = [](const std::string& name) {
+    std::int64_t count = 0;
+    for (const auto& one : Recipe({.name = name, .width = 2}).make_model()->parameters()) {
+      count += one.numel();
+    }
+    return count;
+  };
+  EXPECT_EQ(parameters("basicnet"), 640 + 73856 + 4718848 + 2570);
+  EXPECT_EQ(parameters("convnet"), 832 + 64 + 51264 + 128 + 31370);
+}
+
 TEST(Recipe, MakesTheOptimizerOfTheRecipe) {
   const std::vector<torch::Tensor> parameters = {torch::zeros({1}, torch::requires_grad())};
   const auto adamw = Recipe({.lr = 0.25}).make_optimizer(parameters);
@@ -278,6 +290,7 @@ TEST(Recipe, RefusesNumbersOutsideTheirRange) {
   EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError, "--batch-size: expected a number > 0, got 0");
   EXPECT_ERROR(Recipe({.eval_batch_size = 0}), UsageError,
                "--eval-batch-size: expected a number > 0, got 0");
+  EXPECT_ERROR(Recipe({.width = 0}), UsageError, "--width: expected a number > 0, got 0");
   EXPECT_ERROR(Recipe({.lr = -0.5}), UsageError, "--lr: expected a number >= 0, got -0.5");
   EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError, "--lr: expected a number >= 0, got nan");
 }
