@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data path: from bytes in memory to a normalised float batch, on one thread.
+// The data path: from bytes in memory to a normalised float batch.
 //   build/bin/micro --benchmark_filter=data
 #include <benchmark/benchmark.h>
 
@@ -18,7 +18,7 @@ const std::shared_ptr<const MnistDataset>& training_set() {
   return dataset;
 }
 
-// One batch of random samples: gather and normalise in one pass.
+// One batch of random samples: gather and normalise in one pass, on one thread.
 void data_gather(benchmark::State& state) {
   const auto order = RandomSampler(training_set()->size(), 42).order(0);
   const auto batch_size = static_cast<std::size_t>(state.range(0));
@@ -31,15 +31,28 @@ void data_gather(benchmark::State& state) {
 }
 BENCHMARK(data_gather)->Arg(32)->Arg(64);
 
-// A whole epoch through the loader: order, batches, positions.
-void data_loader_epoch(benchmark::State& state) {
-  const DataLoader loader(training_set(), {.batch_size = 64, .shuffle = true});
+// A whole epoch through the loader: order, batches, positions. Batches that nobody computes with
+// show what workers cost, not what they save.
+void data_loader_epoch(benchmark::State& state, int num_workers, bool shift) {
+  const auto transform =
+      shift ? std::make_shared<RandomShift>(RandomShiftOptions{.seed = 42}) : nullptr;
+  const DataLoader loader(
+      training_set(),
+      {.batch_size = 64, .shuffle = true, .num_workers = num_workers, .transform = transform});
   for (auto _ : state) {
     for (const Batch& batch : loader) benchmark::DoNotOptimize(batch.images.const_data_ptr());
   }
   state.SetItemsProcessed(state.iterations() * training_set()->size());
 }
-BENCHMARK(data_loader_epoch)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(data_loader_epoch, workers_0, 0, false)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(data_loader_epoch, workers_2, 2, false)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(data_loader_epoch, shifted, 0, true)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace ladder

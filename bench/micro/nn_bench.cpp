@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a training step of BasicNet.
-//   build/bin/micro --benchmark_filter=dropout
+// The networks: single layers, and the steps of training that their shares are taken of.
+//   build/bin/micro --benchmark_filter=nn
 #include <benchmark/benchmark.h>
 
+#include <cstdint>
+#include <string>
+
+#include "bench/micro/training_step.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/memory_format.h"
 
@@ -10,20 +14,87 @@ namespace ladder {
 namespace {
 
 // The mask of BasicNet's first dropout, in both maths and both layouts.
-void dropout_forward(benchmark::State& state, Math math, bool channels_last) {
+void nn_dropout_forward(benchmark::State& state, Math math, bool channels_last) {
   auto input = torch::randn({64, 64, 12, 12});
   if (channels_last) input = to_channels_last(input);
   const Dropout dropout({.p = 0.25, .layer = 1, .math = math});
   const RandomScope random({.seed = 42, .epoch = 0, .positions = torch::arange(64)});
   for (auto _ : state) benchmark::DoNotOptimize(dropout.forward(input));
 }
-BENCHMARK_CAPTURE(dropout_forward, reference, Math::kReference, false)
+BENCHMARK_CAPTURE(nn_dropout_forward, reference, Math::kReference, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(dropout_forward, counter_nchw, Math::kFast, false)
+BENCHMARK_CAPTURE(nn_dropout_forward, counter_nchw, Math::kFast, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(dropout_forward, counter_channels_last, Math::kFast, true)
+BENCHMARK_CAPTURE(nn_dropout_forward, counter_channels_last, Math::kFast, true)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// The end of a network: log-softmax and the loss, forward and backward. So few numbers that the
+// cost is that of the calls.
+void nn_loss(benchmark::State& state, const std::string& recipe_name) {
+  const Recipe recipe({.name = recipe_name});
+  const Batch batch = random_batch(state.range(0));
+  const auto scores = torch::randn({state.range(0), 10}).requires_grad_();
+  for (auto _ : state) {
+    scores.mutable_grad() = torch::Tensor();
+    recipe.loss(apply_head(scores, recipe.head()), batch).backward();
+  }
+}
+BENCHMARK_CAPTURE(nn_loss, basicnet, "basicnet")
+    ->Arg(64)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_loss, convnet, "convnet")
+    ->Arg(32)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+// The gradients of one batch. Reference math lies in NCHW and draws PyTorch's dropout, fast math
+// lies in channels_last and draws by counter.
+void nn_forward_backward(benchmark::State& state, const std::string& recipe, Math math) {
+  TrainingStep step({.recipe = recipe, .batch_size = state.range(0), .math = math});
+  for (auto _ : state) step.forward_and_backward();
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK_CAPTURE(nn_forward_backward, basicnet_reference, "basicnet", Math::kReference)
+    ->Arg(64)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_forward_backward, basicnet_fast, "basicnet", Math::kFast)
+    ->Arg(64)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_forward_backward, convnet_reference, "convnet", Math::kReference)
+    ->Arg(32)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_forward_backward, convnet_fast, "convnet", Math::kFast)
+    ->Arg(32)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// The same and the optimizer, in fast math: the whole step of a stage but for the loader.
+void nn_step(benchmark::State& state, const std::string& recipe, Precision precision) {
+  TrainingStep step({.recipe = recipe, .batch_size = state.range(0), .precision = precision});
+  for (auto _ : state) step.run();
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK_CAPTURE(nn_step, basicnet_fp32, "basicnet", Precision::kFp32)
+    ->Arg(64)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_step, basicnet_bf16, "basicnet", Precision::kBf16)
+    ->Arg(64)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_step, convnet_fp32, "convnet", Precision::kFp32)
+    ->Arg(32)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_step, convnet_bf16, "convnet", Precision::kBf16)
+    ->Arg(32)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saving BasicNet: its weights as one file, and a checkpoint that a run can go on from. Both return
+// when the bytes are on disk, so that a disk is measured as well. It is the one of the folder that
+// TMPDIR names, /tmp by default; what is written there is removed.
+//   TMPDIR=/some/disk build/bin/micro --benchmark_filter=checkpoint
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <filesystem>
+
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/random_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/nn/basic_net.h"
+#include "ladder/optim/adamw.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+std::int64_t bytes_in(const std::string& path) {
+  return static_cast<std::int64_t>(std::filesystem::file_size(path));
+}
+
+void checkpoint_save_model(benchmark::State& state) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.safetensors");
+  const BasicNet model;
+  for (auto _ : state) save_model(model, path);
+  state.SetBytesProcessed(state.iterations() * bytes_in(path));
+}
+BENCHMARK(checkpoint_save_model)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void checkpoint_load_model(benchmark::State& state) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.safetensors");
+  BasicNet model;
+  save_model(model, path);
+  for (auto _ : state) load_model(model, path);
+  state.SetBytesProcessed(state.iterations() * bytes_in(path));
+}
+BENCHMARK(checkpoint_load_model)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// Weights, optimizer and random numbers, hashed, in a folder that replaces the one before.
+void checkpoint_folder(benchmark::State& state) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("checkpoint_0");
+  BasicNet model;
+  AdamW optimizer(model.parameters());
+  for (auto& parameter : model.parameters()) {
+    parameter.mutable_grad() = torch::ones_like(parameter.detach());
+  }
+  optimizer.step();
+  for (auto _ : state) {
+    CheckpointWriter writer(path);
+    save_model(model, writer.file("model.safetensors"));
+    save_safetensors(writer.file("optimizer.safetensors"),
+                     to_safetensors(optimizer.state_dict(model)));
+    save_safetensors(writer.file("rng_0.safetensors"), {random_state(torch::kCPU), {}});
+    writer.commit({"model.safetensors", "optimizer.safetensors", "rng_0.safetensors"});
+  }
+  state.SetBytesProcessed(state.iterations() * (bytes_in(path + "/model.safetensors") +
+                                                bytes_in(path + "/optimizer.safetensors")));
+}
+BENCHMARK(checkpoint_folder)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+}  // namespace
+}  // namespace ladder
