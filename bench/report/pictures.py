@@ -115,8 +115,8 @@ def code_picture(results: Results) -> Picture:
 def phase_picture(results: Results, recipe: str) -> Picture:
     name, title = f"phases-{recipe}", f"Where a step's time goes, {recipe}"
     stacks = []
-    for setup in plain_setups(results, recipe, "slice"):
-        row = results.row("slice", setup)
+    for setup in plain_setups(results, recipe, "phases"):
+        row = results.row("phases", setup)
         parts = [row.counter(f"phase_{phase}_ms") for phase in PHASES]
         if any(part is not None for part in parts):
             stacks.append((label_of(results, setup), [part or 0.0 for part in parts]))

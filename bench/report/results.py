@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 
 from intervals import Estimate, median_of, ratio_of, wilson
-from words import is_twin, rung, twin_of
+from words import HF_DEFAULTS, PER_DEVICE, is_twin, rung, twin_of
 
-KINDS = ("slice", "full", "curve", "check")
+KINDS = ("slice", "full", "curve", "check", "phases")
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -122,7 +122,7 @@ class Results:
         return [row for row in self.rows.values() if row.key.kind in kinds]
 
     def recipes(self) -> list[str]:
-        return sorted({key.setup.recipe for key in self.rows})
+        return sorted({key.setup.recipe for key in self.rows} - {HF_DEFAULTS, PER_DEVICE})
 
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
         """Of a recipe, each once, every stage beside its twin."""

@@ -27,6 +27,10 @@ TWINS = (
 IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Accelerator", "Trainer")
 
 TEST_IMAGES = 10_000
+# Recipes of the claims alone: they are no section of the page.
+HF_DEFAULTS = "basicnet-hf-defaults"
+PER_DEVICE = "convnet-per-device"
+
 PHASES = ("data", "forward", "backward", "communication", "optimizer")
 
 NOT_RUN = "not run"

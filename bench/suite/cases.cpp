@@ -12,8 +12,11 @@
 namespace ladder::bench {
 namespace {
 
+constexpr const char* kHfDefaults = "basicnet-hf-defaults";
+constexpr const char* kPerDevice = "convnet-per-device";
 constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
 constexpr std::int64_t kCheckSteps = 20;
+constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
 constexpr std::int64_t kCheckImages = 200;
 
 constexpr std::array<const char*, 7> kStages = {
@@ -24,11 +27,13 @@ constexpr std::array<const char*, 7> kTwins = {
     "python_ddp_amp", "python_accelerate",    "python_trainer"};
 
 const char* name_of(Kind kind) {
-  constexpr std::array<const char*, 4> kNames = {"slice", "full", "curve", "check"};
+  constexpr std::array<const char*, 5> kNames = {"slice", "full", "curve", "check", "phases"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
-std::int64_t batch_size(const std::string& recipe) { return recipe == "convnet" ? 32 : 64; }
+bool is_convnet(const std::string& recipe) { return recipe.starts_with("convnet"); }
+
+std::int64_t batch_size(const std::string& recipe) { return is_convnet(recipe) ? 32 : 64; }
 
 // The place of a program on the ladder, 0 to 6.
 std::size_t stage_of(const std::string& program) {
@@ -91,6 +96,14 @@ Words start_of_twin(const Case& row, const Places& places) {
   return words;
 }
 
+Words recipe_of(const Case& row) {
+  Words words = {"--recipe", is_convnet(row.recipe) ? "convnet" : "basicnet"};
+  if (row.recipe == kHfDefaults) append(words, {"--profile", "hf-defaults"});
+  if (row.recipe == kPerDevice) append(words, {"--batch-mode", "per-device"});
+  if (row.width != 1) append(words, {"--width", std::to_string(row.width)});
+  return words;
+}
+
 Words length_of(const Case& row) {
   const auto images = [&](std::int64_t steps) {
     return std::to_string(steps * batch_size(row.recipe));
@@ -102,6 +115,9 @@ Words length_of(const Case& row) {
     return {"--epochs",      "1",
             "--limit-train", images(kCheckSteps),
             "--limit-test",  std::to_string(kCheckImages)};
+  }
+  if (row.kind == Kind::kPhases) {
+    return {"--epochs", "1", "--limit-train", images(kPhaseSteps), "--limit-test", images(1)};
   }
   if (row.epochs == 0) return {};
   return {"--epochs", std::to_string(row.epochs)};
@@ -143,27 +159,62 @@ void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus)
   rows.push_back(row_of(kind, recipe, kStages[6], 1, cpus));
 }
 
-// Besides: the last two with two processes, one process in bf16, and the twins of all.
-void add_comparison(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
-  const int each = std::max(1, cpus / 2);
-  const auto begin = rows.size();
-  add_short(rows, kind, recipe, cpus);
-  rows.push_back(row_of(kind, recipe, kStages[5], 2, each));
-  rows.push_back(row_of(kind, recipe, kStages[6], 2, each));
-  rows.push_back(row_of(kind, recipe, kStages[4], 1, cpus, "bf16"));
-  const std::vector<Case> stages(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.end());
-  for (auto twin : stages) {
-    twin.program = kTwins.at(stage_of(twin.program));
-    rows.push_back(twin);
+// Each of them, and its Python twin.
+void add_with_twins(std::vector<Case>& rows, const std::vector<Case>& stages) {
+  for (auto row : stages) {
+    rows.push_back(row);
+    row.program = kTwins.at(stage_of(row.program));
+    rows.push_back(row);
   }
 }
 
-void add_scaling(std::vector<Case>& rows, const char* recipe, int cpus) {
+void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
+  std::vector<Case> stages;
+  add_short(stages, Kind::kSlice, recipe, cpus);
+  stages.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
+  add_with_twins(rows, stages);
   for (int world = 1; world <= cpus; world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
     if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
   }
+  add_short(rows, Kind::kPhases, recipe, cpus);
+}
+
+void add_accuracy(std::vector<Case>& rows, const char* recipe, int cpus) {
+  std::vector<Case> stages;
+  add_short(stages, Kind::kFull, recipe, cpus);
+  add_with_twins(rows, stages);
+}
+
+// Accuracy after fewer epochs, alone and with two ranks.
+void add_curves(std::vector<Case>& rows, int cpus) {
+  for (const std::int64_t epochs : {1, 2}) {
+    std::vector<Case> stages = {
+        row_of(Kind::kCurve, "convnet", kStages[0], 1, cpus),
+        row_of(Kind::kCurve, "convnet", kStages[2], 2, std::max(1, cpus / 2))};
+    for (auto& row : stages) row.epochs = epochs;
+    add_with_twins(rows, stages);
+  }
+}
+
+// Where a second process and 16 bits begin to pay: with more work a step.
+void add_widths(std::vector<Case>& rows, int cpus) {
+  const int each = std::max(1, cpus / 2);
+  for (const int width : {2, 4}) {
+    for (auto row : {row_of(Kind::kSlice, "convnet", kStages[0], 1, cpus),
+                     row_of(Kind::kSlice, "convnet", kStages[2], 2, each),
+                     row_of(Kind::kSlice, "convnet", kStages[4], 2, each, "bf16")}) {
+      row.width = width;
+      rows.push_back(row);
+    }
+  }
+}
+
+// What the source tutorials give numbers for, where the recipe is not the stages'.
+void add_claims(std::vector<Case>& rows, int cpus) {
+  add_with_twins(rows, {row_of(Kind::kFull, kHfDefaults, kStages[6], 1, cpus),
+                        row_of(Kind::kFull, kPerDevice, kStages[2], 2, std::max(1, cpus / 2))});
 }
 
 }  // namespace
@@ -173,28 +224,34 @@ bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
 std::string name_of(const Case& row) {
   auto name = fmt::format("{}/{}/{}/world:{}/precision:{}/threads:{}", name_of(row.kind),
                           row.recipe, row.program, row.world, row.precision, row.threads);
+  if (row.width != 1) name += fmt::format("/width:{}", row.width);
   if (row.epochs > 0) name += fmt::format("/epochs:{}", row.epochs);
   return name;
 }
 
-Command command_of(const Case& row, const Places& places, const std::filesystem::path& metrics) {
+Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder) {
   Command command;
   command.arguments = is_twin(row) ? start_of_twin(row, places) : start_of_stage(row, places);
+  append(command.arguments, recipe_of(row));
   append(command.arguments,
-         {"--recipe", row.recipe, "--threads", std::to_string(row.threads), "--metrics", metrics});
+         {"--threads", std::to_string(row.threads), "--metrics", folder / kMetricsFile});
   append(command.arguments, length_of(row));
+  if (row.kind == Kind::kPhases) append(command.arguments, {"--trace", folder / kTraceFile});
   if (!is_twin(row)) append(command.arguments, {"--quiet"});
-  if (stage_of(row.program) == 3)
+  if (stage_of(row.program) == 3) {
     command.environment.emplace("OMP_NUM_THREADS", std::to_string(row.threads));
+  }
   return command;
 }
 
-double training_flops(const std::string& recipe) {
-  double first = convolution(1, 32, 28, 3, 0);
-  double others = convolution(32, 64, 26, 3, 0) + 2.0 * 9216 * 128 + 2.0 * 128 * 10;
-  if (recipe == "convnet") {
-    first = convolution(1, 16, 28, 5, 2);
-    others = convolution(16, 32, 14, 5, 2) + 2.0 * 1568 * 10;
+double training_flops(const std::string& recipe, int width) {
+  const double w = width;
+  double first = convolution(1, 32 * w, 28, 3, 0);
+  double others =
+      convolution(32 * w, 64 * w, 26, 3, 0) + 2.0 * 9216 * w * 128 * w + 2.0 * 128 * w * 10;
+  if (is_convnet(recipe)) {
+    first = convolution(1, 16 * w, 28, 5, 2);
+    others = convolution(16 * w, 32 * w, 14, 5, 2) + 2.0 * 1568 * w * 10;
   }
   return 2.0 * first + 3.0 * others;
 }
@@ -211,17 +268,12 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
   }
   add_checks(rows, "convnet");
   for (const char* recipe : {"basicnet", "convnet"}) {
-    for (const auto kind : {Kind::kSlice, Kind::kFull}) add_comparison(rows, kind, recipe, cpus);
-    add_scaling(rows, recipe, cpus);
+    add_speed(rows, recipe, cpus);
+    add_accuracy(rows, recipe, cpus);
   }
-  std::vector<Case> curves;
-  add_comparison(curves, Kind::kCurve, "convnet", cpus);
-  for (auto& row : curves) {
-    for (const std::int64_t epochs : {1, 2}) {
-      row.epochs = epochs;
-      rows.push_back(row);
-    }
-  }
+  add_curves(rows, cpus);
+  add_widths(rows, cpus);
+  add_claims(rows, cpus);
   return rows;
 }
 

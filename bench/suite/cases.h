@@ -14,17 +14,22 @@ enum class Kind {
   kSlice,  // its speed: 200 steps after the warm-up, again and again
   kFull,   // its accuracy: the whole recipe
   kCurve,  // the same with fewer epochs: a point of accuracy over time
-  kCheck   // its weights: a few steps in fp32 on one thread
+  kCheck,  // its weights: a few steps in fp32 on one thread
+  kPhases  // where the time of a step goes, from a trace of a few steps
 };
 
-// One row of the comparison: a program, and how it is started.
+// One row of the comparison: a program, and how it is started. Beside the recipes of the stages,
+// basicnet and convnet, there are the two that the source tutorials give numbers for:
+//   basicnet-hf-defaults   the Trainer with the defaults of transformers
+//   convnet-per-device     each rank takes a batch of its own: fewer and larger steps
 struct Case {
   Kind kind = Kind::kSlice;
-  std::string recipe;   // "basicnet", "convnet"
+  std::string recipe;   // "basicnet", ...
   std::string program;  // a stage, or python_... for its Python twin
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
   int threads = 1;          // of each process
+  int width = 1;            // times as many channels
   std::int64_t epochs = 0;  // 0 = the recipe's
 };
 
@@ -40,12 +45,16 @@ struct Command {
   std::map<std::string, std::string> environment;  // what is added to this process's
 };
 
-// "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", and epochs if they are not
-// the recipe's.
+// What a child leaves in its folder.
+inline constexpr const char* kMetricsFile = "child.jsonl";
+inline constexpr const char* kTraceFile = "child.trace.json";
+
+// "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", then the width if it is
+// not 1, and the epochs if they are not the recipe's.
 std::string name_of(const Case& row);
 
-// What starts it, with its records in `metrics`.
-Command command_of(const Case& row, const Places& places, const std::filesystem::path& metrics);
+// What starts it, with its records in `folder`.
+Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder);
 
 bool is_twin(const Case& row);
 
@@ -53,7 +62,7 @@ bool is_twin(const Case& row);
 // the gradient of the images, which nobody needs. A multiplication and an addition are two. Places
 // of a convolution that lie in its padding count nothing, and neither does what is not a
 // convolution or a matrix product.
-double training_flops(const std::string& recipe);
+double training_flops(const std::string& recipe, int width = 1);
 
 // The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs.
 std::vector<Case> cases_of(const std::string& tier, int cpus);

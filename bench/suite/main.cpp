@@ -14,12 +14,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
 #include "bench/suite/cases.h"
 #include "bench/suite/child.h"
 #include "bench/suite/machine.h"
+#include "bench/suite/phases.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/progress.h"
@@ -97,8 +99,9 @@ class Runner {
 
   void add(const Case& row) {
     const int repetitions = row.kind == Kind::kSlice ? options_.repetitions : 1;
-    turns_.announce(repetitions);
-    benchmark::RegisterBenchmark(name_of(row).c_str(),
+    const auto name = name_of(row);
+    if (std::regex_search(name, filter_)) turns_.announce(repetitions);
+    benchmark::RegisterBenchmark(name.c_str(),
                                  [this, row](benchmark::State& state) { run(row, state); })
         ->Iterations(1)
         ->Repetitions(repetitions)
@@ -110,12 +113,12 @@ class Runner {
   void run(const Case& row, benchmark::State& state) {
     turns_.begin(name_of(row));
     for (auto _ : state) {
-      const auto metrics = fs::path(options_.folder) / "child.jsonl";
-      fs::remove(metrics);
+      const fs::path folder = options_.folder;
+      for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(folder / name);
       const auto sent = loopback_bytes();
       const auto end =
-          run_child(command_of(row, options_.places, metrics), options_.folder, kDeadline);
-      const auto result = last_record(metrics, "result");
+          run_child(command_of(row, options_.places, folder), options_.folder, kDeadline);
+      const auto result = last_record(folder / kMetricsFile, "result");
       if (!end.failure.empty() || result.is_null()) {
         const auto why = end.failure.empty() ? "it wrote no result" : end.failure;
         state.SkipWithError(why.c_str());
@@ -129,24 +132,17 @@ class Runner {
 
   void report(const Case& row, const json& result, const ChildEnd& end, benchmark::State& state) {
     auto& counters = state.counters;
-    const double steps = number_of(result, "steps");
-    const double trained = number_of(result, "train_seconds");
-    double seconds = number_of(result, "total_seconds");
     if (row.kind == Kind::kSlice) {
-      constexpr double kWarmUp = 20.0;
-      seconds = trained - number_of(result, "warm_up_seconds");
-      const double images = number_of(result, "samples_per_second") * trained;
-      const double timed = images * (steps - kWarmUp) / steps;
-      counters["samples_per_second"] = timed / seconds;
-      counters["percent_of_floor"] = 100.0 * floor_seconds(row, timed) / seconds;
+      report_speed(row, result, state);
     } else {
+      state.SetIterationTime(number_of(result, "total_seconds"));
       for (const char* name : {"accuracy", "correct", "seen", "eval_loss", "train_loss"}) {
         counters[name] = number_of(result, name);
       }
     }
-    state.SetIterationTime(seconds);
-    counters["steps"] = steps;
-    counters["train_seconds"] = trained;
+    if (row.kind == Kind::kPhases) report_phases(counters);
+    counters["steps"] = number_of(result, "steps");
+    counters["train_seconds"] = number_of(result, "train_seconds");
     counters["peak_rss_bytes"] = number_of(result, "peak_rss_bytes");
     counters["startup_seconds"] = number_of(result, "first_step_at") - end.started_at;
     if (!is_twin(row)) counters["user_lines"] = user_lines(row.program);
@@ -158,15 +154,38 @@ class Runner {
     state.SetLabel(label);
   }
 
+  // Of the steps after the warm-up.
+  void report_speed(const Case& row, const json& result, benchmark::State& state) {
+    constexpr double kWarmUp = 20.0;
+    const double steps = number_of(result, "steps");
+    const double trained = number_of(result, "train_seconds");
+    const double seconds = trained - number_of(result, "warm_up_seconds");
+    const double images =
+        number_of(result, "samples_per_second") * trained * (steps - kWarmUp) / steps;
+    state.SetIterationTime(seconds);
+    state.counters["samples_per_second"] = images / seconds;
+    state.counters["percent_of_floor"] = 100.0 * floor_seconds(row, images) / seconds;
+  }
+
+  void report_phases(benchmark::UserCounters& counters) {
+    const auto phases = read_phases(fs::path(options_.folder) / kTraceFile);
+    counters["phase_data_ms"] = phases.data;
+    counters["phase_forward_ms"] = phases.forward;
+    counters["phase_backward_ms"] = phases.backward;
+    counters["phase_communication_ms"] = phases.communication;
+    counters["phase_optimizer_ms"] = phases.optimizer;
+  }
+
   // What the arithmetic of so many images takes at least on the threads of this row.
   double floor_seconds(const Case& row, double images) const {
     const double threads = std::min(row.world * row.threads, options_.cpus);
     const double gflops = peak_ * threads * (row.precision == "bf16" ? 2.0 : 1.0);
-    return images * training_flops(row.recipe) / (gflops * 1e9);
+    return images * training_flops(row.recipe, row.width) / (gflops * 1e9);
   }
 
   SuiteOptions options_;
-  double peak_;  // of a thread
+  double peak_;                                         // of a thread
+  std::regex filter_{benchmark::GetBenchmarkFilter()};  // whose rows are run
   Turns turns_;
 };
 

@@ -18,7 +18,8 @@ constexpr int kTries = 3;
 
 template <typename Vector>
 inline __attribute__((always_inline)) float chains(std::int64_t rounds) {
-  std::array<Vector, kChains> sums{};
+  std::array<Vector, kChains> sums{};  // begun differently, or they are computed as one
+  for (std::size_t i = 0; i < kChains; ++i) sums[i] += static_cast<float>(i);
   const Vector factor = Vector{} + 0.999F;
   const Vector addend = Vector{} + 0.001F;
   for (std::int64_t round = 0; round < rounds; ++round) {

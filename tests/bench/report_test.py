@@ -287,11 +287,13 @@ class Markdown(FilesTest):
         self.assertEqual(accuracy[0], "91.55 %")
         self.assertIn("91.55 [90.99, 92.08] (stage0_single_gpu)", accuracy[1])
         time = claims["ConvNet, 3 epochs with tests, 2 GPUs, DDP: time"]
-        self.assertEqual(time, ["30.82 s", "3.26 s (stage2_ddp_spawn)",
-                                "6.84 s (python_ddp_spawn)"])
+        self.assertEqual(time, ["30.82 s", "21.50 s (stage2_ddp_spawn)", "not run"])
+        self.assertEqual(claims["ConvNet, 3 epochs with tests, 1 GPU: time"][2],
+                         "6.67 s (python_single)")
         self.assertEqual(claims["BasicNet, Trainer: validation loss"][:2],
                          ["0.2826", "0.0471 (stage6_trainer)"])
-        self.assertIn("not measured", claims["BasicNet, Trainer: training loss"][1])
+        self.assertEqual(claims["BasicNet, Trainer: training loss"][1], "0.8493 (stage6_trainer)")
+        self.assertNotIn("Recipe convnet-per-device", self.text)
 
     def test_claims_without_rows_were_not_run(self) -> None:
         path = self.write({"context": made.CONTEXT, "benchmarks": made.checks("basicnet", {})})

@@ -78,10 +78,8 @@ def checks(recipe: str, weights: dict[tuple[str, int], str]) -> list[Entry]:
 
 def recipe_rows(recipe: str, scale: float, correct: int, phases: bool) -> list[Entry]:
     """Every stage and its twin as they are meant to run."""
-    parts = {}
-    if phases:
-        names = ("data", "forward", "backward", "communication", "optimizer")
-        parts = {f"phase_{name}_ms": part for name, part in zip(names, (0.1, 8, 17, 1.5, 0.6))}
+    names = ("data", "forward", "backward", "communication", "optimizer")
+    parts = {f"phase_{name}_ms": part for name, part in zip(names, (0.1, 8, 17, 1.5, 0.6))}
     found = []
     for place, (stage, twin) in enumerate(zip(STAGES, TWINS)):
         world = 2 if place in (1, 2, 3, 4) else 1
@@ -89,12 +87,14 @@ def recipe_rows(recipe: str, scale: float, correct: int, phases: bool) -> list[E
         seconds = scale * (3.1 if place == 4 else 5.4 + 0.07 * place)
         for program, times in ((stage, 1.0), (twin, 2.1)):
             how = {"world": world, "threads": 2 // world, "precision": precision}
-            mine = parts if program == stage else {}
             lines = {"user_lines": LINES[place]} if program == stage else {}
             label = {"label": "replicas=1"} if program == TWINS[1] else {}
-            found += slices(recipe, program, seconds * times, **how, **mine, **lines, **label)
+            found += slices(recipe, program, seconds * times, **how, **lines, **label)
             found.append(full(recipe, program, 4.9 * seconds * times, correct=correct - 3 * place,
                               **how, **lines))
+        if phases:
+            found.append(entry("phases", recipe, stage, world, 2 // world, precision,
+                               real_time=0.4, **parts))
     return found
 
 
@@ -109,6 +109,10 @@ def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = Non
         for program, seconds in (("stage0_single_gpu", 5.1), ("python_single", 14.8)):
             found.append(full("convnet", program, seconds * epochs, 1, 2, correct, kind="curve",
                               more=f"/epochs:{epochs}"))
+    for recipe, program, world in (("basicnet-hf-defaults", "stage6_trainer", 1),
+                                   ("convnet-per-device", "stage2_ddp_spawn", 2)):
+        found.append(full(recipe, program, 21.5, world, 2 // world, 8921, steps=938,
+                          train_loss=0.8493))
     found.append(failed("slice", "basicnet", "stage6_trainer", 2, 1))
     found.append({"name": "x_mean", "run_name": "ignored", "run_type": "aggregate", "real_time": 1})
     return {"context": dict(CONTEXT), "benchmarks": found}

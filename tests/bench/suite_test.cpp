@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "bench/suite/cases.h"
+#include "bench/suite/child.h"
+#include "bench/suite/phases.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder::bench {
+namespace {
+
+const Places kPlaces = {.bin = "bin", .peers = "peers", .venv = "venv"};
+
+std::string words_of(const Case& row) {
+  return fmt::format("{}", fmt::join(command_of(row, kPlaces, "runs").arguments, " "));
+}
+
+std::vector<Case> of_kind(const std::vector<Case>& rows, Kind kind) {
+  std::vector<Case> found;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(found),
+               [&](const Case& row) { return row.kind == kind; });
+  return found;
+}
+
+TEST(Cases, NamesSayWhatRuns) {
+  const Case row = {.recipe = "convnet",
+                    .program = "stage4_ddp_amp",
+                    .world = 2,
+                    .precision = "bf16",
+                    .threads = 3};
+  EXPECT_EQ(name_of(row), "slice/convnet/stage4_ddp_amp/world:2/precision:bf16/threads:3");
+  Case wide = row;
+  wide.width = 4;
+  wide.epochs = 2;
+  EXPECT_EQ(name_of(wide), name_of(row) + "/width:4/epochs:2");
+}
+
+TEST(Cases, StagesAreStartedAsTheyAreMeant) {
+  const auto start = [](const char* program, int world, const char* precision = "fp32") {
+    const auto words = words_of(
+        {.recipe = "basicnet", .program = program, .world = world, .precision = precision});
+    return words.substr(0, words.find(" --recipe"));
+  };
+  EXPECT_EQ(start("stage0_single_gpu", 1), "bin/stage0_single_gpu");
+  EXPECT_EQ(start("stage1_data_parallel", 2), "bin/stage1_data_parallel --device-ids cpu,cpu");
+  EXPECT_EQ(start("stage2_ddp_spawn", 2), "bin/stage2_ddp_spawn --nprocs 2");
+  EXPECT_EQ(start("stage3_ddp_torchrun", 2),
+            "venv/bin/torchrun --standalone --nproc-per-node 2 --no-python "
+            "bin/stage3_ddp_torchrun");
+  EXPECT_EQ(start("stage4_ddp_amp", 2, "bf16"), "bin/stage4_ddp_amp --nprocs 2 --precision bf16");
+  EXPECT_EQ(start("stage5_accelerator", 1, "bf16"),
+            "bin/stage5_accelerator --nprocs 1 --mixed-precision bf16");
+  EXPECT_EQ(start("stage6_trainer", 1, "bf16"), "bin/stage6_trainer --nprocs 1 --bf16");
+  EXPECT_EQ(start("python_single", 1), "venv/bin/python peers/single.py");
+  EXPECT_EQ(start("python_ddp_torchrun", 2),
+            "venv/bin/torchrun --standalone --nproc-per-node 2 peers/ddp.py");
+  EXPECT_EQ(start("python_trainer", 2, "bf16"),
+            "venv/bin/python peers/trainer.py --nprocs 2 --precision bf16");
+  EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
+}
+
+TEST(Cases, KindsDifferInLength) {
+  const auto rest = [](Kind kind, const char* recipe) {
+    const auto words = words_of({.kind = kind, .recipe = recipe, .program = "stage0_single_gpu"});
+    return words.substr(words.find("child.jsonl") + 12);
+  };
+  EXPECT_EQ(rest(Kind::kSlice, "basicnet"),
+            "--epochs 1 --limit-train 14080 --limit-test 64 --quiet");
+  EXPECT_EQ(rest(Kind::kCheck, "convnet"), "--epochs 1 --limit-train 640 --limit-test 200 --quiet");
+  EXPECT_EQ(rest(Kind::kFull, "convnet"), "--quiet");
+  EXPECT_EQ(rest(Kind::kPhases, "convnet"),
+            "--epochs 1 --limit-train 320 --limit-test 32 --trace runs/child.trace.json --quiet");
+}
+
+TEST(Cases, RecipesOfTheClaimsAreFlags) {
+  const auto recipe = [](const char* name) {
+    const auto words = words_of({.kind = Kind::kFull, .recipe = name, .program = "python_single"});
+    const auto begin = words.find("--recipe");
+    return words.substr(begin, words.find(" --threads") - begin);
+  };
+  EXPECT_EQ(recipe("basicnet"), "--recipe basicnet");
+  EXPECT_EQ(recipe("basicnet-hf-defaults"), "--recipe basicnet --profile hf-defaults");
+  EXPECT_EQ(recipe("convnet-per-device"), "--recipe convnet --batch-mode per-device");
+}
+
+// 2 x (multiply-adds of the layers), three times, but for the gradient of the images: 71,565,312
+// and 13.83 million in the counts that the marks are made with.
+TEST(Cases, CountTheWorkOfASample) {
+  EXPECT_EQ(training_flops("basicnet"), 71565312.0);
+  EXPECT_NEAR(training_flops("convnet"), 13.83e6, 0.005e6);
+  const double conv1 = 2.0 * 389376;
+  const double conv2 = 3.0 * 21233664;
+  const double fc1 = 3.0 * 2359296;
+  const double fc2 = 3.0 * 2560;
+  EXPECT_EQ(training_flops("basicnet", 2), 2 * conv1 + 4 * conv2 + 4 * fc1 + 2 * fc2);
+}
+
+TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
+  const auto rows = cases_of("short", 2);
+  const auto full = of_kind(rows, Kind::kFull);
+  ASSERT_EQ(full.size(), 7U);
+  for (const auto& row : full) EXPECT_EQ(row.world * row.threads, 2) << name_of(row);
+  EXPECT_EQ(of_kind(rows, Kind::kCheck).size(), 11U);
+  EXPECT_EQ(rows.size(), 18U);
+}
+
+TEST(Cases, TheLongTierHasATwinForEveryStage) {
+  const auto rows = cases_of("bench", 2);
+  std::set<std::string> names;
+  for (const auto& row : rows) names.insert(name_of(row));
+  EXPECT_EQ(names.size(), rows.size()) << "no name twice";
+  for (const auto kind : {Kind::kSlice, Kind::kFull}) {
+    std::set<std::string> programs;
+    for (const auto& row : of_kind(rows, kind)) programs.insert(row.program);
+    EXPECT_EQ(programs.size(), 14U);
+  }
+  EXPECT_TRUE(names.contains("slice/convnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1"));
+}
+
+TEST(Cases, MoreCpusAreDivided) {
+  const auto rows = cases_of("bench", 8);
+  std::set<std::string> names;
+  for (const auto& row : rows) names.insert(name_of(row));
+  EXPECT_TRUE(names.contains("slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:8"));
+  EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:4"));
+  EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:8/precision:fp32/threads:1"));
+  EXPECT_ERROR(cases_of("long", 2), UsageError, "--tier: expected one of short, bench, got 'long'");
+}
+
+ChildEnd run(const std::string& script, const TemporaryFolder& folder, int seconds = 20) {
+  return run_child({.arguments = {"/bin/sh", "-c", script}, .environment = {{"WORD", "said"}}},
+                   folder.path(), std::chrono::seconds(seconds));
+}
+
+TEST(Child, ItsEndIsToldInWords) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(run("exit 0", folder).failure, "");
+  EXPECT_EQ(run("echo one >&2; echo $WORD >&2; exit 3", folder).failure,
+            "exit code 3; its last line: said");
+  EXPECT_EQ(run("kill -SEGV $$", folder).failure,
+            "ended by Segmentation fault; its last line: it said nothing");
+}
+
+TEST(Child, EndsAtItsDeadline) {
+  const TemporaryFolder folder;
+  const auto end = run("exec sleep 60", folder, 1);
+  EXPECT_EQ(end.failure, "not done after 1 s; its last line: it said nothing");
+  EXPECT_LT(end.seconds, 20.0);
+}
+
+TEST(Child, OneThatIsNotThereIsNamed) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(run_child({.arguments = {"/none/stage"}, .environment = {}}, folder.path(),
+                         std::chrono::seconds(5)),
+               SystemError, "/none/stage");
+}
+
+std::string box(const std::string& name, int begin, int duration) {
+  return fmt::format(R"({{"ph": "X", "name": "{}", "ts": {}, "dur": {}}})", name, begin, duration);
+}
+
+// A step that begins at `at` and ends 100 us later.
+std::string step(int at) {
+  const std::string backward = "autograd::engine::evaluate_function: ";
+  return fmt::format("{}, {}, {}, {}, {}, {}", box("aten::_fused_sgd_", at + 94, 6),
+                     box("aten::conv2d", at + 10, 5), box("aten::conv2d", at + 20, 5),
+                     box(backward + "NllLossBackward0", at + 40, 4),
+                     box(backward + "ConvolutionBackward0", at + 50, 25),
+                     box("gloo:all_reduce", at + 60, 30));
+}
+
+std::string trace_of(const TemporaryFolder& folder, const std::string& events) {
+  auto path = folder.file("trace.json");
+  std::ofstream(path) << R"({"traceEvents": [)" << events << "]}";
+  return path;
+}
+
+TEST(Phases, AreTheTimesBetweenTheBoxes) {
+  const TemporaryFolder folder;
+  const auto phases =
+      read_phases(trace_of(folder, fmt::format("{}, {}, {}", step(1000), step(1100), step(1200))));
+  EXPECT_DOUBLE_EQ(phases.data, 0.010);
+  EXPECT_DOUBLE_EQ(phases.forward, 0.030);
+  EXPECT_DOUBLE_EQ(phases.backward, 0.035);
+  EXPECT_DOUBLE_EQ(phases.communication, 0.019);
+  EXPECT_DOUBLE_EQ(phases.optimizer, 0.006);
+}
+
+TEST(Phases, NeedTwoSteps) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(read_phases(trace_of(folder, step(1000))), DataError,
+               "expected a trace of two training steps or more, got 5 boxes of steps");
+  EXPECT_ERROR(read_phases(folder.file("none.json")), DataError, "got 0 boxes of steps");
+}
+
+}  // namespace
+}  // namespace ladder::bench

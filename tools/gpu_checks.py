@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What tools/gpu_check.sh runs: each check is a program with a deadline, judged by its record.
+
+Prints a line a check, at the end a table, and leaves both in --out with all records and logs. Exit
+code 1 if a check failed. Start it by the script, which looks for a GPU and builds.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH_SECONDS = 1800
+GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
+
+STAGE0, STAGE1, STAGE2 = "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn"
+STAGE3, STAGE4 = "stage3_ddp_torchrun", "stage4_ddp_amp"
+STAGE5, STAGE6 = "stage5_accelerator", "stage6_trainer"
+
+SHARED = ["--backend", "gloo", "--nprocs", "2"]  # two ranks share a GPU: by Gloo they can
+OF_SHARED = {"backend": "gloo", "world_size": 2}
+
+# On the whole sets, points of accuracy: a BasicNet below the floor did not learn, and two that
+# differ by more trained differently. On few images all is rougher.
+WHOLE = {"floor": 97.0, "points": 0.5}
+PART = {"floor": 20.0, "points": 5.0}
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run of a program, and what its record must say."""
+
+    name: str
+    command: Sequence[str]
+    same: str = ""  # the check that ends with the same weights
+    near: str = ""  # the check that ends with about the same accuracy
+    floor: bool = False  # is the accuracy that of a network that learned?
+    scaler: bool = False  # does it tell of the gradient scaler?
+    expected: dict[str, Any] = field(default_factory=dict)  # of the record
+
+
+@dataclass
+class Outcome:
+    verdict: str  # ok, FAILED or skipped
+    name: str
+    seen: str
+    seconds: float = 0.0
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    """Header and result of a run as one; nothing if it has no result."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not lines or lines[-1].get("record") != "result":
+        return {}
+    return {**lines[0], **lines[-1]}
+
+
+class Checks:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.bin: Path = options.bin
+        self.out: Path = options.out
+        self.cuda = options.device == "cuda"
+        self.backend = "nccl" if self.cuda else "gloo"
+        self.at = ["--device", options.device]
+        self.one = ["--backend", self.backend, "--nprocs", "1", *self.at]
+        self.of_one = {"backend": self.backend, "world_size": 1}
+        whole = options.limit_train == 0 and options.limit_test == 0
+        self.limits = WHOLE if whole else PART
+        self.outcomes: list[Outcome] = []
+
+    def run(self) -> int:
+        for training in self.trainings():
+            self.train(training)
+        if self.cuda and self.options.gpus < 2:
+            self.tell(Outcome("skipped", "stage2_all", "one GPU, and NCCL takes no two ranks on it"))
+        self.unit_tests()
+        self.bench()
+        self.tell(Outcome("skipped", "twins", "the Python twins train on the CPU alone"))
+        table = self.table()
+        (self.out / "checks.md").write_text(table)
+        print(f"\n{table}\nrecords and logs: {self.out}")
+        return int(any(outcome.verdict == "FAILED" for outcome in self.outcomes))
+
+    # --- what is run --------------------------------------------------------------------
+
+    def trainings(self) -> list[Training]:
+        """What others are compared with comes first."""
+        trainings = self.of_fp32() + self.of_16_bits() + self.of_convnet()
+        gpus = self.options.gpus
+        if gpus > 1 and self.cuda:
+            trainings.append(Training("stage2_all", [STAGE2, *self.at, "--nprocs", str(gpus)],
+                                      near="stage0",
+                                      expected={"backend": "nccl", "world_size": gpus}))
+        return trainings
+
+    def of_fp32(self) -> list[Training]:
+        replica = "0" if self.cuda else "cpu"
+        return [
+            Training("stage0", [STAGE0, *self.at], floor=True),
+            Training("stage0_again", [STAGE0, *self.at], same="stage0"),
+            Training("stage1_one", [STAGE1, "--device-ids", replica], same="stage0"),
+            Training("stage1_replicas", [STAGE1, "--device-ids", f"{replica},{replica}"],
+                     near="stage0"),
+            Training("stage1_all", [STAGE1, *self.at], near="stage0"),
+            Training("stage2_one", [STAGE2, *self.one], same="stage0", expected=self.of_one),
+            Training("stage3_torchrun", [STAGE3, "--backend", self.backend, *self.at],
+                     same="stage0", expected=self.of_one),
+            Training("stage2_shared", [STAGE2, *SHARED, *self.at], near="stage0",
+                     expected=OF_SHARED),
+        ]
+
+    def of_16_bits(self) -> list[Training]:
+        """Without a GPU, stages 5 and 6 refuse fp16, and stage 4 is slow in it."""
+        half = "fp16" if self.cuda else "bf16"
+        expected = self.of_one | {"precision": half}
+        return [
+            Training("stage4_fp16", [STAGE4, "--precision", "fp16", *self.one], near="stage0",
+                     scaler=True, expected=self.of_one | {"precision": "fp16"}),
+            Training("stage4_bf16", [STAGE4, "--precision", "bf16", *self.one], near="stage0",
+                     expected=self.of_one | {"precision": "bf16"}),
+            Training(f"stage5_{half}", [STAGE5, "--mixed-precision", half, *self.one],
+                     near="stage0", scaler=self.cuda, expected=expected),
+            Training(f"stage6_{half}", [STAGE6, f"--{half}", *self.one],
+                     near="stage0", scaler=self.cuda, expected=expected),
+        ]
+
+    def of_convnet(self) -> list[Training]:
+        """BatchNorm, and SyncBatchNorm in its place, which stage 4 uses unless told."""
+        stage0 = [STAGE0, "--recipe", "convnet", *self.at]
+        stage4 = [STAGE4, "--recipe", "convnet", "--precision", "fp32"]
+        return [
+            Training("convnet", stage0),
+            Training("convnet_again", stage0, same="convnet"),
+            Training("syncbn_one", [*stage4, *self.one], same="convnet", expected=self.of_one),
+            Training("syncbn_shared", [*stage4, *SHARED, *self.at], near="convnet",
+                     expected=OF_SHARED),
+        ]
+
+    def command_of(self, training: Training) -> list[str]:
+        program, *flags = training.command
+        command = [str(self.bin / program), *flags]
+        if program == STAGE3:
+            own = ROOT / ".venv" / "bin" / "torchrun"
+            torchrun = str(own) if own.exists() else "torchrun"
+            command = [torchrun, "--standalone", "--nproc-per-node", "1", "--no-python", *command]
+        return [*command, "--epochs", "1", "--threads", "1", "--quiet",
+                "--limit-train", str(self.options.limit_train),
+                "--limit-test", str(self.options.limit_test),
+                "--metrics", str(self.out / f"{training.name}.jsonl")]
+
+    def start(self, name: str, command: Sequence[str], seconds: int) -> str:
+        """Runs a program to its end; its output is NAME.log. Returns why it failed, or nothing."""
+        log = self.out / f"{name}.log"
+        limited = ["timeout", f"--kill-after={GRACE_SECONDS}", str(seconds), *command]
+        started = time.monotonic()
+        with open(log, "w", encoding="utf-8") as output:
+            child = subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=output,
+                                     stderr=subprocess.STDOUT)
+            try:
+                code = child.wait()
+            finally:  # after Ctrl-C and SIGTERM too; `timeout` hands the signal on
+                if child.poll() is None:
+                    child.terminate()
+                    child.wait()
+        if code == 0:
+            return ""
+        if time.monotonic() - started >= seconds:
+            return f"not done after {seconds} s"
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in said if "error: " in line]
+        return f"exit code {code}: {(errors or said[-1:] or ['it said nothing'])[0]}"
+
+    # --- what is said about it ----------------------------------------------------------
+
+    def tell(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        print(f"{outcome.verdict:7}  {outcome.name:15}  {outcome.seen}  {outcome.seconds:.1f} s",
+              flush=True)
+
+    def train(self, training: Training) -> None:
+        started = time.monotonic()
+        failure = self.start(training.name, self.command_of(training), self.options.deadline)
+        record = {} if failure else record_of(self.out / f"{training.name}.jsonl")
+        if not failure and not record:
+            failure = "it wrote no result"
+        seen, wrong = ([], [failure]) if failure else self.judge(training, record)
+        self.tell(Outcome("FAILED" if wrong else "ok", training.name, ", ".join(wrong + seen),
+                          time.monotonic() - started, record))
+
+    def record(self, name: str) -> dict[str, Any]:
+        return next((o.record for o in self.outcomes if o.name == name and o.record), {})
+
+    def judge(self, training: Training, record: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """What was seen, and what is wrong with it."""
+        seen = [f"{record['accuracy']:.2f} %", f"training {record['train_seconds']:.2f} s"]
+        wrong = [f"{key}: expected {value}, got {record.get(key)}"
+                 for key, value in training.expected.items() if record.get(key) != value]
+        if not str(record["device"]).startswith(self.options.device):
+            wrong.append(f"device: expected {self.options.device}, got {record['device']}")
+        if training.floor and record["accuracy"] < self.limits["floor"]:
+            wrong.append(f"accuracy: expected at least {self.limits['floor']:.0f} %")
+        if training.scaler:
+            if record.get("loss_scale", 0) > 0 and record.get("skipped_steps") is not None:
+                seen.append(f"loss scale {record['loss_scale']:.0f}, "
+                            f"{record['skipped_steps']:.0f} steps skipped")
+            else:
+                wrong.append("expected loss_scale and skipped_steps in the record")
+        if self.record(training.same):
+            self.compare_weights(training, record, seen, wrong)
+        other = training.same or training.near
+        if other:
+            self.compare_accuracy(other, record, wrong)
+        return seen, wrong
+
+    def compare_weights(self, training: Training, record: dict[str, Any], seen: list[str],
+                        wrong: list[str]) -> None:
+        """Equal weights are asked for where the same command twice gives them: on the CPU always."""
+        other = self.record(training.same)
+        if record["weights_sha256"] == other.get("weights_sha256"):
+            seen.append(f"weights of {training.same}")
+        elif not self.cuda or self.repeats(training.same):
+            wrong.append(f"other weights than {training.same}")
+        else:
+            seen.append(f"other weights than {training.same}, which do not repeat either")
+
+    def repeats(self, name: str) -> bool:
+        first, again = self.record(name), self.record(f"{name}_again")
+        return bool(again) and first.get("weights_sha256") == again["weights_sha256"]
+
+    def compare_accuracy(self, name: str, record: dict[str, Any], wrong: list[str]) -> None:
+        other = self.record(name).get("accuracy")
+        if other is None:
+            wrong.append(f"nothing to compare with: {name} has no result")
+        elif abs(record["accuracy"] - other) > self.limits["points"]:
+            wrong.append(f"accuracy: expected {other:.2f} % as {name}, "
+                         f"within {self.limits['points']} points")
+
+    def unit_tests(self) -> None:
+        """Those of the C++ tests that have Gpu in their names."""
+        started = time.monotonic()
+        programs = sorted(self.bin.glob("*_test"))
+        if not programs:
+            self.tell(Outcome("skipped", "unit_tests", "not built: cmake --build --preset release"))
+            return
+        failures, said = [], ""
+        for program in programs:
+            failure = self.start(program.name, [str(program), "--gtest_filter=*Gpu*"],
+                                 self.options.deadline)
+            failures += [f"{program.name}: {failure}"] if failure else []
+            said += (self.out / f"{program.name}.log").read_text(errors="replace")
+        if self.cuda and "skipped: no GPU" in said:
+            failures.append("they found no GPU")
+        passed = len(re.findall(r"^\[       OK \]", said, re.MULTILINE))
+        skipped = len(re.findall(r"^\[  SKIPPED \] .* ms\)$", said, re.MULTILINE))
+        seen = [f"{passed} passed", f"{skipped} skipped themselves"]
+        self.tell(Outcome("FAILED" if failures else "ok", "unit_tests", ", ".join(failures + seen),
+                          time.monotonic() - started))
+
+    def bench(self) -> None:
+        """The suite's rows of one process; the others are about CPUs. Twins are left out."""
+        started = time.monotonic()
+        suite = self.bin / "suite"
+        if not suite.exists():
+            self.tell(Outcome("skipped", "bench",
+                              "not built: cmake --build --preset release --target suite"))
+            return
+        rows = "^(slice|full)/.*/stage[02456]_.*/world:1/" if self.cuda else "^check/basicnet/stage0_"
+        failure = self.start("bench", [
+            str(suite), "--tier", "bench", "--bin", str(self.bin), "--folder", str(self.out / "suite"),
+            f"--benchmark_filter={rows}", f"--benchmark_out={self.out / 'bench.json'}"], BENCH_SECONDS)
+        seen, wrong = ([], [failure]) if failure else self.judge_bench()
+        self.tell(Outcome("FAILED" if wrong else "ok", "bench", ", ".join(wrong + seen),
+                          time.monotonic() - started))
+
+    def judge_bench(self) -> tuple[list[str], list[str]]:
+        found = json.loads((self.out / "bench.json").read_text())["benchmarks"]
+        rows = [row for row in found if row.get("run_type") == "iteration"]
+        wrong = [f"{row['name'].split('/world')[0]}: {row.get('error_message')}"
+                 for row in rows if row.get("error_occurred")]
+        seen = [f"{len(rows)} runs"]
+        seen += [f"an epoch of stage 0, basicnet: {row['train_seconds']:.2f} s" for row in rows
+                 if row["name"].startswith("full/basicnet/stage0") and "train_seconds" in row]
+        return seen, wrong if rows else ["it ran nothing"]
+
+    def table(self) -> str:
+        lines = ["| check | | device | backend | ranks | precision | training s | weights | seen |",
+                 "| --- | --- | --- | --- | ---: | --- | ---: | --- | --- |"]
+        for outcome in self.outcomes:
+            record = {"train_seconds": "", "weights_sha256": "", **outcome.record}
+            cells = [outcome.name, outcome.verdict]
+            cells += [str(record.get(key, "")) for key in
+                      ("device", "backend", "world_size", "precision")]
+            cells += [str(record["train_seconds"])[:5], record["weights_sha256"][:8], outcome.seen]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
+
+def describe_machine(out: Path) -> None:
+    """Driver and GPUs, for who reads the records."""
+    with open(out / "machine.txt", "w", encoding="utf-8") as output:
+        if shutil.which("nvidia-smi"):
+            subprocess.run(["nvidia-smi"], stdout=output, stderr=subprocess.STDOUT, timeout=60,
+                           check=False)
+        else:
+            output.write("there is no nvidia-smi\n")
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What tools/gpu_check.sh runs.")
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--limit-train", type=int)
+    parser.add_argument("--limit-test", type=int)
+    parser.add_argument("--deadline", type=int, default=300)
+    options = parser.parse_args()
+    options.bin, options.out = options.bin.resolve(), options.out.resolve()
+    few = (640, 500) if options.device == "cpu" else (0, 0)
+    for name, number in zip(("limit_train", "limit_test"), few):
+        if getattr(options, name) is None:
+            setattr(options, name, number)
+    return options
+
+
+def main() -> int:
+    options = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.environ["OMP_NUM_THREADS"] = "1"  # what torchrun would set, with five lines of warning
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    shutil.rmtree(options.out / "suite", ignore_errors=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for old in (*options.out.glob("*.jsonl"), *options.out.glob("*.log"),
+                options.out / "bench.json", options.out / "checks.md"):
+        old.unlink(missing_ok=True)
+    describe_machine(options.out)
+    return Checks(options).run()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
