@@ -51,9 +51,12 @@ void append(Words& words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
 }
 
+std::string tool(const Places& places, const char* name) {
+  return places.venv.empty() ? name : (places.venv / "bin" / name).string();
+}
+
 Words torchrun(const Case& row, const Places& places) {
-  return {places.venv / "bin" / "torchrun", "--standalone", "--nproc-per-node",
-          std::to_string(row.world)};
+  return {tool(places, "torchrun"), "--standalone", "--nproc-per-node", std::to_string(row.world)};
 }
 
 // A stage with the flags that say on how many processes, and in what precision.
@@ -89,7 +92,7 @@ Words start_of_twin(const Case& row, const Places& places) {
     append(words, {script});
     return words;
   }
-  Words words = {places.venv / "bin" / "python", script};
+  Words words = {tool(places, "python3"), script};
   if (stage == 2 || stage >= 4) append(words, {"--nprocs", std::to_string(row.world)});
   if (row.precision == "fp32") return words;
   append(words, {stage == 5 ? "--mixed-precision" : "--precision", row.precision});

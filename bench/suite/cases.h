@@ -37,7 +37,7 @@ struct Case {
 struct Places {
   std::filesystem::path bin;    // the stages
   std::filesystem::path peers;  // their twins
-  std::filesystem::path venv;   // of Python: bin/python, bin/torchrun
+  std::filesystem::path venv;   // of Python; empty: python3 and torchrun are on the PATH
 };
 
 struct Command {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "ladder/core/descriptor.h"
-#include "ladder/core/error.h"
 #include "ladder/core/progress.h"
 
 namespace ladder::bench {
@@ -51,15 +50,10 @@ class Setting {
   Setting(const Setting&) = delete;
   Setting& operator=(const Setting&) = delete;
 
-  pid_t start() {
-    pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, arguments_[0], &actions_, nullptr, arguments_.data(),
-                                    variables_.data());
-    if (error != 0) {
-      throw SystemError::failed("posix_spawn", words_[0], error,
-                                "build the stages: cmake --build build --target stages");
-    }
-    return pid;
+  // Returns 0, or why it did not start.
+  int start(pid_t& pid) {
+    return ::posix_spawnp(&pid, arguments_[0], &actions_, nullptr, arguments_.data(),
+                          variables_.data());
   }
 
  private:
@@ -103,7 +97,11 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
                    std::chrono::seconds deadline) {
   Setting setting(command, folder);
   ChildEnd end{.started_at = steady_seconds()};
-  const pid_t pid = setting.start();
+  pid_t pid = 0;
+  if (const int error = setting.start(pid); error != 0) {
+    end.failure = fmt::format("{}: {}", command.arguments[0], std::strerror(error));
+    return end;
+  }
   const Descriptor child(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   const bool in_time = ends_within(child, deadline);
   if (!in_time) {

@@ -16,8 +16,7 @@ struct ChildEnd {
 };
 
 // Runs a command to its end, its output in files `stdout` and `stderr` of `folder`. One that is not
-// done after `deadline` is asked to end, and ten seconds later made to. Throws SystemError if there
-// is no such program.
+// done after `deadline` is asked to end, and ten seconds later made to.
 ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
                    std::chrono::seconds deadline);
 

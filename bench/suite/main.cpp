@@ -15,6 +15,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -49,19 +50,41 @@ struct SuiteOptions {
 // Tells how far the suite is, on the standard error.
 class Turns {
  public:
-  void announce(std::int64_t runs) { total_ += runs; }
-  void begin(const std::string& name) {
+  void announce(const Case& row, int runs) {
+    total_ += runs;
+    work_left_ += runs * work_of(row);
+  }
+  void begin(const Case& row) {
     ++done_;
-    const double elapsed = steady_seconds() - started_;
-    const double left = elapsed / static_cast<double>(done_) * static_cast<double>(total_ - done_);
-    fmt::print(stderr, "[{}/{}] {}  about {:.0f} min left\n", done_, total_, name,
-               done_ == 1 ? 0.0 : left / 60.0);
+    const auto left = work_done_ > 0.0 ? fmt::format("about {:.0f} min left", minutes_left())
+                                       : std::string("the first");
+    fmt::print(stderr, "[{}/{}] {}  {}\n", done_, total_, name_of(row), left);
+    work_done_ += work_of(row);
+    work_left_ -= work_of(row);
   }
 
  private:
-  std::int64_t total_ = 0;
-  std::int64_t done_ = 0;
+  double minutes_left() const {
+    return (steady_seconds() - started_) / 60.0 / work_done_ * work_left_;
+  }
+  // How the rows compare in length, roughly.
+  static double work_of(const Case& row) {
+    if (row.kind == Kind::kFull || row.kind == Kind::kCurve) return 40.0;
+    return row.kind == Kind::kSlice ? 8.0 : 2.0;
+  }
+
+  int total_ = 0;
+  int done_ = 0;
+  double work_done_ = 0.0;
+  double work_left_ = 0.0;
   double started_ = steady_seconds();
+};
+
+// Prints nothing: the results are in the file, and the table is made of it.
+class NoReporter : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>&) override {}
 };
 
 json last_record(const fs::path& metrics, const std::string& kind) {
@@ -100,7 +123,7 @@ class Runner {
   void add(const Case& row) {
     const int repetitions = row.kind == Kind::kSlice ? options_.repetitions : 1;
     const auto name = name_of(row);
-    if (std::regex_search(name, filter_)) turns_.announce(repetitions);
+    if (std::regex_search(name, filter_)) turns_.announce(row, repetitions);
     benchmark::RegisterBenchmark(name.c_str(),
                                  [this, row](benchmark::State& state) { run(row, state); })
         ->Iterations(1)
@@ -108,10 +131,11 @@ class Runner {
         ->UseManualTime()
         ->Unit(benchmark::kSecond);
   }
+  int failed() const { return failed_; }
 
  private:
   void run(const Case& row, benchmark::State& state) {
-    turns_.begin(name_of(row));
+    turns_.begin(row);
     for (auto _ : state) {
       const fs::path folder = options_.folder;
       for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(folder / name);
@@ -121,6 +145,8 @@ class Runner {
       const auto result = last_record(folder / kMetricsFile, "result");
       if (!end.failure.empty() || result.is_null()) {
         const auto why = end.failure.empty() ? "it wrote no result" : end.failure;
+        fmt::print(stderr, "  failed: {}\n", why);
+        ++failed_;
         state.SkipWithError(why.c_str());
         return;
       }
@@ -187,6 +213,7 @@ class Runner {
   double peak_;                                         // of a thread
   std::regex filter_{benchmark::GetBenchmarkFilter()};  // whose rows are run
   Turns turns_;
+  int failed_ = 0;
 };
 
 SuiteOptions read_options(int argc, char** argv) {
@@ -197,12 +224,14 @@ SuiteOptions read_options(int argc, char** argv) {
   app.add_option("--cpus", options.cpus, "CPUs to divide among the processes");
   app.add_option("--slice-repetitions", options.repetitions, "how often each slice is timed");
   app.add_option("--bin", options.places.bin, "folder of the stages");
-  app.add_option("--venv", options.places.venv, "Python's environment");
+  app.add_option("--venv", options.places.venv,
+                 "Python's environment; what is not there is looked for on the PATH");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
+  if (!fs::exists(options.places.venv)) options.places.venv.clear();
   return options;
 }
 
@@ -220,9 +249,13 @@ void run_suite(int argc, char** argv) {
   }
   Runner runner(options, peak);
   for (const auto& row : cases_of(options.tier, options.cpus)) runner.add(row);
-  if (benchmark::RunSpecifiedBenchmarks() == 0) {
+  NoReporter nothing;
+  if (benchmark::RunSpecifiedBenchmarks(&nothing) == 0) {
     throw UsageError::missing("--benchmark_filter", "a row that it matches",
                               "--benchmark_list_tests shows all");
+  }
+  if (runner.failed() > 0) {
+    throw std::runtime_error(fmt::format("{} runs failed; the table says why", runner.failed()));
   }
 }
 

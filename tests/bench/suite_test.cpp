@@ -62,11 +62,11 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_EQ(start("stage5_accelerator", 1, "bf16"),
             "bin/stage5_accelerator --nprocs 1 --mixed-precision bf16");
   EXPECT_EQ(start("stage6_trainer", 1, "bf16"), "bin/stage6_trainer --nprocs 1 --bf16");
-  EXPECT_EQ(start("python_single", 1), "venv/bin/python peers/single.py");
+  EXPECT_EQ(start("python_single", 1), "venv/bin/python3 peers/single.py");
   EXPECT_EQ(start("python_ddp_torchrun", 2),
             "venv/bin/torchrun --standalone --nproc-per-node 2 peers/ddp.py");
   EXPECT_EQ(start("python_trainer", 2, "bf16"),
-            "venv/bin/python peers/trainer.py --nprocs 2 --precision bf16");
+            "venv/bin/python3 peers/trainer.py --nprocs 2 --precision bf16");
   EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
 }
 
@@ -161,9 +161,9 @@ TEST(Child, EndsAtItsDeadline) {
 
 TEST(Child, OneThatIsNotThereIsNamed) {
   const TemporaryFolder folder;
-  EXPECT_ERROR(run_child({.arguments = {"/none/stage"}, .environment = {}}, folder.path(),
-                         std::chrono::seconds(5)),
-               SystemError, "/none/stage");
+  const Command command = {.arguments = {"/none/stage"}, .environment = {}};
+  EXPECT_EQ(run_child(command, folder.path(), std::chrono::seconds(5)).failure,
+            "/none/stage: No such file or directory");
 }
 
 std::string box(const std::string& name, int begin, int duration) {
