@@ -99,6 +99,11 @@ Words start_of_twin(const Case& row, const Places& places) {
   return words;
 }
 
+// Of each process. Without a GPU PyTorch's DataParallel runs the module alone: it gets all threads.
+int threads_of(const Case& row) {
+  return row.program == kTwins[1] ? row.world * row.threads : row.threads;
+}
+
 Words recipe_of(const Case& row) {
   Words words = {"--recipe", is_convnet(row.recipe) ? "convnet" : "basicnet"};
   if (row.recipe == kHfDefaults) append(words, {"--profile", "hf-defaults"});
@@ -174,8 +179,8 @@ void add_with_twins(std::vector<Case>& rows, const std::vector<Case>& stages) {
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_short(stages, Kind::kSlice, recipe, cpus);
-  stages.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
   add_with_twins(rows, stages);
+  rows.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
   for (int world = 1; world <= cpus; world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
@@ -184,20 +189,22 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_short(rows, Kind::kPhases, recipe, cpus);
 }
 
+// Without the twins that only differ from another in how they are started: they train the same.
 void add_accuracy(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_short(stages, Kind::kFull, recipe, cpus);
   add_with_twins(rows, stages);
+  std::erase_if(rows, [](const Case& row) {
+    return row.kind == Kind::kFull && (row.program == kTwins[1] || row.program == kTwins[3]);
+  });
 }
 
-// Accuracy after fewer epochs, alone and with two ranks.
+// Accuracy after fewer epochs.
 void add_curves(std::vector<Case>& rows, int cpus) {
   for (const std::int64_t epochs : {1, 2}) {
-    std::vector<Case> stages = {
-        row_of(Kind::kCurve, "convnet", kStages[0], 1, cpus),
-        row_of(Kind::kCurve, "convnet", kStages[2], 2, std::max(1, cpus / 2))};
-    for (auto& row : stages) row.epochs = epochs;
-    add_with_twins(rows, stages);
+    auto row = row_of(Kind::kCurve, "convnet", kStages[0], 1, cpus);
+    row.epochs = epochs;
+    add_with_twins(rows, {row});
   }
 }
 
@@ -237,7 +244,7 @@ Command command_of(const Case& row, const Places& places, const std::filesystem:
   command.arguments = is_twin(row) ? start_of_twin(row, places) : start_of_stage(row, places);
   append(command.arguments, recipe_of(row));
   append(command.arguments,
-         {"--threads", std::to_string(row.threads), "--metrics", folder / kMetricsFile});
+         {"--threads", std::to_string(threads_of(row)), "--metrics", folder / kMetricsFile});
   append(command.arguments, length_of(row));
   if (row.kind == Kind::kPhases) append(command.arguments, {"--trace", folder / kTraceFile});
   if (!is_twin(row)) append(command.arguments, {"--quiet"});

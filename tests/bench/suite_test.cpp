@@ -70,6 +70,16 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
 }
 
+TEST(Cases, AModuleThatRunsAloneHasAllThreads) {
+  for (const auto& [program, threads] :
+       {std::pair{"python_data_parallel", 6}, std::pair{"stage1_data_parallel", 3},
+        std::pair{"python_ddp_spawn", 3}}) {
+    const auto words =
+        words_of({.recipe = "basicnet", .program = program, .world = 2, .threads = 3});
+    EXPECT_NE(words.find(fmt::format("--threads {} ", threads)), std::string::npos) << words;
+  }
+}
+
 TEST(Cases, KindsDifferInLength) {
   const auto rest = [](Kind kind, const char* recipe) {
     const auto words = words_of({.kind = kind, .recipe = recipe, .program = "stage0_single_gpu"});
@@ -120,11 +130,14 @@ TEST(Cases, TheLongTierHasATwinForEveryStage) {
   std::set<std::string> names;
   for (const auto& row : rows) names.insert(name_of(row));
   EXPECT_EQ(names.size(), rows.size()) << "no name twice";
-  for (const auto kind : {Kind::kSlice, Kind::kFull}) {
-    std::set<std::string> programs;
-    for (const auto& row : of_kind(rows, kind)) programs.insert(row.program);
-    EXPECT_EQ(programs.size(), 14U);
-  }
+  const auto programs = [&](Kind kind) {
+    std::set<std::string> found;
+    for (const auto& row : of_kind(rows, kind)) found.insert(row.program);
+    return found;
+  };
+  EXPECT_EQ(programs(Kind::kSlice).size(), 14U);
+  EXPECT_EQ(programs(Kind::kFull).size(), 12U);
+  EXPECT_FALSE(programs(Kind::kFull).contains("python_ddp_torchrun")) << "is python_ddp_spawn";
   EXPECT_TRUE(names.contains("slice/convnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1"));
 }
 
