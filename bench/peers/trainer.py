@@ -47,6 +47,7 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
+    TrainerState,
     TrainingArguments,
 )
 
@@ -125,6 +126,11 @@ class RecordCallback(TrainerCallback):
     def on_optimizer_step(self, *_: object, **__: object) -> None:
         trainer = self.trainer
         self.record.step(trainer.model, trainer.loss, trainer.size, next(self.positions, None))
+
+    def on_log(self, _: object, state: TrainerState, __: object, logs: dict[str, float],
+               **___: object) -> None:
+        if "loss" in logs:
+            self.record.metrics.write("log", step=state.global_step, loss=float(logs["loss"]))
 
     def on_epoch_end(self, *_: object, **__: object) -> None:
         self.record.end_epoch()

@@ -18,9 +18,12 @@ FIELDS = (
     ("ladder_version", "version of ladder"),
     ("commit", "commit"),
     ("compiler", "compiler"),
+    ("flags", "compiler flags"),
     ("build_type", "build type"),
     ("library_build_type", "build of Google Benchmark"),
     ("versions", "libraries"),
+    ("python_versions", "Python and its packages"),
+    ("variables", "environment variables"),
     ("cpu", "CPU"),
     ("isa", "instruction set"),
     ("usable_cpus", "usable CPUs"),
@@ -30,8 +33,10 @@ FIELDS = (
     ("cpu_scaling_enabled", "frequency scaling"),
     ("peak_gflops_1", "measured peak, one thread, GFLOP/s fp32"),
     ("peak_gflops", "measured peak, all CPUs, GFLOP/s fp32"),
+    ("peak_gflops_bf16", "measured peak, all CPUs, GFLOP/s bfloat16"),
     ("memory_gib", "memory, GiB"),
     ("gpu", "GPU"),
+    ("driver", "GPU driver"),
     ("kernel", "kernel"),
     ("load_before", "load before"),
     ("load_avg", "load averages"),
@@ -39,7 +44,7 @@ FIELDS = (
     ("data_sha256", "sha256 of the training images"),
     ("argv", "command"),
 )
-HIDDEN = {"caches", "executable", "num_cpus"}  # what the fields above say already
+HIDDEN = {"caches", "executable", "num_cpus", "stopped_early"}  # what is said elsewhere
 
 
 def text_of(value: Any) -> str:
@@ -58,11 +63,24 @@ def text_of(value: Any) -> str:
     return NOT_RECORDED if value in (None, "") else str(value)
 
 
-def spread(results: Results, name: str) -> tuple[float, float] | None:
-    """The smallest and the largest value of a counter, over all runs."""
-    values = [run.counters[name] for row in results.rows.values() for run in row.good
-              if name in run.counters]
-    return (min(values), max(values)) if values else None
+def values_of(results: Results, file: int, name: str) -> list[float]:
+    """A counter of all runs of a file."""
+    return [run.counters[name] for row in results.rows.values() for run in row.good
+            if run.file == file and name in run.counters]
+
+
+def load_text(results: Results, file: int) -> str:
+    loads = values_of(results, file, "load")
+    return f"{min(loads):.2f} to {max(loads):.2f}" if loads else NOT_RECORDED
+
+
+def stolen_text(results: Results, file: int) -> str:
+    """Ticks that the host gave to others between the start and the last run."""
+    try:
+        before = float(results.contexts[file]["steal_before"])
+    except (KeyError, TypeError, ValueError):
+        return NOT_RECORDED
+    return f"{max([before, *values_of(results, file, 'steal_ticks')]) - before:.0f}"
 
 
 def environment_table(results: Results) -> Table:
@@ -71,10 +89,9 @@ def environment_table(results: Results) -> Table:
     fields = [*FIELDS, *((name, name) for name in extra if name not in known)]
     rows = [[words, *(text_of(context.get(name)) for context in results.contexts)]
             for name, words in fields]
-    load = spread(results, "load")
-    if load:
-        rows.append(["load while measuring", f"{load[0]:.2f} to {load[1]:.2f}",
-                     *["see the first"] * (len(results.contexts) - 1)])
+    for words, text in (("load while measuring", load_text),
+                        ("stolen ticks while measuring", stolen_text)):
+        rows.append([words, *(text(results, file) for file in range(len(results.contexts)))])
     header = ("field", *(f"file {i + 1}" for i in range(len(results.contexts))))
     if len(results.contexts) == 1:
         header = ("field", "value")
@@ -93,6 +110,8 @@ def machine_line(results: Results) -> str:
 def run_notes(results: Results) -> list[str]:
     """What this very file does not say."""
     notes = []
+    if any(context.get("stopped_early") for context in results.contexts):
+        notes.append("The run was stopped: rows are missing.")
     failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
     if failed:
         notes.append(f"Runs that failed or were skipped: {failed}. Their rows say why.")
@@ -116,21 +135,31 @@ def run_notes(results: Results) -> list[str]:
 GENERAL_NOTES = (
     "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken in "
     "one run travel better than times.",
-    "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run "
-    "has reading the data, training and test on the clock, and happens once a row: it has no "
-    "interval.",
+    "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run is "
+    "from the start of the program to its end, with imports, launcher and the meeting of the "
+    "ranks, and happens once a row: it has no interval.",
+    "A ratio is that of two medians. Repetitions of all rows are run in an order drawn by lot, and "
+    "its interval draws those of either row on their own. Rows without a twin say \"twin not "
+    "run\".",
     "The interval of an accuracy says what another test set of the same size might show. It does "
     "not say what another seed would; a difference marked as noise may be chance.",
     "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
     "bits, or in Python, sums are taken in another order, and only accuracies compare.",
-    "The C++ programs and their twins follow the same recipe, on the same data; the C++ programs "
-    "draw their dropout masks and order their sums in their own way.",
+    "The C++ programs and their twins follow the same recipe, on the same data. The C++ rows use "
+    "--math fast: channels_last, dropout by counter, and memory kept between steps. The twins have "
+    "PyTorch's defaults with fused optimizers. With --math reference both have the same bits.",
+    "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot on a "
+    "CPU: its ratio to the twin compares more work with less.",
+    "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, rank 0. "
+    "\"data\" is everything from the optimizer to the first convolution.",
     "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
-    "convolutions and matrix products at this machine's measured peak, in 16 bits at twice that; "
-    "nothing else that a step does is in it, so no program reaches it.",
-    "Peak memory is the sum over the processes: what they share, such as LibTorch's code, counts "
-    "once for each. Bytes a step are those of the loopback device: all that the machine sends to "
-    "itself meanwhile, start-up included. Ranks that share memory send less.",
+    "convolutions and matrix products at this machine's measured peak: in 16 bits at that in "
+    "bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a step "
+    "does is in it, so no program reaches it.",
+    "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts once "
+    "for each. Launcher and parent processes are not counted. Bytes a step are those of the "
+    "loopback device: all that the machine sends to itself meanwhile, start-up included. Ranks "
+    "that share memory send less.",
     "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
     "writes, and not the library under it.",
     "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with all "

@@ -2,20 +2,24 @@
 """Whether the stages train the same: a fast program with other weights is a wrong one.
 
 Judged by the runs of kind "check" (fp32, one thread, a few steps): alone, every stage ends with the
-weights of stage 0, bit for bit; at world size 2, stages 2, 3, 5 and 6 end with the same ones.
+weights of stage 0, bit for bit; at world size 2, stages 1 to 6 end with the same ones. And by the
+whole runs: they test every image, and their accuracy is not well below that of stage 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
-from results import Repetition, Results
+from intervals import within_noise
+from results import Repetition, Results, Row
 from words import FAILED, STAGES, TEST_IMAGES, is_twin, rung
 
 EQUAL, WRONG, NOT_CHECKED = "yes", "WRONG", "not checked"
-SAME_AT_WORLD_2 = tuple(STAGES[stage] for stage in (2, 3, 5, 6))
+SAME_AT_WORLD_2 = STAGES[1:]
+POINTS_BELOW = 1.0  # so many percentage points below stage 0 may be chance or rounding
 
 
 class Verdict(NamedTuple):
@@ -63,7 +67,7 @@ def checks(results: Results) -> list[Check]:
     for row in results.of_kind("check"):
         setup = row.key.setup
         for run in row.repetitions:
-            group = groups.setdefault((run.pair[0], setup.recipe, setup.world), {})
+            group = groups.setdefault((run.file, setup.recipe, setup.world), {})
             group[setup.program] = run
     found = []
     for (_, recipe, world), runs in groups.items():
@@ -77,26 +81,67 @@ def checks(results: Results) -> list[Check]:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    for state in (WRONG, FAILED, EQUAL):
+    for state in (WRONG, FAILED, NOT_CHECKED, EQUAL):
         found = [verdict for verdict in verdicts if verdict.state == state]
         if found:
             reasons = dict.fromkeys(one.reason for one in found if one.reason)
             return Verdict(state, "; ".join(reasons))
-    return verdicts[0] if verdicts else Verdict(NOT_CHECKED, "no check was run")
+    return Verdict(NOT_CHECKED, "no check was run")
 
 
+def stage_0_of(results: Results, recipe: str) -> Row | None:
+    """The whole run in fp32 that accuracies are compared with, the one with the most threads."""
+    rows = [row for row in results.of_kind("full") if row.score()
+            and (row.key.setup.recipe, row.key.setup.program) == (recipe, STAGES[0])
+            and (row.key.setup.precision, row.key.setup.width) == ("fp32", 1)]
+    return min(rows, key=lambda row: (row.key.setup.world, -row.key.setup.threads), default=None)
+
+
+def unseen(row: Row) -> Verdict | None:
+    """A whole run tests every image."""
+    for run in row.good:
+        seen = run.counters.get("seen")
+        if seen != TEST_IMAGES:
+            words = "an unknown number" if seen is None else f"{seen:.0f}"
+            return Verdict(WRONG, f"it saw {words} of {TEST_IMAGES} test images")
+    return None
+
+
+def below_stage_0(results: Results, row: Row) -> Verdict | None:
+    """A whole run is about as accurate as stage 0: what is below by more than chance is wrong."""
+    base = stage_0_of(results, row.key.setup.recipe)
+    if base is None or row.key.kind != "full" or row.key.setup.width != 1 or not row.score():
+        return None
+    ours, theirs = row.accuracy().value, base.accuracy().value
+    if theirs - ours <= POINTS_BELOW or within_noise(row.score(), base.score()):
+        return None
+    return Verdict(WRONG, f"its accuracy is {ours:.2f} %, that of {STAGES[0]} {theirs:.2f} %")
+
+
+def unchecked_beyond_one(results: Results, recipe: str, program: str,
+                         found: list[Check]) -> Verdict | None:
+    """Equal weights alone say nothing of rows on more than one process or replica."""
+    at_more = any(row.key.setup.world > 1 for row in results.rows.values()
+                  if (row.key.setup.recipe, row.key.setup.program) == (recipe, program))
+    if not at_more or any(check.world > 1 for check in found):
+        return None
+    return Verdict(NOT_CHECKED, "it has no check at world size 2")
+
+
+@lru_cache(maxsize=1)
 def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
-    """By recipe and program: the worst of its checks, and of how many test images it saw."""
-    every: dict[tuple[str, str], list[Verdict]] = {}
+    """By recipe and program: the worst of its checks, and of what its whole runs say."""
+    found: dict[tuple[str, str], list[Check]] = {}
     for check in checks(results):
-        every.setdefault((check.recipe, check.program), []).append(check.verdict)
+        found.setdefault((check.recipe, check.program), []).append(check)
+    every: dict[tuple[str, str], list[Verdict | None]] = {
+        place: [*(check.verdict for check in known), unchecked_beyond_one(results, *place, known)]
+        for place, known in found.items()}
     for row in results.of_kind("full", "curve"):
-        score = row.score()
-        if score and score[1] != TEST_IMAGES:
-            reason = f"it saw {score[1]:.0f} of {TEST_IMAGES} test images"
-            place = (row.key.setup.recipe, row.key.setup.program)
-            every.setdefault(place, []).append(Verdict(WRONG, reason))
-    return {place: worst(found) for place, found in every.items()}
+        place = (row.key.setup.recipe, row.key.setup.program)
+        every.setdefault(place, []).extend([unseen(row), below_stage_0(results, row)])
+    return {place: worst(kept) for place, states in every.items()
+            if (kept := [state for state in states if state])}
 
 
 def verdict_for(results: Results, recipe: str, program: str) -> Verdict:

@@ -2,7 +2,8 @@
 """Intervals: what a number of this report may be off by.
 
 A time is the median of its repetitions; its interval comes from drawing as many repetitions
-again, with replacement, many times. The draws are seeded: a file gives the same report always.
+again, with replacement, many times. A ratio is that of two medians, and for its interval both are
+drawn, each on its own. The draws are seeded: a file gives the same report always.
 """
 
 from __future__ import annotations
@@ -36,13 +37,29 @@ class Estimate(NamedTuple):
         return f"{write(self.value)} [{write(self.interval.low)}, {write(self.interval.high)}]"
 
 
+def middle(values: Sequence[float]) -> Interval:
+    """Where the middle 95 % of the values lie."""
+    ordered = sorted(values)
+    tail = round(0.025 * len(ordered))
+    return Interval(ordered[tail], ordered[-tail - 1])
+
+
+def drawn(values: tuple[float, ...], draw: Callable[..., list[float]]) -> list[float]:
+    """The medians of DRAWS draws of as many values."""
+    return [median(draw(values, k=len(values))) for _ in range(DRAWS)]
+
+
 @functools.cache
 def bootstrap(values: tuple[float, ...]) -> Interval:
     """Where 95 % of the medians of as many draws lie."""
+    return middle(drawn(values, random.Random(SEED).choices))
+
+
+@functools.cache
+def bootstrap_ratio(first: tuple[float, ...], second: tuple[float, ...]) -> Interval:
+    """Where 95 % of the ratios lie when each row is drawn without regard to the other."""
     draw = random.Random(SEED).choices
-    medians = sorted(median(draw(values, k=len(values))) for _ in range(DRAWS))
-    tail = round(0.025 * DRAWS)
-    return Interval(medians[tail], medians[-tail - 1])
+    return middle([one / other for one, other in zip(drawn(first, draw), drawn(second, draw))])
 
 
 def median_of(values: Sequence[float]) -> Estimate | None:
@@ -52,9 +69,14 @@ def median_of(values: Sequence[float]) -> Estimate | None:
     return Estimate(median(values), bootstrap(tuple(values)) if len(values) > 1 else None)
 
 
-def ratio_of(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
-    """The median of first / second, of measurements that were taken beside each other."""
-    return median_of([first / second for first, second in pairs if second > 0])
+def ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate | None:
+    """The ratio of the two medians; None of nothing. A single measurement gives no interval."""
+    second = [value for value in second if value > 0]
+    if not first or not second:
+        return None
+    several = min(len(first), len(second)) > 1
+    return Estimate(median(first) / median(second),
+                    bootstrap_ratio(tuple(first), tuple(second)) if several else None)
 
 
 def wilson(correct: float, seen: float) -> Interval:

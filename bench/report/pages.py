@@ -9,8 +9,9 @@ A page names its record where a table begins, and the table ends at a line of it
     <!-- record bench/results/NAME.json --short -->
     <!-- end of the record -->
 
---short is the table of the seven stages as ./run prints it, --markdown every table. Pictures are
-compared only where matplotlib is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read.
+--short is the table of the seven stages as ./run prints it, --markdown every table, with headings
+of the third level. Pictures are those that a page shows; they are compared only where matplotlib is
+installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ RECORD = "bench/results/two-cores.json"
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown) -->\n).*?(<!-- end of the record -->)",
                    re.DOTALL)
+HEADING = re.compile(r"^## ", re.MULTILINE)
+SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
+HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+<!-- SPDX-License-Identifier: Apache-2.0 -->
+"""
 CURE = "run python3 bench/report/pages.py --update"
 
 
@@ -38,7 +44,7 @@ def filled(match: re.Match[str]) -> str:
     results = read([ROOT / path])
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
-    return f"{begin}\n{markdown_text(results)}\n{end}"
+    return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{end}"
 
 
 def standalone(svg: str) -> str:
@@ -46,25 +52,41 @@ def standalone(svg: str) -> str:
     style = (f"<style>:root {{ {colours('light')} }} @media (prefers-color-scheme: dark) "
              f"{{ :root {{ {colours('dark')} }} }}</style>")
     text = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return text.replace("</desc>", f"</desc>{style}", 1) + "\n"
+    return HEAD + text.replace("</desc>", f"</desc>{style}", 1) + "\n"
 
 
-def pictures_of(results: Results) -> dict[Path, str]:
+def pictures_of(results: Results, shown: set[str]) -> dict[Path, str]:
+    """The files of those pictures that are shown."""
     try:
         import pictures
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
         return {}
-    found = [pictures.code_picture(results)]
-    for recipe in results.recipes():
+    found = [pictures.code_picture(results)] if shown else []
+    for recipe in results.recipes() if shown else ():
         found += pictures.recipe_pictures(results, recipe)
-    return {ROOT / PICTURES / f"bench-{picture.name}.svg": standalone(picture.svg)
-            for picture in found if picture.svg}
+    drawn = {picture.name: picture.svg for picture in found if picture.svg}
+    for name in sorted(shown - set(drawn)):
+        raise ResultsError(f"images/bench-{name}.svg: {RECORD} has no such picture; it has "
+                           + ", ".join(sorted(drawn)))
+    return {ROOT / PICTURES / f"bench-{name}.svg": standalone(drawn[name])
+            for name in sorted(shown)}
+
+
+def page_text(page: str) -> str:
+    text, blocks = BLOCK.subn(filled, (ROOT / page).read_text(encoding="utf-8"))
+    if not blocks:
+        raise ResultsError(f"{page}: expected <!-- record NAME.json --short --> and <!-- end of "
+                           "the record -->, found no such lines")
+    return text
 
 
 def wanted() -> dict[Path, str]:
-    pages = {ROOT / page: BLOCK.sub(filled, (ROOT / page).read_text(encoding="utf-8"))
-             for page in PAGES}
-    return pages | pictures_of(read([ROOT / RECORD]))
+    """What the pages and their pictures have to hold."""
+    pages = {ROOT / page: page_text(page) for page in PAGES}
+    shown = {name for text in pages.values() for name in SHOWN.findall(text)}
+    return pages | pictures_of(read([ROOT / RECORD]), shown)
 
 
 def main(arguments: list[str]) -> int:
@@ -72,11 +94,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--update", action="store_true", help="write the pages again")
     update = parser.parse_args(arguments).update
     try:
-        differ = [path for path, text in wanted().items()
-                  if not path.exists() or path.read_text(encoding="utf-8") != text]
-        for path in differ if update else []:
+        differ = {path: text for path, text in wanted().items()
+                  if not path.exists() or path.read_text(encoding="utf-8") != text}
+        for path, text in differ.items() if update else ():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted()[path], encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     except (ResultsError, OSError) as error:
         print(f"pages: {error}", file=sys.stderr)
         return 2

@@ -95,9 +95,10 @@ def memory_picture(results: Results, recipe: str) -> Picture:
         peak = row.counter("peak_rss_bytes")
         estimate = Estimate(peak / 1e6) if peak is not None else None
         bars.append(bar_of(results, row, estimate, f"{peak / 1e6:.0f}" if estimate else "failed"))
-    caption = f"{HOW_BARS_READ} The sum of the peaks of all processes. Shorter is better."
+    caption = (f"{HOW_BARS_READ} The sum of the peaks of the ranks; launcher and parent processes "
+               "are not counted. Shorter is better.")
     return bar_picture(f"memory-{recipe}", f"Peak memory, {recipe}", caption, "MB",
-                       "megabytes, all processes", bars)
+                       "megabytes, all ranks", bars)
 
 
 def code_picture(results: Results) -> Picture:
@@ -126,7 +127,9 @@ def phase_picture(results: Results, recipe: str) -> Picture:
     description = "; ".join(
         f"{label}: " + ", ".join(f"{phase} {part:.2f} ms" for phase, part in zip(PHASES, parts))
         for label, parts in stacks)
-    caption = "Parts of one step, in their order. Processes x threads behind the name."
+    caption = ("Parts of one step, in their order: one run under LibTorch's profiler, steps 5 to "
+               "8, rank 0. Data is everything from the optimizer to the first convolution. Behind "
+               "the name: processes x threads.")
     return Picture(name, title, caption, description,
                    draw_stacks(name, title, description, "milliseconds a step", stacks))
 
@@ -174,6 +177,8 @@ def base_of(results: Results, setup: Setup) -> Setup:
 
 def speed_up(results: Results, setup: Setup, base: Setup) -> Estimate | None:
     """How many times as many samples a second as the base."""
+    if setup == base:
+        return Estimate(1.0)
     return results.ratio(setup, base, lambda run: run.counters.get("samples_per_second"))
 
 

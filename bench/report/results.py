@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from intervals import Estimate, median_of, ratio_of, wilson
-from words import HF_DEFAULTS, PER_DEVICE, is_twin, rung, twin_of
+from words import DDP_PRACTICE, HF_DEFAULTS, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -53,7 +53,7 @@ class Key:
 class Repetition:
     """One run of a program."""
 
-    pair: tuple[int, int]  # file, repetition: those that are equal in two rows ran interleaved
+    file: int  # the place of its file among those that were read
     seconds: float
     counters: Mapping[str, float]
     label: Mapping[str, str]
@@ -94,6 +94,11 @@ class Row:
     def label(self, name: str) -> str | None:
         return next((one.label[name] for one in self.good if name in one.label), None)
 
+    @property
+    def device(self) -> str:
+        """Where it ran: cpu, or a GPU such as cuda:0."""
+        return self.label("device") or "cpu"
+
     def score(self) -> tuple[float, float] | None:
         """How many images of how many: the mean of the runs, as of one test."""
         runs = [one.counters for one in self.good if one.counters.get("seen")]
@@ -110,7 +115,7 @@ class Row:
         return Estimate(100 * score[0] / score[1], wilson(*score))
 
 
-@dataclass
+@dataclass(eq=False)  # one is itself alone, and can be looked up
 class Results:
     contexts: list[dict[str, Any]]  # of each file
     rows: dict[Key, Row]
@@ -122,7 +127,7 @@ class Results:
         return [row for row in self.rows.values() if row.key.kind in kinds]
 
     def recipes(self) -> list[str]:
-        return sorted({key.setup.recipe for key in self.rows} - {HF_DEFAULTS, PER_DEVICE})
+        return sorted({key.setup.recipe for key in self.rows} - {HF_DEFAULTS, DDP_PRACTICE})
 
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
         """Of a recipe, each once, every stage beside its twin."""
@@ -130,19 +135,26 @@ class Results:
         return sorted(found, key=Setup.order)
 
     def ratio_to_twin(self, setup: Setup) -> Estimate | None:
-        """Time of a stage over that of its Python twin, from repetitions that ran interleaved."""
+        """Time of a stage over that of its Python twin."""
         twin = twin_of(setup.program)
         return self.ratio(setup, replace(setup, program=twin)) if twin else None
 
     def ratio(self, first: Setup, second: Setup,
               measure: Callable[[Repetition], float | None] = seconds_of) -> Estimate | None:
-        """A measure of two rows, first over second, pair by pair."""
+        """The median of a measure of one row over that of another; None on different devices.
+
+        The suite shuffles all repetitions, so those of two rows have no order in common.
+        """
         rows = [self.row("slice", setup) for setup in (first, second)]
-        if None in rows:
+        if None in rows or not same_device(*rows):
             return None
-        found = [{one.pair: measure(one) for one in row.good} for row in rows]
-        pairs = [(found[0][pair], found[1].get(pair)) for pair in found[0]]
-        return ratio_of([(one, other) for one, other in pairs if None not in (one, other)])
+        found = [[measure(one) for one in row.good] for row in rows]
+        return ratio_of(*([value for value in values if value is not None] for values in found))
+
+
+def same_device(first: Row, second: Row) -> bool:
+    """Whether both ran on the CPU, or both on a GPU of the same make."""
+    return first.device.split(":")[0] == second.device.split(":")[0]
 
 
 def read_key(name: str) -> Key:
@@ -171,7 +183,7 @@ def read_repetition(entry: Mapping[str, Any], file: int) -> Repetition:
         error = " ".join(str(entry.get("error_message", "")).split()) or "no reason was given"
     pairs = (word.partition("=") for word in str(entry.get("label", "")).split())
     return Repetition(
-        pair=(file, int(entry.get("repetition_index", 0))),
+        file=file,
         seconds=numbers.get("real_time", math.nan) * SECONDS[entry.get("time_unit", "ns")],
         counters={name: value for name, value in numbers.items() if math.isfinite(value)},
         label={key: value for key, equals, value in pairs if equals},
@@ -179,14 +191,27 @@ def read_repetition(entry: Mapping[str, Any], file: int) -> Repetition:
     )
 
 
+def read_content(text: str) -> dict[str, Any]:
+    """The JSON; of a suite that was stopped, which leaves it open, what there is."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        try:
+            content = json.loads(text.rstrip().rstrip(",") + "]}")
+        except ValueError:
+            raise error from None
+    content["context"]["stopped_early"] = True
+    return content
+
+
 def add_file(results: Results, path: Path) -> None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_content(path.read_text(encoding="utf-8"))
         entries = content["benchmarks"]
         context = content["context"]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
-                           "a run that was stopped leaves half a file") from error
+                           "was it cut off in the middle of a row?") from error
     file = len(results.contexts)
     results.contexts.append(context)
     for entry in entries:

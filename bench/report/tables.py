@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from equality import EQUAL, NOT_CHECKED, WRONG, Verdict, checks, verdict_for
+from equality import EQUAL, NOT_CHECKED, WRONG, Verdict, checks, stage_0_of, verdict_for
 from intervals import Estimate, within_noise
-from results import Results, Row, Setup
+from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, count, is_twin, megabytes, number, percent,
-    significant,
+    significant, twin_of,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 1, 1)  # how each stage is meant to run
@@ -62,12 +62,15 @@ def counter(name: str, write: Callable[[float | None], str]) -> Callable[[Row], 
 
 
 def usual_row(results: Results, stage: int) -> Row | None:
-    """The whole run that shows a stage as it is meant: its world size, precision, all CPUs."""
+    """The whole run that shows a stage as it is meant: its world size, precision, all CPUs.
+
+    If that one failed, it is shown as failed: another recipe is no answer for it.
+    """
     def unusual(row: Row) -> tuple:
         setup = row.key.setup
-        return (bool(row.error), setup.recipe != "basicnet", setup.recipe, setup.width != 1,
+        return (setup.recipe != "basicnet", setup.recipe, setup.width != 1,
                 setup.world != WORLD_OF_STAGE[stage], setup.precision != PRECISION_OF_STAGE[stage],
-                -setup.threads)
+                bool(row.error), -setup.threads)
 
     rows = [row for row in results.of_kind("full") if row.key.setup.program == STAGES[stage]]
     return min(rows, key=unusual, default=None)
@@ -90,9 +93,9 @@ def stage_cells(results: Results, stage: int) -> list[str]:
 
 
 def stage_notes(results: Results) -> list[str]:
-    notes = ["world: processes or replicas x threads of each; time: the whole run, test included; "
-             "accuracy with its 95 % interval; memory: the peaks of all processes; "
-             "code: lines of main.cpp."]
+    notes = ["world: processes or replicas x threads of each; time: from the start of the program "
+             "to its end, one run each; accuracy with its 95 % interval; memory: the peaks of all "
+             "ranks; code: lines of main.cpp."]
     for stage, program in enumerate(STAGES):
         row = usual_row(results, stage)
         if row is None or row.error:
@@ -121,15 +124,12 @@ RECIPE_HEADER = ("program", "world", "precision", "threads", "200 steps, s [95 %
 def ratio_text(results: Results, setup: Setup) -> str:
     if is_twin(setup.program):
         return "is the twin"
+    ours = results.row("slice", setup)
+    twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
+    if ours and twin and twin.good and not same_device(ours, twin):
+        return "other device"
     ratio = results.ratio_to_twin(setup)
     return "twin not run" if ratio is None else ratio.text(lambda value: f"{value:.3f}")
-
-
-def stage_0_of(results: Results, recipe: str) -> Row | None:
-    rows = [row for row in results.of_kind("full") if row.key.setup.recipe == recipe
-            and row.key.setup.program == STAGES[0] and row.key.setup.width == 1 and row.score()]
-    return min(rows, key=lambda row: (row.key.setup.precision != "fp32", row.key.setup.world,
-                                      -row.key.setup.threads), default=None)
 
 
 def difference_text(results: Results, row: Row) -> str:
@@ -157,7 +157,9 @@ def lines_text(row: Row | None) -> str:
 def name_text(setup: Setup, *rows: Row | None) -> str:
     width = f", width {setup.width:g}" if setup.width != 1 else ""
     alone = any(row and row.label("replicas") == "1" for row in rows) and setup.world > 1
-    return setup.program + width + (" (1 replica: no GPU)" if alone else "")
+    devices = {row.device for row in rows if row and row.good} - {"cpu"}
+    device = f" ({', '.join(sorted(devices))})" if devices else ""
+    return setup.program + width + device + (" (1 replica: no GPU)" if alone else "")
 
 
 def recipe_cells(results: Results, setup: Setup) -> list[str]:
@@ -179,8 +181,27 @@ def recipe_cells(results: Results, setup: Setup) -> list[str]:
             *timed, *trained, verdict.state, *rest]
 
 
+def training_notes(results: Results, setups: list[Setup]) -> list[str]:
+    """Batch, rate and updates of the whole runs: in one line, if they all have the same."""
+    programs: dict[str, list[str]] = {}
+    for setup in setups:
+        row = results.row("full", setup)
+        found = [row.counter(name) if row else None for name in ("batch_size", "lr", "steps")]
+        if None not in found:
+            batch, rate, steps = found
+            line = (f"Batch {batch:.0f} over all processes, learning rate {rate:g}, {steps:.0f} "
+                    "updates.")
+            programs.setdefault(line, []).append(setup.program)
+    if len(programs) == 1:
+        return list(programs)
+    return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
+
+
 def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
-    notes = []
+    notes = training_notes(results, setups)
+    if any(results.row("full", setup) for setup in setups):
+        notes.append("Whole run: from the start of the program to its end, one run each. Peak "
+                     "memory: the sum over the ranks.")
     for setup in setups:
         for kind in ("slice", "full"):
             row = results.row(kind, setup)
@@ -235,11 +256,28 @@ def check_table(results: Results) -> Table:
                      check.weights[:16] or "no hash", state])
         programs.append(check.program)
     notes = ["fp32, one thread a process, 20 steps. World size 1: the weights of stage 0, bit for "
-             "bit. World size 2: stages 2, 3, 5 and 6 have the same ones."]
+             "bit. World size 2: stages 1 to 6 have the same ones, stage 1 with two replicas, "
+             "stage 4 in fp32 and without SyncBatchNorm."]
     return Table("Equality", header, rows, notes, programs, 5)
 
 
 # --- in one sentence --------------------------------------------------------------------
+
+
+def fastest(results: Results, right: list[Row]) -> str:
+    """By the slices, which were repeated, if all have some; else by the whole runs."""
+    slices = [results.row("slice", row.key.setup) for row in right]
+    if all(row and row.good for row in slices):
+        best = min(slices, key=lambda row: row.seconds().value)
+        time = best.seconds().text(significant)
+        return f"Fastest: {setup_text(best)}, {time} seconds for 200 steps."
+    best = min(right, key=lambda row: row.seconds().value)
+    return f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s (one run each)."
+
+
+def setup_text(row: Row) -> str:
+    setup = row.key.setup
+    return f"{setup.program} ({setup.world} x {setup.threads}, {setup.precision})"
 
 
 def summary(results: Results) -> list[str]:
@@ -247,19 +285,19 @@ def summary(results: Results) -> list[str]:
     found = [usual_row(results, stage) for stage in range(len(STAGES))]
     rows = [row for row in found if row and not row.error]
     states = [verdict_for(results, row.key.setup.recipe, row.key.setup.program) for row in rows]
-    right = [row for row, verdict in zip(rows, states) if verdict.state != WRONG]
+    right = [row for row, verdict in zip(rows, states) if verdict.state == EQUAL]
+    right = [row for row in right if row.key.setup.recipe == right[0].key.setup.recipe]
     lines = [equality_sentence(states, len(STAGES))]
-    for what, measure, write in (
-        ("Fastest", lambda row: row.seconds().value, lambda value: f"{value:.1f} s"),
-        ("Least memory", lambda row: row.counter("peak_rss_bytes"),
-         lambda value: f"{value / 1e6:.0f} MB"),
-        ("Least code", lambda row: row.counter("user_lines"), lambda value: f"{value:.0f} lines"),
+    if right:
+        lines.append(fastest(results, right))
+    for what, name, write in (
+        ("Least memory", "peak_rss_bytes", lambda value: f"{value / 1e6:.0f} MB"),
+        ("Least code", "user_lines", lambda value: f"{value:.0f} lines"),
     ):
-        best = min((row for row in right if measure(row) is not None), key=measure, default=None)
+        best = min((row for row in right if row.counter(name) is not None),
+                   key=lambda row: row.counter(name), default=None)
         if best:
-            setup = best.key.setup
-            lines.append(f"{what}: {setup.program} ({setup.world} x {setup.threads}, "
-                         f"{setup.precision}), {write(measure(best))}.")
+            lines.append(f"{what}: {setup_text(best)}, {write(best.counter(name))}.")
     return lines
 
 

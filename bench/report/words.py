@@ -29,7 +29,7 @@ IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Acce
 TEST_IMAGES = 10_000
 # Recipes of the claims alone: they are no section of the page.
 HF_DEFAULTS = "basicnet-hf-defaults"
-PER_DEVICE = "convnet-per-device"
+DDP_PRACTICE = "convnet-ddp-practice"
 
 PHASES = ("data", "forward", "backward", "communication", "optimizer")
 

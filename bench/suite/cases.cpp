@@ -13,7 +13,8 @@ namespace ladder::bench {
 namespace {
 
 constexpr const char* kHfDefaults = "basicnet-hf-defaults";
-constexpr const char* kPerDevice = "convnet-per-device";
+constexpr const char* kDdpPractice = "convnet-ddp-practice";
+constexpr int kMostRanks = 8;              // of the scaling line: more would have few images each
 constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
@@ -99,16 +100,31 @@ Words start_of_twin(const Case& row, const Places& places) {
   return words;
 }
 
-// Of each process. Without a GPU PyTorch's DataParallel runs the module alone: it gets all threads.
+// Of each process. DataParallel has one, whose threads its replicas share; a check has one thread.
 int threads_of(const Case& row) {
-  return row.program == kTwins[1] ? row.world * row.threads : row.threads;
+  const bool shared = stage_of(row.program) == 1 && row.kind != Kind::kCheck;
+  return shared ? row.world * row.threads : row.threads;
 }
 
-Words recipe_of(const Case& row) {
-  Words words = {"--recipe", is_convnet(row.recipe) ? "convnet" : "basicnet"};
-  if (row.recipe == kHfDefaults) append(words, {"--profile", "hf-defaults"});
-  if (row.recipe == kPerDevice) append(words, {"--batch-mode", "per-device"});
+Words recipe_of(const Case& row, const std::filesystem::path& folder) {
+  Words words = {"--recipe", base_recipe(row)};
   if (row.width != 1) append(words, {"--width", std::to_string(row.width)});
+  if (row.recipe == kHfDefaults) {
+    append(words, {"--profile", "hf-defaults"});
+    if (!is_twin(row)) {  // which writes nothing
+      append(words, {"--save-strategy", "no", "--output-dir", folder / "trainer"});
+    }
+  }
+  if (row.recipe == kDdpPractice && is_twin(row)) append(words, {"--batch-mode", "per-device"});
+  if (row.recipe == kDdpPractice && !is_twin(row)) append(words, {"--profile", "ddp-practice"});
+  return words;
+}
+
+// The checks compare the CPU's kernels, also where there is a GPU.
+Words check_of(const Case& row) {
+  Words words;
+  if (stage_of(row.program) != 1) append(words, {"--device", "cpu"});
+  if (stage_of(row.program) == 4) words.emplace_back("--no-sync-bn");
   return words;
 }
 
@@ -150,7 +166,7 @@ Case row_of(Kind kind, const char* recipe, const char* program, int world, int t
 
 void add_checks(std::vector<Case>& rows, const char* recipe) {
   for (const char* stage : kStages) rows.push_back(row_of(Kind::kCheck, recipe, stage, 1, 1));
-  for (const std::size_t stage : {2U, 3U, 5U, 6U}) {
+  for (std::size_t stage = 1; stage < kStages.size(); ++stage) {
     rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 2, 1));
   }
 }
@@ -181,7 +197,7 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_short(stages, Kind::kSlice, recipe, cpus);
   add_with_twins(rows, stages);
   rows.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
-  for (int world = 1; world <= cpus; world *= 2) {
+  for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
     if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
@@ -223,13 +239,16 @@ void add_widths(std::vector<Case>& rows, int cpus) {
 
 // What the source tutorials give numbers for, where the recipe is not the stages'.
 void add_claims(std::vector<Case>& rows, int cpus) {
-  add_with_twins(rows, {row_of(Kind::kFull, kHfDefaults, kStages[6], 1, cpus),
-                        row_of(Kind::kFull, kPerDevice, kStages[2], 2, std::max(1, cpus / 2))});
+  add_with_twins(rows,
+                 {row_of(Kind::kFull, kHfDefaults, kStages[6], 1, cpus),
+                  row_of(Kind::kFull, kDdpPractice, kStages[4], 2, std::max(1, cpus / 2), "bf16")});
 }
 
 }  // namespace
 
 bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
+
+std::string base_recipe(const Case& row) { return is_convnet(row.recipe) ? "convnet" : "basicnet"; }
 
 std::string name_of(const Case& row) {
   auto name = fmt::format("{}/{}/{}/world:{}/precision:{}/threads:{}", name_of(row.kind),
@@ -242,10 +261,11 @@ std::string name_of(const Case& row) {
 Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder) {
   Command command;
   command.arguments = is_twin(row) ? start_of_twin(row, places) : start_of_stage(row, places);
-  append(command.arguments, recipe_of(row));
+  append(command.arguments, recipe_of(row, folder));
   append(command.arguments,
          {"--threads", std::to_string(threads_of(row)), "--metrics", folder / kMetricsFile});
   append(command.arguments, length_of(row));
+  if (row.kind == Kind::kCheck) append(command.arguments, check_of(row));
   if (row.kind == Kind::kPhases) append(command.arguments, {"--trace", folder / kTraceFile});
   if (!is_twin(row)) append(command.arguments, {"--quiet"});
   if (stage_of(row.program) == 3) {

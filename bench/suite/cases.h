@@ -21,7 +21,7 @@ enum class Kind {
 // One row of the comparison: a program, and how it is started. Beside the recipes of the stages,
 // basicnet and convnet, there are the two that the source tutorials give numbers for:
 //   basicnet-hf-defaults   the Trainer with the defaults of transformers
-//   convnet-per-device     each rank takes a batch of its own: fewer and larger steps
+//   convnet-ddp-practice   a batch of its own on each rank: fewer and larger steps
 struct Case {
   Kind kind = Kind::kSlice;
   std::string recipe;   // "basicnet", ...
@@ -52,6 +52,9 @@ inline constexpr const char* kTraceFile = "child.trace.json";
 // "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", then the width if it is
 // not 1, and the epochs if they are not the recipe's.
 std::string name_of(const Case& row);
+
+// The recipe of the stages that it trains, as its record names it.
+std::string base_recipe(const Case& row);
 
 // What starts it, with its records in `folder`.
 Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder);

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -17,17 +18,29 @@
 
 #include "ladder/core/descriptor.h"
 #include "ladder/core/progress.h"
+#include "ladder/launch/signal_guard.h"
 
 namespace ladder::bench {
 namespace {
 
-constexpr std::chrono::seconds kGrace{10};
+constexpr std::chrono::seconds kGrace{40};
 
 // Files and variables of a child, as posix_spawn wants them.
 class Setting {
  public:
   Setting(const Command& command, const std::filesystem::path& folder) {
     posix_spawn_file_actions_init(&actions_);
+    posix_spawnattr_init(&attributes_);
+    constexpr int kGroupAndMask = POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                  POSIX_SPAWN_SETSIGDEF;  // what SignalGuard changes here
+    posix_spawnattr_setflags(&attributes_, kGroupAndMask);
+    sigset_t pipe;
+    sigset_t none;
+    sigemptyset(&none);
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &pipe);
     constexpr int kMode = 0644;
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
     posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -46,42 +59,55 @@ class Setting {
     for (auto& word : words_) arguments_.push_back(word.data());
     arguments_.push_back(nullptr);
   }
-  ~Setting() { posix_spawn_file_actions_destroy(&actions_); }
+  ~Setting() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
   Setting(const Setting&) = delete;
   Setting& operator=(const Setting&) = delete;
 
   // Returns 0, or why it did not start.
   int start(pid_t& pid) {
-    return ::posix_spawnp(&pid, arguments_[0], &actions_, nullptr, arguments_.data(),
+    return ::posix_spawnp(&pid, arguments_[0], &actions_, &attributes_, arguments_.data(),
                           variables_.data());
   }
 
  private:
   posix_spawn_file_actions_t actions_{};
+  posix_spawnattr_t attributes_{};
   std::vector<std::string> texts_;
   std::vector<std::string> words_;
   std::vector<char*> variables_;
   std::vector<char*> arguments_;
 };
 
-bool ends_within(const Descriptor& child, std::chrono::milliseconds time) {
-  pollfd event{.fd = child.get(), .events = POLLIN, .revents = 0};
+enum class Wait { kEnded, kSignal, kTooLong };
+
+Wait wait_for(const Descriptor& child, const SignalGuard* signals, std::chrono::seconds time) {
+  std::array<pollfd, 2> events = {
+      pollfd{.fd = child.get(), .events = POLLIN, .revents = 0},
+      pollfd{.fd = signals == nullptr ? -1 : signals->fd(), .events = POLLIN, .revents = 0}};
   const double until = steady_seconds() + std::chrono::duration<double>(time).count();
   for (;;) {
     const double left = std::max(0.0, until - steady_seconds());
-    const int ready = ::poll(&event, 1, static_cast<int>(left * 1e3) + 1);
-    if (ready > 0) return true;
-    if (ready == 0 || errno != EINTR) return false;
+    const int ready = ::poll(events.data(), events.size(), static_cast<int>(left * 1e3) + 1);
+    if (ready > 0) return events[0].revents != 0 ? Wait::kEnded : Wait::kSignal;
+    if (ready == 0 || errno != EINTR) return Wait::kTooLong;
   }
 }
 
-std::string last_line_of(const std::filesystem::path& path) {
+// What a program says of its failure: its last line with an error in it, else its last one.
+std::string last_words_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string last;
+  bool is_error = false;
   for (std::string line; std::getline(file, line);) {
-    if (!line.empty()) last = line;
+    const bool error = line.find("rror: ") != std::string::npos;
+    if (line.empty() || (is_error && !error)) continue;
+    is_error = error;
+    last = line;
   }
-  return last.empty() ? "it said nothing" : last;
+  return last.empty() ? "it said nothing" : "it said: " + last;
 }
 
 std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) {
@@ -95,6 +121,7 @@ std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) 
 
 ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
                    std::chrono::seconds deadline) {
+  SignalGuard signals;
   Setting setting(command, folder);
   ChildEnd end{.started_at = steady_seconds()};
   pid_t pid = 0;
@@ -103,17 +130,19 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
     return end;
   }
   const Descriptor child(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  const bool in_time = ends_within(child, deadline);
-  if (!in_time) {
-    ::kill(pid, SIGTERM);
-    if (!ends_within(child, kGrace)) ::kill(pid, SIGKILL);
+  const auto waited = wait_for(child, &signals, deadline);
+  if (waited != Wait::kEnded) {
+    ::kill(-pid, SIGTERM);
+    if (wait_for(child, nullptr, kGrace) != Wait::kEnded) ::kill(-pid, SIGKILL);
   }
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+  ::kill(-pid, SIGKILL);  // what it left behind
+  if (waited == Wait::kSignal) SignalGuard::die_of(signals.next());
   end.seconds = steady_seconds() - end.started_at;
-  end.failure = failure_of(status, in_time, deadline);
-  if (!end.failure.empty()) end.failure += "; its last line: " + last_line_of(folder / "stderr");
+  end.failure = failure_of(status, waited == Wait::kEnded, deadline);
+  if (!end.failure.empty()) end.failure += "; " + last_words_of(folder / "stderr");
   return end;
 }
 

@@ -16,7 +16,8 @@ struct ChildEnd {
 };
 
 // Runs a command to its end, its output in files `stdout` and `stderr` of `folder`. One that is not
-// done after `deadline` is asked to end, and ten seconds later made to.
+// done after `deadline` is asked to end with all that it started, and 40 s later made to: torchrun
+// gives its workers 30. So is one whose parent gets a signal, which then ends by that signal.
 ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
                    std::chrono::seconds deadline);
 

@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -61,15 +62,40 @@ std::string commit() {
 
 std::string isa() {
   const auto flags = fmt::format(" {} ", value_in("/proc/cpuinfo", "flags"));
-  for (const char* name : {"avx512_bf16", "avx512f", "avx2"}) {
+  for (const char* name : {"amx_bf16", "avx512_bf16", "avx512f", "avx2"}) {
     if (flags.find(fmt::format(" {} ", name)) != std::string::npos) return name;
   }
   return kUnknown;
 }
 
-std::string gpus() {
-  const auto names = output_of("nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null");
-  return names.empty() ? "none" : names;
+std::string gpus(const char* field) {
+  auto text =
+      output_of(fmt::format("nvidia-smi --query-gpu={} --format=csv,noheader 2>/dev/null", field));
+  std::replace(text.begin(), text.end(), '\n', ',');
+  return text.empty() ? "none" : text;
+}
+
+// "python 3.11.2; torch 2.11.0; ...": what the twins run on.
+std::string python_versions_of(const std::string& python) {
+  constexpr const char* kScript =
+      "import platform; from importlib.metadata import version; "
+      "print('python ' + platform.python_version() + ''.join('; ' + name + ' ' + version(name) "
+      "for name in ('torch', 'numpy', 'accelerate', 'transformers')))";
+  const auto found = output_of(fmt::format("'{}' -c \"{}\" 2>/dev/null", python, kScript));
+  return found.empty() ? kUnknown : found;
+}
+
+// Those that change threads or memory.
+std::string variables() {
+  std::string found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const auto begins = [&](const char* name) { return text.starts_with(name); };
+    if (!begins("OMP_") && !begins("MALLOC_") && !begins("LD_PRELOAD=") && !begins("MKL_"))
+      continue;
+    found += (found.empty() ? "" : " ") + text;
+  }
+  return found.empty() ? "none" : found;
 }
 
 // "libtorch 2.11.0; cuda 13.0; ..."
@@ -113,12 +139,12 @@ std::string cpu_limit() {
 
 }  // namespace
 
-std::int64_t loopback_bytes() {
+std::optional<std::int64_t> loopback_bytes() {
   constexpr int kColumnOfSent = 8;  // behind the eight of what was received
   std::istringstream columns(value_in("/proc/net/dev", "    lo"));
   std::int64_t bytes = 0;
   for (int i = 0; i <= kColumnOfSent; ++i) columns >> bytes;
-  return bytes;
+  return columns ? std::optional(bytes) : std::nullopt;
 }
 
 std::int64_t steal_ticks() {
@@ -134,26 +160,28 @@ std::int64_t steal_ticks() {
 double load_average() { return std::strtod(first_line_of("/proc/loadavg").c_str(), nullptr); }
 
 std::vector<std::pair<std::string, std::string>> describe_machine(const std::string& data,
-                                                                  const std::string& program) {
-  const int cpus = usable_cpus();
+                                                                  const std::string& program,
+                                                                  const std::string& python) {
   return {{"ladder_version", LADDER_VERSION},
           {"commit", commit()},
           {"compiler", fmt::format("{} {}", LADDER_COMPILER, __VERSION__)},
           {"build_type", LADDER_BUILD_TYPE},
+          {"flags", LADDER_FLAGS},
+          {"variables", variables()},
           {"cpu", value_in("/proc/cpuinfo", "model name")},
           {"isa", isa()},
-          {"usable_cpus", fmt::format("{}", cpus)},
+          {"usable_cpus", fmt::format("{}", usable_cpus())},
           {"cgroup_cpu_limit", cpu_limit()},
           {"governor", first_line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
           {"memory_gib", memory_gib()},
           {"kernel", kernel()},
-          {"gpu", gpus()},
+          {"gpu", gpus("name")},
+          {"driver", gpus("driver_version")},
           {"versions", versions_of(program)},
+          {"python_versions", python_versions_of(python)},
           {"load_before", fmt::format("{:.2f}", load_average())},
           {"steal_before", fmt::format("{}", steal_ticks())},
-          {"data_sha256", sha256_of(data)},
-          {"peak_gflops_1", fmt::format("{:.1f}", measure_peak_gflops(1))},
-          {"peak_gflops", fmt::format("{:.1f}", measure_peak_gflops(cpus))}};
+          {"data_sha256", sha256_of(data)}};
 }
 
 }  // namespace ladder::bench

@@ -6,14 +6,19 @@
 //   build/bin/suite --benchmark_filter=slice/basicnet --benchmark_out=slices.json
 //   build/bin/suite --benchmark_list_tests
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -23,6 +28,7 @@
 #include "bench/suite/child.h"
 #include "bench/suite/machine.h"
 #include "bench/suite/phases.h"
+#include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/progress.h"
@@ -39,7 +45,7 @@ constexpr int kRepetitions = 5;
 
 struct SuiteOptions {
   std::string tier = "bench";
-  std::string folder = "runs/bench";
+  fs::path folder = "runs/bench";
   int cpus = usable_cpus();
   int repetitions = kRepetitions;  // of slices
   Places places = {.bin = fs::path(LADDER_BINARY_DIR) / "bin",
@@ -97,14 +103,17 @@ json last_record(const fs::path& metrics, const std::string& kind) {
   return found;
 }
 
-double number_of(const json& result, const char* name) {
-  const auto found = result.find(name);
-  return found != result.end() && found->is_number() ? found->get<double>() : 0.0;
+// Throws std::runtime_error: a record that lacks a number is no result.
+double number_of(const json& record, const char* name) {
+  const auto found = record.find(name);
+  if (found != record.end() && found->is_number()) return found->get<double>();
+  throw std::runtime_error(fmt::format("its record has no {}", name));
 }
 
 // Lines of a stage that are neither blank nor a comment nor an #include: what its user writes.
-double user_lines(const std::string& stage) {
+std::optional<double> user_lines(const std::string& stage) {
   std::ifstream file(fs::path(LADDER_SOURCE_DIR) / stage / "main.cpp");
+  if (!file) return std::nullopt;
   double lines = 0.0;
   for (std::string line; std::getline(file, line);) {
     const auto begin = line.find_first_not_of(" \t");
@@ -115,10 +124,21 @@ double user_lines(const std::string& stage) {
   return lines;
 }
 
+// Keeps the folder for this program alone, as long as it runs.
+Descriptor locked(const fs::path& folder) {
+  fs::create_directories(folder);
+  Descriptor file(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file) throw SystemError::write_failed((folder / "lock").string(), errno);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    throw UsageError::conflict("--folder " + folder.string(), "another suite writes there",
+                               "wait for it, or name another folder");
+  }
+  return file;
+}
+
 class Runner {
  public:
-  Runner(SuiteOptions options, double peak_gflops)
-      : options_(std::move(options)), peak_(peak_gflops / options_.cpus) {}
+  Runner(SuiteOptions options, Peaks peaks) : options_(std::move(options)), peaks_(peaks) {}
 
   void add(const Case& row) {
     const int repetitions = row.kind == Kind::kSlice ? options_.repetitions : 1;
@@ -137,47 +157,85 @@ class Runner {
   void run(const Case& row, benchmark::State& state) {
     turns_.begin(row);
     for (auto _ : state) {
-      const fs::path folder = options_.folder;
-      for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(folder / name);
-      const auto sent = loopback_bytes();
-      const auto end =
-          run_child(command_of(row, options_.places, folder), options_.folder, kDeadline);
-      const auto result = last_record(folder / kMetricsFile, "result");
-      if (!end.failure.empty() || result.is_null()) {
-        const auto why = end.failure.empty() ? "it wrote no result" : end.failure;
-        fmt::print(stderr, "  failed: {}\n", why);
+      try {
+        run_once(row, state);
+      } catch (const std::exception& error) {
+        const auto said = options_.folder / (flat(name_of(row)) + ".stderr");
+        std::error_code ignored;  // there may be none
+        fs::copy_file(options_.folder / "stderr", said, fs::copy_options::overwrite_existing,
+                      ignored);
+        fmt::print(stderr, "  failed: {}\n", error.what());
         ++failed_;
-        state.SkipWithError(why.c_str());
+        state.SkipWithError(error.what());
         return;
       }
-      report(row, result, end, state);
-      state.counters["loopback_bytes_per_step"] =
-          static_cast<double>(loopback_bytes() - sent) / number_of(result, "steps");
     }
   }
 
-  void report(const Case& row, const json& result, const ChildEnd& end, benchmark::State& state) {
+  static std::string flat(std::string name) {
+    std::replace(name.begin(), name.end(), '/', '_');
+    return name;
+  }
+
+  void run_once(const Case& row, benchmark::State& state) {
+    for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(options_.folder / name);
+    const auto sent = loopback_bytes();
+    const auto end =
+        run_child(command_of(row, options_.places, options_.folder), options_.folder, kDeadline);
+    const auto arrived = loopback_bytes();
+    if (!end.failure.empty()) throw std::runtime_error(end.failure);
+    const auto metrics = options_.folder / kMetricsFile;
+    const auto result = last_record(metrics, "result");
+    if (result.is_null()) throw std::runtime_error("it wrote no result");
+    if (result.value("recipe", "") != base_recipe(row) ||
+        result.value("precision", "") != row.precision) {
+      throw std::runtime_error("its record is not of this row");
+    }
+    report(row, result, last_record(metrics, "run"), end, state);
+    if (const auto log = last_record(metrics, "log"); !log.is_null()) {
+      state.counters["logged_loss"] = number_of(log, "loss");
+    }
+    if (sent && arrived) {
+      state.counters["loopback_bytes_per_step"] =
+          static_cast<double>(*arrived - *sent) / number_of(result, "steps");
+    }
+  }
+
+  void report(const Case& row, const json& result, const json& run, const ChildEnd& end,
+              benchmark::State& state) {
     auto& counters = state.counters;
     if (row.kind == Kind::kSlice) {
       report_speed(row, result, state);
     } else {
-      state.SetIterationTime(number_of(result, "total_seconds"));
-      for (const char* name : {"accuracy", "correct", "seen", "eval_loss", "train_loss"}) {
+      state.SetIterationTime(end.seconds);
+      for (const char* name :
+           {"accuracy", "correct", "seen", "eval_loss", "train_loss", "total_seconds"}) {
         counters[name] = number_of(result, name);
       }
     }
     if (row.kind == Kind::kPhases) report_phases(counters);
-    counters["steps"] = number_of(result, "steps");
-    counters["train_seconds"] = number_of(result, "train_seconds");
-    counters["peak_rss_bytes"] = number_of(result, "peak_rss_bytes");
+    for (const char* name : {"batch_size", "lr"}) {
+      if (run.contains(name)) counters[name] = number_of(run, name);
+    }
+    for (const char* name : {"steps", "train_seconds", "peak_rss_bytes"}) {
+      counters[name] = number_of(result, name);
+    }
     counters["startup_seconds"] = number_of(result, "first_step_at") - end.started_at;
-    if (!is_twin(row)) counters["user_lines"] = user_lines(row.program);
+    const auto lines = is_twin(row) ? std::nullopt : user_lines(row.program);
+    if (lines) counters["user_lines"] = *lines;
     counters["steal_ticks"] = static_cast<double>(steal_ticks());
     counters["load"] = load_average();
-    auto label = "weights_sha256=" + result.value("weights_sha256", std::string("unknown"));
-    if (result.contains("replicas"))
+    state.SetLabel(label_of(result));
+  }
+
+  static std::string label_of(const json& result) {
+    auto label =
+        fmt::format("weights_sha256={} device={}", result.value("weights_sha256", "unknown"),
+                    result.value("device", "unknown"));
+    if (result.contains("replicas")) {
       label += fmt::format(" replicas={}", result["replicas"].dump());
-    state.SetLabel(label);
+    }
+    return label;
   }
 
   // Of the steps after the warm-up.
@@ -190,11 +248,13 @@ class Runner {
         number_of(result, "samples_per_second") * trained * (steps - kWarmUp) / steps;
     state.SetIterationTime(seconds);
     state.counters["samples_per_second"] = images / seconds;
-    state.counters["percent_of_floor"] = 100.0 * floor_seconds(row, images) / seconds;
+    if (result.value("device", "") == "cpu") {
+      state.counters["percent_of_floor"] = 100.0 * floor_seconds(row, images) / seconds;
+    }
   }
 
   void report_phases(benchmark::UserCounters& counters) {
-    const auto phases = read_phases(fs::path(options_.folder) / kTraceFile);
+    const auto phases = read_phases(options_.folder / kTraceFile);
     counters["phase_data_ms"] = phases.data;
     counters["phase_forward_ms"] = phases.forward;
     counters["phase_backward_ms"] = phases.backward;
@@ -204,50 +264,87 @@ class Runner {
 
   // What the arithmetic of so many images takes at least on the threads of this row.
   double floor_seconds(const Case& row, double images) const {
-    const double threads = std::min(row.world * row.threads, options_.cpus);
-    const double gflops = peak_ * threads * (row.precision == "bf16" ? 2.0 : 1.0);
+    const int threads = std::min(row.world * row.threads, options_.cpus);
+    double gflops = threads == 1 ? peaks_.one_thread : peaks_.all * threads / options_.cpus;
+    if (row.precision == "bf16") gflops *= peaks_.bfloat16 / peaks_.all;
     return images * training_flops(row.recipe, row.width) / (gflops * 1e9);
   }
 
   SuiteOptions options_;
-  double peak_;                                         // of a thread
+  Peaks peaks_;
   std::regex filter_{benchmark::GetBenchmarkFilter()};  // whose rows are run
   Turns turns_;
   int failed_ = 0;
 };
 
-SuiteOptions read_options(int argc, char** argv) {
+// Takes its own flags; what is left in `arguments` is for Google Benchmark.
+SuiteOptions read_options(std::vector<std::string>& arguments) {
   SuiteOptions options;
   CLI::App app("Compares the stages with each other and with their Python twins.", "suite");
+  app.footer(
+      "Besides, the flags of Google Benchmark: --benchmark_list_tests,\n"
+      "--benchmark_filter=REGEX, --benchmark_out=FILE.json");
+  app.allow_extras();
   app.add_option("--tier", options.tier, "short: what ./run shows; bench: all");
   app.add_option("--folder", options.folder, "for the files of the runs");
-  app.add_option("--cpus", options.cpus, "CPUs to divide among the processes");
-  app.add_option("--slice-repetitions", options.repetitions, "how often each slice is timed");
+  app.add_option("--cpus", options.cpus, "CPUs to divide among the processes")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--slice-repetitions", options.repetitions, "how often each slice is timed")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--bin", options.places.bin, "folder of the stages");
   app.add_option("--venv", options.places.venv,
-                 "Python's environment; what is not there is looked for on the PATH");
+                 "Python's environment; if there is none, python3 and torchrun of the PATH");
   try {
-    app.parse(argc, argv);
+    auto reversed = std::vector<std::string>(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
+  arguments = app.remaining();
   if (!fs::exists(options.places.venv)) options.places.venv.clear();
   return options;
 }
 
-void run_suite(int argc, char** argv) {
-  auto options = read_options(argc, argv);
-  fs::create_directories(options.folder);
+void initialize_benchmark(const std::vector<std::string>& arguments) {
+  static std::string program = "suite";  // Google Benchmark keeps the address
+  std::vector<std::string> words = {"--benchmark_enable_random_interleaving=true",
+                                    "--benchmark_out_format=json"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers = {program.data()};
+  for (auto& word : words) pointers.push_back(word.data());
+  int count = static_cast<int>(pointers.size());
+  benchmark::Initialize(&count, pointers.data());
+  if (count > 1) {
+    throw UsageError::malformed("flags", "those that suite --help lists", pointers[1]);
+  }
+}
+
+Peaks describe(const SuiteOptions& options, const std::string& command_line) {
   benchmark::AddCustomContext("tier", options.tier);
-  benchmark::AddCustomContext("argv", fmt::format("{}", fmt::join(argv, argv + argc, " ")));
-  double peak = 0.0;
+  benchmark::AddCustomContext("argv", command_line);
+  const auto python =
+      options.places.venv.empty() ? fs::path("python3") : options.places.venv / "bin" / "python3";
   for (const auto& [name, value] :
        describe_machine(LADDER_SOURCE_DIR "/data/mnist/train-images-idx3-ubyte.gz",
-                        options.places.bin / "stage0_single_gpu")) {
+                        options.places.bin / "stage0_single_gpu", python)) {
     benchmark::AddCustomContext(name, value);
-    if (name == "peak_gflops") peak = std::strtod(value.c_str(), nullptr);
   }
-  Runner runner(options, peak);
+  const auto peaks = measure_peaks(options.cpus);
+  benchmark::AddCustomContext("peak_gflops_1", fmt::format("{:.1f}", peaks.one_thread));
+  benchmark::AddCustomContext("peak_gflops", fmt::format("{:.1f}", peaks.all));
+  benchmark::AddCustomContext("peak_gflops_bf16", fmt::format("{:.1f}", peaks.bfloat16));
+  return peaks;
+}
+
+void run_suite(std::vector<std::string> arguments) {
+  const auto command_line = fmt::format("suite {}", fmt::join(arguments, " "));
+  const auto options = read_options(arguments);
+  const bool lists = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
+    return word.starts_with("--benchmark_list_tests");
+  });
+  initialize_benchmark(arguments);
+  const auto lock = lists ? Descriptor() : locked(options.folder);
+  Runner runner(options, lists ? Peaks{} : describe(options, command_line));
   for (const auto& row : cases_of(options.tier, options.cpus)) runner.add(row);
   NoReporter nothing;
   if (benchmark::RunSpecifiedBenchmarks(&nothing) == 0) {
@@ -263,11 +360,6 @@ void run_suite(int argc, char** argv) {
 }  // namespace ladder::bench
 
 int main(int argc, char** argv) {
-  std::vector<char*> arguments(argv, argv + argc);
-  std::string interleaved = "--benchmark_enable_random_interleaving=true";
-  std::string form = "--benchmark_out_format=json";
-  arguments.insert(arguments.begin() + 1, {interleaved.data(), form.data()});
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  return ladder::call_and_report([&] { ladder::bench::run_suite(count, arguments.data()); });
+  return ladder::call_and_report(
+      [&] { ladder::bench::run_suite(std::vector<std::string>(argv + 1, argv + argc)); });
 }

@@ -140,6 +140,10 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
 }
 
+void RunRecord::log_loss(double loss) {
+  metrics_.write({{"record", "log"}, {"step", steps_}, {"loss", loss}});
+}
+
 void RunRecord::end_epoch() {
   loss_->flush();
   const double sum = sum_over_ranks(loss_->sum(), group_);

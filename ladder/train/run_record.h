@@ -83,6 +83,9 @@ class RunRecord {
   // Mean over the samples of all ranks, of the epoch or of what was trained of it since a resume.
   double train_loss() const { return train_loss_; }
 
+  // Writes a "log" record: a mean loss over the last steps, as a Trainer logs it.
+  void log_loss(double loss);
+
   void end_epoch();
   void begin_testing();
 

@@ -61,6 +61,10 @@ void RunRecordCallback::on_train_end(TrainerEvent& /*event*/) {
   is_trained_ = true;
 }
 
+void RunRecordCallback::on_log(TrainerEvent& event) {
+  if (const double* const loss = find_metric(*event.logs, "loss")) record_->log_loss(*loss);
+}
+
 void RunRecordCallback::on_evaluate(TrainerEvent& event) {
   if (!std::exchange(is_trained_, false)) return;
   require_equal_replicas(*event.model, event.accelerator.process_group());

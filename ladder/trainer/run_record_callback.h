@@ -27,6 +27,7 @@ class RunRecordCallback : public TrainerCallback {
   void on_epoch_end(TrainerEvent& event) override;
   void on_train_end(TrainerEvent& event) override;
   void on_evaluate(TrainerEvent& event) override;
+  void on_log(TrainerEvent& event) override;
 
  private:
   RunRecordOptions options_;

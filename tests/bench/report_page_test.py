@@ -22,7 +22,7 @@ from words import ALL_COLOURS, PAPER  # noqa: E402
 BROWSER = "chromium"
 SECONDS = 120
 WIDTHS = (1280, 400)
-PICTURES = 11  # five of each recipe, and the code
+PICTURES = 12  # five of each recipe, the widths of one, and the code
 SMALLEST_TEXT = 8.0  # pixels
 THEMES = {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}
 

@@ -12,7 +12,9 @@ import sys
 import tempfile
 import unittest
 from html.parser import HTMLParser
+from collections import Counter
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -20,11 +22,14 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "bench" / "report"
 sys.path[:0] = [str(REPORT), str(ROOT)]
+import pages  # noqa: E402
 import report  # noqa: E402
 import table  # noqa: E402
+from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
 from intervals import bootstrap, median_of, ratio_of, wilson, within_noise  # noqa: E402
 from results import Results, ResultsError, Setup, read, read_key  # noqa: E402
+from tables import recipe_table, stage_cells, summary  # noqa: E402
 from tests.bench import sample_results as made  # noqa: E402
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS  # noqa: E402
 
@@ -55,6 +60,74 @@ class FilesTest(unittest.TestCase):
         return out
 
 
+class Pages(FilesTest):
+    """pages.py, in a folder of its own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in (pages.RECORD, "bench/results/short.json"):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            made.write(self.folder / name, made.sample())
+        blocks = {"README.md": "short.json --short", "docs/bench.md": "two-cores.json --markdown"}
+        for page, record in blocks.items():
+            (self.folder / page).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / page).write_text(
+                "before\n![Time](images/bench-time-basicnet.svg)\n"
+                f"<!-- record bench/results/{record} -->\nold\n"
+                "<!-- end of the record -->\nafter\n", encoding="utf-8")
+        root = patch.object(pages, "ROOT", self.folder)
+        root.start()
+        self.addCleanup(root.stop)
+
+    def test_writes_tables_and_pictures_and_finds_what_differs_from_them(self) -> None:
+        code, out, err = self.start(pages)
+        self.assertEqual((code, err), (1, ""))
+        self.assertIn(f"README.md: differs from its record; {pages.CURE}", out)
+        self.assertEqual(self.start(pages, "--update")[0], 0)
+        self.assertEqual(self.start(pages), (0, "", ""))
+        readme = (self.folder / "README.md").read_text(encoding="utf-8")
+        self.assertTrue(readme.startswith("before\n![Time]") and readme.endswith("-->\nafter\n"))
+        self.assertIn("```\nSample CPU of nobody", readme)
+        bench = self.folder / "docs" / "bench.md"
+        self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
+        picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
+        self.assertTrue(picture.read_text(encoding="utf-8").startswith(
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            '<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
+            '<svg xmlns="http://www.w3.org/2000/svg"'))
+        bench.write_text(bench.read_text(encoding="utf-8").replace("91.55", "91.56"),
+                         encoding="utf-8")
+        picture.write_text("<svg/>", encoding="utf-8")
+        code, out, _ = self.start(pages)
+        self.assertEqual((code, out.splitlines()),
+                         (1, [f"docs/bench.md: differs from its record; {pages.CURE}",
+                              "docs/images/bench-time-basicnet.svg: differs from its record; "
+                              + pages.CURE]))
+
+    def test_writes_the_pictures_that_a_page_shows_alone_and_makes_all_once(self) -> None:
+        with patch.object(pages, "wanted", wraps=pages.wanted) as wanted:
+            self.assertEqual(self.start(pages, "--update")[0], 0)
+        self.assertEqual(wanted.call_count, 1)
+        self.assertEqual([path.name for path in (self.folder / "docs" / "images").iterdir()],
+                         ["bench-time-basicnet.svg"])
+
+    def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
+        readme = self.folder / "README.md"
+        text = readme.read_text(encoding="utf-8")
+        for other, words in ((text.replace("<!-- record", "<!-- rekord"), "README.md: expected"),
+                             (text.replace("time-basicnet", "time-x"), "images/bench-time-x.svg")):
+            readme.write_text(other, encoding="utf-8")
+            code, out, err = self.start(pages, "--update")
+            self.assertEqual((code, out), (2, ""))
+            self.assertIn(words, err)
+
+    def test_a_record_that_is_not_there_is_named(self) -> None:
+        (self.folder / pages.RECORD).unlink()
+        code, _, err = self.start(pages)
+        self.assertEqual(code, 2)
+        self.assertIn("two-cores.json", err)
+
+
 class Statistics(unittest.TestCase):
     def test_wilson_gives_the_intervals_that_newcombe_published(self) -> None:
         for correct, seen, low, high in ((81, 263, 25.53, 36.62), (15, 148, 6.24, 16.05),
@@ -83,10 +156,24 @@ class Statistics(unittest.TestCase):
         self.assertEqual(median_of([2.5]), (2.5, None))
         self.assertIsNone(median_of([]))
 
-    def test_a_ratio_is_that_of_pairs(self) -> None:
-        # The machine was slow in the second and third pair: the ratio of the medians would be 0.2.
-        pairs = [(1.0, 2.0), (5.0, 10.0), (5.0, 10.0), (1.0, 2.0), (1.0, 2.0)]
-        self.assertEqual(ratio_of(pairs), (0.5, (0.5, 0.5)))
+    def test_a_ratio_is_that_of_the_medians_in_whatever_order(self) -> None:
+        first, second = [2.0, 3.0, 5.0, 7.0, 11.0], [23.0, 29.0, 31.0, 37.0, 41.0]
+        drawn = [Counter(median(draw) for draw in itertools.product(values, repeat=5))
+                 for values in (first, second)]  # of all draws there are
+        ratios = sorted((one / other, times * other_times) for one, times in drawn[0].items()
+                        for other, other_times in drawn[1].items())
+        sums = list(itertools.accumulate(times for _, times in ratios))
+        ends = [next(ratio for (ratio, _), up_to in zip(ratios, sums) if up_to > share * sums[-1])
+                for share in (0.025, 0.975)]
+        for other in itertools.islice(itertools.permutations(second), 0, 120, 30):
+            ratio = ratio_of(first, other)
+            self.assertAlmostEqual(ratio.value, 5 / 31)
+            self.assertEqual(list(ratio.interval), ends)
+
+    def test_a_ratio_of_one_run_has_no_interval_and_of_none_is_none(self) -> None:
+        self.assertEqual(ratio_of([1.0], [2.0, 2.0]), (0.5, None))
+        self.assertIsNone(ratio_of([1.0], []))
+        self.assertIsNone(ratio_of([1.0], [0.0]))
 
     def test_noise_is_what_two_tests_of_10000_images_differ_by(self) -> None:
         self.assertTrue(within_noise((9155, 10_000), (9100, 10_000)))
@@ -121,7 +208,7 @@ class Reading(FilesTest):
         row, = self.read(one, mean).of_kind("full")
         self.assertEqual(row.seconds(), (1.5, None))
 
-    def test_repetitions_of_two_files_are_one_row_and_pair_within_their_file(self) -> None:
+    def test_repetitions_of_two_files_are_one_row(self) -> None:
         stage, twin = "stage0_single_gpu", "python_single"
         both = [*made.slices("basicnet", stage, 1.0, 1, 2),
                 *made.slices("basicnet", twin, 2.0, 1, 2)]
@@ -131,9 +218,25 @@ class Reading(FilesTest):
         results = read(files)
         setup = Setup("basicnet", "stage0_single_gpu", 1, "fp32", 2)
         self.assertEqual(len(results.row("slice", setup).good), 10)
-        ratio = results.ratio_to_twin(setup)
-        self.assertAlmostEqual(ratio.value, 0.5)
-        self.assertAlmostEqual(ratio.interval.high, 0.5)
+        pooled = median([seconds * jitter for seconds in (1, 10) for jitter in made.JITTER])
+        self.assertAlmostEqual(results.ratio_to_twin(setup).value,
+                               pooled / (2 * median(made.JITTER)))
+
+    def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(self) -> None:
+        rows = made.slices("basicnet", "stage0_single_gpu", 1.0, 1, 2)
+        whole = self.write({"context": made.CONTEXT, "benchmarks": rows})
+        text = whole.read_text(encoding="utf-8")
+        self.assertNotIn("The run was stopped: rows are missing.", honesty(read([whole])))
+        cut = self.folder / "cut.json"
+        for end in ("", ",", ",\n", "\n"):
+            cut.write_text(text.removesuffix("]}") + end, encoding="utf-8")
+            results = read([cut])
+            self.assertEqual(len(results.of_kind("slice")[0].good), 5)
+            self.assertIn("The run was stopped: rows are missing.", honesty(results))
+            self.assertNotIn("stopped_early", str(environment_table(results).rows))
+        cut.write_text(text[:-20], encoding="utf-8")
+        with self.assertRaisesRegex(ResultsError, "cut.json: expected the JSON"):
+            read([cut])
 
 
 class Equality(FilesTest):
@@ -150,10 +253,10 @@ class Equality(FilesTest):
         self.assertEqual(state, "WRONG")
         self.assertIn("stage0_single_gpu at world size 1", reason)
 
-    def test_one_of_four_at_world_size_2_is_wrong_and_the_others_are_not(self) -> None:
-        for odd in ("stage2_ddp_spawn", "stage6_trainer"):
+    def test_one_of_six_at_world_size_2_is_wrong_and_the_others_are_not(self) -> None:
+        for odd in ("stage1_data_parallel", "stage4_ddp_amp", "stage6_trainer"):
             weights = {(odd, 2): "c" * 64}
-            for stage in (made.STAGES[i] for i in (2, 3, 5, 6)):
+            for stage in made.STAGES[1:]:
                 expected = "WRONG" if stage == odd else "yes"
                 self.assertEqual(self.state(weights, stage)[0], expected, (odd, stage))
 
@@ -170,6 +273,48 @@ class Equality(FilesTest):
         verdict = verdict_for(results, "basicnet", "stage3_ddp_torchrun")
         self.assertEqual(verdict.state, "WRONG")
         self.assertIn("9999 of 10000", verdict.reason)
+
+    def test_a_test_of_no_image_or_of_an_unknown_number_is_wrong(self) -> None:
+        for kind, more in (("full", ""), ("curve", "/epochs:1")):
+            none = made.full("basicnet", "python_single", 9, 1, 2, 0, kind=kind, more=more, seen=0)
+            unknown = {name: value for name, value in none.items() if name != "seen"}
+            for row, words in ((none, "saw 0 of 10000"), (unknown, "saw an unknown number of")):
+                verdict = verdict_for(self.read(row), "basicnet", "python_single")
+                self.assertEqual(verdict.state, "WRONG")
+                self.assertIn(words, verdict.reason)
+
+    def accuracy_state(self, program: str, correct: int, base: int = 9155,
+                       precision: str = "fp32", recipe: str = "convnet") -> tuple[str, str]:
+        results = self.read(*made.checks("convnet", {}),
+                            made.full("convnet", made.STAGES[0], 9, 1, 2, base),
+                            made.full(recipe, made.STAGES[0], 9, 1, 2, 9999, precision="bf16"),
+                            made.full(recipe, program, 9, 2, 1, correct, precision=precision))
+        return tuple(verdict_for(results, recipe, program))
+
+    def test_an_accuracy_well_below_that_of_stage_0_is_wrong(self) -> None:
+        reason = "its accuracy is 90.00 %, that of stage0_single_gpu 91.55 %"
+        for program, precision in (("stage4_ddp_amp", "bf16"), ("python_ddp_amp", "bf16")):
+            self.assertEqual(self.accuracy_state(program, 9000, precision=precision),
+                             ("WRONG", reason))
+        self.assertEqual(self.accuracy_state("stage4_ddp_amp", 9056)[0], "yes")  # 0.99 points
+        self.assertEqual(self.accuracy_state("stage4_ddp_amp", 9999)[0], "yes")
+        # At 50 %, tests of 10,000 images differ by 1.39 points by chance.
+        self.assertEqual(self.accuracy_state("stage4_ddp_amp", 4890, 5000)[0], "yes")
+        self.assertEqual(self.accuracy_state("stage4_ddp_amp", 4850, 5000)[0], "WRONG")
+        self.assertEqual(self.accuracy_state("stage4_ddp_amp", 8741, recipe="convnet-ddp-practice"),
+                         ("not checked", "no check was run"))
+
+    def test_rows_on_two_need_a_check_on_two(self) -> None:
+        first = made.checks("basicnet", {})[:7]
+        two = made.slices("basicnet", "stage3_ddp_torchrun", 5.0, 2, 1)
+        lone = made.entry("check", "basicnet", "stage3_ddp_torchrun", 2, real_time=0.4,
+                          label="weights_sha256=" + made.AT_WORLD_2)
+        for rows, state in (([], "yes"), (two, "not checked"), ([lone], "not checked")):
+            results = self.read(*first, *rows)
+            verdict = verdict_for(results, "basicnet", "stage3_ddp_torchrun")
+            self.assertEqual(verdict.state, state, verdict)
+        self.assertEqual(verdict_for(self.read(*made.checks("basicnet", {}), *two), "basicnet",
+                                     "stage3_ddp_torchrun").state, "yes")
 
     def test_twins_and_recipes_without_checks_are_not_checked(self) -> None:
         for recipe, program in (("basicnet", "python_single"), ("convnet", "stage0_single_gpu")):
@@ -212,7 +357,36 @@ class TerminalTable(FilesTest):
         self.assertIn("its weights differ", " ".join(wrong))
         self.assertTrue(self.line_of(wrong, "Fastest:").startswith("Fastest: stage0_single_gpu"))
         right = self.lines(made.sample())
-        self.assertTrue(self.line_of(right, "Fastest:").startswith("Fastest: stage4_ddp_amp"))
+        self.assertEqual(self.line_of(right, "Fastest:"), "Fastest: stage4_ddp_amp (2 x 1, bf16), "
+                         "3.13 [3.04, 4.03] seconds for 200 steps.")
+
+    def test_what_is_not_known_to_be_equal_is_not_praised(self) -> None:
+        rows = [made.full("basicnet", "stage0_single_gpu", 10.0, 1, 2, 9841)]
+        self.assertEqual([line for line in summary(self.read(*rows)) if ":" in line], [])
+
+    def test_times_of_two_recipes_are_not_compared(self) -> None:
+        rows = [*made.checks("basicnet", {}), *made.checks("convnet", {}),
+                made.full("basicnet", "stage0_single_gpu", 20.0, 1, 2, 9841),
+                made.full("convnet", "stage6_trainer", 3.0, 1, 2, 9155)]
+        self.assertIn("Fastest: stage0_single_gpu (1 x 2, fp32), 20.0 s (one run each).",
+                      summary(self.read(*rows)))
+
+    def test_without_slices_of_all_the_fastest_is_that_of_one_run_each(self) -> None:
+        content = made.sample()
+        content["benchmarks"] = [
+            row for row in content["benchmarks"]
+            if not row["name"].startswith("slice/basicnet/stage0_single_gpu/world:1")]
+        lines = self.lines(content)
+        self.assertEqual(self.line_of(lines, "Fastest:"),
+                         "Fastest: stage4_ddp_amp (2 x 1, bf16), 15.2 s (one run each).")
+        self.assertIn("from the start of the program to its end, one run each;", " ".join(lines))
+
+    def test_a_failed_run_is_shown_and_not_replaced_by_another_recipe_or_setup(self) -> None:
+        results = self.read(made.full("convnet", "stage4_ddp_amp", 9, 2, 1, 9841, precision="bf16"),
+                            made.full("basicnet", "stage4_ddp_amp", 9, 1, 2, 9841),
+                            made.failed("full", "basicnet", "stage4_ddp_amp", 2, 1, "bf16"))
+        cells = stage_cells(results, 4)
+        self.assertEqual(cells[:4], ["stage4_ddp_amp", "2 x 1", "bf16", "failed: " + made.REASON])
 
     def test_says_why_a_stage_failed_and_which_did_not_run(self) -> None:
         reason = " ".join(["the rank did not answer"] * 12)
@@ -248,7 +422,8 @@ class Markdown(FilesTest):
         return found[0]
 
     def test_every_row_is_there_and_no_cell_is_empty(self) -> None:
-        for recipe, more in (("basicnet", 3), ("convnet", 2)):  # scaling, and the row that failed
+        # Scaling with a row that failed; scaling with widths.
+        for recipe, more in (("basicnet", 3), ("convnet", 8)):
             rows = self.rows(f"Recipe {recipe}")
             self.assertEqual(len(rows), 14 + more)
         for title in re.findall(r"^## (.*)$", self.text, re.MULTILINE)[:-1]:
@@ -257,7 +432,7 @@ class Markdown(FilesTest):
 
     def test_a_row_has_its_numbers(self) -> None:
         row = self.row("Recipe basicnet", "stage0_single_gpu", "1", "fp32", "2")
-        self.assertEqual(row[4:8], ["5.45 [5.29, 7.02]", "2347", "71.5", "0.476 [0.476, 0.476]"])
+        self.assertEqual(row[4:8], ["5.45 [5.29, 7.02]", "2347", "71.5", "0.476 [0.370, 0.613]"])
         self.assertEqual(row[8:13], ["26.5", "98.41 [98.15, 98.64]", "is stage 0", "10000", "yes"])
         self.assertEqual(row[13:], ["0.72", "610", "0", "118"])
 
@@ -286,14 +461,23 @@ class Markdown(FilesTest):
         accuracy = claims["ConvNet, 3 epochs with tests, 1 GPU: accuracy"]
         self.assertEqual(accuracy[0], "91.55 %")
         self.assertIn("91.55 [90.99, 92.08] (stage0_single_gpu)", accuracy[1])
-        time = claims["ConvNet, 3 epochs with tests, 2 GPUs, DDP: time"]
-        self.assertEqual(time, ["30.82 s", "21.50 s (stage2_ddp_spawn)", "not run"])
+        time = claims["ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: time"]
+        self.assertEqual(time, ["30.82 s", "21.07 s (stage4_ddp_amp)", "39.20 s (python_ddp_amp)"])
+        self.assertIn("PyTorch has no SyncBatchNorm on a CPU, so the twin goes without", self.text)
         self.assertEqual(claims["ConvNet, 3 epochs with tests, 1 GPU: time"][2],
-                         "6.67 s (python_single)")
+                         "6.53 s (python_single)")
         self.assertEqual(claims["BasicNet, Trainer: validation loss"][:2],
                          ["0.2826", "0.0471 (stage6_trainer)"])
-        self.assertEqual(claims["BasicNet, Trainer: training loss"][1], "0.8493 (stage6_trainer)")
-        self.assertNotIn("Recipe convnet-per-device", self.text)
+        self.assertEqual(claims["Trainer: training loss, steps 1 to 500"][1],
+                         "0.8493 (stage6_trainer)")
+        self.assertNotIn("Recipe convnet-ddp-practice", self.text)
+
+    def test_claims_are_of_their_precision(self) -> None:
+        rows = [made.full("convnet-ddp-practice", "stage4_ddp_amp", 9.0, 2, 1, 8741)]
+        self.text = self.output(table, self.write({"context": made.CONTEXT, "benchmarks": rows}),
+                                "--markdown")
+        for row in self.rows("Claims of the source tutorials"):
+            self.assertEqual(row[2:], ["not run", "not run"])
 
     def test_claims_without_rows_were_not_run(self) -> None:
         path = self.write({"context": made.CONTEXT, "benchmarks": made.checks("basicnet", {})})
@@ -306,8 +490,67 @@ class Markdown(FilesTest):
         self.assertEqual(fields["CPU"], "Sample CPU of nobody")
         self.assertEqual(fields["libraries"], "libtorch 2.11.0, onednn 3.7.1")
         self.assertEqual(fields["frequency governor"], "not recorded")
+        self.assertEqual(fields["Python and its packages"], "torch 2.11.0, accelerate 1.12.0")
+        self.assertEqual(fields["environment variables"], "OMP_PROC_BIND close")
+        self.assertEqual(fields["compiler flags"], "-O3 -march=native")
+        self.assertEqual(fields["measured peak, all CPUs, GFLOP/s bfloat16"], "436.2")
+        self.assertEqual(fields["GPU driver"], "none")
+        self.assertEqual(fields["load while measuring"], "1.50 to 1.50")
+        self.assertEqual(fields["stolen ticks while measuring"], "4")
         self.assertIn("changes that are in no commit", self.text)
         self.assertIn("no GPU", self.text.split("## What this does not say")[1])
+
+
+class Notes(FilesTest):
+    """What stands beside the numbers."""
+
+    def test_load_and_stolen_ticks_are_those_of_each_file(self) -> None:
+        row = made.entry("slice", "basicnet", "stage0_single_gpu", real_time=1.0)
+        files = [self.write({"context": context, "benchmarks": [{**row, **more}]}, name)
+                 for name, context, more in (
+                     ("a.json", made.CONTEXT, {"steal_ticks": 40, "load": 2.0}),
+                     ("b.json", made.CONTEXT, {}), ("c.json", {}, {"steal_ticks": 40}))]
+        rows = {name: cells for name, *cells in environment_table(read(files)).rows}
+        self.assertEqual(rows["stolen ticks while measuring"], ["23", "0", "not recorded"])
+        self.assertEqual(rows["load while measuring"],
+                         ["2.00 to 2.00", "not recorded", "not recorded"])
+
+    def test_a_recipe_says_how_it_was_trained(self) -> None:
+        rows = [made.full("basicnet", name, 9, 1, 2, 9841) for name in made.STAGES[5:]]
+        line = "Batch 64 over all processes, learning rate 0.001, 9380 updates."
+        self.assertIn(line, recipe_table(self.read(*rows), "basicnet").notes)
+        rows[1]["lr"] = 0.0010000000474974513  # the same in 32 bits
+        self.assertIn(line, recipe_table(self.read(*rows), "basicnet").notes)
+        rows[1]["steps"] = 938
+        notes = recipe_table(self.read(*rows), "basicnet").notes
+        self.assertIn(f"stage5_accelerator: {line}", notes)
+        self.assertIn(f"stage6_trainer: {line.replace('9380', '938')}", notes)
+        for row in rows:
+            del row["lr"]
+        self.assertNotIn("Batch", " ".join(recipe_table(self.read(*rows), "basicnet").notes))
+
+    def test_a_device_other_than_the_cpu_is_named_and_not_compared_with_it(self) -> None:
+        stage, twin = "stage0_single_gpu", "python_single"
+        for devices, name, ratio in ((("cuda:0", "cpu"), f"{stage} (cuda:0)", "other device"),
+                                     (("cuda:0", "cuda"), f"{stage} (cuda:0)", "0.500 [0."),
+                                     (("cpu", "cpu"), stage, "0.500 [0.")):
+            rows = [row for program, seconds, device in zip((stage, twin), (1.0, 2.0), devices)
+                    for row in made.slices("basicnet", program, seconds, 1, 2,
+                                           label=f"device={device}")]
+            results = self.read(*rows)
+            cells = recipe_table(results, "basicnet").rows[0]
+            self.assertEqual(cells[0], name)
+            known = results.ratio_to_twin(Setup("basicnet", stage, threads=2))
+            self.assertEqual(known is None, ratio == "other device")
+            self.assertTrue(cells[7].startswith(ratio), cells[7])
+
+    def test_the_words_say_what_was_measured(self) -> None:
+        text = " ".join(honesty(self.read(*made.checks("basicnet", {}))))
+        for words in ("from the start of the program to its end", "Launcher and parent processes "
+                      "are not counted", "--math fast: channels_last", "fused optimizers",
+                      "compares more work with less", "steps 5 to 8, rank 0", '"twin not run"',
+                      "where the CPU multiplies in bfloat16, else at that in fp32"):
+            self.assertIn(words, text)
 
 
 class PageReader(HTMLParser):
@@ -384,13 +627,15 @@ class Page(FilesTest):
         kinds = ("time", "accuracy", "scaling", "memory", "phases")
         recipes = ("basicnet", "convnet")
         expected = {f"picture-{kind}-{recipe}" for kind in kinds for recipe in recipes}
-        self.assertEqual(found, expected | {"picture-code"})
+        self.assertEqual(found, expected | {"picture-code", "picture-width-convnet"})
         self.assertEqual(len(reader.all("svg")), len(found))
         for svg in reader.all("svg"):
             self.assertEqual(svg["role"], "img")
         self.assertEqual(len(reader.all("desc")), len(found))
         self.assertIn("0 single 1x2: 5.45 s", text)
         self.assertIn("6 Trainer 2x1: failed", text)
+        self.assertIn("steps 5 to 8, rank 0. Data is everything from the optimizer", text)
+        self.assertIn("launcher and parent processes are not counted", text)
 
     def test_pictures_have_the_colours_of_the_page_alone(self) -> None:
         text, _ = self.page(made.sample())
@@ -415,6 +660,8 @@ class Page(FilesTest):
             more = f"/width:{width}"
             rows += made.slices("basicnet", "stage0_single_gpu", factor, 1, 2, more=more)
             rows += made.slices("basicnet", "stage2_ddp_spawn", 0.9 * factor, 2, 1, more=more)
+        alone = Setup("basicnet", "stage0_single_gpu", threads=2)
+        self.assertEqual(report.pictures.speed_up(self.read(*rows), alone, alone), (1.0, None))
         _, reader = self.page({"context": made.CONTEXT, "benchmarks": rows})
         self.assertIn("picture-width-basicnet", {figure["id"] for figure in reader.all("figure")})
 

@@ -22,8 +22,11 @@ CONTEXT = {
     "build_type": "Release", "cpu": "Sample CPU of nobody", "isa": "avx512", "usable_cpus": "2",
     "memory_gib": "24.0", "cgroup_cpu_limit": "2", "governor": "", "kernel": "Linux 6.1",
     "gpu": "none", "load_before": "0.52", "steal_before": "17", "data_sha256": "440f" * 16,
-    "peak_gflops": "228.1", "peak_gflops_1": "115.0", "argv": "suite --tier bench",
+    "peak_gflops": "228.1", "peak_gflops_1": "115.0",
+    "peak_gflops_bf16": "436.2", "python_versions": '{"torch": "2.11.0", "accelerate": "1.12.0"}',
+    "variables": '{"OMP_PROC_BIND": "close"}', "argv": "suite --tier bench",
     "versions": '{"libtorch": "2.11.0", "onednn": "3.7.1"}', "tier": "bench",
+    "flags": "-O3 -march=native", "driver": "none",
 }
 
 Entry = dict[str, Any]
@@ -46,7 +49,7 @@ def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
               real_time=seconds * jitter, samples_per_second=images / (seconds * jitter),
               percent_of_floor=100 * 3.9 / (seconds * jitter), startup_seconds=0.7 + index / 100,
               peak_rss_bytes=5.9e8 * world, loopback_bytes_per_step=9.6e6 * (world - 1), load=1.5,
-              **values)
+              steal_ticks=17 + index, **{"label": "device=cpu", **values})
         for index, jitter in enumerate(JITTER)
     ]
 
@@ -54,10 +57,14 @@ def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
 def full(recipe: str, program: str, seconds: float, world: int, threads: int, correct: int,
          kind: str = "full", precision: str = "fp32", more: str = "", seen: int = 10_000,
          **values: Any) -> Entry:
+    basic = recipe.startswith("basicnet")
+    values = {"batch_size": 64 if basic else 32, "lr": 0.001 if basic else 0.0001,
+              "steps": 9380 if basic else 5625, "label": f"weights_sha256={SAME} device=cpu",
+              **values}
     return entry(kind, recipe, program, world, threads, precision, more, real_time=seconds,
-                 train_seconds=0.95 * seconds, accuracy=100 * correct / seen, correct=correct,
-                 seen=seen, startup_seconds=0.8, peak_rss_bytes=6.1e8 * world, eval_loss=0.0471,
-                 label=f"weights_sha256={SAME}", **values)
+                 total_seconds=0.98 * seconds, train_seconds=0.95 * seconds,
+                 accuracy=100 * correct / max(seen, 1), correct=correct, seen=seen,
+                 startup_seconds=0.8, peak_rss_bytes=6.1e8 * world, eval_loss=0.0471, **values)
 
 
 def failed(kind: str, recipe: str, program: str, world: int, threads: int,
@@ -67,12 +74,12 @@ def failed(kind: str, recipe: str, program: str, world: int, threads: int,
 
 
 def checks(recipe: str, weights: dict[tuple[str, int], str]) -> list[Entry]:
-    places = [(stage, 1) for stage in STAGES] + [(STAGES[i], 2) for i in (2, 3, 5, 6)]
+    places = [(stage, 1) for stage in STAGES] + [(stage, 2) for stage in STAGES[1:]]
     found = []
     for program, world in places:
         usual = SAME if world == 1 else AT_WORLD_2
-        found.append(entry("check", recipe, program, world, real_time=0.4,
-                           label="weights_sha256=" + weights.get((program, world), usual)))
+        label = f"device=cpu weights_sha256={weights.get((program, world), usual)}"
+        found.append(entry("check", recipe, program, world, real_time=0.4, label=label))
     return found
 
 
@@ -88,7 +95,7 @@ def recipe_rows(recipe: str, scale: float, correct: int, phases: bool) -> list[E
         for program, times in ((stage, 1.0), (twin, 2.1)):
             how = {"world": world, "threads": 2 // world, "precision": precision}
             lines = {"user_lines": LINES[place]} if program == stage else {}
-            label = {"label": "replicas=1"} if program == TWINS[1] else {}
+            label = {"label": "device=cpu replicas=1"} if program == TWINS[1] else {}
             found += slices(recipe, program, seconds * times, **how, **lines, **label)
             found.append(full(recipe, program, 4.9 * seconds * times, correct=correct - 3 * place,
                               **how, **lines))
@@ -98,8 +105,19 @@ def recipe_rows(recipe: str, scale: float, correct: int, phases: bool) -> list[E
     return found
 
 
+def width_rows() -> list[Entry]:
+    """A stage alone, one on two processes and one in 16 bits, as the network grows."""
+    found = []
+    for width, seconds in ((2, 1.9), (4, 6.1)):
+        for stage, world, share, precision in ((0, 1, 1.0, "fp32"), (2, 2, 0.98, "fp32"),
+                                               (4, 2, 0.7, "bf16")):
+            found += slices("convnet", STAGES[stage], seconds * share, world, 2 // world, precision,
+                            f"/width:{width}")
+    return found
+
+
 def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = None) -> Entry:
-    """The whole comparison: two recipes, curves, scaling, and a row that failed."""
+    """The whole comparison: two recipes, curves, scaling, widths, and a row that failed."""
     found = checks("basicnet", weights or {}) + checks("convnet", weights or {})
     for recipe, scale, correct in (("basicnet", 1.0, 9841), ("convnet", 0.12, 9155)):
         found += recipe_rows(recipe, scale, correct, phases)
@@ -109,10 +127,12 @@ def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = Non
         for program, seconds in (("stage0_single_gpu", 5.1), ("python_single", 14.8)):
             found.append(full("convnet", program, seconds * epochs, 1, 2, correct, kind="curve",
                               more=f"/epochs:{epochs}"))
-    for recipe, program, world in (("basicnet-hf-defaults", "stage6_trainer", 1),
-                                   ("convnet-per-device", "stage2_ddp_spawn", 2)):
-        found.append(full(recipe, program, 21.5, world, 2 // world, 8921, steps=938,
-                          train_loss=0.8493))
+    found += width_rows()
+    found.append(full("basicnet-hf-defaults", "stage6_trainer", 21.5, 1, 2, 9189, steps=938,
+                      train_loss=0.6, logged_loss=0.8493))
+    for program, seconds in (("stage4_ddp_amp", 21.5), ("python_ddp_amp", 40.0)):
+        found.append(full("convnet-ddp-practice", program, seconds, 2, 1, 8741, precision="bf16",
+                          steps=2814))
     found.append(failed("slice", "basicnet", "stage6_trainer", 2, 1))
     found.append({"name": "x_mean", "run_name": "ignored", "run_type": "aggregate", "real_time": 1})
     return {"context": dict(CONTEXT), "benchmarks": found}

@@ -2,9 +2,12 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -70,9 +73,9 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
 }
 
-TEST(Cases, AModuleThatRunsAloneHasAllThreads) {
+TEST(Cases, TheOneProcessOfDataParallelHasTheThreadsOfAllReplicas) {
   for (const auto& [program, threads] :
-       {std::pair{"python_data_parallel", 6}, std::pair{"stage1_data_parallel", 3},
+       {std::pair{"python_data_parallel", 6}, std::pair{"stage1_data_parallel", 6},
         std::pair{"python_ddp_spawn", 3}}) {
     const auto words =
         words_of({.recipe = "basicnet", .program = program, .world = 2, .threads = 3});
@@ -87,21 +90,37 @@ TEST(Cases, KindsDifferInLength) {
   };
   EXPECT_EQ(rest(Kind::kSlice, "basicnet"),
             "--epochs 1 --limit-train 14080 --limit-test 64 --quiet");
-  EXPECT_EQ(rest(Kind::kCheck, "convnet"), "--epochs 1 --limit-train 640 --limit-test 200 --quiet");
+  EXPECT_EQ(rest(Kind::kCheck, "convnet"),
+            "--epochs 1 --limit-train 640 --limit-test 200 --device cpu --quiet");
   EXPECT_EQ(rest(Kind::kFull, "convnet"), "--quiet");
   EXPECT_EQ(rest(Kind::kPhases, "convnet"),
             "--epochs 1 --limit-train 320 --limit-test 32 --trace runs/child.trace.json --quiet");
 }
 
+TEST(Cases, ChecksAreOnTheCpuAndWithoutSharedStatistics) {
+  const auto of = [](const char* program, int world) {
+    return words_of(
+        {.kind = Kind::kCheck, .recipe = "convnet", .program = program, .world = world});
+  };
+  EXPECT_NE(of("stage4_ddp_amp", 2).find("--precision fp32 "), std::string::npos);
+  EXPECT_NE(of("stage4_ddp_amp", 2).find("--device cpu --no-sync-bn"), std::string::npos);
+  EXPECT_NE(of("stage1_data_parallel", 2).find("--device-ids cpu,cpu"), std::string::npos);
+  EXPECT_EQ(of("stage1_data_parallel", 2).find("--device cpu"), std::string::npos);
+}
+
 TEST(Cases, RecipesOfTheClaimsAreFlags) {
-  const auto recipe = [](const char* name) {
-    const auto words = words_of({.kind = Kind::kFull, .recipe = name, .program = "python_single"});
+  const auto recipe = [](const char* name, const char* program = "python_single") {
+    const auto words = words_of({.kind = Kind::kFull, .recipe = name, .program = program});
     const auto begin = words.find("--recipe");
     return words.substr(begin, words.find(" --threads") - begin);
   };
   EXPECT_EQ(recipe("basicnet"), "--recipe basicnet");
   EXPECT_EQ(recipe("basicnet-hf-defaults"), "--recipe basicnet --profile hf-defaults");
-  EXPECT_EQ(recipe("convnet-per-device"), "--recipe convnet --batch-mode per-device");
+  EXPECT_EQ(recipe("basicnet-hf-defaults", "stage6_trainer"),
+            "--recipe basicnet --profile hf-defaults --save-strategy no --output-dir runs/trainer");
+  EXPECT_EQ(recipe("convnet-ddp-practice"), "--recipe convnet --batch-mode per-device");
+  EXPECT_EQ(recipe("convnet-ddp-practice", "stage4_ddp_amp"),
+            "--recipe convnet --profile ddp-practice");
 }
 
 // 2 x (multiply-adds of the layers), three times, but for the gradient of the images: 71,565,312
@@ -121,8 +140,8 @@ TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
   const auto full = of_kind(rows, Kind::kFull);
   ASSERT_EQ(full.size(), 7U);
   for (const auto& row : full) EXPECT_EQ(row.world * row.threads, 2) << name_of(row);
-  EXPECT_EQ(of_kind(rows, Kind::kCheck).size(), 11U);
-  EXPECT_EQ(rows.size(), 18U);
+  EXPECT_EQ(of_kind(rows, Kind::kCheck).size(), 13U);
+  EXPECT_EQ(rows.size(), 20U);
 }
 
 TEST(Cases, TheLongTierHasATwinForEveryStage) {
@@ -160,16 +179,58 @@ TEST(Child, ItsEndIsToldInWords) {
   const TemporaryFolder folder;
   EXPECT_EQ(run("exit 0", folder).failure, "");
   EXPECT_EQ(run("echo one >&2; echo $WORD >&2; exit 3", folder).failure,
-            "exit code 3; its last line: said");
-  EXPECT_EQ(run("kill -SEGV $$", folder).failure,
-            "ended by Segmentation fault; its last line: it said nothing");
+            "exit code 3; it said: said");
+  EXPECT_EQ(run("kill -SEGV $$", folder).failure, "ended by Segmentation fault; it said nothing");
 }
 
-TEST(Child, EndsAtItsDeadline) {
+TEST(Child, AnErrorIsToldRatherThanWhatComesAfterIt) {
   const TemporaryFolder folder;
-  const auto end = run("exec sleep 60", folder, 1);
-  EXPECT_EQ(end.failure, "not done after 1 s; its last line: it said nothing");
+  EXPECT_EQ(run("echo error: no data >&2; echo ==== >&2; exit 3", folder).failure,
+            "exit code 3; it said: error: no data");
+}
+
+// Whether a process is gone, or becomes so soon: what was killed takes a moment to end.
+bool is_gone(const std::string& pid) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  do {
+    std::ifstream file("/proc/" + pid + "/stat");
+    std::string number;
+    std::string name;
+    std::string state = "gone";
+    file >> number >> name >> state;
+    if (state == "gone" || state == "Z") return true;
+  } while (std::chrono::steady_clock::now() < deadline);
+  return false;
+}
+
+TEST(Child, EndsAtItsDeadlineWithAllThatItStarted) {
+  const TemporaryFolder folder;
+  const auto end = run("sleep 60 & echo $! >&2; wait", folder, 1);
+  const std::string kBegin = "not done after 1 s; it said: ";
+  ASSERT_EQ(end.failure.substr(0, kBegin.size()), kBegin);
+  EXPECT_TRUE(is_gone(end.failure.substr(kBegin.size())));
   EXPECT_LT(end.seconds, 20.0);
+}
+
+// The suite gets SIGTERM while it waits: the child goes too, and the suite dies of the signal.
+TEST(Child, GoesWithItsParent) {
+  const TemporaryFolder folder;
+  const pid_t suite = fork();
+  if (suite == 0) {
+    run("echo $$ > " + folder.file("pid") + "; exec sleep 60", folder, 60);
+    _exit(0);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string pid;
+  while (pid.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::ifstream(folder.file("pid")) >> pid;
+  }
+  ASSERT_FALSE(pid.empty());
+  kill(suite, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(waitpid(suite, &status, 0), suite);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  EXPECT_TRUE(is_gone(pid));
 }
 
 TEST(Child, OneThatIsNotThereIsNamed) {
