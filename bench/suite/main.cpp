@@ -143,7 +143,7 @@ class Runner {
   void add(const Case& row) {
     const int repetitions = row.kind == Kind::kSlice ? options_.repetitions : 1;
     const auto name = name_of(row);
-    if (std::regex_search(name, filter_)) turns_.announce(row, repetitions);
+    if (is_wanted(name, repetitions)) turns_.announce(row, repetitions);
     benchmark::RegisterBenchmark(name.c_str(),
                                  [this, row](benchmark::State& state) { run(row, state); })
         ->Iterations(1)
@@ -170,6 +170,15 @@ class Runner {
         return;
       }
     }
+  }
+
+  // Whether Google Benchmark's filter matches the name that the row has there.
+  static bool is_wanted(const std::string& name, int repetitions) {
+    auto filter = benchmark::GetBenchmarkFilter();
+    const bool negative = filter.starts_with('-');
+    if (negative) filter.erase(0, 1);
+    const auto whole = fmt::format("{}/iterations:1/repeats:{}/manual_time", name, repetitions);
+    return filter == "all" || std::regex_search(whole, std::regex(filter)) != negative;
   }
 
   static std::string flat(std::string name) {
@@ -272,7 +281,6 @@ class Runner {
 
   SuiteOptions options_;
   Peaks peaks_;
-  std::regex filter_{benchmark::GetBenchmarkFilter()};  // whose rows are run
   Turns turns_;
   int failed_ = 0;
 };
