@@ -7,8 +7,10 @@
 #include <string>
 
 #include "bench/micro/training_step.h"
+#include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/memory_format.h"
+#include "ladder/nn/relu_max_pool.h"
 
 namespace ladder {
 namespace {
@@ -28,6 +30,43 @@ BENCHMARK_CAPTURE(nn_dropout_forward, counter_nchw, Math::kFast, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 BENCHMARK_CAPTURE(nn_dropout_forward, counter_channels_last, Math::kFast, true)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// Forward and backward of a part of a network on channels_last images of `sizes`.
+template <typename Part>
+void pass_through(benchmark::State& state, at::IntArrayRef sizes, const Part& part) {
+  const auto images = to_channels_last(torch::randn(sizes)).requires_grad_();
+  const auto gradient = to_channels_last(torch::randn(part(images).sizes()));
+  for (auto _ : state) {
+    images.mutable_grad() = torch::Tensor();
+    part(images).backward(gradient);
+  }
+}
+
+// ReLU and max-pooling behind BasicNet's second convolution: as two operations, and as one.
+void nn_relu_max_pool(benchmark::State& state, bool fused) {
+  pass_through(state, {64, 64, 24, 24}, [&](const torch::Tensor& x) {
+    return fused ? relu_max_pool2d(x) : torch::max_pool2d(torch::relu(x), 2);
+  });
+}
+BENCHMARK_CAPTURE(nn_relu_max_pool, two_operations, false)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_relu_max_pool, fused, true)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// What stands behind ConvNet's first convolution: as three operations, and as one.
+void nn_batch_norm_relu_max_pool(benchmark::State& state, bool fused) {
+  BatchNorm norm(BatchNormOptions{.features = 16});
+  pass_through(state, {32, 16, 28, 28}, [&](const torch::Tensor& x) {
+    return fused ? norm->forward_relu_max_pool2d(x)
+                 : torch::max_pool2d(torch::relu(norm->forward(x)), 2);
+  });
+}
+BENCHMARK_CAPTURE(nn_batch_norm_relu_max_pool, three_operations, false)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_batch_norm_relu_max_pool, fused, true)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 

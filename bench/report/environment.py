@@ -163,8 +163,9 @@ GENERAL_NOTES = (
     "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
     "writes, and not the library under it.",
     "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with all "
-    "threads. Its whole run would be that of python_single, and that of python_ddp_torchrun the "
-    "one of python_ddp_spawn: they are not run.",
+    "threads. The whole runs of python_data_parallel, python_accelerate and python_trainer would "
+    "be that of python_single, and that of python_ddp_torchrun the one of python_ddp_spawn: they "
+    "train to the same weights, and are not run.",
 )
 
 

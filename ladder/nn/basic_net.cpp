@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include "ladder/nn/memory_format.h"
+#include "ladder/nn/relu_max_pool.h"
 
 namespace ladder {
 
@@ -22,10 +23,12 @@ BasicNet::BasicNet(BasicNetOptions options)
 }
 
 torch::Tensor BasicNet::forward(const torch::Tensor& images) {
-  auto x = options_.math == Math::kFast ? to_channels_last(images) : images;
-  x = torch::relu(conv1_->forward(x));
-  x = torch::relu(conv2_->forward(x));
-  x = torch::max_pool2d(x, 2);
+  const bool fast = options_.math == Math::kFast;
+  auto x = fast ? to_channels_last(images) : images;
+  x = conv1_->forward(x);
+  x = fast ? torch::relu_(x) : torch::relu(x);
+  x = conv2_->forward(x);
+  x = fast ? relu_max_pool2d(x) : torch::max_pool2d(torch::relu(x), 2);
   x = dropout1_->forward(x);
   x = torch::flatten(x, 1);
   x = torch::relu(fc1_->forward(x));

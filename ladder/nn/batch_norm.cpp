@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include "ladder/nn/batch_norm_relu_max_pool.h"
+#include "ladder/nn/relu_max_pool.h"
 #include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
@@ -30,6 +32,16 @@ torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
   }
   return torch::batch_norm(input, weight, bias, running_mean, running_var, is_training(),
                            update_weight(), options_.eps, at::globalContext().userEnabledCuDNN());
+}
+
+torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input) {
+  const bool shared = group_ && group_->world_size() > 1;
+  if (!is_training() || !can_fuse_batch_norm(input) || (!shared && input.numel() == 0)) {
+    return relu_max_pool2d(forward(input));
+  }
+  return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var},
+                                    update_weight(), options_.eps,
+                                    shared ? *group_ : ProcessGroup::single());
 }
 
 }  // namespace ladder

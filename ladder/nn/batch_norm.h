@@ -38,6 +38,10 @@ class BatchNormImpl : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& input);
 
+  // max_pool2d(relu(forward(input)), 2); on the CPU in one operation where the input allows it,
+  // with other last bits. See batch_norm_relu_max_pool.h.
+  torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input);
+
   // From now on shared with the other ranks of `group`; with one of one rank, local as before.
   void set_process_group(ProcessGroup group) { group_ = std::move(group); }
 

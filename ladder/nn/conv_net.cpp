@@ -19,6 +19,12 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
       torch::nn::MaxPool2d(2));
 }
 
+// A layer as two operations: all behind the convolution is one.
+torch::Tensor forward_fast(torch::nn::Sequential& layer, const torch::Tensor& input) {
+  const auto images = layer->at<torch::nn::Conv2dImpl>(0).forward(input);
+  return layer->at<BatchNormImpl>(1).forward_relu_max_pool2d(images);
+}
+
 }  // namespace
 
 ConvNet::ConvNet(ConvNetOptions options)
@@ -30,9 +36,10 @@ ConvNet::ConvNet(ConvNetOptions options)
 }
 
 torch::Tensor ConvNet::forward(const torch::Tensor& images) {
-  auto x = options_.math == Math::kFast ? to_channels_last(images) : images;
-  x = layer1_->forward(x);
-  x = layer2_->forward(x);
+  const bool fast = options_.math == Math::kFast;
+  auto x = fast ? to_channels_last(images) : images;
+  x = fast ? forward_fast(layer1_, x) : layer1_->forward(x);
+  x = fast ? forward_fast(layer2_, x) : layer2_->forward(x);
   return apply_head(fc_->forward(torch::flatten(x, 1)), options_.head);
 }
 

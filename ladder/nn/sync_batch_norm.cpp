@@ -163,7 +163,7 @@ void require_a_batch(const torch::Tensor& count) {
                                  "use a larger batch");
 }
 
-void update_running(const SyncBatchNormTensors& tensors, const torch::Tensor& mean,
+void update_running(const BatchNormTensors& tensors, const torch::Tensor& mean,
                     const torch::Tensor& variance, const torch::Tensor& count, double momentum) {
   const auto unbiased = variance * count / (count - 1.0).clamp_min(1.0);
   const auto dtype = tensors.running_mean.scalar_type();
@@ -173,7 +173,7 @@ void update_running(const SyncBatchNormTensors& tensors, const torch::Tensor& me
 
 }  // namespace
 
-torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormTensors& tensors,
+torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const ProcessGroup& group) {
   const auto x = input.contiguous(input.suggest_memory_format());
   Moments moments;

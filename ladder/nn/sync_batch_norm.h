@@ -7,7 +7,8 @@
 
 namespace ladder {
 
-struct SyncBatchNormTensors {
+// Of a BatchNorm.
+struct BatchNormTensors {
   torch::Tensor weight;        // float [C]
   torch::Tensor bias;          // float [C]
   torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
@@ -43,7 +44,7 @@ struct SyncBatchNormTensors {
 //
 // Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
 // torch.nn.SyncBatchNorm, which refuses CPU tensors.
-torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormTensors& tensors,
+torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const ProcessGroup& group);
 
 }  // namespace ladder

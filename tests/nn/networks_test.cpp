@@ -226,7 +226,8 @@ class LayoutProbe {
 
 TEST(Networks, RunInChannelsLastInFastMathAndInNchwInReferenceMath) {
   for (const Case& network : cases()) {
-    for (const std::string operation : {"aten::relu", "aten::max_pool2d"}) {
+    {
+      const std::string operation = "aten::conv2d";
       const auto fast = made(network, Math::kFast);
       const auto reference = made(network, Math::kReference);
       fast->eval();
@@ -235,10 +236,10 @@ TEST(Networks, RunInChannelsLastInFastMathAndInNchwInReferenceMath) {
       const auto images = torch::rand({2, 1, 28, 28});
       fast->forward(images);
       ASSERT_FALSE(LayoutProbe::seen().empty()) << operation << " in " << network.name;
-      EXPECT_TRUE(LayoutProbe::seen().at(0)) << operation << " in " << network.name;
+      EXPECT_TRUE(LayoutProbe::seen().back()) << operation << " in " << network.name;
       LayoutProbe::seen().clear();
       reference->forward(images);
-      EXPECT_FALSE(LayoutProbe::seen().at(0)) << operation << " in " << network.name;
+      EXPECT_FALSE(LayoutProbe::seen().back()) << operation << " in " << network.name;
     }
   }
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/relu_max_pool.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ladder/nn/pool_windows.h"
+
+namespace ladder {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using namespace windows;
+
+template <typename T>
+[[gnu::always_inline]] inline void pool_block(Row row, std::int64_t windows, const T* above, T* out,
+                                              Places& places) {
+  const std::int64_t channels = row.channels;
+  const T* below = above + row.pixels();
+  std::int32_t* place_of = places.data();
+  for (std::int64_t i = 0; i < windows; ++i) {
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < channels; ++c) {
+      float best = as_float(above[c]);
+      std::int32_t place = 0;
+      take(as_float(above[channels + c]), 1, best, place);
+      take(as_float(below[c]), 2, best, place);
+      take(as_float(below[channels + c]), 3, best, place);
+      out[c] = rounded<T>(best <= 0.0F ? 0.0F : best);
+      place_of[c] = best <= 0.0F ? kNone : place;
+    }
+    above += 2 * channels;
+    below += 2 * channels;
+    out += channels;
+    place_of += channels;
+  }
+}
+
+// Each pixel gets its window's gradient or zero.
+template <typename T>
+[[gnu::always_inline]] inline void spread_block(Row row, std::int64_t windows, const T* gradient,
+                                                const Places& places, T* above) {
+  const std::int64_t channels = row.channels;
+  T* below = above + row.pixels();
+  const std::int32_t* place_of = places.data();
+  for (std::int64_t i = 0; i < windows; ++i) {
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const float value = as_float(gradient[c]);
+      const std::int32_t place = place_of[c];
+      above[c] = rounded<T>(number_if(place == 0, value));
+      above[channels + c] = rounded<T>(number_if(place == 1, value));
+      below[c] = rounded<T>(number_if(place == 2, value));
+      below[channels + c] = rounded<T>(number_if(place == 3, value));
+    }
+    above += 2 * channels;
+    below += 2 * channels;
+    gradient += channels;
+    place_of += channels;
+  }
+}
+
+enum class Pass { kPool, kSpread };
+
+template <typename T>
+[[gnu::always_inline]] inline void do_blocks(Pass pass, Row row, T* pixels, T* pooled,
+                                             std::uint8_t* choice) {
+  Places places;
+  const std::int64_t block = block_of(row.channels);
+  for (std::int64_t first = 0; first < row.windows; first += block) {
+    const std::int64_t windows = std::min(block, row.windows - first);
+    const std::int64_t begin = first * row.channels;
+    const std::int64_t count = windows * row.channels;
+    if (pass == Pass::kPool) {
+      pool_block(row, windows, pixels + 2 * begin, pooled + begin, places);
+      narrow(places, count, choice + begin);
+    } else {
+      widen(choice + begin, count, places);
+      spread_block(row, windows, pooled + begin, places, pixels + 2 * begin);
+    }
+  }
+}
+
+// Also for the wider vector instructions of newer CPUs; which, is chosen when the program starts:
+// too early for ThreadSanitizer.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+[[gnu::target_clones("arch=x86-64-v3", "default")]]
+#endif
+void do_row(Pass pass, bool bfloat16, Row row, void* pixels, void* pooled, std::uint8_t* choice) {
+  if (bfloat16) {
+    do_blocks(pass, row, static_cast<Bfloat16Bits*>(pixels), static_cast<Bfloat16Bits*>(pooled),
+              choice);
+  } else {
+    do_blocks(pass, row, static_cast<float*>(pixels), static_cast<float*>(pooled), choice);
+  }
+}
+
+void do_rows(Pass pass, const torch::Tensor& pixels, const torch::Tensor& pooled,
+             const torch::Tensor& choices) {
+  const Row row = row_of(pooled);
+  const bool bfloat16 = pooled.scalar_type() == torch::kBFloat16;
+  const auto size = static_cast<std::int64_t>(pooled.element_size());
+  auto* pixel = static_cast<std::byte*>(pixels.data_ptr());
+  auto* window = static_cast<std::byte*>(pooled.data_ptr());
+  auto* choice = choices.data_ptr<std::uint8_t>();
+  at::parallel_for(0, rows_of(pooled), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      do_row(pass, bfloat16, row, pixel + 2 * i * row.pixels() * size,
+             window + i * row.pooled() * size, choice + i * row.pooled());
+    }
+  });
+}
+
+class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
+ public:
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input) {
+    auto output = empty_pooled(input);
+    const auto choices = torch::empty_like(output, torch::kUInt8);
+    do_rows(Pass::kPool, input, output, choices);
+    context->save_for_backward({choices});
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto gradient = gradients[0].contiguous(torch::MemoryFormat::ChannelsLast);
+    auto result = empty_pixels(gradient);
+    do_rows(Pass::kSpread, result, gradient, context->get_saved_variables()[0]);
+    return {result};
+  }
+};
+
+}  // namespace
+
+torch::Tensor relu_max_pool2d(const torch::Tensor& input) {
+  if (can_cut(input)) return ReluMaxPool::apply(input);
+  return torch::max_pool2d(torch::relu(input), 2);
+}
+
+}  // namespace ladder

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+namespace ladder {
+
+// max_pool2d(relu(input), 2), as one operation.
+//
+// PyTorch walks the memory of a large activation four times here: ReLU and pooling forward, and
+// both backward, where the gradient is first spread over all pixels and then multiplied by a
+// mask. Of a window of four pixels only the largest matters, and only if it is above zero. So this
+// keeps one byte a window, which of the four it was or that none was, and backward writes the
+// whole gradient in one pass.
+//
+// input   [N, C, H, W], floating. Fast on the CPU in channels_last, float or bfloat16, with even H
+//         and W; any other goes through PyTorch's two operations.
+// output  [N, C, H / 2, W / 2], rounded down, same dtype and layout
+//
+// Bit-equal to the two operations, forward and backward, ties and NaN included: the first of
+// equal pixels gets the gradient, and a NaN wins its window. Runs on all threads of ATen.
+torch::Tensor relu_max_pool2d(const torch::Tensor& input);
+
+}  // namespace ladder

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// relu_max_pool2d and batch_norm_relu_max_pool2d against the operations that they stand for.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ladder/nn/batch_norm_relu_max_pool.h"
+#include "ladder/nn/memory_format.h"
+#include "ladder/nn/relu_max_pool.h"
+
+namespace ladder {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+torch::Tensor images(const Sizes& sizes, torch::ScalarType type = torch::kFloat) {
+  torch::manual_seed(3);
+  return to_channels_last(torch::randn(sizes)).to(type);
+}
+
+// What a function returns, and the gradient of its input for a random one of its output.
+struct Passes {
+  torch::Tensor output;
+  torch::Tensor gradient;
+};
+
+template <typename Function>
+Passes passes(const torch::Tensor& input, const Function& function) {
+  const auto leaf = input.detach().clone().requires_grad_();
+  auto output = function(leaf);
+  torch::manual_seed(4);
+  output.backward(torch::randn(output.sizes()).to(output.scalar_type()));
+  return {output.detach(), leaf.grad()};
+}
+
+torch::Tensor plain(const torch::Tensor& input) { return torch::max_pool2d(torch::relu(input), 2); }
+
+void expect_equal(const Passes& got, const Passes& wanted, const std::string& what) {
+  EXPECT_TRUE(torch::equal(got.output.nan_to_num(9.0), wanted.output.nan_to_num(9.0))) << what;
+  EXPECT_TRUE(torch::equal(got.gradient, wanted.gradient)) << what;
+}
+
+TEST(ReluMaxPool, EqualsTheTwoOperationsBitForBit) {
+  for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+    for (const Sizes& sizes : {Sizes{2, 64, 24, 24}, Sizes{3, 16, 28, 28}, Sizes{1, 5, 2, 6},
+                               Sizes{2, 3, 7, 9}, Sizes{0, 8, 4, 4}}) {
+      const auto input = images(sizes, type);
+      expect_equal(passes(input, relu_max_pool2d), passes(input, plain),
+                   std::string(c10::toString(type)) + " " + std::to_string(sizes[1]));
+    }
+  }
+}
+
+TEST(ReluMaxPool, KeepsTheLayoutAndTheType) {
+  const auto input = images({2, 8, 4, 4}, torch::kBFloat16);
+  const auto got = passes(input, relu_max_pool2d);
+  for (const auto& tensor : {got.output, got.gradient}) {
+    EXPECT_TRUE(tensor.is_contiguous(torch::MemoryFormat::ChannelsLast));
+    EXPECT_EQ(tensor.scalar_type(), torch::kBFloat16);
+  }
+}
+
+TEST(ReluMaxPool, TheFirstOfEqualPixelsGetsTheGradient) {
+  const auto input = to_channels_last(torch::full({1, 8, 4, 4}, 0.5));
+  expect_equal(passes(input, relu_max_pool2d), passes(input, plain), "equal pixels");
+  EXPECT_EQ(passes(input, relu_max_pool2d).gradient.count_nonzero().item<int>(), 8 * 4);
+}
+
+TEST(ReluMaxPool, NothingAboveZeroGetsNoGradient) {
+  const auto input = -images({1, 8, 4, 4}).abs();
+  EXPECT_EQ(passes(input, relu_max_pool2d).gradient.count_nonzero().item<int>(), 0);
+  expect_equal(passes(input, relu_max_pool2d), passes(input, plain), "below zero");
+}
+
+TEST(ReluMaxPool, NanAndInfinityAreNotLost) {
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (std::int64_t place = 0; place < 4; ++place) {
+      auto input = images({1, 8, 4, 4});
+      input.index_put_({0, 3, place / 2, place % 2}, odd);
+      const auto got = passes(input, relu_max_pool2d);
+      EXPECT_FALSE(got.output.isfinite().all().item<bool>());
+      expect_equal(got, passes(input, plain), "odd number at " + std::to_string(place));
+    }
+  }
+}
+
+TEST(ReluMaxPool, AGradientInAnotherLayoutIsTaken) {
+  const auto input = images({2, 8, 4, 4});
+  const auto flat = [](const auto& pool) {
+    return [&pool](const torch::Tensor& x) { return torch::flatten(pool(x), 1) * 1.0; };
+  };
+  expect_equal(passes(input, flat(relu_max_pool2d)), passes(input, flat(plain)), "flattened");
+}
+
+// The operations that batch_norm_relu_max_pool2d stands for, and all that they move.
+struct Normalised {
+  torch::Tensor weight = torch::linspace(0.5, 1.5, 16).requires_grad_();
+  torch::Tensor bias = torch::linspace(-0.3, 0.4, 16).requires_grad_();
+  torch::Tensor mean = torch::zeros({16});
+  torch::Tensor var = torch::ones({16});
+
+  BatchNormTensors tensors() const { return {weight, bias, mean, var}; }
+  Passes fused(const torch::Tensor& input) {
+    return passes(input, [&](const torch::Tensor& x) {
+      return batch_norm_relu_max_pool2d(x, tensors(), 0.1, 1e-5);
+    });
+  }
+  Passes plain(const torch::Tensor& input) {
+    return passes(input, [&](const torch::Tensor& x) {
+      const auto y = torch::batch_norm(x, weight, bias, mean, var, true, 0.1, 1e-5, false);
+      return torch::max_pool2d(torch::relu(y), 2);
+    });
+  }
+};
+
+double relative_difference(const torch::Tensor& got, const torch::Tensor& wanted) {
+  const auto difference = (got.to(torch::kFloat64) - wanted.to(torch::kFloat64)).norm();
+  return (difference / wanted.to(torch::kFloat64).norm()).item<double>();
+}
+
+TEST(BatchNormReluMaxPool, EqualsTheThreeOperations) {
+  const auto input = images({6, 16, 28, 28}) * 2.0 + 5.0;
+  Normalised fused;
+  Normalised wanted;
+  const auto got = fused.fused(input);
+  const auto plain = wanted.plain(input);
+  constexpr double kOtherOrder = 1e-5;  // of float sums over 4,704 pixels at a mean of 5
+  EXPECT_LT(relative_difference(got.output, plain.output), kOtherOrder);
+  EXPECT_LT(relative_difference(got.gradient, plain.gradient), kOtherOrder);
+  EXPECT_LT(relative_difference(fused.weight.grad(), wanted.weight.grad()), kOtherOrder);
+  EXPECT_LT(relative_difference(fused.bias.grad(), wanted.bias.grad()), kOtherOrder);
+  EXPECT_LT(relative_difference(fused.mean, wanted.mean), kOtherOrder);
+  EXPECT_LT(relative_difference(fused.var, wanted.var), kOtherOrder);
+}
+
+// In double, where a sum's order does not matter: a difference is a slip and no rounding.
+TEST(BatchNormReluMaxPool, IsNearerToTheExactResultThanTheThreeOperations) {
+  const auto input = images({6, 16, 28, 28}) * 2.0 + 5.0;
+  Normalised fused;
+  Normalised plain;
+  Normalised exact;
+  for (auto* tensor : {&exact.weight, &exact.bias, &exact.mean, &exact.var}) {
+    *tensor = tensor->detach().to(torch::kFloat64).requires_grad_(tensor->requires_grad());
+  }
+  const auto got = fused.fused(input);
+  const auto other = plain.plain(input);
+  const auto wanted = exact.plain(input.to(torch::kFloat64));
+  EXPECT_LT(relative_difference(got.output, wanted.output), 2e-7);
+  EXPECT_LT(relative_difference(got.gradient, wanted.gradient), 1e-6);
+  EXPECT_LE(relative_difference(got.gradient, wanted.gradient),
+            2.0 * relative_difference(other.gradient, wanted.gradient));
+}
+
+// Finite differences of the loss along a random direction of each argument.
+TEST(BatchNormReluMaxPool, GradientsAreTheSlopesOfTheLoss) {
+  const auto input = images({2, 16, 4, 4});
+  Normalised net;
+  torch::manual_seed(5);
+  const auto direction = torch::randn({2, 16, 2, 2});
+  const auto loss = [&](const torch::Tensor& x, const torch::Tensor& weight,
+                        const torch::Tensor& bias) {
+    const BatchNormTensors tensors = {weight, bias, net.mean.clone(), net.var.clone()};
+    return (batch_norm_relu_max_pool2d(x, tensors, 0.1, 1e-5).to(torch::kFloat64) * direction)
+        .sum();
+  };
+  const std::vector<torch::Tensor> leaves = {input.clone().requires_grad_(), net.weight, net.bias};
+  loss(leaves[0], leaves[1], leaves[2]).backward();
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    auto step = torch::randn(leaves[i].sizes()) * 1e-3;
+    if (step.dim() == 4) step = to_channels_last(step);
+    std::vector<torch::Tensor> up = {input, net.weight.detach(), net.bias.detach()};
+    auto down = up;
+    up[i] = up[i] + step;
+    down[i] = down[i] - step;
+    const double slope =
+        (loss(up[0], up[1], up[2]) - loss(down[0], down[1], down[2])).item<double>() / 2.0;
+    const double wanted = (leaves[i].grad() * step).sum().item<double>();
+    EXPECT_NEAR(slope, wanted, 0.02 * std::abs(wanted) + 1e-5) << "argument " << i;
+  }
+}
+
+TEST(BatchNormReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {
+  const auto input = images({32, 16, 28, 28});
+  const int before = at::get_num_threads();
+  std::vector<Passes> found;
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    found.push_back(Normalised().fused(input));
+  }
+  at::set_num_threads(before);
+  expect_equal(found[1], found[0], "two threads");
+  expect_equal(found[2], found[0], "three threads");
+}
+
+TEST(BatchNormReluMaxPool, TakesBfloat16) {
+  const auto input = images({4, 16, 8, 8}, torch::kBFloat16);
+  Normalised fused;
+  Normalised wanted;
+  const auto got = fused.fused(input);
+  const auto plain = wanted.plain(input.to(torch::kFloat));
+  EXPECT_EQ(got.output.scalar_type(), torch::kBFloat16);
+  EXPECT_LT(relative_difference(got.output, plain.output), 0.004);  // 8 bits
+  EXPECT_LT(relative_difference(fused.mean, wanted.mean), 1e-6);
+}
+
+TEST(BatchNormReluMaxPool, SaysWhichImagesItIsFor) {
+  EXPECT_TRUE(can_fuse_batch_norm(images({2, 16, 4, 4})));
+  EXPECT_FALSE(can_fuse_batch_norm(images({2, 12, 4, 4}))) << "channels";
+  EXPECT_FALSE(can_fuse_batch_norm(images({2, 16, 5, 4}))) << "odd";
+  EXPECT_FALSE(can_fuse_batch_norm(torch::randn({2, 16, 4, 4}))) << "NCHW";
+  EXPECT_FALSE(can_fuse_batch_norm(images({2, 16, 4, 4}, torch::kDouble))) << "double";
+}
+
+}  // namespace
+}  // namespace ladder
