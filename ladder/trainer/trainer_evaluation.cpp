@@ -4,6 +4,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -15,12 +17,44 @@
 
 namespace ladder {
 
-// What an evaluation has seen: rows of all processes, repetitions left out, a tensor a batch.
+namespace {
+
+// Rows that come in parts, in one tensor from the first on: small parts that live among the large
+// activations of each batch would keep their memory from being used again.
+class Rows {
+ public:
+  // `expected`: how many there will be; more are taken too.
+  void add(const torch::Tensor& part, std::int64_t expected) {
+    const std::int64_t end = count_ + part.size(0);
+    if (!rows_.defined() || end > rows_.size(0)) grow(part, std::max(end, expected));
+    rows_.narrow(0, count_, part.size(0)).copy_(part);
+    count_ = end;
+  }
+  bool empty() const { return !rows_.defined(); }
+  torch::Tensor all() const { return empty() ? rows_ : rows_.narrow(0, 0, count_); }
+
+ private:
+  void grow(const torch::Tensor& part, std::int64_t size) {
+    auto sizes = part.sizes().vec();
+    sizes[0] = size;
+    const auto before = all();
+    rows_ = torch::empty(sizes, part.options());
+    if (before.defined()) rows_.narrow(0, 0, count_).copy_(before);
+  }
+
+  torch::Tensor rows_;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace
+
+// What an evaluation has seen: rows of all processes, repetitions left out.
 struct Trainer::Gathered {
   bool loss_only = false;
-  std::vector<torch::Tensor> losses;  // float64, each sample's that of its batch's mean
-  std::vector<torch::Tensor> predictions;
-  std::vector<torch::Tensor> labels;
+  std::int64_t expected = 0;  // samples
+  Rows losses;                // float64, each sample's that of its batch's mean
+  Rows predictions;
+  Rows labels;
   std::int64_t samples = 0;
 };
 
@@ -82,17 +116,18 @@ PredictionOutput Trainer::evaluation_loop(const AcceleratedDataLoader& loader,
   const torch::NoGradGuard no_grad;
   const bool was_training = prepared_model_->is_training();
   prepared_model_->eval();
-  Gathered gathered{.loss_only = args_.prediction_loss_only};
+  Gathered gathered{.loss_only = args_.prediction_loss_only,
+                    .expected = loader.shard().batch_sampler()->whole_size()};
   for (const Batch& batch : loader) gather_step(batch, gathered);
   prepared_model_->train(was_training);
-  const auto expected = loader.shard().batch_sampler()->whole_size();
-  if (gathered.samples != expected) {
-    throw DistributedError::images_counted(expected, gathered.samples);
+  if (gathered.samples != gathered.expected) {
+    throw DistributedError::images_counted(gathered.expected, gathered.samples);
   }
 
-  PredictionOutput output = {.num_samples = gathered.samples};
-  if (!gathered.predictions.empty()) output.predictions = torch::cat(gathered.predictions);
-  if (!gathered.labels.empty()) output.label_ids = torch::cat(gathered.labels);
+  PredictionOutput output = {.predictions = gathered.predictions.all(),
+                             .label_ids = gathered.labels.all(),
+                             .metrics = {},
+                             .num_samples = gathered.samples};
   output.metrics = metrics_of(gathered, output, prefix);
   const double seconds = steady_seconds() - started;
   for (const auto& [name, value] :
@@ -111,10 +146,13 @@ void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
   gathered.samples += rows.size(0);
   if (loss.defined()) {
     const auto each = loss.to(torch::kFloat64).expand({batch.size()}).contiguous();
-    gathered.losses.push_back(accelerator_.gather_for_metrics(each));
+    gathered.losses.add(accelerator_.gather_for_metrics(each), gathered.expected);
   }
-  if (outputs.defined()) gathered.predictions.push_back(accelerator_.gather_for_metrics(outputs));
-  if (labels.defined()) gathered.labels.push_back(accelerator_.gather_for_metrics(labels));
+  const auto add = [&](const torch::Tensor& part, Rows& target) {
+    if (part.defined()) target.add(accelerator_.gather_for_metrics(part), gathered.expected);
+  };
+  add(outputs, gathered.predictions);
+  add(labels, gathered.labels);
   auto now = event();
   now.batch = &batch;
   callbacks_.call(&TrainerCallback::on_prediction_step, now);
@@ -125,7 +163,7 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
                             const std::string& prefix) {
   Metrics metrics;
   if (!gathered.losses.empty()) {
-    metrics[prefix + "_loss"] = torch::cat(gathered.losses).mean().item<double>();
+    metrics[prefix + "_loss"] = gathered.losses.all().mean().item<double>();
   }
   if (model_preparation_time_) {
     metrics[prefix + "_model_preparation_time"] = *model_preparation_time_;
