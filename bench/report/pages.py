@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 from report import colours
-from results import Results, ResultsError, read
+from results import ResultsError, read
 from table import markdown_text, short_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,16 +55,19 @@ def standalone(svg: str) -> str:
     return HEAD + text.replace("</desc>", f"</desc>{style}", 1) + "\n"
 
 
-def pictures_of(results: Results, shown: set[str]) -> dict[Path, str]:
+def pictures_of(shown: set[str]) -> dict[Path, str]:
     """The files of those pictures that are shown."""
+    if not shown:
+        return {}
     try:
         import pictures
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
         return {}
-    found = [pictures.code_picture(results)] if shown else []
-    for recipe in results.recipes() if shown else ():
+    results = read([ROOT / RECORD])
+    found = [pictures.code_picture(results)]
+    for recipe in results.recipes():
         found += pictures.recipe_pictures(results, recipe)
     drawn = {picture.name: picture.svg for picture in found if picture.svg}
     for name in sorted(shown - set(drawn)):
@@ -86,7 +89,7 @@ def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
     pages = {ROOT / page: page_text(page) for page in PAGES}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    return pages | pictures_of(read([ROOT / RECORD]), shown)
+    return pages | pictures_of(shown)
 
 
 def main(arguments: list[str]) -> int:

@@ -52,10 +52,6 @@ void append(Words& words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
 }
 
-std::string tool(const Places& places, const char* name) {
-  return places.venv.empty() ? name : (places.venv / "bin" / name).string();
-}
-
 Words torchrun(const Case& row, const Places& places) {
   return {tool(places, "torchrun"), "--standalone", "--nproc-per-node", std::to_string(row.world)};
 }
@@ -251,6 +247,10 @@ void add_claims(std::vector<Case>& rows, int cpus) {
 }
 
 }  // namespace
+
+std::string tool(const Places& places, const char* name) {
+  return places.venv.empty() ? name : (places.venv / "bin" / name).string();
+}
 
 bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
 

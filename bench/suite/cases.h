@@ -40,6 +40,9 @@ struct Places {
   std::filesystem::path venv;   // of Python; empty: python3 and torchrun are on the PATH
 };
 
+// One of Python's programs: "python3", "torchrun".
+std::string tool(const Places& places, const char* name);
+
 struct Command {
   std::vector<std::string> arguments;              // the program first
   std::map<std::string, std::string> environment;  // what is added to this process's

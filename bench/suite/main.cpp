@@ -330,11 +330,9 @@ void initialize_benchmark(const std::vector<std::string>& arguments) {
 Peaks describe(const SuiteOptions& options, const std::string& command_line) {
   benchmark::AddCustomContext("tier", options.tier);
   benchmark::AddCustomContext("argv", command_line);
-  const auto python =
-      options.places.venv.empty() ? fs::path("python3") : options.places.venv / "bin" / "python3";
-  for (const auto& [name, value] :
-       describe_machine(LADDER_SOURCE_DIR "/data/mnist/train-images-idx3-ubyte.gz",
-                        options.places.bin / "stage0_single_gpu", python)) {
+  for (const auto& [name, value] : describe_machine(
+           LADDER_SOURCE_DIR "/data/mnist/train-images-idx3-ubyte.gz",
+           options.places.bin / "stage0_single_gpu", tool(options.places, "python3"))) {
     benchmark::AddCustomContext(name, value);
   }
   const auto peaks = measure_peaks(options.cpus);

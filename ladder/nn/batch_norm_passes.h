@@ -25,6 +25,11 @@ struct Pass {
   double* sums;  // [2][C]
 };
 
+template <typename Number>
+[[gnu::always_inline]] inline void add_lanes(const Number* lanes, double* sums) {
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += lanes[lane];
+}
+
 // sums += x and x * x, over all pixels.
 template <typename T>
 [[gnu::always_inline]] inline void add_moments(const Pass<T>& pass) {
@@ -41,10 +46,8 @@ template <typename T>
         square[lane] += value * value;
       }
     }
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      pass.sums[first + lane] += sum[lane];
-      pass.sums[channels + first + lane] += square[lane];
-    }
+    add_lanes(sum, pass.sums + first);
+    add_lanes(square, pass.sums + channels + first);
   }
 }
 
@@ -62,13 +65,12 @@ template <typename T>
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
-      float best = as_float(above[c]) * scale[c] + shift[c];
-      std::int32_t place = 0;
-      take(as_float(above[channels + c]) * scale[c] + shift[c], 1, best, place);
-      take(as_float(below[c]) * scale[c] + shift[c], 2, best, place);
-      take(as_float(below[channels + c]) * scale[c] + shift[c], 3, best, place);
-      out[c] = rounded<T>(best <= 0.0F ? 0.0F : best);
-      place_of[c] = best <= 0.0F ? kNone : place;
+      const auto found = relu_max(as_float(above[c]) * scale[c] + shift[c],
+                                  as_float(above[channels + c]) * scale[c] + shift[c],
+                                  as_float(below[c]) * scale[c] + shift[c],
+                                  as_float(below[channels + c]) * scale[c] + shift[c]);
+      out[c] = rounded<T>(found.value);
+      place_of[c] = found.place;
     }
     above += 2 * channels;
     below += 2 * channels;
@@ -107,10 +109,8 @@ template <typename T>
       gradient += channels;
       choice += channels;
     }
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      pass.sums[first + lane] += sum[lane];
-      pass.sums[channels + first + lane] += product[lane];
-    }
+    add_lanes(sum, pass.sums + first);
+    add_lanes(product, pass.sums + channels + first);
   }
 }
 

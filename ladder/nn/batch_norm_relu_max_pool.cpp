@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/core/error.h"
 #include "ladder/nn/batch_norm_passes.h"
+#include "ladder/nn/group_statistics.h"
 
 namespace ladder {
 namespace {
@@ -131,8 +131,7 @@ double pixels_of(const torch::Tensor& images) {
 std::vector<double> over_ranks(std::vector<double> sums, const ProcessGroup& group) {
   if (group.world_size() == 1) return sums;
   const auto size = static_cast<std::int64_t>(sums.size());
-  const auto total =
-      group.all_gather_into_tensor(torch::from_blob(sums.data(), {size}, torch::kFloat64)).sum(0);
+  const auto total = sum_of_ranks(torch::from_blob(sums.data(), {size}, torch::kFloat64), group);
   const auto* data = total.const_data_ptr<double>();
   return {data, data + size};
 }
@@ -156,11 +155,7 @@ Statistics statistics_of(const Work& work, const BatchNormTensors& tensors, doub
   sums = over_ranks(std::move(sums), group);
   const auto channels = (sums.size() - 1) / 2;
   const double count = sums.back();
-  if (count <= 1.0) {
-    throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count),
-                                   "more than one value a channel, over all ranks, while training",
-                                   "use a larger batch");
-  }
+  require_a_batch(count);
   const auto shape = {static_cast<std::int64_t>(channels)};
   Statistics found = {torch::empty(shape, torch::kFloat64), torch::empty(shape, torch::kFloat64),
                       count};
@@ -174,12 +169,6 @@ Statistics statistics_of(const Work& work, const BatchNormTensors& tensors, doub
   }
   return found;
 }
-
-// Carries the group from forward to backward.
-struct GroupHolder : torch::CustomClassHolder {
-  explicit GroupHolder(ProcessGroup process_group) : group(std::move(process_group)) {}
-  ProcessGroup group;
-};
 
 class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPool> {
  public:

@@ -95,4 +95,19 @@ template <typename T>
   place = better ? k : place;
 }
 
+// The largest of a window's four pixels and its place, or zero and kNone.
+struct Largest {
+  float value;
+  std::int32_t place;
+};
+[[gnu::always_inline]] inline Largest relu_max(float pixel0, float pixel1, float pixel2,
+                                               float pixel3) {
+  float best = pixel0;
+  std::int32_t place = 0;
+  take(pixel1, 1, best, place);
+  take(pixel2, 2, best, place);
+  take(pixel3, 3, best, place);
+  return {best <= 0.0F ? 0.0F : best, best <= 0.0F ? kNone : place};
+}
+
 }  // namespace ladder::windows

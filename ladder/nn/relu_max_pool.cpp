@@ -26,13 +26,10 @@ template <typename T>
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
-      float best = as_float(above[c]);
-      std::int32_t place = 0;
-      take(as_float(above[channels + c]), 1, best, place);
-      take(as_float(below[c]), 2, best, place);
-      take(as_float(below[channels + c]), 3, best, place);
-      out[c] = rounded<T>(best <= 0.0F ? 0.0F : best);
-      place_of[c] = best <= 0.0F ? kNone : place;
+      const auto found = relu_max(as_float(above[c]), as_float(above[channels + c]),
+                                  as_float(below[c]), as_float(below[channels + c]));
+      out[c] = rounded<T>(found.value);
+      place_of[c] = found.place;
     }
     above += 2 * channels;
     below += 2 * channels;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/core/error.h"
+#include "ladder/nn/group_statistics.h"
 
 namespace ladder {
 namespace {
@@ -113,17 +113,6 @@ torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor&
       .to(input.scalar_type());
 }
 
-// Gathered and added up in rank order: equal bits on all ranks, and on Gloo faster than all_reduce.
-torch::Tensor sum_of_ranks(const torch::Tensor& local, const ProcessGroup& group) {
-  return group.all_gather_into_tensor(local).sum(0);
-}
-
-// Carries the group from forward to backward.
-struct GroupHolder : torch::CustomClassHolder {
-  explicit GroupHolder(ProcessGroup process_group) : group(std::move(process_group)) {}
-  ProcessGroup group;
-};
-
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& input,
@@ -155,14 +144,6 @@ class Normalize : public torch::autograd::Function<Normalize> {
   }
 };
 
-// All ranks see the same sums, so all throw or none does.
-void require_a_batch(const torch::Tensor& count) {
-  if (!count.is_cpu() || count.item<double>() > 1.0) return;
-  throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count.item<double>()),
-                                 "more than one value a channel, over all ranks, while training",
-                                 "use a larger batch");
-}
-
 void update_running(const BatchNormTensors& tensors, const torch::Tensor& mean,
                     const torch::Tensor& variance, const torch::Tensor& count, double momentum) {
   const auto unbiased = variance * count / (count - 1.0).clamp_min(1.0);
@@ -182,7 +163,7 @@ torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors
     const auto sums = sum_of_ranks(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x), group);
     const auto parts = sums.split_with_sizes({x.size(1), x.size(1), 1});
     moments.count = parts[2];
-    require_a_batch(moments.count);
+    if (moments.count.is_cpu()) require_a_batch(moments.count.item<double>());  // no wait for a GPU
     moments.mean = parts[0] / moments.count;
     const auto variance = (parts[1] / moments.count - moments.mean.square()).clamp_min(0.0);
     moments.invstd = (variance + eps).rsqrt();
