@@ -33,7 +33,8 @@ LAYERS = {
     "launch": Layer(1, torch=False),
     "comm": Layer(
         1, torch=True,
-        other_way=frozenset({"launch_environment", "launch_variables", "slurm_step"}),
+        other_way=frozenset({"launch_environment", "launch_variables", "shared_memory",
+                             "slurm_step"}),
     ),
     "data": Layer(1, torch=True, other_way=frozenset({"idx", "gzip_file", "mnist_files"})),
     "checkpoint": Layer(

@@ -28,7 +28,7 @@ struct ProcessGroup::Setup {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string backend = "single";        // single, gloo or nccl
+  std::string backend = "single";        // single, gloo, nccl or shm
   std::string description;               // for the log
   std::chrono::milliseconds timeout{0};  // of every wait
   C10dStore store;                       // where the ranks meet
@@ -38,8 +38,9 @@ struct ProcessGroup::Setup {
 
 // Builds what Python's init_process_group builds: a group with one backend for each kind of
 // device. "gloo" serves CPU and CUDA tensors (the latter by way of host memory); "nccl" serves
-// CUDA tensors and leaves CPU tensors to Gloo. Waits for all ranks.
-C10dGroup make_c10d_group(const ProcessGroup::Setup& setup);
+// CUDA tensors and leaves CPU tensors to Gloo; "shm" is Gloo with a SharedMemory, and becomes
+// "gloo" in `setup` where the ranks share no memory. Waits for all ranks.
+C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
 
 // For ranks that are about to give up: returns when as many as `ranks` have come here, or after two
 // seconds. The store may be in this process, and the others must have time to read why.

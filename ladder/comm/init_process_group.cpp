@@ -24,6 +24,7 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/launch_environment.h"
+#include "ladder/comm/shared_memory.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
@@ -249,7 +250,7 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
 
 // One GPU a rank is what NCCL needs: two ranks on one GPU are refused by it, late and cryptically.
 std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  const std::array<std::string, 3> names = {"auto", "gloo", "nccl"};
+  const std::array<std::string, 4> names = {"auto", "gloo", "nccl", "shm"};
   if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
     throw UsageError::unknown_name("--backend", options.backend, names);
   }
@@ -266,7 +267,19 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
   if (options.backend != "auto") return options.backend;
   const bool on_gpu = options.device != "cpu" && gpus >= launch.local_world_size && gpus > 0;
   if (launch.world_size == 1) return "single";
-  return on_gpu ? "nccl" : "gloo";
+  if (on_gpu) return "nccl";
+  return launch.is_single_node() ? "shm" : "gloo";
+}
+
+// All ranks that were told --backend shm come here, or none.
+[[noreturn]] void refuse_shared_memory(c10d::Store& store, const LaunchEnvironment& launch) {
+  leave_together(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
+  throw UsageError::conflict(
+      "--backend shm",
+      fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
+      fmt::format("--backend auto decides; up to {} ranks of one user, outside of containers or in "
+                  "the same, can share it",
+                  SharedMemory::kMostRanks));
 }
 
 }  // namespace
@@ -296,7 +309,10 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
                 announce(*store, launch, backend);
                 wait_for_all(*store, launch, timeout);
               });
-  return ProcessGroup(std::move(setup));
+  const auto store = setup.store;
+  ProcessGroup group(std::move(setup));
+  if (options.backend == "shm" && group.backend() != "shm") refuse_shared_memory(*store, launch);
+  return group;
 }
 
 }  // namespace ladder

@@ -49,7 +49,7 @@ class ProcessGroup {
   int local_rank() const;        // of this process among those of its machine: picks the GPU
   int local_world_size() const;  // processes of this machine
 
-  const std::string& backend() const;      // "single", "gloo" or "nccl"
+  const std::string& backend() const;      // "single", "gloo", "nccl" or "shm"
   const std::string& description() const;  // who started the ranks and where they meet
   std::chrono::milliseconds timeout() const;
 

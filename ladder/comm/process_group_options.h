@@ -9,7 +9,7 @@ namespace ladder {
 
 // How this process finds the others. All ranks give the same, but for `rank`.
 struct ProcessGroupOptions {
-  std::string backend = "auto";               // gloo, nccl; auto: nccl where each rank has a GPU
+  std::string backend = "auto";               // gloo, nccl or shm: see init_process_group
   std::string init_method = "env://";         // or tcp://HOST:PORT, file:///PATH
   std::optional<int> rank;                    // of this process; unset = as the launcher says
   std::optional<int> world_size;              // number of processes; unset = as the launcher says

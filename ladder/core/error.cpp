@@ -129,10 +129,12 @@ DistributedError DistributedError::images_counted(std::int64_t expected, std::in
 }
 
 DistributedError DistributedError::collective_failed(std::string_view operation, int rank,
-                                                     int world_size, std::string_view cause) {
+                                                     int world_size, std::string_view cause,
+                                                     std::string_view hint) {
   return DistributedError({fmt::format("{} on rank {} of {}", operation, rank, world_size), "",
                            std::string(cause.substr(0, cause.find('\n'))),
-                           "another rank is gone or late: its own last lines say why"});
+                           hint.empty() ? "another rank is gone or late: its own last lines say why"
+                                        : std::string(hint)});
 }
 
 DistributedError DistributedError::ranks_missing(std::span<const int> missing, int world_size,

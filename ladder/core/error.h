@@ -101,9 +101,9 @@ class DistributedError : public Error {
   // A rank that signal `signal` ended. `last_line` is what it wrote last; may be empty.
   static DistributedError rank_killed(int rank, int signal, std::string_view last_line);
   // A collective that did not come to its end; `cause` is what LibTorch said, of which the first
-  // line is kept.
+  // line is kept. Without a hint, it is taken for another rank's failure.
   static DistributedError collective_failed(std::string_view operation, int rank, int world_size,
-                                            std::string_view cause);
+                                            std::string_view cause, std::string_view hint = "");
   // Ranks that did not come to a meeting in time.
   static DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                         std::chrono::milliseconds timeout);

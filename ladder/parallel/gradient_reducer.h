@@ -53,8 +53,9 @@ struct GradientReducerOptions {
 //   - parameters that took no part, without find_unused_parameters: their names are given,
 //     when backward ends.
 //
-// A rank that is lost while gradients are under way makes loss.backward() throw what Gloo or NCCL
-// say, not a DistributedError; call_and_report (core/exit_status.h) knows such texts.
+// A rank that is lost while gradients are under way makes loss.backward() throw: in shared memory a
+// DistributedError, else what Gloo or NCCL say; call_and_report (core/exit_status.h) knows such
+// texts.
 //
 // With gradient_as_bucket_view, reset the gradients with module.zero_grad(): LibTorch's
 // Optimizer::zero_grad detaches them, which a view does not allow.

@@ -115,9 +115,9 @@ void add_batch_mode_flag(Flags& flags, RunOptions& options) {
 void add_distributed_flags(Flags& flags, RunOptions& options, const StageFlags& stage,
                            std::int64_t& timeout_seconds) {
   flags.choice(
-      "--backend", {"auto", "gloo", "nccl"},
+      "--backend", {"auto", "gloo", "nccl", "shm"},
       [&options](const std::string& value) { options.process_group.backend = value; }, "auto",
-      "who carries the gradients; auto: nccl with a GPU a rank");
+      "who carries the gradients; auto: nccl with a GPU a rank, shm on one machine");
   flags.integer("--timeout", timeout_seconds, 1, "seconds that a rank waits for the others");
   if (!stage.accelerator) add_batch_mode_flag(flags, options);
   flags.choice(

@@ -11,7 +11,7 @@ namespace ladder {
 // Open the file in chrome://tracing or ui.perfetto.dev: a row a thread, a box an operation.
 // With several ranks, boxes named gloo:all_reduce or nccl:all_reduce are buckets of gradients
 // under way; they begin while boxes of autograd are still running: communication overlaps
-// backward.
+// backward. In shared memory it is done at once, in boxes named c10d::allreduce_.
 //
 // Steps kFirstStep to kLastStep are recorded: the first ones differ, as memory is allocated and
 // buckets are rebuilt. Made without a path it records nothing. One at a time in a process: the

@@ -293,7 +293,7 @@ void read_resume(TrainingArguments& arguments, const std::string& where, const J
 }
 
 void read_backend(TrainingArguments& arguments, const std::string& where, const Json& value) {
-  const Names names = {"gloo", "nccl", "auto"};
+  const Names names = {"gloo", "nccl", "shm", "auto"};
   std::string backend;
   take(where, value, backend, std::string());
   if (!backend.empty() && std::find(names.begin(), names.end(), backend) == names.end()) {
@@ -389,8 +389,9 @@ constexpr TrainingArgument kRows[] = {
     flag<&T::dataloader_drop_last>("dataloader_drop_last", "leave a short last batch out"),
     row<&T::label_names>("label_names", "NAMES", "which inputs are labels"),
 
-    {"ddp_backend", "gloo|nccl", "who carries the gradients [nccl with a GPU a rank]", false,
-     read_backend, write_field<&T::ddp_backend>},
+    {"ddp_backend", "gloo|nccl|shm",
+     "who carries the gradients [nccl with a GPU a rank, shm on one machine]", false, read_backend,
+     write_field<&T::ddp_backend>},
     flag<&T::ddp_find_unused_parameters>("ddp_find_unused_parameters",
                                          "some parameters may get no gradient"),
     row<&T::ddp_bucket_cap_mb>("ddp_bucket_cap_mb", "N", "size of a bucket of gradients [25]"),

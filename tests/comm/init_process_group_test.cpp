@@ -8,9 +8,12 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
+#include "ladder/comm/shared_memory.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/listening_socket.h"
@@ -70,11 +73,50 @@ TEST(InitProcessGroup, IsASingleGroupIfNobodyLaunchedTheProcess) {
   });
 }
 
-TEST(InitProcessGroup, ChoosesGlooForRanksOnTheCpu) {
-  expect_well(end_of_ranks(2, [](int /*rank*/) {
+// What goes by shared memory where there is one.
+void expect_sums(const ProcessGroup& group) {
+  expect_sum_of_ranks(group);
+  for (const auto dtype : {torch::kFloat32, torch::kFloat64}) {
+    auto columns = torch::full({2, 3}, group.rank() + 1, dtype).t();  // not contiguous
+    group.all_reduce(columns);
+    const int world = group.world_size();
+    EXPECT_TRUE(torch::equal(columns, torch::full({3, 2}, world * (world + 1) / 2, dtype)));
+  }
+  auto least = torch::tensor(static_cast<float>(group.rank()) + 0.5F);
+  group.all_reduce(least, ReduceOp::kMin);
+  EXPECT_EQ(least.item<float>(), 0.5F);
+}
+
+bool has_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  const std::string text{std::istreambuf_iterator<char>(maps), {}};
+  return text.find("memfd:ladder_shared_memory") != std::string::npos;
+}
+
+TEST(InitProcessGroup, ChoosesSharedMemoryForRanksOnTheCpuOfOneMachine) {
+  for (const std::string backend : {"auto", "shm", "gloo"}) {
+    expect_well(end_of_ranks(2, [&](int /*rank*/) {
+      const auto group =
+          init_process_group({.backend = backend, .timeout = kTimeout, .device = "cpu"});
+      EXPECT_EQ(group.backend(), backend == "gloo" ? "gloo" : "shm");
+      EXPECT_EQ(has_shared_memory(), backend != "gloo");
+      expect_sums(group);
+    }));
+  }
+}
+
+TEST(InitProcessGroup, ChoosesGlooForManyRanksOnTheCpu) {
+  expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [](int /*rank*/) {
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
     EXPECT_EQ(group.backend(), "gloo");
-    expect_sum_of_ranks(group);
+    expect_sums(group);
+  }));
+}
+
+TEST(InitProcessGroup, RefusesSharedMemoryWhereThereIsNone) {
+  expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [](int /*rank*/) {
+    EXPECT_ERROR(init_process_group({.backend = "shm", .timeout = kTimeout}), UsageError,
+                 "--backend shm: 9 ranks that do not share one machine's memory; hint: ");
   }));
 }
 

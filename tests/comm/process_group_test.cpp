@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "ladder/core/error.h"
@@ -48,14 +49,18 @@ torch::Tensor rows_of(int rank, std::int64_t rows, torch::ScalarType dtype = tor
   return torch::arange(rows * 3, dtype).reshape({rows, 3}) + 100 * rank;
 }
 
-class Collective : public testing::TestWithParam<int> {
+class Collective : public testing::TestWithParam<std::tuple<int, std::string>> {
  protected:
-  static int world() { return GetParam(); }
+  static int world() { return std::get<0>(GetParam()); }
+  static void run(const std::function<void(const ProcessGroup&)>& fn) {
+    run_ranks(world(), fn, {.backend = std::get<1>(GetParam())});
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, Collective, testing::Range(1, 5));
+INSTANTIATE_TEST_SUITE_P(Worlds, Collective,
+                         testing::Combine(testing::Range(1, 5), testing::Values("gloo", "shm")));
 
 TEST_P(Collective, AllReduceSumsAndFindsMinimaAndMaxima) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     const int world = group.world_size();
     for (const auto dtype : kDtypes) {
       SCOPED_TRACE(torch::toString(dtype));
@@ -75,8 +80,28 @@ TEST_P(Collective, AllReduceSumsAndFindsMinimaAndMaxima) {
   });
 }
 
+// More than one piece of shared memory, in every dtype, and in rows that do not lie together.
+TEST_P(Collective, AllReduceAndAllGatherTakeLargeTensors) {
+  run([](const ProcessGroup& group) {
+    const int world = group.world_size();
+    for (const auto dtype : kDtypes) {
+      SCOPED_TRACE(torch::toString(dtype));
+      const auto numbers = [&](int rank) {
+        return ((torch::arange(300'003) % 7) + rank).view({3, 100'001}).to(dtype).t();
+      };
+      auto expected = numbers(0).clone();
+      for (int rank = 1; rank < world; ++rank) expected += numbers(rank);
+      auto sum = numbers(group.rank());
+      group.all_reduce(sum);
+      expect_equal(sum, expected);
+      const auto all = group.all_gather_into_tensor(numbers(group.rank()));
+      for (int rank = 0; rank < world; ++rank) expect_equal(all[rank], numbers(rank));
+    }
+  });
+}
+
 TEST_P(Collective, ReduceGivesTheResultToAnyRoot) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     for (int root = 0; root < group.world_size(); ++root) {
       const auto own = torch::tensor({group.rank(), -1}, torch::kInt64);
       auto sum = own.clone();
@@ -92,7 +117,7 @@ TEST_P(Collective, ReduceGivesTheResultToAnyRoot) {
 }
 
 TEST_P(Collective, BroadcastOverwritesWithThatOfAnyRoot) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     for (int root = 0; root < group.world_size(); ++root) {
       auto tensor = rows_of(group.rank(), 2);
       group.broadcast(tensor, root);
@@ -102,7 +127,7 @@ TEST_P(Collective, BroadcastOverwritesWithThatOfAnyRoot) {
 }
 
 TEST_P(Collective, AllGatherGivesEveryRankAllInRankOrder) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     for (const auto dtype : kDtypes) {
       const auto all = group.all_gather(rows_of(group.rank(), 4, dtype));
       ASSERT_EQ(all.size(), static_cast<std::size_t>(group.world_size()));
@@ -114,7 +139,7 @@ TEST_P(Collective, AllGatherGivesEveryRankAllInRankOrder) {
 }
 
 TEST_P(Collective, AllGatherTakesUnevenRowsAndNone) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     const auto rows = [](int rank) { return rank == 0 ? 0 : 6 - rank; };
     for (const auto dtype : kDtypes) {
       const auto all = group.all_gather(rows_of(group.rank(), rows(group.rank()), dtype));
@@ -128,7 +153,7 @@ TEST_P(Collective, AllGatherTakesUnevenRowsAndNone) {
 }
 
 TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     const auto scalars = group.all_gather(torch::tensor(group.rank() + 0.5, torch::kFloat64));
     const auto views = group.all_gather(rows_of(group.rank(), 4).t());
     for (int rank = 0; rank < group.world_size(); ++rank) {
@@ -139,7 +164,7 @@ TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
 }
 
 TEST_P(Collective, AllGatherGivesTensorsThatAreNobodyElses) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     const auto own = rows_of(group.rank(), 2);
     auto all = group.all_gather(own);
     for (auto& tensor : all) {
@@ -154,7 +179,7 @@ TEST_P(Collective, AllGatherGivesTensorsThatAreNobodyElses) {
 }
 
 TEST_P(Collective, AllGatherIntoTensorStacksTheTensorsInRankOrder) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     const auto expect_stacked = [&](const std::function<torch::Tensor(int rank)>& of) {
       const auto own = of(group.rank());
       const auto all = group.all_gather_into_tensor(own);
@@ -180,7 +205,7 @@ TEST_P(Collective, AllGatherIntoTensorStacksTheTensorsInRankOrder) {
 }
 
 TEST_P(Collective, GatherGivesAllToTheRootAndNothingToTheOthers) {
-  run_ranks(world(), [](const ProcessGroup& group) {
+  run([](const ProcessGroup& group) {
     for (int root = 0; root < group.world_size(); ++root) {
       const auto all = group.gather(rows_of(group.rank(), group.rank()), root);
       const int count = group.rank() == root ? group.world_size() : 0;
@@ -194,7 +219,7 @@ TEST_P(Collective, GatherGivesAllToTheRootAndNothingToTheOthers) {
 
 TEST_P(Collective, BarriersWaitForTheLastRank) {
   const TemporaryFolder folder;
-  run_ranks(world(), [&](const ProcessGroup& group) {
+  run([&](const ProcessGroup& group) {
     const auto arrive = [&](const std::string& name) {
       const bool is_last = group.rank() == group.world_size() - 1;
       if (is_last) std::this_thread::sleep_for(milliseconds(100));  // so that nobody is early
@@ -321,20 +346,26 @@ std::string error_of_all_reduce(const ProcessGroup& group) {
   return "no error";
 }
 
-TEST(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
+class LostRank : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, LostRank, testing::Values("gloo", "shm"));
+
+TEST_P(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
   const TemporaryFolder folder;
   const auto start = Clock::now();
-  const auto end = end_of_group(3, [&](const ProcessGroup& group) {
-    signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
-    group.barrier();
-    if (group.rank() == 1) {
-      std::thread([] {
-        std::this_thread::sleep_for(milliseconds(50));
-        kill(getpid(), SIGKILL);
-      }).detach();
-    }
-    folder.write(std::to_string(group.rank()), error_of_all_reduce(group));
-  });
+  const auto end = end_of_group(
+      3,
+      [&](const ProcessGroup& group) {
+        signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
+        group.barrier();
+        if (group.rank() == 1) {
+          std::thread([] {
+            std::this_thread::sleep_for(milliseconds(50));
+            kill(getpid(), SIGKILL);
+          }).detach();
+        }
+        folder.write(std::to_string(group.rank()), error_of_all_reduce(group));
+      },
+      {.backend = GetParam()});
   EXPECT_LT(since(start), milliseconds(10'000));
   EXPECT_EQ(end.exit_code, 4);
   EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
@@ -347,16 +378,17 @@ TEST(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
   }
 }
 
-TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
+TEST_P(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   const auto start = Clock::now();
-  const auto end = end_of_group(3,
-                                [](const ProcessGroup& group) {
-                                  group.barrier();
-                                  if (group.rank() == 1) raise(SIGSTOP);
-                                  auto tensor = torch::ones({1'000});
-                                  group.all_reduce(tensor);
-                                },
-                                {.timeout = milliseconds(2'000), .grace = milliseconds(1'000)});
+  const auto end = end_of_group(
+      3,
+      [](const ProcessGroup& group) {
+        group.barrier();
+        if (group.rank() == 1) raise(SIGSTOP);
+        auto tensor = torch::ones({1'000});
+        group.all_reduce(tensor);
+      },
+      {.backend = GetParam(), .timeout = milliseconds(2'000), .grace = milliseconds(1'000)});
   EXPECT_GE(since(start), milliseconds(2'000));
   EXPECT_LT(since(start), milliseconds(10'000));
   EXPECT_EQ(end.exit_code, 4);
@@ -364,13 +396,16 @@ TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   EXPECT_NE(end.messages.find("all_reduce on rank "), std::string::npos) << end.messages;
 }
 
-TEST(LostRank, ThatThrowsLetsGoOfTheGroupAndItsErrorIsTheOneReported) {
+TEST_P(LostRank, ThatThrowsLetsGoOfTheGroupAndItsErrorIsTheOneReported) {
   const auto start = Clock::now();
-  const auto end = end_of_group(2, [](const ProcessGroup& group) {
-    if (group.rank() == 1) throw std::runtime_error("a mistake on rank 1");
-    auto tensor = torch::ones({1'000});
-    group.all_reduce(tensor);
-  });
+  const auto end = end_of_group(2,
+                                [](const ProcessGroup& group) {
+                                  if (group.rank() == 1)
+                                    throw std::runtime_error("a mistake on rank 1");
+                                  auto tensor = torch::ones({1'000});
+                                  group.all_reduce(tensor);
+                                },
+                                {.backend = GetParam()});
   EXPECT_LT(since(start), milliseconds(8'000));
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_NE(end.error.find("a mistake on rank 1"), std::string::npos) << end.error;

@@ -40,7 +40,7 @@ class ThreeLines(unittest.TestCase):
 
     def test_the_page_adds_three_lines(self) -> None:
         page = (ROOT / "docs/stages/5-accelerator.md").read_text(encoding="utf-8")
-        section = page.split("## The three lines")[1]
+        section = page.split("### The three lines")[1]
         shown = re.search(r"^```diff\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
         assert shown is not None
         added = [line[1:].strip() for line in shown[1].splitlines() if line.startswith("+")]

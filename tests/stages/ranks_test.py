@@ -77,8 +77,8 @@ class Output(RanksTest):
     def test_a_line_says_how_the_ranks_met(self) -> None:
         for way, launcher in (("stage 2", "spawn"), ("torchrun", "torchrun"), ("by hand", "env")):
             run = trained(way, *small())
-            self.assertRegex(run.done.stderr, rf"rank 0 of 2, .* by {launcher} .*backend gloo")
-            self.assertEqual((run.header["world_size"], run.header["backend"]), (2, "gloo"))
+            self.assertRegex(run.done.stderr, rf"rank 0 of 2, .* by {launcher} .*backend shm")
+            self.assertEqual((run.header["world_size"], run.header["backend"]), (2, "shm"))
 
 
 class Fingerprints(RanksTest):
@@ -157,7 +157,7 @@ class Traces(RanksTest):
                 if event.get("ph") == "X"]
 
     def test_gradients_travel_while_backward_runs(self) -> None:
-        run = trained("stage 2", *small(trace="trace.json"))
+        run = trained("stage 2", *small(trace="trace.json", backend="gloo"))
         for name in ("trace.json", "trace.rank1.json"):
             with self.subTest(name):
                 self.check_overlap(self.events(run.folder / name))
@@ -174,6 +174,11 @@ class Traces(RanksTest):
             self.assertEqual((len(sums), len(convolutions)), (2, 2))
             self.assertLess(min(event["ts"] for event in sums), max(convolutions))
 
+    def test_in_shared_memory_nothing_travels(self) -> None:
+        run = trained("stage 2", *small(trace="trace.json"))
+        names = [event["name"] for event in self.events(run.folder / "trace.json")]
+        self.assertEqual((names.count("c10d::allreduce_"), names.count("gloo:all_reduce")), (10, 0))
+
     def test_it_changes_nothing(self) -> None:
         traced = trained("stage 2", *small(trace="trace.json"))
         self.assertEqual(traced.result["weights_sha256"],
@@ -181,6 +186,13 @@ class Traces(RanksTest):
 
 
 class Flags(RanksTest):
+    def test_two_ranks_train_the_same_over_sockets_and_in_shared_memory(self) -> None:
+        for recipe in ("basicnet", "convnet"):
+            sockets = trained("stage 2", *small(recipe=recipe, backend="gloo"))
+            self.assertEqual(sockets.header["backend"], "gloo")
+            self.assertEqual(sockets.result["weights_sha256"],
+                             trained("stage 2", *small(recipe=recipe)).result["weights_sha256"])
+
     def test_replicas_can_be_compared_while_training(self) -> None:
         checked = trained("stage 2, 3 ranks", *small(check_replicas=2))
         self.assertEqual(checked.result["weights_sha256"],

@@ -35,6 +35,7 @@ namespace ladder {
 // shown only when they end otherwise than expected.
 
 struct RanksOptions {
+  std::string backend = "gloo";
   std::chrono::milliseconds timeout{20'000};  // of the group
   std::chrono::milliseconds grace{2'000};     // see SpawnOptions
 };
@@ -108,11 +109,11 @@ inline void expect_well(const RanksEnd& end,
       << end.messages;
 }
 
-// Runs `fn` on all ranks of a Gloo group.
+// Runs `fn` on all ranks of a group.
 inline RanksEnd end_of_group(int world_size, const std::function<void(const ProcessGroup&)>& fn,
                              const RanksOptions& options = {}) {
   const auto in_group = [&](int /*rank*/) {
-    fn(init_process_group({.backend = "gloo", .timeout = options.timeout}));
+    fn(init_process_group({.backend = options.backend, .timeout = options.timeout}));
   };
   return end_of_ranks(world_size, in_group, options.grace);
 }

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/shared_memory.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using std::chrono::milliseconds;
+using Bytes = std::vector<std::byte>;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kTimeout{20'000};
+
+std::vector<std::string> all_gather(const ProcessGroup& group, const std::string& own) {
+  const auto text = torch::tensor(std::vector<std::uint8_t>(own.begin(), own.end()), torch::kUInt8);
+  std::vector<std::string> all;
+  for (const auto& tensor : group.all_gather(text)) {
+    const auto* begin = tensor.const_data_ptr<std::uint8_t>();
+    all.emplace_back(begin, begin + tensor.numel());
+  }
+  return all;
+}
+
+std::unique_ptr<SharedMemory> make(const ProcessGroup& group) {
+  return SharedMemory::make(group.rank(), group.world_size(),
+                            [&](const std::string& own) { return all_gather(group, own); });
+}
+
+// Other bytes on each rank, in each round and at each place.
+Bytes bytes_of(int rank, std::size_t round, std::size_t count) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 7 + i / 251 + round * 31) % 256 ^
+                                      static_cast<std::size_t>(rank * 85));
+  }
+  return bytes;
+}
+
+// What all ranks have shown, as this one read it, one after the other.
+std::vector<Bytes> shown_by_all(SharedMemory& memory, int world_size, const Bytes& own,
+                                milliseconds timeout = kTimeout,
+                                const std::string& operation = "all_reduce") {
+  std::vector<Bytes> all(static_cast<std::size_t>(world_size));
+  const auto read = [&](int rank, std::size_t offset, std::span<const std::byte> piece) {
+    auto& bytes = all[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(offset, bytes.size()) << "pieces in order";
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  };
+  memory.exchange({.operation = operation, .form = ""}, own, read, timeout);
+  return all;
+}
+
+class SharedMemoryOf : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SharedMemoryOf, testing::Range(1, 5));
+
+TEST_P(SharedMemoryOf, ShowsAnyNumberOfBytesOfAllRanks) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    constexpr auto kPiece = SharedMemory::kPiece;
+    for (const auto count :
+         {std::size_t{0}, std::size_t{1}, kPiece - 1, kPiece, kPiece + 1, 3 * kPiece + 5}) {
+      const auto all = shown_by_all(*memory, group.world_size(), bytes_of(group.rank(), 0, count));
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        EXPECT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, 0, count)) << count;
+      }
+    }
+  });
+}
+
+// A slot that is written too early, or read too early, would show in one of so many rounds.
+TEST_P(SharedMemoryOf, StaysRightWhenRanksHurry) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    std::minstd_rand random(static_cast<unsigned>(group.rank()) + 1);
+    for (std::size_t round = 0; round < 3'000; ++round) {
+      for (volatile auto left = random() % 3'000; left > 0;) left = left - 1;
+      const auto all =
+          shown_by_all(*memory, group.world_size(), bytes_of(group.rank(), round, 100));
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        ASSERT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, round, 100)) << round;
+      }
+    }
+  });
+}
+
+// Every rank comes to the same decision, also those that could take part.
+TEST(SharedMemory, IsRefusedByAllWhereOneRankIsElsewhere) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto of_another_machine = [&](const std::string& own) {
+      return all_gather(group, group.rank() == 1 ? "elsewhere/" + own : own);
+    };
+    EXPECT_EQ(SharedMemory::make(group.rank(), 3, of_another_machine), nullptr);
+  });
+}
+
+TEST(SharedMemory, IsRefusedByAllWhereOneRankCannotOpenIt) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto misled = [&](const std::string& own) {
+      auto all = all_gather(group, own);
+      const auto last_word = all.front().rfind(' ');
+      if (group.rank() == 2 && last_word != std::string::npos) {
+        all.front().replace(last_word, std::string::npos, " 1000000");
+      }
+      return all;
+    };
+    EXPECT_EQ(SharedMemory::make(group.rank(), 3, misled), nullptr);
+  });
+}
+
+TEST(SharedMemory, IsRefusedForMoreRanksThanItIsFastFor) {
+  const auto unused = [](const std::string&) -> std::vector<std::string> {
+    ADD_FAILURE() << "no rank needs another one to see that";
+    return {};
+  };
+  EXPECT_EQ(SharedMemory::make(0, SharedMemory::kMostRanks + 1, unused), nullptr);
+}
+
+TEST(SharedMemory, NamesARankThatDoesNotComeAndIsNotUsedAgain) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    if (group.rank() == 0) {
+      const auto start = Clock::now();
+      EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(10), milliseconds(300)), DistributedError,
+                   "all_reduce on rank 0 of 2: rank 1 did not come in time; hint: ");
+      EXPECT_GE(Clock::now() - start, milliseconds(300));
+      EXPECT_LT(Clock::now() - start, milliseconds(3'000));
+      EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(10)), DistributedError,
+                   "an earlier one has failed");
+    }
+    group.barrier();
+  });
+}
+
+TEST(SharedMemory, NamesARankThatWasKilledLongBeforeTheDeadline) {
+  const TemporaryFolder folder;
+  const auto start = Clock::now();
+  const auto end = end_of_group(3, [&](const ProcessGroup& group) {
+    signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
+    const auto memory = make(group);
+    if (group.rank() == 1) raise(SIGKILL);
+    try {
+      shown_by_all(*memory, 3, Bytes(10));
+    } catch (const DistributedError& error) {
+      folder.write(std::to_string(group.rank()), error.what());
+    }
+  });
+  EXPECT_LT(Clock::now() - start, milliseconds(10'000));
+  EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
+            std::string::npos)
+      << end.error;
+  for (const std::string rank : {"0", "2"}) {
+    EXPECT_TRUE(
+        folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: rank 1 has ended"))
+        << folder.read(rank);
+  }
+}
+
+TEST(SharedMemory, NamesBothSizesWhereTheyDiffer) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(group.rank() == 0 ? 10U : 11U)), DistributedError,
+                 group.rank() == 0
+                     ? "rank 1 is at all_reduce (11 bytes), this one at all_reduce (10 bytes)"
+                     : "rank 0 is at all_reduce (10 bytes), this one at all_reduce (11 bytes)");
+    group.barrier();
+  });
+}
+
+TEST(SharedMemory, FindsThatOneRankHasNothingToShow) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(group.rank() == 0 ? 0U : 8U)), DistributedError,
+                 "(0 bytes)");
+    group.barrier();
+  });
+}
+
+// Eight bytes each: what most collectives of a training loop have in common.
+TEST(SharedMemory, FindsThatRanksCallDifferentCollectives) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(8), kTimeout,
+                              group.rank() == 0 ? "all_reduce" : "all_gather"),
+                 DistributedError, "all_gather (8 bytes)");
+    group.barrier();
+  });
+}
+
+TEST(SharedMemory, TellsTheOthersAtOnceThatARankGaveUp) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    const auto memory = make(group);
+    ASSERT_NE(memory, nullptr);
+    const auto start = Clock::now();
+    if (group.rank() == 1) {
+      const auto refuse = [](int, std::size_t, std::span<const std::byte>) {
+        throw std::runtime_error("a mistake while reading");
+      };
+      EXPECT_THROW(memory->exchange({"all_reduce", ""}, Bytes(8), refuse, kTimeout),
+                   std::runtime_error);
+    } else {
+      shown_by_all(*memory, 3, Bytes(8));
+      EXPECT_ERROR(shown_by_all(*memory, 3, Bytes(8)), DistributedError, "has given up");
+    }
+    EXPECT_LT(Clock::now() - start, milliseconds(5'000));
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace ladder
