@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks cost each other: collectives by size, and DistributedDataParallel around a training
-// step. Two ranks are two processes of this machine, with one thread each, that talk by Gloo.
+// step. Two ranks are two processes of this machine, with one thread each, that talk by Gloo or in
+// shared memory.
 //   build/bin/micro --benchmark_filter=comm
 #include <benchmark/benchmark.h>
 
@@ -92,18 +93,32 @@ BENCHMARK_CAPTURE(comm_ddp_overhead, convnet, "convnet")
 }  // namespace
 
 void register_comm_benchmarks(TwoRanks& ranks) {
-  const auto on_two_ranks = [&](const char* name, TwoRanks::Body body) {
-    const auto measure = [&ranks, body](benchmark::State& state) { ranks.measure(state, body); };
-    return benchmark::RegisterBenchmark(name, measure)->UseRealTime();
+  using enum TwoRanks::Backend;
+  const auto on_two_ranks = [&](const std::string& name, TwoRanks::Body body,
+                                TwoRanks::Backend backend = kGloo) {
+    const auto measure = [&ranks, body, backend](benchmark::State& state) {
+      ranks.measure(state, body, backend);
+    };
+    return benchmark::RegisterBenchmark(name.c_str(), measure)->UseRealTime();
   };
-  on_two_ranks("comm_all_reduce", all_reduce)
-      ->Arg(4)
-      ->Arg(64 * 1024)
-      ->Arg(kBasicNetGradient)
-      ->Unit(benchmark::kMicrosecond);
-  on_two_ranks("comm_step/alone", step_alone)->Arg(64)->Unit(benchmark::kMillisecond);
-  on_two_ranks("comm_step/side_by_side", step_side_by_side)->Arg(64)->Unit(benchmark::kMillisecond);
-  on_two_ranks("comm_step/ddp", step_ddp)->Arg(64)->Unit(benchmark::kMillisecond);
+  for (const auto backend : {kGloo, kSharedMemory}) {
+    const std::string name = backend == kGloo ? "gloo" : "shm";
+    on_two_ranks("comm_all_reduce/" + name, all_reduce, backend)
+        ->Arg(4)
+        ->Arg(64 * 1024)
+        ->Arg(kBasicNetGradient)
+        ->Unit(benchmark::kMicrosecond);
+    on_two_ranks("comm_step/ddp_" + name, step_ddp, backend)
+        ->Arg(32)
+        ->Arg(64)
+        ->Unit(benchmark::kMillisecond);
+  }
+  for (const std::int64_t batch_size : {32, 64}) {
+    on_two_ranks("comm_step/alone", step_alone)->Arg(batch_size)->Unit(benchmark::kMillisecond);
+    on_two_ranks("comm_step/side_by_side", step_side_by_side)
+        ->Arg(batch_size)
+        ->Unit(benchmark::kMillisecond);
+  }
 }
 
 }  // namespace ladder

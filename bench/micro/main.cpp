@@ -10,6 +10,7 @@
 
 #include "bench/micro/two_ranks.h"
 #include "ladder/core/device.h"
+#include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/launch/spawn.h"
 
@@ -19,8 +20,12 @@ void measure(ladder::TwoRanks& ranks) {
   const auto choice = ladder::prepare_process({});
   benchmark::AddCustomContext("threads", std::to_string(choice.threads));
   ladder::register_comm_benchmarks(ranks);
-  benchmark::RunSpecifiedBenchmarks();
+  const auto count = benchmark::RunSpecifiedBenchmarks();
   ranks.finish();
+  if (count == 0) {
+    throw ladder::UsageError::missing("--benchmark_filter", "a row that it matches",
+                                      "--benchmark_list_tests shows all");
+  }
 }
 
 void take_part(ladder::TwoRanks& ranks) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/micro/two_ranks.h"
 
+#include <fmt/core.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/error.h"
@@ -41,12 +43,13 @@ TwoRanks::TwoRanks() {
   orders_out_.reset(ends[1]);
 }
 
-void TwoRanks::measure(benchmark::State& state, Body body) {
+void TwoRanks::measure(benchmark::State& state, Body body, Backend backend) {
   send({.body = body,
+        .backend = backend,
         .argument = state.range(0),
         .steps = static_cast<std::int64_t>(state.max_iterations)});
   const OneThread one_thread;
-  body(group(), state.range(0), [&](const Step& step) {
+  body(group(backend), state.range(0), [&](const Step& step) {
     warm_up(step);
     for (auto _ : state) step();
   });
@@ -55,7 +58,7 @@ void TwoRanks::measure(benchmark::State& state, Body body) {
 void TwoRanks::follow() {
   for (Order order = receive(); order.body != nullptr; order = receive()) {
     const OneThread one_thread;
-    order.body(group(), order.argument, [&](const Step& step) {
+    order.body(group(order.backend), order.argument, [&](const Step& step) {
       warm_up(step);
       for (std::int64_t i = 0; i < order.steps; ++i) step();
     });
@@ -75,11 +78,22 @@ TwoRanks::Order TwoRanks::receive() const {
   return order;
 }
 
-const ProcessGroup& TwoRanks::group() {
-  if (!group_) {
-    group_ = init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+// The second group meets elsewhere than the first: in a file that the common parent names.
+const ProcessGroup& TwoRanks::group(Backend backend) {
+  constexpr std::chrono::seconds kTimeout{30};
+  if (backend == Backend::kGloo) {
+    if (!gloo_) gloo_ = init_process_group({.backend = "gloo", .timeout = kTimeout});
+    return *gloo_;
   }
-  return *group_;
+  if (!shared_memory_) {
+    const auto file =
+        std::filesystem::temp_directory_path() / fmt::format("ladder-micro-{}", ::getppid());
+    shared_memory_ = init_process_group(
+        {.backend = "shm", .init_method = "file://" + file.string(), .timeout = kTimeout});
+    shared_memory_->barrier();
+    std::filesystem::remove(file);
+  }
+  return *shared_memory_;
 }
 
 }  // namespace ladder

@@ -32,8 +32,10 @@ class TwoRanks {
   // Opens the pipe: before spawn, so that both ranks have it. Throws SystemError.
   TwoRanks();
 
+  enum class Backend { kGloo, kSharedMemory };
+
   // Rank 0: runs `body` on both ranks, with state.range(0). Times the steps after the third.
-  void measure(benchmark::State& state, Body body);
+  void measure(benchmark::State& state, Body body, Backend backend);
 
   // Rank 0, last: lets rank 1 end.
   void finish() { send({}); }
@@ -44,17 +46,19 @@ class TwoRanks {
  private:
   struct Order {
     Body body = nullptr;  // none = the end
+    Backend backend = Backend::kGloo;
     std::int64_t argument = 0;
     std::int64_t steps = 0;
   };
 
   void send(const Order& order) const;
   Order receive() const;
-  const ProcessGroup& group();
+  const ProcessGroup& group(Backend backend);
 
   Descriptor orders_in_;   // read by rank 1
   Descriptor orders_out_;  // written by rank 0
-  std::optional<ProcessGroup> group_;
+  std::optional<ProcessGroup> gloo_;
+  std::optional<ProcessGroup> shared_memory_;
 };
 
 // The rows of comm_bench.cpp. `ranks` must live as long as they may run.

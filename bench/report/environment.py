@@ -115,6 +115,12 @@ def run_notes(results: Results) -> list[str]:
     failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
     if failed:
         notes.append(f"Runs that failed or were skipped: {failed}. Their rows say why.")
+    for row in results.of_kind("phases"):
+        if row.error:
+            notes.append(f"{row.key.setup.program}, parts of a step: failed: {row.error}.")
+    if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
+        notes.append("A row is above its floor: the peak was measured while another program ran. "
+                     "Percentages of the floor say nothing here.")
     counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
     if counts:
         words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -142,7 +148,8 @@ GENERAL_NOTES = (
     "its interval draws those of either row on their own. Rows without a twin say \"twin not "
     "run\".",
     "The interval of an accuracy says what another test set of the same size might show. It does "
-    "not say what another seed would; a difference marked as noise may be chance.",
+    "not say what another seed would; a difference marked as noise may be chance. It is marked "
+    "rather freely: both tests were taken as independent, though their images are the same.",
     "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
     "bits, or in Python, sums are taken in another order, and only accuracies compare.",
     "The C++ programs and their twins follow the same recipe, on the same data. The C++ rows use "
@@ -158,14 +165,16 @@ GENERAL_NOTES = (
     "does is in it, so no program reaches it.",
     "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts once "
     "for each. Launcher and parent processes are not counted. Bytes a step are those of the "
-    "loopback device: all that the machine sends to itself meanwhile, start-up included. Ranks "
-    "that share memory send less.",
+    "loopback device: all that the machine sends to itself meanwhile, start-up included. What "
+    "ranks exchange in shared memory (the stages, on one machine) is not among them; the twins "
+    "send it.",
     "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
     "writes, and not the library under it.",
     "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with all "
-    "threads. The whole runs of python_data_parallel, python_accelerate and python_trainer would "
-    "be that of python_single, and that of python_ddp_torchrun the one of python_ddp_spawn: they "
-    "train to the same weights, and are not run.",
+    "threads. Some twins have no whole run: python_data_parallel, python_accelerate and "
+    "python_trainer train to the weights of python_single, and python_ddp_torchrun to those of "
+    "python_ddp_spawn. Their accuracy would be the same; their whole time and memory were not "
+    "measured.",
 )
 
 

@@ -10,26 +10,31 @@ A page names its record where a table begins, and the table ends at a line of it
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level. Pictures are those that a page shows; they are compared only where matplotlib is
+of the third level, --marks how near the marks are. --step is the table of a record of step.py, whose
+picture is images/step.svg. Pictures are those that a page shows; they are compared only where matplotlib is
 installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
 
+import step
 from report import colours
+from marks import marks_text
 from results import ResultsError, read
 from table import markdown_text, short_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/bench.md")
+PAGES = ("README.md", "docs/bench.md", "docs/performance.md")
 RECORD = "bench/results/two-cores.json"
+STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown) -->\n).*?(<!-- end of the record -->)",
+BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks) -->\n).*?(<!-- end of the record -->)",
                    re.DOTALL)
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
@@ -41,7 +46,11 @@ CURE = "run python3 bench/report/pages.py --update"
 
 def filled(match: re.Match[str]) -> str:
     begin, path, form, end = match.groups()
+    if form == "--step":
+        return f"{begin}\n{step.table(json.loads((ROOT / path).read_text()))}\n{end}"
     results = read([ROOT / path])
+    if form == "--marks":
+        return f"{begin}\n{marks_text(results)}\n{end}"
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
     return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{end}"
@@ -89,7 +98,8 @@ def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
     pages = {ROOT / page: page_text(page) for page in PAGES}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    return pages | pictures_of(shown)
+    drawn_step = standalone(step.picture(json.loads((ROOT / STEP_RECORD).read_text())))
+    return pages | pictures_of(shown) | {ROOT / PICTURES / "step.svg": drawn_step}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what the suite has measured.
 
-    python bench/report/table.py RESULTS.json...              the seven stages, for a terminal
+    python bench/report/table.py RESULTS.json...              the stages, for a terminal
     python bench/report/table.py RESULTS.json... --markdown   the full comparison
 
 Exit code: 0, or 2 if a file is not what the suite writes.
@@ -16,7 +16,7 @@ import textwrap
 from claims import claims_table
 from environment import environment_table, honesty, machine_line
 from results import Results, ResultsError, read
-from tables import Table, check_table, curve_table, recipe_table, stage_table, summary
+from tables import Table, check_table, curve_table, recipe_table, speed_table, stage_table, summary
 from words import FAILED
 
 TERMINAL = 100  # columns
@@ -73,9 +73,17 @@ def terminal_table(table: Table) -> str:
 
 
 def short_text(results: Results) -> str:
-    lines = [machine_line(results), "", terminal_table(stage_table(results)), ""]
-    for line in summary(results):
-        lines += textwrap.wrap(line, TERMINAL)
+    """The seven stages, and the ratios to Python; of either, what was run."""
+    lines = [machine_line(results)]
+    if results.of_kind("full"):
+        lines += ["", terminal_table(stage_table(results)), ""]
+        for line in summary(results):
+            lines += textwrap.wrap(line, TERMINAL)
+    tables = [speed_table(results, recipe) for recipe in results.recipes()]
+    for table in filter(lambda table: table.rows, tables):
+        lines += ["", f"{table.title}:", terminal_table(table)]
+    if len(lines) == 1:
+        lines += ["", "No row that this table shows was run: --markdown shows all."]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +125,7 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Prints what the suite has measured.")
     parser.add_argument("results", nargs="+", help="JSON of build/bin/suite")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--short", action="store_true", help="the seven stages (the default)")
+    form.add_argument("--short", action="store_true", help="the stages (the default)")
     form.add_argument("--markdown", action="store_true", help="the full comparison")
     return parser.parse_args(arguments)
 

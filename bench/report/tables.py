@@ -89,7 +89,7 @@ def stage_cells(results: Results, stage: int) -> list[str]:
     measured = cells(row, [lambda row: number(row.seconds().value), accuracy_text,
                            counter("seen", count), lambda _: verdict.state,
                            counter("peak_rss_bytes", megabytes), counter("user_lines", count)])
-    return [STAGES[stage], f"{setup.world} x {setup.threads}", setup.precision, *measured]
+    return [name_text(setup, row), f"{setup.world} x {setup.threads}", setup.precision, *measured]
 
 
 def stage_notes(results: Results) -> list[str]:
@@ -118,7 +118,7 @@ def stage_table(results: Results) -> Table:
 RECIPE_HEADER = ("program", "world", "precision", "threads", "200 steps, s [95 %]", "samples/s",
                  "% of floor", "time / twin's [95 %]", "whole run, s", "accuracy, % [95 %]",
                  "to stage 0, points", "seen", "equal?", "start-up, s", "peak memory, MB",
-                 "bytes a step", "code lines")
+                 "loopback bytes a step", "code lines")
 
 
 def ratio_text(results: Results, setup: Setup) -> str:
@@ -128,6 +128,8 @@ def ratio_text(results: Results, setup: Setup) -> str:
     twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
     if ours and twin and twin.good and not same_device(ours, twin):
         return "other device"
+    if twin and twin.error:
+        return "twin failed"
     ratio = results.ratio_to_twin(setup)
     return "twin not run" if ratio is None else ratio.text(lambda value: f"{value:.3f}")
 
@@ -221,6 +223,22 @@ def recipe_table(results: Results, recipe: str) -> Table:
                  [setup.program for setup in setups], 1)
 
 
+def speed_table(results: Results, recipe: str) -> Table:
+    """The C++ rows that were repeated, against their twins: what a terminal has room for."""
+    header = ("program", "world", "prec", "200 steps, s [95 %]", "% of floor",
+              "time / twin's [95 %]")
+    setups = [setup for setup in results.setups(recipe, ["slice"]) if not is_twin(setup.program)]
+    rows = []
+    for setup in setups:
+        row = results.row("slice", setup)
+        measured = cells(row, [lambda row: estimate_text(row.seconds(), significant),
+                               counter("percent_of_floor", number)])
+        rows.append([name_text(setup, row), f"{setup.world} x {setup.threads}", setup.precision,
+                     *measured, ratio_text(results, setup)])
+    return Table(f"Recipe {recipe}, 200 steps", header, rows, [],
+                 [setup.program for setup in setups], 3)
+
+
 # --- accuracy over time, and equality ---------------------------------------------------
 
 
@@ -270,9 +288,19 @@ def fastest(results: Results, right: list[Row]) -> str:
     if all(row and row.good for row in slices):
         best = min(slices, key=lambda row: row.seconds().value)
         time = best.seconds().text(significant)
-        return f"Fastest: {setup_text(best)}, {time} seconds for 200 steps."
+        close = [row.key.setup.program for row in slices
+                 if row is not best and overlap(row.seconds(), best.seconds())]
+        unsure = f"; not told apart from {', '.join(close)}" if close else ""
+        return f"Fastest: {setup_text(best)}, {time} seconds for 200 steps{unsure}."
     best = min(right, key=lambda row: row.seconds().value)
     return f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s (one run each)."
+
+
+def overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals have a value in common; without intervals nothing is known."""
+    if one.interval is None or other.interval is None:
+        return False
+    return one.interval.low <= other.interval.high and other.interval.low <= one.interval.high
 
 
 def setup_text(row: Row) -> str:
@@ -286,7 +314,8 @@ def summary(results: Results) -> list[str]:
     rows = [row for row in found if row and not row.error]
     states = [verdict_for(results, row.key.setup.recipe, row.key.setup.program) for row in rows]
     right = [row for row, verdict in zip(rows, states) if verdict.state == EQUAL]
-    right = [row for row in right if row.key.setup.recipe == right[0].key.setup.recipe]
+    right = [row for row in right if row.key.setup.recipe == right[0].key.setup.recipe
+             and row.device == right[0].device]
     lines = [equality_sentence(states, len(STAGES))]
     if right:
         lines.append(fastest(results, right))
@@ -308,4 +337,5 @@ def equality_sentence(states: list[Verdict], wanted: int) -> str:
         return f"WRONG stages: {wrong} of {wanted}. The notes of the table say why."
     if equal == wanted:
         return "All seven stages train the same: equal weights after the steps of the check."
-    return f"{equal} of {wanted} stages are known to train the same; the table says why."
+    return (f"{equal} of {wanted} stages are known to train the same; the others were not checked, "
+            "or have no whole run here.")

@@ -85,14 +85,15 @@ std::string python_versions_of(const std::string& python) {
   return found.empty() ? kUnknown : found;
 }
 
-// Those that change threads or memory.
+// Those that change threads, memory or arithmetic.
 std::string variables() {
   std::string found;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto begins = [&](const char* name) { return text.starts_with(name); };
-    if (!begins("OMP_") && !begins("MALLOC_") && !begins("LD_PRELOAD=") && !begins("MKL_"))
-      continue;
+    constexpr std::array kNames = {"OMP_",  "KMP_",    "GOMP_", "MALLOC_", "LD_PRELOAD=", "MKL_",
+                                   "ATEN_", "ONEDNN_", "DNNL_", "GLOO_",   "NCCL_",       "CUDA_"};
+    if (std::none_of(kNames.begin(), kNames.end(), begins)) continue;
     found += (found.empty() ? "" : " ") + text;
   }
   return found.empty() ? "none" : found;

@@ -164,7 +164,7 @@ class Runner {
         std::error_code ignored;  // there may be none
         fs::copy_file(options_.folder / "stderr", said, fs::copy_options::overwrite_existing,
                       ignored);
-        fmt::print(stderr, "  failed: {}\n", error.what());
+        fmt::print(stderr, "  failed: {}; what it said: {}\n", error.what(), said.string());
         ++failed_;
         state.SkipWithError(error.what());
         return;
@@ -196,17 +196,25 @@ class Runner {
     const auto metrics = options_.folder / kMetricsFile;
     const auto result = last_record(metrics, "result");
     if (result.is_null()) throw std::runtime_error("it wrote no result");
-    if (result.value("recipe", "") != base_recipe(row) ||
-        result.value("precision", "") != row.precision) {
-      throw std::runtime_error("its record is not of this row");
-    }
-    report(row, result, last_record(metrics, "run"), end, state);
+    const auto run = last_record(metrics, "run");
+    require_setup(row, result, run);
+    report(row, result, run, end, state);
     if (const auto log = last_record(metrics, "log"); !log.is_null()) {
       state.counters["logged_loss"] = number_of(log, "loss");
     }
     if (sent && arrived) {
       state.counters["loopback_bytes_per_step"] =
           static_cast<double>(*arrived - *sent) / number_of(result, "steps");
+    }
+  }
+
+  // A launcher that starts another number of processes must not pass for this row.
+  static void require_setup(const Case& row, const json& result, const json& run) {
+    const bool replicas = row.program.find("data_parallel") != std::string::npos;
+    if (result.value("recipe", "") != base_recipe(row) ||
+        result.value("precision", "") != row.precision ||
+        run.value("world_size", 0) != (replicas ? 1 : row.world)) {
+      throw std::runtime_error("its record is not of this row");
     }
   }
 
@@ -291,14 +299,18 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
   CLI::App app("Compares the stages with each other and with their Python twins.", "suite");
   app.footer(
       "Besides, the flags of Google Benchmark: --benchmark_list_tests,\n"
-      "--benchmark_filter=REGEX, --benchmark_out=FILE.json");
+      "--benchmark_filter=REGEX, --benchmark_out=FILE.json [results.json in the folder]");
   app.allow_extras();
-  app.add_option("--tier", options.tier, "short: what ./run shows; bench: all");
-  app.add_option("--folder", options.folder, "for the files of the runs");
+  app.add_option("--tier", options.tier,
+                 "short: what ./run shows; bench: all, an hour on two cores")
+      ->capture_default_str();
+  app.add_option("--folder", options.folder, "for the files of the runs")->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to divide among the processes")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--slice-repetitions", options.repetitions, "how often each slice is timed")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--bin", options.places.bin, "folder of the stages");
   app.add_option("--venv", options.places.venv,
                  "Python's environment; if there is none, python3 and torchrun of the PATH");
@@ -342,12 +354,21 @@ Peaks describe(const SuiteOptions& options, const std::string& command_line) {
   return peaks;
 }
 
+bool has_flag(const std::vector<std::string>& arguments, const char* flag) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [&](const auto& word) { return word.starts_with(flag); });
+}
+
 void run_suite(std::vector<std::string> arguments) {
   const auto command_line = fmt::format("suite {}", fmt::join(arguments, " "));
   const auto options = read_options(arguments);
-  const bool lists = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
-    return word.starts_with("--benchmark_list_tests");
-  });
+  const bool lists = has_flag(arguments, "--benchmark_list_tests");
+  const auto results = options.folder / "results.json";
+  const bool names_results = lists || has_flag(arguments, "--benchmark_out=");
+  if (!names_results) {
+    fs::create_directories(options.folder);
+    arguments.push_back("--benchmark_out=" + results.string());
+  }
   initialize_benchmark(arguments);
   const auto lock = lists ? Descriptor() : locked(options.folder);
   Runner runner(options, lists ? Peaks{} : describe(options, command_line));
@@ -357,6 +378,7 @@ void run_suite(std::vector<std::string> arguments) {
     throw UsageError::missing("--benchmark_filter", "a row that it matches",
                               "--benchmark_list_tests shows all");
   }
+  if (!names_results) fmt::print(stderr, "the results are in {}\n", results.string());
   if (runner.failed() > 0) {
     throw std::runtime_error(fmt::format("{} runs failed; the table says why", runner.failed()));
   }

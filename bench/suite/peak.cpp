@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kChains = 16;  // independent, so that latency is hidden
 constexpr std::int64_t kRounds = 20'000'000;
-constexpr int kTries = 3;
+constexpr int kTries = 6;
 
 template <typename Vector>
 inline __attribute__((always_inline)) float chains(std::int64_t rounds) {
@@ -102,10 +102,17 @@ double measure(const Work& work, int threads) {
 
 }  // namespace
 
+// Where all cores together are hardly faster than one, another program had one: look again.
 Peaks measure_peaks(int threads) {
-  return {.one_thread = measure(widest(), 1),
-          .all = measure(widest(), threads),
-          .bfloat16 = measure(widest_of_bfloat16(), threads)};
+  constexpr int kLooks = 5;
+  Peaks best;
+  for (int look = 0; look < kLooks; ++look) {
+    best.one_thread = std::max(best.one_thread, measure(widest(), 1));
+    best.all = std::max(best.all, measure(widest(), threads));
+    best.bfloat16 = std::max(best.bfloat16, measure(widest_of_bfloat16(), threads));
+    if (threads == 1 || best.all > 1.5 * best.one_thread) break;
+  }
+  return best;
 }
 
 }  // namespace ladder::bench

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-enum class Part { kForward, kBackward, kOptimizer };
+enum class Part { kForward, kBackward, kCollective, kOptimizer };
 
 // A box of the trace, in microseconds.
 struct Box {
@@ -29,6 +29,7 @@ struct Box {
 std::optional<Part> part_named(const std::string& name) {
   if (name == "aten::conv2d") return Part::kForward;
   if (name.starts_with("autograd::engine::evaluate_function")) return Part::kBackward;
+  if (name.starts_with("c10d::")) return Part::kCollective;
   if (name.starts_with("aten::_fused_")) return Part::kOptimizer;
   return std::nullopt;
 }
@@ -55,14 +56,31 @@ struct Step {
   std::optional<double> forward_begin;
   std::optional<double> backward_begin;
   double backward_end = 0.0;
+  double sent_in_forward = 0.0;  // microseconds in which collectives held it up
+  double sent_in_backward = 0.0;
+
+  void add(const Box& box);
 };
+
+void Step::add(const Box& box) {
+  if (box.part == Part::kForward && !forward_begin) forward_begin = box.begin;
+  if (box.part == Part::kBackward) {
+    if (!backward_begin) backward_begin = box.begin;
+    backward_end = std::max(backward_end, box.end);
+  }
+  // What comes behind the boxes of backward is communication already.
+  if (box.part != Part::kCollective || !forward_begin) return;
+  if (backward_begin && box.begin >= backward_end) return;
+  (backward_begin ? sent_in_backward : sent_in_forward) += box.end - box.begin;
+}
 
 // Adds the times between the edges of one step to the sums.
 void add(Phases& sums, const Step& step, double begin, const Box& optimizer) {
   sums.data += *step.forward_begin - begin;
-  sums.forward += *step.backward_begin - *step.forward_begin;
-  sums.backward += step.backward_end - *step.backward_begin;
-  sums.communication += optimizer.begin - step.backward_end;
+  sums.forward += *step.backward_begin - *step.forward_begin - step.sent_in_forward;
+  sums.backward += step.backward_end - *step.backward_begin - step.sent_in_backward;
+  sums.communication +=
+      optimizer.begin - step.backward_end + step.sent_in_forward + step.sent_in_backward;
   sums.optimizer += optimizer.end - optimizer.begin;
 }
 
@@ -75,11 +93,7 @@ Phases read_phases(const std::filesystem::path& trace) {
   int steps = 0;
   const auto boxes = read_boxes(trace);
   for (const Box& box : boxes) {
-    if (box.part == Part::kForward && !step.forward_begin) step.forward_begin = box.begin;
-    if (box.part == Part::kBackward) {
-      if (!step.backward_begin) step.backward_begin = box.begin;
-      step.backward_end = std::max(step.backward_end, box.end);
-    }
+    step.add(box);
     if (box.part != Part::kOptimizer) continue;
     if (begin && step.forward_begin && step.backward_begin) {
       add(sums, step, *begin, box);

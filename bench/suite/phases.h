@@ -11,7 +11,9 @@ struct Phases {
   double data = 0.0;           // from the optimizer's end to the first convolution
   double forward = 0.0;        // from there to the first box of autograd: layers and loss
   double backward = 0.0;       // to the last box of autograd; communication may run beside it
-  double communication = 0.0;  // from there to the optimizer: the wait that backward did not hide
+  double communication = 0.0;  // from there to the optimizer, and collectives that held up forward
+                               // or backward: the wait that was not hidden. Over Gloo a collective
+                               // that forward waits for counts as forward: its wait has no box
   double optimizer = 0.0;
 };
 

@@ -2,6 +2,7 @@
 #include "ladder/nn/batch_norm_relu_max_pool.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
@@ -234,6 +235,7 @@ bool can_fuse_batch_norm(const torch::Tensor& input) {
 torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const ProcessGroup& group) {
+  RECORD_FUNCTION("ladder::batch_norm_relu_max_pool2d", {});
   return BatchNormReluMaxPool::apply(input, tensors.weight, tensors.bias, tensors, momentum, eps,
                                      group);
 }

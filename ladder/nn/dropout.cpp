@@ -2,6 +2,7 @@
 #include "ladder/nn/dropout.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -148,6 +149,7 @@ Dropout::Dropout(DropoutOptions options) : options_(options) {
 torch::Tensor Dropout::forward(const torch::Tensor& input) const {
   if (options_.math == Math::kReference) return torch::dropout(input, options_.p, is_training());
   if (!is_training() || options_.p == 0.0) return input;
+  RECORD_FUNCTION("ladder::dropout", {});
   const auto mask = counter_mask(input.detach(), RandomScope::current(), options_);
   return input * mask.to(input.scalar_type());
 }

@@ -2,6 +2,7 @@
 #include "ladder/nn/relu_max_pool.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
@@ -134,6 +135,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
 }  // namespace
 
 torch::Tensor relu_max_pool2d(const torch::Tensor& input) {
+  RECORD_FUNCTION("ladder::relu_max_pool2d", {});
   if (can_cut(input)) return ReluMaxPool::apply(input);
   return torch::max_pool2d(torch::relu(input), 2);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import math
 import re
 import subprocess
@@ -22,8 +23,10 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "bench" / "report"
 sys.path[:0] = [str(REPORT), str(ROOT)]
+import marks  # noqa: E402
 import pages  # noqa: E402
 import report  # noqa: E402
+import step  # noqa: E402
 import table  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
@@ -60,6 +63,93 @@ class FilesTest(unittest.TestCase):
         return out
 
 
+def step_record() -> dict[str, Any]:
+    """What step.py measures, of two made-up traces."""
+    steps = {"reference": step.steps_of(made.trace()),
+             "fast": step.steps_of(made.trace(
+                 pool="torch::autograd::CppNode<ladder::(anonymous namespace)::ReluMaxPool>"))}
+    return {"length": {math: 10.0 for math in step.MATHS},
+            "operations": {math: step.medians(steps[math]) for math in step.MATHS},
+            "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
+
+
+class Steps(unittest.TestCase):
+    """step.py."""
+
+    def test_a_step_is_what_lies_between_two_optimizers_on_their_thread(self) -> None:
+        [first, second] = step.steps_of(made.trace())
+        self.assertEqual((first.length, second.length), (10.0, 10.0))
+        self.assertEqual([box.name for box in first.boxes],
+                         ["aten::conv2d", "wrapper", "aten::_fused_adamw_"])
+        self.assertEqual([box.name for box in first.boxes[0].calls], ["aten::mkldnn_convolution"])
+
+    def test_the_time_of_an_operation_is_its_own(self) -> None:
+        times = step_record()["operations"]["fast"]
+        self.assertEqual({name: round(value, 3) for name, value in times.items()},
+                         {"conv2d": 0.2, "mkldnn_convolution": 3.8, "ReluMaxPool backward": 2.0,
+                          "_fused_adamw_": 1.0, step.REST: 3.0})
+
+    def test_the_table_has_the_dearest_of_reference_math_first_and_adds_up(self) -> None:
+        self.assertEqual(step.table(step_record()).splitlines()[2:], [
+            "| `mkldnn_convolution` | 3.80 | 3.80 |",
+            "| `max_pool2d_with_indices` | 2.00 |  |",
+            "| `_fused_adamw_` | 1.00 | 1.00 |",
+            "| `conv2d` | 0.20 | 0.20 |",
+            "| `ReluMaxPool backward` |  | 2.00 |",
+            f"| {step.REST} | 3.00 | 3.00 |",
+            "| **a step** | 10.00 | 10.00 |"])
+
+    def test_a_call_that_only_calls_another_one_is_shown_as_that(self) -> None:
+        boxes = step_record()["flame"]["reference"]
+        self.assertEqual(boxes, [[0, "mkldnn_convolution", 0.1, 3.8],
+                                 [0, "wrapper", 5.0, 2.5], [1, "max_pool2d_with_indices", 5.1, 2.0],
+                                 [0, "_fused_adamw_", 9.0, 1.0]])
+
+    def test_the_picture_names_what_is_wide_enough(self) -> None:
+        svg = step.picture(step_record())
+        for words in ("--math reference: 10.0 ms", "mkldnn_convolution", "ReluMaxPool backward",
+                      "max_pool2d_with_indices: 2.00 ms"):
+            self.assertIn(words, svg)
+
+
+class Marks(FilesTest):
+    """marks.py."""
+
+    def rows(self, *entries: dict[str, Any]) -> dict[str, list[str]]:
+        return {mark.what: mark.cells()[1:] for mark in marks.marks(self.read(*entries))}
+
+    def test_a_factor_is_the_time_of_the_twin_over_that_of_the_stage(self) -> None:
+        rows = self.rows(*made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2),
+                         *made.slices("basicnet", "python_single", 5.0, 1, 2),
+                         *made.slices("basicnet", "stage5_accelerator", 2.1, 1, 2))
+        wanted, here, reached = rows["M1 BasicNet, fp32: stage 0 against its Python twin, 200 steps"]
+        self.assertEqual((wanted, reached), ("≥ 2.0 ×", "yes"))
+        self.assertRegex(here, r"^2\.50 \[1\.\d\d, 3\.\d\d\]$")
+        self.assertEqual(rows["M5 stage 5 over stage 0, BasicNet"][2], "no")
+        self.assertEqual(rows["M5 stage 6 over stage 0, BasicNet"][1:], ["not run", "no"])
+
+    def test_whole_runs_and_starts_have_no_interval(self) -> None:
+        rows = self.rows(*made.slices("convnet", "stage0_single_gpu", 1.0, 1, 2),
+                         *made.slices("convnet", "python_single", 1.0, 1, 2),
+                         made.full("convnet", "stage0_single_gpu", 20.0, 1, 2, 9200,
+                                   startup_seconds=0.5),
+                         made.full("convnet", "python_single", 50.0, 1, 2, 9200),
+                         made.full("convnet", "stage3_ddp_torchrun", 50.0, 2, 1, 9200,
+                                   startup_seconds=9.0))
+        self.assertEqual(rows["M3 … three epochs with tests"], ["≥ 1.9 ×", "2.50 (one run)", "yes"])
+        self.assertEqual(rows["M7 start of a program to its first step, slowest stage"],
+                         ["≤ 1.0 s", "0.50 (one run)", "yes"])
+
+    def test_the_floor_and_two_ranks(self) -> None:
+        rows = self.rows(*made.slices("basicnet", "stage0_single_gpu", 3.9, 1, 2),
+                         *made.slices("basicnet", "stage2_ddp_spawn", 6.0, 1, 1),
+                         *made.slices("basicnet", "stage2_ddp_spawn", 3.0, 2, 1))
+        self.assertEqual(rows["M1 … time over the floor of arithmetic"][1],
+                         "1.01 [0.98, 1.30]")
+        self.assertTrue(
+            rows["M6 two ranks × 1 thread against one × 1 thread, BasicNet"][1].startswith("2.00 ["))
+
+
 class Pages(FilesTest):
     """pages.py, in a folder of its own."""
 
@@ -68,7 +158,9 @@ class Pages(FilesTest):
         for name in (pages.RECORD, "bench/results/short.json"):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             made.write(self.folder / name, made.sample())
-        blocks = {"README.md": "short.json --short", "docs/bench.md": "two-cores.json --markdown"}
+        (self.folder / pages.STEP_RECORD).write_text(json.dumps(step_record()))
+        blocks = {"README.md": "short.json --short", "docs/bench.md": "two-cores.json --markdown",
+                  "docs/performance.md": "two-cores.step.json --step"}
         for page, record in blocks.items():
             (self.folder / page).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / page).write_text(
@@ -108,8 +200,8 @@ class Pages(FilesTest):
         with patch.object(pages, "wanted", wraps=pages.wanted) as wanted:
             self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(wanted.call_count, 1)
-        self.assertEqual([path.name for path in (self.folder / "docs" / "images").iterdir()],
-                         ["bench-time-basicnet.svg"])
+        self.assertEqual({path.name for path in (self.folder / "docs" / "images").iterdir()},
+                         {"bench-time-basicnet.svg", "step.svg"})
 
     def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
         readme = self.folder / "README.md"
@@ -342,6 +434,45 @@ class TerminalTable(FilesTest):
             self.assertIn(text, first)
         self.assertIn("All seven stages train the same: equal weights after the steps of the check.",
                       lines)
+
+    def test_has_the_ratios_to_python_where_slices_were_run(self) -> None:
+        lines = self.lines(made.sample())
+        begin = lines.index("Recipe basicnet, 200 steps:")
+        self.assertRegex(self.line_of(lines[begin:], "stage0_single_gpu"),
+                         r"1 x 2 +fp32 +[\d.]+ \[[\d.]+, [\d.]+\] +[\d.]+ +0\.\d+ \[0\.\d+, 0\.\d+\]$")
+        self.assertFalse(any(line.startswith("python_") for line in lines[begin:]))
+
+    def test_slices_alone_are_a_table_too(self) -> None:
+        rows = made.slices("convnet", "stage0_single_gpu", 2.0, 1, 2)
+        lines = self.lines({"context": dict(made.CONTEXT), "benchmarks": rows})
+        self.assertEqual(lines[2], "Recipe convnet, 200 steps:")
+        self.assertTrue(lines[-1].endswith("twin not run"), lines)
+        self.assertEqual(len(lines), 5, "nothing is said about stages")
+
+    def test_a_file_without_runs_and_slices_says_so(self) -> None:
+        lines = self.lines({"context": dict(made.CONTEXT), "benchmarks": made.checks("basicnet", {})})
+        self.assertEqual(lines[2:], ["No row that this table shows was run: --markdown shows all."])
+
+    def test_a_twin_that_failed_is_not_one_that_was_not_run(self) -> None:
+        rows = made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2)
+        rows += made.slices("basicnet", "python_single", 2.0, 1, 2, error_occurred=True,
+                            error_message="exit code 1")
+        lines = self.lines({"context": dict(made.CONTEXT), "benchmarks": rows})
+        self.assertTrue(self.line_of(lines, "stage0").endswith("twin failed"), lines)
+
+    def test_a_gpu_beside_a_cpu_is_named_and_not_the_fastest(self) -> None:
+        content = made.sample()
+        for row in content["benchmarks"]:
+            if "/stage1_" in row["name"] and row["name"].startswith(("full", "slice")):
+                row["label"] = "device=cuda:0"
+                row["real_time"] /= 100
+        lines = self.lines(content)
+        self.assertTrue(self.line_of(lines, "stage1_data_parallel (cuda:0)"))
+        self.assertNotIn("stage1", self.line_of(lines, "Fastest:"))
+
+    def test_a_row_above_its_floor_says_what_is_wrong(self) -> None:
+        results = self.read(*made.slices("basicnet", "stage0_single_gpu", 0.1, 1, 2))
+        self.assertTrue(any("above its floor" in note for note in honesty(results)))
 
     def test_shows_the_run_on_all_cpus(self) -> None:
         rows = [made.full("basicnet", "stage0_single_gpu", 10.0 * threads, 1, threads, 9841)

@@ -41,6 +41,22 @@ def entry(kind: str, recipe: str, program: str, world: int = 1, threads: int = 1
             "iterations": 1, "cpu_time": 0.1, "time_unit": "s", **values}
 
 
+def trace(*, steps: int = 3, pool: str = "aten::max_pool2d_with_indices") -> dict[str, Any]:
+    """A Chrome trace: steps of 10 ms, each a convolution of 4, pooling of 2 within a wrapper, a
+    thread that does something else, and an optimizer of 1 at the end."""
+    events: list[Entry] = [{"ph": "M", "name": "process_name"}]
+    for step in range(steps):
+        begin = 10_000 * step
+        for name, at, length, thread in (("aten::conv2d", 0, 4_000, 1),
+                                         ("aten::mkldnn_convolution", 100, 3_800, 1),
+                                         ("wrapper", 5_000, 2_500, 1), (pool, 5_100, 2_000, 1),
+                                         ("gloo:all_reduce", 0, 9_000, 2),
+                                         ("aten::_fused_adamw_", 9_000, 1_000, 1)):
+            events.append({"ph": "X", "name": name, "ts": begin + at, "dur": length,
+                           "tid": thread})
+    return {"traceEvents": events}
+
+
 def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
            precision: str = "fp32", more: str = "", **values: Any) -> list[Entry]:
     images = 200 * (64 if recipe == "basicnet" else 32)
@@ -60,11 +76,11 @@ def full(recipe: str, program: str, seconds: float, world: int, threads: int, co
     basic = recipe.startswith("basicnet")
     values = {"batch_size": 64 if basic else 32, "lr": 0.001 if basic else 0.0001,
               "steps": 9380 if basic else 5625, "label": f"weights_sha256={SAME} device=cpu",
-              **values}
+              "startup_seconds": 0.8, **values}
     return entry(kind, recipe, program, world, threads, precision, more, real_time=seconds,
                  total_seconds=0.98 * seconds, train_seconds=0.95 * seconds,
                  accuracy=100 * correct / max(seen, 1), correct=correct, seen=seen,
-                 startup_seconds=0.8, peak_rss_bytes=6.1e8 * world, eval_loss=0.0471, **values)
+                 peak_rss_bytes=6.1e8 * world, eval_loss=0.0471, **values)
 
 
 def failed(kind: str, recipe: str, program: str, world: int, threads: int,

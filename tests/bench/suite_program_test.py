@@ -31,7 +31,8 @@ result = dict(record="result", recipe="basicnet", precision="fp32", device="cpu"
               first_step_at=time.monotonic())
 result |= {changed!r}
 with open(path, "w") as file:
-    print(json.dumps(dict(record="run", batch_size=64, lr=1e-3)), file=file)
+    print(json.dumps(dict(record="run", batch_size=64, lr=1e-3,
+                          world_size=result.pop("world_size", 1))), file=file)
     print(json.dumps({{name: value for name, value in result.items() if value != "left out"}}),
           file=file)
 """
@@ -72,7 +73,7 @@ class Suite(unittest.TestCase):
         [row] = self.rows()
         self.assertTrue(row["error_occurred"])
         self.assertEqual(row["error_message"], reason)
-        self.assertIn(f"  failed: {reason}\n", said)
+        self.assertIn(f"  failed: {reason}; what it said: {self.folder}/runs/full_", said)
         return said
 
     def test_a_slice_is_the_steps_after_the_warm_up(self) -> None:
@@ -108,6 +109,15 @@ class Suite(unittest.TestCase):
                          (12.5, 10_000, row["user_lines"]))
         self.assertGreater(row["user_lines"], 30)
 
+    def test_without_a_name_the_results_are_in_the_folder_and_it_says_so(self) -> None:
+        self.stage()
+        command = [word for word in self.command(f"full/{ROW}")
+                   if not word.startswith("--benchmark_out")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+        self.out = self.folder / "runs" / "results.json"
+        self.assertIn(f"the results are in {self.out}\n", done.stderr)
+        self.assertEqual(len(self.rows()), 1)
+
     def test_no_floor_on_a_gpu(self) -> None:
         self.stage(device="cuda:0")
         self.run_suite(f"slice/{ROW}")
@@ -120,8 +130,9 @@ class Suite(unittest.TestCase):
         self.expect_failure("its record has no first_step_at")
 
     def test_a_record_of_another_row_is_a_failure(self) -> None:
-        self.stage(recipe="convnet")
-        self.expect_failure("its record is not of this row")
+        for changed in ({"recipe": "convnet"}, {"precision": "bf16"}, {"world_size": 2}):
+            self.stage(**changed)
+            self.expect_failure("its record is not of this row")
 
     def test_a_program_that_fails_is_told_in_its_words_and_they_are_kept(self) -> None:
         self.stage(before="print('error: no data', file=sys.stderr); sys.exit(3)")

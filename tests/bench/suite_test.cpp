@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -260,15 +261,37 @@ std::string trace_of(const TemporaryFolder& folder, const std::string& events) {
   return path;
 }
 
-TEST(Phases, AreTheTimesBetweenTheBoxes) {
+// Of three steps, each of whose boxes `boxes` makes from its beginning.
+Phases phases_of(const std::function<std::string(int at)>& boxes) {
   const TemporaryFolder folder;
-  const auto phases =
-      read_phases(trace_of(folder, fmt::format("{}, {}, {}", step(1000), step(1100), step(1200))));
+  return read_phases(
+      trace_of(folder, fmt::format("{}, {}, {}", boxes(1000), boxes(1100), boxes(1200))));
+}
+
+TEST(Phases, AreTheTimesBetweenTheBoxes) {
+  const auto phases = phases_of(step);
   EXPECT_DOUBLE_EQ(phases.data, 0.010);
   EXPECT_DOUBLE_EQ(phases.forward, 0.030);
   EXPECT_DOUBLE_EQ(phases.backward, 0.035);
   EXPECT_DOUBLE_EQ(phases.communication, 0.019);
   EXPECT_DOUBLE_EQ(phases.optimizer, 0.006);
+}
+
+TEST(Phases, CollectivesThatHoldUpForwardAndBackwardAreCommunication) {
+  const auto phases = phases_of([](int at) {
+    return fmt::format("{}, {}, {}", step(at), box("c10d::allgather_", at + 30, 4),
+                       box("c10d::allreduce_", at + 55, 10));
+  });
+  EXPECT_DOUBLE_EQ(phases.forward, 0.026);
+  EXPECT_DOUBLE_EQ(phases.backward, 0.025);
+  EXPECT_DOUBLE_EQ(phases.communication, 0.033);
+}
+
+TEST(Phases, CollectivesBehindBackwardAreNotCountedTwice) {
+  const auto phases = phases_of(
+      [](int at) { return fmt::format("{}, {}", step(at), box("c10d::allreduce_", at + 80, 10)); });
+  EXPECT_DOUBLE_EQ(phases.backward, 0.035);
+  EXPECT_DOUBLE_EQ(phases.communication, 0.019);
 }
 
 TEST(Phases, NeedTwoSteps) {
