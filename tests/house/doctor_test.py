@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/doctor.py on machines made here: folders, and programs that answer as others would."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "doctor.py"
+PROGRAMS = {"g++": "g++ (Debian) 12.2.0", "cmake": "cmake version 3.25.1", "ninja": "1.11.1",
+            "nvidia-smi": ""}
+
+
+class Doctor(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.root = Path(holder.name) / "checkout"
+        self.path = Path(holder.name) / "bin"
+        self.path.mkdir()
+        for name, text in PROGRAMS.items():
+            self.program(name, text, 0 if text else 1)
+        for stage in ("stage0_a", "stage1_b"):
+            self.file(f"{stage}/main.cpp", b"")
+            self.file(f"build/bin/{stage}", b"").chmod(0o755)
+        self.file(".venv/lib/python3.11/site-packages/torch-2.11.0.dist-info/METADATA", b"")
+        for kind, count in (("train", 60000), ("t10k", 10000)):
+            self.file(f"data/mnist/{kind}-images-idx3-ubyte", struct.pack(">II", 2051, count))
+            self.file(f"data/mnist/{kind}-labels-idx1-ubyte.gz",
+                      gzip.compress(struct.pack(">II", 2049, count)))
+
+    def file(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def program(self, name: str, answer: str, code: int = 0) -> None:
+        path = self.path / name
+        path.write_text(f"#!/bin/sh\necho '{answer}'\nexit {code}\n")
+        path.chmod(0o755)
+
+    def look(self, **variables: str) -> tuple[int, dict[str, list[str]], str]:
+        """Exit code, the rows by thing as [state, text], and the last line."""
+        environment = {"PATH": f"{self.path}", "HOME": "/"} | variables
+        done = subprocess.run([sys.executable, TOOL, "--root", self.root], check=False, text=True,
+                              capture_output=True, env=environment, timeout=60)
+        self.assertEqual(done.stderr, "")
+        lines = done.stdout.splitlines()
+        found = {line[9:23].strip(): [line[:8].strip(), line[24:]] for line in lines[:-1]}
+        return done.returncode, found, lines[-1]
+
+    def test_a_machine_that_has_all(self) -> None:
+        code, rows, last = self.look()
+        self.assertEqual((code, last), (0, "nothing is missing"), rows)
+        for thing in ("g++", "cmake", "ninja", "LibTorch", "programs", "data set", "loopback"):
+            self.assertEqual(rows[thing][0], "ok", rows[thing])
+        self.assertEqual(rows["CPUs"][1].split()[0], str(len(os.sched_getaffinity(0))))
+        self.assertEqual(rows["GPUs"], ["note", "none; everything here runs on the CPU too"])
+        self.assertEqual(rows["srun"], ["note", "not found; only on clusters with SLURM"])
+
+    def test_tools_that_are_missing_or_old(self) -> None:
+        (self.path / "ninja").unlink()
+        self.program("cmake", "cmake version 3.18.4")
+        code, rows, last = self.look()
+        self.assertEqual((code, last), (1, "missing: cmake, ninja"))
+        self.assertEqual(rows["cmake"], ["missing", "3.18.4; 3.25 or newer is needed; pip install "
+                                         "cmake has one, to be put first on the PATH"])
+        self.assertEqual(rows["ninja"][1], "not found; ./run sets it up, where there is apt-get")
+
+    def test_libtorch_of_another_version_or_of_ones_own(self) -> None:
+        folder = self.root / ".venv/lib/python3.11/site-packages"
+        (folder / "torch-2.11.0.dist-info").rename(folder / "torch-2.9.1.dist-info")
+        code, rows, _ = self.look()
+        self.assertEqual((code, rows["LibTorch"]),
+                         (1, ["missing", "2.9.1 in .venv; 2.11 is needed: remove .venv, then ./run"]))
+        self.assertEqual(self.look(LADDER_TORCH_DIR=str(self.path))[1]["LibTorch"],
+                         ["ok", str(self.path)])
+        self.assertEqual(self.look(Torch_DIR="/none")[1]["LibTorch"],
+                         ["missing", "/none; there is no such folder"])
+
+    def test_a_fresh_checkout_misses_nothing_that_run_does_not_bring(self) -> None:
+        for path in self.root.glob("build/bin/*"):
+            path.unlink()
+        for path in self.root.glob(".venv/lib/*/*/torch*"):
+            path.rename(path.with_name("other"))
+        code, rows, last = self.look()
+        self.assertEqual((code, last), (0, "nothing is missing"), rows)
+        self.assertEqual(rows["programs"], ["note", "0 of 2 stages are built; ./run builds the "
+                                            "others"])
+        self.assertEqual(rows["LibTorch"][0], "note")
+
+    def test_data_that_is_missing_cut_or_other(self) -> None:
+        images = self.root / "data/mnist/train-images-idx3-ubyte"
+        for content, said in ((struct.pack(">II", 2051, 9), "train-images-idx3-ubyte is not that"),
+                              (b"cut", "train-images-idx3-ubyte: unpack requires"),
+                              (None, "no train-images-idx3-ubyte(.gz)")):
+            with self.subTest(said):
+                images.unlink() if content is None else images.write_bytes(content)
+                code, rows, last = self.look()
+                self.assertEqual((code, last), (1, "missing: data set"))
+                self.assertTrue(rows["data set"][1].startswith(said), rows["data set"])
+
+    def test_gpus_and_launchers_are_named(self) -> None:
+        self.program("nvidia-smi", "NVIDIA H100, 570.1")
+        self.program("mpirun", "")
+        _, rows, _ = self.look()
+        self.assertEqual(rows["GPUs"], ["ok", "NVIDIA H100, 570.1; tools/gpu_check.sh tries them"])
+        self.assertEqual(rows["mpirun"], ["ok", f"{self.path}/mpirun"])
+
+
+if __name__ == "__main__":
+    unittest.main()

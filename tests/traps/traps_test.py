@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every demonstration of build/bin/traps: its effect, its guard, its time; and that none is forgotten.
+
+Numbers that are arithmetic are compared as they are. Those that were measured have bounds with room,
+because last digits depend on the CPU's vector kernels.
+"""
+from __future__ import annotations
+
+import re
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import ROOT, run  # noqa: E402
+
+SECONDS = 30
+
+
+class Shown(dict[tuple[str, str], list[str]]):
+    """The lines of a demonstration: values by side and label."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        for line in lines:
+            side, label, value = re.split(r" {2,}", line, maxsplit=2)
+            self.setdefault((side, label), []).append(value)
+
+    def one(self, side: str, label: str) -> str:
+        [value] = self[side, label]
+        return value
+
+    def number(self, side: str, label: str) -> float:
+        return float(re.match(r"[-+.\de]+", self.one(side, label))[0])
+
+
+class Traps(unittest.TestCase):
+    def show(self, name: str) -> Shown:
+        start = time.monotonic()
+        done = run("traps", name)
+        self.assertEqual((done.code, done.stderr), (0, ""), done.stdout)
+        self.assertLess(time.monotonic() - start, SECONDS)
+        self.assertTrue(done.lines[0].startswith(f"{name} ("), done.lines[0])
+        return Shown(done.lines[1:])
+
+    def test_raw_model_forward(self) -> None:
+        shown = self.show("raw-model-forward")
+        self.assertEqual(shown.one("mistake", "steps"), "100")
+        self.assertGreater(shown.number("mistake", "distance between ranks"), 0.01)
+        self.assertEqual(shown.one("guard", "distance between ranks"), "0")
+        self.assertIn("did not go through the wrapper", shown.one("guard", "says at once"))
+        self.assertIn("tensor", shown.one("guard", "says at the end"))
+
+    def test_no_sampler(self) -> None:
+        shown = self.show("no-sampler")
+        self.assertEqual(shown.one("mistake", "images read"), "6400 of 3200")
+        self.assertEqual(shown.one("mistake", "weights of one rank alone"), "yes")
+        self.assertEqual(shown.one("guard", "images read"), "3200 of 3200")
+        self.assertIn("expected 3200 images counted once each, got 6400",
+                      shown.one("guard", "says"))
+
+    def test_accuracy_divided(self) -> None:
+        shown = self.show("accuracy-divided")
+        parts = [shown.number("mistake", f"accuracy on rank {rank}") for rank in (0, 1)]
+        whole = shown.number("guard", "accuracy")
+        self.assertAlmostEqual(sum(parts), whole, delta=0.011)  # three roundings
+        self.assertLess(max(parts), 0.6 * whole)
+        self.assertEqual(shown.one("guard", "images seen"), "2000")
+        self.assertIn("expected 2000 images counted once each, got 1000",
+                      shown.one("guard", "says"))
+
+    def test_padded_evaluation(self) -> None:
+        shown = self.show("padded-evaluation")
+        self.assertEqual((shown.one("mistake", "images counted"),
+                          shown.one("mistake", "counted with drop_last"),
+                          shown.one("guard", "images counted")), ("10003", "9996", "10000"))
+        self.assertIn("got 10003", shown.one("guard", "says"))
+        self.assertIn("got 9996", shown.one("guard", "says with drop_last"))
+
+    def test_test_on_rank_0(self) -> None:
+        shown = self.show("test-on-rank-0")
+        waited = shown.number("mistake", "waited, seconds")
+        self.assertTrue(2.5 <= waited <= 8, waited)
+        self.assertIn("all_reduce on rank 0 of 2", shown.one("guard", "says"))
+        self.assertEqual(shown.one("guard", "images seen by both"), "1000")
+
+    def test_no_set_epoch(self) -> None:
+        shown = self.show("no-set-epoch")
+        self.assertEqual(shown.one("mistake", "same image in both epochs"), "60000 of 60000")
+        self.assertLess(shown.number("guard", "same with set_epoch"), 20)
+        self.assertEqual(shown.one("guard", "prepared: goes on by itself"), "yes")
+
+    def test_batch_64_by_7(self) -> None:
+        shown = self.show("batch-64-by-7")
+        self.assertEqual([shown.one("mistake", label) for label in
+                          ("images of each rank", "images a step", "steps an epoch")],
+                         ["9 9 9 9 9 9 9", "63", "953"])
+        self.assertEqual([shown.one("guard", label) for label in
+                          ("images of each rank", "images a step", "steps an epoch")],
+                         ["10 9 9 9 9 9 9", "64", "938"])
+
+    def test_scheduler_too_fast(self) -> None:
+        shown = self.show("scheduler-too-fast")
+        self.assertEqual((shown.one("mistake", "steps of a step()"),
+                          shown.one("mistake", "rates of epochs 1 to 6")),
+                         ("2", "0.1 0.01 0.001 0.0001 1e-05 1e-06"))
+        self.assertEqual((shown.one("guard", "steps of a step()"),
+                          shown.one("guard", "rates of epochs 1 to 6")),
+                         ("1", "0.1 0.1 0.01 0.01 0.001 0.001"))
+
+    def test_scheduler_on_rank_0(self) -> None:
+        shown = self.show("scheduler-on-rank-0")
+        self.assertEqual(shown.one("mistake", "rates in epoch 3"), "0.0005 0.05")
+        self.assertEqual(shown.one("guard", "rates in epoch 3"), "0.0005 0.0005")
+        self.assertGreater(shown.number("mistake", "distance between ranks"), 1e-4)
+        self.assertEqual(shown.one("guard", "distance between ranks"), "0")
+        self.assertIn("replicas, tensor", shown.one("guard", "says"))
+
+    def test_plain_backward(self) -> None:
+        shown = self.show("plain-backward")
+        self.assertAlmostEqual(shown.number("mistake", "times too large"), 4.0, delta=0.01)
+        self.assertIn("replace loss.backward()", shown.one("guard", "says with --debug"))
+
+    def test_per_device_batch(self) -> None:
+        shown = self.show("per-device-batch")
+        self.assertEqual((shown["mistake", "steps"], shown["guard", "steps"]),
+                         (["100"], ["200", "100"]))
+        self.assertEqual(shown["guard", "learning rate"], ["0.001", "0.002"])
+        wrong = shown.number("mistake", "accuracy")
+        for right in shown["guard", "accuracy"]:
+            self.assertGreater(float(right.split()[0]), wrong + 1)
+
+    def test_same_noise(self) -> None:
+        shown = self.show("same-noise")
+        self.assertEqual(shown.one("mistake", "images moved alike"), "3200 of 3200")
+        chance = shown.number("guard", "images moved alike")
+        self.assertTrue(64 <= chance <= 256, chance)  # a 25th is 128
+        self.assertEqual(shown.one("guard", "same image on either rank"), "10 of 10 alike")
+
+    def test_module_prefix(self) -> None:
+        shown = self.show("module-prefix")
+        self.assertEqual(shown.one("mistake", "first name in the file"), "module.conv1.bias")
+        self.assertEqual(shown.one("mistake", "found by the plain network"), "0 of 8")
+        self.assertEqual(shown.one("guard", "first name in the file"), "conv1.bias")
+        self.assertEqual(shown.one("guard", "found by the plain network"), "8 of 8")
+
+    def test_sync_bn_after_wrap(self) -> None:
+        shown = self.show("sync-bn-after-wrap")
+        self.assertGreater(shown.number("mistake", "gradient's distance"), 0.01)
+        self.assertLess(shown.number("guard", "gradient's distance"), 1e-5)
+        self.assertEqual(shown.one("guard", "layers converted"), "2")
+        self.assertIn("the model is wrapped already", shown.one("guard", "says"))
+
+    def test_unscale_twice(self) -> None:
+        shown = self.show("unscale-twice")
+        self.assertAlmostEqual(shown.number("mistake", "times too small") / 65536, 1, delta=0.01)
+        self.assertIn("unscale_ twice", shown.one("guard", "says"))
+
+    def test_fork_after_threads(self) -> None:
+        shown = self.show("fork-after-threads")
+        self.assertGreaterEqual(shown.number("mistake", "threads before the fork"), 2)
+        self.assertIn("threads, of which a rank would have one", shown.one("guard", "says"))
+
+    def test_mean_of_means(self) -> None:
+        shown = self.show("mean-of-means")
+        self.assertNotEqual(shown.one("mistake", "loss of 1025 images"),
+                            shown.one("guard", "loss of 1025 images"))
+        self.assertGreater(shown.number("mistake", "gradient of 2 + 1 images"), 0.01)
+        self.assertLess(shown.number("guard", "gradient of 2 + 1 images"), 1e-5)
+        self.assertIn("expected a finite loss, got", shown.one("guard", "says of a mean of nothing"))
+
+    def test_nproc_per_nodes(self) -> None:
+        shown = self.show("nproc-per-nodes")
+        self.assertEqual((shown.one("mistake", "exit code"),
+                          shown.one("guard", "exit code, spelled right")), ("2", "0"))
+        self.assertIn("--nproc_per_nodes", shown.one("mistake", "torchrun says"))
+        self.assertEqual(shown.one("guard", "did you mean"), "--nproc-per-node")
+        self.assertIn("torchrun", shown.one("guard", "says without a launcher"))
+
+
+class List(unittest.TestCase):
+    def names(self) -> list[str]:
+        done = run("traps", "list")
+        self.assertEqual((done.code, done.stderr), (0, ""))
+        return [line.split()[0] for line in done.lines]
+
+    def test_every_demonstration_has_a_test_a_file_and_a_place_on_the_page(self) -> None:
+        names = self.names()
+        self.assertEqual(len(names), 18)
+        files = {name.replace("-", "_") for name in names}
+        helpers = {"main", "all_traps", "ranks", "report"}
+        self.assertEqual({path.stem for path in ROOT.glob("traps/*.cpp")}, files | helpers)
+        self.assertEqual({name for name in dir(Traps) if name.startswith("test_")},
+                         {f"test_{file}" for file in files})
+        page = (ROOT / "docs/traps.md").read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^### ([\w-]+)$", page, re.MULTILINE), names)
+        for name in names:
+            self.assertIn(f"| `{name}` |", page)
+
+    def test_an_unknown_name_is_refused_with_the_nearest_one(self) -> None:
+        done = run("traps", "no-samples")
+        self.assertEqual((done.code, done.stdout), (2, ""))
+        self.assertIn("did you mean no-sampler?", done.stderr)
+
+    def test_without_a_name_it_says_how_to_call_it(self) -> None:
+        for arguments, code in (((), 2), (("--help",), 0), (("list", "more"), 2)):
+            done = run("traps", *arguments)
+            self.assertEqual(done.code, code)
+            self.assertIn("usage: traps list", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the pages true: what they quote from the code stands there, and what they link to exists.
+
+    tools/docs_sync.py [--root DIR]    compares
+    tools/docs_sync.py --update        writes the quoted regions and help texts again
+
+A line above a fenced block says where the block comes from:
+
+    <!-- snippet: FILE#NAME -->    the lines between `#region NAME` and `#endregion NAME`, whole
+    <!-- quote: FILE -->           lines of the file in their order; `...` stands for what is left out
+    <!-- help: PROGRAM -->         what build/bin/PROGRAM --help prints; not compared before it is built
+
+Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a page
+of docs/stages/ has the sections that a reader of the others expects, in their order; a name in the
+middle column of docs/glossary.md stands in a header of the right one.
+
+Each violation is one line with place, rule and cure. Exit code: 0 none, 1 some, 2 a file cannot be
+read or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+SECTIONS = ("What changes", "Why", "The diff", "Run it", "What you should see", "Under the hood",
+            "Traps")
+CURE = "run tools/docs_sync.py --update"
+SOURCE = re.compile(r"<!-- (snippet|quote|help): (\S+) -->")
+MARK = re.compile(r"(?://|#) #(end)?region\s+(\S+)\s*$")
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+(?:\([^()\s]*\))?)\)")
+HEADING = re.compile(r"(#{1,6}) (.+)")
+LEFT_OUT = "..."
+GLOSSARY = "docs/glossary.md"
+HEADER = re.compile(r"`(ladder/\w+/\w+\.h)`")
+EXAMPLES = {"a", "b", "images", "model", "module_", "optimizer", "scaler", "set", "true"}
+
+
+class Violation(NamedTuple):
+    place: str  # file:line
+    text: str  # the rule, and what to do
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class SourceError(Exception):
+    """What a block names is not there."""
+
+
+class Block(NamedTuple):
+    """A fenced block: its lines are lines[begin:end] of the page."""
+
+    begin: int
+    end: int
+    source: str  # the line above it that is not blank
+    named: int  # the place of that line
+
+
+class Page:
+    def __init__(self, root: Path, path: Path) -> None:
+        self.root = root
+        self.path = path
+        self.name = path.relative_to(root).as_posix()
+        self.lines = path.read_text(encoding="utf-8").splitlines()
+        self.blocks = list(blocks_of(self.lines))
+        fenced = {number for block in self.blocks
+                  for number in range(block.begin - 1, block.end + 1)}
+        self.prose = [(number, line) for number, line in enumerate(self.lines)
+                      if number not in fenced]
+
+    def at(self, number: int, text: str) -> Violation:
+        return Violation(f"{self.name}:{number + 1}", text)
+
+    def headings(self) -> list[tuple[int, str]]:
+        """Level and text, outside of blocks."""
+        found = (HEADING.fullmatch(line) for _, line in self.prose)
+        return [(len(match[1]), match[2].strip()) for match in found if match]
+
+
+def blocks_of(lines: Sequence[str]) -> Iterator[Block]:
+    opened: int | None = None
+    fence = above = ""
+    named = 0
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if opened is None and (match := re.match(r"(`{3,}|~{3,})", text)):
+            opened, fence = number + 1, match[1]
+        elif opened is not None and text == fence:
+            yield Block(opened, number, above, named)
+            opened, above = None, ""
+        elif opened is None and text:
+            above, named = text, number
+
+
+def dedented(lines: Sequence[str]) -> list[str]:
+    depth = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return [line[depth:] for line in lines]
+
+
+def region(root: Path, name: str) -> list[str]:
+    """The lines of FILE#NAME without markers, moved to the left."""
+    file, _, wanted = name.partition("#")
+    lines = source_lines(root, file)
+    marks = [(number, match) for number, line in enumerate(lines)
+             if (match := MARK.search(line)) and match[2] == wanted]
+    if [match[1] for _, match in marks] != [None, "end"]:
+        raise SourceError(f"{file} has no one region {wanted}: mark it by `#region {wanted}` and "
+                          f"`#endregion {wanted}`")
+    (begin, _), (end, _) = marks
+    return dedented([line.rstrip() for line in lines[begin + 1:end] if not MARK.search(line)])
+
+
+def source_lines(root: Path, file: str) -> list[str]:
+    try:
+        return (root / file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise SourceError(f"{file}: {error.strerror}; name a file from the project's root") from error
+
+
+def help_text(root: Path, program: str) -> list[str] | None:
+    """None: the program is not built yet."""
+    path = root / "build/bin" / program
+    if not path.exists():
+        return None
+    done = subprocess.run([path, "--help"], check=False, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise SourceError(f"{program} --help: exit code {done.returncode}")
+    return done.stdout.replace(f"{root}/", "").rstrip("\n").splitlines()
+
+
+def first_unquoted(quoted: Sequence[str], lines: Sequence[str]) -> int | None:
+    """The place of the first quoted line that does not follow in `lines`; of none: None."""
+    place = 0
+    for number, raw in enumerate(quoted):
+        line = raw.strip()
+        beginning = line.removesuffix(LEFT_OUT).rstrip()
+        if beginning.strip("+- ") in ("", "//"):
+            continue
+        while place < len(lines):
+            other = lines[place].strip()
+            place += 1
+            if other == line or (line.endswith(LEFT_OUT) and other.startswith(beginning)):
+                break
+        else:
+            return number
+    return None
+
+
+def check_quote(page: Page, block: Block, file: str) -> Iterator[Violation]:
+    quoted = page.lines[block.begin:block.end]
+    missing = first_unquoted(quoted, source_lines(page.root, file))
+    if missing is not None:
+        yield page.at(block.begin + missing, f"{file} has no such line here: "
+                      f"'{quoted[missing].strip()}'; quote it as it stands, in its order")
+
+
+def wanted_lines(page: Page, block: Block) -> list[str] | None:
+    """What a block has to hold; None: that is not compared as a whole, or not yet."""
+    match = SOURCE.fullmatch(block.source)
+    if match is None or match[1] == "quote":
+        return None
+    return region(page.root, match[2]) if match[1] == "snippet" else help_text(page.root, match[2])
+
+
+def check_blocks(page: Page) -> Iterator[Violation]:
+    for block in page.blocks:
+        match = SOURCE.fullmatch(block.source)
+        if match is None:
+            continue
+        try:
+            if match[1] == "quote":
+                yield from check_quote(page, block, match[2])
+                continue
+            wanted = wanted_lines(page, block)
+        except SourceError as error:
+            yield page.at(block.named, str(error))
+            continue
+        got = page.lines[block.begin:block.end]
+        if wanted is not None and got != wanted:
+            place = next((number for number, (one, other) in enumerate(zip(got, wanted))
+                          if one != other), min(len(got), len(wanted)))
+            yield page.at(block.begin + place, f"differs from {match[2]}; {CURE}")
+
+
+def anchor(heading: str) -> str:
+    """As forges name it: lower case, hyphens for blanks, without other signs."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def check_links(page: Page, pages: dict[Path, Page]) -> Iterator[Violation]:
+    for number, line in page.prose:
+        for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, wanted = target.partition("#")
+            path = (page.path.parent / file).resolve() if file else page.path
+            if not path.exists():
+                yield page.at(number, f"the link to {target} leads nowhere; mend or remove it")
+            elif wanted and path in pages and wanted not in anchors(pages[path]):
+                yield page.at(number, f"{file or 'this page'} has no heading #{wanted}; it has "
+                              + ", ".join(sorted(anchors(pages[path]))))
+
+
+def anchors(page: Page) -> set[str]:
+    return {anchor(text) for _, text in page.headings()}
+
+
+def check_sections(page: Page) -> Iterator[Violation]:
+    own = [text for level, text in page.headings() if level == 2]
+    for section in SECTIONS:
+        if section not in own:
+            yield page.at(0, f"has no section '## {section}'; add it, as the other stages have it")
+    places = [own.index(section) for section in SECTIONS if section in own]
+    for one, other in pairwise(places):
+        if one > other:
+            yield page.at(0, f"'## {own[other]}' stands before '## {own[one]}'; the order is "
+                          + ", ".join(SECTIONS))
+
+
+def check_glossary(page: Page) -> Iterator[Violation]:
+    for number, line in page.prose:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) != 3 or not HEADER.search(cells[2]):
+            continue
+        headers = HEADER.findall(cells[2])
+        words: set[str] = set()
+        for header in headers:
+            try:
+                words.update(re.findall(r"\w+", "\n".join(source_lines(page.root, header))))
+            except SourceError as error:
+                yield page.at(number, str(error))
+        names = [name for span in re.findall(r"`([^`]+)`", cells[1]) if not span.startswith("--")
+                 for name in re.findall(r"[A-Za-z_]\w*", span)]
+        for name in dict.fromkeys(names):
+            if name not in words | EXAMPLES:
+                yield page.at(number, f"{name} does not stand in {' or '.join(headers)}; "
+                              "mend the name or its header")
+
+
+def pages_of(root: Path) -> dict[Path, Page]:
+    paths = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("bench/*.md"),
+             *root.glob("tests/*/*.md")]
+    return {path: Page(root, path) for path in sorted(paths)}
+
+
+def check(root: Path) -> Iterator[Violation]:
+    pages = pages_of(root)
+    if not pages:
+        yield Violation(".", "no page was found; is --root the project's root?")
+    for page in pages.values():
+        yield from check_blocks(page)
+        yield from check_links(page, pages)
+        if page.name.startswith("docs/stages/"):
+            yield from check_sections(page)
+        if page.name == GLOSSARY:
+            yield from check_glossary(page)
+
+
+def update(root: Path) -> Iterator[str]:
+    """Writes the blocks again that are made from something; yields the pages that changed."""
+    for page in pages_of(root).values():
+        lines = list(page.lines)
+        for block in reversed(page.blocks):
+            wanted = wanted_lines(page, block)
+            if wanted is not None:
+                lines[block.begin:block.end] = wanted
+        if lines != page.lines:
+            page.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            yield page.name
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1],
+                        help="default: this checkout")
+    parser.add_argument("--update", action="store_true", help="write quoted blocks again")
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    try:
+        for name in update(root) if options.update else ():
+            print(f"{name}: written")
+        violations = list(check(root))
+    except (OSError, SourceError) as error:
+        print(f"docs_sync: {error}", file=sys.stderr)
+        return 2
+    for violation in violations:
+        print(violation)
+    print(f"docs_sync: {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

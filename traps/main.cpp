@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classic mistakes of data-parallel training, to be run and looked at.
+//
+//   build/bin/traps list
+//   build/bin/traps raw-model-forward
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/core/exit_status.h"
+#include "traps/trap.h"
+
+namespace {
+
+using ladder::traps::all_traps;
+using ladder::traps::Trap;
+
+constexpr std::string_view kUsage =
+    "Classic mistakes of data-parallel training: what each does, and what catches it.\n"
+    "\n"
+    "usage: traps list    one line a mistake\n"
+    "       traps NAME    makes it, measures it, and lets the guard catch it\n"
+    "\n"
+    "Everything runs on the CPU and takes seconds. docs/traps.md tells more.\n";
+
+void list() {
+  for (const Trap& trap : all_traps()) {
+    fmt::print("{:<20} {:<16} {}\n", trap.name, trap.lesson, trap.sentence);
+  }
+}
+
+void run(const std::string& name) {
+  const auto traps = all_traps();
+  const auto found =
+      std::find_if(traps.begin(), traps.end(), [&](const Trap& trap) { return trap.name == name; });
+  if (found == traps.end()) {
+    std::vector<std::string> names = {"list"};
+    for (const Trap& trap : traps) names.emplace_back(trap.name);
+    throw ladder::UsageError::unknown_name("traps", name, names);
+  }
+  fmt::print("{} ({}): {}\n", found->name, found->lesson, found->sentence);
+  std::fflush(stdout);
+  found->run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 1 || words[0] == "--help" || words[0] == "-h") {
+    fmt::print("{}", kUsage);
+    return words.size() == 1 ? 0 : 2;
+  }
+  return ladder::call_and_report([&] { words[0] == "list" ? list() : run(words[0]); });
+}

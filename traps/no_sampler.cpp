@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <string>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/core/progress.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/train/evaluate.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+constexpr std::int64_t kImages = 3'200;
+using Images = std::shared_ptr<const MnistDataset>;
+
+struct Trained {
+  std::int64_t read = 0;  // images, by all ranks
+  double seconds = 0.0;
+  std::string weights;
+};
+
+Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group) {
+  DistributedDataParallel model(seeded_model(recipe), group);
+  const auto optimizer = recipe.make_optimizer(model.parameters());
+  Evaluation read;
+  for (const auto& plan : loader.plan())
+    read.seen += static_cast<std::int64_t>(plan.indices.size());
+  const double start = steady_seconds();
+  train_epoch(model, loader, *optimizer, recipe);
+  return {.read = sum_over_ranks(read, group).seen,
+          .seconds = steady_seconds() - start,
+          .weights = weights_sha256(unwrapped_state_dict(model))};
+}
+
+// Every rank walks through all of it: in Python, a DataLoader with shuffle=True and no sampler.
+DataLoader whole_loader(const Images& images) {
+  return DataLoader(images, {.batch_size = 64, .shuffle = true});
+}
+
+}  // namespace
+
+void no_sampler() {
+  const auto recipe = quick_recipe();
+  const auto images = images_of(Split::kTrain, recipe, kImages);
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const auto alone = train(recipe, whole_loader(images), ProcessGroup::single());
+    const auto wrong = train(recipe, whole_loader(images), group);
+    const auto right = train(recipe, divided_loader(images, group), group);
+    const auto says =
+        error_of<DistributedError>([&] { require_all_seen({.seen = wrong.read}, kImages); });
+    require(wrong.weights == alone.weights, "two ranks with equal batches are not one");
+    require(right.read == kImages, "the divided loader did not read each image once");
+    if (group.rank() != 0) return;
+    mistake("images read", fmt::format("{} of {}", wrong.read, kImages));
+    mistake("seconds", fmt::format("{:.1f}", wrong.seconds));
+    mistake("weights of one rank alone", "yes");
+    guard("images read", fmt::format("{} of {}", right.read, kImages));
+    guard("seconds", fmt::format("{:.1f}", right.seconds));
+    guard("says", says);
+  });
+}
+
+}  // namespace ladder::traps

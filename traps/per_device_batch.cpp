@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <string>
+
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/train/evaluate.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+struct Sets {
+  std::shared_ptr<const MnistDataset> train;
+  std::shared_ptr<const MnistDataset> test;
+};
+
+struct Trained {
+  std::int64_t steps = 0;
+  double lr = 0.0;
+  double accuracy = 0.0;
+};
+
+Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode, LrScaling scaling) {
+  const Recipe recipe({.name = "convnet", .lr = 1e-3, .scale_lr = scaling}, group.world_size());
+  DistributedDataParallel model(seeded_model(recipe), group);
+  const auto optimizer = recipe.make_optimizer(model.parameters());
+  const auto batches = divide_batches(
+      sets.train->size(),
+      {.mode = mode, .batch_size = 32, .rank = group.rank(), .world_size = group.world_size()});
+  const DataLoader loader(sets.train, {.batch_sampler = batches});
+  train_epoch(model, loader, *optimizer, recipe);
+  const auto part = std::make_shared<ExactEvalSampler>(
+      sets.test->size(), ExactEvalSamplerOptions{group.world_size(), group.rank()});
+  const auto local = evaluate(model, DataLoader(sets.test, {.sampler = part}), recipe, torch::kCPU);
+  return {loader.size(), recipe.lr(), sum_over_ranks(local, group).accuracy()};
+}
+
+void show(void (*side)(const std::string&, const std::string&), const Trained& trained) {
+  side("steps", std::to_string(trained.steps));
+  side("learning rate", fmt::format("{:g}", trained.lr));
+  side("accuracy", percent_text(trained.accuracy));
+}
+
+}  // namespace
+
+void per_device_batch() {
+  const auto recipe = quick_recipe();
+  const Sets sets = {images_of(Split::kTrain, recipe, 6'400),
+                     images_of(Split::kTest, recipe, 2'000)};
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const auto wrong = train(sets, group, BatchMode::kPerDevice, LrScaling::kNone);
+    const auto global = train(sets, group, BatchMode::kGlobal, LrScaling::kNone);
+    const auto scaled = train(sets, group, BatchMode::kPerDevice, LrScaling::kLinear);
+    require(wrong.accuracy + 1 < global.accuracy, "half of the steps learned as much");
+    require(wrong.accuracy + 1 < scaled.accuracy, "the larger rate did not make up for it");
+    if (group.rank() != 0) return;
+    show(mistake, wrong);
+    show(guard, global);
+    show(guard, scaled);
+  });
+}
+
+}  // namespace ladder::traps

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/data/data_loader.h"
+#include "ladder/data/mnist_dataset.h"
+#include "ladder/nn/model.h"
+#include "ladder/train/recipe.h"
+
+namespace ladder::traps {
+
+// What several demonstrations need. They fork, so the program itself uses no tensor: all that has
+// tensors stands inside of the processes.
+
+// Runs `fn` in `count` processes of so many threads. They know their ranks, and have no group yet.
+void on_processes(int count, const std::function<void()>& fn, int threads = 1);
+
+// The same, and they meet.
+void on_ranks(int count, const std::function<void(const ProcessGroup&)>& fn,
+              std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+// The small network with BatchNorm, at a learning rate that shows something within 100 steps.
+Recipe quick_recipe(double lr = 0.05);
+
+// The first images of MNIST. Uses no tensor: read them once, before the processes.
+std::shared_ptr<const MnistDataset> images_of(Split split, const Recipe& recipe,
+                                              std::int64_t limit);
+
+// The network of the recipe, with the weights of its seed.
+std::shared_ptr<Model> seeded_model(const Recipe& recipe);
+
+// A loader over this rank's slice of each batch of 64.
+DataLoader divided_loader(const std::shared_ptr<const MnistDataset>& images,
+                          const ProcessGroup& group, std::int64_t batch_size = 64);
+
+// Steps through the loader once, as train_epoch of stage 2 does.
+void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer& optimizer,
+                 const Recipe& recipe);
+
+// |a - b| / |b| over all elements, in float64.
+double distance(const torch::Tensor& a, const torch::Tensor& b);
+torch::Tensor flat_parameters(const torch::nn::Module& module);
+torch::Tensor flat_gradients(const torch::nn::Module& module);
+
+// Of rank 1's parameters from rank 0's. A collective.
+double distance_between_ranks(const torch::nn::Module& module, const ProcessGroup& group);
+
+}  // namespace ladder::traps

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "ladder/core/error.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replica_check.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+// Python's DDP lets the wrapped network be called, and says nothing.
+double trained_apart(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group,
+                     std::string& says) {
+  const auto network = seeded_model(recipe);
+  const auto optimizer = recipe.make_optimizer(network->parameters());
+  train_epoch(*network, loader, *optimizer, recipe);
+  says = error_of<DistributedError>([&] { require_equal_parameters(*network, group); });
+  return distance_between_ranks(*network, group);
+}
+
+double trained_together(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group,
+                        std::string& says) {
+  DistributedDataParallel model(seeded_model(recipe), group);
+  const auto optimizer = recipe.make_optimizer(model.parameters());
+  const auto images = (*loader.begin()).images;
+  says = error_of<UsageError>([&] { model.module().forward(images).sum().backward(); });
+  train_epoch(model, loader, *optimizer, recipe);
+  return distance_between_ranks(model, group);
+}
+
+}  // namespace
+
+void raw_model_forward() {
+  const auto recipe = quick_recipe();
+  const auto images = images_of(Split::kTrain, recipe, 6'400);
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const auto loader = divided_loader(images, group);
+    std::string at_the_end;
+    std::string at_once;
+    const double apart = trained_apart(recipe, loader, group, at_the_end);
+    const double together = trained_together(recipe, loader, group, at_once);
+    require(apart > 0.01, "the ranks did not part");
+    require(together == 0.0, "the ranks parted in spite of the wrapper");
+    if (group.rank() != 0) return;
+    mistake("steps", std::to_string(loader.size()));
+    mistake("distance between ranks", distance_text(apart));
+    guard("distance between ranks", distance_text(together));
+    guard("says at once", at_once);
+    guard("says at the end", at_the_end);
+  });
+}
+
+}  // namespace ladder::traps

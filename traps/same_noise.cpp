@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <string>
+
+#include "ladder/data/augment.h"
+#include "ladder/data/distributed_sampler.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+constexpr std::int64_t kImages = 3'200;  // of each rank
+
+// For how many k the k-th image of rank 0 and that of rank 1 move alike.
+std::int64_t alike(const torch::Tensor& shifts, const ProcessGroup& group) {
+  const auto all = group.all_gather_into_tensor(shifts);
+  return (all[0] == all[1]).all(1).sum().item<std::int64_t>();
+}
+
+torch::Tensor shifts_of(const RandomShift& shift, const std::vector<std::int64_t>& images) {
+  auto shifts = torch::empty({static_cast<std::int64_t>(images.size()), 2}, torch::kInt64);
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const auto [down, right] = shift.offset(0, images[i]);
+    shifts[static_cast<std::int64_t>(i)][0] = down;
+    shifts[static_cast<std::int64_t>(i)][1] = right;
+  }
+  return shifts;
+}
+
+}  // namespace
+
+void same_noise() {
+  on_ranks(2, [](const ProcessGroup& group) {
+    torch::manual_seed(42);  // on every rank
+    const auto wrong = alike(torch::randint(-2, 3, {kImages, 2}, torch::kInt64), group);
+    const RandomShift shift({.seed = 42});
+    const DistributedSampler part(2 * kImages, {.world_size = 2, .rank = group.rank()});
+    const auto right = alike(shifts_of(shift, part.order(0)), group);
+    const auto of_one_image = alike(shifts_of(shift, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), group);
+    require(wrong == kImages, "the ranks drew different numbers");
+    require(right < kImages / 10, "the ranks drew the same numbers");
+    require(of_one_image == 10, "the shift of an image depends on the rank");
+    if (group.rank() != 0) return;
+    mistake("images moved alike", fmt::format("{} of {}", wrong, kImages));
+    guard("images moved alike", fmt::format("{} of {}", right, kImages));
+    guard("same image on either rank", fmt::format("{} of 10 alike", of_one_image));
+  });
+}
+
+}  // namespace ladder::traps

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+struct Rates {
+  std::string of_epochs;
+  int steps_per_call = 0;
+};
+
+// Learning rates of six epochs with StepLR(step_size=2), stepped once an epoch.
+Rates trained(const std::shared_ptr<const MnistDataset>& images, const Recipe& recipe,
+              Accelerator& accelerator) {
+  auto model = seeded_model(recipe);
+  const std::shared_ptr<torch::optim::Optimizer> descent =
+      recipe.make_optimizer(model->parameters());
+  const std::shared_ptr<LrScheduler> steps =
+      std::make_shared<StepLR>(*descent, StepLrOptions{.step_size = 2});
+  auto [network, optimizer, loader, scheduler] = accelerator.prepare(
+      model, descent, DataLoader(images, {.batch_size = 64, .shuffle = true}), steps);
+  Rates rates{.of_epochs = "", .steps_per_call = scheduler->steps_per_call()};
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    rates.of_epochs += fmt::format("{}{:g}", epoch == 0 ? "" : " ", scheduler->last_lr().front());
+    for (const Batch& batch : loader) {
+      accelerator.backward(recipe.loss(network->forward(batch.images), batch));
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    scheduler->step();
+  }
+  return rates;
+}
+
+}  // namespace
+
+void scheduler_too_fast() {
+  const auto recipe = quick_recipe(0.1);
+  const auto images = images_of(Split::kTrain, recipe, 256);
+  const auto train = [&](void (*side)(const std::string&, const std::string&),
+                         std::optional<int> steps_per_call) {
+    on_processes(2, [&, side, steps_per_call] {
+      // Accelerate's own mode: the batch grows with the processes, and so do the scheduler's steps.
+      Accelerator accelerator({.cpu = true,
+                               .threads = 1,
+                               .data_loader = {.mode = LoaderMode::kPerProcess},
+                               .scheduler_steps_per_call = steps_per_call,
+                               .quiet = true});
+      const auto rates = trained(images, recipe, accelerator);
+      require(rates.steps_per_call == steps_per_call.value_or(2), "another number of steps a call");
+      if (!accelerator.is_main_process()) return;
+      side("steps of a step()", std::to_string(rates.steps_per_call));
+      side("rates of epochs 1 to 6", rates.of_epochs);
+    });
+  };
+  train(mistake, std::nullopt);
+  train(guard, 1);
+}
+
+}  // namespace ladder::traps

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <string>
+
+#include "ladder/core/error.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+namespace {
+
+torch::Tensor gradient(Model& model, const Batch& batch, const Recipe& recipe) {
+  model.train();
+  recipe.loss(model.forward(batch.images), batch).backward();
+  return flat_gradients(model);
+}
+
+Batch first_batch(const DataLoader& loader) { return *loader.begin(); }
+
+}  // namespace
+
+void sync_bn_after_wrap() {
+  const auto recipe = quick_recipe();
+  const auto images = images_of(Split::kTrain, recipe, 64);
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const auto slice = first_batch(divided_loader(images, group));
+    const auto whole = first_batch(divided_loader(images, ProcessGroup::single()));
+    const auto of_one = gradient(*seeded_model(recipe), whole, recipe);
+    // Whoever swallows the error goes on with a BatchNorm for each rank.
+    DistributedDataParallel local(seeded_model(recipe), group);
+    const auto says = error_of<UsageError>([&] { convert_sync_batchnorm(local, group); });
+    const double wrong = distance(gradient(local, slice, recipe), of_one);
+    const auto network = seeded_model(recipe);
+    const int layers = convert_sync_batchnorm(*network, group);
+    DistributedDataParallel global(network, group);
+    const double right = distance(gradient(global, slice, recipe), of_one);
+    require(wrong > 0.01, "a BatchNorm for each rank gives the same gradient");
+    require(right < 1e-5, "SyncBatchNorm gives another gradient than one process");
+    if (group.rank() != 0) return;
+    mistake("gradient's distance", distance_text(wrong) + " from that of one process");
+    guard("layers converted", std::to_string(layers));
+    guard("gradient's distance", distance_text(right));
+    guard("says", says);
+  });
+}
+
+}  // namespace ladder::traps

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <chrono>
+#include <string>
+
+#include "ladder/core/error.h"
+#include "ladder/core/progress.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/train/evaluate.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+
+void test_on_rank_0() {
+  using std::chrono::seconds;
+  constexpr std::int64_t kTest = 1'000;
+  constexpr seconds kDeadline{3};
+  const auto recipe = quick_recipe();
+  const auto test = images_of(Split::kTest, recipe, kTest);
+  const auto local = [&](const ProcessGroup& group) {
+    const auto part =
+        std::make_shared<ExactEvalSampler>(kTest, ExactEvalSamplerOptions{2, group.rank()});
+    return evaluate(*seeded_model(recipe), DataLoader(test, {.sampler = part}), recipe,
+                    torch::kCPU);
+  };
+  const auto wrong = [&](const ProcessGroup& group) {
+    if (group.rank() == 0) {
+      const auto evaluation = local(group);
+      const double start = steady_seconds();
+      const auto says = error_of<DistributedError>([&] { sum_over_ranks(evaluation, group); });
+      mistake("deadline, seconds", std::to_string(kDeadline.count()));
+      mistake("waited, seconds", fmt::format("{:.1f}", steady_seconds() - start));
+      guard("says", says);
+    }
+    group.monitored_barrier(seconds(15));  // in the store: not to be taken for the sum
+  };
+  const auto right = [&](const ProcessGroup& group) {
+    const auto total = sum_over_ranks(local(group), group);
+    if (group.rank() == 0) guard("images seen by both", std::to_string(total.seen));
+  };
+  on_ranks(2, wrong, kDeadline);
+  on_ranks(2, right);
+}
+
+}  // namespace ladder::traps

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <cmath>
+#include <string>
+
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/core/error.h"
+#include "traps/ranks.h"
+#include "traps/report.h"
+
+namespace ladder::traps {
+
+void unscale_twice() {
+  const auto recipe = quick_recipe();
+  const auto images = images_of(Split::kTrain, recipe, 64);
+  on_processes(1, [&] {
+    const auto model = seeded_model(recipe);
+    const auto optimizer = recipe.make_optimizer(model->parameters());
+    const Batch batch = *DataLoader(images, {.batch_size = 64}).begin();
+    GradScaler scaler;
+    scaler.scale(recipe.loss(model->forward(batch.images), batch)).backward();
+    scaler.unscale_(*optimizer);
+    const double once = flat_gradients(*model).norm().item<double>();
+    const auto says = error_of<UsageError>([&] { scaler.unscale_(*optimizer); });
+    // What a second call does where nobody counts: the gradients are divided again.
+    for (auto& parameter : model->parameters()) parameter.mutable_grad().div_(scaler.get_scale());
+    const double twice = flat_gradients(*model).norm().item<double>();
+    require(std::abs(once / twice / scaler.get_scale() - 1.0) < 0.01,
+            "the second division is lost");
+    mistake("norm of the gradient", fmt::format("{:.1e}", twice));
+    mistake("times too small", fmt::format("{:.0f}", once / twice));
+    guard("norm of the gradient", fmt::format("{:.1e}", once));
+    guard("says", says);
+  });
+}
+
+}  // namespace ladder::traps
