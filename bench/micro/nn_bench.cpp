@@ -37,7 +37,8 @@ BENCHMARK_CAPTURE(nn_dropout_forward, counter_channels_last, Math::kFast, true)
 template <typename Part>
 void pass_through(benchmark::State& state, at::IntArrayRef sizes, const Part& part) {
   const auto images = to_channels_last(torch::randn(sizes)).requires_grad_();
-  const auto gradient = to_channels_last(torch::randn(part(images).sizes()));
+  const auto output = part(images).detach();
+  const auto gradient = torch::randn_like(output);
   for (auto _ : state) {
     images.mutable_grad() = torch::Tensor();
     part(images).backward(gradient);
@@ -54,6 +55,19 @@ BENCHMARK_CAPTURE(nn_relu_max_pool, two_operations, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 BENCHMARK_CAPTURE(nn_relu_max_pool, fused, true)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// Between BasicNet's images and fc1: dropout and flatten as two operations, and as one.
+void nn_dropout_flatten(benchmark::State& state, bool fused) {
+  const Dropout dropout({.p = 0.25, .layer = 1});
+  const RandomScope random({.seed = 42, .epoch = 0, .positions = torch::arange(64)});
+  pass_through(state, {64, 64, 12, 12}, [&](const torch::Tensor& x) {
+    return fused ? dropout.forward_flatten(x) : torch::flatten(dropout.forward(x), 1);
+  });
+}
+BENCHMARK_CAPTURE(nn_dropout_flatten, two_operations, false)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_dropout_flatten, fused, true)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // What stands behind ConvNet's first convolution: as three operations, and as one.
 void nn_batch_norm_relu_max_pool(benchmark::State& state, bool fused) {

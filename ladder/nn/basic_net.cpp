@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include "ladder/nn/memory_format.h"
+#include "ladder/nn/onednn_linear.h"
 #include "ladder/nn/relu_max_pool.h"
 
 namespace ladder {
@@ -29,9 +30,8 @@ torch::Tensor BasicNet::forward(const torch::Tensor& images) {
   x = fast ? torch::relu_(x) : torch::relu(x);
   x = conv2_->forward(x);
   x = fast ? relu_max_pool2d(x) : torch::max_pool2d(torch::relu(x), 2);
-  x = dropout1_->forward(x);
-  x = torch::flatten(x, 1);
-  x = torch::relu(fc1_->forward(x));
+  x = dropout1_->forward_flatten(x);
+  x = torch::relu(fast ? onednn_linear(x, fc1_->weight, fc1_->bias) : fc1_->forward(x));
   x = dropout2_->forward(x);
   return apply_head(fc2_->forward(x), options_.head);
 }

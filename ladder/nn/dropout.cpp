@@ -5,32 +5,19 @@
 #include <ATen/record_function.h>
 #include <torch/types.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/core/philox.h"
+#include "ladder/nn/dropout_flatten.h"
+#include "ladder/nn/dropout_words.h"
 
 namespace ladder {
 namespace {
 
 constexpr std::int64_t kWordMask = 0xFFFFFFFF;
-
-// An element is dropped when its random word is below this.
-std::uint32_t drop_threshold(double p) {
-  return static_cast<std::uint32_t>(
-      std::min<std::int64_t>(std::llround(p * 4294967296.0), kWordMask));
-}
-
-void check_positions(const torch::Tensor& input, const RandomKey& key) {
-  TORCH_CHECK(
-      input.dim() >= 1 && key.positions.dim() == 1 && key.positions.size(0) == input.size(0),
-      "dropout: expected one position a sample, got ", key.positions.sizes(),
-      " positions for an input of ", input.sizes());
-}
 
 // Contiguous or channels_last, whichever is nearer to the input's layout.
 torch::Tensor empty_mask(const torch::Tensor& input) {
@@ -78,12 +65,8 @@ torch::Tensor counter_mask_cpu(const torch::Tensor& input, const RandomKey& key,
   at::parallel_for(0, input.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::uint32_t> words(static_cast<std::size_t>(elements));
     for (std::int64_t i = begin; i < end; ++i) {
-      philox_fill(
-          {key.seed, static_cast<std::uint32_t>(key.epoch), static_cast<std::uint32_t>(position[i]),
-           static_cast<std::uint32_t>(options.layer)},
-          words);
-      write_mask(words, layout, drop_threshold(options.p),
-                 static_cast<float>(1.0 / (1.0 - options.p)), data + i * elements);
+      draw_words(key, position[i], options, words);
+      write_mask(words, layout, drop_threshold(options), kept_scale(options), data + i * elements);
     }
   });
   return mask;
@@ -114,6 +97,13 @@ Words philox_by_tensors(Words word, std::uint64_t key) {
 
 }  // namespace
 
+void check_positions(const torch::Tensor& input, const RandomKey& key) {
+  TORCH_CHECK(
+      input.dim() >= 1 && key.positions.dim() == 1 && key.positions.size(0) == input.size(0),
+      "dropout: expected one position a sample, got ", key.positions.sizes(),
+      " positions for an input of ", input.sizes());
+}
+
 torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,
                                       const DropoutOptions& options) {
   check_positions(input, key);
@@ -127,9 +117,9 @@ torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKe
       {zeros + (key.epoch & kWordMask), zeros + positions, zeros + options.layer, zeros + blocks},
       key.seed);
   const auto drawn = torch::cat({words[0], words[1], words[2], words[3]}, 1).narrow(1, 0, elements);
-  const auto kept = drawn >= static_cast<std::int64_t>(drop_threshold(options.p));
-  const auto scale = static_cast<float>(1.0 / (1.0 - options.p));
-  return empty_mask(input).copy_((kept.to(torch::kFloat32) * scale).view(input.sizes()));
+  const auto kept = drawn >= static_cast<std::int64_t>(drop_threshold(options));
+  return empty_mask(input).copy_(
+      (kept.to(torch::kFloat32) * kept_scale(options)).view(input.sizes()));
 }
 
 torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
@@ -152,6 +142,12 @@ torch::Tensor Dropout::forward(const torch::Tensor& input) const {
   RECORD_FUNCTION("ladder::dropout", {});
   const auto mask = counter_mask(input.detach(), RandomScope::current(), options_);
   return input * mask.to(input.scalar_type());
+}
+
+torch::Tensor Dropout::forward_flatten(const torch::Tensor& images) const {
+  const bool drops = options_.math == Math::kFast && is_training() && options_.p > 0.0;
+  if (!drops) return torch::flatten(forward(images), 1);
+  return dropout_flatten(images, RandomScope::current(), options_);
 }
 
 }  // namespace ladder

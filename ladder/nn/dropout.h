@@ -33,6 +33,9 @@ class Dropout : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& input) const;
 
+  // flatten(forward(images), 1); in fast math one operation (see dropout_flatten).
+  torch::Tensor forward_flatten(const torch::Tensor& images) const;
+
  private:
   DropoutOptions options_;
 };

@@ -221,6 +221,83 @@ TEST(Dropout, RefusesAPOutsideItsRange) {
   }
 }
 
+// What forward_flatten stands for.
+torch::Tensor plain_flatten(const torch::Tensor& images) {
+  return torch::flatten(Dropout({.p = 0.25, .layer = 1}).forward(images), 1);
+}
+
+struct Passes {
+  torch::Tensor output;
+  torch::Tensor gradient;
+};
+
+template <typename Function>
+Passes passes(const torch::Tensor& input, const Function& function) {
+  const RandomScope random(key_from(5, input.size(0)));
+  const auto leaf = input.detach().clone().requires_grad_();
+  auto output = function(leaf);
+  torch::manual_seed(4);
+  output.backward(torch::randn(output.sizes()).to(output.scalar_type()));
+  return {output.detach(), leaf.grad()};
+}
+
+torch::Tensor one_flatten(const torch::Tensor& images) {
+  return Dropout({.p = 0.25, .layer = 1}).forward_flatten(images);
+}
+
+TEST(DropoutFlatten, EqualsTheTwoOperationsBitForBit) {
+  for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+    for (const Shape& shape : {Shape{3, 64, 12, 12}, Shape{2, 5, 7, 9}, Shape{1, 1, 1, 1},
+                               Shape{2, 3, 1, 40}, Shape{0, 8, 4, 4}}) {
+      for (const auto format : {kChannelsLast, torch::MemoryFormat::Contiguous}) {
+        SCOPED_TRACE(testing::PrintToString(shape) + c10::toString(type));
+        const auto images = torch::randn(shape).to(type).contiguous(format);
+        const Passes got = passes(images, one_flatten);
+        const Passes wanted = passes(images, plain_flatten);
+        EXPECT_TRUE(torch::equal(got.output, wanted.output));
+        EXPECT_TRUE(torch::equal(got.gradient, wanted.gradient));
+        EXPECT_EQ(got.output.scalar_type(), type);
+        EXPECT_EQ(got.gradient.strides(), images.strides());
+      }
+    }
+  }
+}
+
+TEST(DropoutFlatten, HasTheSameBitsOnAnyNumberOfThreads) {
+  const auto images = torch::randn({33, 64, 12, 12}).contiguous(kChannelsLast);
+  at::set_num_threads(1);
+  const Passes one = passes(images, one_flatten);
+  at::set_num_threads(2);
+  const Passes two = passes(images, one_flatten);
+  at::set_num_threads(1);
+  EXPECT_TRUE(torch::equal(one.output, two.output));
+  EXPECT_TRUE(torch::equal(one.gradient, two.gradient));
+}
+
+TEST(DropoutFlatten, OnlyFlattensWhereNothingIsDropped) {
+  const auto images = torch::randn({2, 3, 4, 5}).contiguous(kChannelsLast);
+  Dropout evaluating({.p = 0.5});
+  evaluating.eval();
+  EXPECT_TRUE(torch::equal(evaluating.forward_flatten(images), torch::flatten(images, 1)));
+  EXPECT_TRUE(torch::equal(Dropout({.p = 0.0}).forward_flatten(images), torch::flatten(images, 1)));
+}
+
+TEST(DropoutFlatten, DrawsPyTorchsMasksInReferenceMath) {
+  const auto images = torch::randn({2, 3, 4, 5});
+  torch::manual_seed(7);
+  const auto output = Dropout({.p = 0.5, .math = Math::kReference}).forward_flatten(images);
+  torch::manual_seed(7);
+  EXPECT_TRUE(torch::equal(output, torch::flatten(torch::dropout(images, 0.5, true), 1)));
+}
+
+TEST(DropoutFlatten, WantsAScopeAndOnePositionASample) {
+  const auto images = torch::ones({2, 3, 4, 5}).contiguous(kChannelsLast);
+  EXPECT_ERROR(one_flatten(images), UsageError, "expected a RandomScope around the forward");
+  const RandomScope random(key_from(0, 3));
+  EXPECT_ERROR(one_flatten(images), c10::Error,
+               "dropout: expected one position a sample, got [3] positions for an input of");
+}
+
 TEST(RandomScope, IsNeededWhileTraining) {
   EXPECT_ERROR(Dropout({.p = 0.5}).forward(torch::ones({2, 3})), UsageError,
                "dropout in training mode: expected a RandomScope around the forward, got nothing; "
