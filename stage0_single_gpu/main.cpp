@@ -34,12 +34,15 @@ struct Data {
   DataLoader test;
 };
 
-// The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
-Data make_data(const RunOptions& options, const Recipe& recipe) {
-  const auto train = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
-  const auto test = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
+// The whole set lies on the device as bytes; a loader gathers and normalises one batch at a time.
+Data make_data(const RunOptions& options, const Recipe& recipe, const torch::Device& device) {
+  const auto home = options.pin_memory ? torch::Device(torch::kCPU) : device;  // pinned: to travel
+  const auto read = [&](Split split, std::int64_t limit) {
+    return std::make_shared<MnistDataset>(options.data_root, split,
+                                          MnistOptions{recipe.normalization(), limit, home});
+  };
+  const auto train = read(Split::kTrain, options.limit_train);
+  const auto test = read(Split::kTest, options.limit_test);
   const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
   return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
                                       .shuffle = true,
@@ -81,8 +84,8 @@ void run(const RunOptions& options) {
   const Recipe recipe(options.recipe);
   RunRecord record(options.record, recipe);
   const auto threads = prepare_process({.requested = options.threads});
-  auto data = make_data(options, recipe);
   const auto device = choose_device(options.device, record.log());
+  auto data = make_data(options, recipe, device);
   auto model = make_model(options, recipe, device);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);

@@ -35,14 +35,17 @@ struct Data {
   DataLoader test;
 };
 
-// The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
-// Every rank holds the set and reads its own part: of each training batch, and of the test set,
-// where the exact sampler repeats nothing.
-Data make_data(const RunOptions& options, const Recipe& recipe, const ProcessGroup& group) {
-  const auto train = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTrain, MnistOptions{recipe.normalization(), options.limit_train});
-  const auto test = std::make_shared<MnistDataset>(
-      options.data_root, Split::kTest, MnistOptions{recipe.normalization(), options.limit_test});
+// Every rank holds the whole set on its device and reads its own part: of each training batch, and
+// of the test set, where the exact sampler repeats nothing.
+Data make_data(const RunOptions& options, const Recipe& recipe, const torch::Device& device,
+               const ProcessGroup& group) {
+  const auto home = options.pin_memory ? torch::Device(torch::kCPU) : device;  // pinned: to travel
+  const auto read = [&](Split split, std::int64_t limit) {
+    return std::make_shared<MnistDataset>(options.data_root, split,
+                                          MnistOptions{recipe.normalization(), limit, home});
+  };
+  const auto train = read(Split::kTrain, options.limit_train);
+  const auto test = read(Split::kTest, options.limit_test);
   const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
   const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
                                                       .batch_size = recipe.batch_size(),
@@ -99,8 +102,8 @@ void run(const RunOptions& options) {
   RunRecord record(options.record, recipe, group);
   const auto threads =
       prepare_process({.requested = options.threads, .local_world_size = group.local_world_size()});
-  auto data = make_data(options, recipe, group);
   const auto device = choose_device(options.device, record.log(), group.local_rank());
+  auto data = make_data(options, recipe, device, group);
   auto model = make_model(options, recipe, device, group);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);

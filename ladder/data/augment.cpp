@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/data/augment.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
+#include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/core/philox.h"
@@ -33,6 +36,10 @@ RandomShift::Offset RandomShift::offset(std::int64_t epoch, std::int64_t index) 
 
 void RandomShift::apply(torch::Tensor& images, std::span<const std::int64_t> indices,
                         std::int64_t epoch) const {
+  if (!images.is_cpu()) {
+    images = shifted_by_tensors(images, indices, epoch);
+    return;
+  }
   const std::int64_t rows = images.size(2);
   const std::int64_t columns = images.size(3);
   const auto source = images.clone();
@@ -51,6 +58,32 @@ void RandomShift::apply(torch::Tensor& images, std::span<const std::int64_t> ind
     }
     in += rows * columns;
   }
+}
+
+torch::Tensor RandomShift::shifted_by_tensors(const torch::Tensor& images,
+                                              std::span<const std::int64_t> indices,
+                                              std::int64_t epoch) const {
+  std::vector<std::int64_t> down;
+  std::vector<std::int64_t> right;
+  for (const std::int64_t index : indices) {
+    const Offset moved = offset(epoch, index);
+    down.push_back(moved.down);
+    right.push_back(moved.right);
+  }
+  const std::int64_t margin = options_.max_pixels;
+  const auto padded =
+      torch::constant_pad_nd(images, {margin, margin, margin, margin}, options_.fill);
+  // The row or column of `padded` that each row or column of an image comes from: [N, size].
+  const auto sources = [&](const std::vector<std::int64_t>& offsets, std::int64_t size) {
+    return (torch::arange(margin, margin + size) -
+            torch::tensor(offsets, torch::kInt64).unsqueeze(1))
+        .to(images.device(), /*non_blocking=*/true);
+  };
+  const auto image = torch::arange(images.size(0), images.device()).view({-1, 1, 1});
+  return padded.squeeze(1)
+      .index({image, sources(down, images.size(2)).unsqueeze(2),
+              sources(right, images.size(3)).unsqueeze(1)})
+      .unsqueeze(1);
 }
 
 }  // namespace ladder

@@ -29,9 +29,13 @@ class RandomShift {
   };
   Offset offset(std::int64_t epoch, std::int64_t index) const;
 
-  // Shifts images [N, 1, H, W] (float32, CPU, contiguous) in place; `indices` has N entries.
+  // Shifts images [N, 1, H, W] (float32, contiguous); `indices` has N entries.
   void apply(torch::Tensor& images, std::span<const std::int64_t> indices,
              std::int64_t epoch) const;
+
+  // The same by tensor operations on the device of `images`: what a GPU runs.
+  torch::Tensor shifted_by_tensors(const torch::Tensor& images,
+                                   std::span<const std::int64_t> indices, std::int64_t epoch) const;
 
  private:
   RandomShiftOptions options_;

@@ -38,7 +38,7 @@ struct BatchMaker {
     batch.epoch = epoch;
     batch.global_size = plan.global_size;
     batch.world_size = plan.world_size;
-    if (pin_memory && torch::hasCUDA()) {
+    if (pin_memory && torch::hasCUDA() && batch.images.is_cpu()) {
       batch.images = batch.images.pin_memory();
       batch.labels = batch.labels.pin_memory();
     }

@@ -25,7 +25,8 @@ class Dataset {
   // For the log and the record of a run: "MNIST train, 60000 images".
   virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
-  // The samples at `indices`, in that order, on the CPU; each index in [0, size()).
+  // The samples at `indices`, in that order, on the device where they lie, most often the CPU;
+  // each index in [0, size()).
   // Positions and the global size are the loader's business and are left unset.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };

@@ -73,7 +73,8 @@ void add_data_flags(Flags& flags, RunOptions& options, const StageFlags& stage) 
       "move each training image by up to 2 pixels at random");
   if (stage.trainer) return;
   flags.integer("--num-workers", options.num_workers, 0, "threads that prepare batches ahead");
-  flags.on("--pin-memory", options.pin_memory, "page-locked batches, for copies to a GPU");
+  flags.on("--pin-memory", options.pin_memory,
+           "images stay in host memory, batches are page-locked: for a GPU");
 }
 
 void add_machine_flags(Flags& flags, RunOptions& options, std::string& gpu) {

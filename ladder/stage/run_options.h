@@ -39,7 +39,7 @@ struct RunOptions {
   std::int64_t limit_test = 0;   // --limit-test
   bool augment_shift = false;    // --augment shift: move each training image by up to 2 pixels
   int num_workers = 0;           // --num-workers: threads that prepare batches ahead
-  bool pin_memory = false;       // --pin-memory: page-locked batches; no effect without a GPU
+  bool pin_memory = false;       // --pin-memory: images in host memory, page-locked batches
   std::string device = "auto";   // --device: auto, cpu, cuda, cuda:N
   std::vector<std::string> gpu;  // --gpu 0,1: the GPUs this program may see; empty = all
   int threads = 0;               // --threads; 0 = choose

@@ -105,6 +105,7 @@ TEST(RandomShift, MovesEachImageByItsOwnOffsetAndFillsTheRest) {
     EXPECT_TRUE(torch::equal(shifted[place][0], moved(images[place][0], offset, -0.5F)))
         << "image " << i << " by " << offset.first << ", " << offset.second;
   }
+  EXPECT_TRUE(torch::equal(shift.shifted_by_tensors(images, indices, 2), shifted));
 }
 
 TEST(RandomShift, PositiveOffsetsAreDownAndRight) {

@@ -79,6 +79,29 @@ TEST(MnistDataset, NormalisesAsTorchvisionDoesToTheLastBit) {
   EXPECT_EQ(kMnistNormalization.background(), ((torch::zeros({}) - mean) / std).item<float>());
 }
 
+void expect_equal(const Batch& got, const Batch& wanted) {
+  EXPECT_TRUE(torch::equal(got.images.cpu(), wanted.images));
+  EXPECT_TRUE(torch::equal(got.labels.cpu(), wanted.labels));
+}
+
+TEST(ResidentImages, GatherTheBatchesOfTheOnePass) {
+  const MnistDataset set(kRoot, Split::kTest, {.normalization = kMnistNormalization});
+  const ResidentImages resident(read_mnist_files(kRoot, Split::kTest), 500, kMnistNormalization,
+                                torch::kCPU);
+  for (const Indices& indices : {Indices{499, 0, 17, 17}, range(0, 500), Indices{}}) {
+    expect_equal(resident.gather(indices), set.get_batch(indices));
+  }
+}
+
+TEST(MnistDataset, LiesOnAGpu) {
+  if (!torch::hasCUDA()) GTEST_SKIP() << "skipped: no GPU";
+  const MnistDataset here(kRoot, Split::kTest, {kMnistNormalization});
+  const MnistDataset there(kRoot, Split::kTest, {kMnistNormalization, 0, torch::kCUDA});
+  EXPECT_TRUE(there.get_batch(Indices{3}).images.is_cuda());
+  expect_equal(there.get_batch(range(0, 700)), here.get_batch(range(0, 700)));
+  EXPECT_THROW(there.get_batch(Indices{10000}), c10::Error);
+}
+
 TEST(MnistDataset, OnlyDividesBy255ByDefault) {
   const MnistDataset set(kRoot, Split::kTest);
   const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
