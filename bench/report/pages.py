@@ -10,9 +10,10 @@ A page names its record where a table begins, and the table ends at a line of it
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level, --marks how near the marks are. --step is the table of a record of step.py, whose
-picture is images/step.svg. Pictures are those that a page shows; they are compared only where matplotlib is
-installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
+of the third level, --marks how near the marks are. --step is the table of a record of step.py,
+whose picture is images/step.svg. images/stages.svg is the picture of the README, by stages.py.
+Other pictures are those of the report that a page shows; they are compared only where matplotlib
+is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 import sys
 from pathlib import Path
 
+import stages
 import step
 from report import colours
 from marks import marks_text
@@ -98,8 +100,10 @@ def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
     pages = {ROOT / page: page_text(page) for page in PAGES}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn_step = standalone(step.picture(json.loads((ROOT / STEP_RECORD).read_text())))
-    return pages | pictures_of(shown) | {ROOT / PICTURES / "step.svg": drawn_step}
+    drawn = {"stages.svg": stages.picture(read([ROOT / RECORD])),
+             "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
+    files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
+    return pages | pictures_of(shown) | files
 
 
 def main(arguments: list[str]) -> int:

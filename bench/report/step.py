@@ -103,7 +103,7 @@ def plain(name: str) -> str:
 def own_times(step: Step) -> dict[str, float]:
     times: dict[str, float] = defaultdict(float)
     for box in all_boxes(step.boxes):
-        named = box.name.startswith(("aten::", *OURS)) or "CppNode<ladder" in box.name
+        named = box.name.startswith(("aten::", "mkldnn::", *OURS)) or "CppNode<ladder" in box.name
         times[plain(box.name) if named else REST] += box.own
     times[REST] += step.length - sum(box.length for box in step.boxes)
     return times

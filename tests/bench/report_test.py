@@ -26,6 +26,7 @@ sys.path[:0] = [str(REPORT), str(ROOT)]
 import marks  # noqa: E402
 import pages  # noqa: E402
 import report  # noqa: E402
+import stages  # noqa: E402
 import step  # noqa: E402
 import table  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
@@ -150,6 +151,36 @@ class Marks(FilesTest):
             rows["M6 two ranks × 1 thread against one × 1 thread, BasicNet"][1].startswith("2.00 ["))
 
 
+class StagesPicture(FilesTest):
+    """stages.py."""
+
+    def test_each_stage_stands_beside_its_twin_with_what_is_between_them(self) -> None:
+        svg = stages.picture(self.read(*made.sample()["benchmarks"]))
+        [told] = re.findall('<desc id="stages-desc">(.*?)</desc>', svg)
+        pairs = told.split("; ")
+        self.assertEqual([words.split(":")[0] for words in pairs],
+                         [name for pair in zip(made.STAGES, made.TWINS) for name in pair])
+        # Twins take 2.1 times as long; of repetitions that jitter, the median is 1.01 of that.
+        self.assertRegex(pairs[0], r"5\.45 s, 2\.10 \[1\.\d\d, 2\.\d\d\] × as fast$")
+        self.assertEqual(pairs[1], "python_single: 11.5 s")
+        self.assertEqual(pairs[3], "python_data_parallel: 11.6 s (1 replica: no GPU)")
+        self.assertEqual((svg.count("<rect"), svg.count('fill="none"/><path')), (14, 7))
+        for words in ("Sample CPU of nobody", "2 x 1, bf16", *made.STAGES):
+            self.assertIn(words, svg)
+
+    def test_a_stage_with_other_weights_has_no_speed(self) -> None:
+        svg = stages.picture(self.read(*made.sample(
+            weights={("stage3_ddp_torchrun", 2): "c" * 64})["benchmarks"]))
+        self.assertIn("stage3_ddp_torchrun: 5.67 s, WRONG; python_ddp_torchrun", svg)
+        self.assertEqual(svg.count("× as fast"), 2 * 6)
+
+    def test_a_stage_without_a_twin_is_named(self) -> None:
+        entries = [entry for entry in made.sample()["benchmarks"] if "python_ddp_amp" not in
+                   entry["name"]]
+        with self.assertRaisesRegex(ResultsError, "expected stage4_ddp_amp and python_ddp_amp"):
+            stages.picture(self.read(*entries))
+
+
 class Pages(FilesTest):
     """pages.py, in a folder of its own."""
 
@@ -201,7 +232,7 @@ class Pages(FilesTest):
             self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(wanted.call_count, 1)
         self.assertEqual({path.name for path in (self.folder / "docs" / "images").iterdir()},
-                         {"bench-time-basicnet.svg", "step.svg"})
+                         {"bench-time-basicnet.svg", "stages.svg", "step.svg"})
 
     def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
         readme = self.folder / "README.md"
