@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cell of the table: a stage, a way to start it, a fault, and what is promised of that."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.leftovers import Before
+from tests.support.programs import Launched, Process, Result, poll_until, result_record
+from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Run, Way,
+                                alone, by_hand, mpirun, spawned, torchrun, train)
+
+PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6)
+STARTS: dict[str, Callable[[Path], Way]] = {
+    "alone": lambda program: alone(program, *(
+        ("--device-ids", "cpu,cpu") if program == STAGE1 else ())),
+    "spawn": lambda program: spawned(program=program),
+    "torchrun": lambda program: torchrun(program=program),
+    "mpirun": lambda program: mpirun(program=program),
+    "by hand": lambda program: by_hand(program=program),
+}
+MARKED = ("--metrics", "a.jsonl", "--fingerprint", 1)
+MARKS = ("a.jsonl", "a.rank?.jsonl")
+# What a launcher itself leaves in its temporary folder: the logs of ranks that failed.
+OF_LAUNCHERS = {"torchrun": ("torchelastic_*",)}
+
+Strike = Callable[["Workspace", Launched, list[Process]], None]
+Prepare = Callable[["Workspace", Way], Way]
+After = Callable[["Cell", "Workspace", Result], None]
+
+
+@dataclass
+class Workspace:
+    """Where a run lives: `run` is its current folder, `temporary` what it takes for /tmp."""
+
+    folder: Path
+    stack: contextlib.ExitStack  # closed when all is over
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is done, and what must be seen. Without `strike` the fault lies in the command."""
+
+    stage: int
+    start: str
+    fault: str
+    flags: tuple[object, ...] = ()
+    prepare: tuple[Prepare, ...] = ()  # changes to the command; files that the run meets
+    strike: Strike | None = None       # done to the run once it trains
+    codes: tuple[int, ...] = (0,)      # as a shell shows them: 137 for signal 9
+    cause: str = ""                    # a regular expression, for the standard error
+    seconds: float = 5.0               # from the strike, or the start, until all are gone
+    left: tuple[str, ...] = ()         # files that may be new, as patterns
+    after: After | None = None
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"stage {self.stage}, {self.start}: {self.fault}"
+
+    @property
+    def program(self) -> Path:
+        return PROGRAMS[self.stage]
+
+    @property
+    def world(self) -> int:
+        return 1 if self.start == "alone" else 2
+
+    @property
+    def is_marked(self) -> bool:
+        """Writes a record and a line for each step: to know when it trains, and how it ended."""
+        return self.strike is not None or self.after is ends_as_undisturbed
+
+    def way(self) -> Way:
+        return STARTS[self.start](self.program)
+
+    def but(self, **changes: object) -> Cell:
+        return dataclasses.replace(self, **changes)
+
+
+def shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
+
+
+def steps_done(space: Workspace) -> int:
+    marks = space.run / "a.rank0.jsonl"
+    return marks.read_bytes().count(b"\n") if marks.exists() else 0
+
+
+def struck(cell: Cell, space: Workspace, started: Launched, before: Before) -> float:
+    """Waits until it trains, does the damage and returns when that was."""
+    assert cell.strike is not None
+    poll_until(lambda: steps_done(space) >= 2 or started.process.poll() is not None, 60, 0.005)
+    ranks = started.ranks()
+    assert len(ranks) == cell.world, f"{len(ranks)} ranks train: {started.stderr.text}"
+    before.watch(ranks)
+    begin = time.monotonic()
+    cell.strike(space, started, ranks)
+    return begin
+
+
+def require_ending(cell: Cell, done: Result, took: float) -> None:
+    shown = f"exit code {done.code} after {took:.1f} s\n{done.stdout}{done.stderr}"
+    assert shell_code(done.code) in cell.codes, f"expected exit code {cell.codes}: {shown}"
+    assert took <= cell.seconds, f"expected the end within {cell.seconds} s: {shown}"
+    assert re.search(cell.cause, done.stderr, re.MULTILINE), f"expected {cell.cause!r}: {shown}"
+    sayers = re.findall(r"^(?:\[rank \d+\] )?error: ", done.stderr, re.MULTILINE)
+    assert len(sayers) == len(set(sayers)), f"expected a line from each at most: {shown}"
+
+
+def run_cell(cell: Cell, parent: Path) -> float:
+    """Returns the seconds from the fault to the end. Raises AssertionError, or SkipTest."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=parent))
+        space = Workspace(Path(folder), stack)
+        space.run.mkdir()
+        space.temporary.mkdir()
+        way = functools.reduce(lambda way, change: change(space, way), cell.prepare, cell.way())
+        marked = MARKED if cell.is_marked else ()
+        before = Before(space.run, space.temporary)
+        started = stack.enter_context(
+            Launched(*way.command, *cell.flags, *marked, cwd=space.run,
+                     environment={**way.environment, "TMPDIR": space.temporary}))
+        begin = struck(cell, space, started, before) if cell.strike else started.started
+        done = started.finish(cell.seconds + 5)
+        took = time.monotonic() - begin
+        require_ending(cell, done, took)
+        allowed = (*cell.left, *(MARKS if marked else ()), *OF_LAUNCHERS.get(cell.start, ()))
+        left = before.left(allowed)
+        assert not left, f"left behind: {left}\n{done.stderr}"
+        if cell.after is not None:
+            cell.after(cell, space, done)
+        return took
+
+
+# Undisturbed runs, to compare with.
+@functools.cache
+def undisturbed(stage: int, start: str, flags: tuple[object, ...], parent: Path) -> Run:
+    return train(Cell(stage, start, "").way(), *flags, parent=parent)
+
+
+def ends_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
+    """Nothing has happened: the same weights."""
+    expected = undisturbed(cell.stage, cell.start, cell.flags, space.folder.parent)
+    ours, theirs = result_record(space.run / "a.jsonl"), expected.result
+    for field in ("weights_sha256", "steps", "correct", "seen"):
+        assert ours[field] == theirs[field], f"{field}: {ours[field]}, undisturbed {theirs[field]}"

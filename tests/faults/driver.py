@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the table of faults on the built programs.
+
+    tests/faults/driver.py                    every cell once
+    tests/faults/driver.py --only 'stage 5'   those in whose name the expression is found
+    tests/faults/driver.py --list             their names
+
+A line for each cell as it ends, then a table: the seconds from the fault to the end of all, of
+each stage. Exit code: 0 all cells as promised, 1 some not, 2 none chosen.
+"""
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.faults.cell import PROGRAMS, Cell, run_cell  # noqa: E402
+from tests.faults.cells import table  # noqa: E402
+
+Ends = dict[tuple[str, int], list[str]]  # of a fault and a stage
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="name the cells and run none")
+    parser.add_argument("--only", metavar="REGEX", default="", help="those whose name has this")
+    parser.add_argument("--quick", action="store_true", help="a choice, within a minute")
+    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="run each N times")
+    return parser.parse_args(given)
+
+
+def chosen(options: argparse.Namespace) -> list[Cell]:
+    return [cell for cell in table()
+            if re.search(options.only, cell.name) and (cell.quick or not options.quick)]
+
+
+def run(cell: Cell, folder: Path) -> str:
+    """Says how it ends: seconds, "skipped" or "FAILED"."""
+    try:
+        seconds = run_cell(cell, folder)
+    except unittest.SkipTest as reason:
+        print(f"skipped  {cell.name}: {reason}", flush=True)
+        return "skipped"
+    except Exception:  # of the cell or of its checks: the others have their turn
+        print(f"FAILED   {cell.name}\n{traceback.format_exc()}", flush=True)
+        return "FAILED"
+    print(f"{seconds:6.2f} s {cell.name}", flush=True)
+    return f"{seconds:.1f}"
+
+
+def show(ends: Ends) -> None:
+    """A row a fault, a column a stage."""
+    faults = list(dict.fromkeys(fault for fault, _ in ends))
+    rows = [["", *(f"stage {stage}" for stage in range(len(PROGRAMS)))]]
+    rows += [[fault, *(" ".join(ends.get((fault, stage), ["-"]))
+                       for stage in range(len(PROGRAMS)))] for fault in faults]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = arguments(given)
+    cells = chosen(options)
+    if options.list:
+        print("\n".join(cell.name for cell in cells))
+    if options.list or not cells:
+        return 0 if cells else 2
+    started = time.monotonic()
+    ends: Ends = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="ladder-faults-") as folder:
+        for _ in range(options.repeats):
+            for cell in cells:
+                ends[cell.fault, cell.stage].append(run(cell, Path(folder)))
+    show(ends)
+    said = collections.Counter(end for row in ends.values() for end in row)
+    total = sum(said.values())
+    print(f"{total} runs of {len(cells)} cells in {time.monotonic() - started:.0f} s: "
+          f"{said['FAILED']} failed, {said['skipped']} skipped")
+    return 1 if said["FAILED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run may leave behind but must not: files, shared memory, listening sockets."""
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.support.programs import Process, address_of, poll_until
+
+SHARED_MEMORY = Path("/dev/shm")
+SECONDS = 3.0  # what other programs of this machine put there meanwhile goes again
+
+
+def files_in(folder: Path) -> set[str]:
+    """All of them, with the folders between, relative to it."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def listeners() -> set[str]:
+    """The addresses at which any process of this machine listens."""
+    tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    rows = (line.split() for table in tables for line in table)
+    return {address_of(row[1]) for row in rows if row[3] == "0A"}
+
+
+class Before:
+    """How it looked before a run, to say afterwards what is new."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.files = {folder: files_in(folder) for folder in folders}
+        self.shared = set(SHARED_MEMORY.glob("*"))
+        self.addresses: set[str] = set()
+
+    def watch(self, processes: Iterable[Process]) -> None:
+        """The sockets at which these listen must be gone with them."""
+        for process in processes:
+            self.addresses.update(process.listening())
+
+    def left(self, allowed: Iterable[str] = ()) -> list[str]:
+        """What is there now and was not, but for names and patterns that are allowed."""
+        found = [f"file {name}" for folder, old in self.files.items()
+                 for name in sorted(files_in(folder) - old)
+                 if not any(fnmatch.fnmatch(name, pattern) for pattern in allowed)]
+        poll_until(lambda: not self._new_shared(), SECONDS)
+        found += [f"shared memory {path.name}" for path in sorted(self._new_shared())]
+        found += [f"listener {address}" for address in sorted(self.addresses & listeners())]
+        return found
+
+    def _new_shared(self) -> set[Path]:
+        return set(SHARED_MEMORY.glob("*")) - self.shared

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The damage: what is done to a run that trains, and what is prepared for one that starts."""
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+import numpy
+from safetensors.numpy import save_file
+
+from tests.faults.cell import Prepare, Strike, Workspace
+from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
+from tests.support.programs import BIN, DATA, Launched, Process
+from tests.support.resume import faulty_disk
+from tests.support.ways import Way
+
+# ---- signals ----
+
+
+def to_rank(number: signal.Signals, rank: int = 0) -> Strike:
+    return lambda space, started, ranks: ranks[rank].send(number)
+
+
+def to_launcher(number: signal.Signals, times: int = 1) -> Strike:
+    """As a scheduler does; the second soon after the first."""
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        for count in range(times):
+            time.sleep(0.1 if count else 0)
+            started.process.send_signal(number)
+    return strike
+
+
+def to_terminal(number: signal.Signals) -> Strike:
+    """As a terminal does, to all that it started."""
+    return lambda space, started, ranks: os.killpg(started.process.pid, number)
+
+
+def slow_rank(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    """The last one works a fifth of the time for a second."""
+    for _ in range(5):
+        ranks[-1].send(signal.SIGSTOP)
+        time.sleep(0.16)
+        ranks[-1].send(signal.SIGCONT)
+        time.sleep(0.04)
+
+
+def pause(seconds: float) -> Strike:
+    """All ranks stand still, and find that their clock has jumped."""
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        for rank in ranks:
+            rank.send(signal.SIGSTOP)
+        time.sleep(seconds)
+        for rank in ranks:
+            rank.send(signal.SIGCONT)
+    return strike
+
+
+def kills(seed: int, times: int) -> Strike:
+    """Kills a rank drawn by lot, whenever a new set of them trains; at a random moment."""
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        chance = random.Random(seed)
+        for _ in range(times):
+            time.sleep(chance.uniform(0.0, 1.5))
+            known = {rank.pid for rank in ranks}
+            chance.choice(ranks).send(signal.SIGKILL)
+            deadline = time.monotonic() + 30
+            while started.process.poll() is None and time.monotonic() < deadline:
+                ranks = [rank for rank in started.ranks() if rank.pid not in known]
+                if len(ranks) == len(known):
+                    break
+                time.sleep(0.05)
+            else:
+                return
+    return strike
+
+
+# ---- one rank that differs ----
+
+ODD = """#!/usr/bin/env bash
+if [[ ${RANK:-${OMPI_COMM_WORLD_RANK:-0}} == 1 ]]; then
+  %s
+else
+  %s
+fi
+exec PROGRAM "$@"
+"""
+
+
+def instead(space: Workspace, way: Way, text: str) -> Way:
+    """A script in the place of the program, for which PROGRAM stands in it."""
+    def is_program(part: object) -> bool:
+        return isinstance(part, Path) and part.parent == BIN
+
+    program = next(part for part in (*way.command, *way.environment.values()) if is_program(part))
+    script = space.folder / "script"
+    script.write_text(text.replace("PROGRAM", shlex.quote(str(program))))
+    script.chmod(0o755)
+    return Way(tuple(script if is_program(part) else part for part in way.command),
+               {name: script if is_program(value) else value
+                for name, value in way.environment.items()})
+
+
+def odd_rank(odd: str, others: str = ":") -> Prepare:
+    """Rank 1 does something else before it becomes the program, such as: set -- "$@" --lr 1"""
+    return lambda space, way: instead(space, way, ODD % (odd, others))
+
+
+def more_flags(odd: str, others: str = "") -> Prepare:
+    return odd_rank(f'set -- "$@" {odd}', f'set -- "$@" {others}')
+
+
+# Rank 1 is a child of its script, which outlives it and exits with 3.
+EXITS = odd_rank('PROGRAM "$@"; exit 3')
+NEVER_ARRIVES = odd_rank("exec sleep 600")
+
+
+# ---- files ----
+
+def with_data(damage: str = "") -> Prepare:
+    """The data set lies in "data"; of the file `damage` the last byte is missing."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        shutil.copytree(DATA, space.run / "data", ignore=shutil.ignore_patterns("*.md"))
+        if damage:
+            cut(space.run / "data" / damage)
+        return Way((*way.command, "--data-root", "data"), way.environment)
+    return prepare
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def cut_data(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    """All files of the set lose their second half."""
+    for path in (space.run / "data").iterdir():
+        os.truncate(path, path.stat().st_size // 2)
+
+
+BASICNET = {"conv1": (32, 1, 3, 3), "conv2": (64, 32, 3, 3), "fc1": (128, 9216), "fc2": (10, 128)}
+
+
+def weights(path: Path, **factors: float) -> None:
+    """A checkpoint of BasicNet, drawn by lot; fc1=2 doubles the weights of fc1."""
+    chance = numpy.random.default_rng(1)
+    tensors = {}
+    for layer, shape in BASICNET.items():
+        size = numpy.sqrt(1.0 / numpy.prod(shape[1:]))
+        drawn = chance.uniform(-size, size, shape) * factors.get(layer, 1.0)
+        tensors[f"{layer}.weight"] = drawn.astype(numpy.float32)
+        tensors[f"{layer}.bias"] = numpy.zeros(shape[0], numpy.float32)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def huge_gradients(space: Workspace, way: Way) -> Way:
+    """Small weights, then large ones: the loss is finite, the gradient of conv1 is not."""
+    weights(space.run / "load.safetensors", conv1=1e-36, fc1=2e40, fc2=10)
+    return way
+
+
+def torn_checkpoint(space: Workspace, way: Way) -> Way:
+    weights(space.run / "load.safetensors")
+    cut(space.run / "load.safetensors")
+    return way
+
+
+def flipped_checkpoint(space: Workspace, way: Way) -> Way:
+    """In the header, which says what lies where. The weights themselves have no checksum."""
+    path = space.run / "load.safetensors"
+    weights(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"data_offsets")] ^= 1
+    path.write_bytes(content)
+    return way
+
+
+def on_disk(size: str) -> Prepare:
+    """With a disk of its own in "disk"; `size` are options of tmpfs, such as 24k or 64k,ro."""
+    script = 'mount -t tmpfs -o "size=$0" tmpfs disk || exit 77; exec "$@"'
+    own = ("unshare", "--user", "--map-root-user", "--mount")
+
+    def prepare(space: Workspace, way: Way) -> Way:
+        disk = space.run / "disk"
+        disk.mkdir()
+        tried = subprocess.run([*own, "mount", "-t", "tmpfs", "tmpfs", disk], timeout=20,
+                               capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            raise unittest.SkipTest(f"no disk of its own here: {tried.stderr.strip()}")
+        return Way((*own, "bash", "-c", script, size, *way.command), way.environment)
+    return prepare
+
+
+def make_disk_read_only(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    subprocess.run(["nsenter", "--target", str(ranks[0].pid), "--user", "--preserve-credentials",
+                    "--mount", "mount", "-o", "remount,ro", space.run / "disk"], timeout=20,
+                   check=True)
+
+
+def faulty_calls(at: int, error: int = 0, part: str = "/a.safetensors") -> Prepare:
+    """The call number `at` on files whose path has this part fails, or kills the rank."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        faults = faulty_disk(at, log=space.folder / "calls", error=error)
+        return Way(way.command, {**way.environment, **faults, "FAULTY_DISK_FOLDER": part})
+    return prepare
+
+
+# ---- streams, ports, clocks, networks ----
+
+def in_shell(script: str) -> Prepare:
+    """`script` starts "$@"."""
+    return lambda space, way: Way(("bash", "-o", "pipefail", "-c", script, "bash", *way.command),
+                                  way.environment)
+
+
+def taken_port(space: Workspace, way: Way) -> Way:
+    """Somebody else listens where the ranks are to meet."""
+    other = space.stack.enter_context(socket.socket())
+    other.bind(("127.0.0.1", 0))
+    other.listen()
+    port = other.getsockname()[1]
+    if "MASTER_PORT" in way.environment:
+        return Way(way.command, {**way.environment, "MASTER_PORT": port})
+    return Way((*way.command, "--master-port", port), way.environment)
+
+
+def clocks_apart(space: Workspace, way: Way) -> Way:
+    """The clock of rank 1 is a hundred days ahead."""
+    tried = subprocess.run(["unshare", "--time", "true"], timeout=20, capture_output=True,
+                           text=True, check=False)
+    if tried.returncode != 0:
+        raise unittest.SkipTest(f"no clock of its own here: {tried.stderr.strip()}")
+    own = 'exec unshare --time --fork --kill-child --monotonic 8640000 PROGRAM "$@"'
+    return odd_rank(own)(space, way)
+
+
+# Starts "$@" on both nodes, whose names come first, and exits with their exit code.
+ON_BOTH_NODES = """
+first=$1 second=$2
+shift 2
+NODE_RANK=0 ip netns exec "$first" "$@" & one=$!
+NODE_RANK=1 ip netns exec "$second" "$@" & two=$!
+wait $one; one=$?
+wait $two; two=$?
+((one == two)) || echo "exit codes $one and $two"
+exit $((one == two ? one : 99))
+"""
+
+
+def on_two_nodes(space: Workspace, way: Way) -> Way:
+    """A rank on each of two machines, started by hand."""
+    names = space.stack.enter_context(two_nodes())
+    return Way(("bash", "-c", ON_BOTH_NODES, "bash", *names, *way.command),
+               {**way.environment, "NNODES": 2, "NPROC_PER_NODE": 1, "MASTER_ADDR": HOSTS[0],
+                "MASTER_PORT": PORT})
+
+
+def cut_network(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    cut_cable()
