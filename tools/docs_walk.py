@@ -93,7 +93,7 @@ class Command(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        return self.shown is not None and self.shown[-1] == KILLED
+        return self.shown is not None and len(self.shown) > 1 and self.shown[-1] == KILLED
 
 
 class Line(NamedTuple):
@@ -182,7 +182,7 @@ def write_files(page: Page) -> None:
 
 
 def plain(line: str) -> Line:
-    """The line without what varies; digests are kept apart from each other by `compared`."""
+    """The line without what varies; digests are left to `comparable`."""
     for pattern, replacement in VARIES:
         line = pattern.sub(replacement, line)
     learned = DECIMAL if NUMBERS.fullmatch(line) else LEARNED
@@ -215,7 +215,7 @@ class Difference(NamedTuple):
     got: int | None
 
 
-def first_other(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
+def lines_held(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
     """How many of the lines shown stand in `got` from `begin` on."""
     for number, line in enumerate(shown):
         if begin + number >= len(got) or not same(line, got[begin + number]):
@@ -234,7 +234,7 @@ def difference(shown: Sequence[Line], got: Sequence[Line]) -> Difference | None:
         if at_end and not at_begin:
             place = max(place, len(got) - len(lines))
         places = [place] if at_begin or at_end else range(place, len(got) + 1)
-        held, first = max((first_other(lines, got, begin), -begin) for begin in places)
+        held, first = max((lines_held(lines, got, begin), -begin) for begin in places)
         if held < len(lines):
             line = held - first
             return Difference(piece[held], line if line < len(got) else None)
@@ -371,7 +371,7 @@ def main(arguments: Sequence[str]) -> int:
         if not commands:
             raise WalkError("no command was found; is --root the project's root?")
         return show(commands) if options.list else walk(root, commands)
-    except (OSError, ValueError, WalkError) as error:
+    except (OSError, ValueError, NotImplementedError, WalkError) as error:
         print(f"docs_walk: {error}", file=sys.stderr)
         return 2
 

@@ -19,16 +19,17 @@ using torch::autograd::variable_list;
 using namespace windows;
 
 template <typename T>
-[[gnu::always_inline]] inline void pool_block(Row row, std::int64_t windows, const T* above, T* out,
-                                              Places& places) {
+[[gnu::always_inline]] inline void pool_block(Row row, std::int64_t windows, const float* bias,
+                                              const T* above, T* out, Places& places) {
   const std::int64_t channels = row.channels;
   const T* below = above + row.pixels();
   std::int32_t* place_of = places.data();
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
-      const auto found = relu_max(as_float(above[c]), as_float(above[channels + c]),
-                                  as_float(below[c]), as_float(below[channels + c]));
+      const auto found =
+          relu_max(as_float(above[c]) + bias[c], as_float(above[channels + c]) + bias[c],
+                   as_float(below[c]) + bias[c], as_float(below[channels + c]) + bias[c]);
       out[c] = rounded<T>(found.value);
       place_of[c] = found.place;
     }
@@ -66,8 +67,8 @@ template <typename T>
 enum class Pass { kPool, kSpread };
 
 template <typename T>
-[[gnu::always_inline]] inline void do_blocks(Pass pass, Row row, T* pixels, T* pooled,
-                                             std::uint8_t* choice) {
+[[gnu::always_inline]] inline void do_blocks(Pass pass, Row row, const float* bias, T* pixels,
+                                             T* pooled, std::uint8_t* choice) {
   Places places;
   const std::int64_t block = block_of(row.channels);
   for (std::int64_t first = 0; first < row.windows; first += block) {
@@ -75,7 +76,7 @@ template <typename T>
     const std::int64_t begin = first * row.channels;
     const std::int64_t count = windows * row.channels;
     if (pass == Pass::kPool) {
-      pool_block(row, windows, pixels + 2 * begin, pooled + begin, places);
+      pool_block(row, windows, bias, pixels + 2 * begin, pooled + begin, places);
       narrow(places, count, choice + begin);
     } else {
       widen(choice + begin, count, places);
@@ -89,16 +90,17 @@ template <typename T>
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 [[gnu::target_clones("arch=x86-64-v3", "default")]]
 #endif
-void do_row(Pass pass, bool bfloat16, Row row, void* pixels, void* pooled, std::uint8_t* choice) {
+void do_row(Pass pass, bool bfloat16, Row row, const float* bias, void* pixels, void* pooled,
+            std::uint8_t* choice) {
   if (bfloat16) {
-    do_blocks(pass, row, static_cast<Bfloat16Bits*>(pixels), static_cast<Bfloat16Bits*>(pooled),
-              choice);
+    do_blocks(pass, row, bias, static_cast<Bfloat16Bits*>(pixels),
+              static_cast<Bfloat16Bits*>(pooled), choice);
   } else {
-    do_blocks(pass, row, static_cast<float*>(pixels), static_cast<float*>(pooled), choice);
+    do_blocks(pass, row, bias, static_cast<float*>(pixels), static_cast<float*>(pooled), choice);
   }
 }
 
-void do_rows(Pass pass, const torch::Tensor& pixels, const torch::Tensor& pooled,
+void do_rows(Pass pass, const float* bias, const torch::Tensor& pixels, const torch::Tensor& pooled,
              const torch::Tensor& choices) {
   const Row row = row_of(pooled);
   const bool bfloat16 = pooled.scalar_type() == torch::kBFloat16;
@@ -108,7 +110,7 @@ void do_rows(Pass pass, const torch::Tensor& pixels, const torch::Tensor& pooled
   auto* choice = choices.data_ptr<std::uint8_t>();
   at::parallel_for(0, rows_of(pooled), 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      do_row(pass, bfloat16, row, pixel + 2 * i * row.pixels() * size,
+      do_row(pass, bfloat16, row, bias, pixel + 2 * i * row.pixels() * size,
              window + i * row.pooled() * size, choice + i * row.pooled());
     }
   });
@@ -116,10 +118,11 @@ void do_rows(Pass pass, const torch::Tensor& pixels, const torch::Tensor& pooled
 
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
-  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input) {
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input,
+                               const torch::Tensor& bias) {
     auto output = empty_pooled(input);
     const auto choices = torch::empty_like(output, torch::kUInt8);
-    do_rows(Pass::kPool, input, output, choices);
+    do_rows(Pass::kPool, bias.const_data_ptr<float>(), input, output, choices);
     context->save_for_backward({choices});
     return output;
   }
@@ -127,17 +130,19 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto gradient = gradients[0].contiguous(torch::MemoryFormat::ChannelsLast);
     auto result = empty_pixels(gradient);
-    do_rows(Pass::kSpread, result, gradient, context->get_saved_variables()[0]);
-    return {result};
+    do_rows(Pass::kSpread, nullptr, result, gradient, context->get_saved_variables()[0]);
+    if (!context->needs_input_grad(1)) return {result, {}};
+    return {result, result.sum({0, 2, 3}, /*keepdim=*/false, torch::kFloat)};
   }
 };
 
 }  // namespace
 
-torch::Tensor relu_max_pool2d(const torch::Tensor& input) {
+torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& bias) {
   RECORD_FUNCTION("ladder::relu_max_pool2d", {});
-  if (can_cut(input)) return ReluMaxPool::apply(input);
-  return torch::max_pool2d(torch::relu(input), 2);
+  if (can_cut(input)) return ReluMaxPool::apply(input, bias);
+  const auto sum = input + bias.view({-1, 1, 1});
+  return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
 }
 
 }  // namespace ladder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import re
 import tempfile
@@ -31,6 +30,7 @@ MARKS = ("a.jsonl", "a.rank?.jsonl")
 # What a launcher itself leaves in its temporary folder: the logs of ranks that failed.
 OF_LAUNCHERS = {"torchrun": ("torchelastic_*",)}
 
+Place = tuple[int, str]  # a stage, and how its ranks are started
 Strike = Callable[["Workspace", Launched, list[Process]], None]
 Prepare = Callable[["Workspace", Way], Way]
 After = Callable[["Cell", "Workspace", Result], None]
@@ -56,8 +56,7 @@ class Workspace:
 class Cell:
     """What is done, and what must be seen. Without `strike` the fault lies in the command."""
 
-    stage: int
-    start: str
+    place: Place
     fault: str
     flags: tuple[object, ...] = ()
     prepare: tuple[Prepare, ...] = ()  # changes to the command; files that the run meets
@@ -66,16 +65,19 @@ class Cell:
     cause: str = ""                    # a regular expression, for the standard error
     seconds: float = 5.0               # from the strike, or the start, until all are gone
     left: tuple[str, ...] = ()         # files that may be new, as patterns
-    after: After | None = None
-    quick: bool = False
+    after: After | None = None         # what else must be true then
+
+    @property
+    def stage(self) -> int:
+        return self.place[0]
+
+    @property
+    def start(self) -> str:
+        return self.place[1]
 
     @property
     def name(self) -> str:
         return f"stage {self.stage}, {self.start}: {self.fault}"
-
-    @property
-    def program(self) -> Path:
-        return PROGRAMS[self.stage]
 
     @property
     def world(self) -> int:
@@ -87,10 +89,7 @@ class Cell:
         return self.strike is not None or self.after is ends_as_undisturbed
 
     def way(self) -> Way:
-        return STARTS[self.start](self.program)
-
-    def but(self, **changes: object) -> Cell:
-        return dataclasses.replace(self, **changes)
+        return STARTS[self.start](PROGRAMS[self.stage])
 
 
 def shell_code(code: int) -> int:
@@ -108,7 +107,7 @@ def struck(cell: Cell, space: Workspace, started: Launched, before: Before) -> f
     poll_until(lambda: steps_done(space) >= 2 or started.process.poll() is not None, 60, 0.005)
     ranks = started.ranks()
     assert len(ranks) == cell.world, f"{len(ranks)} ranks train: {started.stderr.text}"
-    before.watch(ranks)
+    before.watch(started.processes())
     begin = time.monotonic()
     cell.strike(space, started, ranks)
     return begin
@@ -148,15 +147,14 @@ def run_cell(cell: Cell, parent: Path) -> float:
         return took
 
 
-# Undisturbed runs, to compare with.
 @functools.cache
-def undisturbed(stage: int, start: str, flags: tuple[object, ...], parent: Path) -> Run:
-    return train(Cell(stage, start, "").way(), *flags, parent=parent)
+def undisturbed(place: Place, flags: tuple[object, ...], parent: Path) -> Run:
+    return train(Cell(place, "").way(), *flags, parent=parent)
 
 
 def ends_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
     """Nothing has happened: the same weights."""
-    expected = undisturbed(cell.stage, cell.start, cell.flags, space.folder.parent)
+    expected = undisturbed(cell.place, cell.flags, space.folder.parent)
     ours, theirs = result_record(space.run / "a.jsonl"), expected.result
     for field in ("weights_sha256", "steps", "correct", "seen"):
         assert ours[field] == theirs[field], f"{field}: {ours[field]}, undisturbed {theirs[field]}"

@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, Signals
+from errno import ENOSPC
+from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM
 
 from tests.faults import strikes
-from tests.faults.cell import Cell, Workspace, ends_as_undisturbed
+from tests.faults.cell import After, Cell, Place, Prepare, Strike, Workspace, ends_as_undisturbed
 from tests.support.programs import Result, launch
 from tests.support.resume import require_whole
 from tests.support.ways import Way, endless, small
 
+Flags = tuple[object, ...]
+Cells = Iterator[Cell]
+
 # Seconds from the start of a command to its end, when something is wrong with it from the start.
 STARTS_IN = {"alone": 10.0, "spawn": 10.0, "by hand": 10.0, "mpirun": 15.0, "torchrun": 20.0}
-# Seconds in which all is gone once a rank is; torchrun takes some to write its report.
+# Seconds in which all are gone once a rank is; torchrun takes some to write its report.
 GONE_IN = {"alone": 5.0, "spawn": 5.0, "by hand": 5.0, "mpirun": 5.0, "torchrun": 8.0}
 DEADLINE = 2  # --timeout
-# torchrun gives a rank 30 seconds to end; the others that long to say more, then to end.
+# A rank that hangs has that long to end when it is asked to; spawn waits for the others' words too.
 HANGS_FOR = {"spawn": DEADLINE + 13.0, "mpirun": DEADLINE + 13.0, "torchrun": DEADLINE + 38.0}
-
-Places = tuple[tuple[int, str], ...]
-ALONE: Places = ((0, "alone"), (1, "alone"))
-SPAWNED: Places = ((2, "spawn"), (4, "spawn"), (5, "spawn"), (6, "spawn"))
-LAUNCHED: Places = ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun"))
+SPAWNED: tuple[Place, ...] = ((2, "spawn"), (4, "spawn"), (5, "spawn"), (6, "spawn"))
+EVERY_STAGE: tuple[Place, ...] = ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "torchrun"),
+                                  (4, "spawn"), (5, "spawn"), (6, "spawn"))
 short = functools.partial(small, recipe="convnet", epochs=10, limit_test=100)  # 200 steps
 
 
+# ---- kinds of cells ----
+
 def codes_of(start: str, code: int) -> tuple[int, ...]:
-    """What the launcher makes of the exit code of the rank that failed.
+    """What becomes of the exit code of the rank that failed.
 
     By hand and under mpirun the rank that ends first gives the code: it may be one that lost the
     other, and says so with 4.
@@ -41,206 +45,217 @@ def codes_of(start: str, code: int) -> tuple[int, ...]:
     return (code, 4) if start in ("by hand", "mpirun") else (code,)
 
 
-def said_by(start: str, rank: int, text: str) -> str:
-    """How the cause is told: by the rank, and once more by who started it."""
+def from_the_start(place: Place, fault: str, prepare: tuple[Prepare, ...], code: int, cause: str,
+                   flags: Flags = small(), left: tuple[str, ...] = (),
+                   after: After | None = None) -> Cell:
+    """The fault lies in the command: it ends soon, with this exit code of the rank at fault."""
+    return Cell(place, fault, flags, prepare, None, codes_of(place[1], code), cause,
+                STARTS_IN[place[1]], left, after)
+
+
+def in_training(place: Place, fault: str, strike: Strike, code: int, cause: str = "",
+                flags: Flags = endless(), prepare: tuple[Prepare, ...] = (),
+                seconds: float = 0) -> Cell:
+    """The fault strikes a run that would not end by itself."""
+    return Cell(place, fault, flags, prepare, strike, codes_of(place[1], code), cause,
+                seconds or GONE_IN[place[1]])
+
+
+def harmless(place: Place, fault: str, strike: Strike | None = None,
+             prepare: tuple[Prepare, ...] = (), flags: Flags = short()) -> Cell:
+    """The run ends with the weights of one that nothing happens to."""
+    return Cell(place, fault, flags, prepare, strike, (0,), "", 30.0, after=ends_as_undisturbed)
+
+
+def code_of_signal(start: str, number: int) -> int:
+    """spawn sees that a rank was lost; others pass the signal on."""
+    return 4 if start == "spawn" else 128 + number
+
+
+def said_by(start: str, rank: int | str, text: str) -> str:
+    """How a cause that a rank told itself is shown: by it, or once more by who started it."""
     if start == "spawn":
-        return rf'^error: rank {rank}: expected exit code 0, got \d+; its last line: .*{text}'
+        return rf"^error: rank {rank}: expected exit code 0, got \d+; its last line: .*{text}"
     if start == "torchrun":
         return rf"Root Cause[^=]*\brank +: {rank} [^=]*\btraceback +: .*{text}"
-    return rf"^{'' if start == 'alone' else rf'.rank {rank}. '}error: .*{text}"
+    return rf"^error: .*{text}" if start == "alone" else rf"^\[rank {rank}\] error: .*{text}"
 
 
-def killed_by(start: str, rank: int, number: Signals) -> str:
+def said_by_any(start: str, text: str) -> str:
+    return said_by(start, r"\d", text)
+
+
+def ended(start: str, rank: int, signal: int = 0, code: int = 0) -> str:
+    """How the end of a rank that said nothing itself is told: of a signal, or with a code."""
     lost = rf"^\[rank {1 - rank}\] error: .*rank {rank} has (ended|given up)"
     if start == "spawn":
-        return rf"^error: rank {rank}: .*signal {number}\b"
+        return rf"^error: rank {rank}: .*got {f'signal {signal}' if signal else code}\b"
     if start == "torchrun":
-        return rf"Root Cause[^=]*\brank +: {rank} [^=]*Signal {number}\b"
-    if start == "mpirun":
-        return rf"process rank {rank} with .* exited on signal {number}\b|{lost}"
-    return "" if start == "alone" else rf"{lost}|Killed"
+        how = rf"Signal {signal}\b" if signal else rf"exitcode +: {code}\b"
+        return rf"Root Cause[^=]*\brank +: {rank} [^=]*{how}"
+    if start == "mpirun" and signal:
+        return rf"process rank {rank} with .* exited on signal {signal}\b|{lost}"
+    if start == "by hand":
+        return rf"^by_hand\.sh: rank {rank}\b|{lost}"
+    return "" if start == "alone" else lost  # of a program the shell tells it
 
 
-def rank_dies() -> Iterator[Cell]:
-    places = {
-        "SIGKILL": (SIGKILL, (*ALONE, (3, "torchrun"), (4, "torchrun"), (5, "spawn"),
-                              (5, "mpirun"), (6, "spawn"), (6, "by hand"))),
-        "SIGSEGV": (SIGSEGV, ((1, "alone"), (3, "mpirun"), (4, "spawn"), (5, "torchrun"),
-                              (6, "spawn")))}
-    for name, (number, where) in places.items():
-        for stage, start in where:
-            rank = 0 if start == "alone" or stage == 5 else 1
-            code = 4 if start == "spawn" else 128 + number
-            yield Cell(stage, start, name, endless(), strike=strikes.to_rank(number, rank),
-                       codes=codes_of(start, code), cause=killed_by(start, rank, number),
-                       seconds=GONE_IN[start], quick=start in ("alone", "spawn"))
+# ---- ranks ----
+
+def rank_dies() -> Cells:
+    for stage, start, rank in ((0, "alone", 0), (1, "alone", 0), (3, "torchrun", 1),
+                               (4, "torchrun", 0), (5, "spawn", 0), (5, "mpirun", 1),
+                               (6, "spawn", 1), (6, "by hand", 1)):
+        yield in_training((stage, start), "SIGKILL", strikes.to_rank(SIGKILL, rank),
+                          code_of_signal(start, SIGKILL), ended(start, rank, SIGKILL))
+    for stage, start, rank in ((1, "alone", 0), (3, "mpirun", 1), (4, "spawn", 1),
+                               (5, "torchrun", 0), (6, "spawn", 0)):
+        yield in_training((stage, start), "SIGSEGV", strikes.to_rank(SIGSEGV, rank),
+                          code_of_signal(start, SIGSEGV), ended(start, rank, SIGSEGV))
     for stage, start in ((2, "spawn"), (3, "mpirun")):  # sockets fail otherwise than memory does
-        code = 4 if start == "spawn" else 128 + SIGKILL
-        yield Cell(stage, start, "SIGKILL, gloo", endless("--backend", "gloo"),
-                   strike=strikes.to_rank(SIGKILL, 1), codes=codes_of(start, code),
-                   cause=rf"{killed_by(start, 1, SIGKILL)}|^\[rank 0\] error: collective: ",
-                   seconds=GONE_IN[start], quick=start == "spawn")
+        yield in_training((stage, start), "SIGKILL, gloo", strikes.to_rank(SIGKILL, 1),
+                          code_of_signal(start, SIGKILL),
+                          rf"{ended(start, 1, SIGKILL)}|^\[rank 0\] error: collective: ",
+                          endless("--backend", "gloo"))
+    for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
+        yield in_training((stage, start), "exit", strikes.to_rank(SIGKILL, 1), 3,
+                          ended(start, 1, code=3), prepare=(strikes.EXITS,))
 
 
-def rank_hangs() -> Iterator[Cell]:
+def rank_hangs() -> Cells:
     for stage, start, rank in ((4, "spawn", 0), (5, "spawn", 1), (6, "spawn", 0), (4, "mpirun", 1),
                                (3, "torchrun", 1)):
-        hung = rf"^error: .*rank {rank} \(stopped\) hung" if start == "spawn" else \
-               rf"^\[rank {1 - rank}\] error: .*rank {rank} did not come in time"
-        yield Cell(stage, start, "SIGSTOP", endless("--timeout", DEADLINE),
-                   strike=strikes.to_rank(SIGSTOP, rank), codes=codes_of(start, 4), cause=hung,
-                   seconds=HANGS_FOR[start])
+        cause = rf"^error: .*rank {rank} \(stopped\) hung" if start == "spawn" else \
+                rf"^\[rank {1 - rank}\] error: .*rank {rank} did not come in time"
+        yield in_training((stage, start), "SIGSTOP", strikes.to_rank(SIGSTOP, rank), 4, cause,
+                          endless("--timeout", DEADLINE), seconds=HANGS_FOR[start])
 
 
-def rank_fails() -> Iterator[Cell]:
-    """An exit, an exception, a number that is none: on one rank alone, and on all."""
-    for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
-        yield Cell(stage, start, "exit", endless(), (strikes.EXITS,), strikes.to_rank(SIGKILL, 1),
-                   codes_of(start, 3), r"^\[rank 0\] error: .*rank 1 has ended"
-                   if start != "torchrun" else r"Root Cause[^=]*\brank +: 1 [^=]*exitcode +: 3 ",
-                   GONE_IN[start])
+def rank_fails() -> Cells:
+    """An exception, a number that is none: on one rank alone, and on all."""
     for stage, start in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "mpirun")):
-        yield Cell(stage, start, "exception", small(),
-                   (strikes.more_flags("--data-root nowhere"),), codes=codes_of(start, 3),
-                   cause=said_by(start, 1, "nowhere"), seconds=STARTS_IN[start])
-    for stage, start in SPAWNED:  # rank 0 alone writes the record
-        yield Cell(stage, start, "exception", small("--metrics", "/dev/full"), codes=(1,),
-                   cause=said_by(start, 0, "/dev/full: write: No space left"),
-                   seconds=STARTS_IN[start], quick=stage in (5, 6))
+        yield from_the_start((stage, start), "exception",
+                             (strikes.more_flags("--data-root nowhere"),), 3,
+                             said_by(start, 1, "nowhere"))
+    for place in SPAWNED:  # rank 0 alone writes the record
+        yield from_the_start(place, "exception", (), 1,
+                             said_by("spawn", 0, "/dev/full: write: No space left"),
+                             small("--metrics", "/dev/full"))
     bad = r"step \d+: expected a finite loss, got"
     for stage, start in ((5, "alone"), (6, "spawn"), (4, "torchrun"), (5, "by hand")):
-        yield Cell(stage, start, "NaN loss", small(lr=1e30), codes=codes_of(start, 5),
-                   cause=said_by(start, 0 if start == "alone" else r"\d", bad),
-                   seconds=STARTS_IN[start], quick=start in ("alone", "spawn"))
+        yield from_the_start((stage, start), "NaN loss", (), 5, said_by_any(start, bad),
+                             small(lr=1e30))
     for stage, start in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
-        yield Cell(stage, start, "NaN loss of one rank", small(),
-                   (strikes.more_flags("--lr 1e30"),), codes=codes_of(start, 5),
-                   cause=said_by(start, 1, bad), seconds=STARTS_IN[start],
-                   quick=stage == 3)
-    for stage, start in (*ALONE, *SPAWNED, (3, "mpirun")):
-        yield Cell(stage, start, "inf gradient", small("--load", "load.safetensors"),
-                   (strikes.huge_gradients,), codes=codes_of(start, 5),
-                   cause=said_by(start, 0 if start == "alone" else r"\d", "step 2: expected a "),
-                   seconds=STARTS_IN[start], quick=stage in (0, 2, 6))
+        yield from_the_start((stage, start), "NaN loss of one rank",
+                             (strikes.more_flags("--lr 1e30"),), 5, said_by(start, 1, bad))
+    for stage, start in EVERY_STAGE:
+        yield from_the_start((stage, start), "inf gradient", (strikes.huge_gradients,), 5,
+                             said_by_any(start, "step 2: expected a finite loss"),
+                             small("--load", "load.safetensors"))
 
 
-def rank_is_late() -> Iterator[Cell]:
+def rank_is_late() -> Cells:
     """Slow, or paused for less than the deadline: the run ends as if nothing had been."""
-    for stage, start in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
-        yield Cell(stage, start, "slow rank", short(), strike=strikes.slow_rank, seconds=30,
-                   after=ends_as_undisturbed, quick=stage == 4)
-    for stage, start in ((0, "alone"), (2, "spawn"), (3, "by hand"), (6, "torchrun")):
-        yield Cell(stage, start, "clock jump", short(), strike=strikes.pause(1.5), seconds=30,
-                   after=ends_as_undisturbed, quick=stage == 2)
-    for stage, start in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
-        yield Cell(stage, start, "clocks apart", short(),
-                   (strikes.clocks_apart,), seconds=40, after=ends_as_undisturbed)
-    for stage, start in LAUNCHED:
-        yield Cell(stage, start, "rank that never arrives", small("--timeout", DEADLINE),
-                   (strikes.NEVER_ARRIVES,), codes=codes_of(start, 4),
-                   cause=r"^\[rank 0\] error: rendezvous: .*got none from rank 1",
-                   seconds=STARTS_IN[start] + DEADLINE, quick=start == "by hand")
+    for place in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
+        yield harmless(place, "slow rank", strikes.slow_rank)
+    for place in ((0, "alone"), (2, "spawn"), (3, "by hand"), (6, "torchrun")):
+        yield harmless(place, "clock jump", strikes.pause(1.5))
+    for place in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
+        yield harmless(place, "clocks apart", prepare=(strikes.clocks_apart,))
+    for place in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun")):
+        yield from_the_start(place, "rank that never arrives", (strikes.NEVER_ARRIVES,), 4,
+                             r"^\[rank 0\] error: rendezvous: .*got none from rank 1",
+                             small("--timeout", DEADLINE))
 
 
-def ranks_disagree() -> Iterator[Cell]:
-    for stage, start in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (5, "by hand"), (6, "mpirun")):
-        yield Cell(stage, start, "port taken", small(), (strikes.taken_port,), codes=(4,),
-                   cause=r"^(\[rank 0\] )?error: MASTER_PORT \d+: expected a free port",
-                   seconds=STARTS_IN[start], quick=start == "spawn")
-    wrong = {"torchrun": "WORLD_SIZE", "by hand": "WORLD_SIZE", "mpirun": "OMPI_COMM_WORLD_SIZE"}
+def ranks_disagree() -> Cells:
+    for place in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (5, "by hand"), (6, "mpirun")):
+        yield from_the_start(place, "port taken", (strikes.taken_port,), 4,
+                             r"^(\[rank 0\] )?error: MASTER_PORT \d+: expected a free port")
     for stage, start in ((3, "torchrun"), (4, "mpirun"), (5, "by hand"), (6, "by hand")):
-        yield Cell(stage, start, "wrong world size", small("--timeout", DEADLINE),
-                   (strikes.odd_rank(f"export {wrong[start]}=3"),), codes=codes_of(start, 4),
-                   cause=r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], as another "
-                         r"rank says, got [23]", seconds=STARTS_IN[start] + DEADLINE,
-                   quick=stage == 5)
-    network = r"^\[rank \d\] error: model, tensor 1: expected .*conv1\.bias .*, as on rank 0, got " \
-              r".* on rank 1"
-    for stage, start in ((3, "mpirun"), (4, "by hand"), (5, "torchrun"), (6, "by hand")):
-        odd = "--recipe convnet" if stage in (3, 4) else "--width 2"
-        yield Cell(stage, start, "parameters that differ", small(), (strikes.more_flags(odd),),
-                   codes=codes_of(start, 4), cause=network, seconds=STARTS_IN[start],
-                   quick=stage == 4)
-    values = r"^\[rank \d\] error: replicas, tensor 1: .*, as on rank 0, got .* on rank 1"
-    for stage, start in ((3, "by hand"), (4, "torchrun"), (5, "mpirun"), (6, "by hand")):
-        checked = () if stage == 6 else ("--check-replicas", 2)  # else they are at the end
-        yield Cell(stage, start, "values that differ", small(*checked),
-                   (strikes.more_flags("--lr 0.5"),), codes=codes_of(start, 4), cause=values,
-                   seconds=STARTS_IN[start], quick=stage == 3)
-    for stage, start in ((3, "mpirun"), (4, "by hand"), (5, "by hand")):
-        yield Cell(stage, start, "numbers of steps that differ", small("--timeout", DEADLINE),
-                   (strikes.more_flags("--batch-size 32"),), codes=codes_of(start, 4),
-                   cause=r"^\[rank \d\] error: .*rank \d is at .*, this one at ",
-                   seconds=STARTS_IN[start])
+        name = "OMPI_COMM_WORLD_SIZE" if start == "mpirun" else "WORLD_SIZE"
+        yield from_the_start((stage, start), "wrong world size",
+                             (strikes.odd_rank(f"export {name}=3"),), 4,
+                             r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], as "
+                             r"another rank says, got [23]", small("--timeout", DEADLINE))
+    for place, odd in (((3, "mpirun"), "--recipe convnet"), ((4, "by hand"), "--recipe convnet"),
+                       ((5, "torchrun"), "--width 2"), ((6, "by hand"), "--width 2")):
+        yield from_the_start(place, "parameters that differ", (strikes.more_flags(odd),), 4,
+                             r"^\[rank \d\] error: model, tensor 1: expected .*conv1\.bias .*, "
+                             r"as on rank 0, got .* on rank 1")
+    checked = small("--check-replicas", 2)
+    for place, flags in (((3, "by hand"), checked), ((4, "torchrun"), checked),
+                         ((5, "mpirun"), checked), ((6, "by hand"), small())):
+        yield from_the_start(place, "values that differ", (strikes.more_flags("--lr 0.5"),), 4,
+                             r"^\[rank \d\] error: replicas, tensor 1: .*, as on rank 0, got .* "
+                             r"on rank 1", flags)
+    for place in ((3, "mpirun"), (4, "by hand"), (5, "by hand")):
+        yield from_the_start(place, "numbers of steps that differ",
+                             (strikes.more_flags("--batch-size 32"),), 4,
+                             r"^\[rank \d\] error: .*rank \d is at .*, this one at ",
+                             small("--timeout", DEADLINE))
 
 
 # ---- files ----
 
+def with_old_file(space: Workspace, way: Way) -> Way:
+    """That of an earlier run, where this one will save."""
+    for path in (space.run / "a.safetensors", space.folder / "old"):
+        strikes.weights(path)
+    return way
+
+
 def old_file_stays(cell: Cell, space: Workspace, done: Result) -> None:
-    """The file of the last run has its bytes, and a run can begin with it."""
-    saved, old = space.run / "a.safetensors", space.folder / "old"
-    assert saved.read_bytes() == old.read_bytes(), "the old checkpoint has changed"
+    """It has its bytes, and a run can begin with it."""
+    saved = space.run / "a.safetensors"
+    assert saved.read_bytes() == (space.folder / "old").read_bytes(), "the old file has changed"
     way = cell.way()
     again = launch(*way.command, *small("--load", saved, "--quiet", epochs=0),
                    cwd=space.temporary, environment=way.environment)
     assert again.code == 0, again.stderr
 
 
-def with_old_file(space: Workspace, way: Way) -> Way:
-    for path in (space.run / "a.safetensors", space.folder / "old"):
-        strikes.weights(path)
-    return way
-
-
-def disk_fails() -> Iterator[Cell]:
+def disk_fails() -> Cells:
     save = small("--save", "./a.safetensors")
-    everywhere = (*ALONE, (2, "spawn"), (3, "torchrun"), (4, "spawn"), (5, "spawn"), (6, "spawn"))
-    no_space = 28
-    for stage, start in everywhere:
-        code = 1 if start == "alone" else codes_of(start, 1)[0]
-        yield Cell(stage, start, "full disk while saving", save,
-                   (with_old_file, strikes.faulty_calls(3, no_space)), codes=(code,),
-                   cause=said_by(start, 0, r"a\.safetensors\.tmp\.\d+: write: No space left"),
-                   seconds=STARTS_IN[start], after=old_file_stays, quick=stage in (0, 2, 6))
-        code = 4 if start == "spawn" else 128 + SIGKILL
+    for stage, start in EVERY_STAGE:
+        place = stage, start
+        yield from_the_start(place, "full disk while saving",
+                             (with_old_file, strikes.faulty_calls(3, ENOSPC)), 1,
+                             said_by(start, 0, r"a\.safetensors\.tmp\.\d+: write: No space left"),
+                             save, after=old_file_stays)
         # Nobody can tidy up after a SIGKILL but the next process of that number.
-        yield Cell(stage, start, "SIGKILL while saving", save,
-                   (with_old_file, strikes.faulty_calls(3)), codes=codes_of(start, code),
-                   cause=killed_by(start, 0, SIGKILL), seconds=STARTS_IN[start],
-                   left=("a.safetensors.tmp.*",), after=old_file_stays, quick=stage == 5)
-        yield Cell(stage, start, "read-only folder", small("--save", "disk/a.safetensors"),
-                   (strikes.on_disk("64k,ro"),), codes=codes_of(start, 2),
-                   cause=r"error: --save: expected a file in a folder that can be written, got",
-                   seconds=STARTS_IN[start], left=("disk",), quick=stage in (1, 4))
-    marks = ("--metrics", "disk/a.jsonl", "--fingerprint", 1)
-    for stage, start in (*ALONE, (2, "spawn"), (3, "mpirun"), (4, "spawn"), (5, "torchrun"),
-                         (6, "spawn")):
-        rank = 0 if start == "alone" else r"\d"
-        yield Cell(stage, start, "full disk", endless(*marks), (strikes.on_disk("24k"),),
-                   codes=codes_of(start, 1),
-                   cause=said_by(start, rank, r"disk/a.*\.jsonl: write: No space left"),
-                   seconds=STARTS_IN[start] + 10, left=("disk",), quick=stage in (0, 5))
+        yield from_the_start(place, "SIGKILL while saving",
+                             (with_old_file, strikes.faulty_calls(3)),
+                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL), save,
+                             left=("a.safetensors.tmp.*",), after=old_file_stays)
+        yield from_the_start(place, "read-only folder", (strikes.on_disk("64k,ro"),), 2,
+                             r"error: --save: expected a file in a folder that can be written",
+                             small("--save", "disk/a.safetensors"))
+    for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"),
+                         (5, "torchrun"), (6, "spawn")):
+        yield from_the_start((stage, start), "full disk", (strikes.on_disk("24k"),), 1,
+                             said_by_any(start, r"disk/a.*\.jsonl: write: No space left"),
+                             endless("--metrics", "disk/a.jsonl", "--fingerprint", 1))
     for stage, start in ((0, "alone"), (2, "spawn"), (4, "spawn"), (6, "spawn")):
-        yield Cell(stage, start, "folder that becomes read-only",
-                   short("--save", "disk/a.safetensors"), (strikes.on_disk("8m"),),
-                   strikes.make_disk_read_only, codes=(1,),
-                   cause=said_by(start, 0, "disk/a.*: create: Read-only file system"),
-                   seconds=30, left=("disk",))
-    folders = {5: ("--project-dir", "disk", "--checkpointing-steps", 2),
-               6: ("--profile", "none", "--output-dir", "disk/out", "--max-steps", 3)}
-    for stage, flags in folders.items():
-        yield Cell(stage, "spawn", "read-only checkpoints", small(*flags),
-                   (strikes.on_disk("64k,ro"),), codes=(1,),
-                   cause=said_by("spawn", 0, "project_dir: Read-only file system"),
-                   seconds=STARTS_IN["spawn"], left=("disk",), quick=stage == 5)
+        yield in_training((stage, start), "folder that becomes read-only",
+                          strikes.make_disk_read_only, 1,
+                          said_by(start, 0, "disk/a.*: create: Read-only file system"),
+                          short("--save", "disk/a.safetensors"), (strikes.on_disk("8m"),), 30)
+    for stage, flags in ((5, ("--project-dir", "disk", "--checkpointing-steps", 2)),
+                         (6, ("--profile", "none", "--output-dir", "disk/out"))):
+        yield from_the_start((stage, "spawn"), "read-only checkpoints",
+                             (strikes.on_disk("64k,ro"),), 1,
+                             said_by("spawn", 0, "project_dir: Read-only file system"),
+                             small(*flags))
 
 
+# Stage 6 writes two checkpoints.
 OUTPUT = small("--profile", "none", "--recipe", "convnet", "--output-dir", "out", "--max-steps", 4,
                "--save-steps", 2)
 
 
 def first_checkpoint_stays(cell: Cell, space: Workspace, done: Result) -> None:
-    """What can be seen is whole, and a run goes on from it."""
+    """What can be seen is whole, a run goes on from it, and tidies up."""
     found = sorted(path.name for path in (space.run / "out").glob("checkpoint-*"))
     assert found == ["checkpoint-2"], found
     require_whole(space.run / "out" / "checkpoint-2")
@@ -249,101 +264,89 @@ def first_checkpoint_stays(cell: Cell, space: Workspace, done: Result) -> None:
     assert again.code == 0 and "from global step 2" in again.stderr, again.stderr
     require_whole(space.run / "out" / "checkpoint-4")
     left = [path.name for path in (space.run / "out").glob(".*")]
-    assert not left, f"not tidied up by the next run: {left}"
+    assert not left, f"the next run has left {left}"
 
 
-def trainer_saves() -> Iterator[Cell]:
-    """A fault in the second checkpoint of stage 6; stage 5 has tests of its own."""
+def trainer_saves() -> Cells:
+    """A fault in the second checkpoint; those of stage 5 have tests of their own."""
     second = "/out/.checkpoint-4"
     for start in ("alone", "spawn"):
-        yield Cell(6, start, "SIGKILL while saving a checkpoint", OUTPUT,
-                   (strikes.faulty_calls(3, part=second),),
-                   codes=(4,) if start == "spawn" else (128 + SIGKILL,),
-                   cause=killed_by(start, 0, SIGKILL), seconds=STARTS_IN[start],
-                   left=("out*",), after=first_checkpoint_stays, quick=start == "alone")
-        yield Cell(6, start, "full disk while saving a checkpoint", OUTPUT,
-                   (strikes.faulty_calls(3, 28, second),), codes=(1,),
-                   cause=said_by(start, 0, "No space left on device"), seconds=STARTS_IN[start],
-                   left=("out", "out/checkpoint-2*"), after=first_checkpoint_stays)
+        yield from_the_start((6, start), "SIGKILL while saving a checkpoint",
+                             (strikes.faulty_calls(3, part=second),),
+                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL), OUTPUT,
+                             left=("out*",), after=first_checkpoint_stays)
+        yield from_the_start((6, start), "full disk while saving a checkpoint",
+                             (strikes.faulty_calls(3, ENOSPC, second),), 1,
+                             said_by(start, 0, "No space left on device"), OUTPUT,
+                             left=("out", "out/checkpoint-2*"), after=first_checkpoint_stays)
 
 
-def files_are_damaged() -> Iterator[Cell]:
+def files_are_damaged() -> Cells:
     load = small("--load", "load.safetensors")
     for stage, start in ((1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"), (5, "torchrun"),
                          (6, "spawn")):
-        rank = 0 if start == "alone" else r"\d"
-        yield Cell(stage, start, "checkpoint torn", load, (strikes.torn_checkpoint,),
-                   codes=codes_of(start, 3), cause=said_by(start, rank, "load.safetensors: exp"),
-                   seconds=STARTS_IN[start], quick=stage == 2)
-        yield Cell(stage, start, "checkpoint with a flipped bit", load,
-                   (strikes.flipped_checkpoint,), codes=codes_of(start, 3),
-                   cause=said_by(start, rank, "load.safetensors: exp"), seconds=STARTS_IN[start],
-                   quick=stage == 6)
-        yield Cell(stage, start, "data file truncated", small(),
-                   (strikes.with_data("t10k-images-idx3-ubyte.gz"),), codes=codes_of(start, 3),
-                   cause=said_by(start, rank, "t10k-images-idx3-ubyte.gz: expected "),
-                   seconds=STARTS_IN[start], quick=stage == 4)
-    for stage, start, more in ((0, "alone", ()), (1, "alone", ()), (3, "by hand", ()),
-                               (4, "spawn", ("--num-workers", 1)),
-                               (5, "spawn", ("--dispatch-batches",)), (6, "spawn", ())):
-        yield Cell(stage, start, "data file truncated mid-run", short(*more),
-                   (strikes.with_data(),), strikes.cut_data, seconds=30,
-                   after=ends_as_undisturbed, quick=stage == 5)
+        place = stage, start
+        refused = said_by_any(start, "load.safetensors: expected ")
+        yield from_the_start(place, "checkpoint torn", (strikes.torn_checkpoint,), 3, refused, load)
+        yield from_the_start(place, "checkpoint with a flipped bit",
+                             (strikes.flipped_checkpoint,), 3, refused, load)
+        images = "t10k-images-idx3-ubyte.gz"
+        yield from_the_start(place, "data file truncated", (strikes.with_data(images),), 3,
+                             said_by_any(start, f"{images}: expected "))
+    for place, flags in (((0, "alone"), short()), ((1, "alone"), short()),
+                         ((3, "by hand"), short()), ((4, "spawn"), short("--num-workers", 1)),
+                         ((5, "spawn"), short("--dispatch-batches")), ((6, "spawn"), short())):
+        yield harmless(place, "data file truncated mid-run", strikes.cut_data,
+                       (strikes.with_data(),), flags)
 
 
 # ---- who started it ----
 
-def streams_close() -> Iterator[Cell]:
-    for stage, start in (*ALONE, (2, "spawn"), (3, "by hand"), (4, "spawn"), (5, "spawn"),
-                         (6, "spawn")):
-        yield Cell(stage, start, "closed stdout", small(), (strikes.in_shell('exec "$@" >&-'),),
-                   seconds=30, after=ends_as_undisturbed, quick=stage in (1, 5))
-        yield Cell(stage, start, "stdout without a reader", small("--save", "a.safetensors"),
-                   (strikes.in_shell('"$@" | exec true'),), codes=codes_of(start, 1),
-                   cause=said_by(start, 0, "standard output"), seconds=30, left=("a.safetensors",))
-        yield Cell(stage, start, "stderr without a reader", short(),
-                   (strikes.in_shell('"$@" 2> >(exec true)'),), seconds=30,
-                   after=ends_as_undisturbed)
+def streams_close() -> Cells:
+    for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "by hand"), (4, "spawn"),
+                         (5, "spawn"), (6, "spawn")):
+        place = stage, start
+        yield harmless(place, "closed stdout", prepare=(strikes.in_shell('exec "$@" >&-'),),
+                       flags=small())
+        yield harmless(place, "stderr without a reader",
+                       prepare=(strikes.in_shell('"$@" 2> >(exec true)'),))
+        yield from_the_start(place, "stdout without a reader",
+                             (strikes.in_shell('"$@" | exec true'),), 1,
+                             said_by(start, 0, "standard output"))
 
 
-def told_to_stop() -> Iterator[Cell]:
+def told_to_stop() -> Cells:
     for number in (SIGINT, SIGTERM):
-        for stage, start in (*ALONE, (4, "spawn"), (5, "alone"), (5, "spawn"), (6, "spawn"),
-                             (6, "mpirun"), (5, "torchrun")):
-            codes = (1, 128 + number) if start in ("torchrun", "mpirun") else (128 + number,)
+        for place in ((0, "alone"), (1, "alone"), (4, "spawn"), (5, "alone"), (5, "spawn"),
+                      (6, "spawn"), (6, "mpirun"), (5, "torchrun")):
             for times in (1, 2):
-                yield Cell(stage, start, f"{number.name}{', twice' if times == 2 else ''}",
-                           endless(), strike=strikes.to_launcher(number, times), codes=codes,
-                           seconds=GONE_IN[start],
-                           quick=(stage, start, times) in ((0, "alone", 1), (5, "spawn", 2)))
+                # mpirun has one exit code for all jobs that it was asked to end.
+                code = 1 if place[1] == "mpirun" else 128 + number
+                yield in_training(place, number.name + (", twice" if times == 2 else ""),
+                                  strikes.to_launcher(number, times), code)
     for stage in (4, 5, 6):
-        yield Cell(stage, "by hand", "SIGINT", endless(), strike=strikes.to_terminal(SIGINT),
-                   codes=(130,), seconds=GONE_IN["by hand"])
-        yield Cell(stage, "by hand", "SIGTERM", endless(), strike=strikes.to_launcher(SIGTERM),
-                   codes=(143,), seconds=GONE_IN["by hand"])
-    for stage, start in ((0, "alone"), (2, "spawn"), (6, "spawn")):
-        yield Cell(stage, start, "SIGHUP", endless(), strike=strikes.to_launcher(SIGHUP),
-                   codes=(128 + SIGHUP,), seconds=GONE_IN[start])
+        yield in_training((stage, "by hand"), "SIGINT", strikes.to_terminal(SIGINT), 130)
+        yield in_training((stage, "by hand"), "SIGTERM", strikes.to_launcher(SIGTERM), 143)
+    for place in ((0, "alone"), (2, "spawn"), (6, "spawn")):
+        yield in_training(place, "SIGHUP", strikes.to_launcher(SIGHUP), 128 + SIGHUP)
 
 
-def launcher_dies() -> Iterator[Cell]:
+def launcher_dies() -> Cells:
     """Ranks that nobody waits for any more do not go on for hours."""
-    for stage, start in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (3, "mpirun"), (6, "mpirun"),
-                         (3, "torchrun"), (5, "torchrun"), (4, "by hand")):
-        yield Cell(stage, start, "launcher killed", endless(), strike=strikes.to_launcher(SIGKILL),
-                   codes=(128 + SIGKILL,), seconds=GONE_IN[start], left=("ompi.*",),
-                   quick=(stage, start) in ((4, "spawn"), (6, "mpirun")))
+    for place in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (3, "mpirun"), (6, "mpirun"),
+                  (3, "torchrun"), (5, "torchrun"), (4, "by hand")):
+        # mpirun has no time to remove its own files.
+        yield Cell(place, "launcher killed", endless(), strike=strikes.to_launcher(SIGKILL),
+                   codes=(128 + SIGKILL,), seconds=GONE_IN[place[1]], left=("ompi.*",))
 
 
-def network_fails() -> Iterator[Cell]:
+def network_fails() -> Cells:
     """The cable between two machines is cut: both sides end, at the deadline."""
     for stage in (4, 5, 6):
-        yield Cell(stage, "by hand", "network cut", endless("--timeout", DEADLINE),
-                   (strikes.on_two_nodes,), strikes.cut_network, (4,),
-                   r"^\[rank \d\] error: ", seconds=DEADLINE + 7)
+        yield in_training((stage, "by hand"), "network cut", strikes.cut_network, 4,
+                          r"^\[rank \d\] error: ", endless("--timeout", DEADLINE),
+                          (strikes.on_two_nodes,), DEADLINE + 7)
 
-
-# ---- restarts ----
 
 # Stands for the program: goes on from the last checkpoint, if there is one.
 RESUMES = """#!/usr/bin/env bash
@@ -358,13 +361,51 @@ def three_restarts(space: Workspace, way: Way) -> Way:
     return Way((launcher, "--max-restarts", 3, *rest), way.environment)
 
 
-def restarts() -> Iterator[Cell]:
+def restarts() -> Cells:
     """torchrun starts all ranks again when one is killed; each time they go on."""
     flags = small(recipe="convnet", epochs=40, limit_train=200, limit_test=50, batch_size=16)
     for seed in range(20):
-        yield Cell(5, "torchrun", f"restarts, seed {seed}", flags, (three_restarts,),
+        yield Cell((5, "torchrun"), f"restarts, seed {seed}", flags, (three_restarts,),
                    strikes.kills(seed, 3), seconds=120, left=("project*",),
                    after=ends_as_undisturbed)
+
+
+# Those of a second or two, at least one of each kind.
+QUICK = {
+    "stage 1, alone: SIGSEGV",
+    "stage 2, spawn: SIGKILL, gloo",
+    "stage 5, spawn: SIGKILL",
+    "stage 6, spawn: SIGSEGV",
+    "stage 6, spawn: exception",
+    "stage 5, by hand: exception",
+    "stage 5, alone: NaN loss",
+    "stage 3, by hand: NaN loss of one rank",
+    "stage 0, alone: inf gradient",
+    "stage 6, spawn: inf gradient",
+    "stage 4, spawn: slow rank",
+    "stage 2, spawn: clock jump",
+    "stage 5, by hand: rank that never arrives",
+    "stage 4, spawn: port taken",
+    "stage 5, by hand: wrong world size",
+    "stage 4, by hand: parameters that differ",
+    "stage 3, by hand: values that differ",
+    "stage 0, alone: full disk while saving",
+    "stage 2, spawn: full disk while saving",
+    "stage 5, spawn: SIGKILL while saving",
+    "stage 1, alone: read-only folder",
+    "stage 0, alone: full disk",
+    "stage 5, spawn: read-only checkpoints",
+    "stage 6, alone: SIGKILL while saving a checkpoint",
+    "stage 2, spawn: checkpoint torn",
+    "stage 6, spawn: checkpoint with a flipped bit",
+    "stage 4, spawn: data file truncated",
+    "stage 5, spawn: data file truncated mid-run",
+    "stage 1, alone: closed stdout",
+    "stage 0, alone: SIGINT",
+    "stage 5, spawn: SIGTERM, twice",
+    "stage 6, spawn: SIGHUP",
+    "stage 4, spawn: launcher killed",
+}
 
 
 def table() -> list[Cell]:

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
-from tests.faults.cell import Prepare, Strike, Workspace
+from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace
 from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
-from tests.support.programs import BIN, DATA, Launched, Process
+from tests.support.programs import DATA, Launched, Process
 from tests.support.resume import faulty_disk
 from tests.support.ways import Way
 
@@ -96,15 +96,12 @@ exec PROGRAM "$@"
 
 def instead(space: Workspace, way: Way, text: str) -> Way:
     """A script in the place of the program, for which PROGRAM stands in it."""
-    def is_program(part: object) -> bool:
-        return isinstance(part, Path) and part.parent == BIN
-
-    program = next(part for part in (*way.command, *way.environment.values()) if is_program(part))
+    program = next(part for part in (*way.command, *way.environment.values()) if part in PROGRAMS)
     script = space.folder / "script"
     script.write_text(text.replace("PROGRAM", shlex.quote(str(program))))
     script.chmod(0o755)
-    return Way(tuple(script if is_program(part) else part for part in way.command),
-               {name: script if is_program(value) else value
+    return Way(tuple(script if part == program else part for part in way.command),
+               {name: script if value == program else value
                 for name, value in way.environment.items()})
 
 

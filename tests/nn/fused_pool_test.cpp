@@ -39,27 +39,50 @@ Passes passes(const torch::Tensor& input, const Function& function) {
   return {output.detach(), leaf.grad()};
 }
 
-torch::Tensor plain(const torch::Tensor& input) { return torch::max_pool2d(torch::relu(input), 2); }
+torch::Tensor bias_of(const torch::Tensor& input) {
+  return torch::linspace(-0.3, 0.4, input.size(1));
+}
+
+torch::Tensor fused(const torch::Tensor& input) { return relu_max_pool2d(input, bias_of(input)); }
+
+torch::Tensor plain(const torch::Tensor& input) {
+  const auto sum = input + bias_of(input).view({-1, 1, 1});
+  return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
+}
 
 void expect_equal(const Passes& got, const Passes& wanted, const std::string& what) {
   EXPECT_TRUE(torch::equal(got.output.nan_to_num(9.0), wanted.output.nan_to_num(9.0))) << what;
   EXPECT_TRUE(torch::equal(got.gradient, wanted.gradient)) << what;
 }
 
-TEST(ReluMaxPool, EqualsTheTwoOperationsBitForBit) {
+TEST(ReluMaxPool, EqualsTheThreeOperationsBitForBit) {
   for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
     for (const Sizes& sizes : {Sizes{2, 64, 24, 24}, Sizes{3, 16, 28, 28}, Sizes{1, 5, 2, 6},
                                Sizes{2, 3, 7, 9}, Sizes{0, 8, 4, 4}}) {
       const auto input = images(sizes, type);
-      expect_equal(passes(input, relu_max_pool2d), passes(input, plain),
+      expect_equal(passes(input, fused), passes(input, plain),
                    std::string(c10::toString(type)) + " " + std::to_string(sizes[1]));
     }
   }
 }
 
+TEST(ReluMaxPool, GivesTheBiasItsGradient) {
+  for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+    const auto input = images({6, 16, 28, 28}, type);
+    const auto gradient = torch::randn({6, 16, 14, 14}).to(type);
+    const auto got = bias_of(input).requires_grad_();
+    const auto wanted = bias_of(input).requires_grad_();
+    relu_max_pool2d(input, got).backward(gradient);
+    const auto exact = torch::relu(input.to(torch::kDouble) + wanted.view({-1, 1, 1}));
+    torch::max_pool2d(exact, 2).backward(gradient.to(torch::kDouble));
+    EXPECT_EQ(got.grad().scalar_type(), torch::kFloat);
+    EXPECT_TRUE(torch::allclose(got.grad(), wanted.grad(), 1e-5, 1e-4)) << c10::toString(type);
+  }
+}
+
 TEST(ReluMaxPool, KeepsTheLayoutAndTheType) {
   const auto input = images({2, 8, 4, 4}, torch::kBFloat16);
-  const auto got = passes(input, relu_max_pool2d);
+  const auto got = passes(input, fused);
   for (const auto& tensor : {got.output, got.gradient}) {
     EXPECT_TRUE(tensor.is_contiguous(torch::MemoryFormat::ChannelsLast));
     EXPECT_EQ(tensor.scalar_type(), torch::kBFloat16);
@@ -68,14 +91,14 @@ TEST(ReluMaxPool, KeepsTheLayoutAndTheType) {
 
 TEST(ReluMaxPool, TheFirstOfEqualPixelsGetsTheGradient) {
   const auto input = to_channels_last(torch::full({1, 8, 4, 4}, 0.5));
-  expect_equal(passes(input, relu_max_pool2d), passes(input, plain), "equal pixels");
-  EXPECT_EQ(passes(input, relu_max_pool2d).gradient.count_nonzero().item<int>(), 8 * 4);
+  expect_equal(passes(input, fused), passes(input, plain), "equal pixels");
+  EXPECT_EQ(passes(input, fused).gradient.count_nonzero().item<int>(), 8 * 4);
 }
 
 TEST(ReluMaxPool, NothingAboveZeroGetsNoGradient) {
-  const auto input = -images({1, 8, 4, 4}).abs();
-  EXPECT_EQ(passes(input, relu_max_pool2d).gradient.count_nonzero().item<int>(), 0);
-  expect_equal(passes(input, relu_max_pool2d), passes(input, plain), "below zero");
+  const auto input = -images({1, 8, 4, 4}).abs() - 1.0;
+  EXPECT_EQ(passes(input, fused).gradient.count_nonzero().item<int>(), 0);
+  expect_equal(passes(input, fused), passes(input, plain), "below zero");
 }
 
 TEST(ReluMaxPool, NanAndInfinityAreNotLost) {
@@ -84,7 +107,7 @@ TEST(ReluMaxPool, NanAndInfinityAreNotLost) {
     for (std::int64_t place = 0; place < 4; ++place) {
       auto input = images({1, 8, 4, 4});
       input.index_put_({0, 3, place / 2, place % 2}, odd);
-      const auto got = passes(input, relu_max_pool2d);
+      const auto got = passes(input, fused);
       EXPECT_FALSE(got.output.isfinite().all().item<bool>());
       expect_equal(got, passes(input, plain), "odd number at " + std::to_string(place));
     }
@@ -96,7 +119,7 @@ TEST(ReluMaxPool, AGradientInAnotherLayoutIsTaken) {
   const auto flat = [](const auto& pool) {
     return [&pool](const torch::Tensor& x) { return torch::flatten(pool(x), 1) * 1.0; };
   };
-  expect_equal(passes(input, flat(relu_max_pool2d)), passes(input, flat(plain)), "flattened");
+  expect_equal(passes(input, flat(fused)), passes(input, flat(plain)), "flattened");
 }
 
 // The operations that batch_norm_relu_max_pool2d stands for, and all that they move.

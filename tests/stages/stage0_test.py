@@ -201,7 +201,7 @@ class BadData(StageTest):
             shutil.copy(path, self.folder)
 
     def damaged(self, name: str, *parts: str) -> None:
-        done = run(STAGE, "--data-root", self.folder)
+        done = run(STAGE, "--quiet", "--data-root", self.folder)
         self.assertEqual((done.code, done.stdout, len(done.errors)), (3, "", 1), done.stderr)
         for part in (str(self.folder / name), "expected", "got", "hint:", *parts):
             self.assertIn(part, done.stderr)
@@ -292,7 +292,7 @@ class BadUsage(StageTest):
         self.refused(2, "--batch-size: expected a number > 0, got 0", "--batch-size", "0")
         self.refused(2, "--lr: expected a number >= 0, got -1", "--lr", "-1")
         self.refused(2, "--threads", "--threads", "-2")
-        self.refused(2, "60000", "--limit-train", "60001")
+        self.refused(2, "60000", "--limit-train", "60001", "--quiet")
 
     def test_a_flag_without_its_value(self) -> None:
         self.refused(2, "--help lists all flags", "--epochs")
@@ -320,7 +320,7 @@ class BadUsage(StageTest):
     def test_a_run_that_fails_leaves_the_record_of_the_last_one(self) -> None:
         metrics = self.folder / "a.jsonl"
         metrics.write_text("of the last run\n")
-        self.refused(3, "nowhere", "--metrics", metrics, "--data-root", "nowhere")
+        self.refused(3, "nowhere", "--metrics", metrics, "--data-root", "nowhere", "--quiet")
         self.assertEqual(metrics.read_text(), "of the last run\n")
 
     def test_more_threads_than_help_anybody(self) -> None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick cells of the table of faults, once; and that its checks notice what they are for."""
+from __future__ import annotations
+
+import atexit
+import collections
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.faults.cell import PROGRAMS, Cell, require_ending, run_cell  # noqa: E402
+from tests.faults.cells import QUICK, table  # noqa: E402
+from tests.faults.leftovers import SHARED_MEMORY, Before  # noqa: E402
+from tests.support.programs import Process, Result  # noqa: E402
+
+FOLDER = Path(tempfile.mkdtemp(prefix="ladder-faults-"))
+atexit.register(shutil.rmtree, FOLDER)
+
+
+class QuickCells(unittest.TestCase):
+    def test_all_end_as_promised(self) -> None:
+        for cell in table():
+            if cell.name in QUICK:
+                with self.subTest(cell.name):
+                    print(f"{run_cell(cell, FOLDER):6.2f} s {cell.name}", flush=True)
+
+
+class Table(unittest.TestCase):
+    def test_each_cell_has_a_name_of_its_own(self) -> None:
+        names = collections.Counter(cell.name for cell in table())
+        self.assertEqual([name for name, count in names.items() if count > 1], [])
+        self.assertEqual(QUICK - set(names), set())
+
+    def test_no_stage_is_left_out(self) -> None:
+        cells = collections.Counter(cell.stage for cell in table())
+        self.assertGreaterEqual(sum(cells.values()), 60)
+        self.assertGreaterEqual(min(cells[stage] for stage in range(len(PROGRAMS))), 10)
+
+
+class Ending(unittest.TestCase):
+    CELL = Cell((2, "spawn"), "x", codes=(137,), cause="^error: rank 1: ", seconds=5)
+    SAID = "error: rank 1: gone\n[rank 0] error: lost\n"
+
+    def refused(self, text: str, code: int = 137, said: str = SAID, took: float = 1.0) -> None:
+        with self.assertRaisesRegex(AssertionError, text):
+            require_ending(self.CELL, Result(code, "", said), took)
+
+    def test_code_time_and_cause_count(self) -> None:
+        for code in (137, -9):
+            require_ending(self.CELL, Result(code, "", self.SAID), 1.0)
+        self.refused("exit code", code=0)
+        self.refused("within 5", took=5.1)
+        self.refused("rank 1", said="[rank 0] error: lost\n")
+        self.refused("a line from each", said=self.SAID + "[rank 0] error: lost again\n")
+
+
+class Leftovers(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=FOLDER))
+        (self.folder / "old").touch()
+        self.before = Before(self.folder)
+
+    def test_a_file_is_noticed_unless_it_is_allowed(self) -> None:
+        (self.folder / "old").write_text("more")
+        self.assertEqual(self.before.left(), [])
+        (self.folder / "new").mkdir()
+        (self.folder / "new" / "a.tmp.1").touch()
+        self.assertEqual(self.before.left(["*.tmp.*"]), ["file new"])
+
+    def test_shared_memory_is_noticed(self) -> None:
+        path = SHARED_MEMORY / f"ladder-faults-test-{os.getpid()}"
+        path.touch()
+        self.addCleanup(path.unlink)
+        self.assertIn(f"shared memory {path.name}", self.before.left())
+
+    def test_a_socket_that_still_listens_is_noticed(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.before.watch([Process(os.getpid())])
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            self.assertEqual(self.before.left(), [f"listener {address}"])
+        self.assertEqual(self.before.left(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
