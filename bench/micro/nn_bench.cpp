@@ -3,6 +3,7 @@
 //   build/bin/micro --benchmark_filter=nn
 #include <benchmark/benchmark.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <string>
@@ -11,6 +12,7 @@
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/memory_format.h"
+#include "ladder/nn/onednn_linear.h"
 #include "ladder/nn/relu_max_pool.h"
 
 namespace ladder {
@@ -73,6 +75,22 @@ BENCHMARK_CAPTURE(nn_dropout_flatten, two_operations, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 BENCHMARK_CAPTURE(nn_dropout_flatten, fused, true)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// BasicNet's first linear layer: the products of MKL, and those of oneDNN.
+void nn_linear(benchmark::State& state, bool onednn) {
+  const auto input = torch::randn({64, 9216}).requires_grad_();
+  torch::nn::Linear linear(9216, 128);
+  const auto gradient = torch::randn({64, 128});
+  for (auto _ : state) {
+    input.mutable_grad() = torch::Tensor();
+    linear->zero_grad();
+    const auto output = onednn ? onednn_linear(input, linear->weight, linear->bias)
+                               : torch::linear(input, linear->weight, linear->bias);
+    output.backward(gradient);
+  }
+}
+BENCHMARK_CAPTURE(nn_linear, libtorch, false)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK_CAPTURE(nn_linear, onednn, true)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // What stands behind ConvNet's first convolution: as three operations, and as one.
 void nn_batch_norm_relu_max_pool(benchmark::State& state, bool fused) {

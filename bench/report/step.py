@@ -200,7 +200,7 @@ def cell(value: float) -> str:
 WIDTH, ROW, LEFT, TOP = 760.0, 19.0, 18.0, 26.0
 FAMILIES: tuple[tuple[str, Colour, tuple[str, ...]], ...] = (
     ("convolution", RUNG_COLOURS[2], ("conv",)),
-    ("matrix product", RUNG_COLOURS[3], ("mm", "addmm", "linear", "Addmm")),
+    ("matrix product", RUNG_COLOURS[3], ("mm", "addmm", "linear", "Addmm", "Linear backward")),
     ("of this library", RUNG_COLOURS[4], ("ladder::", "Pool backward", "Dropout")),
     ("optimizer", RUNG_COLOURS[5], ("_fused_",)),
     ("others", MUTED, ()),

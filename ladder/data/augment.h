@@ -29,7 +29,8 @@ class RandomShift {
   };
   Offset offset(std::int64_t epoch, std::int64_t index) const;
 
-  // Shifts images [N, 1, H, W] (float32, contiguous); `indices` has N entries.
+  // Shifts images [N, 1, H, W] (float32, contiguous); `indices` has N entries. In place on the CPU;
+  // on a GPU `images` becomes another tensor.
   void apply(torch::Tensor& images, std::span<const std::int64_t> indices,
              std::int64_t epoch) const;
 

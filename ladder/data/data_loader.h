@@ -22,8 +22,9 @@ struct DataLoaderOptions {
   bool drop_last = false;                             // leave out a short last batch
   std::shared_ptr<const BatchSampler> batch_sampler;  // batches of your own; excludes the above
   int num_workers = 0;                                // threads preparing batches; 0 = none
-  bool pin_memory = false;                            // page-locked batches, for copies to a GPU
-  std::shared_ptr<const RandomShift> transform;       // random shift of the images; none if empty
+  bool pin_memory = false;                       // page-locked batches, for copies to a GPU; not of
+                                                 // images that lie on one
+  std::shared_ptr<const RandomShift> transform;  // random shift of the images; none if empty
 };
 
 // Walks once through a data set, batch by batch, in the order of the epoch.

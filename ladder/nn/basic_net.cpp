@@ -28,8 +28,8 @@ torch::Tensor BasicNet::forward(const torch::Tensor& images) {
   auto x = fast ? to_channels_last(images) : images;
   x = conv1_->forward(x);
   x = fast ? torch::relu_(x) : torch::relu(x);
-  x = fast ? relu_max_pool2d(torch::conv2d(x, conv2_->weight), conv2_->bias)
-           : torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
+  x = fast && x.is_cpu() ? relu_max_pool2d(torch::conv2d(x, conv2_->weight), conv2_->bias)
+                         : torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
   x = dropout1_->forward_flatten(x);
   x = torch::relu(fast ? onednn_linear(x, fc1_->weight, fc1_->bias) : fc1_->forward(x));
   x = dropout2_->forward(x);

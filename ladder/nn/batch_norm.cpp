@@ -37,7 +37,9 @@ torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
 torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input) {
   const bool shared = group_ && group_->world_size() > 1;
   if (!is_training() || !can_fuse_batch_norm(input) || (!shared && input.numel() == 0)) {
-    return relu_max_pool2d(forward(input), torch::zeros({input.size(1)}, input.device()));
+    const auto images = forward(input);
+    return images.is_cpu() ? relu_max_pool2d(images, torch::zeros({images.size(1)}))
+                           : torch::max_pool2d(torch::relu(images), 2);
   }
   return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var},
                                     update_weight(), options_.eps,

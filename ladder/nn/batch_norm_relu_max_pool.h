@@ -17,8 +17,8 @@ namespace ladder {
 // With a group, mean and variance are those of the batches of all its ranks, and forward and
 // backward are collectives, as in sync_batch_norm.
 //
-// input   [N, C, H, W] with C a multiple of 8; else as relu_max_pool2d wants it (can_fuse)
-// output  [N, C, H / 2, W / 2], same dtype and layout
+// input   [N, C, H, W] with C a multiple of 8; else as relu_max_pool2d wants it
+// (can_fuse_batch_norm) output  [N, C, H / 2, W / 2], same dtype and layout
 //
 // Mean and variance are sums in double, taken over fixed groups of rows and added in their order:
 // the same bits on any number of threads. Against PyTorch, last bits differ (1e-6 relative). Throws

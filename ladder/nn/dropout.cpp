@@ -111,7 +111,8 @@ torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKe
   const std::int64_t elements = samples == 0 ? 0 : input.numel() / samples;
   const auto long_on_device = torch::TensorOptions().dtype(torch::kInt64).device(input.device());
   const auto blocks = torch::arange((elements + 3) / 4, long_on_device).unsqueeze(0);
-  const auto positions = key.positions.to(input.device()).unsqueeze(1) & kWordMask;
+  const auto positions =
+      key.positions.to(input.device(), /*non_blocking=*/true).unsqueeze(1) & kWordMask;
   const auto zeros = torch::zeros({samples, (elements + 3) / 4}, long_on_device);
   const auto words = philox_by_tensors(
       {zeros + (key.epoch & kWordMask), zeros + positions, zeros + options.layer, zeros + blocks},

@@ -14,9 +14,8 @@ namespace ladder {
 //
 // Two operations walk over all elements three times in each direction: the mask is written, the
 // product is taken, and flatten copies, because the weights of fc1 count pixels within channels
-// and channels_last has it the other way round. This one draws, scales and turns in one pass,
-// keeps one byte an element, and backward turns the gradient back. Same mask (see RandomScope),
-// same bits.
+// and channels_last has it the other way round. This one draws a byte an element, scales and turns
+// in one pass, and turns the gradient back in another. Same mask (see RandomScope), same bits.
 //
 // float or bfloat16 on the CPU; all else goes through the operations it stands for.
 torch::Tensor dropout_flatten(const torch::Tensor& images, const RandomKey& key,

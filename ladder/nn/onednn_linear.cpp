@@ -45,10 +45,13 @@ class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto gradient = gradients[0].contiguous();
-    const auto input_gradient =
-        context->needs_input_grad(1) ? times_transposed(gradient, saved[1].t()) : torch::Tensor();
-    return {gradient.sum(0), input_gradient,
-            times_transposed(gradient.t().contiguous(), saved[0].t())};
+    variable_list found(3);
+    if (context->needs_input_grad(0)) found[0] = gradient.sum(0);
+    if (context->needs_input_grad(1)) found[1] = times_transposed(gradient, saved[1].t());
+    if (context->needs_input_grad(2)) {
+      found[2] = times_transposed(gradient.t().contiguous(), saved[0].t());
+    }
+    return found;
   }
 };
 

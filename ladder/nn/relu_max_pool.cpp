@@ -140,7 +140,9 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
 
 torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& bias) {
   RECORD_FUNCTION("ladder::relu_max_pool2d", {});
-  if (can_cut(input)) return ReluMaxPool::apply(input, bias);
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == input.size(1),
+              "relu_max_pool2d: expected a bias of [", input.size(1), "], got ", bias.sizes());
+  if (can_cut(input)) return ReluMaxPool::apply(input, bias.contiguous());
   const auto sum = input + bias.view({-1, 1, 1});
   return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
 }

@@ -22,7 +22,10 @@ namespace ladder {
 // output  [N, C, H / 2, W / 2], rounded down, same dtype and layout
 //
 // Bit-equal to the three operations, forward and backward, ties and NaN included: the first of
-// equal pixels gets the gradient, and a NaN wins its window. Runs on all threads of ATen.
+// equal pixels gets the gradient, and a NaN wins its window. Only the gradient of the bias is a sum
+// in another order. Runs on all threads of ATen. In bfloat16 a convolution without bias rounds
+// before the bias is added, one with it afterwards.
+// Throws c10::Error for a bias of another size.
 torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& bias);
 
 }  // namespace ladder

@@ -126,6 +126,9 @@ TEST(RandomShift, OfZeroPixelsChangesNothing) {
   auto shifted = images.clone();
   shift.apply(shifted, std::vector<std::int64_t>{1, 2}, 0);
   EXPECT_TRUE(torch::equal(shifted, images));
+  EXPECT_TRUE(
+      torch::equal(shift.shifted_by_tensors(images, std::vector<std::int64_t>{1, 2}, 0), images));
+  EXPECT_EQ(shift.shifted_by_tensors(images.narrow(0, 0, 0), {}, 0).size(0), 0);
 }
 
 TEST(RandomShift, LeavesNothingOfAnImageThatIsSmallerThanTheShift) {

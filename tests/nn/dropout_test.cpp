@@ -15,6 +15,7 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/slopes.h"
 
 namespace ladder {
 namespace {
@@ -261,6 +262,24 @@ TEST(DropoutFlatten, EqualsTheTwoOperationsBitForBit) {
       }
     }
   }
+}
+
+TEST(DropoutFlatten, TakesAGradientInAnotherLayout) {
+  const auto images = torch::randn({4, 3, 5, 6}).contiguous(kChannelsLast);
+  const auto transposed = [](const auto& function) {
+    return [&function](const torch::Tensor& x) { return function(x).t(); };
+  };
+  EXPECT_TRUE(torch::equal(passes(images, transposed(one_flatten)).gradient,
+                           passes(images, transposed(plain_flatten)).gradient));
+}
+
+TEST(DropoutFlatten, GradientsAreTheSlopesOfTheLoss) {
+  const auto images = torch::randn({4, 3, 5, 6}).contiguous(kChannelsLast);
+  const auto direction = torch::randn({4, 90});
+  const RandomScope random(key_from(0, 4));
+  expect_gradients_are_slopes({images}, [&](const auto& at) {
+    return (one_flatten(at[0]).to(torch::kFloat64) * direction).sum();
+  });
 }
 
 TEST(DropoutFlatten, HasTheSameBitsOnAnyNumberOfThreads) {

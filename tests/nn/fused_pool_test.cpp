@@ -13,6 +13,8 @@
 #include "ladder/nn/batch_norm_relu_max_pool.h"
 #include "ladder/nn/memory_format.h"
 #include "ladder/nn/relu_max_pool.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/slopes.h"
 
 namespace ladder {
 namespace {
@@ -78,6 +80,19 @@ TEST(ReluMaxPool, GivesTheBiasItsGradient) {
     EXPECT_EQ(got.grad().scalar_type(), torch::kFloat);
     EXPECT_TRUE(torch::allclose(got.grad(), wanted.grad(), 1e-5, 1e-4)) << c10::toString(type);
   }
+}
+
+TEST(ReluMaxPool, GradientsAreTheSlopesOfTheLoss) {
+  const auto input = images({2, 8, 4, 4});
+  const auto direction = torch::randn({2, 8, 2, 2});
+  expect_gradients_are_slopes({input, bias_of(input)}, [&](const auto& at) {
+    return (relu_max_pool2d(at[0], at[1]).to(torch::kFloat64) * direction).sum();
+  });
+}
+
+TEST(ReluMaxPool, RefusesABiasOfAnotherSize) {
+  EXPECT_ERROR(relu_max_pool2d(images({1, 8, 4, 4}), torch::zeros({7})), c10::Error,
+               "relu_max_pool2d: expected a bias of [8], got [7]");
 }
 
 TEST(ReluMaxPool, KeepsTheLayoutAndTheType) {
@@ -181,32 +196,15 @@ TEST(BatchNormReluMaxPool, IsNearerToTheExactResultThanTheThreeOperations) {
             2.0 * relative_difference(other.gradient, wanted.gradient));
 }
 
-// Finite differences of the loss along a random direction of each argument.
 TEST(BatchNormReluMaxPool, GradientsAreTheSlopesOfTheLoss) {
-  const auto input = images({2, 16, 4, 4});
-  Normalised net;
+  const Normalised net;
   torch::manual_seed(5);
   const auto direction = torch::randn({2, 16, 2, 2});
-  const auto loss = [&](const torch::Tensor& x, const torch::Tensor& weight,
-                        const torch::Tensor& bias) {
-    const BatchNormTensors tensors = {weight, bias, net.mean.clone(), net.var.clone()};
-    return (batch_norm_relu_max_pool2d(x, tensors, 0.1, 1e-5).to(torch::kFloat64) * direction)
-        .sum();
-  };
-  const std::vector<torch::Tensor> leaves = {input.clone().requires_grad_(), net.weight, net.bias};
-  loss(leaves[0], leaves[1], leaves[2]).backward();
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    auto step = torch::randn(leaves[i].sizes()) * 1e-3;
-    if (step.dim() == 4) step = to_channels_last(step);
-    std::vector<torch::Tensor> up = {input, net.weight.detach(), net.bias.detach()};
-    auto down = up;
-    up[i] = up[i] + step;
-    down[i] = down[i] - step;
-    const double slope =
-        (loss(up[0], up[1], up[2]) - loss(down[0], down[1], down[2])).item<double>() / 2.0;
-    const double wanted = (leaves[i].grad() * step).sum().item<double>();
-    EXPECT_NEAR(slope, wanted, 0.02 * std::abs(wanted) + 1e-5) << "argument " << i;
-  }
+  expect_gradients_are_slopes({images({2, 16, 4, 4}), net.weight, net.bias}, [&](const auto& at) {
+    const BatchNormTensors tensors = {at[1], at[2], net.mean.clone(), net.var.clone()};
+    const auto output = batch_norm_relu_max_pool2d(at[0], tensors, 0.1, 1e-5);
+    return (output.to(torch::kFloat64) * direction).sum();
+  });
 }
 
 TEST(BatchNormReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {

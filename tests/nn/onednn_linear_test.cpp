@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
+#include "tests/support/slopes.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -57,6 +58,26 @@ TEST(OnednnLinear, IsThatOfLibTorch) {
   }
 }
 
+TEST(OnednnLinear, TakesAGradientInAnotherLayout) {
+  const Layer of = layer(6, 8, 5);
+  const auto transposed = [](const auto& function) {
+    return [&function](const auto&... arguments) { return function(arguments...).t(); };
+  };
+  const auto got = passes(of, transposed(onednn_linear));
+  const auto wanted = passes(of, transposed(plain));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(got[i], wanted[i], 1e-5, 1e-6)) << i;
+  }
+}
+
+TEST(OnednnLinear, GradientsAreTheSlopesOfTheLoss) {
+  const Layer of = layer(6, 8, 5);
+  const auto direction = torch::randn({6, 5});
+  expect_gradients_are_slopes({of.input, of.weight, of.bias}, [&](const auto& at) {
+    return (onednn_linear(at[0], at[1], at[2]).to(torch::kFloat64) * direction).sum();
+  });
+}
+
 TEST(OnednnLinear, LeavesOtherTypesAndEmptyBatchesToLibTorch) {
   for (const Layer& of :
        {layer(3, 8, 5, torch::kDouble), layer(3, 8, 5, torch::kBFloat16), layer(0, 8, 5)}) {
@@ -72,10 +93,11 @@ TEST(OnednnLinear, ComputesInBfloat16UnderAutocast) {
   EXPECT_EQ(onednn_linear(of.input, of.weight, of.bias).scalar_type(), torch::kBFloat16);
 }
 
-TEST(OnednnLinear, ComputesNoGradientForAnInputThatNeedsNone) {
+TEST(OnednnLinear, ComputesNoGradientThatNobodyNeeds) {
   const Layer of = layer(3, 8, 5);
-  onednn_linear(of.input.detach(), of.weight, of.bias).sum().backward();
+  onednn_linear(of.input.detach(), of.weight, of.bias.detach()).sum().backward();
   EXPECT_FALSE(of.input.grad().defined());
+  EXPECT_FALSE(of.bias.grad().defined());
   EXPECT_TRUE(of.weight.grad().defined());
 }
 
