@@ -339,9 +339,18 @@ void initialize_benchmark(const std::vector<std::string>& arguments) {
   }
 }
 
+// A record may be published: what lies in the project is told from there.
+std::string without_root(std::string text) {
+  const std::string root = LADDER_SOURCE_DIR "/";
+  for (auto at = text.find(root); at != std::string::npos; at = text.find(root, at)) {
+    text.erase(at, root.size());
+  }
+  return text;
+}
+
 Peaks describe(const SuiteOptions& options, const std::string& command_line) {
   benchmark::AddCustomContext("tier", options.tier);
-  benchmark::AddCustomContext("argv", command_line);
+  benchmark::AddCustomContext("argv", without_root(command_line));
   for (const auto& [name, value] : describe_machine(
            LADDER_SOURCE_DIR "/data/mnist/train-images-idx3-ubyte.gz",
            options.places.bin / "stage0_single_gpu", tool(options.places, "python3"))) {
