@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
-from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace
+from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace, steps_done
 from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
-from tests.support.programs import DATA, Launched, Process
+from tests.support.programs import DATA, Launched, Process, poll_until
 from tests.support.resume import faulty_disk
 from tests.support.ways import Way
 
@@ -64,22 +64,24 @@ def pause(seconds: float) -> Strike:
 
 
 def kills(seed: int, times: int) -> Strike:
-    """Kills a rank drawn by lot, whenever a new set of them trains; at a random moment."""
+    """Kills a rank drawn by lot after a number of steps drawn by lot; then one of those that were
+    started in their place, and so on."""
     def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         chance = random.Random(seed)
         for _ in range(times):
-            time.sleep(chance.uniform(0.0, 1.5))
-            known = {rank.pid for rank in ranks}
+            steps = chance.randint(0, 200)
+            poll_until(lambda: steps_done(space) >= steps, 60, 0.005)
             chance.choice(ranks).send(signal.SIGKILL)
-            deadline = time.monotonic() + 30
-            while started.process.poll() is None and time.monotonic() < deadline:
-                ranks = [rank for rank in started.ranks() if rank.pid not in known]
-                if len(ranks) == len(known):
-                    break
-                time.sleep(0.05)
-            else:
-                return
+            ranks = poll_until(lambda: successors(started, ranks), 60)
+            assert ranks, f"no new ranks: {started.stderr.text}"
+            (space.run / "a.rank0.jsonl").unlink(missing_ok=True)  # the steps of the old ones
     return strike
+
+
+def successors(started: Launched, old: list[Process]) -> list[Process]:
+    """As many others, or none yet."""
+    new = [rank for rank in started.ranks() if rank.pid not in {process.pid for process in old}]
+    return new if len(new) == len(old) else []
 
 
 # ---- one rank that differs ----
