@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -78,6 +79,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print("\n".join(cell.name for cell in cells))
     if options.list or not cells:
         return 0 if cells else 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # kills the run
     started = time.monotonic()
     ends: Ends = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="ladder-faults-") as folder:
