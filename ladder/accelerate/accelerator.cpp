@@ -98,6 +98,12 @@ void Accelerator::require_supported_precision() const {
   choose_precision(config_.mixed_precision, device_, log_);
 }
 
+RunSetup Accelerator::setup() {
+  RunCheckpoints checkpoints = {.last = [this] { return last_checkpoint_; }};
+  if (!options_.project.project_dir.empty()) checkpoints.save = [this] { return save_state(); };
+  return {device_, config_.mixed_precision, threads_, std::move(checkpoints)};
+}
+
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
   for (const auto& known : state_.models) {
     if (known == model || &unwrap_model(*known) == model.get()) return known;
@@ -364,6 +370,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                              *options_.project.total_limit);
     });
   }
+  last_checkpoint_ = folder;
   return folder;
 }
 
@@ -379,9 +386,9 @@ std::string Accelerator::checkpoint_to_load(const std::string& path) const {
 }
 
 std::string Accelerator::load_state(const std::string& path) {
-  auto folder = load_training_state(checkpoint_to_load(path), state_, group_, log_);
+  last_checkpoint_ = load_training_state(checkpoint_to_load(path), state_, group_, log_);
   resumed_ = true;
-  return folder;
+  return last_checkpoint_;
 }
 
 void Accelerator::init_trackers(const std::string& project_name,

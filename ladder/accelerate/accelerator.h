@@ -92,8 +92,8 @@ class Accelerator {
   Precision mixed_precision() const { return config_.mixed_precision; }
   const ThreadChoice& threads() const { return threads_; }
   const Log& log() const { return log_; }
-  // For RunRecord::begin.
-  RunSetup setup() const { return {device_, config_.mixed_precision, threads_}; }
+  // For RunRecord::begin. With a project_dir, a run that is told to stop saves its state there.
+  RunSetup setup();
 
   // --- Preparing ---
 
@@ -319,6 +319,9 @@ class Accelerator {
   // is then taken in global mode only.
   std::string load_state(const std::string& path = "");
 
+  // The checkpoint that this object has written or loaded last; empty if none.
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
   // --- Trackers: numbers over time, written by the main process ---
 
   // Starts the trackers of AcceleratorOptions::log_with; after load_state they go on with the files
@@ -383,6 +386,7 @@ class Accelerator {
   std::size_t custom_files_ = 0;
   bool trigger_ = false;
   bool resumed_ = false;
+  std::string last_checkpoint_;
 };
 
 // Seeds PyTorch's generators, of the CPU and of the GPUs. device_specific: with seed + rank, so

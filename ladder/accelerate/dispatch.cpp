@@ -85,6 +85,7 @@ std::optional<Batch> DispatchedBatches::next() {
   return Batch{.images = images.narrow(0, begin, count),
                .labels = labels.narrow(0, begin, count),
                .positions = torch::tensor(plan.positions, torch::kInt64),
+               .indices = torch::tensor(plan.indices, torch::kInt64),
                .epoch = epoch_,
                .global_size = plan.global_size,
                .world_size = plan.world_size};

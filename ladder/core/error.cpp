@@ -191,9 +191,17 @@ ChildError ChildError::exited(int rank, int exit_code, std::string_view last_lin
            fmt::format("{}{}", exit_code, with_last_line(last_line)), std::string(hint)}};
 }
 
-NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std::int64_t step) {
+DistributedError DistributedError::gradient_of_another_rank(std::int64_t epoch, std::int64_t step) {
+  return DistributedError({fmt::format("epoch {}, step {}", epoch, step), "finite gradients",
+                           "NaN or infinity from another rank",
+                           "the rank whose loss is not finite says which samples it had"});
+}
+
+NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std::int64_t step,
+                                           std::string_view circumstances) {
   return NumericError({fmt::format("epoch {}, step {}", epoch, step), "a finite loss",
-                       fmt::format("{}", loss),
+                       circumstances.empty() ? fmt::format("{}", loss)
+                                             : fmt::format("{} ({})", loss, circumstances),
                        "lower --lr, or look for the first odd step with --fingerprint 1"});
 }
 

@@ -112,6 +112,9 @@ class DistributedError : public Error {
   // No store answers at `address`, or it cannot be opened there.
   static DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                         std::string_view hint);
+  // Averaged gradients that are NaN or infinite, although the loss of this rank is not: another
+  // rank stops with a NumericError in the same step. Epochs and steps count from 1.
+  static DistributedError gradient_of_another_rank(std::int64_t epoch, std::int64_t step);
   // Ranks that were started as parts of different runs.
   static DistributedError ranks_disagree(std::string_view what, std::string_view expected,
                                          std::string_view got, std::string_view hint);
@@ -135,7 +138,9 @@ class ChildError : public Error {
 // A loss that is NaN or infinite: exit code 5. Epochs and steps count from 1.
 class NumericError : public Error {
  public:
-  static NumericError loss_not_finite(double loss, std::int64_t epoch, std::int64_t step);
+  // `circumstances`: what else is known, such as the samples of the batch; may be empty.
+  static NumericError loss_not_finite(double loss, std::int64_t epoch, std::int64_t step,
+                                      std::string_view circumstances = "");
 
  private:
   explicit NumericError(const Parts& parts) : Error(ExitCode::kNumeric, parts) {}

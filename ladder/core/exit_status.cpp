@@ -16,6 +16,7 @@
 
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 
 namespace ladder {
 namespace {
@@ -131,10 +132,21 @@ void write_error_file(const Failure& failure) {
   if (!written || !closed) std::remove(path->c_str());
 }
 
-int report(const Failure& failure, std::FILE* stream) {
-  const std::string line = fmt::format("{}error: {}\n", rank_prefix(), failure.text);
+void print(const std::string& text, std::FILE* stream) {
+  const std::string line = fmt::format("{}{}\n", rank_prefix(), text);
   std::fwrite(line.data(), 1, line.size(), stream);
   std::fflush(stream);
+}
+
+int report(const Interruption& interruption, std::FILE* stream) {
+  const std::string text = interruption.what();
+  if (!text.empty()) print(text, stream);
+  constexpr int kOfShells = 128;
+  return kOfShells + interruption.signal();
+}
+
+int report(const Failure& failure, std::FILE* stream) {
+  print("error: " + failure.text, stream);
   write_error_file(failure);
   return static_cast<int>(failure.code);
 }
@@ -145,6 +157,8 @@ int call_and_report(const std::function<void()>& fn, std::FILE* stream) {
   try {
     fn();
     return static_cast<int>(ExitCode::kOk);
+  } catch (const Interruption& interruption) {
+    return report(interruption, stream);
   } catch (const std::exception& error) {
     return report(failure_of(error), stream);
   } catch (...) {

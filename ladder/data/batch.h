@@ -31,6 +31,7 @@ struct Batch {
   torch::Tensor labels;          // int64 [N], each 0 to 9
   torch::Tensor positions;       // int64 [N], always on the CPU: place in the epoch's order that
                                  // the ranks share; repeated samples have places past its end
+  torch::Tensor indices;         // int64 [N], always on the CPU: which samples of the data set
   std::int64_t epoch = 0;        // the epoch that the positions belong to; counts from 0
   std::int64_t global_size = 0;  // samples of this batch over all ranks; N on one rank
   std::int64_t world_size = 1;   // ranks that share the batch
@@ -45,6 +46,7 @@ struct Batch {
     return {images.to(device, kNonBlocking),
             labels.to(device, kNonBlocking),
             positions,
+            indices,
             epoch,
             global_size,
             world_size};

@@ -35,6 +35,7 @@ struct BatchMaker {
     Batch batch = dataset->get_batch(plan.indices);
     if (transform != nullptr) transform->apply(batch.images, plan.indices, epoch);
     batch.positions = torch::tensor(plan.positions, torch::kInt64);
+    batch.indices = torch::tensor(plan.indices, torch::kInt64);
     batch.epoch = epoch;
     batch.global_size = plan.global_size;
     batch.world_size = plan.world_size;

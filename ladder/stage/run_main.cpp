@@ -6,6 +6,8 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <tuple>
@@ -17,15 +19,19 @@
 #include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
+#include "ladder/launch/signal_guard.h"
 
 namespace ladder {
 namespace {
 
 constexpr int kProcessesWithoutGpu = 2;
 
+// A reader that has gone is an error of the write: it ends no training where only progress is lost.
+//
 // A stream that the caller closed would otherwise be the next file that is opened: its records
 // and our lines would land in one file.
-void occupy_standard_streams() {
+void prepare_standard_streams() {
+  ::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int opened = ::open("/dev/null", O_RDWR);
@@ -107,12 +113,19 @@ void choose_processes(RunOptions& options) {
   options.nprocs = gpus > 0 ? gpus : kProcessesWithoutGpu;
 }
 
+// Told to stop, it dies of the signal, so that a script that runs it stops too.
+int exit_status(int code) {
+  if (code != 128 + SIGINT && code != 128 + SIGTERM) return code;
+  std::fflush(nullptr);
+  SignalGuard::die_of(code - 128);
+}
+
 }  // namespace
 
 int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,
              const StageFlags& stage) {
-  return call_and_report([&] {
-    occupy_standard_streams();
+  return exit_status(call_and_report([&] {
+    prepare_standard_streams();
     auto command_line = parse_command_line(argc, argv, stage);
     if (!command_line.options) {
       fmt::print("{}", command_line.text);
@@ -125,7 +138,7 @@ int run_main(int argc, char** argv, const std::function<void(const RunOptions&)>
     if (stage.accelerator || stage.trainer) take_processes_of_config_file(*command_line.options);
     choose_processes(*command_line.options);
     run(*command_line.options);
-  });
+  }));
 }
 
 int launch_main(int argc, char** argv, const std::function<void(const RunOptions&)>& run,

@@ -4,8 +4,7 @@
 #include <torch/types.h>
 
 #include <cmath>
-
-#include "ladder/core/error.h"
+#include <utility>
 
 namespace ladder {
 namespace {
@@ -15,6 +14,11 @@ constexpr std::int64_t kSum = 0;
 constexpr std::int64_t kLast = 1;
 constexpr std::int64_t kBadStep = 2;
 constexpr std::int64_t kBadLoss = 3;
+
+// In float64, where a sum of finite numbers is finite.
+bool is_finite(const torch::Tensor& gradient) {
+  return !gradient.defined() || std::isfinite(gradient.sum(torch::kFloat64).item<double>());
+}
 
 }  // namespace
 
@@ -29,52 +33,56 @@ void LossMeter::begin_epoch(std::int64_t epoch) {
   samples_ = 0;
 }
 
-void LossMeter::add(const torch::Tensor& loss, const Batch& batch, std::int64_t step) {
+std::optional<BadStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
+                                      std::int64_t step, const torch::Tensor& gradient) {
   // Recipe::loss is sum × ranks ÷ global batch; this turns it back into the local sum.
   const double weight =
       static_cast<double>(batch.global_size) / static_cast<double>(batch.world_size);
   if (interval_ == 1) {
-    take(loss.item<double>(), weight, step);
+    const auto value = loss.item<double>();
+    if (!std::isfinite(value) || !is_finite(gradient)) {
+      return BadStep{value, epoch_, step, batch.indices};
+    }
+    sum_ += value * weight;
+    last_ = value;
     samples_ += batch.size();
-    return;
+    return std::nullopt;
   }
-  keep_on_device(loss.detach(), weight, step);
+  pending_steps_.push_back({step, batch.indices});
   pending_samples_ += batch.size();
-  if (++pending_steps_ == interval_) flush();
+  keep_on_device(loss.detach(), gradient, weight);
+  return std::ssize(pending_steps_) == interval_ ? flush() : std::nullopt;
 }
 
-void LossMeter::take(double loss, double weight, std::int64_t step) {
-  if (!std::isfinite(loss)) throw NumericError::loss_not_finite(loss, epoch_, step);
-  sum_ += loss * weight;
-  last_ = loss;
-}
-
-void LossMeter::keep_on_device(const torch::Tensor& loss, double weight, std::int64_t step) {
+void LossMeter::keep_on_device(const torch::Tensor& loss, const torch::Tensor& gradient,
+                               double weight) {
   const auto value = loss.to(torch::kFloat64);
-  if (pending_steps_ == 0) {
+  if (pending_steps_.size() == 1) {
     pending_ = torch::zeros({4}, torch::dtype(torch::kFloat64).device(device_));
   }
-  const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(value.isfinite().logical_not());
+  const auto shown = gradient.defined() ? value + gradient.sum(torch::kFloat64) : value;
+  const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(shown.isfinite().logical_not());
   pending_[kSum] += value * weight;
   pending_[kLast].copy_(value);
   pending_[kBadLoss].copy_(torch::where(is_first_bad, value, pending_[kBadLoss]));
   pending_[kBadStep].copy_(
-      torch::where(is_first_bad, static_cast<double>(step), pending_[kBadStep]));
+      torch::where(is_first_bad, static_cast<double>(pending_steps_.size()), pending_[kBadStep]));
 }
 
-void LossMeter::flush() {
-  if (pending_steps_ == 0) return;
+std::optional<BadStep> LossMeter::flush() {
+  if (pending_steps_.empty()) return std::nullopt;
+  const auto steps = std::exchange(pending_steps_, {});
   const auto values = pending_.cpu();
   const auto* value = values.const_data_ptr<double>();
-  pending_steps_ = 0;
+  const auto samples = std::exchange(pending_samples_, 0);
   if (value[kBadStep] != 0.0) {
-    throw NumericError::loss_not_finite(value[kBadLoss], epoch_,
-                                        static_cast<std::int64_t>(value[kBadStep]));
+    const auto& bad = steps.at(static_cast<std::size_t>(value[kBadStep]) - 1);
+    return BadStep{value[kBadLoss], epoch_, bad.step, bad.indices};
   }
   sum_ += value[kSum];
   last_ = value[kLast];
-  samples_ += pending_samples_;
-  pending_samples_ = 0;
+  samples_ += samples;
+  return std::nullopt;
 }
 
 }  // namespace ladder

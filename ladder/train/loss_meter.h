@@ -5,16 +5,29 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "ladder/data/batch.h"
 
 namespace ladder {
 
-// Averages the loss over an epoch and stops the run when it is NaN or infinite.
+// A step whose loss, or whose averaged gradient, is NaN or infinite.
+struct BadStep {
+  double loss = 0.0;       // of this rank; finite if another rank's is not
+  std::int64_t epoch = 0;  // counts from 1
+  std::int64_t step = 0;   // counts from 1 over the whole run
+  torch::Tensor indices;   // of this rank's samples in the data set; see Batch
+};
+
+// Averages the loss over an epoch, and says when it is NaN or infinite.
 //
 // On the CPU the loss is looked at in every step. On a GPU that would make the loop wait for
-// the device each time, so sum and first bad step are kept there and read every 50 steps: the
-// run stops up to 49 steps late, but the error still names the first bad step.
+// the device each time, so sum and first bad step are kept there and read every 50 steps: a bad
+// step is told up to 49 steps late, but it is still the first.
+//
+// A rank sees that the loss of another is bad by the gradients: averaged over the ranks, they are
+// then NaN on all of them. So all ranks learn of it in the same step, and need not ask each other.
 class LossMeter {
  public:
   static constexpr std::int64_t kGpuInterval = 50;
@@ -26,11 +39,14 @@ class LossMeter {
   void begin_epoch(std::int64_t epoch);
 
   // Takes the loss (a scalar on the device) of one step; steps count from 1 over the whole run.
-  // Throws NumericError.
-  void add(const torch::Tensor& loss, const Batch& batch, std::int64_t step);
+  // `gradient`: one that has been averaged over the ranks and that every bad loss spoils, such as
+  // that of the last bias; undefined = look at the loss alone. Returns the first bad step of those
+  // it has looked at; what it counts then counts no more.
+  std::optional<BadStep> add(const torch::Tensor& loss, const Batch& batch, std::int64_t step,
+                             const torch::Tensor& gradient = {});
 
-  // Looks at what has not been looked at yet. Waits for a GPU. Throws NumericError.
-  void flush();
+  // Looks at what has not been looked at yet. Waits for a GPU.
+  std::optional<BadStep> flush();
 
   // Mean of the epoch so far, over samples, as far as looked at; NaN before the first look.
   double mean() const { return samples_ == 0 ? kUnknown : sum_ / static_cast<double>(samples_); }
@@ -46,8 +62,7 @@ class LossMeter {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-  void keep_on_device(const torch::Tensor& loss, double weight, std::int64_t step);
-  void take(double loss, double weight, std::int64_t step);
+  void keep_on_device(const torch::Tensor& loss, const torch::Tensor& gradient, double weight);
 
   torch::Device device_;
   std::int64_t interval_;
@@ -56,9 +71,14 @@ class LossMeter {
   double last_ = kUnknown;
   std::int64_t samples_ = 0;
 
-  std::int64_t pending_steps_ = 0;
+  struct Pending {
+    std::int64_t step;
+    torch::Tensor indices;
+  };
+  std::vector<Pending> pending_steps_;
   std::int64_t pending_samples_ = 0;
-  torch::Tensor pending_;  // float64 [4] on the device: sum, last loss, first bad step, its loss
+  torch::Tensor pending_;  // float64 [4] on the device: sum, last loss, first bad step as a place
+                           // in pending_steps_ counted from 1, its loss
 };
 
 }  // namespace ladder

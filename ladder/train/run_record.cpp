@@ -14,9 +14,11 @@
 #include "ladder/checkpoint/saved_json.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 #include "ladder/core/memory.h"
 #include "ladder/core/numbers.h"
 #include "ladder/core/versions.h"
+#include "ladder/train/bad_step.h"
 
 namespace ladder {
 namespace {
@@ -33,6 +35,16 @@ std::int64_t parameter_count(const torch::nn::Module& model) {
   std::int64_t count = 0;
   for (const auto& parameter : model.parameters()) count += parameter.numel();
   return count;
+}
+
+// A bad loss makes the scores' gradient NaN, and with it that of the last bias, a handful of
+// numbers. Undefined if there is nobody to learn it from.
+torch::Tensor last_parameter(const torch::nn::Module& model, const ProcessGroup& group,
+                             Precision precision) {
+  if (group.world_size() == 1 || precision == Precision::kFp16) return {};
+  auto parameters = model.parameters();
+  std::erase_if(parameters, [](const auto& parameter) { return !parameter.requires_grad(); });
+  return parameters.empty() ? torch::Tensor() : parameters.back();
 }
 
 double rate(std::int64_t samples, double seconds) {
@@ -64,6 +76,7 @@ void RunRecord::begin(const RunSetup& setup, const DataLoader& train, const Data
   setup_ = setup;
   batches_ = train.size();
   loss_ = std::make_unique<LossMeter>(setup.device);
+  averaged_ = last_parameter(model, group_, setup.precision);
   const std::int64_t parameters = parameter_count(model);
   log_.info(
       fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
@@ -75,6 +88,7 @@ void RunRecord::begin(const RunSetup& setup, const DataLoader& train, const Data
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
   write_header(train, test, parameters);
+  if (options_.stops) stop_.emplace(group_, setup.device);
 }
 
 void RunRecord::write_header(const DataLoader& train, const DataLoader& test,
@@ -136,8 +150,38 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
     fingerprint_.record(steps_, batch, loss, model);
     trace_.step_done(steps_);
   }
-  loss_->add(loss, batch, steps_);
+  look_at_loss(batch, loss, model);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
+  if (updated) stop_if_told();
+}
+
+// A bad loss in the middle of an accumulation window shows in the gradients at its end.
+void RunRecord::look_at_loss(const Batch& batch, const torch::Tensor& loss,
+                             const torch::nn::Module& model) {
+  const bool shows = updated_ && averaged_.defined();
+  const auto bad = loss_->add(loss, batch, updated_ ? steps_ : steps_ + 1,
+                              shows ? averaged_.grad() : torch::Tensor());
+  if (bad && !bad_step_) {
+    bad_step_ = bad;
+    const bool in_hand = batch.indices.defined() && batch.indices.is_same(bad->indices);
+    if (in_hand) bad_tensor_ = first_bad_tensor(batch, model);
+  }
+  if (!bad_step_ || !updated_) return;
+  progress_->finish();
+  throw_bad_step(*bad_step_, bad_tensor_, last_checkpoint());
+}
+
+std::string RunRecord::last_checkpoint() const {
+  return setup_.checkpoints.last ? setup_.checkpoints.last() : "";
+}
+
+void RunRecord::stop_if_told() {
+  const int signal = stop_ ? stop_->agreed() : 0;
+  if (signal == 0) return;
+  progress_->finish();
+  const auto& save = setup_.checkpoints.save;
+  const auto checkpoint = save ? save() : "";
+  throw Interruption(signal, group_.rank() == 0 ? stop_line(signal, steps_, checkpoint) : "");
 }
 
 void RunRecord::log_loss(double loss) {
@@ -145,7 +189,7 @@ void RunRecord::log_loss(double loss) {
 }
 
 void RunRecord::end_epoch() {
-  loss_->flush();
+  if (const auto bad = loss_->flush()) throw_bad_step(*bad, "", last_checkpoint());
   const double sum = sum_over_ranks(loss_->sum(), group_);
   const double samples = sum_over_ranks(static_cast<double>(loss_->samples()), group_);
   if (samples > 0.0) train_loss_ = sum / samples;  // 0: resumed behind the last batch
@@ -169,6 +213,7 @@ double RunRecord::open_epoch_seconds() const {
 }
 
 void RunRecord::begin_testing() {
+  stop_.reset();
   trace_.finish();
   if (!options_.quiet) print(recipe_.testing_line());
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,15 +27,24 @@
 #include "ladder/train/loss_meter.h"
 #include "ladder/train/recipe.h"
 #include "ladder/train/run_record_options.h"
+#include "ladder/train/stop_request.h"
 #include "ladder/train/trace.h"
 
 namespace ladder {
+
+// How a run saves what it can go on from, if it can: Accelerator::setup fills it in. Each returns
+// the folder.
+struct RunCheckpoints {
+  std::function<std::string()> save;  // a collective; empty = a run that is told to stop saves none
+  std::function<std::string()> last;  // what was saved or loaded last, or ""; may be empty
+};
 
 // What a run is about to do; goes into the log line and the header of the record.
 struct RunSetup {
   torch::Device device = torch::kCPU;
   Precision precision = Precision::kFp32;
   ThreadChoice threads = {1, ""};  // of this process, and where the number comes from
+  RunCheckpoints checkpoints = {};
 };
 
 // Tells how a run goes, to people and to files: log, progress, loss guard, metrics, result lines.
@@ -49,6 +59,9 @@ struct RunSetup {
 // Result lines go to the standard output, log and progress to the standard error. With --metrics
 // the same is written as JSON lines: a "run" header, an "epoch" record each and a "result"; see
 // docs/formats.md.
+//
+// From begin to begin_testing, SIGINT and SIGTERM end the run after a step, the same on all ranks,
+// with a checkpoint if it has any: see StopRequest. Before and after that they act as ever.
 class RunRecord {
  public:
   // Steps of the optimizer in which libraries choose kernels and memory is fetched.
@@ -67,7 +80,12 @@ class RunRecord {
 
   // Takes note of one training step; call it after optimizer.step() and before zero_grad().
   // `updated`: whether the optimizer stepped; false for all but the last batch of an accumulation
-  // window. Throws NumericError when the loss is not finite.
+  // window.
+  //
+  // When the loss of a rank is not finite, all throw in the same step of the optimizer: that rank
+  // a NumericError, the others a DistributedError (LossMeter says how they know). In fp16, where
+  // the scaler makes infinite gradients on purpose, the others lose that rank in the next step. On
+  // a GPU, up to 49 steps later. Throws Interruption, on all ranks, when one was told to stop.
   //
   // Takes the time of the first step and that of the first kWarmUpSteps: what a bench leaves out.
   void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
@@ -100,6 +118,9 @@ class RunRecord {
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
 
  private:
+  void look_at_loss(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model);
+  std::string last_checkpoint() const;
+  void stop_if_told();
   void write_header(const DataLoader& train, const DataLoader& test, std::int64_t parameters);
   void print(const std::string& line) const;  // on rank 0
   double open_epoch_seconds() const;          // since begin_epoch; 0 after end_epoch
@@ -115,6 +136,10 @@ class RunRecord {
   RunSetup setup_;
   std::int64_t batches_ = 0;  // of this rank, in an epoch
   std::unique_ptr<LossMeter> loss_;
+  torch::Tensor averaged_;           // the parameter whose gradient tells of other ranks' losses
+  std::optional<BadStep> bad_step_;  // told when its accumulation window ends
+  std::string bad_tensor_;           // of it
+  std::optional<StopRequest> stop_;
   std::unique_ptr<Progress> progress_;
   std::int64_t epoch_ = 0;
   double epoch_started_ = 0.0;

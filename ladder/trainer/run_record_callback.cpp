@@ -27,6 +27,7 @@ RunRecordCallback::RunRecordCallback(RunRecordOptions options, Recipe recipe)
     : options_(std::move(options)), recipe_(std::move(recipe)) {
   options_.started = steady_seconds();
   options_.progress = false;
+  options_.stops = false;
 }
 
 void RunRecordCallback::on_init_end(TrainerEvent& event) {

@@ -20,6 +20,7 @@
 #include "ladder/data/dataset.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
+#include "ladder/train/stop_request.h"
 #include "ladder/trainer/metrics.h"
 #include "ladder/trainer/trainer_callback.h"
 #include "ladder/trainer/trainer_state.h"
@@ -138,6 +139,9 @@ class Trainer {
   // checkpoint, or "true" for the last one in output_dir; the training then goes on as if it had
   // not been interrupted (see Accelerator::load_state). DataError if there is none, or one that was
   // saved with save_only_model.
+  //
+  // SIGINT and SIGTERM end it after a step, the same on all processes, with a checkpoint in
+  // output_dir whatever save_strategy says: see StopRequest. It then throws Interruption.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
@@ -220,7 +224,8 @@ class Trainer {
   void start_trackers();
   void say(const std::string& line) const;
   void print_banner(bool resumed) const;
-  void run_epoch(std::int64_t epoch);
+  void run_epoch(std::int64_t epoch, StopRequest& stop);
+  [[noreturn]] void end_by(int signal);
   torch::Tensor train_on(const Batch& batch);
   void add_to_loss(const torch::Tensor& loss);
   void take_step(const Batch& batch, const torch::Tensor& loss);

@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 #include "ladder/core/numbers.h"
 #include "ladder/core/progress.h"
 #include "ladder/data/first_batches.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
+#include "ladder/train/stop_request.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
@@ -56,11 +58,12 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   start_trackers();
 
   control_.should_training_stop = false;
+  StopRequest stop(accelerator_.process_group(), accelerator_.device());
   call(&TrainerCallback::on_train_begin);
   if (args_.eval_on_start) evaluate_in_training(/*choose=*/false);
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) break;  // as a resumed training may be
-    run_epoch(epoch);
+    run_epoch(epoch, stop);
     if (control_.should_training_stop) break;
   }
   return finish_training(steady_seconds() - started);
@@ -137,7 +140,7 @@ std::shared_ptr<LrScheduler> Trainer::new_schedule() {
   return create_scheduler(*optimizers_.optimizer, plan_.max_steps);
 }
 
-void Trainer::run_epoch(std::int64_t epoch) {
+void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
   train_loader_->set_epoch(epoch);
   control_.should_epoch_stop = false;
   call(&TrainerCallback::on_epoch_begin);
@@ -159,6 +162,7 @@ void Trainer::run_epoch(std::int64_t epoch) {
                      static_cast<double>(done) / static_cast<double>(plan_.setup.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
       log_save_evaluate();
+      if (const int signal = stop.agreed()) end_by(signal);
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }
@@ -167,6 +171,18 @@ void Trainer::run_epoch(std::int64_t epoch) {
   if (!begins_step) accelerator_.drop_window();
   call(&TrainerCallback::on_epoch_end);
   log_save_evaluate();
+}
+
+// With a checkpoint, if it has a place and there is none of this step yet.
+void Trainer::end_by(int signal) {
+  const bool can_save = !args_.output_dir.empty() && !args_.fast_dev_run;
+  if (can_save && accelerator_.last_checkpoint() != checkpoint_path(state_.global_step)) {
+    save_checkpoint();
+    call(&TrainerCallback::on_save);
+  }
+  const auto line =
+      stop_line(signal, state_.global_step, can_save ? checkpoint_path(state_.global_step) : "");
+  throw Interruption(signal, accelerator_.is_main_process() ? line : "");
 }
 
 torch::Tensor Trainer::train_on(const Batch& batch) {

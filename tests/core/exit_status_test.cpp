@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/temporary_folder.h"
 
@@ -56,6 +57,13 @@ class CallAndReport : public testing::Test {
 TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrown) {
   EXPECT_EQ(call_and_report([] {}, stream_.get()), 0);
   EXPECT_EQ(stream_.text(), "");
+}
+
+TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
+  EXPECT_EQ(code_after(Interruption(15, "stopped")), 143);
+  EXPECT_EQ(stream_.next_write(), "stopped\n");
+  EXPECT_EQ(code_after(Interruption(2, "")), 130) << "of a rank that has nothing to say";
+  EXPECT_EQ(stream_.next_write(), "");
 }
 
 TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {

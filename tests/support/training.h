@@ -50,12 +50,12 @@ inline Batch random_batch(std::int64_t size, std::uint64_t seed = 1) {
 
 // Samples `begin` to `begin + count` of a batch that `world_size` ranks share.
 inline Batch part_of(const Batch& whole, std::int64_t begin, std::int64_t count, int world_size) {
-  return {whole.images.narrow(0, begin, count),
-          whole.labels.narrow(0, begin, count),
-          whole.positions.narrow(0, begin, count),
-          whole.epoch,
-          whole.size(),
-          world_size};
+  return {.images = whole.images.narrow(0, begin, count),
+          .labels = whole.labels.narrow(0, begin, count),
+          .positions = whole.positions.narrow(0, begin, count),
+          .epoch = whole.epoch,
+          .global_size = whole.size(),
+          .world_size = world_size};
 }
 
 // One rank's slice. The first ranks take one sample more where it does not divide.

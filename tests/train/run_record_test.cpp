@@ -31,6 +31,7 @@ struct OneWeight : torch::nn::Module {
 Batch batch_of(std::int64_t size) {
   return {.labels = torch::zeros({size}, torch::kInt64),
           .positions = torch::arange(size),
+          .indices = 100 + torch::arange(size),
           .global_size = size};
 }
 
@@ -241,15 +242,45 @@ TEST(RunRecord, NeedsNoMetricsFile) {
   EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
 }
 
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
 TEST(RunRecord, StopsWhenTheLossIsNotFinite) {
   RunRecord record({.quiet = true}, Recipe({}));
   const OneWeight model;
   begin(record, model);
   record.begin_epoch(1);
   record.step(batch_of(2), torch::tensor(1.0F), model);
-  const auto bad = torch::tensor(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_ERROR(record.step(batch_of(2), bad, model), NumericError,
-               "epoch 1, step 2: expected a finite loss, got nan");
+  EXPECT_ERROR(record.step(batch_of(2), torch::tensor(kNan), model), NumericError,
+               "epoch 1, step 2: expected a finite loss, got nan (first bad tensor: the loss; "
+               "samples 100 101; last checkpoint: none); hint: lower --lr");
+}
+
+TEST(RunRecord, ABadLossInAWindowIsToldAtItsEnd) {
+  RunRecord record({.quiet = true}, Recipe({}));
+  const OneWeight model;
+  begin(record, model);
+  record.begin_epoch(1);
+  model.parameters().front().mutable_grad() = torch::tensor({1.0F, kNan, 1.0F});
+  record.step(batch_of(2), torch::tensor(1.0F), model);
+  record.step(batch_of(3), torch::tensor(kNan), model, /*updated=*/false);
+  EXPECT_ERROR(record.step(batch_of(1), torch::tensor(1.0F), model), NumericError,
+               "epoch 1, step 2: expected a finite loss, got nan (first bad tensor: gradient of "
+               "weight; samples 100 101 102; last checkpoint: none)");
+}
+
+TEST(RunRecord, NamesTheSampleWhoseImageIsBadAndTheLastCheckpoint) {
+  RunRecord record({.quiet = true}, Recipe({}));
+  const OneWeight model;
+  const DataLoader loader(std::make_shared<Digits>(6), {.batch_size = 3});
+  record.begin({.checkpoints = {.last = [] { return std::string("out/checkpoint_1"); }}}, loader,
+               loader, model);
+  record.begin_epoch(1);
+  auto batch = batch_of(3);
+  batch.images = torch::zeros({3, 1, 2, 2});
+  batch.images[1][0][1][0] = kNan;
+  EXPECT_ERROR(record.step(batch, torch::tensor(kNan), model), NumericError,
+               "got nan (first bad tensor: images of sample 101; samples 100 101 102; last "
+               "checkpoint: out/checkpoint_1)");
 }
 
 TEST(RunRecord, RefusesFingerprintsWithoutAMetricsFile) {

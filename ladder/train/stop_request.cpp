@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/stop_request.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <ctime>
+#include <utility>
+
+#include "ladder/core/progress.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kSecondsBetween = 0.25;  // two times that the ranks ask each other
+constexpr std::int64_t kMostSteps = 1000;
+constexpr std::int64_t kEcho = 500'000'000;  // nanoseconds in which a signal is the same request
+
+// What the handler touches.
+std::atomic<int> first_signal = 0;
+std::atomic<std::int64_t> first_at = 0;  // nanoseconds on the steady clock
+static_assert(std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t nanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+// Calls nothing but what a signal handler may.
+void on_signal(int signal) {
+  int none = 0;
+  if (first_signal.compare_exchange_strong(none, signal)) {
+    first_at = nanoseconds();
+    return;
+  }
+  if (nanoseconds() - first_at < kEcho) return;
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void listen_to(int signal, struct sigaction& before) {
+  ::sigaction(signal, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;
+  struct sigaction action{};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+StopRequest::StopRequest(ProcessGroup group, const torch::Device& device)
+    : group_(std::move(group)), device_(device) {
+  first_signal = 0;
+  listen_to(SIGINT, interrupt_before_);
+  listen_to(SIGTERM, terminate_before_);
+}
+
+StopRequest::~StopRequest() {
+  ::sigaction(SIGINT, &interrupt_before_, nullptr);
+  ::sigaction(SIGTERM, &terminate_before_, nullptr);
+}
+
+int StopRequest::agreed() {
+  if (group_.world_size() == 1) return first_signal;
+  if (--steps_left_ > 0) return 0;
+  const double now = steady_seconds();
+  const double took = asked_at_ == 0.0 ? 0.0 : now - asked_at_;
+  asked_at_ = now;
+  const std::array<double, 2> own = {static_cast<double>(first_signal.load()), took};
+  auto numbers = torch::tensor({own[0], own[1]}, torch::kFloat64).to(device_);
+  group_.all_reduce(numbers, ReduceOp::kMax);
+  const auto of_all = numbers.cpu();
+  const double a_step =
+      of_all.const_data_ptr<double>()[1] / static_cast<double>(interval_);  // of the slowest rank
+  const double steps = a_step > 0.0 ? std::floor(kSecondsBetween / a_step) : 1.0;
+  interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
+  steps_left_ = interval_;
+  return static_cast<int>(of_all.const_data_ptr<double>()[0]);
+}
+
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {
+  const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+  if (checkpoint.empty())
+    return fmt::format("{}: stopped after step {}; nothing saved", name, step);
+  return fmt::format("{}: stopped after step {}; saved {}, from where --resume goes on", name, step,
+                     checkpoint);
+}
+
+}  // namespace ladder

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/train/stop_request.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "ladder/core/progress.h"
+#include "tests/support/ranks.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kEcho = 0.5;  // seconds in which a second signal is the same request
+
+void wait(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+TEST(StopRequest, AProcessAloneIsAskedAtOnce) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    StopRequest stop(ProcessGroup::single());
+    EXPECT_EQ(stop.agreed(), 0);
+    std::raise(signal);
+    EXPECT_EQ(stop.agreed(), signal);
+    EXPECT_EQ(stop.agreed(), signal) << "until it goes";
+  }
+  const StopRequest another(ProcessGroup::single());
+  EXPECT_EQ(StopRequest(ProcessGroup::single()).agreed(), 0) << "each begins anew";
+}
+
+TEST(StopRequest, TheFirstSignalCounts) {
+  StopRequest stop(ProcessGroup::single());
+  std::raise(SIGINT);
+  std::raise(SIGTERM);  // a launcher's, at once
+  EXPECT_EQ(stop.agreed(), SIGINT);
+}
+
+TEST(StopRequestDeathTest, ASecondSignalLaterEndsTheProcess) {
+  const auto twice = [](int first, int second) {
+    const StopRequest stop(ProcessGroup::single());
+    std::raise(first);
+    wait(kEcho + 0.1);
+    std::raise(second);
+  };
+  EXPECT_EXIT(twice(SIGTERM, SIGTERM), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(twice(SIGTERM, SIGINT), testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(StopRequestDeathTest, AfterItSignalsActAsBefore) {
+  const auto after = [] {
+    {
+      const StopRequest stop(ProcessGroup::single());
+    }
+    std::raise(SIGTERM);
+  };
+  EXPECT_EXIT(after(), testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopRequest, SignalsThatAreIgnoredStayIgnored) {
+  struct sigaction ignore{};
+  struct sigaction before{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGINT, &ignore, &before);
+  {
+    StopRequest stop(ProcessGroup::single());
+    std::raise(SIGINT);
+    EXPECT_EQ(stop.agreed(), 0);
+  }
+  sigaction(SIGINT, &before, nullptr);
+}
+
+// One rank is asked, in the middle of steps of which each takes as long on all.
+TEST(StopRequest, AllRanksStopAfterTheSameStep) {
+  for (const char* backend : {"gloo", "shm"}) {
+    const auto train = [](const ProcessGroup& group) {
+      StopRequest stop(group);
+      std::int64_t step = 0;
+      int signal = 0;
+      while (signal == 0 && step < 1'000'000) {
+        ++step;
+        if (step == 100 && group.rank() == 1) std::raise(SIGTERM);
+        signal = stop.agreed();
+      }
+      EXPECT_EQ(signal, SIGTERM);
+      auto steps = torch::tensor({static_cast<double>(step), -static_cast<double>(step)});
+      group.all_reduce(steps, ReduceOp::kMax);
+      EXPECT_EQ(steps[0].item<double>(), -steps[1].item<double>()) << "most and least";
+      EXPECT_GE(step, 100);
+    };
+    run_ranks(3, train, {.backend = backend});
+  }
+}
+
+// Steps of a tenth of a second.
+TEST(StopRequest, AsksAFewTimesASecond) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    StopRequest stop(group);
+    for (int step = 0; step < 4; ++step) {
+      stop.agreed();
+      wait(0.1);
+    }
+    if (group.rank() == 0) std::raise(SIGINT);
+    const double asked = steady_seconds();
+    int steps = 0;
+    while (stop.agreed() == 0) {
+      ++steps;
+      wait(0.1);
+    }
+    EXPECT_LE(steps, 4) << "in " << steady_seconds() - asked << " s";
+  });
+}
+
+TEST(StopRequest, SaysWhereItStopped) {
+  EXPECT_EQ(stop_line(SIGTERM, 57, ""), "SIGTERM: stopped after step 57; nothing saved");
+  EXPECT_EQ(stop_line(SIGINT, 57, "out/checkpoint-57"),
+            "SIGINT: stopped after step 57; saved out/checkpoint-57, from where --resume goes on");
+}
+
+}  // namespace
+}  // namespace ladder
