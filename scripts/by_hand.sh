@@ -36,11 +36,15 @@ trap end_ranks EXIT
 trap 'exit 130' INT # a script's background processes ignore Ctrl-C
 trap 'exit 143' TERM
 
+# They end with this script, also where it is killed.
+start=(setpriv --pdeathsig TERM)
+"${start[@]}" true 2>/dev/null || start=(env)
+
 export MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 export WORLD_SIZE=$((${NNODES:-1} * nproc_per_node)) LOCAL_WORLD_SIZE=$nproc_per_node
 for ((local_rank = 0; local_rank < nproc_per_node; ++local_rank)); do
   rank=$((node_rank * nproc_per_node + local_rank))
-  RANK=$rank LOCAL_RANK=$local_rank "$program" "$@" &
+  RANK=$rank LOCAL_RANK=$local_rank "${start[@]}" "$program" "$@" &
 done
 for ((ended = 0; ended < nproc_per_node; ++ended)); do
   wait -n || exit

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <netdb.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -154,8 +156,9 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
   options.timeout = timeout;
   options.isServer = launch.rank == 0 && !launch.use_agent_store;
   if (options.isServer) options.masterListenFd = listening_descriptor(launch, own_address);
-  const std::string host =
-      options.isServer && launch.is_single_node() ? "127.0.0.1" : launch.master_addr;
+  // Ours is on the loopback interface there, whatever name MASTER_ADDR gives this machine.
+  const bool is_here = launch.is_single_node() && !launch.use_agent_store;
+  const std::string host = is_here ? "127.0.0.1" : launch.master_addr;
   const std::string address = fmt::format("{}:{}", host, launch.master_port);
   const auto store = std::make_shared<C10dStore>();
   talk_within(timeout, address, [=] {
@@ -282,11 +285,19 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
                   SharedMemory::kMostRanks));
 }
 
+// Ranks whose launcher was killed get SIGTERM, as it would have sent them. Those that a person has
+// started from a shell outlive it, as other programs do; those of spawn have their own arrangement.
+void end_with_launcher(const std::string& launcher) {
+  const bool by_hand = launcher == "env" || launcher == "options" || launcher == "single";
+  if (!by_hand && launcher != "spawn") ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 }  // namespace
 
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto launch = find_launch(options);
   const auto backend = choose_backend(options, launch);
+  end_with_launcher(launch.launcher);
   // NCCL opens sockets of its own: on one machine nobody outside need reach them.
   if (backend == "nccl" && launch.is_single_node()) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);

@@ -33,6 +33,10 @@ namespace ladder {
 // GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), unencrypted and without a password, as PyTorch does:
 // use a network you trust.
 //
+// From here on the process ends with the launcher that started it (torchrun, accelerate, mpirun,
+// srun): it gets SIGTERM when that is killed. Linux only tells it of its parent, so a script
+// between the two must wait for it.
+//
 // One such group at a time: a second one in the same process must meet elsewhere, with tcp:// or
 // file://, and under torchrun after the first it is taken for a second process of the same rank.
 //

@@ -105,6 +105,18 @@ TEST(InitProcessGroup, ChoosesSharedMemoryForRanksOnTheCpuOfOneMachine) {
   }
 }
 
+// The store of one machine is at 127.0.0.1; the name that MASTER_ADDR gives it may be another.
+TEST(InitProcessGroup, OnOneMachineMeetsWhateverItsNameIs) {
+  const int port = free_port();
+  expect_well(end_of_ranks(2, [&](int rank) {
+    set_place(rank, 2, port);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.2", 1);
+    expect_sum_of_ranks(init_process_group({.timeout = kShortTimeout, .device = "cpu"}));
+  }));
+}
+
 TEST(InitProcessGroup, ChoosesGlooForManyRanksOnTheCpu) {
   expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [](int /*rank*/) {
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
