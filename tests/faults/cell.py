@@ -22,6 +22,7 @@ STARTS: dict[str, Callable[[Path], Way]] = {
     "alone": lambda program: alone(program, *(
         ("--device-ids", "cpu,cpu") if program == STAGE1 else ())),
     "spawn": lambda program: spawned(program=program),
+    "one": lambda program: spawned(1, program=program),
     "torchrun": lambda program: torchrun(program=program),
     "mpirun": lambda program: mpirun(program=program),
     "by hand": lambda program: by_hand(program=program),
@@ -67,6 +68,7 @@ class Cell:
     seconds: float = 5.0               # from the strike, or the start, until all are gone
     left: tuple[str, ...] = ()         # files that may be new, as patterns
     after: After | None = None         # what else must be true then
+    once: bool = False                 # drawn by lot: to repeat it shows less than another draw
 
     @property
     def stage(self) -> int:
@@ -82,7 +84,7 @@ class Cell:
 
     @property
     def world(self) -> int:
-        return 1 if self.start == "alone" else 2
+        return 1 if self.start in ("alone", "one") else 2
 
     @property
     def is_marked(self) -> bool:

@@ -6,12 +6,14 @@ What the stages' own tests show already (tests/stages) is not here again.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from errno import ENOSPC
-from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM
+from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, Signals
 
 from tests.faults import strikes
-from tests.faults.cell import After, Cell, Place, Prepare, Strike, Workspace, ends_as_undisturbed
+from tests.faults.cell import (MARKED, After, Cell, Place, Prepare, Strike, Workspace,
+                               ends_as_undisturbed)
 from tests.support.programs import Result, launch
 from tests.support.resume import require_whole
 from tests.support.ways import Way, endless, small
@@ -65,6 +67,11 @@ def harmless(place: Place, fault: str, strike: Strike | None = None,
              prepare: tuple[Prepare, ...] = (), flags: Flags = short()) -> Cell:
     """The run ends with the weights of one that nothing happens to."""
     return Cell(place, fault, flags, prepare, strike, (0,), "", 30.0, after=ends_as_undisturbed)
+
+
+def codes_of_stop(start: str, number: int) -> tuple[int, ...]:
+    """Some launchers have an exit code of their own when they are told to stop."""
+    return (1,) if start in ("mpirun", "torchrun") else (128 + number,)
 
 
 def code_of_signal(start: str, number: int) -> int:
@@ -142,12 +149,14 @@ def rank_fails() -> Cells:
                              said_by("spawn", 0, "/dev/full: write: No space left"),
                              small("--metrics", "/dev/full"))
     bad = r"step \d+: expected a finite loss, got"
+    told = r"step 2: expected a finite loss, got \S+ \(first bad tensor: gradient of conv1\.\w+; " \
+           r"samples \d+ [\d ]+\d; last checkpoint: none\)"
     for stage, start in ((5, "alone"), (6, "spawn"), (4, "torchrun"), (5, "by hand")):
         yield from_the_start((stage, start), "NaN loss", (), 5, said_by_any(start, bad),
                              small(lr=1e30))
     for stage, start in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
         yield from_the_start((stage, start), "NaN loss of one rank",
-                             (strikes.more_flags("--lr 1e30"),), 5, said_by(start, 1, bad))
+                             (strikes.more_flags("--lr 1e30"),), 5, said_by(start, 1, told))
     for stage, start in EVERY_STAGE:
         yield from_the_start((stage, start), "inf gradient", (strikes.huge_gradients,), 5,
                              said_by_any(start, "step 2: expected a finite loss"),
@@ -315,16 +324,58 @@ def streams_close() -> Cells:
                              said_by(start, 0, "standard output"))
 
 
+def stopped(start: str, number: Signals, saved: str) -> str:
+    name = "SIGTERM" if start == "mpirun" else number.name  # which it sends for both
+    return rf"^(\[rank 0\] )?{name}: stopped after step \d+; {saved}"
+
+
+# Stages 5 and 6 with a place for checkpoints, but none due.
+SAVING: dict[int, Flags] = {5: ("--project-dir", "project"),
+                            6: ("--profile", "none", "--output-dir", "out", "--save-strategy", "no")}
+some_seconds = functools.partial(small, recipe="convnet", epochs=200, limit_train=200,
+                                 limit_test=50, batch_size=16)
+
+
+def goes_on_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
+    """Started again, from a checkpoint if there is one, it ends with the weights of a run that
+    nobody stopped."""
+    way = cell.way()
+    has_checkpoint = any(space.run.glob("project/checkpoints/checkpoint_*")) or \
+        any(space.run.glob("out/checkpoint-*"))
+    resume = ("--resume",) if has_checkpoint else ()
+    again = launch(*way.command, *cell.flags, *resume, *MARKED, cwd=space.run,
+                   environment=way.environment)
+    assert again.code == 0, again.stderr
+    goes_on = re.search(r"resumed from|from global step [1-9]", again.stderr)
+    assert bool(goes_on) == has_checkpoint, again.stderr
+    ends_as_undisturbed(cell, space, again)
+
+
+def saved_and_stopped(place: Place, number: Signals, strike: Strike) -> Cell:
+    return Cell(place, f"{number.name}, saved", some_seconds(*SAVING[place[0]]), strike=strike,
+                codes=codes_of_stop(place[1], number), cause=stopped(place[1], number, "saved "),
+                seconds=GONE_IN[place[1]], left=("project*", "out*"),
+                after=goes_on_as_undisturbed)
+
+
 def told_to_stop() -> Cells:
+    """All ranks stop after the same step, and save what they can."""
     for number in (SIGINT, SIGTERM):
         for place in ((0, "alone"), (1, "alone"), (4, "spawn"), (5, "alone"), (5, "spawn"),
                       (6, "spawn"), (6, "mpirun"), (5, "torchrun")):
             yield in_training(place, number.name, strikes.to_launcher(number),
-                              1 if place[1] == "mpirun" else 128 + number)
+                              codes_of_stop(place[1], number)[0],
+                              stopped(place[1], number, "nothing saved"))
             # Launchers that hear it again die of it.
             yield Cell(place, f"{number.name}, twice", endless(),
-                       strike=strikes.to_launcher(number, 2), codes=(128 + number,),
+                       strike=strikes.to_launcher(number, 2),
+                       codes=(128 + number, *codes_of_stop(place[1], number)),
                        seconds=GONE_IN[place[1]])
+        for place in ((5, "alone"), (5, "spawn"), (5, "torchrun"), (5, "mpirun"), (6, "alone"),
+                      (6, "spawn"), (6, "torchrun")):
+            yield saved_and_stopped(place, number, strikes.to_launcher(number))
+    for stage in (5, 6):  # one rank alone hears it
+        yield saved_and_stopped((stage, "by hand"), SIGTERM, strikes.to_rank(SIGTERM))
     for stage in (4, 5, 6):
         yield in_training((stage, "by hand"), "SIGINT", strikes.to_terminal(SIGINT), 130)
         yield in_training((stage, "by hand"), "SIGTERM", strikes.to_launcher(SIGTERM), 143)
@@ -368,7 +419,24 @@ def restarts() -> Cells:
     for seed in range(20):
         yield Cell((5, "torchrun"), f"restarts, seed {seed}", flags, (three_restarts,),
                    strikes.kills(seed, 3), cause="by torchrun .* restart 3; ", seconds=120,
-                   left=("project*",), after=ends_as_undisturbed)
+                   left=("project*",), after=ends_as_undisturbed, once=True)
+
+
+# With checkpoints, where a stage has any: every ten steps.
+KEEPING: dict[int, Flags] = {4: (),
+                             5: (*SAVING[5], "--checkpointing-steps", 10, "--total-limit", 2),
+                             6: ("--profile", "none", "--output-dir", "out", "--save-steps", 10,
+                                 "--save-total-limit", 2)}
+
+
+def resume_points() -> Cells:
+    """Killed somewhere, a rank or the program that started it, and started again."""
+    for seed in range(200):
+        stage, start = (4, 5, 6)[seed % 3], ("spawn", "one")[seed // 3 % 2]
+        yield Cell((stage, start), f"killed and started again, point {seed}",
+                   some_seconds(*KEEPING[stage], epochs=40), strike=strikes.kill_any(seed),
+                   codes=(137, 4), left=("project*", "out*"), after=goes_on_as_undisturbed,
+                   once=True)
 
 
 # Those of a second or two, at least one of each kind.
@@ -403,6 +471,10 @@ QUICK = {
     "stage 1, alone: closed stdout",
     "stage 0, alone: SIGINT",
     "stage 5, spawn: SIGTERM, twice",
+    "stage 5, spawn: SIGTERM, saved",
+    "stage 5, one: killed and started again, point 4",
+    "stage 6, spawn: killed and started again, point 2",
+    "stage 6, spawn: SIGINT, saved",
     "stage 6, spawn: SIGHUP",
     "stage 4, spawn: launcher killed",
 }
@@ -411,5 +483,5 @@ QUICK = {
 def table() -> list[Cell]:
     groups = (rank_dies, rank_hangs, rank_fails, rank_is_late, ranks_disagree, disk_fails,
               trainer_saves, files_are_damaged, streams_close, told_to_stop, launcher_dies,
-              network_fails, restarts)
+              network_fails, restarts, resume_points)
     return [cell for group in groups for cell in group()]

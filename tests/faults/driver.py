@@ -35,7 +35,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name the cells and run none")
     parser.add_argument("--only", metavar="REGEX", default="", help="those whose name has this")
     parser.add_argument("--quick", action="store_true", help="a choice, within a minute")
-    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="run each N times")
+    parser.add_argument("--repeats", metavar="N", type=int, default=1,
+                        help="run each N times, those that are drawn by lot once")
     return parser.parse_args(given)
 
 
@@ -83,8 +84,10 @@ def main(given: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     ends: Ends = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="ladder-faults-") as folder:
-        for _ in range(options.repeats):
+        for repeat in range(options.repeats):
             for cell in cells:
+                if cell.once and repeat > 0:
+                    continue
                 ends[cell.fault, cell.stage].append(run(cell, Path(folder)))
     show(ends)
     said = collections.Counter(end for row in ends.values() for end in row)

@@ -30,11 +30,11 @@ def to_rank(number: signal.Signals, rank: int = 0) -> Strike:
 
 
 def to_launcher(number: signal.Signals, times: int = 1) -> Strike:
-    """As a scheduler does; the second soon after the first."""
+    """As a scheduler does; the second when it can be no echo of the first."""
     def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         for count in range(times):
-            time.sleep(0.1 if count else 0)
-            started.process.send_signal(number)
+            time.sleep(0.7 if count else 0)
+            started.process.send_signal(number)  # none if it has ended
     return strike
 
 
@@ -75,6 +75,16 @@ def kills(seed: int, times: int) -> Strike:
             ranks = poll_until(lambda: successors(started, ranks), 60)
             assert ranks, f"no new ranks: {started.stderr.text}"
             (space.run / "a.rank0.jsonl").unlink(missing_ok=True)  # the steps of the old ones
+    return strike
+
+
+def kill_any(seed: int) -> Strike:
+    """Kills a rank, or the program that started it, after a number of steps; both by lot."""
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        chance = random.Random(seed)
+        steps = chance.randint(0, 300)
+        poll_until(lambda: steps_done(space) >= steps, 60, 0.002)
+        chance.choice(started.processes()).send(signal.SIGKILL)
     return strike
 
 
