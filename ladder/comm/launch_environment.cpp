@@ -75,7 +75,7 @@ Address read_address(const Variables& variables, const LaunchOptions& options) {
              variables.integer("MASTER_PORT", 1, kLargestPort))};
 }
 
-std::string torchrun_command(int processes, const LaunchOptions& options) {
+std::string torchrun_command(std::int64_t processes, const LaunchOptions& options) {
   return fmt::format("{} --standalone --nproc-per-node {} --no-python {}", options.torchrun,
                      processes, options.program);
 }
@@ -194,7 +194,8 @@ SaidRanks read_ranks(const Variables& variables, const LaunchOptions& options) {
 std::string cure_of_half_set(const SaidRanks& said, const Address& address,
                              const Variables& variables, const LaunchOptions& options) {
   const int rank = said.rank ? said.rank->value : 0;
-  const int size = said.world_size ? said.world_size->value : std::max(2, rank + 1);
+  const std::int64_t size =
+      said.world_size ? said.world_size->value : std::max(std::int64_t{2}, std::int64_t{rank} + 1);
   std::vector<std::string> set;
   for (const char* name : kRankVariables) {
     if (variables.has(name)) set.emplace_back(name);
@@ -268,6 +269,7 @@ bool meet_here(const Address& address, const Variables& variables, const LaunchO
 
 void take_local_ranks(Place& place, const std::optional<Place>& tasks) {
   if (place.local_rank || place.local_world_size || !tasks || !same_place(place, *tasks)) return;
+  check_place(*tasks);
   place.local_rank = tasks->local_rank;
   place.local_world_size = tasks->local_world_size;
 }

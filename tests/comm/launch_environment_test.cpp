@@ -274,6 +274,15 @@ TEST(LocalRank, OfARankSetFromSrunIsThatOfSrun) {
   EXPECT_EQ(result.local_world_size, 2);
 }
 
+TEST(LocalRank, OfARankSetFromSrunOrMpirunIsCheckedToo) {
+  EXPECT_ERROR(read(with(with(kEnv, kSrun), {{"SLURM_LOCALID", "2"}})), UsageError,
+               "SLURM_LOCALID: ");
+  EXPECT_ERROR(read(with(with(kEnv, kOpenMpi), {{"OMPI_COMM_WORLD_LOCAL_RANK", "2"}})), UsageError,
+               "OMPI_COMM_WORLD_LOCAL_RANK: ");
+  EXPECT_ERROR(read(with(with(kEnv, kOpenMpi), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}})), UsageError,
+               "OMPI_COMM_WORLD_LOCAL_SIZE: ");
+}
+
 TEST(HostList, FirstHost) {
   const std::map<std::string, std::string> hosts = {
       {"host[5-9,12]", "host5"}, {"host[12,5-9]", "host12"},   {"n[005-009]", "n005"},
@@ -402,6 +411,8 @@ TEST(HalfSet, AllMissingVariablesAreNamedWithCommandsThatSetThem) {
       "MASTER_PORT=29500 PROGRAM, or, to start alone: unset RANK WORLD_SIZE");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT: ");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "RANK=3 WORLD_SIZE=4 ");
+  EXPECT_ERROR(read({{"RANK", "2147483647"}}), UsageError,
+               "RANK=2147483647 WORLD_SIZE=2147483648 ");
   EXPECT_ERROR(read({{"LOCAL_RANK", "0"}}), UsageError,
                "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: ");
   EXPECT_ERROR(read({}, {.rank = 0, .program = "build/bin/stage3"}), UsageError,

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "ladder/checkpoint/checkpoint_manifest.h"
+#include "ladder/checkpoint/safetensors_header.h"
+#include "ladder/data/gzip_file.h"
+#include "ladder/data/idx.h"
+#include "tests/fuzz/input_file.h"
+#include "tests/fuzz/parsers.h"
+
+namespace ladder {
+namespace {
+
+Parser idx_images() {
+  return {
+      .name = "idx_images",
+      .sources = {"ladder/data/idx.cpp"},
+      .samples = {idx_images_file(3, 5, 4), idx_images_file(1, 28, 28), idx_images_file(2, 1, 1)},
+      .parse = [](const Bytes& bytes) {
+        const auto images = parse_idx_images(bytes, "file");
+        require(images.count * images.rows * images.columns ==
+                    static_cast<std::int64_t>(images.pixels.size()),
+                "sizes that are not those of the pixels");
+      }};
+}
+
+Parser idx_labels() {
+  return {.name = "idx_labels",
+          .sources = {"ladder/data/idx.cpp"},
+          .samples = {idx_labels_file({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), idx_labels_file({0}),
+                      idx_labels_file(Bytes(40, 9)), idx_labels_file({10})},
+          .parse = [](const Bytes& bytes) { parse_idx_labels(bytes, "file"); }};
+}
+
+Parser gzip_file() {
+  constexpr std::size_t kSizeLimit = 10'000;
+  return {.name = "gzip",
+          .sources = {"ladder/data/gzip_file.cpp"},
+          .samples = {gzip(idx_images_file(3, 5, 4)), gzip(Bytes(kSizeLimit)),
+                      gzip(Bytes(kSizeLimit + 1)), gzip({}), idx_labels_file({7})},
+          .parse = [file = std::make_shared<const InputFile>("file.gz")](const Bytes& bytes) {
+            const auto read = read_gzip_or_plain(file->with(bytes), kSizeLimit);
+            require(read.bytes.size() <= kSizeLimit, "more than the limit");
+          }};
+}
+
+std::vector<Bytes> safetensors_samples() {
+  const std::string shape_of_65 = [] {
+    std::string ones = "1";
+    for (int i = 1; i < 65; ++i) ones += ",1";
+    return ones;
+  }();
+  return {safetensors_file("{}", 0),
+          safetensors_file(R"({"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}   )", 24),
+          safetensors_file(R"({"__metadata__":{"format":"pt","a":"\u00e9"},)"
+                           R"("w":{"dtype":"U8","shape":[7],"data_offsets":[0,7]},)"
+                           R"("none":{"dtype":"F64","shape":[0,9],"data_offsets":[7,7]},)"
+                           R"("b":{"dtype":"BF16","shape":[],"data_offsets":[7,9]}})",
+                           9),
+          safetensors_file(
+              R"({"w":{"dtype":"U8","shape":[)" + shape_of_65 + R"(],"data_offsets":[0,1]}})", 1)};
+}
+
+// The header ends with the last '}'.
+void repair_safetensors(Bytes& bytes) {
+  constexpr std::size_t kSizeBytes = 8;
+  const auto last = std::find(bytes.rbegin(), bytes.rend(), '}').base();
+  const auto end = static_cast<std::size_t>(last - bytes.begin());
+  if (end < kSizeBytes) return;
+  for (std::size_t i = 0; i < kSizeBytes; ++i) {
+    bytes[i] = static_cast<std::uint8_t>((end - kSizeBytes) >> (8 * i));
+  }
+}
+
+bool same(const TensorEntry& a, const TensorEntry& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.begin == b.begin &&
+         a.end == b.end;
+}
+
+void parse_safetensors(const Bytes& bytes) {
+  const auto header = parse_safetensors_header(bytes, bytes.size(), "file");
+  const std::string text = make_safetensors_header(header.metadata, header.entries);
+  const auto file_size = text.size() + bytes.size() - header.data_offset;
+  const auto again = parse_safetensors_header(bytes_of(text), file_size, "again");
+  require(again.metadata == header.metadata, "other metadata when read again");
+  require(std::equal(again.entries.begin(), again.entries.end(), header.entries.begin(),
+                     header.entries.end(), same),
+          "other tensors when read again");
+}
+
+Parser safetensors() {
+  return {.name = "safetensors",
+          .sources = {"ladder/checkpoint/safetensors_header.cpp"},
+          .samples = safetensors_samples(),
+          .parse = parse_safetensors,
+          .words = {"BOOL", "I8", "I16", "U16", "F16", "I32", "U32", "I64", "U64"},
+          .repair = repair_safetensors};
+}
+
+std::vector<Bytes> manifest_samples() {
+  std::vector<Bytes> samples;
+  for (const CheckpointManifest& manifest :
+       {CheckpointManifest{}, CheckpointManifest{{"m", {0, std::string(64, '0')}}},
+        CheckpointManifest{{"model.safetensors", {4'800, std::string(64, 'a')}},
+                           {"rng_0.json", {17, std::string(64, '9')}}}}) {
+    samples.push_back(bytes_of(make_checkpoint_manifest(manifest)));
+  }
+  return samples;
+}
+
+// More files than a manifest may have, and more bytes.
+std::vector<Bytes> large_manifests() {
+  CheckpointManifest many;
+  for (int i = 0; i <= 10'000; ++i) many[fmt::format("f{}", i)].sha256 = std::string(64, '0');
+  return {bytes_of(make_checkpoint_manifest(many)), Bytes(kLargestManifest + 1, ' ')};
+}
+
+void parse_manifest(const Bytes& bytes) {
+  const auto hint = [] { return std::string("hint"); };
+  const auto manifest = parse_checkpoint_manifest(bytes, "file", hint);
+  const auto text = bytes_of(make_checkpoint_manifest(manifest));
+  require(parse_checkpoint_manifest(text, "again", hint) == manifest, "another manifest");
+}
+
+Parser manifest() {
+  return {.name = "manifest",
+          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp"},
+          .samples = manifest_samples(),
+          .parse = parse_manifest,
+          .large = large_manifests()};
+}
+
+}  // namespace
+
+std::vector<Parser> file_parsers() {
+  return {idx_images(), idx_labels(), gzip_file(), safetensors(), manifest()};
+}
+
+}  // namespace ladder

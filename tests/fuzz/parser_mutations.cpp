@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Feeds each parser of what comes from elsewhere: first its files in tests/fuzz/regressions/, then
+// its samples, then damaged samples. Each input must be taken, or refused by the error that the
+// parser promises; anything else, a report of the sanitizers included, is a finding. A parser
+// that takes all inputs or none fails too: then the inputs are no good.
+//
+// A finding is written to the current folder. Once its cause is gone, its file belongs to
+// tests/fuzz/regressions/PARSER/.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <ios>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ladder/core/progress.h"
+#include "tests/fuzz/finding.h"
+#include "tests/fuzz/mutator.h"
+#include "tests/fuzz/parsers.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::int64_t inputs = 20'000;
+  std::uint64_t seed = 20'110'303;
+  std::string only;
+  std::string file;
+  bool list = false;
+};
+
+Bytes content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+enum class Outcome { kAccepted, kRefused, kFinding };
+
+// `text` becomes that of the error, if there is one.
+Outcome outcome_of(const Parser& parser, const Bytes& bytes, std::string& text) {
+  try {
+    parser.parse(bytes);
+    return Outcome::kAccepted;
+  } catch (const std::exception& error) {
+    text = error.what();
+    const auto* refusal = dynamic_cast<const Error*>(&error);
+    const bool promised = refusal != nullptr && refusal->exit_code() == parser.refusal;
+    return promised ? Outcome::kRefused : Outcome::kFinding;
+  }
+}
+
+struct Result {
+  std::int64_t accepted = 0;
+  std::int64_t refused = 0;
+  std::int64_t findings = 0;
+};
+
+// Parses inputs one after the other, and counts what becomes of them.
+class Feeder {
+ public:
+  Feeder(const Parser& parser, std::uint64_t seed) : parser_(parser), seed_(seed) {}
+
+  void feed(const Bytes& bytes) {
+    std::string text;
+    const UnderWay under_way(parser_.name, seed_, ++number_, bytes);
+    const Outcome outcome = outcome_of(parser_, bytes, text);
+    result_.accepted += outcome == Outcome::kAccepted ? 1 : 0;
+    result_.refused += outcome == Outcome::kRefused ? 1 : 0;
+    if (outcome != Outcome::kFinding) return;
+    ++result_.findings;
+    write_finding(parser_.name, seed_, number_, bytes, "neither taken nor refused: " + text);
+  }
+
+  const Result& result() const { return result_; }
+
+ private:
+  const Parser& parser_;
+  std::uint64_t seed_;
+  std::int64_t number_ = 0;
+  Result result_;
+};
+
+// In the order of their names.
+std::vector<fs::path> regression_files(const Parser& parser) {
+  const fs::path folder = fs::path(LADDER_SOURCE_DIR) / "tests/fuzz/regressions" / parser.name;
+  std::vector<fs::path> files;
+  if (!fs::exists(folder)) return files;
+  for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void feed_mutations(const Parser& parser, const Options& options, Feeder& feeder) {
+  constexpr std::int64_t kMostFindings = 10;
+  Mutator mutator(parser.samples, parser.words, options.seed);
+  Progress progress(
+      {.total = options.inputs, .label = parser.name, .terminal = is_terminal(stderr)});
+  for (std::int64_t input = 1; input <= options.inputs; ++input) {
+    Bytes bytes = mutator.next();
+    if (parser.repair && mutator.once_in(2)) parser.repair(bytes);
+    feeder.feed(bytes);
+    if (feeder.result().findings == kMostFindings) return;
+    progress.update(input, input, std::numeric_limits<double>::quiet_NaN());
+  }
+  progress.finish();
+}
+
+// Returns whether the parser passed, and prints its line.
+bool run(const Parser& parser, const Options& options) {
+  const double start = steady_seconds();
+  Feeder feeder(parser, options.seed);
+  for (const auto& path : regression_files(parser)) feeder.feed(content_of(path));
+  for (const auto& sample : parser.samples) feeder.feed(sample);
+  for (const auto& sample : parser.large) feeder.feed(sample);
+  feed_mutations(parser, options, feeder);
+  const auto& [accepted, refused, findings] = feeder.result();
+  fmt::print("{}: {} accepted, {} refused, {} findings, {:.1f} s\n", parser.name, accepted, refused,
+             findings, steady_seconds() - start);
+  std::fflush(stdout);
+  const bool both = accepted > 0 && refused > 0;
+  if (!both) fmt::print(stderr, "{}: these inputs are all alike\n", parser.name);
+  return findings == 0 && both;
+}
+
+// One file alone. Prints what becomes of it, and returns whether that may be.
+bool run_file(const Parser& parser, const Options& options) {
+  std::string text;
+  const Outcome outcome = outcome_of(parser, content_of(options.file), text);
+  if (outcome == Outcome::kAccepted) fmt::print("accepted\n");
+  if (outcome == Outcome::kRefused) fmt::print("refused: {}\n", text);
+  if (outcome == Outcome::kFinding) fmt::print("neither taken nor refused: {}\n", text);
+  return outcome != Outcome::kFinding;
+}
+
+void read_command_line(int argc, char** argv, CLI::App& app, Options& options) {
+  app.add_option("--inputs", options.inputs, "damaged samples for each parser")
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "other inputs")->capture_default_str();
+  auto* const only = app.add_option("--only", options.only, "this parser alone");
+  app.add_option("--file", options.file, "this input alone")->needs(only)->check(CLI::ExistingFile);
+  app.add_flag("--list", options.list, "name the parsers, and the sources that each must reach");
+  app.parse(argc, argv);
+}
+
+// Exit code: 0 no finding, 1 some, 2 wrong usage.
+int run_all(const Options& options) {
+  bool passed = true;
+  bool found = false;
+  for (const auto& parser : all_parsers()) {
+    if (!options.only.empty() && parser.name != options.only) continue;
+    found = true;
+    if (options.list) {
+      fmt::print("{} {}\n", parser.name, fmt::join(parser.sources, " "));
+    } else {
+      passed = (options.file.empty() ? run : run_file)(parser, options) && passed;
+    }
+  }
+  if (!found) fmt::print(stderr, "error: there is no parser '{}': see --list\n", options.only);
+  if (!found) return 2;
+  return passed ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace ladder
+
+int main(int argc, char** argv) {
+  CLI::App app("Feeds damaged inputs to each parser of what comes from elsewhere.");
+  ladder::Options options;
+  try {
+    ladder::read_command_line(argc, argv, app, options);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return ladder::run_all(options);
+}
