@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the tree against its plan: who may include whom, and where a file may lie.
+"""Holds the tree against its plan: who may include whom, where a file may lie, and no pickles.
 
     tools/layers.py [--root DIR]
 
@@ -88,6 +88,9 @@ INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 STANDARD_HEADER = re.compile(r"[a-z0-9_]+")
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|c10d|caffe2)/")
 C10D_INCLUDE = re.compile(r"(torch/csrc/distributed/)?c10d/")
+# LibTorch's own files hold pickles, and a pickle can hold code.
+PICKLE = re.compile(r"torch::(load|save|pickle_load|pickle_save|jit|serialize)\b|"
+                    r"\b(Input|Output)Archive\b|<torch/(script|serialize|csrc/jit)\b")
 CPP_SUFFIXES = {".h", ".cpp", ".cu"}
 SPDX_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -160,6 +163,15 @@ def check_place(name: str) -> Iterator[Violation]:
 def check_spdx(file: File) -> Iterator[Violation]:
     if not any(SPDX in line for line in file.text.splitlines()[:2]):
         yield file.at(1, f"no licence line; begin the file (after a #! line) with '{SPDX}'")
+
+
+def check_no_pickle(file: File) -> Iterator[Violation]:
+    """Weights are read and written as safetensors, which are data and nothing else."""
+    for number, line in enumerate(file.text.splitlines(), start=1):
+        match = PICKLE.search(line.partition("//")[0])
+        if match:
+            yield file.at(number, f"{match[0]} reads or writes pickles; use "
+                                  "ladder/checkpoint/safetensors.h")
 
 
 def check_stage_include(file: File, include: Include) -> Iterator[Violation]:
@@ -245,6 +257,7 @@ def check_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
     yield from check_spdx(file)
     if not file.is_cpp():
         return
+    yield from check_no_pickle(file)
     if file.parts[0] == "ladder":
         yield from check_ladder_file(file, files)
     elif STAGE.fullmatch(file.parts[0]):

@@ -163,6 +163,17 @@ class LayersTest(unittest.TestCase):
             (self.root / name).unlink()
         self.expect_violation("tools/script", "#!/bin/sh\n", ":1: no licence line")
 
+    def test_a_pickle(self) -> None:
+        cases = {"ladder/data/idx.h": "void f() { torch::load(tensor, path); }",
+                 "stage0_single_gpu/main.cpp": "auto model = torch::jit::load(path);",
+                 "traps/pickle.cpp": "auto value = torch::pickle_load(bytes);",
+                 "tests/core/error_test.cpp": "#include <torch/serialize/archive.h>"}
+        for name, line in cases.items():
+            with self.subTest(name):
+                self.expect_violation(name, f"{SPDX}// Not torch::save.\n{line}\n", f"{name}:3: ",
+                                      "pickles; use ladder/checkpoint/safetensors.h")
+                self.write(name, GOOD_TREE.get(name, SPDX))
+
     def test_tracked_files_count_and_ignored_ones_do_not(self) -> None:
         self.write(".gitignore", "/build/\n")
         self.write("build/junk.cpp", "")

@@ -154,19 +154,5 @@ class Numbers(FaultTest):
             self.expect_no_defunct()
 
 
-class Sockets(FaultTest):
-    def test_ranks_of_one_machine_listen_on_loopback_only(self) -> None:
-        for name, way in (("stage 2", spawned()), ("by hand", by_hand()), ("torchrun", torchrun()),
-                          ("mpirun", mpirun())):
-            with self.subTest(name):
-                started, ranks = self.training(way)
-                addresses = [address for rank in ranks for address in rank.listening()]
-                self.assertNotEqual(addresses, [])
-                outside = [a for a in addresses
-                           if not a.startswith(("127.", "::1:", "::ffff:127."))]
-                self.assertEqual(outside, [], f"of {addresses}")
-                started.kill_all()
-
-
 if __name__ == "__main__":
     unittest.main()
