@@ -6,8 +6,8 @@
 //   build/bin/stage5_accelerator --nprocs 2         two, which it starts itself
 //   accelerate launch --no_python --config_file my_config.yaml build/bin/stage5_accelerator
 //
-// New against stage 4: Accelerator and prepare; checkpoints and resume. Gone: group, device,
-// autocast, scaler, samplers and wrappers.
+// New against stage 4: Accelerator and prepare; checkpoints and resume; trackers. Gone: group,
+// device, autocast, scaler, samplers and wrappers.
 #include <cstdint>
 #include <memory>
 #include <tuple>

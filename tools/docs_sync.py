@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the pages true: what they quote from the code stands there, and what they link to exists.
 
-    tools/docs_sync.py [--root DIR]    compares
-    tools/docs_sync.py --update        writes the quoted regions and help texts again
+    tools/docs_sync.py [--root DIR] [--check]    compares
+    tools/docs_sync.py --update                  writes the snippets and help texts again
 
-A line above a fenced block says where the block comes from:
+A line above a fenced block says where the block comes from; a block of C++ or of a diff has one:
 
     <!-- snippet: FILE#NAME -->    the lines between `#region NAME` and `#endregion NAME`, whole
-    <!-- quote: FILE -->           lines of the file in their order; `...` stands for what is left out
-    <!-- help: PROGRAM -->         what build/bin/PROGRAM --help prints; not compared before it is built
+    <!-- snippet: FILE -->         the whole file
+    <!-- quote: FILE -->           lines that follow each other in the file; for what is left out
+                                   stands `...` or a blank line. Of a diff the file has the new side
+    <!-- help: PROGRAM -->         what build/bin/PROGRAM --help prints, once it is built
 
-Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a page
-of docs/stages/ has the sections that a reader of the others expects, in their order; a name in the
-middle column of docs/glossary.md stands in a header of the right one.
+Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a test
+that is named exists, in a file that is named beside it; in a table, what stands as code under "line
+of stage N" or "in stage N" stands in that stage; lines have at most 120 characters, and README.md
+has at most 200 lines. A page of docs/stages/ has the sections that a reader of the others expects,
+in their order; a name in the middle column of docs/glossary.md stands in a header of the right one.
 
 Each violation is one line with place, rule and cure. Exit code: 0 none, 1 some, 2 a file cannot be
 read or written.
@@ -26,12 +30,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 SECTIONS = ("What changes", "Why", "The diff", "Run it", "What you should see", "Under the hood",
             "Traps")
+COLUMNS, README_LINES = 120, 200
+GENERATED = "docs/bench.md"
 CURE = "run tools/docs_sync.py --update"
 SOURCE = re.compile(r"<!-- (snippet|quote|help): (\S+) -->")
 MARK = re.compile(r"(?://|#) #(end)?region\s+(\S+)\s*$")
@@ -40,6 +46,12 @@ HEADING = re.compile(r"(#{1,6}) (.+)")
 LEFT_OUT = "..."
 GLOSSARY = "docs/glossary.md"
 HEADER = re.compile(r"`(ladder/\w+/\w+\.h)`")
+CODE = re.compile(r"`([^`]+)`")
+STAGE_COLUMN = re.compile(r"\b(?:line of|in) stage (\d)")
+TEST_FILE = re.compile(r"`(tests/[\w/]+\.(?:cpp|py))`|\]\((?:\.\./)*(tests/[\w/]+\.(?:cpp|py))\)")
+TEST_NAME = re.compile(r"`(?:([A-Z]\w+)\.)?((?<=\.)[A-Z]\w+|test_\w+)`")
+CTESTS = "tests/CMakeLists.txt"
+CTEST_NAME = re.compile(r"\btests? `([a-z]+(?:\.\w+)?)`")
 EXAMPLES = {"a", "b", "images", "model", "module_", "optimizer", "scaler", "set", "true"}
 
 
@@ -79,6 +91,9 @@ class Page:
     def at(self, number: int, text: str) -> Violation:
         return Violation(f"{self.name}:{number + 1}", text)
 
+    def language(self, block: Block) -> str:
+        return self.lines[block.begin - 1].strip().lstrip("`~").strip()
+
     def headings(self) -> list[tuple[int, str]]:
         """Level and text, outside of blocks."""
         found = (HEADING.fullmatch(line) for _, line in self.prose)
@@ -106,9 +121,11 @@ def dedented(lines: Sequence[str]) -> list[str]:
 
 
 def region(root: Path, name: str) -> list[str]:
-    """The lines of FILE#NAME without markers, moved to the left."""
+    """The lines of FILE#NAME, or of FILE, without markers, moved to the left."""
     file, _, wanted = name.partition("#")
     lines = source_lines(root, file)
+    if not wanted:
+        return [line for line in lines if not MARK.search(line)]
     marks = [(number, match) for number, line in enumerate(lines)
              if (match := MARK.search(line)) and match[2] == wanted]
     if [match[1] for _, match in marks] != [None, "end"]:
@@ -136,30 +153,55 @@ def help_text(root: Path, program: str) -> list[str] | None:
     return done.stdout.replace(f"{root}/", "").rstrip("\n").splitlines()
 
 
-def first_unquoted(quoted: Sequence[str], lines: Sequence[str]) -> int | None:
+def pieces_of(quoted: Sequence[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """The lines that follow each other, with their places; `...` or a blank line lies between."""
+    piece: list[tuple[int, str]] = []
+    for number, line in quoted:
+        if line.removesuffix(LEFT_OUT).strip("+- ") not in ("", "//"):
+            piece.append((number, line))
+            if not line.endswith(LEFT_OUT):
+                continue
+        if piece:
+            yield piece
+        piece = []
+    if piece:
+        yield piece
+
+
+def stands(line: str, other: str) -> bool:
+    return line == other or (line.endswith(LEFT_OUT)
+                             and other.startswith(line.removesuffix(LEFT_OUT).rstrip()))
+
+
+def first_unquoted(quoted: Sequence[tuple[int, str]], lines: Sequence[str]) -> int | None:
     """The place of the first quoted line that does not follow in `lines`; of none: None."""
+    others = [line.strip() for line in lines if line.strip()]
     place = 0
-    for number, raw in enumerate(quoted):
-        line = raw.strip()
-        beginning = line.removesuffix(LEFT_OUT).rstrip()
-        if beginning.strip("+- ") in ("", "//"):
-            continue
-        while place < len(lines):
-            other = lines[place].strip()
-            place += 1
-            if other == line or (line.endswith(LEFT_OUT) and other.startswith(beginning)):
+    for piece in pieces_of(quoted):
+        most = 0  # lines of the piece that were found one after the other
+        for begin in range(place, len(others)):
+            held = sum(1 for _ in takewhile(lambda pair: stands(pair[0][1], pair[1]),
+                                            zip(piece, others[begin:])))
+            most = max(most, held)
+            if held == len(piece):
+                place = begin + held
                 break
         else:
-            return number
+            return piece[most][0]
     return None
 
 
 def check_quote(page: Page, block: Block, file: str) -> Iterator[Violation]:
-    quoted = page.lines[block.begin:block.end]
+    lines = page.lines[block.begin:block.end]
+    quoted = [(number, line.strip()) for number, line in enumerate(lines)]
+    if page.language(block) == "diff" and not file.endswith(".diff"):  # its new side
+        quoted = [(number, line[1:].strip()) for number, line in enumerate(lines)
+                  if not line.startswith("-")]
     missing = first_unquoted(quoted, source_lines(page.root, file))
     if missing is not None:
         yield page.at(block.begin + missing, f"{file} has no such line here: "
-                      f"'{quoted[missing].strip()}'; quote it as it stands, in its order")
+                      f"'{dict(quoted)[missing]}'; quote it as it stands, in its order, with "
+                      f"{LEFT_OUT} for lines left out")
 
 
 def wanted_lines(page: Page, block: Block) -> list[str] | None:
@@ -174,6 +216,9 @@ def check_blocks(page: Page) -> Iterator[Violation]:
     for block in page.blocks:
         match = SOURCE.fullmatch(block.source)
         if match is None:
+            if page.language(block) in ("cpp", "diff"):
+                yield page.at(block.begin - 1, "nothing holds this block to the code; put it into "
+                              "a file that is compiled, and that file's name above")
             continue
         try:
             if match[1] == "quote":
@@ -212,6 +257,90 @@ def check_links(page: Page, pages: dict[Path, Page]) -> Iterator[Violation]:
 
 def anchors(page: Page) -> set[str]:
     return {anchor(text) for _, text in page.headings()}
+
+
+def cells_of(line: str) -> list[str]:
+    """Of a row of a table; another line is one cell."""
+    row = line.strip().removeprefix("|").removesuffix("|")
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)]
+
+
+def has_test(text: str, suite: str | None, name: str) -> bool:
+    """A test of that name, or a class of tests."""
+    start = rf"\w+\(\s*{suite}," if suite else r"def|class|TEST\w*\(\s*\w+,"
+    return re.search(rf"\b(?:{start})\s+{name}\b", text) is not None
+
+
+def has_ctest(text: str, name: str) -> bool:
+    folder, _, rest = name.partition(".")
+    return re.search(rf"\b(?:{folder}_test\({rest or name}|program_test\({name}|NAME {name})\s",
+                     text) is not None
+
+
+def tests_of(cell: str) -> Iterator[tuple[str | None, str]]:
+    """Suite and name. Beside a link to a file of tests, all that stands as code is a name."""
+    for match in TEST_NAME.finditer(cell):
+        yield match[1], match[2]
+    if TEST_FILE.search(CODE.sub("", cell)):
+        names = CODE.findall(re.sub(r"\[[^\]]*\]\([^)]*\)", "", cell))
+        yield from ((None, name) for name in names if not TEST_NAME.fullmatch(f"`{name}`"))
+
+
+def wrong_tests(root: Path, cell: str) -> Iterator[str]:
+    files = [one or other for one, other in TEST_FILE.findall(cell)]
+    try:
+        text = "\n".join(line for file in files for line in source_lines(root, file))
+        for suite, name in tests_of(cell):
+            if not has_test(text, suite, name):
+                yield (f"no test {f'{suite}.' * bool(suite)}{name} in "
+                       f"{' or '.join(files) or 'a file that is named beside it'}; mend it")
+        for name in CTEST_NAME.findall(cell):
+            if not has_ctest("\n".join(source_lines(root, CTESTS)), name):
+                yield f"{CTESTS} adds no test {name}; mend the name"
+    except SourceError as error:
+        yield str(error)
+
+
+def check_tests(page: Page) -> Iterator[Violation]:
+    for number, line in page.prose:
+        for cell in cells_of(line):
+            yield from (page.at(number, text) for text in wrong_tests(page.root, cell))
+
+
+def stage_text(root: Path, stage: str) -> str:
+    """Without white space."""
+    return "".join("".join(path.read_text(encoding="utf-8").split())
+                    for path in root.glob(f"stage{stage}_*/main.cpp"))
+
+
+def has_code(text: str, code: str) -> bool:
+    parts = re.split(r"…|\.\.\.", "".join(code.split()))
+    return re.search(".*?".join(map(re.escape, parts)), text) is not None
+
+
+def check_stage_cells(page: Page) -> Iterator[Violation]:
+    columns: dict[int, str] | None = None  # of this table, with the stage whose code stands there
+    for number, line in page.prose:
+        cells = cells_of(line)
+        if not line.startswith("|"):
+            columns = None
+        elif columns is None:
+            columns = {place: match[1] for place, cell in enumerate(cells)
+                       if (match := STAGE_COLUMN.search(cell))}
+        else:
+            for place, stage in columns.items():
+                text = stage_text(page.root, stage)
+                yield from (page.at(number, f"stage {stage} has no '{code}'; quote it as it stands")
+                            for code in CODE.findall(cells[place]) if not has_code(text, code))
+
+
+def check_size(page: Page) -> Iterator[Violation]:
+    for number, line in page.prose:
+        if len(line) > COLUMNS and not line.lstrip().startswith("|") and page.name != GENERATED:
+            yield page.at(number, f"{len(line)} characters, a line has at most {COLUMNS}; break it")
+    if page.name == "README.md" and len(page.lines) > README_LINES:
+        yield page.at(README_LINES, f"{len(page.lines)} lines, the first page has at most "
+                      f"{README_LINES}; move something into docs/")
 
 
 def check_sections(page: Page) -> Iterator[Violation]:
@@ -259,6 +388,9 @@ def check(root: Path) -> Iterator[Violation]:
     for page in pages.values():
         yield from check_blocks(page)
         yield from check_links(page, pages)
+        yield from check_tests(page)
+        yield from check_stage_cells(page)
+        yield from check_size(page)
         if page.name.startswith("docs/stages/"):
             yield from check_sections(page)
         if page.name == GLOSSARY:
@@ -283,7 +415,9 @@ def main(arguments: Sequence[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1],
                         help="default: this checkout")
-    parser.add_argument("--update", action="store_true", help="write quoted blocks again")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="only compare: the default")
+    mode.add_argument("--update", action="store_true", help="write snippets and help texts again")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     try:

@@ -5,12 +5,13 @@
     tools/docs_walk.py [--root DIR] [--page PAGE ...] [--deadline SECONDS]
     tools/docs_walk.py --list    shows what would be typed, and types nothing
 
-A fenced block without a language (or of sh, console) is typed if each of its lines is a command, as
-by a newcomer at the project's root. A command ends before two blanks or a #: what follows describes
-it. In a block with lines that begin with `$ `, those are typed, and the lines below each are what
-it prints: all of it, but `...` stands for any lines, or for anything within one. A command is to
-end with 0, or with N if the line above its block says "exit code N". Where `Killed` is shown last,
-the command is killed when it has printed the line before.
+A fenced block without a language (or of sh, bash, console) is typed, line by line, as by a newcomer
+at the project's root: each line is a command that this tool knows, or the block is marked, or it is
+refused. Other text has the language text. A command ends before two blanks or a #: what follows
+describes it. In a block with lines that begin with `$ `, those are typed, and the lines below each
+are what it prints: all of it, but `...` stands for any lines, or for anything within one. A command
+is to end with 0, or with N if the line above its block says "exit code N". Where `Killed` is shown
+last, the command is killed when it has printed the line before.
 
 A line above a block says what cannot be seen:
 
@@ -38,9 +39,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from docs_sync import LEFT_OUT, Block, Page
+from docs_sync import LEFT_OUT, SOURCE, Block, Page
 
 PAGES = ("README.md", "docs/stages/*.md", "docs/traps.md")
+SHELL = ("", "sh", "bash", "console")
 DEADLINE = 900.0
 COLUMNS = ("ok", "FAILED", "not run", "s")
 KILLED = "Killed"  # the shell's word, and its exit code
@@ -72,7 +74,7 @@ VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
      r"\1 accuracy \2\3\4"),
     (r"^(Fastest|Least memory): .*", r"\1"))]
 DIGEST = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{16,}\b")
-# Another CPU rounds otherwise, so what was learned may differ: by 0.1; above 10, in percent, by 2.
+# Another CPU rounds otherwise, so what was learned may differ: by 0.1, above 10 (percent) by 0.5.
 LEARNED = re.compile(r"((?:loss|accuracy|norm|distance|gradient)(?:\b\d+ |\D)*?)"
                      r"(\d+\.\d+(?:e[-+]\d+)?)", re.IGNORECASE)
 NUMBERS = re.compile(r"[\d.\s]+")
@@ -114,10 +116,6 @@ def pages_of(root: Path, names: Sequence[str]) -> list[Page]:
     return [Page(root, path) for name in names for path in sorted(root.glob(name))]
 
 
-def language(page: Page, block: Block) -> str:
-    return page.lines[block.begin - 1].strip().lstrip("`~").strip()
-
-
 def marker_of(block: Block) -> tuple[str, str]:
     match = MARKER.fullmatch(block.source)
     if match is None:
@@ -131,7 +129,7 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
     """The commands of a block, if it has some: line, text, and what is shown below."""
     lines = page.lines[block.begin:block.end]
     typed = [line for line in lines if line.strip()]
-    if language(page, block) not in ("", "sh", "console") or not typed:
+    if page.language(block) not in SHELL or SOURCE.fullmatch(block.source) or not typed:
         return
     if typed[0].startswith(PROMPT):
         starts = [number for number, line in enumerate(lines) if line.startswith(PROMPT)]
@@ -145,6 +143,9 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
     elif COMMAND.match(typed[0].strip()) or any(line.startswith(PROMPT) for line in typed):
         raise WalkError(f"{page.name}:{block.begin + 1}: commands and other lines in one block; "
                         f"divide it, or begin the commands with '{PROMPT}'")
+    else:
+        raise WalkError(f"{page.name}:{block.begin + 1}: no command that this tool knows; add it "
+                        "to COMMAND, say above it what the block is, or call it ```text")
 
 
 def with_output(command: Command, lines: Sequence[str]) -> Command:
@@ -201,7 +202,7 @@ def comparable(lines: Sequence[str]) -> list[Line]:
 
 
 def near(one: float, other: float) -> bool:
-    return abs(one - other) <= (2.0 if max(one, other) > 10 else 0.1)
+    return abs(one - other) <= (0.5 if max(one, other) > 10 else 0.1)
 
 
 def same(shown: Line, got: Line) -> bool:

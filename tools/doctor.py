@@ -28,6 +28,8 @@ OK, NOTE, MISSING = "ok", "note", "missing"
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "2.11"
 GPP, CMAKE = 12, (3, 25)
+PYTHON = (3, 10), (3, 13)
+DRIVER = 580  # the first with CUDA 13
 MNIST = {"train-images-idx3-ubyte": (2051, 60000), "train-labels-idx1-ubyte": (2049, 60000),
          "t10k-images-idx3-ubyte": (2051, 10000), "t10k-labels-idx1-ubyte": (2049, 10000)}
 BUILD_GIB = 4.0  # two compilers at a time over LibTorch's headers
@@ -107,6 +109,16 @@ def tool(name: str, least: tuple[int, ...], otherwise: str) -> Row:
     return Row(OK, name, match[0])
 
 
+def python(root: Path) -> Row:
+    own = root / ".venv/bin/python"
+    version = output(own if own.exists() else "python3", "--version").removeprefix("Python ")
+    first, last = PYTHON
+    if not first <= tuple(map(int, re.findall(r"\d+", version)[:2])) <= last:
+        return Row(MISSING, "Python", version or "not found", f"{'.'.join(map(str, first))} to "
+                   f"{'.'.join(map(str, last))} is needed: put such a python3 first on the PATH")
+    return Row(OK, "Python", version)
+
+
 def torch_versions(root: Path) -> list[str]:
     found = root.glob(".venv/lib/python3*/site-packages/torch-*.dist-info")
     return [path.name.removeprefix("torch-").removesuffix(".dist-info") for path in found]
@@ -136,12 +148,24 @@ def programs(root: Path) -> Row:
 
 
 def gpus() -> Row:
-    names = output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    names = output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     if names:
         return Row(OK, "GPUs", "; ".join(names.splitlines()), "tools/gpu_check.sh tries them")
     if any(Path("/dev").glob("nvidia[0-9]*")):
         return Row(NOTE, "GPUs", "a device without a driver that answers", "what does nvidia-smi say?")
     return Row(NOTE, "GPUs", "none", "everything here runs on the CPU too")
+
+
+def driver() -> Row:
+    version = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    if not re.match(r"\d+\.", version):
+        return Row(NOTE, "GPU driver", "none", "only GPUs need one")
+    cuda = re.search(r"CUDA (?:\w+ )?Version: *([\d.]+)", output("nvidia-smi"))
+    text = version.splitlines()[0] + (f", up to CUDA {cuda[1]}" if cuda else "")
+    if int(version.partition(".")[0]) < DRIVER:
+        return Row(NOTE, "GPU driver", text, f"{DRIVER} or newer is needed, for CUDA 13: until "
+                   "then no GPU is used")
+    return Row(OK, "GPU driver", text)
 
 
 def nccl(root: Path) -> Row:
@@ -204,18 +228,18 @@ def launchers(root: Path) -> Iterator[Row]:
 
 
 def rows(root: Path) -> Iterator[Row]:
-    yield Row(OK, "system", f"{platform.system()} {platform.release()}, {platform.machine()}, "
-              f"Python {platform.python_version()}")
+    yield Row(OK, "system", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield cpus()
     yield memory()
     yield disk(root)
     yield tool(os.environ.get("CXX", "g++"), (GPP, 0), "CXX names another")
     yield tool("cmake", CMAKE, "pip install cmake has one, to be put first on the PATH")
     yield tool("ninja", (1, 0), "apt-get install ninja-build")
-    checks: tuple[Callable[[Path], Row], ...] = (libtorch, programs)
+    checks: tuple[Callable[[Path], Row], ...] = (python, libtorch, programs)
     for check in checks:
         yield check(root)
     yield gpus()
+    yield driver()
     yield nccl(root)
     yield data(root)
     yield loopback()

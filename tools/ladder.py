@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the stages honest: each is the stage before it plus one idea, and the diffs show it.
 
-    tools/ladder.py [--root DIR]    compares the stages with the diffs under docs/diffs/
-    tools/ladder.py --update        writes the diffs again; then read what git says about them
+    tools/ladder.py [--root DIR] [--check]    compares the stages with the diffs under docs/diffs/
+    tools/ladder.py --update                  writes the diffs again; then read what git says
 
 Takes every stageN_NAME/main.cpp on disk. Its five functions stand in one order, so the diff of
 a rung is made function by function: the #include lines that differ, then each function that
@@ -70,6 +70,13 @@ class Function(NamedTuple):
     line: int
 
 
+class Row(NamedTuple):
+    """A line of a file under docs/diffs/."""
+
+    text: str
+    place: str = "the stages"  # whose line it is: file:line, where it is one's
+
+
 def compared_lines(text: str) -> list[Line]:
     """The lines of a main.cpp that are compared, in their order."""
     lines = (Line(number, raw.rstrip()) for number, raw in enumerate(text.splitlines(), start=1))
@@ -116,23 +123,30 @@ class Stage:
         self.length = len(text.splitlines())
         lines = compared_lines(text)
         includes = list(takewhile(lambda line: INCLUDE.match(line.text), lines))
-        self.parts = {INCLUDES: sorted(line.text for line in includes)}
+        self.parts = {INCLUDES: sorted(includes, key=lambda line: line.text)}
         self.functions: list[Function] = []
         self.cut(lines[len(includes):])
 
     def cut(self, lines: list[Line]) -> None:
         """What stands between two functions belongs to the second; before the first, to neither."""
-        label, texts = DECLARATIONS, []
+        label, part = DECLARATIONS, []
         for piece in declarations(lines):
             function = defined_function(piece)
             if function and not self.functions:
-                self.parts[DECLARATIONS], texts = texts, []
-            texts += [line.text for line in piece]
+                self.parts[DECLARATIONS], part = part, []
+            part += piece
             if function:
                 self.functions.append(function)
                 label = function.name
-                self.parts[label], texts = texts, []
-        self.parts[label] = self.parts.get(label, []) + texts
+                self.parts[label], part = part, []
+        self.parts[label] = self.parts.get(label, []) + part
+
+    def texts(self, label: str) -> list[str]:
+        return [line.text for line in self.parts.get(label, [])]
+
+    def rows(self, label: str, begin: int, end: int, mark: str) -> list[Row]:
+        return [Row(mark + line.text, f"{self.name}:{line.number}")
+                for line in self.parts.get(label, [])[begin:end]]
 
     def at(self, line: int, text: str) -> Violation:
         return Violation(f"{self.name}:{line}", text)
@@ -140,21 +154,22 @@ class Stage:
 
 class Hunk(NamedTuple):
     label: str
-    lines: list[str]  # each behind its ' ', '-' or '+'
+    rows: list[Row]  # each behind its ' ', '-' or '+'
 
     def count(self, mark: str) -> int:
-        return sum(line[0] == mark for line in self.lines)
+        return sum(row.text[0] == mark for row in self.rows)
 
 
-def marked(old: list[str], new: list[str]) -> list[str]:
+def marked(old: Stage, new: Stage, label: str) -> list[Row]:
     """All lines of both, as a unified diff marks them."""
-    lines = []
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    rows = []
+    matcher = SequenceMatcher(None, old.texts(label), new.texts(label), autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
-            lines += [f" {text}" for text in old[i:j]]
+            rows += new.rows(label, k, m, " ")
         else:
-            lines += [f"-{text}" for text in old[i:j]] + [f"+{text}" for text in new[k:m]]
-    return lines
+            rows += old.rows(label, i, j, "-") + new.rows(label, k, m, "+")
+    return rows
 
 
 class Rung:
@@ -164,24 +179,23 @@ class Rung:
         self.old, self.new = old, new
         self.file = f"stage{old.number}-to-stage{new.number}.diff"
         labels = [label for label in (INCLUDES, DECLARATIONS, *FUNCTIONS)
-                  if old.parts.get(label, []) != new.parts.get(label, [])]
-        self.hunks = [Hunk(label, marked(old.parts.get(label, []), new.parts.get(label, [])))
-                      for label in labels]
+                  if old.texts(label) != new.texts(label)]
+        self.hunks = [Hunk(label, marked(old, new, label)) for label in labels]
 
     def count(self, mark: str) -> int:
         return sum(hunk.count(mark) for hunk in self.hunks)
 
     def adds_code(self) -> bool:
-        return any(line[0] == "+" and Line(0, line[1:]).code()
-                   for hunk in self.hunks if hunk.label != INCLUDES for line in hunk.lines)
+        return any(row.text[0] == "+" and Line(0, row.text[1:]).code()
+                   for hunk in self.hunks if hunk.label != INCLUDES for row in hunk.rows)
 
-    def text(self) -> str:
-        lines = [f"--- {self.old.name}", f"+++ {self.new.name}"]
+    def rows(self) -> list[Row]:
+        rows = [Row(f"--- {self.old.name}"), Row(f"+++ {self.new.name}")]
         for hunk in self.hunks:
             # Their order does not count, so those that stay say nothing.
-            shown = (line for line in hunk.lines if hunk.label != INCLUDES or line[0] != " ")
-            lines += [f"@@ {hunk.label} @@", *shown]
-        return "\n".join(lines) + "\n"
+            shown = (row for row in hunk.rows if hunk.label != INCLUDES or row.text[0] != " ")
+            rows += [Row(f"@@ {hunk.label} @@"), *shown]
+        return rows
 
 
 def stage_folders(root: Path) -> tuple[list[str], list[Violation]]:
@@ -257,7 +271,7 @@ def table(stages: list[Stage], rungs: list[Rung]) -> list[list[str]]:
     return [[stage.folder, str(stage.length), *row] for stage, row in zip(stages, counts)]
 
 
-def page(stages: list[Stage], rungs: list[Rung]) -> str:
+def page(stages: list[Stage], rungs: list[Rung]) -> list[Row]:
     """docs/diffs/README.md."""
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
@@ -274,24 +288,24 @@ def page(stages: list[Stage], rungs: list[Rung]) -> str:
     links = ["", *(f"[{rung.file}]({rung.file})" for rung in rungs)]
     for row, link in zip(table(stages, rungs), links):
         lines.append("| " + " | ".join([f"`{row[0]}`", *row[1:], link]) + " |")
-    return "\n".join(lines) + "\n"
+    return [Row(line) for line in lines]
 
 
-def difference(wanted: str, found: str) -> tuple[int, str] | None:
+def difference(wanted: list[Row], found: str) -> tuple[int, str] | None:
     """The first line that differs: one that a diff adds or removes, before any line around it."""
+    end = "the end of the file"
     for marks in (("+", "-"), ("",)):
-        rows = [
-            [line for line in enumerate(text.split("\n"), start=1) if line[1].startswith(marks)]
-            for text in (wanted, found)
-        ]
-        end = (len(found.splitlines()), "the end of the file")
-        for (_, now), (number, then) in zip_longest(*rows, fillvalue=end):
-            if now != then:
-                return number, f"stale: '{now}' by the stages, '{then}' in the file"
+        rows = [row for row in [*wanted, Row("")] if row.text.startswith(marks)]
+        lines = [line for line in enumerate(found.split("\n"), start=1)
+                 if line[1].startswith(marks)]
+        for now, line in zip_longest(rows, lines):
+            now, (number, then) = now or Row(end), line or (len(found.splitlines()), end)
+            if now.text != then:
+                return number, f"stale: '{now.text}' by {now.place}, '{then}' in the file"
     return None
 
 
-def check_file(root: Path, name: str, wanted: str) -> Iterator[Violation]:
+def check_file(root: Path, name: str, wanted: list[Row]) -> Iterator[Violation]:
     """A committed file against what the stages say now."""
     path = root / DIFFS / name
     if not path.is_file():
@@ -302,25 +316,26 @@ def check_file(root: Path, name: str, wanted: str) -> Iterator[Violation]:
         yield Violation(f"{DIFFS}/{name}:{stale[0]}", f"{stale[1]}; {CURE}")
 
 
-def surplus(root: Path, wanted: dict[str, str]) -> list[Path]:
+def surplus(root: Path, wanted: dict[str, list[Row]]) -> list[Path]:
     folder = root / DIFFS
     present = sorted(folder.iterdir()) if folder.is_dir() else []
     return [path for path in present if path.name not in wanted]
 
 
-def check_files(root: Path, wanted: dict[str, str]) -> Iterator[Violation]:
-    for name, text in wanted.items():
-        yield from check_file(root, name, text)
+def check_files(root: Path, wanted: dict[str, list[Row]]) -> Iterator[Violation]:
+    for name, rows in wanted.items():
+        yield from check_file(root, name, rows)
     for path in surplus(root, wanted):
         cure = CURE if path.suffix == ".diff" else "move it elsewhere"
         yield Violation(f"{DIFFS}/{path.name}", f"belongs to no rung on disk; {cure}")
 
 
-def update(root: Path, wanted: dict[str, str]) -> None:
+def update(root: Path, wanted: dict[str, list[Row]]) -> None:
     """Writes the files that differ; of the surplus, it removes diffs alone."""
     (root / DIFFS).mkdir(parents=True, exist_ok=True)
-    for name, text in wanted.items():
-        if any(check_file(root, name, text)):
+    for name, rows in wanted.items():
+        if any(check_file(root, name, rows)):
+            text = "".join(f"{row.text}\n" for row in rows)
             (root / DIFFS / name).write_text(text, encoding="utf-8")
             print(f"wrote {DIFFS}/{name}")
     for path in surplus(root, wanted):
@@ -346,7 +361,7 @@ def check_tree(root: Path, write: bool) -> tuple[int, list[Violation]]:
     if violations:
         return len(stages), violations
     rungs = [Rung(old, new) for old, new in zip(stages, stages[1:])]
-    wanted = {"README.md": page(stages, rungs)} | {rung.file: rung.text() for rung in rungs}
+    wanted = {"README.md": page(stages, rungs)} | {rung.file: rung.rows() for rung in rungs}
     if write:
         update(root, wanted)
     print_table(table(stages, rungs))
@@ -361,7 +376,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     here = Path(__file__).resolve().parents[1]
     parser.add_argument("--root", type=Path, default=here, help="default: this checkout")
-    parser.add_argument("--update", action="store_true", help=f"write {DIFFS}/ again")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="only compare: the default")
+    mode.add_argument("--update", action="store_true", help=f"write {DIFFS}/ again")
     options = parser.parse_args(arguments)
     try:
         count, violations = check_tree(options.root, options.update)

@@ -7,6 +7,7 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/train/bad_step.h"
 #include "ladder/train/evaluate.h"
 #include "ladder/train/loss_meter.h"
 #include "traps/ranks.h"
@@ -65,7 +66,10 @@ std::string nan_is_refused(const ProcessGroup& group) {
   batch.global_size = 1;
   batch.world_size = group.world_size();
   batch.labels = torch::empty({0}, torch::kInt64);
-  return error_of<NumericError>([&] { meter.add(loss, batch, 1); });
+  batch.indices = torch::empty({0}, torch::kInt64);
+  return error_of<NumericError>([&] {
+    if (const auto bad = meter.add(loss, batch, 1)) throw_bad_step(*bad, "", "");
+  });
 }
 
 }  // namespace

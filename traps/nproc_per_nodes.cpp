@@ -10,6 +10,7 @@
 
 #include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
+#include "ladder/stage/run_options.h"
 #include "traps/report.h"
 
 namespace ladder::traps {
@@ -44,12 +45,14 @@ void nproc_per_nodes() {
   const auto wrong = run("--standalone --nproc_per_nodes=2 --no-python true");
   const auto right = run("--standalone --nproc_per_node=2 --no-python true");
   require(wrong.code != 0 && right.code == 0, "torchrun takes the misspelled flag");
-  const std::array<std::string, 3> flags = {"--nnodes", "--nproc-per-node", "--node-rank"};
+  const std::array arguments = {"stage2_ddp_spawn", "--nproc_per_nodes", "2"};
+  const auto of_a_stage = error_of<UsageError>(
+      [&] { parse_command_line(3, arguments.data(), {.distributed = true, .spawn = true}); });
   const auto nobody = [](const std::string& /*name*/) { return std::optional<std::string>(); };
   mistake("exit code", std::to_string(wrong.code));
   mistake("torchrun says", wrong.last_line);
   guard("exit code, spelled right", std::to_string(right.code));
-  guard("did you mean", nearest_name("--nproc_per_nodes", flags));
+  guard("stage 2 says of this flag", of_a_stage);
   guard("says without a launcher", error_of<UsageError>([&] { require_launcher({}, nobody); }));
 }
 

@@ -38,10 +38,11 @@ Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode, LrSca
   return {loader.size(), recipe.lr(), sum_over_ranks(local, group).accuracy()};
 }
 
-void show(void (*side)(const std::string&, const std::string&), const Trained& trained) {
-  side("steps", std::to_string(trained.steps));
-  side("learning rate", fmt::format("{:g}", trained.lr));
-  side("accuracy", percent_text(trained.accuracy));
+void show(void (*side)(const std::string&, const std::string&), const std::string& mode,
+          const Trained& trained) {
+  side(mode + ": steps", std::to_string(trained.steps));
+  side(mode + ": learning rate", fmt::format("{:g}", trained.lr));
+  side(mode + ": accuracy", percent_text(trained.accuracy));
 }
 
 }  // namespace
@@ -57,9 +58,9 @@ void per_device_batch() {
     require(wrong.accuracy + 1 < global.accuracy, "half of the steps learned as much");
     require(wrong.accuracy + 1 < scaled.accuracy, "the larger rate did not make up for it");
     if (group.rank() != 0) return;
-    show(mistake, wrong);
-    show(guard, global);
-    show(guard, scaled);
+    show(mistake, "per device", wrong);
+    show(guard, "global", global);
+    show(guard, "scaled", scaled);
   });
 }
 

@@ -15,7 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "doctor.py"
 PROGRAMS = {"g++": "g++ (Debian) 12.2.0", "cmake": "cmake version 3.25.1", "ninja": "1.11.1",
-            "nvidia-smi": ""}
+            "python3": "Python 3.11.2", "nvidia-smi": ""}
+NVIDIA_SMI = """#!/bin/sh
+case $1 in
+  --query-gpu=name) echo 'NVIDIA H100'; echo 'NVIDIA H100' ;;
+  --query-gpu=driver_version) echo {0}; echo {0} ;;
+  *) echo '| NVIDIA-SMI {0}    Driver Version: {0}    CUDA Version: {1}  |' ;;
+esac
+"""
 
 
 class Doctor(unittest.TestCase):
@@ -60,10 +67,12 @@ class Doctor(unittest.TestCase):
     def test_a_machine_that_has_all(self) -> None:
         code, rows, last = self.look()
         self.assertEqual((code, last), (0, "nothing is missing"), rows)
-        for thing in ("g++", "cmake", "ninja", "LibTorch", "programs", "data set", "loopback"):
+        for thing in ("g++", "cmake", "ninja", "Python", "LibTorch", "programs", "data set",
+                      "loopback"):
             self.assertEqual(rows[thing][0], "ok", rows[thing])
         self.assertEqual(rows["CPUs"][1].split()[0], str(len(os.sched_getaffinity(0))))
         self.assertEqual(rows["GPUs"], ["note", "none; everything here runs on the CPU too"])
+        self.assertEqual(rows["GPU driver"], ["note", "none; only GPUs need one"])
         self.assertEqual(rows["srun"], ["note", "not found; only on clusters with SLURM"])
 
     def test_tools_that_are_missing_or_old(self) -> None:
@@ -74,6 +83,28 @@ class Doctor(unittest.TestCase):
         self.assertEqual(rows["cmake"], ["missing", "3.18.4; 3.25 or newer is needed; pip install "
                                          "cmake has one, to be put first on the PATH"])
         self.assertEqual(rows["ninja"][1], "not found; ./run sets it up, where there is apt-get")
+
+    def test_python_of_another_version(self) -> None:
+        needed = "3.10 to 3.13 is needed: put such a python3 first on the PATH"
+        for version, state in (("3.9.18", "missing"), ("3.10.0", "ok"), ("3.13.7", "ok"),
+                               ("3.14.0", "missing")):
+            self.program("python3", f"Python {version}")
+            code, rows, _ = self.look()
+            self.assertEqual((code, rows["Python"][0]), (int(state != "ok"), state), version)
+        self.assertEqual(rows["Python"][1], f"3.14.0; {needed}")
+        (self.path / "python3").unlink()
+        self.assertEqual(self.look()[1]["Python"], ["missing", f"not found; {needed}"])
+        self.file(".venv/bin/python", b"#!/bin/sh\necho Python 3.12.1\n").chmod(0o755)
+        self.assertEqual(self.look()[1]["Python"], ["ok", "3.12.1"])
+
+    def test_the_driver_of_the_gpus(self) -> None:
+        nvidia_smi = self.path / "nvidia-smi"
+        nvidia_smi.write_text(NVIDIA_SMI.format("580.65.06", "13.0"))
+        self.assertEqual(self.look()[1]["GPU driver"], ["ok", "580.65.06, up to CUDA 13.0"])
+        nvidia_smi.write_text(NVIDIA_SMI.format("570.124", "12.8"))
+        self.assertEqual(self.look()[1]["GPU driver"], [
+            "note", "570.124, up to CUDA 12.8; 580 or newer is needed, for CUDA 13: until then no "
+                    "GPU is used"])
 
     def test_libtorch_of_another_version_or_of_ones_own(self) -> None:
         folder = self.root / ".venv/lib/python3.11/site-packages"
@@ -109,10 +140,11 @@ class Doctor(unittest.TestCase):
                 self.assertTrue(rows["data set"][1].startswith(said), rows["data set"])
 
     def test_gpus_and_launchers_are_named(self) -> None:
-        self.program("nvidia-smi", "NVIDIA H100, 570.1")
+        (self.path / "nvidia-smi").write_text(NVIDIA_SMI.format("580.65.06", "13.0"))
         self.program("mpirun", "")
         _, rows, _ = self.look()
-        self.assertEqual(rows["GPUs"], ["ok", "NVIDIA H100, 570.1; tools/gpu_check.sh tries them"])
+        self.assertEqual(rows["GPUs"], ["ok", "NVIDIA H100; NVIDIA H100; tools/gpu_check.sh tries "
+                                        "them"])
         self.assertEqual(rows["mpirun"], ["ok", f"{self.path}/mpirun"])
 
 

@@ -170,12 +170,18 @@ class LadderTest(unittest.TestCase):
         return found
 
     def expect_stale(self, files: list[str], *lines: str) -> None:
-        """The diffs named are stale, each at a line that quotes its own of these; no others are."""
+        """The diffs named are stale, each at a line that quotes its own of these; no others are.
+
+        Each names the line of a stage too, and it stands there.
+        """
         found = [text for text in self.violations() if ".diff:" in text.split(" ")[0]]
         self.assertEqual([text.split(":")[0] for text in found], files)
         for text, line in zip_longest(found, lines, fillvalue=lines[0]):
             self.assertRegex(text, r"^\S+\.diff:\d+: stale: ")
             self.assertIn(line, text)
+            shown, stage, number = re.search(r"stale: '(.*?)' by (\w+/main\.cpp):(\d+), ",
+                                             text).groups()
+            self.assertEqual(shown[1:], self.read(stage).splitlines()[int(number) - 1])
             self.assertIn("run tools/ladder.py --update, then read git diff docs/diffs", text)
 
     def expect_one(self, *parts: str) -> None:
@@ -319,7 +325,8 @@ class FilesTest(LadderTest):
     def test_a_diff_is_stale(self) -> None:
         self.write(BOTH_DIFFS[0], DIFF.replace("+  model", "+  modell"))
         self.expect_one("docs/diffs/stage0-to-stage1.diff:9: stale: '+  model = ",
-                        " by the stages, '+  modell = ", "run tools/ladder.py --update")
+                        " by stage1_data_parallel/main.cpp:44, '+  modell = ",
+                        "run tools/ladder.py --update")
 
     def test_a_diff_with_a_line_pushed_in(self) -> None:
         self.write(BOTH_DIFFS[0], DIFF.replace(" void run", "  void run"))
@@ -327,9 +334,11 @@ class FilesTest(LadderTest):
 
     def test_a_diff_is_cut_off(self) -> None:
         self.write(BOTH_DIFFS[0], DIFF[:-3])
-        self.expect_one("docs/diffs/stage0-to-stage1.diff:13: stale: ' }' by the stages, ''")
+        self.expect_one("docs/diffs/stage0-to-stage1.diff:13: stale: ' }' by "
+                        "stage1_data_parallel/main.cpp:48, ''")
         self.write(BOTH_DIFFS[0], DIFF[:-1])
-        self.expect_one("stage0-to-stage1.diff:13: stale: ", "'the end of the file' in the file")
+        self.expect_one("stage0-to-stage1.diff:13: stale: '' by the stages, 'the end of the file' "
+                        "in the file")
 
     def test_a_diff_is_missing(self) -> None:
         (self.root / BOTH_DIFFS[1]).unlink()
@@ -536,6 +545,10 @@ class CommandTest(unittest.TestCase):
 
     def test_an_unknown_option_is_an_error_of_its_own(self) -> None:
         self.assertEqual(self.start("--fix")[0], 2)
+
+    def test_check_is_the_default_by_name(self) -> None:
+        self.assertEqual(self.start("--check"), self.start())
+        self.assertEqual(self.start("--check", "--update")[0], 2)
 
     def test_the_stages_of_this_checkout_are_looked_at(self) -> None:
         stages = len(list(ROOT.glob("stage*/main.cpp")))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every demonstration of build/bin/traps: its effect, its guard, its time; and that none is forgotten.
+"""Every demonstration of build/bin/traps: its effect, its guard, its time, its place on the page.
 
-Numbers that are arithmetic are compared as they are. Those that were measured have bounds with room,
-because last digits depend on the CPU's vector kernels.
+Numbers that are arithmetic are compared as they are. Those that were measured have bounds with
+room, because last digits depend on the CPU's vector kernels. The page is held to what is printed as
+tools/docs_walk.py holds the other pages.
 """
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import docs_walk  # noqa: E402
 from tests.support.programs import ROOT, run  # noqa: E402
 
 SECONDS = 30
+PAGE = "docs/traps.md"
 
 
 class Shown(dict[tuple[str, str], list[str]]):
@@ -35,13 +39,24 @@ class Shown(dict[tuple[str, str], list[str]]):
         return float(re.match(r"[-+.\de]+", self.one(side, label))[0])
 
 
+def shown_by_command() -> dict[str, tuple[str, ...]]:
+    """What the page says that each of its commands prints."""
+    [page] = docs_walk.pages_of(ROOT, [PAGE])
+    return {command.text: command.shown for command in docs_walk.commands_of(page, SECONDS)}
+
+
 class Traps(unittest.TestCase):
+    PAGE = shown_by_command()
+
     def show(self, name: str) -> Shown:
         start = time.monotonic()
         done = run("traps", name)
         self.assertEqual((done.code, done.stderr), (0, ""), done.stdout)
         self.assertLess(time.monotonic() - start, SECONDS)
-        self.assertTrue(done.lines[0].startswith(f"{name} ("), done.lines[0])
+        shown = docs_walk.trimmed(self.PAGE[f"build/bin/traps {name}"])
+        found = docs_walk.difference(docs_walk.comparable(shown), docs_walk.comparable(done.lines))
+        self.assertIsNone(found, f"{PAGE} shows of {name}:\n" + "\n".join(shown) +
+                          "\nIt prints:\n" + done.stdout)
         return Shown(done.lines[1:])
 
     def test_raw_model_forward(self) -> None:
@@ -57,8 +72,8 @@ class Traps(unittest.TestCase):
         self.assertEqual(shown.one("mistake", "images read"), "6400 of 3200")
         self.assertEqual(shown.one("mistake", "weights of one rank alone"), "yes")
         self.assertEqual(shown.one("guard", "images read"), "3200 of 3200")
-        self.assertIn("expected 3200 images counted once each, got 6400",
-                      shown.one("guard", "says"))
+        self.assertEqual([shown.one(side, "ranks that share a loader")
+                          for side in ("mistake", "guard")], ["1", "2"])
 
     def test_accuracy_divided(self) -> None:
         shown = self.show("accuracy-divided")
@@ -124,12 +139,12 @@ class Traps(unittest.TestCase):
 
     def test_per_device_batch(self) -> None:
         shown = self.show("per-device-batch")
-        self.assertEqual((shown["mistake", "steps"], shown["guard", "steps"]),
-                         (["100"], ["200", "100"]))
-        self.assertEqual(shown["guard", "learning rate"], ["0.001", "0.002"])
-        wrong = shown.number("mistake", "accuracy")
-        for right in shown["guard", "accuracy"]:
-            self.assertGreater(float(right.split()[0]), wrong + 1)
+        wrong = shown.number("mistake", "per device: accuracy")
+        self.assertEqual(shown.one("mistake", "per device: steps"), "100")
+        for mode, steps, rate in (("global", "200", "0.001"), ("scaled", "100", "0.002")):
+            self.assertEqual((shown.one("guard", f"{mode}: steps"),
+                              shown.one("guard", f"{mode}: learning rate")), (steps, rate))
+            self.assertGreater(shown.number("guard", f"{mode}: accuracy"), wrong + 1)
 
     def test_same_noise(self) -> None:
         shown = self.show("same-noise")
@@ -160,6 +175,7 @@ class Traps(unittest.TestCase):
     def test_fork_after_threads(self) -> None:
         shown = self.show("fork-after-threads")
         self.assertGreaterEqual(shown.number("mistake", "threads before the fork"), 2)
+        self.assertEqual(shown.one("mistake", "the copy computes"), "no: killed after 3 seconds")
         self.assertIn("threads, of which a rank would have one", shown.one("guard", "says"))
 
     def test_mean_of_means(self) -> None:
@@ -175,7 +191,8 @@ class Traps(unittest.TestCase):
         self.assertEqual((shown.one("mistake", "exit code"),
                           shown.one("guard", "exit code, spelled right")), ("2", "0"))
         self.assertIn("--nproc_per_nodes", shown.one("mistake", "torchrun says"))
-        self.assertEqual(shown.one("guard", "did you mean"), "--nproc-per-node")
+        self.assertIn("--nproc-per-nodes: no such option", shown.one("guard",
+                                                                     "stage 2 says of this flag"))
         self.assertIn("torchrun", shown.one("guard", "says without a launcher"))
 
 

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// The short pieces of code on docs/library.md and on the pages of stages 4 to 6, which show what
+// stands here between `#region NAME` and `#endregion NAME`. Each runs in two processes.
+#include <ladder/accelerate/accelerator.h>
+#include <ladder/amp/autocast.h>
+#include <ladder/amp/grad_scaler.h>
+#include <ladder/comm/init_process_group.h>
+#include <ladder/core/device.h>
+#include <ladder/core/exit_status.h>
+#include <ladder/core/log.h>
+#include <ladder/data/data_loader.h>
+#include <ladder/data/mnist_dataset.h>
+#include <ladder/launch/spawn.h>
+#include <ladder/nn/random_scope.h>
+#include <ladder/optim/adamw.h>
+#include <ladder/optim/sgd.h>
+#include <ladder/parallel/comm_hook.h>
+#include <ladder/parallel/distributed_data_parallel.h>
+#include <ladder/stage/run_options.h>
+#include <ladder/train/recipe.h>
+#include <ladder/trainer/trainer.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace ladder;
+
+class MyNet : public Model {
+ public:
+  // #region autocast-inside
+  torch::Tensor forward(const torch::Tensor& images) override {
+    const ladder::Autocast autocast(images.device(), torch::kBFloat16);
+    const auto x = torch::relu(body->forward(torch::flatten(images, 1)));
+    return ladder::at_least_float32(head->forward(x));
+  }
+  // #endregion autocast-inside
+
+  std::shared_ptr<Model> new_like() const override {
+    const KeepRandomState keep;
+    auto copy = std::make_shared<MyNet>();
+    copy_values(*this, *copy);
+    return copy;
+  }
+
+ private:
+  torch::nn::Linear body = register_module("body", torch::nn::Linear(784, 8));
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(8, 10));
+};
+
+// As in two_inputs.cpp.
+struct Matcher : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& images, const torch::Tensor& texts) {
+    return (image->forward(images) * text->forward(texts)).sum(1);
+  }
+
+  torch::nn::Linear image = register_module("image", torch::nn::Linear(8, 16));
+  torch::nn::Linear text = register_module("text", torch::nn::Linear(4, 16));
+};
+
+struct Pairs {
+  torch::Tensor images;
+  torch::Tensor texts;
+  torch::Tensor fit;
+};
+
+torch::Tensor loss_of(const torch::Tensor& score, const Pairs& pairs, int world_size) {
+  return (score - pairs.fit).square().sum() * world_size / (pairs.fit.size(0) * world_size);
+}
+
+torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& labels) {
+  return torch::cross_entropy_loss(scores, labels);
+}
+
+std::shared_ptr<const MnistDataset> images_of(Split split) {
+  return std::make_shared<MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", split,
+                                        MnistOptions{.limit = 128});
+}
+
+Batch first_batch() { return *DataLoader(images_of(Split::kTrain), {.batch_size = 32}).begin(); }
+
+// docs/library.md
+
+void process_group() {
+  const std::int64_t correct = 31;
+  const std::int64_t seen = 32;
+  // #region process-group
+  const ladder::ProcessGroup group =
+      ladder::init_process_group({.timeout = std::chrono::seconds(30)});
+  auto counts = torch::tensor({correct, seen});
+  group.all_reduce(counts);  // the sum over all ranks, on every rank
+  // #endregion process-group
+  if (group.rank() == 0) std::cout << "seen " << counts[1].item<std::int64_t>() << std::endl;
+}
+
+void one_input() {
+  const auto group = init_process_group({.device = "cpu"});
+  const torch::Device device(torch::kCPU);
+  const auto images = first_batch().images;
+  const auto labels = first_batch().labels;
+  // #region one-input
+  auto network = std::make_shared<MyNet>();
+  network->to(device);
+  auto model = std::make_shared<ladder::DistributedDataParallel>(network, group);
+  ladder::AdamW optimizer(model->parameters(), {.lr = 1e-3});
+  auto loss = loss_of(model->forward(images), labels);  // not network->forward
+  loss.backward();                                      // averages
+  optimizer.step();
+  // #endregion one-input
+}
+
+void float16() {
+  const auto group = init_process_group({.device = "cpu"});
+  Matcher model;
+  GradientReducer reducer(model, group);
+  SGD optimizer(model.parameters(), {.lr = 0.01});
+  const Pairs some = {torch::randn({4, 8}), torch::randn({4, 4}), torch::randn(4)};
+  const std::vector<Pairs> slices = {some, some};
+  // #region float16
+  ladder::GradScaler scaler;
+  for (const Pairs& pairs : slices) {
+    torch::Tensor score;
+    {
+      const ladder::Autocast autocast(torch::kCPU, torch::kFloat16);
+      score = reducer.forward([&] { return model.forward(pairs.images, pairs.texts); });
+    }
+    const auto loss = loss_of(ladder::at_least_float32(score), pairs, group.world_size());
+    scaler.scale(loss).backward();  // outside the guard
+    scaler.step(optimizer);         // left out, on all ranks alike, if a gradient is inf or NaN
+    scaler.update();
+    optimizer.zero_grad();
+  }
+  // #endregion float16
+}
+
+void several_backwards() {
+  const auto group = init_process_group({.device = "cpu"});
+  const auto model = std::make_shared<DistributedDataParallel>(std::make_shared<MyNet>(), group);
+  const std::vector<Batch> parts = {first_batch(), first_batch()};
+  // #region no-sync
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    const auto pause = model->no_sync();
+    loss_of(model->forward(parts[i].images), parts[i].labels).backward();  // added up here
+  }
+  loss_of(model->forward(parts.back().images), parts.back().labels).backward();  // sent
+  // #endregion no-sync
+}
+
+void what_travels() {
+  const auto group = init_process_group({.device = "cpu"});
+  // #region comm-hook
+  ladder::DistributedDataParallelOptions options{
+      .reducer = {.comm_hook = ladder::bf16_compress_hook()}};
+  // #endregion comm-hook
+  std::size_t bytes = 0;
+  // #region own-hook
+  const auto count = [&](const torch::Tensor& bucket, int world_size) {
+    bytes += bucket.nbytes();
+    return bucket.div(world_size);
+  };
+  ladder::CommHook counting{.encode = count,
+                            .decode = [](const torch::Tensor& sum) { return sum; }};
+  // #endregion own-hook
+  const auto batch = first_batch();
+  for (const auto& hook : {options.reducer.comm_hook.value(), counting}) {
+    DistributedDataParallel model(std::make_shared<MyNet>(), group,
+                                  {.reducer = {.comm_hook = hook}});
+    loss_of(model.forward(batch.images), batch.labels).backward();
+  }
+  if (group.rank() == 0) std::cout << "sent " << bytes << " bytes" << std::endl;
+}
+
+struct Settings {
+  int ranks = 2;
+};
+
+void train(int rank, const Settings& settings) {
+  if (rank == settings.ranks - 1) std::cout << "rank " << rank << " has started" << std::endl;
+}
+
+void start_processes() {
+  const Settings settings{.ranks = 4};
+  // #region spawn
+  ladder::spawn([&](int rank) { train(rank, settings); }, {.nprocs = 4});
+  // #endregion spawn
+}
+
+// docs/stages/4-ddp-amp.md
+
+void autocast_outside() {
+  const Recipe recipe({.name = "convnet"});
+  const auto network = recipe.make_model();
+  Model& model = *network;
+  const torch::Device device(torch::kCPU);
+  const Batch batch = first_batch();
+  GradScaler scaler({.enabled = false});
+  // #region autocast-outside
+  torch::Tensor scores;
+  {
+    const Autocast autocast(device, torch::kBFloat16);
+    scores = model.forward(batch.images);
+  }  // ends before backward, which takes the dtypes that forward took
+  scaler.scale(recipe.loss(scores, batch)).backward();
+  // #endregion autocast-outside
+}
+
+void clipping() {
+  const Log log;
+  const auto model = std::make_shared<MyNet>();
+  SGD optimizer(model->parameters(), {.lr = 0.01});
+  GradScaler scaler;
+  const auto loss = loss_of(model->forward(first_batch().images), first_batch().labels);
+  // #region clipping
+  scaler.scale(loss).backward();
+  scaler.unscale_(optimizer);
+  torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+  const auto result = scaler.step(optimizer);
+  scaler.update();
+  if (!result.taken()) log.info("a step was left out");
+  // #endregion clipping
+}
+
+// docs/stages/5-accelerator.md
+
+struct Data {
+  DataLoader train;
+  DataLoader test;
+};
+
+std::shared_ptr<Model> make_model(const RunOptions& /*options*/, const Recipe& recipe) {
+  torch::manual_seed(recipe.seed());
+  return recipe.make_model();
+}
+
+void three_lines() {
+  RunOptions options;
+  options.accelerator = {.cpu = true, .threads = 1, .quiet = true};
+  const Recipe recipe({.name = "convnet"});
+  const Data data = {DataLoader(images_of(Split::kTrain)), DataLoader(images_of(Split::kTest))};
+  Accelerator accelerator(options.accelerator);
+  auto network = make_model(options, recipe);
+  auto descent = recipe.make_optimizer(network->parameters());
+  auto [train, test, model, optimizer] =
+      accelerator.prepare(data.train, data.test, network, std::move(descent));
+
+  for (const Batch& batch : train) {
+    const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
+    const auto loss = recipe.loss(model->forward(batch.images), batch);
+    accelerator.backward(loss);
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+}
+
+// docs/stages/6-trainer.md
+
+// #region own-loss
+struct BasicTrainer : Trainer {
+  using Trainer::Trainer;
+
+ protected:
+  LossOutput compute_loss(Model& model, const Inputs& inputs, const NumItems& items) override {
+    const auto outputs = model.forward(inputs.at("x"));
+    const auto sum = torch::nll_loss(outputs, inputs.at("labels"), {}, at::Reduction::Sum);
+    return {items.mean(sum), outputs};
+  }
+};
+// #endregion own-loss
+
+// #region callback
+struct StopAt98 : TrainerCallback {
+  void on_evaluate(TrainerEvent& event) override {
+    if (event.metrics->at("eval_accuracy") > 0.98) event.control.should_training_stop = true;
+  }
+};
+// #endregion callback
+
+void trainer() {
+  TrainingArguments args;
+  args.output_dir = "";
+  args.use_cpu = true;
+  args.disable_tqdm = true;
+  args.eval_strategy = IntervalStrategy::kEpoch;
+  args.save_strategy = SaveStrategy::kNo;
+  args.metric_for_best_model = "accuracy";
+  const Recipe recipe({.name = "basicnet"});
+  // #region early-stopping
+  const auto patience = std::make_shared<EarlyStoppingCallback>(
+      EarlyStoppingOptions{.early_stopping_patience = 3, .early_stopping_threshold = 0.001});
+  // #endregion early-stopping
+  BasicTrainer trainer({.model_init = [&] { return recipe.make_model(); },
+                        .args = args,
+                        .train_dataset = images_of(Split::kTrain),
+                        .eval_dataset = images_of(Split::kTest),
+                        .compute_metrics = accuracy,
+                        .callbacks = {patience, std::make_shared<StopAt98>()}});
+  trainer.train();
+}
+
+}  // namespace
+
+int main() {
+  return call_and_report([] {
+    for (const auto piece : {process_group, one_input, float16, several_backwards, what_travels,
+                             autocast_outside, clipping, three_lines, trainer}) {
+      spawn([&](int /*rank*/) { piece(); });
+    }
+    start_processes();
+  });
+}
