@@ -61,6 +61,7 @@ VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?", "<date>"),
     (r"\b(localhost|\d+(?:\.\d+){3}):\d+", r"\1:<port>"),
     (r"\bpid:? \d+", "<pid>"),
+    (r"(\brank \d+, step) \d+", r"\1 <step>"),  # where a fault met it
     (r"\b\d+ (?:threads?|usable CPUs)\b", "<threads>"),
     (r"(threads before the fork +)\d+", r"\1<threads>"),
     (r"\b\d+ samples/s +eta [\d:]+", "<rate>"),

@@ -219,6 +219,16 @@ class LoadPlan {
   std::vector<std::function<void()>> steps_;
 };
 
+// A checkpoint of NaN would take the place of one that a run can go on from. Waits for a GPU.
+void require_finite(const std::string& path, const std::vector<std::shared_ptr<Model>>& models) {
+  for (const auto& model : models) {
+    for (const auto& parameter : model->named_parameters()) {
+      if (parameter.value().isfinite().all().item<bool>()) continue;
+      throw NumericError::weights_not_finite(path, without_module_prefix(parameter.key()));
+    }
+  }
+}
+
 }  // namespace
 
 void save_training_state(const std::string& path, const TrainingState& state,
@@ -229,6 +239,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
   std::optional<CheckpointWriter> writer;
   const bool is_main = group.rank() == 0;
   run_on_all(group, "save_state", [&] {
+    if (is_main) require_finite(path, state.models);
     if (is_main) writer.emplace(path, CheckpointOptions{.latest = options.latest});
   });
   run_on_all(group, "save_state", [&] {

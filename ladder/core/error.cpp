@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/core/current_step.h"
+
 namespace ladder {
 namespace {
 
@@ -41,6 +43,10 @@ std::string with_last_line(std::string_view line) {
   const std::string_view cut = line.size() > kLongest ? "..." : "";
   return line.empty() ? ""
                       : fmt::format("; its last line: \"{}{}\"", line.substr(0, kLongest), cut);
+}
+
+std::string in_step() {
+  return current_step() == 0 ? "" : fmt::format(", step {}", current_step());
 }
 
 std::string_view hint_for_signal(int signal) {
@@ -131,10 +137,11 @@ DistributedError DistributedError::images_counted(std::int64_t expected, std::in
 DistributedError DistributedError::collective_failed(std::string_view operation, int rank,
                                                      int world_size, std::string_view cause,
                                                      std::string_view hint) {
-  return DistributedError({fmt::format("{} on rank {} of {}", operation, rank, world_size), "",
-                           std::string(cause.substr(0, cause.find('\n'))),
-                           hint.empty() ? "another rank is gone or late: its own last lines say why"
-                                        : std::string(hint)});
+  return DistributedError(
+      {fmt::format("{} on rank {} of {}{}", operation, rank, world_size, in_step()), "",
+       std::string(cause.substr(0, cause.find('\n'))),
+       hint.empty() ? "another rank is gone or late: its own last lines say why"
+                    : std::string(hint)});
 }
 
 DistributedError DistributedError::ranks_missing(std::span<const int> missing, int world_size,
@@ -165,7 +172,8 @@ DistributedError DistributedError::ranks_disagree(std::string_view what, std::st
 }
 
 DistributedError DistributedError::peer_lost(std::string_view text) {
-  return DistributedError({"collective", "all ranks to take part", fmt::format("\"{}\"", text),
+  return DistributedError({"collective" + in_step(), "all ranks to take part",
+                           fmt::format("\"{}\"", text),
                            "the first error of the other ranks says why"});
 }
 
@@ -177,24 +185,27 @@ DistributedError DistributedError::port_in_use(int port) {
                                        port)});
 }
 
-DistributedError DistributedError::rank_killed(int rank, int signal, std::string_view last_line) {
+DistributedError DistributedError::rank_killed(std::string_view rank, int signal,
+                                               std::string_view last_line) {
   return DistributedError(
-      {fmt::format("rank {}", rank), "exit code 0",
+      {std::string(rank), "exit code 0",
        fmt::format("signal {} ({}){}", signal, strsignal(signal), with_last_line(last_line)),
        std::string(hint_for_signal(signal))});
 }
 
-ChildError ChildError::exited(int rank, int exit_code, std::string_view last_line,
+ChildError ChildError::exited(std::string_view rank, int exit_code, std::string_view last_line,
                               std::string_view hint) {
   return {static_cast<ExitCode>(exit_code),
-          {fmt::format("rank {}", rank), "exit code 0",
+          {std::string(rank), "exit code 0",
            fmt::format("{}{}", exit_code, with_last_line(last_line)), std::string(hint)}};
 }
 
 DistributedError DistributedError::gradient_of_another_rank(std::int64_t epoch, std::int64_t step) {
-  return DistributedError({fmt::format("epoch {}, step {}", epoch, step), "finite gradients",
-                           "NaN or infinity from another rank",
-                           "the rank whose loss is not finite says which samples it had"});
+  return DistributedError(
+      {fmt::format("epoch {}, step {}", epoch, step), "finite gradients",
+       "NaN or infinity from another rank, or an overflow of all",
+       "a rank whose loss is not finite says which samples it had; without one, "
+       "lower --lr"});
 }
 
 NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std::int64_t step,
@@ -203,6 +214,12 @@ NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std:
                        circumstances.empty() ? fmt::format("{}", loss)
                                              : fmt::format("{} ({})", loss, circumstances),
                        "lower --lr, or look for the first odd step with --fingerprint 1"});
+}
+
+NumericError NumericError::weights_not_finite(std::string_view path, std::string_view tensor) {
+  return NumericError({std::string(path), "finite weights",
+                       fmt::format("NaN or infinity in {}, and no checkpoint", tensor),
+                       "lower --lr, and go on from an older checkpoint"});
 }
 
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,

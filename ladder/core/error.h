@@ -95,11 +95,14 @@ class DistributedError : public Error {
   // An evaluation that did not count every image exactly once.
   static DistributedError images_counted(std::int64_t expected, std::int64_t got);
   // A collective or a store that lost another rank. `text` is what the backend said, one line.
+  // Like collective_failed, it names the current_step(), if there is one.
   static DistributedError peer_lost(std::string_view text);
   // A port for the ranks to meet at that another program holds.
   static DistributedError port_in_use(int port);
-  // A rank that signal `signal` ended. `last_line` is what it wrote last; may be empty.
-  static DistributedError rank_killed(int rank, int signal, std::string_view last_line);
+  // A rank ("rank 1, step 58") that signal `signal` ended. `last_line` is what it wrote last; may
+  // be empty.
+  static DistributedError rank_killed(std::string_view rank, int signal,
+                                      std::string_view last_line);
   // A collective that did not come to its end; `cause` is what LibTorch said, of which the first
   // line is kept. Without a hint, it is taken for another rank's failure.
   static DistributedError collective_failed(std::string_view operation, int rank, int world_size,
@@ -112,8 +115,8 @@ class DistributedError : public Error {
   // No store answers at `address`, or it cannot be opened there.
   static DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                         std::string_view hint);
-  // Averaged gradients that are NaN or infinite, although the loss of this rank is not: another
-  // rank stops with a NumericError in the same step. Epochs and steps count from 1.
+  // Averaged gradients that are NaN or infinite, although the loss of this rank is not. A rank
+  // whose loss is not finite either stops with a NumericError in the same step. Both count from 1.
   static DistributedError gradient_of_another_rank(std::int64_t epoch, std::int64_t step);
   // Ranks that were started as parts of different runs.
   static DistributedError ranks_disagree(std::string_view what, std::string_view expected,
@@ -127,20 +130,22 @@ class DistributedError : public Error {
 // code, so that a missing file stays exit code 3 however many ranks there are.
 class ChildError : public Error {
  public:
-  // `last_line` is what the rank wrote last; may be empty, as may the hint.
-  static ChildError exited(int rank, int exit_code, std::string_view last_line,
+  // `rank` as for rank_killed. `last_line` is what it wrote last; may be empty, as may the hint.
+  static ChildError exited(std::string_view rank, int exit_code, std::string_view last_line,
                            std::string_view hint = "");
 
  private:
   ChildError(ExitCode exit_code, const Parts& parts) : Error(exit_code, parts) {}
 };
 
-// A loss that is NaN or infinite: exit code 5. Epochs and steps count from 1.
+// A loss, or a weight, that is NaN or infinite: exit code 5. Epochs and steps count from 1.
 class NumericError : public Error {
  public:
   // `circumstances`: what else is known, such as the samples of the batch; may be empty.
   static NumericError loss_not_finite(double loss, std::int64_t epoch, std::int64_t step,
                                       std::string_view circumstances = "");
+  // Weights that would have gone to the checkpoint at `path`.
+  static NumericError weights_not_finite(std::string_view path, std::string_view tensor);
 
  private:
   explicit NumericError(const Parts& parts) : Error(ExitCode::kNumeric, parts) {}

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,8 +16,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <string>
 
+#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -43,9 +46,11 @@ void empty_standard_input() {
 
 RankProcess::~RankProcess() {
   constexpr std::chrono::seconds kForTheKernel{10};
-  if (!is_running()) return;
-  send(SIGKILL);
-  reap(kForTheKernel);
+  if (is_running()) {
+    send(SIGKILL);
+    reap(kForTheKernel);
+  }
+  if (step_ != nullptr) ::munmap(step_, sizeof *step_);
 }
 
 void RankProcess::start(int errors, const std::function<void()>& body) {
@@ -57,6 +62,10 @@ void RankProcess::start(int errors, const std::function<void()>& body) {
     write_end.reset(ends[1]);
     ::fcntl(errors_.get(), F_SETFL, O_NONBLOCK);
   }
+  void* shared = ::mmap(nullptr, sizeof *step_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                        /*fd=*/-1, /*offset=*/0);
+  if (shared == MAP_FAILED) refuse("mmap", rank_);
+  step_ = new (shared) std::atomic<std::int64_t>(0);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) refuse("fork", rank_);
@@ -76,6 +85,7 @@ void RankProcess::become_rank(pid_t parent, const std::function<void()>& body) {
   if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it died before the line above
   errors_.reset();
   empty_standard_input();
+  keep_current_step_at(*step_);
   body();
   ::_exit(EXIT_FAILURE);
 }
@@ -105,6 +115,10 @@ char RankProcess::state() const {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto name_end = text.rfind(") ");  // "12 (a name) S 1 ..."
   return name_end == std::string::npos || name_end + 2 >= text.size() ? '?' : text[name_end + 2];
+}
+
+std::int64_t RankProcess::step() const {
+  return step_ == nullptr ? 0 : step_->load(std::memory_order_relaxed);
 }
 
 void RankProcess::close_descriptors() {

@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string_view>
 
@@ -26,6 +28,8 @@ class RankProcess {
   // Forks; `body` runs in the child and does not come back. The child dies with its parent. Its
   // standard error is `errors` if that is a descriptor, else a pipe to this process.
   // Throws SystemError if there are too many processes or descriptors.
+  // Its current_step() is kept where this process sees it. Throws SystemError if there is no memory
+  // for that.
   void start(int errors, const std::function<void()>& body);
 
   int rank() const { return rank_; }
@@ -40,6 +44,8 @@ class RankProcess {
   bool reap(std::chrono::milliseconds limit = std::chrono::milliseconds(0));
   // The kernel's letter for what it does: R, S, D, or T for stopped; '?' if unknown.
   char state() const;
+  // The step that it is in, or was in when it ended; 0 = in no training.
+  std::int64_t step() const;
 
   // How it ended, after reap(): the signal that did it, else 0; and the exit code.
   int signal() const { return signal_; }
@@ -53,6 +59,7 @@ class RankProcess {
   [[noreturn]] void become_rank(pid_t parent, const std::function<void()>& body);
 
   int rank_;
+  std::atomic<std::int64_t>* step_ = nullptr;  // in memory that the rank has too
   pid_t pid_ = -1;
   Descriptor ended_;
   Descriptor errors_;

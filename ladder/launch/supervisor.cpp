@@ -23,9 +23,15 @@ bool is_consequence(const RankProcess& rank) {
   return rank.signal() == 0 && rank.exit_code() == static_cast<int>(ExitCode::kDistributed);
 }
 
+// "rank 1, step 58", or "rank 1" outside a training.
+std::string name_of(const RankProcess& rank) {
+  return rank.step() == 0 ? fmt::format("rank {}", rank.rank())
+                          : fmt::format("rank {}, step {}", rank.rank(), rank.step());
+}
+
 std::string described(const RankProcess& rank) {
   const char state = rank.state();
-  return fmt::format("rank {}{}", rank.rank(), state == 'T' || state == 't' ? " (stopped)" : "");
+  return fmt::format("{}{}", name_of(rank), state == 'T' || state == 't' ? " (stopped)" : "");
 }
 
 bool has_events(const pollfd& watched) { return watched.revents != 0; }
@@ -93,10 +99,12 @@ void Supervisor::read_errors(RankProcess& rank) {
 void Supervisor::on_signal() {
   const int signal = signals_.next();
   if (signal == 0) return;
+  constexpr std::chrono::milliseconds kEcho{500};  // as long as ranks have it, see StopRequest
   if (signal_ != 0) {
-    kill_all();
+    if (Clock::now() - signal_at_ >= kEcho) kill_all();
   } else {
     signal_ = signal;
+    signal_at_ = Clock::now();
     end_all(signal);
   }
 }
@@ -188,9 +196,12 @@ void Supervisor::throw_failure() const {
   if (rank == nullptr) return;
   const std::string& last_line = relay_.of(rank->rank()).last_line();
   if (rank->signal() != 0) {
-    throw DistributedError::rank_killed(rank->rank(), rank->signal(), last_line);
+    throw DistributedError::rank_killed(name_of(*rank), rank->signal(), last_line);
   }
-  throw ChildError::exited(rank->rank(), rank->exit_code(), last_line, hint());
+  // A rank that said itself what is wrong has named the step of that.
+  const bool told = last_line.find("error: ") != std::string::npos;
+  throw ChildError::exited(told ? fmt::format("rank {}", rank->rank()) : name_of(*rank),
+                           rank->exit_code(), last_line, hint());
 }
 
 }  // namespace ladder

@@ -69,6 +69,7 @@ class Supervisor {
   std::vector<std::string> silent_;           // ranks that did not fail in kWaitingForCause
   std::vector<std::string> stubborn_;         // ranks that SIGTERM did not end
   int signal_ = 0;
+  Clock::time_point signal_at_;
   bool gave_up_ = false;
 };
 

@@ -25,6 +25,7 @@ std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
 
 std::string samples(const torch::Tensor& indices) {
   const auto all = numbers(indices);
+  if (all.empty()) return "no samples";
   const auto shown = all.first(std::min(all.size(), kMostShown));
   const auto more = all.size() - shown.size();
   return fmt::format("samples {}{}", fmt::join(shown, " "),

@@ -10,8 +10,8 @@
 
 namespace ladder {
 
-// The first tensor that is not finite, in the order in which a step makes them: the images of the
-// batch, then the gradients of `model`, by name. "images of sample 17", "gradient of fc2.weight",
+// The first tensor that is not finite: of the images of the batch, then of the gradients of `model`
+// in the order of its parameters. "images of sample 17", "gradient of fc2.weight",
 // or "the loss" if there is none. Waits for a GPU.
 std::string first_bad_tensor(const Batch& batch, const torch::nn::Module& model);
 

@@ -34,7 +34,8 @@ void LossMeter::begin_epoch(std::int64_t epoch) {
 }
 
 std::optional<BadStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
-                                      std::int64_t step, const torch::Tensor& gradient) {
+                                      std::int64_t step, bool updated,
+                                      const torch::Tensor& gradient) {
   // Recipe::loss is sum × ranks ÷ global batch; this turns it back into the local sum.
   const double weight =
       static_cast<double>(batch.global_size) / static_cast<double>(batch.world_size);
@@ -51,7 +52,7 @@ std::optional<BadStep> LossMeter::add(const torch::Tensor& loss, const Batch& ba
   pending_steps_.push_back({step, batch.indices});
   pending_samples_ += batch.size();
   keep_on_device(loss.detach(), gradient, weight);
-  return std::ssize(pending_steps_) == interval_ ? flush() : std::nullopt;
+  return updated && std::ssize(pending_steps_) >= interval_ ? flush() : std::nullopt;
 }
 
 void LossMeter::keep_on_device(const torch::Tensor& loss, const torch::Tensor& gradient,

@@ -39,11 +39,12 @@ class LossMeter {
   void begin_epoch(std::int64_t epoch);
 
   // Takes the loss (a scalar on the device) of one step; steps count from 1 over the whole run.
-  // `gradient`: one that has been averaged over the ranks and that every bad loss spoils, such as
-  // that of the last bias; undefined = look at the loss alone. Returns the first bad step of those
-  // it has looked at; what it counts then counts no more.
+  // `updated`: whether a step of the optimizer follows; only there it looks, as all ranks do.
+  // `gradient`: one that has been averaged over the ranks and that bad scores spoil, such as that
+  // of the last bias; undefined = look at the loss alone. Returns the first bad step of those it
+  // has looked at; what it counts then counts no more.
   std::optional<BadStep> add(const torch::Tensor& loss, const Batch& batch, std::int64_t step,
-                             const torch::Tensor& gradient = {});
+                             bool updated = true, const torch::Tensor& gradient = {});
 
   // Looks at what has not been looked at yet. Waits for a GPU.
   std::optional<BadStep> flush();

@@ -13,6 +13,7 @@
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/saved_json.h"
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
 #include "ladder/core/interruption.h"
 #include "ladder/core/memory.h"
@@ -136,6 +137,7 @@ void RunRecord::begin_epoch(std::int64_t epoch, std::int64_t done) {
                       .enabled = options_.progress && !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
   epoch_started_ = steady_seconds();
+  set_current_step(steps_ + 1);
 }
 
 void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
@@ -150,6 +152,7 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
     fingerprint_.record(steps_, batch, loss, model);
     trace_.step_done(steps_);
   }
+  set_current_step(steps_ + 1);
   look_at_loss(batch, loss, model);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
   if (updated) stop_if_told();
@@ -159,7 +162,7 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
 void RunRecord::look_at_loss(const Batch& batch, const torch::Tensor& loss,
                              const torch::nn::Module& model) {
   const bool shows = updated_ && averaged_.defined();
-  const auto bad = loss_->add(loss, batch, updated_ ? steps_ : steps_ + 1,
+  const auto bad = loss_->add(loss, batch, updated_ ? steps_ : steps_ + 1, updated_,
                               shows ? averaged_.grad() : torch::Tensor());
   if (bad && !bad_step_) {
     bad_step_ = bad;
@@ -175,10 +178,10 @@ std::string RunRecord::last_checkpoint() const {
   return setup_.checkpoints.last ? setup_.checkpoints.last() : "";
 }
 
-void RunRecord::stop_if_told() {
-  const int signal = stop_ ? stop_->agreed() : 0;
+void RunRecord::stop_if_told(bool now) {
+  const int signal = stop_ ? stop_->agreed(now) : 0;
   if (signal == 0) return;
-  progress_->finish();
+  if (progress_ != nullptr) progress_->finish();
   const auto& save = setup_.checkpoints.save;
   const auto checkpoint = save ? save() : "";
   throw Interruption(signal, group_.rank() == 0 ? stop_line(signal, steps_, checkpoint) : "");
@@ -213,6 +216,8 @@ double RunRecord::open_epoch_seconds() const {
 }
 
 void RunRecord::begin_testing() {
+  stop_if_told(/*now=*/true);
+  set_current_step(0);
   stop_.reset();
   trace_.finish();
   if (!options_.quiet) print(recipe_.testing_line());

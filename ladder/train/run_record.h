@@ -120,7 +120,7 @@ class RunRecord {
  private:
   void look_at_loss(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model);
   std::string last_checkpoint() const;
-  void stop_if_told();
+  void stop_if_told(bool now = false);
   void write_header(const DataLoader& train, const DataLoader& test, std::int64_t parameters);
   void print(const std::string& line) const;  // on rank 0
   double open_epoch_seconds() const;          // since begin_epoch; 0 after end_epoch

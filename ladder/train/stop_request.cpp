@@ -18,28 +18,28 @@ namespace {
 
 constexpr double kSecondsBetween = 0.25;  // two times that the ranks ask each other
 constexpr std::int64_t kMostSteps = 1000;
-constexpr std::int64_t kEcho = 500'000'000;  // nanoseconds in which a signal is the same request
+constexpr std::int64_t kEcho = 500;  // milliseconds in which a signal is the same request
 
-// What the handler touches.
-std::atomic<int> first_signal = 0;
-std::atomic<std::int64_t> first_at = 0;  // nanoseconds on the steady clock
-static_assert(std::atomic<int>::is_always_lock_free);
+// The first signal and when it came, in one word for the handler: milliseconds on the steady clock
+// times kSignals, plus the signal; 0 = none yet.
+std::atomic<std::int64_t> first = 0;
+constexpr std::int64_t kSignals = 256;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-std::int64_t nanoseconds() {
+int first_signal() { return static_cast<int>(first % kSignals); }
+
+std::int64_t milliseconds() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
 }
 
 // Calls nothing but what a signal handler may.
 void on_signal(int signal) {
-  int none = 0;
-  if (first_signal.compare_exchange_strong(none, signal)) {
-    first_at = nanoseconds();
-    return;
-  }
-  if (nanoseconds() - first_at < kEcho) return;
+  const auto now = milliseconds();
+  std::int64_t before = 0;
+  if (first.compare_exchange_strong(before, now * kSignals + signal)) return;
+  if (now - before / kSignals < kEcho) return;
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
@@ -57,7 +57,7 @@ void listen_to(int signal, struct sigaction& before) {
 
 StopRequest::StopRequest(ProcessGroup group, const torch::Device& device)
     : group_(std::move(group)), device_(device) {
-  first_signal = 0;
+  first = 0;
   listen_to(SIGINT, interrupt_before_);
   listen_to(SIGTERM, terminate_before_);
 }
@@ -67,13 +67,17 @@ StopRequest::~StopRequest() {
   ::sigaction(SIGTERM, &terminate_before_, nullptr);
 }
 
-int StopRequest::agreed() {
-  if (group_.world_size() == 1) return first_signal;
-  if (--steps_left_ > 0) return 0;
+int StopRequest::agreed(bool now) {
+  if (group_.world_size() == 1) return first_signal();
+  if (--steps_left_ > 0 && !now) return 0;
+  return ask();
+}
+
+int StopRequest::ask() {
   const double now = steady_seconds();
   const double took = asked_at_ == 0.0 ? 0.0 : now - asked_at_;
   asked_at_ = now;
-  const std::array<double, 2> own = {static_cast<double>(first_signal.load()), took};
+  const std::array<double, 2> own = {static_cast<double>(first_signal()), took};
   auto numbers = torch::tensor({own[0], own[1]}, torch::kFloat64).to(device_);
   group_.all_reduce(numbers, ReduceOp::kMax);
   const auto of_all = numbers.cpu();

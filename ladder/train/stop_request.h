@@ -43,10 +43,12 @@ class StopRequest {
 
   // The signal that some rank has been sent; 0 = none, or not asked in this step. Call it after
   // every step of the optimizer. In some calls a collective: ranks that take different numbers of
-  // steps are found out there.
-  int agreed();
+  // steps are found out there. `now`: in this call, as after the last step.
+  int agreed(bool now = false);
 
  private:
+  int ask();
+
   ProcessGroup group_;
   torch::Device device_;
   std::int64_t steps_left_ = 1;  // until the ranks ask each other

@@ -251,7 +251,7 @@ class Trainer {
   std::string checkpoint_to_resume(const std::string& path) const;
   void resume(const std::string& checkpoint);
   bool is_new_best(const Metrics& metrics);
-  void save_checkpoint();
+  void save_checkpoint(bool only_model);
   void rotate_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const;
   void load_best_model();
   std::string checkpoint_path(std::int64_t step) const;

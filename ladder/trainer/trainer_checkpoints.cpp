@@ -143,7 +143,7 @@ bool Trainer::is_new_best(const Metrics& metrics) {
   return true;
 }
 
-void Trainer::save_checkpoint() {
+void Trainer::save_checkpoint(bool only_model) {
   const auto path = checkpoint_path(state_.global_step);
   if (state_.best_global_step) {
     const auto best = checkpoint_path(*state_.best_global_step);
@@ -151,7 +151,7 @@ void Trainer::save_checkpoint() {
   }
   state_.stateful_callbacks = callbacks_.state_dicts();
   state_.stateful_callbacks["TrainerControl"] = json_of(control_);
-  accelerator_.save_state(path, {.only_model = args_.save_only_model, .latest = false});
+  accelerator_.save_state(path, {.only_model = only_model, .latest = false});
   if (!args_.save_total_limit) return;
   std::vector<std::string> keep = {path};
   if (state_.best_model_checkpoint) keep.push_back(*state_.best_model_checkpoint);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
 #include "ladder/core/interruption.h"
 #include "ladder/core/numbers.h"
@@ -64,6 +65,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) break;  // as a resumed training may be
     run_epoch(epoch, stop);
+    if (const int signal = stop.agreed(/*now=*/true)) end_by(signal);
     if (control_.should_training_stop) break;
   }
   return finish_training(steady_seconds() - started);
@@ -150,6 +152,7 @@ void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
   for (const Batch& batch : *train_loader_) {
     if (begins_step) {
       control_.should_log = control_.should_evaluate = control_.should_save = false;
+      set_current_step(state_.global_step + 1);
       call(&TrainerCallback::on_step_begin);
     }
     const auto accumulation = accelerator_.accumulate(*prepared_model_);
@@ -162,7 +165,8 @@ void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
                      static_cast<double>(done) / static_cast<double>(plan_.setup.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
       log_save_evaluate();
-      if (const int signal = stop.agreed()) end_by(signal);
+      const bool ends_epoch = done == plan_.setup.batches;  // whose end is still to come
+      if (const int signal = ends_epoch ? 0 : stop.agreed()) end_by(signal);
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }
@@ -173,11 +177,12 @@ void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
   log_save_evaluate();
 }
 
-// With a checkpoint, if it has a place and there is none of this step yet.
+// With a checkpoint, if there is a place for one: a whole one, whatever save_only_model says, and
+// also where there is one of this step, which may lack what the end of an epoch has done since.
 void Trainer::end_by(int signal) {
   const bool can_save = !args_.output_dir.empty() && !args_.fast_dev_run;
-  if (can_save && accelerator_.last_checkpoint() != checkpoint_path(state_.global_step)) {
-    save_checkpoint();
+  if (can_save) {
+    save_checkpoint(/*only_model=*/false);
     call(&TrainerCallback::on_save);
   }
   const auto line =
@@ -242,7 +247,7 @@ void Trainer::log_save_evaluate() {
   if (control_.should_log && state_.global_step > logged_step_) log_progress();
   if (control_.should_evaluate) evaluate_in_training(/*choose=*/true);
   if (!control_.should_save) return;
-  if (!args_.fast_dev_run) save_checkpoint();
+  if (!args_.fast_dev_run) save_checkpoint(args_.save_only_model);
   control_.should_save = false;
   call(&TrainerCallback::on_save);
 }
@@ -274,6 +279,7 @@ void Trainer::log(Metrics& logs) {
 }
 
 TrainOutput Trainer::finish_training(double seconds) {
+  set_current_step(0);
   logged_loss_ += accelerator_.reduce(loss_, Reduction::kMean).item<double>();
   loss_.zero_();
   const auto steps = static_cast<double>(state_.global_step - first_step_);

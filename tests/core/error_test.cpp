@@ -90,18 +90,20 @@ TEST(Error, LossNotFiniteNamesEpochAndStep) {
 }
 
 TEST(Error, ChildErrorsEndWithTheCodeOfTheRank) {
-  const auto error = ChildError::exited(1, 3, "no file", "look");
+  const auto error = ChildError::exited("rank 1", 3, "no file", "look");
   EXPECT_EQ(error.exit_code(), ExitCode::kData);
   EXPECT_EQ(message_of(error),
             "rank 1: expected exit code 0, got 3; its last line: \"no file\"; hint: look");
 }
 
 TEST(Error, ChildErrorsDoWithoutALastLine) {
-  EXPECT_EQ(message_of(ChildError::exited(0, 143, "")), "rank 0: expected exit code 0, got 143");
+  EXPECT_EQ(message_of(ChildError::exited("rank 0", 143, "")),
+            "rank 0: expected exit code 0, got 143");
 }
 
 TEST(Error, RankKilledCutsALongLastLine) {
-  const std::string message = DistributedError::rank_killed(2, 9, std::string(500, 'x')).what();
+  const std::string message =
+      DistributedError::rank_killed("rank 2", 9, std::string(500, 'x')).what();
   EXPECT_NE(message.find("signal 9 (Killed); its last line: \"" + std::string(300, 'x') + "...\""),
             std::string::npos)
       << message;

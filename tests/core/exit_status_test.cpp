@@ -69,7 +69,7 @@ TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
 TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {
   EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
   EXPECT_EQ(code_after(UsageError::conflict("a", "b", "c")), 2);
-  EXPECT_EQ(code_after(ChildError::exited(1, 5, "")), 5);
+  EXPECT_EQ(code_after(ChildError::exited("rank 1", 5, "")), 5);
 }
 
 TEST_F(CallAndReport, PrintsOneLineInOneWrite) {

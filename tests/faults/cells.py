@@ -92,11 +92,11 @@ def said_by_any(start: str, text: str) -> str:
     return said_by(start, r"\d", text)
 
 
-def ended(start: str, rank: int, signal: int = 0, code: int = 0) -> str:
+def ended(start: str, rank: int, signal: int = 0, code: int = 0, step: str = r", step \d+") -> str:
     """How the end of a rank that said nothing itself is told: of a signal, or with a code."""
-    lost = rf"^\[rank {1 - rank}\] error: .*rank {rank} has (ended|given up)"
+    lost = rf"^\[rank {1 - rank}\] error: .*{step}: rank {rank} has (ended|given up)"
     if start == "spawn":
-        return rf"^error: rank {rank}: .*got {f'signal {signal}' if signal else code}\b"
+        return rf"^error: rank {rank}{step}: .*got {f'signal {signal}' if signal else code}\b"
     if start == "torchrun":
         how = rf"Signal {signal}\b" if signal else rf"exitcode +: {code}\b"
         return rf"Root Cause[^=]*\brank +: {rank} [^=]*{how}"
@@ -122,7 +122,7 @@ def rank_dies() -> Cells:
     for stage, start in ((2, "spawn"), (3, "mpirun")):  # sockets fail otherwise than memory does
         yield in_training((stage, start), "SIGKILL, gloo", strikes.to_rank(SIGKILL, 1),
                           code_of_signal(start, SIGKILL),
-                          rf"{ended(start, 1, SIGKILL)}|^\[rank 0\] error: collective: ",
+                          rf"{ended(start, 1, SIGKILL)}|^\[rank 0\] error: collective, step \d+: ",
                           endless("--backend", "gloo"))
     for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
         yield in_training((stage, start), "exit", strikes.to_rank(SIGKILL, 1), 3,
@@ -132,8 +132,8 @@ def rank_dies() -> Cells:
 def rank_hangs() -> Cells:
     for stage, start, rank in ((4, "spawn", 0), (5, "spawn", 1), (6, "spawn", 0), (4, "mpirun", 1),
                                (3, "torchrun", 1)):
-        cause = rf"^error: .*rank {rank} \(stopped\) hung" if start == "spawn" else \
-                rf"^\[rank {1 - rank}\] error: .*rank {rank} did not come in time"
+        cause = rf"^error: .*rank {rank}, step \d+ \(stopped\) hung" if start == "spawn" else \
+                rf"^\[rank {1 - rank}\] error: .*, step \d+: rank {rank} did not come in time"
         yield in_training((stage, start), "SIGSTOP", strikes.to_rank(SIGSTOP, rank), 4, cause,
                           endless("--timeout", DEADLINE), seconds=HANGS_FOR[start])
 
@@ -163,12 +163,29 @@ def rank_fails() -> Cells:
                              small("--load", "load.safetensors"))
 
 
+def weights_become_nan() -> Cells:
+    """Nothing goes on from a checkpoint of NaN: none is written, or all end before."""
+    for stage, flags, code, cause in (
+            (5, ("--project-dir", "project", "--checkpointing-steps", 1), 5,
+             "expected finite weights, got NaN or infinity"),
+            (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 1), 4,
+             "step 1: expected finite gradients, got NaN or infinity")):
+        yield from_the_start((stage, "spawn"), "inf gradient, then a checkpoint",
+                             (strikes.huge_gradients,), code, said_by_any("spawn", cause),
+                             small("--load", "load.safetensors", *flags),
+                             ("project", "project/checkpoints", "out"))
+
+
 def rank_is_late() -> Cells:
     """Slow, or paused for less than the deadline: the run ends as if nothing had been."""
     for place in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
         yield harmless(place, "slow rank", strikes.slow_rank)
     for place in ((0, "alone"), (2, "spawn"), (3, "by hand"), (6, "torchrun")):
-        yield harmless(place, "clock jump", strikes.pause(1.5))
+        yield harmless(place, "pause", strikes.pause(1.5))
+    for place in ((0, "alone"), (2, "spawn"), (3, "torchrun"), (4, "mpirun"), (5, "by hand"),
+                  (6, "spawn")):
+        for fault, seconds in (("clock a day ahead", 86400), ("clock a day back", -86400)):
+            yield harmless(place, fault, strikes.clock_jumps, (strikes.clock_to_jump(seconds),))
     for place in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
         yield harmless(place, "clocks apart", prepare=(strikes.clocks_apart,))
     for place in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun")):
@@ -235,8 +252,8 @@ def disk_fails() -> Cells:
         # Nobody can tidy up after a SIGKILL but the next process of that number.
         yield from_the_start(place, "SIGKILL while saving",
                              (with_old_file, strikes.faulty_calls(3)),
-                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL), save,
-                             left=("a.safetensors.tmp.*",), after=old_file_stays)
+                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL, step=""),
+                             save, left=("a.safetensors.tmp.*",), after=old_file_stays)
         yield from_the_start(place, "read-only folder", (strikes.on_disk("64k,ro"),), 2,
                              r"error: --save: expected a file in a folder that can be written",
                              small("--save", "disk/a.safetensors"))
@@ -366,11 +383,20 @@ def told_to_stop() -> Cells:
             yield in_training(place, number.name, strikes.to_launcher(number),
                               codes_of_stop(place[1], number)[0],
                               stopped(place[1], number, "nothing saved"))
-            # Launchers that hear it again die of it.
+        # The step in hand takes longer than it is to the second signal, which ends all at once.
+        for place in ((0, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"), (5, "spawn"),
+                      (6, "spawn")):
+            yield Cell(place, f"{number.name}, twice",
+                       endless(limit_train=24000, batch_size=8000),
+                       strike=strikes.to_launcher(number, 2), codes=(128 + number,),
+                       cause=r"\A(?![\s\S]*stopped after)", seconds=1.2)
+        # Launchers that hear it again die of it; their ranks end by themselves. mpirun then leaves
+        # its folder behind.
+        for place in ((6, "mpirun"), (5, "torchrun")):
             yield Cell(place, f"{number.name}, twice", endless(),
                        strike=strikes.to_launcher(number, 2),
                        codes=(128 + number, *codes_of_stop(place[1], number)),
-                       seconds=GONE_IN[place[1]])
+                       seconds=GONE_IN[place[1]], left=("ompi.*",))
         for place in ((5, "alone"), (5, "spawn"), (5, "torchrun"), (5, "mpirun"), (6, "alone"),
                       (6, "spawn"), (6, "torchrun")):
             yield saved_and_stopped(place, number, strikes.to_launcher(number))
@@ -451,7 +477,7 @@ QUICK = {
     "stage 3, by hand: NaN loss of one rank",
     "stage 0, alone: inf gradient",
     "stage 4, spawn: slow rank",
-    "stage 2, spawn: clock jump",
+    "stage 2, spawn: clock a day back",
     "stage 5, by hand: rank that never arrives",
     "stage 4, spawn: port taken",
     "stage 5, by hand: wrong world size",
@@ -481,7 +507,7 @@ QUICK = {
 
 
 def table() -> list[Cell]:
-    groups = (rank_dies, rank_hangs, rank_fails, rank_is_late, ranks_disagree, disk_fails,
-              trainer_saves, files_are_damaged, streams_close, told_to_stop, launcher_dies,
-              network_fails, restarts, resume_points)
+    groups = (rank_dies, rank_hangs, rank_fails, weights_become_nan, rank_is_late, ranks_disagree,
+              disk_fails, trainer_saves, files_are_damaged, streams_close, told_to_stop,
+              launcher_dies, network_fails, restarts, resume_points)
     return [cell for group in groups for cell in group()]

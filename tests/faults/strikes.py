@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace, steps_done
 from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
-from tests.support.programs import DATA, Launched, Process, poll_until
+from tests.support.programs import BIN, DATA, Launched, Process, poll_until
 from tests.support.resume import faulty_disk
 from tests.support.ways import Way
 
@@ -53,7 +53,7 @@ def slow_rank(space: Workspace, started: Launched, ranks: list[Process]) -> None
 
 
 def pause(seconds: float) -> Strike:
-    """All ranks stand still, and find that their clock has jumped."""
+    """All ranks stand still, as when the machine sleeps."""
     def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         for rank in ranks:
             rank.send(signal.SIGSTOP)
@@ -237,6 +237,17 @@ def taken_port(space: Workspace, way: Way) -> Way:
     if "MASTER_PORT" in way.environment:
         return Way(way.command, {**way.environment, "MASTER_PORT": port})
     return Way((*way.command, "--master-port", port), way.environment)
+
+
+def clock_to_jump(seconds: int) -> Prepare:
+    """The clock on the wall, once clock_jumps()."""
+    return lambda space, way: Way(way.command, {
+        **way.environment, "LD_PRELOAD": BIN / "libjumping_clock.so",
+        "JUMPING_CLOCK_SECONDS": seconds, "JUMPING_CLOCK_FILE": space.folder / "jumped"})
+
+
+def clock_jumps(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    (space.folder / "jumped").touch()
 
 
 def clocks_apart(space: Workspace, way: Way) -> Way:

@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "ladder/core/current_step.h"
 #include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/listening_socket.h"
@@ -112,6 +113,11 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void send(int signal) const { kill(pid_, signal); }
+  bool goes_on_for(int time) const {
+    const Descriptor ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    pollfd ready{ended.get(), POLLIN, 0};
+    return poll(&ready, 1, time) == 0;
+  }
   // "exit 3" or "signal 9".
   std::string end() {
     const Descriptor ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
@@ -354,16 +360,18 @@ TEST_F(Spawn, KeepsTheExitCodeOfARank) {
 }
 
 TEST_F(Spawn, NamesTheSignalThatKilledARank) {
-  EXPECT_ERROR(spawn(
-                   [](int rank) {
-                     if (rank == 0) wait_for_ever();
-                     std::fprintf(stderr, "[rank 1] step 7\n\n");
-                     raise(SIGKILL);
-                   },
-                   options(2)),
-               DistributedError,
-               "rank 1: expected exit code 0, got signal 9 (Killed); its last line: \"[rank 1] "
-               "step 7\"; hint: see whether memory ran out");
+  EXPECT_ERROR(
+      spawn(
+          [](int rank) {
+            if (rank == 0) wait_for_ever();
+            std::fprintf(stderr, "[rank 1] step 7\n\n");
+            set_current_step(8);
+            raise(SIGKILL);
+          },
+          options(2)),
+      DistributedError,
+      "rank 1, step 8: expected exit code 0, got signal 9 (Killed); its last line: \"[rank 1] "
+      "step 7\"; hint: see whether memory ran out");
 }
 
 TEST_F(Spawn, NamesACrash) {
@@ -628,6 +636,8 @@ TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
   EXPECT_EQ(pipe_.get(1), "r");
   process.send(SIGTERM);
   EXPECT_EQ(pipe_.get(1), "s");
+  process.send(SIGTERM);  // an echo of the first: a launcher passes on what all have got
+  EXPECT_TRUE(process.goes_on_for(600));
   process.send(SIGTERM);  // the rank would survive this one too
   EXPECT_EQ(process.end(), "signal 15");
 }

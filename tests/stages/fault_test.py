@@ -66,7 +66,7 @@ class Killed(FaultTest):
                 ranks[victim].send(signal.SIGKILL)
                 done = self.expect_gone(started, ranks)
                 self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
-                self.assertRegex(done.errors[-1], rf"^error: rank {victim}: .*signal 9\b")
+                self.assertRegex(done.errors[-1], rf"^error: rank {victim}, step \d+: .*signal 9\b")
                 self.expect_no_defunct()
 
     def test_a_killed_rank_of_three(self) -> None:
@@ -74,7 +74,7 @@ class Killed(FaultTest):
         ranks[1].send(signal.SIGSEGV)
         done = self.expect_gone(started, ranks)
         self.assertEqual(done.code, 4, done.stderr)
-        self.assertRegex(done.errors[-1], r"^error: rank 1: .*signal 11\b")
+        self.assertRegex(done.errors[-1], r"^error: rank 1, step \d+: .*signal 11\b")
         self.expect_no_defunct()
 
     def test_the_others_end_under_a_launcher_too(self) -> None:
@@ -105,7 +105,7 @@ class Hanging(FaultTest):
                 # The deadline, the others' time to say more, that of the stopped one to end.
                 done = self.expect_gone(started, ranks, 2 + 2 * 5 + 3)
                 self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
-                self.assertIn(f"rank {victim} (stopped) hung", done.errors[-1])
+                self.assertRegex(done.errors[-1], rf"rank {victim}, step \d+ \(stopped\) hung")
                 self.expect_no_defunct()
 
     def test_a_stopped_rank_by_hand(self) -> None:

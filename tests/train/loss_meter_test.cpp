@@ -110,7 +110,7 @@ TEST(LossMeter, AnAveragedGradientTellsOfTheLossOfAnotherRank) {
       const auto step = [&](std::int64_t number, double gradient) {
         auto batch = batch_of(2, 4, 2);
         batch.indices = torch::tensor({10 * number, 10 * number + 1});
-        const auto found = meter.add(torch::tensor(0.5F), batch, number,
+        const auto found = meter.add(torch::tensor(0.5F), batch, number, /*updated=*/true,
                                      torch::tensor({3e38F, static_cast<float>(gradient)}));
         return found ? found : number == 3 ? meter.flush() : std::nullopt;
       };
