@@ -18,7 +18,7 @@ A line above a block says what cannot be seen:
     <!-- not run: REASON -->    needs what not every machine has
     <!-- output -->             a part of what the command before it prints; so is a <!-- record
                                 FILE --short -->, the table of ./run
-    <!-- file: NAME -->         is written into NAME before the first command of all
+    <!-- file: NAME -->         is written into NAME before the first command of its page
     <!-- deadline: SECONDS -->  this block needs another deadline than 900 s
 
 Exit code: 0 all went as shown, 1 some did not, 2 a page cannot be read.
@@ -180,6 +180,14 @@ def write_files(page: Page) -> None:
                                           encoding="utf-8")
 
 
+def write_files_up_to(root: Path, name: str) -> None:
+    """Those of later pages are not there yet, as for a reader: `./run` shows whether there are."""
+    for page in pages_of(root, PAGES):
+        write_files(page)
+        if page.name == name:
+            return
+
+
 # What is shown, and what was printed.
 
 
@@ -322,10 +330,11 @@ def run(root: Path, command: Command) -> Done:
 
 
 def walk(root: Path, commands: Sequence[Command]) -> int:
-    for page in pages_of(root, PAGES):
-        write_files(page)
     counts: dict[str, dict[str, float]] = {}
     for command in commands:
+        name = command.place.partition(":")[0]
+        if name not in counts:
+            write_files_up_to(root, name)
         outcome, seconds, wrong = "not run", 0.0, []
         if not command.reason:
             done = run(root, command)
@@ -333,7 +342,7 @@ def walk(root: Path, commands: Sequence[Command]) -> int:
             outcome = "FAILED" if wrong else "ok"
         print(f"{command.place:30} {outcome:7} {seconds:6.1f} s  {command.text}"
               + f"  ({command.reason})" * bool(command.reason), *wrong, sep="\n", flush=True)
-        count = counts.setdefault(command.place.partition(":")[0], dict.fromkeys(COLUMNS, 0.0))
+        count = counts.setdefault(name, dict.fromkeys(COLUMNS, 0.0))
         count[outcome] += 1
         count["s"] += seconds
     return summary(counts)

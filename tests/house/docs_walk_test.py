@@ -159,6 +159,12 @@ class Walk(unittest.TestCase):
         self.expect("~~~\n$ grep . a.yaml\nlr: 1\nepochs: 2\n~~~\n\n<!-- file: a.yaml -->\n\n"
                     "~~~yaml\nlr: 1\nepochs: 2\n~~~\n", "README.md:4 ok grep . a.yaml")
 
+    def test_a_file_of_a_later_page_is_not_there_yet(self) -> None:
+        self.write("docs/traps.md", page("<!-- file: b.yaml -->\n\n~~~yaml\nlr: 1\n~~~\n\n"
+                                         "~~~\n$ tools/print *.yaml\nb.yaml\n~~~\n"))
+        self.expect("~~~\n$ tools/print *.yaml\n*.yaml\n~~~\n",
+                    "README.md:4 ok tools/print *.yaml", "docs/traps.md:10 ok tools/print *.yaml")
+
     def test_a_deadline_ends_a_command_and_what_it_started(self) -> None:
         start = time.monotonic()
         code, said = self.walk("~~~\n$ (sleep 0.4; PRINT >late) & PRINT a; sleep 60\n~~~\n",
