@@ -65,7 +65,7 @@ VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r"\b\d+ (?:threads?|usable CPUs)\b", "<threads>"),
     (r"(threads before the fork +)\d+", r"\1<threads>"),
     (r"\b\d+ samples/s +eta [\d:]+", "<rate>"),
-    (r"('\w+_(?:runtime|per_second)'): '[\d.]+'", r"\1: <rate>"),
+    (r"('\w+_(?:runtime|per_second)'): '[\d.e+]+'", r"\1: <rate>"),
     (r"\b[\d.]+ (?:s|ms|seconds)\b", "<time>"),
     (r"(\bseconds +)[\d.]+$", r"\1<time>"),
     # The table of ./run: machine, processes and threads, seconds, interval and memory.

@@ -223,7 +223,8 @@ class LoadPlan {
 void require_finite(const std::string& path, const std::vector<std::shared_ptr<Model>>& models) {
   for (const auto& model : models) {
     for (const auto& parameter : model->named_parameters()) {
-      if (parameter.value().isfinite().all().item<bool>()) continue;
+      const bool is_frozen = !parameter.value().requires_grad();  // as a mask of infinities may be
+      if (is_frozen || parameter.value().isfinite().all().item<bool>()) continue;
       throw NumericError::weights_not_finite(path, without_module_prefix(parameter.key()));
     }
   }

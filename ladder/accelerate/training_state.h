@@ -96,7 +96,7 @@ struct SaveStateOptions {
 // With only_model: the weights and the registered objects, without the rest. Such a checkpoint
 // gives a model its weights, and no run its place.
 //
-// NumericError for weights that are not finite: nothing could go on from them.
+// NumericError for parameters that are trained and not finite: nothing could go on from them.
 // UsageError for an optimizer that is not one of this library, or whose parameters are in no model.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});

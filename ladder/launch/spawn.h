@@ -48,7 +48,8 @@ struct SpawnOptions {
 //   Exit code 4 means "I lost another rank", which is a consequence: the others then have `grace`
 //       to say the cause before they get SIGTERM. Ranks that say nothing are named as hanging.
 //   SIGINT, SIGTERM, SIGHUP or SIGQUIT arrives here: every rank gets it, after `grace` or at a
-//       second signal SIGKILL. Then this process dies of that signal, as shells expect.
+//       second signal SIGKILL. One within half a second of the first is its echo and does not
+//       count. Then this process dies of that signal, as shells expect.
 //   This process is killed: the kernel kills the ranks.
 //   Ctrl-Z stops this process alone: ranks have process groups of their own and go on.
 // Processes that a rank started are killed when the rank ends, unless they left its group.

@@ -198,8 +198,9 @@ void Supervisor::throw_failure() const {
   if (rank->signal() != 0) {
     throw DistributedError::rank_killed(name_of(*rank), rank->signal(), last_line);
   }
-  // A rank that said itself what is wrong has named the step of that.
-  const bool told = last_line.find("error: ") != std::string::npos;
+  // A rank that said itself why it ended has named the step of that.
+  const bool was_stopped = rank->exit_code() == 128 + SIGINT || rank->exit_code() == 128 + SIGTERM;
+  const bool told = was_stopped || last_line.find("error: ") != std::string::npos;
   throw ChildError::exited(told ? fmt::format("rank {}", rank->rank()) : name_of(*rank),
                            rank->exit_code(), last_line, hint());
 }

@@ -39,7 +39,8 @@ class LossMeter {
   void begin_epoch(std::int64_t epoch);
 
   // Takes the loss (a scalar on the device) of one step; steps count from 1 over the whole run.
-  // `updated`: whether a step of the optimizer follows; only there it looks, as all ranks do.
+  // `updated`: whether the optimizer has stepped; with an interval only there it looks, as all
+  // ranks do.
   // `gradient`: one that has been averaged over the ranks and that bad scores spoil, such as that
   // of the last bias; undefined = look at the loss alone. Returns the first bad step of those it
   // has looked at; what it counts then counts no more.

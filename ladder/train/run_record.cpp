@@ -137,7 +137,7 @@ void RunRecord::begin_epoch(std::int64_t epoch, std::int64_t done) {
                       .enabled = options_.progress && !options_.quiet && group_.rank() == 0,
                       .terminal = is_terminal(stderr)});
   epoch_started_ = steady_seconds();
-  set_current_step(steps_ + 1);
+  if (options_.stops) set_current_step(steps_ + 1);
 }
 
 void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
@@ -152,10 +152,10 @@ void RunRecord::step(const Batch& batch, const torch::Tensor& loss, const torch:
     fingerprint_.record(steps_, batch, loss, model);
     trace_.step_done(steps_);
   }
-  set_current_step(steps_ + 1);
   look_at_loss(batch, loss, model);
   progress_->update(epoch_steps_, epoch_samples_, loss_->last());
   if (updated) stop_if_told();
+  if (updated && options_.stops) set_current_step(steps_ + 1);
 }
 
 // A bad loss in the middle of an accumulation window shows in the gradients at its end.
@@ -192,6 +192,7 @@ void RunRecord::log_loss(double loss) {
 }
 
 void RunRecord::end_epoch() {
+  if (options_.stops) set_current_step(0);
   if (const auto bad = loss_->flush()) throw_bad_step(*bad, "", last_checkpoint());
   const double sum = sum_over_ranks(loss_->sum(), group_);
   const double samples = sum_over_ranks(static_cast<double>(loss_->samples()), group_);
@@ -217,7 +218,6 @@ double RunRecord::open_epoch_seconds() const {
 
 void RunRecord::begin_testing() {
   stop_if_told(/*now=*/true);
-  set_current_step(0);
   stop_.reset();
   trace_.finish();
   if (!options_.quiet) print(recipe_.testing_line());

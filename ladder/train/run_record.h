@@ -54,7 +54,8 @@ struct RunSetup {
 // `time elapsed` starts when it is made, so make it first: reading the data counts.
 //
 // All ranks call it alike. Rank 0 alone prints and writes the metrics; what it prints are sums over
-// the ranks, so end_epoch and finish are collectives.
+// the ranks, so end_epoch and finish are collectives. So are step, now and then, and begin_testing,
+// which ask whether a rank was told to stop.
 //
 // Result lines go to the standard output, log and progress to the standard error. With --metrics
 // the same is written as JSON lines: a "run" header, an "epoch" record each and a "result"; see
@@ -105,6 +106,7 @@ class RunRecord {
   void log_loss(double loss);
 
   void end_epoch();
+  // Throws Interruption, on all ranks, when one was told to stop.
   void begin_testing();
 
   // Prints accuracy and time and writes the result record. `total` counts all ranks. `more`:

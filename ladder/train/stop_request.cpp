@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <ctime>
+#include <exception>
 #include <utility>
 
 #include "ladder/core/progress.h"
@@ -56,7 +57,7 @@ void listen_to(int signal, struct sigaction& before) {
 }  // namespace
 
 StopRequest::StopRequest(ProcessGroup group, const torch::Device& device)
-    : group_(std::move(group)), device_(device) {
+    : group_(std::move(group)), device_(device), exceptions_(std::uncaught_exceptions()) {
   first = 0;
   listen_to(SIGINT, interrupt_before_);
   listen_to(SIGTERM, terminate_before_);
@@ -65,12 +66,15 @@ StopRequest::StopRequest(ProcessGroup group, const torch::Device& device)
 StopRequest::~StopRequest() {
   ::sigaction(SIGINT, &interrupt_before_, nullptr);
   ::sigaction(SIGTERM, &terminate_before_, nullptr);
+  const bool is_late = first_signal() != 0 && !answered_;
+  if (is_late && std::uncaught_exceptions() == exceptions_) std::raise(first_signal());
 }
 
 int StopRequest::agreed(bool now) {
-  if (group_.world_size() == 1) return first_signal();
-  if (--steps_left_ > 0 && !now) return 0;
-  return ask();
+  const bool asks = --steps_left_ <= 0 || now;
+  const int signal = group_.world_size() == 1 ? first_signal() : asks ? ask() : 0;
+  answered_ = answered_ || signal != 0;
+  return signal;
 }
 
 int StopRequest::ask() {
@@ -81,8 +85,8 @@ int StopRequest::ask() {
   auto numbers = torch::tensor({own[0], own[1]}, torch::kFloat64).to(device_);
   group_.all_reduce(numbers, ReduceOp::kMax);
   const auto of_all = numbers.cpu();
-  const double a_step =
-      of_all.const_data_ptr<double>()[1] / static_cast<double>(interval_);  // of the slowest rank
+  const double a_step = of_all.const_data_ptr<double>()[1] /  // of the slowest rank
+                        static_cast<double>(interval_ - steps_left_);
   const double steps = a_step > 0.0 ? std::floor(kSecondsBetween / a_step) : 1.0;
   interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
   steps_left_ = interval_;

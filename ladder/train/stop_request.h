@@ -25,7 +25,9 @@ namespace ladder {
 //
 // A second signal does what it would have done without a StopRequest: it ends the process at once.
 // One within half a second of the first does not count, because a launcher passes on what a
-// scheduler has sent to all. Signals that are ignored, as nohup has it, stay ignored.
+// scheduler has sent to all. Signals that are ignored, as nohup has it, stay ignored. One that came
+// too late for agreed() to tell of it acts when the StopRequest goes, unless an error is on its
+// way.
 //
 // Which step is the last is agreed by a collective of two numbers, not in every step: about four
 // times a second, at steps that all ranks choose alike. So all stop within a quarter of a second
@@ -54,12 +56,14 @@ class StopRequest {
   std::int64_t steps_left_ = 1;  // until the ranks ask each other
   std::int64_t interval_ = 1;    // steps between the last two times
   double asked_at_ = 0.0;        // on the steady clock
+  bool answered_ = false;        // agreed() has told of a signal
+  int exceptions_;               // in flight when it began
   struct sigaction interrupt_before_{};
   struct sigaction terminate_before_{};
 };
 
-// "stopped by SIGTERM after step 57 of the run; ..." `checkpoint`: where it was saved; empty = it
-// was not.
+// "SIGTERM: stopped after step 57; saved out/checkpoint-57, ..." `checkpoint`: where it was saved;
+// empty = it was not.
 std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint);
 
 }  // namespace ladder

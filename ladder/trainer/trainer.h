@@ -224,6 +224,7 @@ class Trainer {
   void start_trackers();
   void say(const std::string& line) const;
   void print_banner(bool resumed) const;
+  void run_epochs();
   void run_epoch(std::int64_t epoch, StopRequest& stop);
   [[noreturn]] void end_by(int signal);
   torch::Tensor train_on(const Batch& batch);

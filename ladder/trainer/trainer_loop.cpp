@@ -59,16 +59,20 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   start_trackers();
 
   control_.should_training_stop = false;
-  StopRequest stop(accelerator_.process_group(), accelerator_.device());
   call(&TrainerCallback::on_train_begin);
   if (args_.eval_on_start) evaluate_in_training(/*choose=*/false);
+  run_epochs();
+  return finish_training(steady_seconds() - started);
+}
+
+void Trainer::run_epochs() {
+  StopRequest stop(accelerator_.process_group(), accelerator_.device());
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
-    if (state_.global_step >= plan_.max_steps) break;  // as a resumed training may be
+    if (state_.global_step >= plan_.max_steps) return;  // as a resumed training may be
     run_epoch(epoch, stop);
     if (const int signal = stop.agreed(/*now=*/true)) end_by(signal);
-    if (control_.should_training_stop) break;
+    if (control_.should_training_stop) return;
   }
-  return finish_training(steady_seconds() - started);
 }
 
 TrainingSetup Trainer::training_setup() const {

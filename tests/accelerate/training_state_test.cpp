@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -399,6 +400,26 @@ TEST(SaveState, FailsOnAllWhenOneRankCannotWrite) {
     trainee.accelerator->save_state(path);
     EXPECT_NE(open_checkpoint(path).manifest().at("model.safetensors").sha256, old);
     trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(SaveState, RefusesWeightsThatAreNotFinite) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    const torch::NoGradGuard no_grad;
+    auto bias = trainee.network->named_parameters()["linear.bias"];
+    bias[3] = INFINITY;
+    if (trainee.accelerator->is_main_process()) {
+      EXPECT_ERROR(trainee.accelerator->save_state(path), NumericError,
+                   "expected finite weights, got NaN or infinity in linear.bias");
+    } else {
+      EXPECT_THROW(trainee.accelerator->save_state(path), DistributedError);
+    }
+    EXPECT_FALSE(fs::exists(path));
+    bias.set_requires_grad(false);  // as a mask
+    EXPECT_EQ(trainee.accelerator->save_state(path), path);
   });
 }
 

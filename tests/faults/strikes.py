@@ -243,7 +243,8 @@ def clock_to_jump(seconds: int) -> Prepare:
     """The clock on the wall, once clock_jumps()."""
     return lambda space, way: Way(way.command, {
         **way.environment, "LD_PRELOAD": BIN / "libjumping_clock.so",
-        "JUMPING_CLOCK_SECONDS": seconds, "JUMPING_CLOCK_FILE": space.folder / "jumped"})
+        "JUMPING_CLOCK_SECONDS": seconds, "JUMPING_CLOCK_FILE": space.folder / "jumped",
+        "JUMPING_CLOCK_SEEN": space.folder / "seen"})
 
 
 def clock_jumps(space: Workspace, started: Launched, ranks: list[Process]) -> None:

@@ -2,12 +2,14 @@
 //
 // A library for LD_PRELOAD: while the file JUMPING_CLOCK_FILE exists, the clock on the wall, as its
 // program sees it, is JUMPING_CLOCK_SECONDS ahead of the machine's; a negative number puts it back.
+// Whoever has read it then leaves the file JUMPING_CLOCK_SEEN.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 namespace {
@@ -18,9 +20,17 @@ bool is_of_the_wall(clockid_t clock) {
 
 time_t jump() {
   const char* const file = std::getenv("JUMPING_CLOCK_FILE");
-  if (file == nullptr || syscall(SYS_faccessat, AT_FDCWD, file, F_OK) != 0) return 0;
+  const char* const seen = std::getenv("JUMPING_CLOCK_SEEN");
   const char* const seconds = std::getenv("JUMPING_CLOCK_SECONDS");
-  return seconds == nullptr ? 0 : static_cast<time_t>(std::atol(seconds));
+  if (file == nullptr || seen == nullptr || seconds == nullptr) return 0;
+  const int before = errno;
+  const bool jumped = syscall(SYS_faccessat, AT_FDCWD, file, F_OK) == 0;
+  if (jumped) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
+    syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, seen, kFlags, 0666));
+  }
+  errno = before;
+  return jumped ? static_cast<time_t>(std::atol(seconds)) : 0;
 }
 
 }  // namespace

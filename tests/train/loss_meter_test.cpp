@@ -141,6 +141,17 @@ TEST(LossMeter, LookingLateStopsAtTheFiftiethStepAtTheLatest) {
   EXPECT_EQ(text(add(meter, 1.0, kLate)), "epoch 1, step 13: nan");
 }
 
+TEST(LossMeter, LookingLateWaitsForTheStepOfTheOptimizer) {
+  LossMeter meter(torch::kCPU, kLate);
+  meter.begin_epoch(1);
+  const auto window = [&](double loss, bool updated) {
+    return meter.add(torch::tensor(loss), batch_of(2, 2, 1), 1, updated);
+  };
+  EXPECT_FALSE(window(kNan, false));
+  for (std::int64_t batch = 1; batch <= kLate; ++batch) EXPECT_FALSE(window(1.0, false)) << batch;
+  EXPECT_EQ(text(window(1.0, true)), "epoch 1, step 1: nan");
+}
+
 TEST(LossMeter, LookingLateLooksEveryFiftySteps) {
   LossMeter meter(torch::kCPU, kLate);
   meter.begin_epoch(1);

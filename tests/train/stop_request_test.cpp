@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <stdexcept>
 #include <thread>
 
 #include "ladder/core/progress.h"
@@ -110,6 +111,40 @@ TEST(StopRequest, AsksAFewTimesASecond) {
     }
     EXPECT_LE(steps, 4) << "in " << steady_seconds() - asked << " s";
   });
+}
+
+// As at the end of an epoch. The step's time counts from that question on, not from a whole
+// interval before: a step is taken for no shorter than it is.
+TEST(StopRequest, AQuestionOutOfTurnDoesNotPutOffTheNext) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    StopRequest stop(group);
+    for (int step = 0; step < 6; ++step) {
+      wait(0.01);
+      EXPECT_EQ(stop.agreed(/*now=*/step >= 3), 0);
+    }
+    if (group.rank() == 0) std::raise(SIGINT);
+    int steps = 1;
+    for (; stop.agreed() == 0; ++steps) wait(0.01);
+    EXPECT_LE(steps, 100) << "a quarter of a second are 25 steps at most";
+  });
+}
+
+TEST(StopRequestDeathTest, ASignalThatCameTooLateActsWhenItGoes) {
+  EXPECT_EXIT(
+      {
+        const StopRequest stop(ProcessGroup::single());
+        std::raise(SIGTERM);
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopRequest, ASignalThatCameTooLateDoesNotHideAnError) {
+  const auto fails = [] {
+    const StopRequest stop(ProcessGroup::single());
+    std::raise(SIGTERM);
+    throw std::runtime_error("an error");
+  };
+  EXPECT_THROW(fails(), std::runtime_error);
 }
 
 TEST(StopRequest, SaysWhereItStopped) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <torch/types.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
@@ -12,6 +13,7 @@
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scripted_trainer.h"
@@ -122,6 +124,52 @@ TEST(TrainerOnTwo, BothSeeWhatOneAloneSees) {
     expect_near(got[name], expected[name]);
   }
   EXPECT_EQ(list_checkpoints(two.file("out"), "checkpoint-").size(), 2U);
+}
+
+// Asks the second of two processes to stop in the last step of the first epoch.
+class Stopper : public TrainerCallback {
+ public:
+  void on_step_end(TrainerEvent& event) override {
+    if (!event.state.is_world_process_zero && event.state.global_step == 3) std::raise(SIGTERM);
+  }
+};
+
+// Notes what happens until it is stopped, then goes on from the checkpoint.
+void train_and_stop(const TemporaryFolder& folder) {
+  json seen;
+  auto args = arguments(folder);
+  args.load_best_model_at_end = false;
+  args.save_strategy = SaveStrategy::kNo;
+  args.save_only_model = true;  // which would leave nothing to go on from
+  Trainer trainer(
+      {.model = std::make_shared<Linear>(),
+       .args = args,
+       .train_dataset = std::make_shared<Samples>(37),
+       .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+       .callbacks = {std::make_shared<Events>(seen["events"]), std::make_shared<Stopper>()},
+       .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+  try {
+    trainer.train();
+  } catch (const Interruption& told) {
+    seen["told"] = told.signal();
+  }
+  const auto stopped = seen;
+  trainer.train(folder.file("out/checkpoint-3"));
+  folder.write("rank" + std::to_string(trainer.accelerator().process_index()),
+               json({{"stopped", stopped}, {"end", trainer.state().global_step}}).dump());
+}
+
+TEST(TrainerOnTwo, ToldToStopInTheLastStepOfAnEpochTheyEndTheEpoch) {
+  const TemporaryFolder folder;
+  function_launcher([&] { train_and_stop(folder); }, std::tuple<>(), {.num_processes = 2});
+  for (const int rank : {0, 1}) {
+    const auto seen = seen_by(folder, rank);
+    EXPECT_EQ(seen["stopped"]["told"], SIGTERM);
+    const auto& events = seen["stopped"]["events"];
+    const json last = {events[events.size() - 2], events.back()};
+    EXPECT_EQ(last, json({{"evaluate", 3}, {"save", 3}})) << events;
+    EXPECT_EQ(seen["end"], 6);
+  }
 }
 
 // One process alone cannot compute its loss.
