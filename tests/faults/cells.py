@@ -394,7 +394,7 @@ def told_to_stop() -> Cells:
         for place in ((0, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"), (5, "spawn"),
                       (6, "spawn")):
             yield Cell(place, f"{number.name}, twice",
-                       endless(limit_train=12000, batch_size=4000),
+                       endless(limit_train=24000, batch_size=8000),
                        strike=strikes.to_launcher(number, 2), codes=(128 + number,),
                        cause=r"\A(?![\s\S]*stopped after)", seconds=2.0)
         # Launchers that hear it again die of it; their ranks end by themselves. mpirun then leaves
