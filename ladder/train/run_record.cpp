@@ -217,9 +217,9 @@ double RunRecord::open_epoch_seconds() const {
 }
 
 void RunRecord::begin_testing() {
+  trace_.finish();  // what comes now belongs to no step
   stop_if_told(/*now=*/true);
   stop_.reset();
-  trace_.finish();
   if (!options_.quiet) print(recipe_.testing_line());
 }
 

@@ -150,7 +150,10 @@ class Checkpoint(RanksTest):
 
 
 class Traces(RanksTest):
-    """What a trace shows of a step: where the all-reduces of gradients lie."""
+    """What a trace shows of a step: where the all-reduces of gradients lie.
+
+    In some steps another one follows, with which the ranks ask whether one was told to stop.
+    """
 
     def events(self, path: Path) -> list[dict]:
         return [event for event in json.loads(path.read_text())["traceEvents"]
@@ -171,13 +174,15 @@ class Traces(RanksTest):
             sums = [event for event in step if event["name"] == "gloo:all_reduce"]
             convolutions = [event["ts"] + event["dur"] for event in step if event["name"] ==
                             "autograd::engine::evaluate_function: ConvolutionBackward0"]
-            self.assertEqual((len(sums), len(convolutions)), (2, 2))
+            self.assertIn(len(sums), (2, 3))
+            self.assertEqual(len(convolutions), 2)
             self.assertLess(min(event["ts"] for event in sums), max(convolutions))
 
     def test_in_shared_memory_nothing_travels(self) -> None:
         run = trained("stage 2", *small(trace="trace.json"))
         names = [event["name"] for event in self.events(run.folder / "trace.json")]
-        self.assertEqual((names.count("c10d::allreduce_"), names.count("gloo:all_reduce")), (10, 0))
+        self.assertIn(names.count("c10d::allreduce_"), range(10, 16))
+        self.assertEqual(names.count("gloo:all_reduce"), 0)
 
     def test_it_changes_nothing(self) -> None:
         traced = trained("stage 2", *small(trace="trace.json"))
