@@ -141,8 +141,7 @@ void print(const std::string& text, std::FILE* stream) {
 int report(const Interruption& interruption, std::FILE* stream) {
   const std::string text = interruption.what();
   if (!text.empty()) print(text, stream);
-  constexpr int kOfShells = 128;
-  return kOfShells + interruption.signal();
+  return exit_code_of_signal(interruption.signal());
 }
 
 int report(const Failure& failure, std::FILE* stream) {

@@ -1,14 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <csignal>
 #include <exception>
 #include <string>
 #include <utility>
 
 namespace ladder {
 
+// A second signal so soon after the first is its echo: a launcher passes on what a scheduler has
+// sent to all.
+constexpr std::chrono::milliseconds kSignalEcho{500};
+
+// How shells count the end by a signal.
+constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
+
+// Whether this is the exit code of a program that was told to stop, by SIGINT or SIGTERM.
+constexpr bool is_code_of_interruption(int exit_code) {
+  return exit_code == exit_code_of_signal(SIGINT) || exit_code == exit_code_of_signal(SIGTERM);
+}
+
 // Ends a run that a signal asked to end, once it has saved what it can. Not an Error: nothing went
-// wrong. call_and_report prints `text`, unless it is empty, and returns 128 + signal.
+// wrong. call_and_report prints `text`, unless it is empty, and returns exit_code_of_signal.
 class Interruption : public std::exception {
  public:
   Interruption(int signal, std::string text) : signal_(signal), text_(std::move(text)) {}

@@ -21,6 +21,7 @@
 
 #include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 
 namespace ladder {
 namespace {
@@ -82,7 +83,8 @@ void RankProcess::start(int errors, const std::function<void()>& body) {
 void RankProcess::become_rank(pid_t parent, const std::function<void()>& body) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it died before the line above
+  // It may have died before the line above.
+  if (::getppid() != parent) ::_exit(exit_code_of_signal(SIGKILL));
   errors_.reset();
   empty_standard_input();
   keep_current_step_at(*step_);

@@ -27,9 +27,8 @@ class RankProcess {
 
   // Forks; `body` runs in the child and does not come back. The child dies with its parent. Its
   // standard error is `errors` if that is a descriptor, else a pipe to this process.
-  // Throws SystemError if there are too many processes or descriptors.
-  // Its current_step() is kept where this process sees it. Throws SystemError if there is no memory
-  // for that.
+  // Its current_step() is kept where this process sees it.
+  // Throws SystemError if there are too many processes or descriptors, or is no memory.
   void start(int errors, const std::function<void()>& body);
 
   int rank() const { return rank_; }

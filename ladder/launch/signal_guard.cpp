@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 
 namespace ladder {
 namespace {
@@ -70,7 +71,8 @@ void SignalGuard::die_of(int signal) {
   sigaddset(&only, signal);
   ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
   ::raise(signal);
-  ::_exit(128 + signal);  // reached by the first process of a container, which no signal ends
+  // Reached by the first process of a container, which no signal ends.
+  ::_exit(exit_code_of_signal(signal));
 }
 
 void SignalGuard::restore_dispositions() const {

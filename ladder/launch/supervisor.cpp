@@ -11,6 +11,7 @@
 #include <csignal>
 
 #include "ladder/core/error.h"
+#include "ladder/core/interruption.h"
 
 namespace ladder {
 namespace {
@@ -99,9 +100,8 @@ void Supervisor::read_errors(RankProcess& rank) {
 void Supervisor::on_signal() {
   const int signal = signals_.next();
   if (signal == 0) return;
-  constexpr std::chrono::milliseconds kEcho{500};  // as long as ranks have it, see StopRequest
   if (signal_ != 0) {
-    if (Clock::now() - signal_at_ >= kEcho) kill_all();
+    if (Clock::now() - signal_at_ >= kSignalEcho) kill_all();
   } else {
     signal_ = signal;
     signal_at_ = Clock::now();
@@ -199,8 +199,8 @@ void Supervisor::throw_failure() const {
     throw DistributedError::rank_killed(name_of(*rank), rank->signal(), last_line);
   }
   // A rank that said itself why it ended has named the step of that.
-  const bool was_stopped = rank->exit_code() == 128 + SIGINT || rank->exit_code() == 128 + SIGTERM;
-  const bool told = was_stopped || last_line.find("error: ") != std::string::npos;
+  const bool told =
+      is_code_of_interruption(rank->exit_code()) || last_line.find("error: ") != std::string::npos;
   throw ChildError::exited(told ? fmt::format("rank {}", rank->rank()) : name_of(*rank),
                            rank->exit_code(), last_line, hint());
 }

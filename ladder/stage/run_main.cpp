@@ -18,6 +18,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
+#include "ladder/core/interruption.h"
 #include "ladder/core/log.h"
 #include "ladder/launch/signal_guard.h"
 
@@ -115,9 +116,9 @@ void choose_processes(RunOptions& options) {
 
 // Told to stop, it dies of the signal, so that a script that runs it stops too.
 int exit_status(int code) {
-  if (code != 128 + SIGINT && code != 128 + SIGTERM) return code;
+  if (!is_code_of_interruption(code)) return code;
   std::fflush(nullptr);
-  SignalGuard::die_of(code - 128);
+  SignalGuard::die_of(code - exit_code_of_signal(0));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <exception>
 #include <utility>
 
+#include "ladder/core/interruption.h"
 #include "ladder/core/progress.h"
 
 namespace ladder {
@@ -19,7 +20,6 @@ namespace {
 
 constexpr double kSecondsBetween = 0.25;  // two times that the ranks ask each other
 constexpr std::int64_t kMostSteps = 1000;
-constexpr std::int64_t kEcho = 500;  // milliseconds in which a signal is the same request
 
 // The first signal and when it came, in one word for the handler: milliseconds on the steady clock
 // times kSignals, plus the signal; 0 = none yet.
@@ -40,7 +40,7 @@ void on_signal(int signal) {
   const auto now = milliseconds();
   std::int64_t before = 0;
   if (first.compare_exchange_strong(before, now * kSignals + signal)) return;
-  if (now - before / kSignals < kEcho) return;
+  if (now - before / kSignals < kSignalEcho.count()) return;
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.nodes import HOSTS, PORT, ip, require, two_nodes  # noqa: E402
+from tests.support.nodes import HOSTS, PORT, ip, nodes_for, require  # noqa: E402
 from tests.support.programs import BIN, ROOT, Launched, Process, free_port  # noqa: E402
 from tests.support.ways import (BY_HAND, CPU, STAGE0, STAGE1, STAGE3, TORCHRUN, Way,  # noqa: E402
                                 accelerate, alone, by_hand, endless, mpirun, one_rank, spawned,
@@ -158,11 +158,7 @@ class TwoMachines(ListeningTest):
     """A rank each, with a network between them; its addresses are HOSTS."""
 
     def setUp(self) -> None:
-        try:
-            self.nodes = self.enterContext(two_nodes())
-        except unittest.SkipTest as reason:
-            print(reason)
-            raise
+        self.nodes = nodes_for(self)
 
     def training(self, name: str, ways: list[Way]) -> list[list[str]]:
         """The addresses of the rank on each machine."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.nodes import HOSTS, PORT, cut_cable, nodes_for  # noqa: E402
 from tests.support.programs import Launched, Process, Result  # noqa: E402
 from tests.support.ways import (BY_HAND, CPU, STAGE3, TORCHRUN, Run, Way, distance,  # noqa: E402
                                 endless, small, spawned, train)
@@ -19,34 +18,10 @@ from tests.support.ways import (BY_HAND, CPU, STAGE3, TORCHRUN, Run, Way, distan
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-nodes-"))
 atexit.register(shutil.rmtree, FOLDER)
 
-HOSTS = ("10.77.0.1", "10.77.0.2")
-PORT = 29500  # of networks that hold nobody else
-
-
-def ip(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=30,
-                          check=False)
-
 
 class Nodes(unittest.TestCase):
     def setUp(self) -> None:
-        self.names = [f"ladder-{os.getpid()}-{node}" for node in range(2)]
-        for name in self.names:
-            self.addCleanup(ip, "netns", "delete", name)
-            self.require(ip("netns", "add", name))
-        ends = [f"ladder{node}" for node in range(2)]
-        self.require(ip("-n", self.names[0], "link", "add", ends[0], "type", "veth",
-                        "peer", ends[1], "netns", self.names[1]))
-        for name, end, host in zip(self.names, ends, HOSTS):
-            self.require(ip("-n", name, "address", "add", f"{host}/24", "dev", end))
-            for link in ("lo", end):
-                self.require(ip("-n", name, "link", "set", link, "up"))
-
-    def require(self, done: subprocess.CompletedProcess[str]) -> None:
-        if done.returncode != 0:
-            reason = f"no network namespaces here: {' '.join(done.args)}: {done.stderr.strip()}"
-            print(reason)
-            self.skipTest(reason)
+        self.names = nodes_for(self)
 
     def start(self, node: int, way: Way, *flags: object) -> Launched:
         started = Launched("ip", "netns", "exec", self.names[node], *way.command, *flags,
@@ -115,7 +90,7 @@ class Network(Nodes):
 
     def test_a_cut_cable_ends_both_sides_at_the_deadline(self) -> None:
         started, ranks = self.training("--timeout", 3)
-        self.require(ip("-n", self.names[0], "link", "set", "ladder0", "down"))
+        cut_cable()
         results: list[Result] = []
         for node, its_ranks in zip(started, ranks):
             node.require_nothing_left(its_ranks, 3 + 7)

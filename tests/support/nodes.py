@@ -46,5 +46,16 @@ def two_nodes() -> Iterator[list[str]]:
         yield names
 
 
+def nodes_for(test: unittest.TestCase) -> list[str]:
+    """Two nodes until the test is over. Why there can be none is printed."""
+    stack = contextlib.ExitStack()
+    test.addCleanup(stack.close)
+    try:
+        return stack.enter_context(two_nodes())
+    except unittest.SkipTest as reason:
+        print(reason)
+        raise
+
+
 def cut_cable() -> None:
     require(ip("-n", node_names()[0], "link", "set", "ladder0", "down"))
