@@ -5,8 +5,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,7 +16,6 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/optim/fused_optimizer.h"
@@ -55,12 +52,6 @@ const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingSt
 
 void write_json(const std::string& path, const nlohmann::json& json) {
   write_text_file(path, json.dump(2) + '\n');
-}
-
-nlohmann::json read_json(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return parse_saved_json(text, path);
 }
 
 // The files that rank 0 writes, each with what writes it to a path. One list for saving, for the
@@ -211,24 +202,13 @@ class LoadPlan {
 
   void add_json(const std::string& name, auto& object) {
     const auto path = checkpoint_.file(name);
-    add(object.plan_load(read_json(path), path));
+    add(object.plan_load(read_saved_json(path), path));
   }
 
   const Checkpoint& checkpoint_;
   const TrainingState& state_;
   std::vector<std::function<void()>> steps_;
 };
-
-// A checkpoint of NaN would take the place of one that a run can go on from. Waits for a GPU.
-void require_finite(const std::string& path, const std::vector<std::shared_ptr<Model>>& models) {
-  for (const auto& model : models) {
-    for (const auto& parameter : model->named_parameters()) {
-      const bool is_frozen = !parameter.value().requires_grad();  // as a mask of infinities may be
-      if (is_frozen || parameter.value().isfinite().all().item<bool>()) continue;
-      throw NumericError::weights_not_finite(path, without_module_prefix(parameter.key()));
-    }
-  }
-}
 
 }  // namespace
 
@@ -240,8 +220,9 @@ void save_training_state(const std::string& path, const TrainingState& state,
   std::optional<CheckpointWriter> writer;
   const bool is_main = group.rank() == 0;
   run_on_all(group, "save_state", [&] {
-    if (is_main) require_finite(path, state.models);
-    if (is_main) writer.emplace(path, CheckpointOptions{.latest = options.latest});
+    if (!is_main) return;
+    for (const auto& model : state.models) require_finite(*model, path);
+    writer.emplace(path, CheckpointOptions{.latest = options.latest});
   });
   run_on_all(group, "save_state", [&] {
     const std::string folder = partial_checkpoint(path) + '/';

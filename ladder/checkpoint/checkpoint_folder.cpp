@@ -14,7 +14,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -23,6 +26,7 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/durable.h"
 #include "ladder/checkpoint/quoted.h"
+#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
@@ -472,6 +476,18 @@ Checkpoint open_checkpoint(const std::string& path) {
       if (is_still_at(path, descriptor) || Clock::now() > deadline) throw;
     }
   }
+}
+
+nlohmann::json read_saved_json(const std::string& path) {
+  constexpr std::uint64_t kLargest = std::uint64_t{64} << 20;
+  std::error_code unknown;  // what cannot be read has no text, which is no JSON either
+  const std::uint64_t bytes = fs::file_size(path, unknown);
+  if (!unknown && bytes > kLargest) {
+    throw DataError::mismatch(path, "JSON of at most 64 MiB", fmt::format("{} bytes", bytes),
+                              "the file is damaged: resume from an older checkpoint");
+  }
+  std::ifstream file(path, std::ios::binary);
+  return parse_saved_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
 }
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,

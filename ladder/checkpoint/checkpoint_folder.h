@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -124,6 +125,10 @@ class Checkpoint {
 //
 // A writer that replaces or removes the checkpoint meanwhile does no harm: the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
+
+// The value in a JSON file of a checkpoint. DataError if it is longer than 64 MiB, which is days of
+// logged steps, and for all that parse_saved_json refuses.
+nlohmann::json read_saved_json(const std::string& path);
 
 struct NumberedCheckpoint {
   std::int64_t number = 0;

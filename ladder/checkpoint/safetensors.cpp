@@ -77,6 +77,7 @@ SafetensorsFile load_safetensors(const std::string& path) {
 
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata) {
+  require_finite(module, path);
   metadata.emplace("format", "pt");
   save_safetensors(path, {unwrapped_state_dict(module), std::move(metadata)});
 }

@@ -26,6 +26,8 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file);
 SafetensorsFile load_safetensors(const std::string& path);
 
 // Saves the weights of `module` without the prefix of any wrapper, and `metadata` beside them.
+// Throws what save_safetensors does, and NumericError for weights that are NaN or infinite
+// (see require_finite); an old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata = {});
 

@@ -83,6 +83,14 @@ void load_state_dict(torch::nn::Module& module, const StateDict& values, std::st
   plan_load_state_dict(module, values, origin)();
 }
 
+void require_finite(const torch::nn::Module& module, const std::string& path) {
+  for (const auto& parameter : module.named_parameters()) {
+    const bool is_frozen = !parameter.value().requires_grad();  // as a mask of infinities may be
+    if (is_frozen || parameter.value().isfinite().all().item<bool>()) continue;
+    throw NumericError::weights_not_finite(path, without_module_prefix(parameter.key()));
+  }
+}
+
 std::string weights_sha256(const StateDict& values) {
   constexpr std::string_view kEnd("\0", 1);
   Sha256 hash;

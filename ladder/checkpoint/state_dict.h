@@ -40,6 +40,11 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module);
 // Both halves.
 void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin);
 
+// Throws NumericError if a parameter of `module` that is trained holds NaN or infinity: what would
+// be written to `path` would take the place of weights of which something can be made. Waits for a
+// GPU.
+void require_finite(const torch::nn::Module& module, const std::string& path);
+
 // A fingerprint of the weights: sha256 over each tensor in name order, fed as
 // name, 0, dtype ("F32"), 0, shape ("32,1,3,3"), 0, bytes in row-major order.
 // The prefix "module." does not count. Equal values mean equal weights, bit for bit,

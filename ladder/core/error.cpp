@@ -218,7 +218,7 @@ NumericError NumericError::loss_not_finite(double loss, std::int64_t epoch, std:
 
 NumericError NumericError::weights_not_finite(std::string_view path, std::string_view tensor) {
   return NumericError({std::string(path), "finite weights",
-                       fmt::format("NaN or infinity in {}, and no checkpoint", tensor),
+                       fmt::format("NaN or infinity in {}; nothing was saved", tensor),
                        "lower --lr, and go on from an older checkpoint"});
 }
 

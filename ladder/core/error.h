@@ -144,7 +144,7 @@ class NumericError : public Error {
   // `circumstances`: what else is known, such as the samples of the batch; may be empty.
   static NumericError loss_not_finite(double loss, std::int64_t epoch, std::int64_t step,
                                       std::string_view circumstances = "");
-  // Weights that would have gone to the checkpoint at `path`.
+  // Weights that would have been written to `path`.
   static NumericError weights_not_finite(std::string_view path, std::string_view tensor);
 
  private:

@@ -4,8 +4,6 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -31,10 +29,8 @@ void write_json(const std::string& path, const nlohmann::json& json) {
 }
 
 nlohmann::json read_json_object(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return nlohmann::json::object();
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  auto json = parse_saved_json(text, path);
+  if (!fs::exists(path)) return nlohmann::json::object();
+  auto json = read_saved_json(path);
   return json.is_object() ? json : nlohmann::json::object();
 }
 

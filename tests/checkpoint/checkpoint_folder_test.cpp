@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ios>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -515,6 +516,18 @@ TEST(RemoveOldCheckpoints, AHalfRemovedOneIsInNobodysWay) {
   folder.write(".checkpoint_1.removed/model.bin", "of a killed run");
   remove_old_checkpoints(folder.path(), "checkpoint_", 1);
   EXPECT_EQ(folder.names(), (Names{"checkpoint_2", "latest"}));
+}
+
+TEST(ReadSavedJson, RefusesAFileTooLongToBeOne) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.json", "[1]");
+  EXPECT_EQ(read_saved_json(path).dump(), "[1]");
+  const auto most = std::uintmax_t{64} << 20;
+  fs::resize_file(path, most);  // by zeros, which end the text
+  EXPECT_EQ(read_saved_json(path).dump(), "[1]");
+  fs::resize_file(path, most + 1);
+  EXPECT_ERROR(read_saved_json(path), DataError,
+               path + ": expected JSON of at most 64 MiB, got 67108865 bytes");
 }
 
 }  // namespace

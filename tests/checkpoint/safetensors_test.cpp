@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,22 @@ TEST(SaveModel, AndLoadModelGiveBackTheWeights) {
   load_model(target, folder.file("a"));
   EXPECT_EQ(weights_sha256(state_dict(target)), weights_sha256(state_dict(source)));
   EXPECT_EQ(load_safetensors(folder.file("a")).metadata.at("format"), "pt");
+}
+
+TEST(SaveModel, RefusesWeightsThatAreNotFiniteAndLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a", "old");
+  ConvNet net;
+  const torch::NoGradGuard no_grad;
+  auto bias = net.named_parameters()["fc.bias"];
+  bias[3] = NAN;
+  EXPECT_ERROR(save_model(net, path), NumericError,
+               path + ": expected finite weights, got NaN or infinity in fc.bias");
+  EXPECT_EQ(folder.read("a"), "old");
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a"})) << "no temporary file is left";
+  bias.set_requires_grad(false);  // as a mask
+  save_model(net, path);
+  EXPECT_TRUE(load_safetensors(path).tensors.contains("fc.bias"));
 }
 
 struct Wrapper : torch::nn::Module {

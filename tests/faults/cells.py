@@ -182,6 +182,16 @@ def weights_become_nan() -> Cells:
                              ("project", "project/checkpoints", "out"))
 
 
+def last_gradient_is_infinite() -> Cells:
+    """No step follows that would show it: the weights are not saved."""
+    for stage, start in EVERY_STAGE:
+        yield from_the_start((stage, start), "inf gradient in the last step",
+                             (with_old_file, strikes.huge_gradients), 5, said_by(start, 0, "finite"),
+                             small("--load", "load.safetensors", "--save", "a.safetensors",
+                                   limit_train=32, batch_size=32),
+                             after=old_file_stays)
+
+
 def rank_is_late() -> Cells:
     """Slow, or paused for less than the deadline: the run ends as if nothing had been."""
     for place in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
@@ -296,8 +306,7 @@ def first_checkpoint_stays(cell: Cell, space: Workspace, done: Result) -> None:
     again = launch(*way.command, *OUTPUT, "--resume", cwd=space.run, environment=way.environment)
     assert again.code == 0 and "from global step 2" in again.stderr, again.stderr
     require_whole(space.run / "out" / "checkpoint-4")
-    left = [path.name for path in (space.run / "out").glob(".*")]
-    assert not left, f"the next run has left {left}"
+    require_no_leftovers(space)
 
 
 def trainer_saves() -> Cells:
@@ -360,6 +369,12 @@ some_seconds = functools.partial(small, recipe="convnet", epochs=200, limit_trai
                                  limit_test=50, batch_size=16)
 
 
+def require_no_leftovers(space: Workspace) -> None:
+    """What a killed run left of a checkpoint went with the next one that was written."""
+    left = [path.name for path in space.run.rglob(".*")]
+    assert not left, f"the next run has left {left}"
+
+
 def goes_on_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
     """Started again, from a checkpoint if there is one, it ends with the weights of a run that
     nobody stopped."""
@@ -370,6 +385,7 @@ def goes_on_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
     again = launch(*way.command, *cell.flags, *resume, *MARKED, cwd=space.run,
                    environment=way.environment)
     assert again.code == 0, again.stderr
+    require_no_leftovers(space)
     goes_on = re.search(r"resumed from|from global step [1-9]", again.stderr)
     assert bool(goes_on) == has_checkpoint, again.stderr
     ends_as_undisturbed(cell, space, again)
@@ -410,8 +426,10 @@ def told_to_stop() -> Cells:
     for stage in (5, 6):  # one rank alone hears it
         yield saved_and_stopped((stage, "by hand"), SIGTERM, strikes.to_rank(SIGTERM))
     for stage in (4, 5, 6):
-        yield in_training((stage, "by hand"), "SIGINT", strikes.to_terminal(SIGINT), 130)
-        yield in_training((stage, "by hand"), "SIGTERM", strikes.to_launcher(SIGTERM), 143)
+        for number, strike in ((SIGINT, strikes.to_terminal), (SIGTERM, strikes.to_launcher)):
+            # In the background of a script, ranks ignore SIGINT; the script sends them SIGTERM.
+            yield in_training((stage, "by hand"), number.name, strike(number), 128 + number,
+                              stopped("by hand", SIGTERM, "nothing saved"))
     for place in ((0, "alone"), (2, "spawn"), (6, "spawn")):
         yield in_training(place, "SIGHUP", strikes.to_launcher(SIGHUP), 128 + SIGHUP)
 
@@ -472,7 +490,7 @@ def resume_points() -> Cells:
                    once=True)
 
 
-# Those of a second or two, at least one of each kind.
+# Those of a second or two, of most kinds.
 QUICK = {
     "stage 1, alone: SIGSEGV",
     "stage 2, spawn: SIGKILL, gloo",
@@ -514,7 +532,7 @@ QUICK = {
 
 
 def table() -> list[Cell]:
-    groups = (rank_dies, rank_hangs, rank_fails, weights_become_nan, rank_is_late, ranks_disagree,
-              disk_fails, trainer_saves, files_are_damaged, streams_close, told_to_stop,
-              launcher_dies, network_fails, restarts, resume_points)
+    groups = (rank_dies, rank_hangs, rank_fails, weights_become_nan, last_gradient_is_infinite,
+              rank_is_late, ranks_disagree, disk_fails, trainer_saves, files_are_damaged,
+              streams_close, told_to_stop, launcher_dies, network_fails, restarts, resume_points)
     return [cell for group in groups for cell in group()]

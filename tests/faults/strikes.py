@@ -82,7 +82,7 @@ def kill_any(seed: int) -> Strike:
     """Kills a rank, or the program that started it, after a number of steps; both by lot."""
     def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         chance = random.Random(seed)
-        steps = chance.randint(0, 250)  # of 280 or more
+        steps = chance.randint(0, 200)  # of 280 or more
         poll_until(lambda: steps_done(space) >= steps, 60, 0.002)
         chance.choice(started.processes()).send(signal.SIGKILL)
     return strike

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import ipaddress
 import os
 import shutil
@@ -18,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.nodes import HOSTS, PORT, ip, nodes_for, require  # noqa: E402
 from tests.support.programs import BIN, ROOT, Launched, Process, free_port  # noqa: E402
-from tests.support.ways import (BY_HAND, CPU, STAGE0, STAGE1, STAGE3, TORCHRUN, Way,  # noqa: E402
-                                accelerate, alone, by_hand, endless, mpirun, one_rank, spawned,
-                                torchrun)
+from tests.support.ways import (BY_HAND, CPU, STAGE0, STAGE1, STAGE3, STAGE4, STAGE5,  # noqa: E402
+                                STAGE6, TORCHRUN, Way, accelerate, alone, by_hand, endless,
+                                mpirun, one_rank, spawned, torchrun)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-listening-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -61,6 +62,8 @@ RANKS: dict[str, Callable[[], Way]] = {
     "spawn, one rank": lambda: spawned(1),  # keeps the socket of a store that nobody asks
     "spawn": spawned,
     "spawn, Gloo": lambda: spawned(2, *GLOO),
+    **{f"spawn, {stage.name}": functools.partial(spawned, program=stage)
+       for stage in (STAGE4, STAGE5, STAGE6)},
     "by hand": by_hand,
     "by hand, tcp://": lambda: meeting_at(f"tcp://127.0.0.1:{free_port()}"),
     "by hand, file://": lambda: meeting_at(f"file://{tempfile.mkdtemp(dir=FOLDER)}/store"),
@@ -134,9 +137,10 @@ class Checker(unittest.TestCase):
 
 class OneMachine(ListeningTest):
     def training(self, name: str, way: Way) -> list[list[str]]:
-        """In the second epoch: the ranks have also been through a test."""
+        """In the second epoch: the ranks have also been through a test. Stage 6 says when it begins,
+        and no more."""
         started = self.start(way)
-        started.stderr.wait_for(r"^epoch 2/", 60)
+        started.stderr.wait_for(r"^epoch 2/|^\[rank 0\] stage6_trainer: ", 60)
         seen = self.ours(name, started)
         started.kill_all()
         return seen

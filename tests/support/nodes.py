@@ -58,4 +58,5 @@ def nodes_for(test: unittest.TestCase) -> list[str]:
 
 
 def cut_cable() -> None:
-    require(ip("-n", node_names()[0], "link", "set", "ladder0", "down"))
+    done = ip("-n", node_names()[0], "link", "set", "ladder0", "down")
+    assert done.returncode == 0, done.stderr
