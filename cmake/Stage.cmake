@@ -5,7 +5,7 @@ add_custom_target(stages)
 
 function(add_stage name)
   add_executable(${name} ${name}/main.cpp)
-  target_link_libraries(${name} PRIVATE ladder::ladder ladder_warnings)
+  target_link_libraries(${name} PRIVATE mnist ladder_warnings)
   ladder_use_shared_pch(${name})
   # Installed, it finds LibTorch where the build found it.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${ladder_torch_rpath}")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage 4: mixed precision and SyncBatchNorm. Large operations compute in 16 bits, and BatchNorm
-// looks at the batches of all ranks. It starts its ranks itself, unless a launcher has.
+// uses the batches of all ranks. The program starts its ranks itself, unless a launcher has.
 //
 //   build/bin/stage4_ddp_amp                           bf16 on the CPU, fp16 on GPUs, two ranks
 //   build/bin/stage4_ddp_amp --profile ddp-practice    the tutorial's run, which loses accuracy
@@ -17,39 +17,35 @@
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/data/mnist_dataset.h"
 #include "ladder/launch/spawn.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
-#include "ladder/stage/run_main.h"
-#include "ladder/train/evaluate.h"
-#include "ladder/train/recipe.h"
-#include "ladder/train/run_record.h"
+#include "ladder/train/evaluation.h"
+#include "ladder/train/training_monitor.h"
+#include "mnist/dataset.h"
+#include "mnist/main.h"
+#include "mnist/recipe.h"
+#include "mnist/record.h"
 
 namespace {
 
 using namespace ladder;
+using Options = mnist::AmpOptions;
 
 struct Data {
   DataLoader train;
   DataLoader test;
 };
 
-// Every rank holds the whole set on its device and reads its own part: of each training batch, and
+// Every rank has the whole set on its device and reads its own part: of each training batch, and
 // of the test set, where the exact sampler repeats nothing.
-Data make_data(const RunOptions& options, const Recipe& recipe, const torch::Device& device,
+Data make_data(const Options& options, const mnist::Recipe& recipe, const torch::Device& device,
                const ProcessGroup& group) {
-  const auto home = options.pin_memory ? torch::Device(torch::kCPU) : device;  // pinned: to travel
-  const auto read = [&](Split split, std::int64_t limit) {
-    return std::make_shared<MnistDataset>(options.data_root, split,
-                                          MnistOptions{recipe.normalization(), limit, home});
-  };
-  const auto train = read(Split::kTrain, options.limit_train);
-  const auto test = read(Split::kTest, options.limit_test);
-  const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
+  const auto train = mnist::load_train(options.data, recipe, device);
+  const auto test = mnist::load_test(options.data, recipe, device);
   const auto batches = divide_batches(train->size(), {.mode = options.batch_mode,
                                                       .batch_size = recipe.batch_size(),
                                                       .seed = recipe.seed(),
@@ -59,18 +55,18 @@ Data make_data(const RunOptions& options, const Recipe& recipe, const torch::Dev
       test->size(),
       ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
   return {.train = DataLoader(train, {.batch_sampler = batches,
-                                      .num_workers = options.num_workers,
-                                      .pin_memory = options.pin_memory,
-                                      .transform = shift}),
+                                      .num_workers = options.data.num_workers,
+                                      .pin_memory = options.data.pin_memory,
+                                      .transform = recipe.make_transform(options.data.augment)}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .sampler = test_part,
-                                    .num_workers = options.num_workers,
-                                    .pin_memory = options.pin_memory})};
+                                    .num_workers = options.data.num_workers,
+                                    .pin_memory = options.data.pin_memory})};
 }
 
 // Seeded just before the weights are drawn: the same seed gives the same network everywhere.
 // DistributedDataParallel averages the gradients; what changes the network comes before it.
-std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recipe,
+std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& recipe,
                                   const torch::Device& device, const ProcessGroup& group,
                                   Precision precision) {
   torch::manual_seed(recipe.seed());
@@ -86,27 +82,27 @@ std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recip
 
 // One pass over the training set. The order of an epoch is a function of its number.
 void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer,
-                 GradScaler& scaler, const Recipe& recipe, const torch::Device& device,
-                 RunRecord& record) {
+                 GradScaler& scaler, const mnist::Recipe& recipe, const torch::Device& device,
+                 TrainingMonitor& monitor) {
   model.train();
   for (const Batch& cpu_batch : loader) {
     const Batch batch = cpu_batch.to(device);
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    const auto loss = recipe.loss(model.forward(batch.images), batch);
+    const auto loss = recipe.loss(model.forward(batch.inputs), batch);
     scaler.scale(loss).backward();
     scaler.step(optimizer);
     scaler.update();
-    record.step(batch, loss, model);
+    monitor.step(batch, loss);
     optimizer.zero_grad();
   }
 }
 
-// What the tutorials call train_ddp: runs in every process. `group` meets the others at
-// MASTER_ADDR:MASTER_PORT as rank RANK of WORLD_SIZE (setup), and leaves when run ends (cleanup).
-void run(const RunOptions& options) {
+// The train_ddp of the tutorials: runs in every process. `group` connects the ranks at
+// MASTER_ADDR:MASTER_PORT (setup) and disconnects them when run ends (cleanup).
+void run(const Options& options) {
   const ProcessGroup group = init_process_group(options.process_group);
-  const Recipe recipe(options.recipe, group.world_size());
-  RunRecord record(options.record, recipe, group);
+  const mnist::Recipe recipe(options.recipe, group.world_size());
+  mnist::Record record(options.record, recipe, group);
   const auto threads =
       prepare_process({.requested = options.threads, .local_world_size = group.local_world_size()});
   const auto device = choose_device(options.device, record.log(), group.local_rank());
@@ -117,22 +113,25 @@ void run(const RunOptions& options) {
   GradScaler scaler({.enabled = precision == Precision::kFp16});
   if (!options.load.empty()) load_scaler(scaler, options.load);
   auto scheduler = recipe.make_scheduler(*optimizer);
-  record.begin({.device = device, .precision = precision, .threads = threads}, data.train,
-               data.test, *model);
+  const RunSetup setup{
+      .group = group, .device = device, .precision = precision, .threads = threads};
+  TrainingMonitor monitor(options.monitor, setup, *model, data.train.size());
+  record.begin(setup, data.train, data.test, *model);
 
   for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
     data.train.set_epoch(epoch - 1);
-    record.begin_epoch(epoch);
-    train_epoch(*model, data.train, *optimizer, scaler, recipe, device, record);
+    monitor.begin_epoch(epoch, recipe.epochs());
+    train_epoch(*model, data.train, *optimizer, scaler, recipe, device, monitor);
     scheduler->step();
-    record.end_epoch();
+    record.epoch(monitor.end_epoch());
   }
 
-  record.begin_testing();
-  const Evaluation result = sum_over_ranks(evaluate(*model, data.test, recipe, device), group);
-  require_all_seen(result, data.test.dataset().size());
+  monitor.end_training();
+  const Evaluation result =
+      sum_over_ranks(evaluate(*model, data.test, recipe.criterion(), device), group);
+  require_each_sample_once(result, data.test.dataset().size());
   require_equal_replicas(*model, group);
-  record.finish(result, *model, scaler.numbers());
+  record.result(result, monitor.totals(), *model, scaler.numbers());
   if (!options.save.empty() && group.rank() == 0)
     save_model(*model, options.save, metadata_of(scaler));
 }
@@ -140,11 +139,10 @@ void run(const RunOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto start = [](const ladder::RunOptions& options) {
+  const auto start = [](const Options& options) {
     if (options.launched) return run(options);
     ladder::spawn([&](int /*rank*/) { run(options); },
                   {.nprocs = options.nprocs, .master_port = options.master_port});
   };
-  return ladder::run_main(argc, argv, start,
-                          {.distributed = true, .spawn = true, .launcher = true, .amp = true});
+  return mnist::run_main<Options>(argc, argv, start);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 5: the Accelerator. The loop no longer knows how many devices there are: one object
-// prepares data, model and optimizer for as many processes as somebody has started.
+// Stage 5: the Accelerator. The loop is the same for any number of devices: one object prepares
+// data, model and optimizer for the processes that were started.
 //
 //   build/bin/stage5_accelerator                    one process
 //   build/bin/stage5_accelerator --nprocs 2         two, which it starts itself
@@ -14,52 +14,50 @@
 #include <utility>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/accelerate/evaluate.h"
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/data/data_loader.h"
-#include "ladder/data/mnist_dataset.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/replica_check.h"
-#include "ladder/stage/run_main.h"
-#include "ladder/train/recipe.h"
-#include "ladder/train/run_record.h"
+#include "ladder/train/evaluation.h"
+#include "ladder/train/training_monitor.h"
+#include "mnist/dataset.h"
+#include "mnist/main.h"
+#include "mnist/recipe.h"
+#include "mnist/record.h"
 
 namespace {
 
 using namespace ladder;
+using Options = mnist::AcceleratedOptions;
 
 struct Data {
   DataLoader train;
   DataLoader test;
 };
 
-// The whole set lies in memory as bytes; a loader gathers and normalises one batch at a time.
+// The whole set is in memory as bytes; a loader gathers and normalises one batch at a time.
 // Written for one process: prepare divides the batches.
-Data make_data(const RunOptions& options, const Recipe& recipe, const Accelerator& accelerator) {
-  const auto read = [&](Split split, std::int64_t limit) {
-    return accelerator.load_dataset([&] {
-      return std::make_shared<MnistDataset>(options.data_root, split,
-                                            MnistOptions{recipe.normalization(), limit});
-    });
-  };
-  const auto train = read(Split::kTrain, options.limit_train);
-  const auto test = read(Split::kTest, options.limit_test);
-  const auto shift = options.augment_shift ? recipe.make_shift() : nullptr;
+Data make_data(const Options& options, const mnist::Recipe& recipe,
+               const Accelerator& accelerator) {
+  const auto train =
+      accelerator.load_dataset([&] { return mnist::load_train(options.data, recipe); });
+  const auto test =
+      accelerator.load_dataset([&] { return mnist::load_test(options.data, recipe); });
   return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
                                       .shuffle = true,
                                       .seed = recipe.seed(),
-                                      .num_workers = options.num_workers,
-                                      .pin_memory = options.pin_memory,
-                                      .transform = shift}),
+                                      .num_workers = options.data.num_workers,
+                                      .pin_memory = options.data.pin_memory,
+                                      .transform = recipe.make_transform(options.data.augment)}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
-                                    .num_workers = options.num_workers,
-                                    .pin_memory = options.pin_memory})};
+                                    .num_workers = options.data.num_workers,
+                                    .pin_memory = options.data.pin_memory})};
 }
 
 // Seeded just before the weights are drawn: the same seed gives the same network everywhere.
-std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recipe) {
+std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& recipe) {
   torch::manual_seed(recipe.seed());
   auto model = recipe.make_model();
   if (!options.load.empty()) load_model(*model, options.load);
@@ -68,65 +66,65 @@ std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recip
 
 // One pass over the training set. The order of an epoch is a function of its number.
 void train_epoch(Accelerator& accelerator, Model& model, const AcceleratedDataLoader& loader,
-                 AcceleratedOptimizer& optimizer, const RunOptions& options, const Recipe& recipe,
-                 RunRecord& record) {
+                 AcceleratedOptimizer& optimizer, const Options& options,
+                 const mnist::Recipe& recipe, TrainingMonitor& monitor) {
   model.train();
   for (const Batch& batch : loader) {
     const auto accumulation = accelerator.accumulate(model);
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    const auto loss = recipe.loss(model.forward(batch.images), batch);
+    const auto loss = recipe.loss(model.forward(batch.inputs), batch);
     accelerator.backward(loss);
     optimizer.step();
-    record.step(batch, loss, model, accelerator.sync_gradients());
+    monitor.step(batch, loss, accelerator.sync_gradients());
     optimizer.zero_grad();
-    if (record.every(options.checkpointing_steps)) accelerator.save_state();
+    if (monitor.every(options.checkpointing_steps)) accelerator.save_state();
   }
 }
 
-// What the tutorials call train_ddp: runs in every process. The accelerator sets up and cleans up.
-void run(const RunOptions& options) {
+// The train_ddp of the tutorials: runs in every process. The accelerator sets up and cleans up.
+void run(const Options& options) {
   Accelerator accelerator(options.accelerator, {.ddp = {.check_replicas = options.check_replicas}});
-  const Recipe recipe(options.recipe, accelerator.num_processes());
-  RunRecord record(options.record, recipe, accelerator.process_group());
+  const mnist::Recipe recipe(options.recipe, accelerator.num_processes());
+  mnist::Record record(options.record, recipe, accelerator.process_group());
   auto data = make_data(options, recipe, accelerator);
   auto network = make_model(options, recipe);
-  auto descent = recipe.make_optimizer(network->parameters());
-  auto schedule = recipe.make_scheduler(*descent);
+  auto adamw = recipe.make_optimizer(network->parameters());
+  auto schedule = recipe.make_scheduler(*adamw);
   auto [train, test, model, optimizer, scheduler] =
-      accelerator.prepare(data.train, data.test, network, std::move(descent), std::move(schedule));
-  accelerator.register_for_checkpointing(record);
+      accelerator.prepare(data.train, data.test, network, std::move(adamw), std::move(schedule));
+  const RunSetup setup = accelerator.setup();
+  TrainingMonitor monitor(options.monitor, setup, *model, train.size());
+  accelerator.register_for_checkpointing(monitor);
   if (options.resume) accelerator.load_state(options.resume_from);
-  record.begin(accelerator.setup(), train.shard(), test.shard(), *model);
+  record.begin(setup, train.shard(), test.shard(), *model);
   accelerator.init_trackers(recipe.name(), {{"lr", recipe.lr()}, {"seed", recipe.seed()}});
 
   for (std::int64_t epoch = train.epoch() + 1; epoch <= recipe.epochs(); ++epoch) {
     train.set_epoch(epoch - 1);
-    record.begin_epoch(epoch, train.first_batch());
-    train_epoch(accelerator, *model, train, *optimizer, options, recipe, record);
+    monitor.begin_epoch(epoch, recipe.epochs(), train.first_batch());
+    train_epoch(accelerator, *model, train, *optimizer, options, recipe, monitor);
     scheduler->step();
-    record.end_epoch();
-    accelerator.log({{"train_loss", record.train_loss()}}, record.steps());
+    record.epoch(monitor.end_epoch());
+    accelerator.log({{"train_loss", monitor.train_loss()}}, monitor.steps());
     if (options.checkpoint_epochs) accelerator.save_state();
   }
 
-  record.begin_testing();
-  const Evaluation result = evaluate(accelerator, *model, test, recipe);
-  require_all_seen(result, test.dataset().size());
+  monitor.end_training();
+  const Evaluation result = evaluate(accelerator, *model, test, recipe.criterion());
+  require_each_sample_once(result, test.dataset().size());
   require_equal_replicas(*model, accelerator.process_group());
-  record.finish(result, *model, accelerator.scaler().numbers());
+  record.result(result, monitor.totals(), *model, accelerator.scaler().numbers());
   if (!options.save.empty()) accelerator.save_model(*model, options.save);
-  accelerator.log({{"accuracy", result.accuracy()}}, record.steps());
+  accelerator.log({{"accuracy", result.accuracy()}}, monitor.steps());
   accelerator.end_training();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto start = [](const ladder::RunOptions& options) {
+  const auto start = [](const Options& options) {
     if (options.launched) return run(options);
     ladder::function_launcher(run, std::tuple(options), {options.nprocs, options.master_port});
   };
-  return ladder::run_main(
-      argc, argv, start,
-      {.distributed = true, .spawn = true, .launcher = true, .accelerator = true});
+  return mnist::run_main<Options>(argc, argv, start);
 }

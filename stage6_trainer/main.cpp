@@ -1,52 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 6: the Trainer. No loop: the program says what to train; how is a list of arguments.
+// Stage 6: the Trainer. No loop: the program defines what to train, and arguments define how.
 //
 //   build/bin/stage6_trainer                        one process; --num-processes 2: two
 //   build/bin/stage6_trainer --profile hf-defaults  with the defaults of transformers
 //
 // New against stage 5: Trainer and TrainingArguments. Gone: train_epoch, prepare, every loop.
 #include <memory>
+#include <utility>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/data/mnist_dataset.h"
-#include "ladder/stage/run_main.h"
-#include "ladder/trainer/run_record_callback.h"
 #include "ladder/trainer/trainer.h"
+#include "mnist/dataset.h"
+#include "mnist/main.h"
+#include "mnist/recipe.h"
+#include "mnist/record_callback.h"
 
 namespace {
 
 using namespace ladder;
+using Options = mnist::TrainerRunOptions;
 
-std::shared_ptr<const Dataset> make_data(const RunOptions& options, const Recipe& recipe,
-                                         Split split, std::int64_t limit) {
-  const MnistOptions mnist = {recipe.normalization(), limit};
-  return std::make_shared<MnistDataset>(options.data_root, split, mnist);
+auto make_data(const Options& options, const mnist::Recipe& recipe) {
+  return std::pair(mnist::load_train(options.data, recipe), mnist::load_test(options.data, recipe));
 }
 
-std::shared_ptr<Model> make_model(const RunOptions& options, const Recipe& recipe) {
+std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& recipe) {
   auto model = recipe.make_model();
   if (!options.load.empty()) load_model(*model, options.load);
   return model;
 }
 
-// What the tutorials call train_trainer_ddp: runs in every process.
-void run(const RunOptions& options) {
+// The train_trainer_ddp of the tutorials: runs in every process.
+void run(const Options& options) {
   const auto& args = options.training;
-  const Recipe recipe(options.recipe);
-  const auto record = std::make_shared<RunRecordCallback>(options.record, recipe);
-  const auto loss = [&](const auto& outputs, const auto& labels, const NumItems& items) {
-    return recipe.loss(outputs, labels, items);
-  };
+  const mnist::Recipe recipe(options.recipe);
+  const auto record = std::make_shared<mnist::RecordCallback>(options, recipe);
+  const auto [train, test] = make_data(options, recipe);
   const auto optimizer = [&](const Model& net) { return recipe.make_optimizer(net.parameters()); };
   Trainer trainer({.model_init = [&] { return make_model(options, recipe); },
                    .args = args,
-                   .train_dataset = make_data(options, recipe, Split::kTrain, options.limit_train),
-                   .eval_dataset = make_data(options, recipe, Split::kTest, options.limit_test),
-                   .compute_loss_func = loss,
+                   .train_dataset = train,
+                   .eval_dataset = test,
+                   .compute_loss_func = recipe.loss_function(),
                    .compute_metrics = accuracy,
                    .callbacks = {record},
                    .optimizer_init = options.parity ? optimizer : OptimizerFunction(),
-                   .train_transform = options.augment_shift ? recipe.make_shift() : nullptr,
+                   .train_transform = recipe.make_transform(options.data.augment),
                    .accelerator = options.accelerator});
   if (args.do_train)
     trainer.save_metrics("train", trainer.train(args.resume_from_checkpoint).metrics);
@@ -57,4 +56,4 @@ void run(const RunOptions& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return ladder::launch_main(argc, argv, run, {.trainer = true}); }
+int main(int argc, char** argv) { return mnist::launch_main<Options>(argc, argv, run); }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the tree against its plan: who may include whom, where a file may lie, and no pickles.
+"""Checks the structure: include order, places of files, a library without MNIST and without flags.
 
     tools/layers.py [--root DIR]
 
@@ -30,40 +30,44 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "core": Layer(0, torch=False, other_way=frozenset({"device", "versions"})),
-    "launch": Layer(1, torch=False),
+    "kernels": Layer(1, torch=True),
+    "launch": Layer(2, torch=False),
     "comm": Layer(
-        1, torch=True,
-        other_way=frozenset({"launch_environment", "launch_variables", "shared_memory",
+        2, torch=True,
+        other_way=frozenset({"errors", "launch_environment", "launch_variables", "shared_memory",
                              "slurm_step"}),
     ),
-    "data": Layer(1, torch=True, other_way=frozenset({"idx", "gzip_file", "mnist_files"})),
+    "data": Layer(2, torch=True, other_way=frozenset({"batch_mode"})),
     "checkpoint": Layer(
-        1, torch=True,
+        2, torch=True,
         other_way=frozenset({"atomic_file", "checkpoint_folder", "checkpoint_manifest", "durable",
                              "quoted", "safetensors_header", "saved_json"}),
     ),
-    "nn": Layer(2, torch=True),
-    "optim": Layer(2, torch=True),
-    "parallel": Layer(3, torch=True),
-    "amp": Layer(3, torch=True),
-    "train": Layer(4, torch=True),
+    "nn": Layer(3, torch=True),
+    "optim": Layer(3, torch=True),
+    "parallel": Layer(4, torch=True),
+    "amp": Layer(4, torch=True),
+    "train": Layer(5, torch=True, other_way=frozenset({"monitor_options"})),
     "accelerate": Layer(
-        5, torch=True,
+        6, torch=True,
         other_way=frozenset({"accelerate_config", "accelerator_options", "event_file",
                              "function_launcher", "trackers", "yaml_file"}),
     ),
     "trainer": Layer(
-        6, torch=True,
+        7, torch=True,
         other_way=frozenset({"argument_file", "argument_table", "foreign_arguments", "metrics",
                              "trainer_state", "training_arguments", "training_plan"}),
     ),
-    "stage": Layer(7, torch=False),
 }
+
+# Of mnist/, the files that do without torch: a program forks after it has read its command line.
+TORCH_FREE_MNIST = {"command_line", "files", "flags", "gzip_file", "idx", "main", "options",
+                    "recipe_options", "trainer_flags"}
 
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
 C10D_HEADER = "ladder/comm/c10d_group.h"
 
-ROOMS = {"ladder", "bench", "tests", "docs", "traps", "data", "cmake", "tools", "scripts",
+ROOMS = {"ladder", "mnist", "bench", "tests", "docs", "traps", "data", "cmake", "tools", "scripts",
          ".ci"}
 ROOT_FILES = {
     ".clang-format",
@@ -91,6 +95,15 @@ C10D_INCLUDE = re.compile(r"(torch/csrc/distributed/)?c10d/")
 # LibTorch's own files hold pickles, and a pickle can hold code.
 PICKLE = re.compile(r"torch::(load|save|pickle_load|pickle_save|jit|serialize)\b|"
                     r"\b(Input|Output)Archive\b|<torch/(script|serialize|csrc/jit)\b")
+# The library names the fields of its options. Flags belong to programs; these are the launchers'.
+STRING = re.compile(r'"(?:\\.|[^"\\])*"')
+FLAG = re.compile(r"--[a-z][\w-]*")
+LAUNCHER_FLAGS = {"--config_file", "--cpu", "--main_process_port", "--multi_gpu", "--nnodes",
+                  "--no-python", "--no_python", "--nproc-per-node", "--num_machines",
+                  "--num_processes", "--rdzv-backend", "--rdzv-endpoint", "--standalone"}
+# It serves any data: the tutorial's is in mnist/.
+MNIST = re.compile(r"mnist|basicnet|convnet", re.IGNORECASE)
+MNIST_SIZE = re.compile(r"(?<![\w.])(28\s*[,x×*]\s*28|28|784)(?![\w.])")
 CPP_SUFFIXES = {".h", ".cpp", ".cu"}
 SPDX_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -157,7 +170,7 @@ def check_place(name: str) -> Iterator[Violation]:
                               f"{', '.join(sorted(ROOMS))} and stageN_NAME")
     if STAGE.fullmatch(parts[0]) and len(parts) > 1 and parts[1:] != ("main.cpp",):
         yield Violation(name, "a stage holds main.cpp and nothing else; "
-                              "shared code belongs in ladder/, pages in docs/")
+                              "shared code belongs in mnist/ or ladder/, pages in docs/")
 
 
 def check_spdx(file: File) -> Iterator[Violation]:
@@ -174,16 +187,43 @@ def check_no_pickle(file: File) -> Iterator[Violation]:
                                   "ladder/checkpoint/safetensors.h")
 
 
+def check_library(file: File) -> Iterator[Violation]:
+    """No flag of a program and no MNIST in ladder/."""
+    for number, line in enumerate(file.text.splitlines(), start=1):
+        literals = " ".join(STRING.findall(line.partition("// ")[0]))
+        for flag in FLAG.findall(literals):
+            if flag not in LAUNCHER_FLAGS:
+                yield file.at(number, f"a message of ladder/ names the flag {flag}; name the field "
+                                      "of the options, as it is spelled there")
+        for pattern in (MNIST, MNIST_SIZE):
+            match = pattern.search(line)
+            if match:
+                yield file.at(number, f"'{match[0]}' in ladder/, which serves any data; move what "
+                                      "is the tutorial's into mnist/")
+
+
+def check_mnist_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
+    """mnist/ is one folder of files, which use it and ladder/."""
+    if len(file.parts) != 2:
+        yield file.at(1, "mnist/ holds files and no folders; move it up")
+    for include in file.includes():
+        if include.quoted and not include.target.startswith(("ladder/", "mnist/")):
+            yield file.at(include.line, f'mnist/ may not include "{include.target}"; it uses '
+                                        "ladder/ and mnist/")
+        if file.path.stem in TORCH_FREE_MNIST:
+            yield from check_torch_free(file, include, files)
+
+
 def check_stage_include(file: File, include: Include) -> Iterator[Violation]:
-    """A stage uses ladder/ and the standard library."""
+    """A stage uses ladder/, mnist/ and the standard library."""
     allowed = (
-        include.target.startswith("ladder/")
+        include.target.startswith(("ladder/", "mnist/"))
         if include.quoted
         else STANDARD_HEADER.fullmatch(include.target)
     )
     if not allowed:
         yield file.at(include.line, f"a stage may not include {include.target}; "
-                                    "it uses ladder/ and standard headers, so wrap it in ladder/")
+                                    "it uses ladder/, mnist/ and standard headers")
 
 
 def check_order(file: File, include: Include) -> Iterator[Violation]:
@@ -223,11 +263,16 @@ def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[
     return []
 
 
-def check_torch(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
-    route = [] if may_use_torch(file) else route_to_torch(include.target, files, set())
+def check_torch_free(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
+    route = route_to_torch(include.target, files, set())
     if route:
         yield file.at(include.line, f"this file is torch-free but includes {' -> '.join(route)}; "
                                     "move what needs torch into another file")
+
+
+def check_torch(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
+    if not may_use_torch(file):
+        yield from check_torch_free(file, include, files)
     is_public = file.path.suffix == ".h" and file.name != C10D_HEADER
     if file.parts[1] == "comm" and is_public and C10D_INCLUDE.match(include.target):
         yield file.at(include.line, f"headers of comm/ show no c10d types; include "
@@ -259,7 +304,10 @@ def check_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
         return
     yield from check_no_pickle(file)
     if file.parts[0] == "ladder":
+        yield from check_library(file)
         yield from check_ladder_file(file, files)
+    elif file.parts[0] == "mnist":
+        yield from check_mnist_file(file, files)
     elif STAGE.fullmatch(file.parts[0]):
         for include in file.includes():
             yield from check_stage_include(file, include)

@@ -7,7 +7,7 @@
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -24,12 +24,13 @@ void accuracy_divided() {
     train_epoch(model, divided_loader(train, group), *optimizer, recipe);
     const auto part =
         std::make_shared<ExactEvalSampler>(kTest, ExactEvalSamplerOptions{2, group.rank()});
-    const auto local = evaluate(model, DataLoader(test, {.sampler = part}), recipe, torch::kCPU);
+    const auto local =
+        evaluate(model, DataLoader(test, {.sampler = part}), recipe.criterion(), torch::kCPU);
     const auto total = sum_over_ranks(local, group);
     // Python: 100. * correct / len(test_loader.dataset), of this rank's correct.
     const double own = 100.0 * static_cast<double>(local.correct) / kTest;
     const auto divided = group.all_gather_into_tensor(torch::tensor(own, torch::kFloat64));
-    const auto says = error_of<DistributedError>([&] { require_all_seen(local, kTest); });
+    const auto says = error_of<DistributedError>([&] { require_each_sample_once(local, kTest); });
     require(std::abs(divided.sum().item<double>() - total.accuracy()) < 0.01,
             "the parts do not add up");
     if (group.rank() != 0) return;

@@ -7,21 +7,20 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/bad_step.h"
-#include "ladder/train/evaluate.h"
-#include "ladder/train/loss_meter.h"
+#include "ladder/train/evaluation.h"
+#include "ladder/train/loss_guard.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
 namespace ladder::traps {
 namespace {
 
-using Images = std::shared_ptr<const MnistDataset>;
+using Images = std::shared_ptr<const mnist::Dataset>;
 using Loss = torch::Tensor (*)(const Recipe&, const torch::Tensor&, const Batch&);
 
 torch::Tensor mean_of_rank(const Recipe& /*recipe*/, const torch::Tensor& output,
                            const Batch& batch) {
-  return torch::nll_loss(output, batch.labels);
+  return torch::nll_loss(output, batch.targets);
 }
 
 torch::Tensor part_of_global_mean(const Recipe& recipe, const torch::Tensor& output,
@@ -36,7 +35,7 @@ torch::Tensor gradient(const Recipe& recipe, const Images& images, const Process
   model.train();
   const Batch batch = *divided_loader(images, group).begin();
   const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-  loss(recipe, model.forward(batch.images), batch).backward();
+  loss(recipe, model.forward(batch.inputs), batch).backward();
   return flat_gradients(model);
 }
 
@@ -44,12 +43,12 @@ torch::Tensor gradient(const Recipe& recipe, const Images& images, const Process
 void show_evaluation(const Recipe& recipe, const Images& test) {
   const auto model = seeded_model(recipe);
   const DataLoader loader(test, {.batch_size = 64});
-  const auto exact = evaluate(*model, loader, recipe, torch::kCPU);
+  const auto exact = evaluate(*model, loader, recipe.criterion(), torch::kCPU);
   const torch::NoGradGuard no_grad;
   model->eval();
   double sum = 0.0;
   for (const Batch& batch : loader) {
-    sum += torch::nll_loss(model->forward(batch.images), batch.labels).item<double>();
+    sum += torch::nll_loss(model->forward(batch.inputs), batch.targets).item<double>();
   }
   const double wrong = sum / static_cast<double>(loader.size());
   require(std::abs(wrong / exact.mean_loss() - 1.0) > 1e-5, "the last image does not show");
@@ -57,19 +56,19 @@ void show_evaluation(const Recipe& recipe, const Images& test) {
   guard("loss of 1025 images", fmt::format("{:.5f}", exact.mean_loss()));
 }
 
-// A rank without an image has a mean of nothing.
+// A rank without an image divides zero by zero.
 std::string nan_is_refused(const ProcessGroup& group) {
   const auto loss = torch::nll_loss(torch::empty({0, 10}), torch::empty({0}, torch::kInt64));
-  LossMeter meter(torch::kCPU);
-  meter.begin_epoch(1);
+  const torch::nn::Module no_model;
+  LossGuard guard(no_model, {});
+  guard.begin_epoch(1);
   Batch batch;
+  batch.inputs = torch::empty({0, 1});
   batch.global_size = 1;
   batch.world_size = group.world_size();
-  batch.labels = torch::empty({0}, torch::kInt64);
+  batch.targets = torch::empty({0}, torch::kInt64);
   batch.indices = torch::empty({0}, torch::kInt64);
-  return error_of<NumericError>([&] {
-    if (const auto bad = meter.add(loss, batch, 1)) throw_bad_step(*bad, "", "");
-  });
+  return error_of<NumericError>([&] { guard.add(batch, loss, 1); });
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/progress.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -14,7 +14,7 @@ namespace ladder::traps {
 namespace {
 
 constexpr std::int64_t kImages = 3'200;
-using Images = std::shared_ptr<const MnistDataset>;
+using Images = std::shared_ptr<const mnist::Dataset>;
 
 struct Trained {
   std::int64_t read = 0;  // images, by all ranks

@@ -10,7 +10,7 @@
 
 #include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
-#include "ladder/stage/run_options.h"
+#include "mnist/command_line.h"
 #include "traps/report.h"
 
 namespace ladder::traps {
@@ -47,7 +47,7 @@ void nproc_per_nodes() {
   require(wrong.code != 0 && right.code == 0, "torchrun takes the misspelled flag");
   const std::array arguments = {"stage2_ddp_spawn", "--nproc_per_nodes", "2"};
   const auto of_a_stage = error_of<UsageError>(
-      [&] { parse_command_line(3, arguments.data(), {.distributed = true, .spawn = true}); });
+      [&] { mnist::parse_command_line<mnist::SpawnedOptions>(3, arguments.data()); });
   const auto nobody = [](const std::string& /*name*/) { return std::optional<std::string>(); };
   mistake("exit code", std::to_string(wrong.code));
   mistake("torchrun says", wrong.last_line);

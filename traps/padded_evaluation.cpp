@@ -5,7 +5,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -17,19 +17,19 @@ constexpr std::int64_t kRanks = 7;
 
 // Of all ranks, one after the other: samplers ask nobody.
 template <typename MakeSampler>
-Evaluation evaluated(Model& model, const std::shared_ptr<const MnistDataset>& test,
+Evaluation evaluated(Model& model, const std::shared_ptr<const mnist::Dataset>& test,
                      const Recipe& recipe, const MakeSampler& make_sampler) {
   Evaluation total;
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
     const DataLoader loader(test, {.batch_size = 500, .sampler = make_sampler(rank)});
-    const auto part = evaluate(model, loader, recipe, torch::kCPU);
+    const auto part = evaluate(model, loader, recipe.criterion(), torch::kCPU);
     total.correct += part.correct;
     total.seen += part.seen;
   }
   return total;
 }
 
-Evaluation padded(Model& model, const std::shared_ptr<const MnistDataset>& test,
+Evaluation padded(Model& model, const std::shared_ptr<const mnist::Dataset>& test,
                   const Recipe& recipe, bool drop_last) {
   return evaluated(model, test, recipe, [&](std::int64_t rank) {
     return std::make_shared<DistributedSampler>(
@@ -39,7 +39,7 @@ Evaluation padded(Model& model, const std::shared_ptr<const MnistDataset>& test,
 }
 
 std::string refusal_of(const Evaluation& counted) {
-  return error_of<DistributedError>([&] { require_all_seen(counted, kTest); });
+  return error_of<DistributedError>([&] { require_each_sample_once(counted, kTest); });
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ void padded_evaluation() {
     const auto exact = evaluated(*model, test, recipe, [](std::int64_t rank) {
       return std::make_shared<ExactEvalSampler>(kTest, ExactEvalSamplerOptions{kRanks, rank});
     });
-    require_all_seen(exact, kTest);
+    require_each_sample_once(exact, kTest);
     mistake("images counted", std::to_string(repeated.seen));
     mistake("accuracy", percent_text(repeated.accuracy()));
     mistake("counted with drop_last", std::to_string(dropped.seen));

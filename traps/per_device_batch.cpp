@@ -5,7 +5,7 @@
 
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -13,8 +13,8 @@ namespace ladder::traps {
 namespace {
 
 struct Sets {
-  std::shared_ptr<const MnistDataset> train;
-  std::shared_ptr<const MnistDataset> test;
+  std::shared_ptr<const mnist::Dataset> train;
+  std::shared_ptr<const mnist::Dataset> test;
 };
 
 struct Trained {
@@ -23,7 +23,8 @@ struct Trained {
   double accuracy = 0.0;
 };
 
-Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode, LrScaling scaling) {
+Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode,
+              mnist::LrScaling scaling) {
   const Recipe recipe({.name = "convnet", .lr = 1e-3, .scale_lr = scaling}, group.world_size());
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
@@ -34,7 +35,8 @@ Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode, LrSca
   train_epoch(model, loader, *optimizer, recipe);
   const auto part = std::make_shared<ExactEvalSampler>(
       sets.test->size(), ExactEvalSamplerOptions{group.world_size(), group.rank()});
-  const auto local = evaluate(model, DataLoader(sets.test, {.sampler = part}), recipe, torch::kCPU);
+  const auto local =
+      evaluate(model, DataLoader(sets.test, {.sampler = part}), recipe.criterion(), torch::kCPU);
   return {loader.size(), recipe.lr(), sum_over_ranks(local, group).accuracy()};
 }
 
@@ -52,9 +54,9 @@ void per_device_batch() {
   const Sets sets = {images_of(Split::kTrain, recipe, 6'400),
                      images_of(Split::kTest, recipe, 2'000)};
   on_ranks(2, [&](const ProcessGroup& group) {
-    const auto wrong = train(sets, group, BatchMode::kPerDevice, LrScaling::kNone);
-    const auto global = train(sets, group, BatchMode::kGlobal, LrScaling::kNone);
-    const auto scaled = train(sets, group, BatchMode::kPerDevice, LrScaling::kLinear);
+    const auto wrong = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kNone);
+    const auto global = train(sets, group, BatchMode::kGlobal, mnist::LrScaling::kNone);
+    const auto scaled = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kLinear);
     require(wrong.accuracy + 1 < global.accuracy, "half of the steps learned as much");
     require(wrong.accuracy + 1 < scaled.accuracy, "the larger rate did not make up for it");
     if (group.rank() != 0) return;

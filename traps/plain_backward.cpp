@@ -26,7 +26,7 @@ double norm_of_window(Accelerator& accelerator, Loader& loader, Model& model, co
   for (const Batch& batch : loader) {
     const auto accumulation = accelerator.accumulate(model);
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    backward(recipe.loss(model.forward(batch.images), batch));
+    backward(recipe.loss(model.forward(batch.inputs), batch));
     if (accelerator.sync_gradients()) norm = flat_gradients(model).norm().template item<double>();
   }
   return norm;

@@ -26,10 +26,10 @@ void on_ranks(int count, const std::function<void(const ProcessGroup&)>& fn,
 
 Recipe quick_recipe(double lr) { return Recipe({.name = "convnet", .lr = lr}); }
 
-std::shared_ptr<const MnistDataset> images_of(Split split, const Recipe& recipe,
-                                              std::int64_t limit) {
-  return std::make_shared<MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", split,
-                                        MnistOptions{recipe.normalization(), limit});
+std::shared_ptr<const mnist::Dataset> images_of(Split split, const Recipe& recipe,
+                                                std::int64_t limit) {
+  return std::make_shared<mnist::Dataset>(LADDER_SOURCE_DIR "/data/mnist", split,
+                                          mnist::DatasetOptions{recipe.normalization(), limit});
 }
 
 std::shared_ptr<Model> seeded_model(const Recipe& recipe) {
@@ -37,7 +37,7 @@ std::shared_ptr<Model> seeded_model(const Recipe& recipe) {
   return recipe.make_model();
 }
 
-DataLoader divided_loader(const std::shared_ptr<const MnistDataset>& images,
+DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
                           const ProcessGroup& group, std::int64_t batch_size) {
   return DataLoader(
       images,
@@ -51,7 +51,7 @@ void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer
   model.train();
   for (const Batch& batch : loader) {
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    recipe.loss(model.forward(batch.images), batch).backward();
+    recipe.loss(model.forward(batch.inputs), batch).backward();
     optimizer.step();
     optimizer.zero_grad();
   }

@@ -10,11 +10,14 @@
 
 #include "ladder/comm/process_group.h"
 #include "ladder/data/data_loader.h"
-#include "ladder/data/mnist_dataset.h"
 #include "ladder/nn/model.h"
-#include "ladder/train/recipe.h"
+#include "mnist/dataset.h"
+#include "mnist/recipe.h"
 
 namespace ladder::traps {
+
+using mnist::Recipe;
+using mnist::Split;
 
 // What several demonstrations need. They fork, so the program itself uses no tensor: all that has
 // tensors stands inside of the processes.
@@ -30,14 +33,14 @@ void on_ranks(int count, const std::function<void(const ProcessGroup&)>& fn,
 Recipe quick_recipe(double lr = 0.05);
 
 // The first images of MNIST. Uses no tensor: read them once, before the processes.
-std::shared_ptr<const MnistDataset> images_of(Split split, const Recipe& recipe,
-                                              std::int64_t limit);
+std::shared_ptr<const mnist::Dataset> images_of(Split split, const Recipe& recipe,
+                                                std::int64_t limit);
 
 // The network of the recipe, with the weights of its seed.
 std::shared_ptr<Model> seeded_model(const Recipe& recipe);
 
 // A loader over this rank's slice of each batch of 64.
-DataLoader divided_loader(const std::shared_ptr<const MnistDataset>& images,
+DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
                           const ProcessGroup& group, std::int64_t batch_size = 64);
 
 // Steps through the loader once, as train_epoch of stage 2 does.

@@ -24,7 +24,7 @@ double trained_together(const Recipe& recipe, const DataLoader& loader, const Pr
                         std::string& says) {
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
-  const auto images = (*loader.begin()).images;
+  const auto images = (*loader.begin()).inputs.only();
   says = error_of<UsageError>([&] { model.module().forward(images).sum().backward(); });
   train_epoch(model, loader, *optimizer, recipe);
   return distance_between_ranks(model, group);

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "ladder/data/augment.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/data/random_shift.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

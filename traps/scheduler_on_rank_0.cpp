@@ -19,7 +19,7 @@ struct Trained {
   std::string says;
 };
 
-Trained train(const Recipe& recipe, const std::shared_ptr<const MnistDataset>& images,
+Trained train(const Recipe& recipe, const std::shared_ptr<const mnist::Dataset>& images,
               const ProcessGroup& group, bool on_all_ranks) {
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());

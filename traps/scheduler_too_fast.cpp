@@ -19,7 +19,7 @@ struct Rates {
 };
 
 // Learning rates of six epochs with StepLR(step_size=2), stepped once an epoch.
-Rates trained(const std::shared_ptr<const MnistDataset>& images, const Recipe& recipe,
+Rates trained(const std::shared_ptr<const mnist::Dataset>& images, const Recipe& recipe,
               Accelerator& accelerator) {
   auto model = seeded_model(recipe);
   const std::shared_ptr<torch::optim::Optimizer> descent =
@@ -32,7 +32,7 @@ Rates trained(const std::shared_ptr<const MnistDataset>& images, const Recipe& r
   for (int epoch = 0; epoch < 6; ++epoch) {
     rates.of_epochs += fmt::format("{}{:g}", epoch == 0 ? "" : " ", scheduler->last_lr().front());
     for (const Batch& batch : loader) {
-      accelerator.backward(recipe.loss(network->forward(batch.images), batch));
+      accelerator.backward(recipe.loss(network->forward(batch.inputs), batch));
       optimizer->step();
       optimizer->zero_grad();
     }

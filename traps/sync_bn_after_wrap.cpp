@@ -14,7 +14,7 @@ namespace {
 
 torch::Tensor gradient(Model& model, const Batch& batch, const Recipe& recipe) {
   model.train();
-  recipe.loss(model.forward(batch.images), batch).backward();
+  recipe.loss(model.forward(batch.inputs), batch).backward();
   return flat_gradients(model);
 }
 

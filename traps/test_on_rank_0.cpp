@@ -7,7 +7,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/progress.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -22,7 +22,7 @@ void test_on_rank_0() {
   const auto local = [&](const ProcessGroup& group) {
     const auto part =
         std::make_shared<ExactEvalSampler>(kTest, ExactEvalSamplerOptions{2, group.rank()});
-    return evaluate(*seeded_model(recipe), DataLoader(test, {.sampler = part}), recipe,
+    return evaluate(*seeded_model(recipe), DataLoader(test, {.sampler = part}), recipe.criterion(),
                     torch::kCPU);
   };
   const auto wrong = [&](const ProcessGroup& group) {

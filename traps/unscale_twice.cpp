@@ -19,7 +19,7 @@ void unscale_twice() {
     const auto optimizer = recipe.make_optimizer(model->parameters());
     const Batch batch = *DataLoader(images, {.batch_size = 64}).begin();
     GradScaler scaler;
-    scaler.scale(recipe.loss(model->forward(batch.images), batch)).backward();
+    scaler.scale(recipe.loss(model->forward(batch.inputs), batch)).backward();
     scaler.unscale_(*optimizer);
     const double once = flat_gradients(*model).norm().item<double>();
     const auto says = error_of<UsageError>([&] { scaler.unscale_(*optimizer); });

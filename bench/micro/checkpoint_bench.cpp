@@ -11,8 +11,9 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/nn/basic_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adamw.h"
+#include "mnist/networks.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -25,8 +26,8 @@ std::int64_t bytes_in(const std::string& path) {
 void checkpoint_save_model(benchmark::State& state) {
   const TemporaryFolder folder;
   const auto path = folder.file("model.safetensors");
-  const BasicNet model;
-  for (auto _ : state) save_model(model, path);
+  const auto model = mnist::make_basic_net();
+  for (auto _ : state) save_model(*model, path);
   state.SetBytesProcessed(state.iterations() * bytes_in(path));
 }
 BENCHMARK(checkpoint_save_model)->Unit(benchmark::kMillisecond)->UseRealTime();
@@ -34,9 +35,9 @@ BENCHMARK(checkpoint_save_model)->Unit(benchmark::kMillisecond)->UseRealTime();
 void checkpoint_load_model(benchmark::State& state) {
   const TemporaryFolder folder;
   const auto path = folder.file("model.safetensors");
-  BasicNet model;
-  save_model(model, path);
-  for (auto _ : state) load_model(model, path);
+  const auto model = mnist::make_basic_net();
+  save_model(*model, path);
+  for (auto _ : state) load_model(*model, path);
   state.SetBytesProcessed(state.iterations() * bytes_in(path));
 }
 BENCHMARK(checkpoint_load_model)->Unit(benchmark::kMillisecond)->UseRealTime();
@@ -45,17 +46,17 @@ BENCHMARK(checkpoint_load_model)->Unit(benchmark::kMillisecond)->UseRealTime();
 void checkpoint_folder(benchmark::State& state) {
   const TemporaryFolder folder;
   const auto path = folder.file("checkpoint_0");
-  BasicNet model;
-  AdamW optimizer(model.parameters());
-  for (auto& parameter : model.parameters()) {
+  const auto model = mnist::make_basic_net();
+  AdamW optimizer(model->parameters());
+  for (auto& parameter : model->parameters()) {
     parameter.mutable_grad() = torch::ones_like(parameter.detach());
   }
   optimizer.step();
   for (auto _ : state) {
     CheckpointWriter writer(path);
-    save_model(model, writer.file("model.safetensors"));
+    save_model(*model, writer.file("model.safetensors"));
     save_safetensors(writer.file("optimizer.safetensors"),
-                     to_safetensors(optimizer.state_dict(model)));
+                     to_safetensors(optimizer.state_dict(*model)));
     save_safetensors(writer.file("rng_0.safetensors"), {random_state(torch::kCPU), {}});
     writer.commit({"model.safetensors", "optimizer.safetensors", "rng_0.safetensors"});
   }

@@ -6,15 +6,16 @@
 #include <memory>
 
 #include "ladder/data/data_loader.h"
-#include "ladder/data/mnist_dataset.h"
+#include "ladder/data/random_shift.h"
+#include "mnist/dataset.h"
 
 namespace ladder {
 namespace {
 
-const std::shared_ptr<const MnistDataset>& training_set() {
-  static const auto dataset =
-      std::make_shared<const MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", Split::kTrain,
-                                           MnistOptions{.normalization = kMnistNormalization});
+const std::shared_ptr<const mnist::Dataset>& training_set() {
+  static const auto dataset = std::make_shared<const mnist::Dataset>(
+      LADDER_SOURCE_DIR "/data/mnist", mnist::Split::kTrain,
+      mnist::DatasetOptions{.normalization = mnist::kMnistNormalization});
   return dataset;
 }
 
@@ -40,7 +41,8 @@ void data_loader_epoch(benchmark::State& state, int num_workers, bool shift) {
       training_set(),
       {.batch_size = 64, .shuffle = true, .num_workers = num_workers, .transform = transform});
   for (auto _ : state) {
-    for (const Batch& batch : loader) benchmark::DoNotOptimize(batch.images.const_data_ptr());
+    for (const Batch& batch : loader)
+      benchmark::DoNotOptimize(batch.inputs.only().const_data_ptr());
   }
   state.SetItemsProcessed(state.iterations() * training_set()->size());
 }

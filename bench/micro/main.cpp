@@ -23,8 +23,8 @@ void measure(ladder::TwoRanks& ranks) {
   const auto count = benchmark::RunSpecifiedBenchmarks();
   ranks.finish();
   if (count == 0) {
-    throw ladder::UsageError::missing("--benchmark_filter", "a row that it matches",
-                                      "--benchmark_list_tests shows all");
+    throw ladder::UsageError::conflict("--benchmark_filter", "matches no row",
+                                       "--benchmark_list_tests shows all");
   }
 }
 

@@ -9,30 +9,31 @@
 #include <string>
 
 #include "bench/micro/training_step.h"
+#include "ladder/kernels/channels_last.h"
+#include "ladder/kernels/onednn_linear.h"
+#include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
-#include "ladder/nn/memory_format.h"
-#include "ladder/nn/onednn_linear.h"
-#include "ladder/nn/relu_max_pool.h"
+#include "ladder/nn/random_scope.h"
 
 namespace ladder {
 namespace {
 
 // The mask of BasicNet's first dropout, in both maths and both layouts.
-void nn_dropout_forward(benchmark::State& state, Math math, bool channels_last) {
+void nn_dropout_forward(benchmark::State& state, DropoutMasks masks, bool channels_last) {
   auto input = torch::randn({64, 64, 12, 12});
   if (channels_last) input = to_channels_last(input);
-  const Dropout dropout({.p = 0.25, .layer = 1, .math = math});
+  const Dropout dropout({.p = 0.25, .layer = 1, .masks = masks});
   const RandomScope random({.seed = 42, .epoch = 0, .positions = torch::arange(64)});
   for (auto _ : state) benchmark::DoNotOptimize(dropout.forward(input));
 }
-BENCHMARK_CAPTURE(nn_dropout_forward, reference, Math::kReference, false)
+BENCHMARK_CAPTURE(nn_dropout_forward, reference, DropoutMasks::kByGenerator, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(nn_dropout_forward, counter_nchw, Math::kFast, false)
+BENCHMARK_CAPTURE(nn_dropout_forward, counter_nchw, DropoutMasks::kByPosition, false)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(nn_dropout_forward, counter_channels_last, Math::kFast, true)
+BENCHMARK_CAPTURE(nn_dropout_forward, counter_channels_last, DropoutMasks::kByPosition, true)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
@@ -113,9 +114,11 @@ void nn_loss(benchmark::State& state, const std::string& recipe_name) {
   const Recipe recipe({.name = recipe_name});
   const Batch batch = random_batch(state.range(0));
   const auto scores = torch::randn({state.range(0), 10}).requires_grad_();
+  const bool has_log_softmax = recipe.head() == mnist::Head::kLogSoftmax;
   for (auto _ : state) {
     scores.mutable_grad() = torch::Tensor();
-    recipe.loss(apply_head(scores, recipe.head()), batch).backward();
+    const auto output = has_log_softmax ? torch::log_softmax(scores, 1) : scores;
+    recipe.loss(output, batch).backward();
   }
 }
 BENCHMARK_CAPTURE(nn_loss, basicnet, "basicnet")

@@ -7,20 +7,21 @@
 #include <memory>
 #include <vector>
 
-#include "ladder/nn/basic_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
+#include "mnist/networks.h"
 
 namespace ladder {
 namespace {
 
 std::vector<torch::Tensor> parameters_with_gradients() {
   torch::manual_seed(42);
-  auto parameters = BasicNet().parameters();
+  auto parameters = mnist::make_basic_net()->parameters();
   for (auto& parameter : parameters) {
     parameter.mutable_grad() = torch::randn_like(parameter.detach()) * 1e-3;
   }

@@ -13,7 +13,7 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/recipe.h"
+#include "mnist/recipe.h"
 #include "tests/support/training.h"
 
 namespace ladder {

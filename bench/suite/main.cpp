@@ -384,8 +384,8 @@ void run_suite(std::vector<std::string> arguments) {
   for (const auto& row : cases_of(options.tier, options.cpus)) runner.add(row);
   NoReporter nothing;
   if (benchmark::RunSpecifiedBenchmarks(&nothing) == 0) {
-    throw UsageError::missing("--benchmark_filter", "a row that it matches",
-                              "--benchmark_list_tests shows all");
+    throw UsageError::conflict("--benchmark_filter", "matches no row",
+                               "--benchmark_list_tests shows all");
   }
   if (!names_results) fmt::print(stderr, "the results are in {}\n", results.string());
   if (runner.failed() > 0) {

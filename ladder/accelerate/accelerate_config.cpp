@@ -318,7 +318,8 @@ bool is_flag_name(std::string_view name) {
 std::pair<std::string, std::string> hparam(const std::string& path, const YamlNode& entry) {
   const std::string where = fmt::format("{}:{}: {}", path, entry.line, shortened(entry.key));
   if (!is_flag_name(entry.key)) {
-    throw UsageError::conflict(where, "no flag's name", "write it as in --help, without dashes");
+    throw UsageError::conflict(where, "not the name of a flag",
+                               "write the name without dashes, such as lr");
   }
   if (entry.kind == YamlNode::Kind::kNull) {
     throw UsageError::missing(where, "a value", "remove the line to keep the default");

@@ -39,10 +39,10 @@ void AcceleratedOptimizer::unscale_gradients() {
 
 void AcceleratedOptimizer::require_backward() const {
   if (gradients_->backward_calls > backward_calls_) return;
-  throw UsageError::missing("AcceleratedOptimizer::step",
-                            "accelerator.backward(loss) since the last step",
-                            "replace loss.backward(): it neither scales the loss for fp16 nor "
-                            "weighs the batches of an accumulation window");
+  throw UsageError::conflict("AcceleratedOptimizer::step",
+                             "no accelerator.backward(loss) since the last step",
+                             "replace loss.backward(): it neither scales the loss for fp16 nor "
+                             "weighs the batches of an accumulation window");
 }
 
 }  // namespace ladder

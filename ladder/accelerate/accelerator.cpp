@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,9 +100,9 @@ void Accelerator::require_supported_precision() const {
 }
 
 RunSetup Accelerator::setup() {
-  RunCheckpoints checkpoints = {.last = [this] { return last_checkpoint_; }};
+  CheckpointHooks checkpoints = {.last = [this] { return last_checkpoint_; }};
   if (!options_.project.project_dir.empty()) checkpoints.save = [this] { return save_state(); };
-  return {device_, config_.mixed_precision, threads_, std::move(checkpoints)};
+  return {group_, device_, config_.mixed_precision, threads_, std::move(checkpoints)};
 }
 
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
@@ -195,9 +196,10 @@ Accelerator::Accumulation Accelerator::no_sync(Model& model) {
 
 void Accelerator::backward(const torch::Tensor& loss) {
   if (gradients_->num_steps() > 1 && !gradients_->accumulates()) {
-    throw UsageError::missing(
-        "Accelerator::backward", "accelerator.accumulate(model) for each batch",
-        "gradient_accumulation_steps is above 1: begin the body of the loop with "
+    throw UsageError::conflict(
+        "Accelerator::backward",
+        "no accelerator.accumulate(model) for this batch, and gradient_accumulation_steps above 1",
+        "begin the body of the loop with "
         "const auto accumulation = accelerator.accumulate(*model);");
   }
   ++gradients_->backward_calls;
@@ -243,8 +245,8 @@ torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
   const LoaderWalk* const walk = gradients_->walk();
   if (walk == nullptr) {
-    throw UsageError::missing("gather_for_metrics", "a walk through a prepared loader",
-                              "call it inside the loop, or use gather");
+    throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",
+                               "call it inside the loop, or use gather");
   }
   if (tensor.dim() == 0 || tensor.size(0) != walk->local_size) {
     throw UsageError::malformed(
@@ -410,6 +412,21 @@ std::uint64_t set_seed(std::uint64_t seed, bool device_specific, const ProcessGr
   const auto own = device_specific ? seed + static_cast<std::uint64_t>(group.rank()) : seed;
   torch::manual_seed(own);
   return own;
+}
+
+Evaluation evaluate(const Accelerator& accelerator, Model& model,
+                    const AcceleratedDataLoader& loader, const LossSum& loss_sum) {
+  const torch::NoGradGuard no_grad;
+  const bool was_training = model.is_training();
+  model.eval();
+  ClassificationMeter meter(loss_sum, accelerator.device());
+  for (const Batch& batch : loader) {
+    const auto [output, targets] =
+        accelerator.gather_for_metrics(std::tuple{model.forward(batch.inputs), batch.targets});
+    meter.add(output, targets);
+  }
+  model.train(was_training);
+  return meter.result();
 }
 
 }  // namespace ladder

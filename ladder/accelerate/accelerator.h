@@ -35,7 +35,8 @@
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/parallel/gradient_reducer.h"
-#include "ladder/train/run_record.h"
+#include "ladder/train/evaluation.h"
+#include "ladder/train/run_setup.h"
 
 namespace ladder {
 
@@ -48,14 +49,14 @@ struct AcceleratorHandlers {
 // A training loop that does not know how many devices there are.
 //
 //     Accelerator accelerator({.mixed_precision = Precision::kBf16});
-//     auto network = recipe.make_model();
-//     auto adamw = recipe.make_optimizer(network->parameters());
+//     auto network = std::make_shared<MyNet>();
+//     auto adamw = std::make_unique<AdamW>(network->parameters());
 //     auto [train, test, model, optimizer] =
 //         accelerator.prepare(train_loader, test_loader, network, std::move(adamw));
 //     for (const Batch& batch : train) {
 //       const auto accumulation = accelerator.accumulate(*model);
 //       const RandomScope random({seed, batch.epoch, batch.positions});
-//       accelerator.backward(recipe.loss(model->forward(batch.images), batch));
+//       accelerator.backward(criterion(model->forward(batch.inputs), batch));
 //       optimizer->step();
 //       optimizer->zero_grad();
 //     }
@@ -92,7 +93,8 @@ class Accelerator {
   Precision mixed_precision() const { return config_.mixed_precision; }
   const ThreadChoice& threads() const { return threads_; }
   const Log& log() const { return log_; }
-  // For RunRecord::begin. With a project_dir, a run that is told to stop saves its state there.
+  // For a TrainingMonitor. With a project_dir, a run that is stopped by a signal saves its state
+  // there.
   RunSetup setup();
 
   // --- Preparing ---
@@ -181,7 +183,7 @@ class Accelerator {
   void drop_window();
 
   // Weighs the loss by its batch's part in the accumulation window, scales it for fp16, and calls
-  // backward. `loss` is a mean over the batch of all processes, as Recipe::loss is: a plain mean
+  // backward. `loss` is a mean over the batch of all processes (NumItems::mean): a plain mean
   // over this process's part is that only if all parts are of one size, and NaN for an empty one.
   //
   // The weight is the number of the batch's samples ÷ that of the window's. Python divides by the
@@ -388,6 +390,16 @@ class Accelerator {
   bool resumed_ = false;
   std::string last_checkpoint_;
 };
+
+// Evaluates a classifier: a prepared model over a prepared loader, in evaluation mode and without
+// gradients. Counts every sample of all processes once: the outputs of each batch are gathered, and
+// repeated samples are removed (gather_for_metrics). The result is the same on all processes. A
+// collective at each batch.
+//
+// To count on each process and add up would be wrong where even_batches repeats samples, and one
+// process's count divided by the size of the whole set is 1/N of the accuracy.
+Evaluation evaluate(const Accelerator& accelerator, Model& model,
+                    const AcceleratedDataLoader& loader, const LossSum& loss_sum);
 
 // Seeds PyTorch's generators, of the CPU and of the GPUs. device_specific: with seed + rank, so
 // that the processes draw different numbers; not for initial weights. Returns the seed used.

@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/accelerate/dispatch.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
+
+#include <nlohmann/json.hpp>
 
 #include "ladder/accelerate/operations.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+constexpr const char* kTargets = "";  // no input has an empty name
+
+// Of rank 0, before the others wait for rows of the shape that they know from the first batch.
+void require_shape(const std::string& name, const torch::Tensor& tensor,
+                   const std::vector<std::int64_t>& shape) {
+  if (tensor.sizes() == shape) return;
+  throw UsageError::malformed(
+      name.empty() ? "dispatch_batches: the targets" : "dispatch_batches: input " + name,
+      fmt::format("rows as in the first batch, [{}]", fmt::join(shape, ", ")),
+      fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")),
+      "pad all batches to one length, or leave dispatch_batches out");
+}
+
+}  // namespace
 
 Batch DistantDataset::get_batch(std::span<const std::int64_t> /*indices*/) const {
   throw UsageError::conflict("Dataset::get_batch", "only the main process holds this data set",
@@ -53,16 +73,27 @@ DispatchedBatches::DispatchedBatches(const DataLoader& joined,
   run_on_all(group_, "the first batch", [&] {
     if (group_.rank() == 0) reader_.emplace(joined.begin_at(first_batch));
   });
-  if (next_ < plans_.front().size()) share_shape();
+  if (next_ < plans_.front().size()) share_layout();
 }
 
-void DispatchedBatches::share_shape() {
-  auto shape =
-      reader_ ? shape_of((**reader_).images) : torch::zeros({kShapeNumbers}, torch::kInt64);
-  group_.broadcast(shape);
-  const auto* const numbers = shape.const_data_ptr<std::int64_t>();
-  image_dtype_ = static_cast<torch::ScalarType>(numbers[0]);
-  image_shape_.assign(numbers + 3, numbers + 2 + numbers[1]);  // without the size of the batch
+// Names, types and shapes: those of the first batch hold for all, except for the number of rows.
+void DispatchedBatches::share_layout() {
+  auto layout = nlohmann::json::array();
+  const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
+    layout.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().slice(1).vec()});
+  };
+  run_on_all(group_, "the first batch", [&] {
+    if (!reader_) return;
+    const Batch& batch = **reader_;
+    for (const auto& [name, tensor] : batch.inputs) describe(name, tensor);
+    if (batch.targets.defined()) describe(kTargets, batch.targets);
+  });
+  layout = nlohmann::json::parse(broadcast_text(layout.dump(), group_));
+  for (const auto& tensor : layout) {
+    layout_.push_back({tensor.at(0).get<std::string>(),
+                       static_cast<torch::ScalarType>(tensor.at(1).get<int>()),
+                       tensor.at(2).get<std::vector<std::int64_t>>()});
+  }
 }
 
 std::optional<Batch> DispatchedBatches::next() {
@@ -73,22 +104,33 @@ std::optional<Batch> DispatchedBatches::next() {
     if (static_cast<int>(rank) == group_.rank()) begin = rows;
     rows += static_cast<std::int64_t>(plans_[rank][next_].indices.size());
   }
-  auto shape = image_shape_;
-  shape.insert(shape.begin(), rows);
-  auto images = reader_ ? (**reader_).images.contiguous() : torch::empty(shape, image_dtype_);
-  auto labels = reader_ ? (**reader_).labels.contiguous() : torch::empty({rows}, torch::kInt64);
-  group_.broadcast(images);
-  group_.broadcast(labels);
   const auto& plan = plans_[static_cast<std::size_t>(group_.rank())][next_++];
   const auto count = static_cast<std::int64_t>(plan.indices.size());
+  Batch part = {.positions = torch::tensor(plan.positions, torch::kInt64),
+                .indices = torch::tensor(plan.indices, torch::kInt64),
+                .epoch = epoch_,
+                .global_size = plan.global_size,
+                .world_size = plan.world_size};
+  for (const auto& [name, dtype, row_shape] : layout_) {
+    auto shape = row_shape;
+    shape.insert(shape.begin(), rows);
+    auto whole = reader_ ? read(name).contiguous() : torch::empty(shape, dtype);
+    require_shape(name, whole, shape);
+    group_.broadcast(whole);
+    auto own = whole.narrow(0, begin, count);
+    if (name == kTargets) {
+      part.targets = own;
+    } else {
+      part.inputs.set(name, own);
+    }
+  }
   if (reader_) ++*reader_;
-  return Batch{.images = images.narrow(0, begin, count),
-               .labels = labels.narrow(0, begin, count),
-               .positions = torch::tensor(plan.positions, torch::kInt64),
-               .indices = torch::tensor(plan.indices, torch::kInt64),
-               .epoch = epoch_,
-               .global_size = plan.global_size,
-               .world_size = plan.world_size};
+  return part;
+}
+
+torch::Tensor DispatchedBatches::read(const std::string& name) const {
+  const Batch& batch = **reader_;
+  return name == kTargets ? batch.targets : batch.inputs.at(name);
 }
 
 }  // namespace ladder

@@ -65,14 +65,21 @@ class DispatchedBatches {
   std::optional<Batch> next();
 
  private:
-  void share_shape();
+  // Of one tensor of every batch.
+  struct Layout {
+    std::string name;  // of the input; empty = the targets
+    torch::ScalarType dtype;
+    std::vector<std::int64_t> row_shape;
+  };
+
+  void share_layout();
+  torch::Tensor read(const std::string& name) const;
 
   ProcessGroup group_;
   std::int64_t epoch_;
   std::vector<std::vector<BatchPlan>> plans_;   // [rank][batch]
   std::optional<DataLoader::Iterator> reader_;  // on rank 0
-  std::vector<std::int64_t> image_shape_;       // of one image
-  torch::ScalarType image_dtype_ = torch::kFloat32;
+  std::vector<Layout> layout_;
   std::size_t next_;
 };
 

@@ -17,7 +17,7 @@ struct FunctionLauncherOptions {
 //
 //     void train(const std::string& data, double lr) { Accelerator accelerator; ... }
 //
-//     function_launcher(train, std::tuple("data/mnist", 1e-3), {.num_processes = 2});
+//     function_launcher(train, std::tuple("data/train", 1e-3), {.num_processes = 2});
 //
 // Arguments that do not fit the function are an error of the compiler; Python's launcher reports
 // them from within each process. May be called again and again, as long as this process has not

@@ -157,7 +157,7 @@ void check_run_name(const std::string& run_name) {
                       });
   if (inside) return;
   throw UsageError::malformed("run name", "the name of a folder in logging_dir", run_name,
-                              "name the run after its model, such as basicnet");
+                              "name the run after its model, such as resnet");
 }
 
 std::string make_folder(const std::string& logging_dir, const std::string& run_name) {
@@ -227,7 +227,7 @@ void Trackers::start(const std::string& run_name, const Json& config) {
 
 void Trackers::log(const std::map<std::string, double>& values, std::int64_t step) {
   if (trackers_.empty()) return;
-  if (!started_) throw UsageError::missing("log", "a run that was started", "call start() first");
+  if (!started_) throw UsageError::conflict("log", "no run was started", "call start() first");
   check_values(values);
   if (!options_.is_main_process || values.empty()) return;
   for (const auto& tracker : trackers_) tracker->log(values, step);

@@ -37,7 +37,7 @@ namespace ladder {
 
 // A run, as a tracker sees it.
 struct TrackedRun {
-  std::string name;     // such as "basicnet"; also the folder's name
+  std::string name;     // such as "resnet"; also  the folder's name
   std::string folder;   // logging_dir/name, which exists; "" without a logging_dir
   bool append = false;  // go on with the files that are there
 };

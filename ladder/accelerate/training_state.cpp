@@ -46,8 +46,8 @@ const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingSt
     const auto is_first = [&](const torch::Tensor& parameter) { return parameter.is_same(first); };
     if (std::any_of(own.begin(), own.end(), is_first)) return *model;
   }
-  throw UsageError::missing("save_state", "the model of each prepared optimizer",
-                            "call accelerator.prepare(model) too");
+  throw UsageError::conflict("save_state", "the model of a prepared optimizer is not prepared",
+                             "call accelerator.prepare(model) too");
 }
 
 void write_json(const std::string& path, const nlohmann::json& json) {

@@ -213,7 +213,7 @@ YamlNode read_yaml_file(const std::string& path, std::string_view hint) {
   std::error_code ignored;
   std::ifstream stream;
   if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
-  if (!stream.is_open()) throw UsageError::missing(path, "a file that can be read", hint);
+  if (!stream.is_open()) throw UsageError::conflict(path, "cannot be read", hint);
   std::string bytes(kLargestFile + 1, '\0');
   stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(stream.gcount()));

@@ -48,9 +48,9 @@ AutocastModel::AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dt
   module_ = register_module("module", std::move(module));
 }
 
-torch::Tensor AutocastModel::forward(const torch::Tensor& images) {
-  const Autocast autocast(images.device(), dtype_);
-  return at_least_float32(module_->forward(images));
+torch::Tensor AutocastModel::forward(const Inputs& inputs) {
+  const Autocast autocast(inputs.device(), dtype_);
+  return at_least_float32(module_->forward(inputs));
 }
 
 std::shared_ptr<Model> AutocastModel::new_like() const {

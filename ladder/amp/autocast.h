@@ -18,7 +18,7 @@ namespace ladder {
 //     torch::Tensor scores;
 //     {
 //       const Autocast autocast(torch::kCPU, torch::kBFloat16);
-//       scores = model.forward(images);
+//       scores = model.forward(inputs);
 //     }
 //     loss(scores).backward();  // outside: backward takes the dtypes that forward took
 //
@@ -62,7 +62,7 @@ class AutocastModel : public Model {
   // dtype: as for Autocast; float32 = as without the wrapper, to the last bit.
   AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype);
 
-  torch::Tensor forward(const torch::Tensor& images) override;
+  torch::Tensor forward(const Inputs& inputs) override;
   std::shared_ptr<Model> new_like() const override;
 
  private:

@@ -125,9 +125,9 @@ std::vector<torch::Tensor> GradScaler::scale(const std::vector<torch::Tensor>& l
 GradScaler::OptimizerState& GradScaler::state_of(const torch::optim::Optimizer& optimizer,
                                                  const char* operation) {
   if (!scale_.defined()) {
-    throw UsageError::missing(fmt::format("{}::{}", kName, operation),
-                              "a loss that went through scale() before",
-                              "scaler.scale(loss).backward() instead of loss.backward()");
+    throw UsageError::conflict(fmt::format("{}::{}", kName, operation),
+                               "no loss was scaled with scale() before",
+                               "scaler.scale(loss).backward() instead of loss.backward()");
   }
   return states_[&optimizer];
 }
@@ -202,8 +202,8 @@ void GradScaler::update() {
   if (!options_.enabled) return;
   const auto found_inf = count_skipped();
   if (!found_inf.defined()) {
-    throw UsageError::missing("GradScaler::update", "a step since the last update",
-                              "scaler.step(optimizer), for each optimizer, then scaler.update()");
+    throw UsageError::conflict("GradScaler::update", "no step since the last update",
+                               "scaler.step(optimizer), for each optimizer, then scaler.update()");
   }
   const torch::NoGradGuard no_grad;
   at::_amp_update_scale_(scale_, tracker_, found_inf, options_.growth_factor,

@@ -37,7 +37,7 @@ std::vector<std::uint8_t> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
     const std::string reason = std::strerror(errno);
-    throw DataError::missing_file(path, reason + ": check the path given to --load");
+    throw DataError::missing_file(path, reason + ": check the path");
   }
   if (std::filesystem::is_directory(path)) {
     throw DataError::mismatch(path, "a readable file", "a folder", "name the file inside it");

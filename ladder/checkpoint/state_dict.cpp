@@ -23,8 +23,7 @@ std::string shape_text(const torch::Tensor& tensor) {
 
 [[noreturn]] void refuse(std::string_view origin, const std::string& expected,
                          const std::string& got) {
-  throw DataError::mismatch(origin, expected, got,
-                            "is this the checkpoint of another network? see --recipe");
+  throw DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
 }
 
 StateDict unwrapped(const StateDict& values) {
@@ -87,7 +86,10 @@ void require_finite(const torch::nn::Module& module, const std::string& path) {
   for (const auto& parameter : module.named_parameters()) {
     const bool is_frozen = !parameter.value().requires_grad();  // as a mask of infinities may be
     if (is_frozen || parameter.value().isfinite().all().item<bool>()) continue;
-    throw NumericError::weights_not_finite(path, without_module_prefix(parameter.key()));
+    throw NumericError::of(path, "finite weights",
+                           fmt::format("NaN or infinity in {}; nothing was saved",
+                                       without_module_prefix(parameter.key())),
+                           "use a smaller learning rate, and resume from an older checkpoint");
   }
 }
 

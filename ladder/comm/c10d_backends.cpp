@@ -205,8 +205,8 @@ Backend make_nccl(const ProcessGroup::Setup& setup, const C10dStore& store) {
 }
 #else
 Backend make_nccl(const ProcessGroup::Setup& /*setup*/, const C10dStore& /*store*/) {
-  throw UsageError::conflict("--backend nccl", "this LibTorch was built without NCCL",
-                             "use --backend gloo, or a LibTorch with CUDA");
+  throw UsageError::conflict("backend nccl", "this LibTorch was built without NCCL",
+                             "use backend gloo, or a LibTorch with CUDA");
 }
 #endif
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ladder/comm/c10d_backends.h"
+#include "ladder/comm/errors.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 
@@ -25,8 +26,7 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
       if (!store.check({keys[rank]})) missing.push_back(static_cast<int>(rank));
     }
   } catch (const std::exception& error) {
-    throw DistributedError::no_rendezvous("rank 0", error.what(),
-                                          "rank 0 keeps it, or torchrun: look at what it printed");
+    throw no_rendezvous("rank 0", error.what(), "rank 0 or torchrun serves it: see its output");
   }
   return missing;
 }
@@ -72,10 +72,8 @@ void talk_within(std::chrono::milliseconds timeout, const std::string& address,
   auto done = task.get_future();
   std::thread(std::move(task)).detach();
   if (done.wait_for(timeout + kForItsOwnError) == std::future_status::timeout) {
-    throw DistributedError::no_rendezvous(
-        address,
-        fmt::format("no answer within {} s", static_cast<double>(timeout.count()) / 1000.0),
-        "who keeps it, rank 0 or torchrun, hangs or is gone: look at what it printed");
+    throw no_rendezvous(address, timed_out(timeout, "an answer"),
+                        "rank 0 or torchrun serves it, and hangs or has ended: see its output");
   }
   done.get();
 }
@@ -87,8 +85,7 @@ void run_collective(const ProcessGroup& group, const char* operation,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw DistributedError::collective_failed(operation, group.rank(), group.world_size(),
-                                              error.what());
+    throw collective_failed(operation, group.rank(), group.world_size(), error.what());
   }
 }
 

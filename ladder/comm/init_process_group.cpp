@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/errors.h"
 #include "ladder/comm/launch_environment.h"
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/environment.h"
@@ -48,7 +49,7 @@ Address parse_tcp(const std::string& url) {
   const std::string host = url.substr(kTcp.size(), colon - kTcp.size());
   const auto port = whole_number(std::string_view(url).substr(colon + 1));
   if (colon < kTcp.size() || host.empty() || !port || *port < 1 || *port > 65535) {
-    throw UsageError::malformed("--init-method", "tcp://HOST:PORT", url);
+    throw UsageError::malformed("init_method", "tcp://HOST:PORT", url);
   }
   return {host, static_cast<int>(*port)};
 }
@@ -65,7 +66,7 @@ LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
   } else if (options.init_method.starts_with(kFile)) {
     explicit_options.needs_address = false;
   } else if (options.init_method != "env://") {
-    throw UsageError::malformed("--init-method", "env://, tcp://HOST:PORT or file:///PATH",
+    throw UsageError::malformed("init_method", "env://, tcp://HOST:PORT or file:///PATH",
                                 options.init_method);
   }
   return options.require_launcher ? require_launcher(explicit_options)
@@ -85,7 +86,7 @@ std::string local_address_towards(const std::string& host) {
   const int failed = ::getaddrinfo(host.c_str(), "9", &hints, &found);
   const std::unique_ptr<addrinfo, FreeAddresses> list(found);
   if (failed != 0) {
-    throw DistributedError::no_rendezvous(host, ::gai_strerror(failed), "check MASTER_ADDR");
+    throw no_rendezvous(host, ::gai_strerror(failed), "check MASTER_ADDR");
   }
   sockaddr_storage own{};
   socklen_t size = sizeof(own);
@@ -98,8 +99,7 @@ std::string local_address_towards(const std::string& host) {
   std::array<char, NI_MAXHOST> text{};
   if (!known ||
       ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-    throw DistributedError::no_rendezvous(host, "no network interface leads there",
-                                          "check MASTER_ADDR");
+    throw no_rendezvous(host, "no route to this host", "check MASTER_ADDR");
   }
   return text.data();
 }
@@ -165,7 +165,7 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
     try {
       *store = c10::make_intrusive<c10d::TCPStore>(host, options);
     } catch (const std::exception& error) {
-      throw DistributedError::no_rendezvous(
+      throw no_rendezvous(
           address, error.what(),
           "rank 0 opens it: is it running, with the same MASTER_ADDR and MASTER_PORT?");
     }
@@ -177,7 +177,7 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
                           std::chrono::milliseconds timeout) {
   const std::filesystem::path file(path);
   if (!file.is_absolute() || !std::filesystem::is_directory(file.parent_path())) {
-    throw UsageError::malformed("--init-method", "file:// and a full path in a folder that exists",
+    throw UsageError::malformed("init_method", "file:// and a full path in a folder that exists",
                                 "file://" + path);
   }
   const auto store = std::make_shared<C10dStore>();
@@ -218,7 +218,7 @@ void require_world_size(c10d::Store& store, const std::string& others,
   const QuietC10d quiet;
   leave_together(store, "world_sizes_disagree", 2);
   throw DistributedError::ranks_disagree(
-      fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as another rank says",
+      fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as on another rank",
       std::to_string(launch.world_size), "start all ranks with the same number");
 }
 
@@ -236,8 +236,8 @@ void announce(c10d::Store& store, const LaunchEnvironment& launch, const std::st
   const auto others = store.compareSet("backend", "", backend);
   if (others == backend) return;
   throw DistributedError::ranks_disagree(
-      fmt::format("backend of rank {}", launch.rank), others + ", as another rank says", backend,
-      "some machines have fewer GPUs than ranks: give all ranks --backend gloo");
+      fmt::format("backend of rank {}", launch.rank), others + ", as on another rank", backend,
+      "some machines have fewer GPUs than ranks: use backend gloo on all ranks");
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
@@ -246,7 +246,7 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
   for (int rank = 0; rank < launch.world_size; ++rank) keys.push_back(arrival_key(rank));
   const auto missing = wait_for_keys(store, keys, timeout);
   if (!missing.empty()) {
-    throw DistributedError::ranks_missing(missing, launch.world_size, timeout);
+    throw ranks_missing(missing, launch.world_size, timeout);
   }
   for (const auto& key : keys) require_world_size(store, store.get_to_str(key), launch);
 }
@@ -255,17 +255,17 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
 std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
   const std::array<std::string, 4> names = {"auto", "gloo", "nccl", "shm"};
   if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
-    throw UsageError::unknown_name("--backend", options.backend, names);
+    throw UsageError::unknown_name("backend", options.backend, names);
   }
   // Ranks that all name the same GPU share it, however many there are.
   const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
   const int gpus = shared ? 1 : visible_gpu_count();
   if (options.backend == "nccl" && gpus < launch.local_world_size) {
     throw UsageError::conflict(
-        "--backend nccl",
+        "backend nccl",
         fmt::format("{} ranks on this machine but {} GPU{}", launch.local_world_size, gpus,
                     gpus == 1 ? "" : "s"),
-        "start as many ranks as GPUs, or use --backend gloo, which can share them");
+        "start as many ranks as GPUs, or use backend gloo, which can share them");
   }
   if (options.backend != "auto") return options.backend;
   const bool on_gpu = options.device != "cpu" && gpus >= launch.local_world_size && gpus > 0;
@@ -274,14 +274,14 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
   return launch.is_single_node() ? "shm" : "gloo";
 }
 
-// All ranks that were told --backend shm come here, or none.
+// With backend shm, all ranks call this, or none.
 [[noreturn]] void refuse_shared_memory(c10d::Store& store, const LaunchEnvironment& launch) {
   leave_together(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
   throw UsageError::conflict(
-      "--backend shm",
+      "backend shm",
       fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
-      fmt::format("--backend auto decides; up to {} ranks of one user, outside of containers or in "
-                  "the same, can share it",
+      fmt::format("use backend auto; up to {} ranks of one user can share it, all outside of "
+                  "containers or all in the same",
                   SharedMemory::kMostRanks));
 }
 

@@ -20,14 +20,14 @@ namespace {
 constexpr int kDefaultPort = 29500;
 
 template <typename T>
-std::optional<Said<T>> agreed(const char* flag, const std::optional<T>& option, const char* name,
+std::optional<Said<T>> agreed(const char* field, const std::optional<T>& option, const char* name,
                               const std::optional<T>& variable) {
   if (option && variable && *option != *variable) {
-    throw UsageError::conflict(flag, fmt::format("{} contradicts {}={}", *option, name, *variable),
-                               fmt::format("leave {} out, or: unset {}", flag, name));
+    throw UsageError::conflict(field, fmt::format("{} contradicts {}={}", *option, name, *variable),
+                               fmt::format("leave {} out, or: unset {}", field, name));
   }
   if (variable) return Said<T>{name, *variable};
-  if (option) return Said<T>{flag, *option};
+  if (option) return Said<T>{field, *option};
   return std::nullopt;
 }
 
@@ -67,12 +67,11 @@ Address read_address(const Variables& variables, const LaunchOptions& options) {
   constexpr int kLargestPort = 65535;
   const auto port = options.master_port;
   if (port && (*port < 1 || *port > kLargestPort)) {
-    throw UsageError::out_of_range("--master-port", *port, "1 to 65535");
+    throw UsageError::out_of_range("master_port", *port, "1 to 65535");
   }
-  return {
-      agreed("--master-addr", options.master_addr, "MASTER_ADDR", variables.text("MASTER_ADDR")),
-      agreed("--master-port", port, "MASTER_PORT",
-             variables.integer("MASTER_PORT", 1, kLargestPort))};
+  return {agreed("master_addr", options.master_addr, "MASTER_ADDR", variables.text("MASTER_ADDR")),
+          agreed("master_port", port, "MASTER_PORT",
+                 variables.integer("MASTER_PORT", 1, kLargestPort))};
 }
 
 std::string torchrun_command(std::int64_t processes, const LaunchOptions& options) {
@@ -128,21 +127,22 @@ UsageError two_launchers(const Place& inner, const Place& outer, const LaunchOpt
       inner.rank.name,
       fmt::format("{} by {} contradicts {} by {}", in_words(inner), inner.launcher, in_words(outer),
                   outer.launcher),
-      fmt::format("use one launcher: {0}, or: mpirun -n 2 {1}, or: srun -n 2 {1}; or let {2} alone "
-                  "count: {3} {1}",
+      fmt::format("use one launcher: {0}, or: mpirun -n 2 {1}, or: srun -n 2 {1}; or only {2}: "
+                  "{3} {1}",
                   torchrun_command(2, options), options.program, inner.launcher, outer.without));
 }
 
 UsageError lone_torchrun(const Place& tasks, const LaunchOptions& options) {
   return UsageError::conflict(
       "torchrun",
-      fmt::format("knows of one machine, but there are {} tasks of {}", tasks.world_size.value,
+      fmt::format("started for one machine, but there are {} tasks of {}", tasks.world_size.value,
                   tasks.launcher),
-      fmt::format("use one launcher: {0}; or one torchrun a machine: {1} -n {2} torchrun --nnodes "
-                  "{2} --rdzv-backend c10d --rdzv-endpoint HOST:29400 --no-python {3}; or let "
-                  "torchrun alone count: {4} {3}",
-                  torchrun_command(2, options), tasks.launcher, tasks.world_size.value,
-                  options.program, tasks.without));
+      fmt::format(
+          "use one launcher: {0}; or one torchrun per machine: {1} -n {2} torchrun --nnodes "
+          "{2} --rdzv-backend c10d --rdzv-endpoint HOST:29400 --no-python {3}; or "
+          "only torchrun: {4} {3}",
+          torchrun_command(2, options), tasks.launcher, tasks.world_size.value, options.program,
+          tasks.without));
 }
 
 // The tasks of srun or mpirun, of which this process is one.
@@ -186,8 +186,8 @@ struct SaidRanks {
 
 SaidRanks read_ranks(const Variables& variables, const LaunchOptions& options) {
   return {
-      agreed("--rank", options.rank, "RANK", variables.integer("RANK", 0)),
-      agreed("--world-size", options.world_size, "WORLD_SIZE", variables.integer("WORLD_SIZE", 1))};
+      agreed("rank", options.rank, "RANK", variables.integer("RANK", 0)),
+      agreed("world_size", options.world_size, "WORLD_SIZE", variables.integer("WORLD_SIZE", 1))};
 }
 
 // Commands that set what is half set, with the values that are there.
@@ -201,7 +201,7 @@ std::string cure_of_half_set(const SaidRanks& said, const Address& address,
     if (variables.has(name)) set.emplace_back(name);
   }
   std::string cure = fmt::format(
-      "{}, or by hand, once a rank: RANK={} WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} {}",
+      "{}, or by hand, once per rank: RANK={} WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} {}",
       torchrun_command(size, options), rank, size,
       address.host ? address.host->value : std::string("127.0.0.1"),
       address.port ? address.port->value : kDefaultPort, options.program);
@@ -305,8 +305,8 @@ Address address_of_tasks(const Place& place, Address address, const Variables& v
 }
 
 void refuse_other_options(const Place& tasks, const LaunchOptions& options) {
-  agreed("--rank", options.rank, tasks.rank.name.c_str(), std::optional(tasks.rank.value));
-  agreed("--world-size", options.world_size, tasks.world_size.name.c_str(),
+  agreed("rank", options.rank, tasks.rank.name.c_str(), std::optional(tasks.rank.value));
+  agreed("world_size", options.world_size, tasks.world_size.name.c_str(),
          std::optional(tasks.world_size.value));
 }
 
@@ -330,13 +330,13 @@ LaunchEnvironment launched(const Place& place, const Address& address, const Var
   return result;
 }
 
-// Nobody launched this process. Two cases look like it and are mistakes.
+// No launcher started this process. Two cases look like it and are mistakes.
 LaunchEnvironment alone(const std::optional<Place>& tasks, const Variables& variables,
                         const LaunchOptions& options) {
   if (tasks && tasks->world_size.value > 1) {
     throw UsageError::conflict(
         "srun",
-        fmt::format("cannot tell a launch of {} tasks from a shell in the first of them",
+        fmt::format("cannot distinguish a launch of {} tasks from a shell in the first of them",
                     tasks->world_size.value),
         fmt::format("SLURM_JOB_NAME=train srun -n {0} {1}, or, alone: {2} {1}",
                     tasks->world_size.value, options.program, tasks->without));
@@ -344,8 +344,8 @@ LaunchEnvironment alone(const std::optional<Place>& tasks, const Variables& vari
   if (variables.has("ACCELERATE_MIXED_PRECISION") && variables.has("MASTER_ADDR")) {
     throw UsageError::conflict(
         "accelerate launch", "started one process, and set MASTER_ADDR for several but no RANK",
-        fmt::format("with --cpu it starts one: accelerate launch --multi_gpu --no_python "
-                    "--num_processes 2 {}, which works without GPUs too, or: {}",
+        fmt::format("accelerate launch --multi_gpu --no_python --num_processes 2 {}, which works "
+                    "without GPUs too (accelerate launch --cpu starts one process), or: {}",
                     options.program, torchrun_command(2, options)));
   }
   LaunchEnvironment result;
@@ -403,7 +403,7 @@ LaunchEnvironment require_launcher(const LaunchOptions& options, const VariableL
   const std::string srun =
       variables.has("SLURM_JOB_ID") ? fmt::format("in this SLURM job: srun {}, or: ", program) : "";
   throw UsageError::missing(
-      fmt::format("{}", fmt::join(missing, ", ")), "the variables that a launcher sets",
+      fmt::format("{}", fmt::join(missing, ", ")), "launcher variables",
       fmt::format("{}{}, or: mpirun -n 2 {}, or: RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
                   "MASTER_PORT=29500 {}",
                   srun, torchrun_command(2, options), program, program));

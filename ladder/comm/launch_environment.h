@@ -67,10 +67,10 @@ struct LaunchEnvironment {
 };
 
 struct LaunchOptions {
-  std::optional<int> rank;                 // --rank
-  std::optional<int> world_size;           // --world-size
-  std::optional<std::string> master_addr;  // --master-addr: a host name or address
-  std::optional<int> master_port;          // --master-port: 1 to 65535
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  std::optional<std::string> master_addr;  // a host name or address
+  std::optional<int> master_port;          // 1 to 65535
   bool needs_address = true;               // false: the ranks meet elsewhere, such as in a file
   std::string program = "PROGRAM";         // its name in the commands that errors propose
   std::string torchrun = "torchrun";       // and torchrun's

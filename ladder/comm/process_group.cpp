@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/errors.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -202,7 +203,7 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
                 store->set(keys[static_cast<std::size_t>(own)], std::string("1"));
                 *missing = wait_for_keys(*store, keys, timeout);
               });
-  if (!missing->empty()) throw DistributedError::ranks_missing(*missing, world_size(), timeout);
+  if (!missing->empty()) throw ranks_missing(*missing, world_size(), timeout);
 }
 
 void ProcessGroup::shutdown() const {

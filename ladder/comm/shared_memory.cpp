@@ -23,6 +23,7 @@
 #include <system_error>
 #include <thread>
 
+#include "ladder/comm/errors.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -171,9 +172,9 @@ void SharedMemory::give_up() noexcept {
 
 void SharedMemory::exchange(const Call& call, std::span<const std::byte> own, const Read& read,
                             std::chrono::milliseconds timeout) {
-  if (!usable_) fail(call, "an earlier one has failed", "make a new group");
+  if (!usable_) fail(call, "an earlier collective failed", "make a new group");
   usable_ = false;
-  const auto deadline = steady_clock::now() + timeout;
+  const Deadline deadline{.timeout = timeout, .at = steady_clock::now() + timeout};
   const auto text = text_of(call, own.size());
   try {
     for (std::size_t offset = 0; offset < std::max<std::size_t>(own.size(), 1); offset += kPiece) {
@@ -210,19 +211,19 @@ void SharedMemory::require_same_call(int rank, const std::string& text, const Ca
        "all ranks must call the same collectives, in the same order, with tensors of one shape");
 }
 
-void SharedMemory::wait_for(int rank, Deadline deadline, const Call& call) const {
+void SharedMemory::wait_for(int rank, const Deadline& deadline, const Call& call) const {
   constexpr int kGlances = 200;  // some 0.1 ms: to be woken takes as long
   auto& part = parts_[static_cast<std::size_t>(rank)];
   for (int glance = 0;; ++glance) {
     // First whether it can still come, then whether it has: it may have gone in between.
     const bool gave_up = part.gave_up.load(std::memory_order_acquire);
     const bool ended = glance > kGlances && has_ended(rank);
-    const bool late = glance > kGlances && steady_clock::now() >= deadline;
+    const bool late = glance > kGlances && steady_clock::now() >= deadline.at;
     const auto count = part.pieces.load(std::memory_order_acquire);
     if (has_reached(count, pieces_)) return;
     if (gave_up) fail(call, fmt::format("rank {} has given up", rank));
     if (ended) fail(call, fmt::format("rank {} has ended", rank));
-    if (late) fail(call, fmt::format("rank {} did not come in time", rank));
+    if (late) fail(call, timed_out(deadline.timeout, fmt::format("rank {}", rank)));
     if (glance < kGlances) {
       std::this_thread::yield();
     } else {
@@ -238,7 +239,7 @@ bool SharedMemory::has_ended(int rank) const {
 }
 
 void SharedMemory::fail(const Call& call, const std::string& cause, const std::string& hint) const {
-  throw DistributedError::collective_failed(call.operation, rank_, world_size(), cause, hint);
+  throw collective_failed(call.operation, rank_, world_size(), cause, hint);
 }
 
 }  // namespace ladder

@@ -61,7 +61,7 @@ class SharedMemory {
   // theirs. `read` may change `own` where the piece lies. No bytes at all are waited for too.
   //
   // Throws DistributedError when a rank has ended or given up, is at another call or at another
-  // number of bytes, or does not come within `timeout`; and what `read` throws. After that every
+  // number of bytes, or is not there within `timeout`; and what `read` throws. After that every
   // call throws, and the other ranks' do.
   void exchange(const Call& call, std::span<const std::byte> own, const Read& read,
                 std::chrono::milliseconds timeout);
@@ -79,12 +79,15 @@ class SharedMemory {
     int memory = -1;         // rank 0: its descriptor of the memory
     std::uint64_t sign = 0;  // rank 0: what the memory begins with
   };
-  using Deadline = std::chrono::steady_clock::time_point;
+  struct Deadline {
+    std::chrono::milliseconds timeout;
+    std::chrono::steady_clock::time_point at;
+  };
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
   static Peer peer_of(const std::string& text);
   void show(std::span<const std::byte> piece, const std::string& call);
-  void wait_for(int rank, Deadline deadline, const Call& call) const;
+  void wait_for(int rank, const Deadline& deadline, const Call& call) const;
   void require_same_call(int rank, const std::string& text, const Call& call) const;
   void give_up() noexcept;
   bool has_ended(int rank) const;

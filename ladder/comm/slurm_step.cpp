@@ -96,7 +96,7 @@ std::optional<Place> read_srun(const Variables& variables) {
     if (!rank) missing.emplace_back("SLURM_PROCID");
     if (!local_rank) missing.emplace_back("SLURM_LOCALID");
     throw UsageError::missing(fmt::format("{}", fmt::join(missing, ", ")),
-                              "values, as SLURM_STEP_ID says that srun started this process",
+                              "values beside SLURM_STEP_ID",
                               "start the program with srun, or: unset SLURM_STEP_ID SLURM_STEPID");
   }
   return Place{.launcher = "srun",

@@ -30,13 +30,13 @@ std::optional<c10::Device> parse_device(const std::string& text) {
 
 int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count()); }
 
-void require_gpu(const std::string& flag, const std::string& request, const c10::Device& device) {
+void require_gpu(const std::string& field, const std::string& request, const c10::Device& device) {
   const int count = gpu_count();
   const int wanted = device.has_index() ? static_cast<unsigned char>(device.index()) : 0;
   if (wanted < count) return;
-  throw UsageError::conflict(flag + " " + request, fmt::format("this machine has {} GPUs", count),
-                             count == 0 ? "use cpu instead, or leave the flag out"
-                                        : fmt::format("GPUs count from 0 to {}", count - 1));
+  throw UsageError::conflict(
+      field + " " + request, fmt::format("this machine has {} GPUs", count),
+      count == 0 ? "use cpu instead" : fmt::format("GPUs count from 0 to {}", count - 1));
 }
 
 // NCCL and allocations without a device use the current one.
@@ -47,11 +47,11 @@ c10::Device made_current(c10::Device device) {
   return device;
 }
 
-c10::Device named_device(const std::string& flag, const std::string& request, int local_rank = 0) {
+c10::Device named_device(const std::string& field, const std::string& request, int local_rank = 0) {
   const auto device = parse_device(request);
-  if (!device) throw UsageError::malformed(flag, "auto, cpu, cuda or cuda:N", request);
+  if (!device) throw UsageError::malformed(field, "auto, cpu, cuda or cuda:N", request);
   if (device->is_cpu()) return *device;
-  require_gpu(flag, request, *device);
+  require_gpu(field, request, *device);
   if (device->has_index()) return made_current(*device);
   const int index = local_rank % gpu_count();
   return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
@@ -75,7 +75,7 @@ std::vector<c10::Device> standard_devices(const std::string& device, const Log& 
   const bool any_gpu = device == "auto" || device == "cuda";
   if (!any_gpu && device != "cpu") return {choose_device(device, log)};
   auto devices = any_gpu ? all_gpus() : std::vector<c10::Device>{};
-  if (devices.empty() && device == "cuda") require_gpu("--device", device, c10::kCUDA);
+  if (devices.empty() && device == "cuda") require_gpu("device", device, c10::kCUDA);
   return devices.empty() ? std::vector<c10::Device>{c10::kCPU, c10::kCPU} : devices;
 }
 
@@ -86,14 +86,14 @@ c10::Device choose_device(const std::string& request, const Log& log, int local_
     log.info("device: no GPU found, training on the CPU");
     return c10::kCPU;
   }
-  return named_device("--device", request == "auto" ? "cuda" : request, local_rank);
+  return named_device("device", request == "auto" ? "cuda" : request, local_rank);
 }
 
 std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests,
                                         const std::string& device, const Log& log) {
   std::vector<c10::Device> devices;
   for (const auto& request : requests) {
-    devices.push_back(named_device("--device-ids", with_kind(request)));
+    devices.push_back(named_device("device_ids", with_kind(request)));
   }
   if (devices.empty()) devices = standard_devices(device, log);
   if (devices.front().is_cuda()) made_current(devices.front());
@@ -105,7 +105,7 @@ std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests
 
 c10::Device choose_output_device(const std::string& request,
                                  const std::vector<c10::Device>& devices) {
-  return request.empty() ? devices.front() : named_device("--output-device", with_kind(request));
+  return request.empty() ? devices.front() : named_device("output_device", with_kind(request));
 }
 
 ThreadChoice prepare_process(const ThreadRequest& request) {

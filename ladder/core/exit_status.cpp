@@ -26,7 +26,7 @@ struct Failure {
   ExitCode code;
 };
 
-constexpr std::string_view kOutOfMemory = "out of memory; hint: lower --batch-size";
+constexpr std::string_view kOutOfMemory = "out of memory; hint: use a smaller batch size";
 
 // LibTorch's allocators have errors of their own.
 bool is_out_of_memory(const std::exception& error) {

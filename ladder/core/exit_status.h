@@ -11,7 +11,7 @@ namespace ladder {
 // Calls `fn`. Returns 0 if it comes back, else prints what it threw as one line and returns the
 // code (see ExitCode):
 //
-//     error: data/mnist/x.gz: expected a readable file, got none; hint: ...     3
+//     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
 // An Interruption is not an error: its text is printed as it is, and the code is 128 + its signal.

@@ -34,11 +34,11 @@ std::string hint_for(int error) {
 
 }  // namespace
 
-JsonLines::JsonLines(const std::string& path, std::string_view flag, OldRecords old_records)
+JsonLines::JsonLines(const std::string& path, std::string_view field, OldRecords old_records)
     : path_(path), old_records_(old_records) {
   const int error = why_not_writable(path);
   if (error == 0) return;
-  throw UsageError::malformed(flag, "a file that can be written", path, hint_for(error));
+  throw UsageError::malformed(field, "a file that can be written", path, hint_for(error));
 }
 
 void JsonLines::write(const nlohmann::ordered_json& record) {

@@ -26,10 +26,10 @@ enum class OldRecords { kReplace, kKeep };
 class JsonLines {
  public:
   JsonLines() = default;
-  // Checks that the file can be written and throws UsageError (exit code 2) naming `flag` if
+  // Checks that the file can be written and throws UsageError (exit code 2) naming `field` if
   // not: a mistyped path then costs a second, not an epoch. Touches nothing yet, so that a
   // run that fails before its first record leaves the file of the last one alone.
-  explicit JsonLines(const std::string& path, std::string_view flag = "--metrics",
+  explicit JsonLines(const std::string& path, std::string_view field = "path",
                      OldRecords old_records = OldRecords::kReplace);
 
   // Appends one line; the first one empties the file, unless old records are kept. Throws

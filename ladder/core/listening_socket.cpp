@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -21,7 +22,7 @@ using AddressInfo = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 AddressInfo resolved(const std::string& address, int port) {
   constexpr int kMostPorts = 65535;
   if (port < 0 || port > kMostPorts) {
-    throw UsageError::out_of_range("--master-port", port, "0 (a free one) to 65535");
+    throw UsageError::out_of_range("master_port", port, "0 (a free one) to 65535");
   }
   addrinfo wanted{};
   wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
@@ -33,9 +34,18 @@ AddressInfo resolved(const std::string& address, int port) {
   return {found, ::freeaddrinfo};
 }
 
+DistributedError port_in_use(int port) {
+  return DistributedError::of(
+      fmt::format("MASTER_PORT {}", port), "a free port",
+      fmt::format("'{}'", std::strerror(EADDRINUSE)),
+      fmt::format("end the program that uses it (ss -ltnp 'sport = {}' shows it); master_port 0 "
+                  "picks a free one",
+                  port));
+}
+
 [[noreturn]] void refuse(std::string_view operation, const std::string& address, int port) {
   const int reason = errno;
-  if (reason == EADDRINUSE) throw DistributedError::port_in_use(port);
+  if (reason == EADDRINUSE) throw port_in_use(port);
   throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason);
 }
 

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <string>
+
+#include "ladder/core/error.h"
 
 namespace ladder {
 
@@ -20,6 +23,14 @@ void Log::print(std::string_view kind, std::string_view text) const {
   const std::string line = fmt::format("{}{}{}\n", rank, kind, text);
   std::fwrite(line.data(), 1, line.size(), options_.stream);
   std::fflush(options_.stream);
+}
+
+void print_line(std::string_view text) {
+  const std::string line = fmt::format("{}\n", text);
+  const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size();
+  if (!written || std::fflush(stdout) != 0) {
+    throw SystemError::write_failed("standard output", errno);
+  }
 }
 
 }  // namespace ladder

@@ -9,7 +9,7 @@ namespace ladder {
 struct LogOptions {
   int rank = 0;                // of this process
   int world_size = 1;          // above 1, every line begins with "[rank N] "
-  bool quiet = false;          // --quiet: leave out what is merely informative
+  bool quiet = false;          // omit what is merely informative
   std::FILE* stream = stderr;  // not owned
 };
 
@@ -45,5 +45,8 @@ class Log {
 
   LogOptions options_;
 };
+
+// A line on the standard output, for results. Throws SystemError if it cannot be written.
+void print_line(std::string_view text);
 
 }  // namespace ladder

@@ -8,7 +8,7 @@ namespace ladder {
 // Tells malloc to keep the memory that a training step frees.
 //
 // Large blocks otherwise go back to the kernel at once, and the next step pays for fresh
-// pages: an epoch of BasicNet on two cores took 50 s instead of 39. The price is that the
+// pages: an epoch of a small CNN on two cores took 50 s instead of 39. The price is that the
 // process never shrinks. Call it once, before the first tensor; only glibc's malloc listens.
 void tune_allocator();
 

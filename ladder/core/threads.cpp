@@ -115,8 +115,8 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 }
 
 ThreadChoice choose_threads(const ThreadRequest& request) {
-  const int requested = checked("--threads", request.requested);
-  if (requested > 0) return {requested, "--threads"};
+  const int requested = checked("threads", request.requested);
+  if (requested > 0) return {requested, "requested"};
   if (const auto threads = threads_of_openmp()) return {*threads, "OMP_NUM_THREADS"};
   if (request.local_world_size > 1) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};

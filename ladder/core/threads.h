@@ -22,17 +22,17 @@ int usable_cpus();
 std::optional<int> cgroup_cpu_limit(const std::string& root = "/");
 
 struct ThreadRequest {
-  int requested = 0;         // --threads; 0 = choose
+  int requested = 0;         // 0 = choose
   int local_world_size = 1;  // ranks that share this machine
 };
 
 struct ThreadChoice {
   int threads;         // at least 1
-  std::string reason;  // where the number comes from: "--threads", "2 usable CPUs", ...
+  std::string reason;  // source of the number: "requested", "2 usable CPUs", ...
 };
 
-// The number of threads, from the first of these that says one:
-//   1. --threads;
+// The number of threads, from the first of these that is set:
+//   1. ThreadRequest::requested;
 //   2. OMP_NUM_THREADS, of which the first number counts if it is a list;
 //   3. several ranks on this machine: one thread each, as torchrun does;
 //   4. usable_cpus().

@@ -4,7 +4,6 @@
 #include <ATen/Version.h>
 #include <fmt/core.h>
 #include <torch/version.h>
-#include <zlib.h>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -35,7 +34,6 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
 #endif
       {"mkl", first_line(at::get_mkl_version())},
       {"onednn", first_line(at::get_mkldnn_version())},
-      {"zlib", zlibVersion()},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"nlohmann-json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                NLOHMANN_JSON_VERSION_PATCH)},

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "ladder/data/inputs.h"
+
 namespace ladder {
 
-// How many samples the loss of a batch is a mean over: those of all ranks that share it.
+// The number of samples that the loss of a batch is a mean over: those of all ranks together.
 struct NumItems {
   std::int64_t global = 0;     // samples over all ranks
   std::int64_t processes = 1;  // ranks that share them
@@ -22,34 +24,35 @@ struct NumItems {
   }
 };
 
-// Some samples of a data set, as a network takes them.
+// Some samples of a data set, in the form that a network takes.
 //
 // With several ranks it is this rank's part of a batch that all of them share. The part may be
 // empty (N = 0): such a rank still takes the step, because the others wait for it.
+//
+// A Dataset fills inputs and targets; the DataLoader fills the rest.
 struct Batch {
-  torch::Tensor images;          // float32 [N, 1, 28, 28]
-  torch::Tensor labels;          // int64 [N], each 0 to 9
-  torch::Tensor positions;       // int64 [N], always on the CPU: place in the epoch's order that
-                                 // the ranks share; repeated samples have places past its end
-  torch::Tensor indices;         // int64 [N], always on the CPU: which samples of the data set
+  Inputs inputs;                 // N rows each
+  torch::Tensor targets;         // N rows; undefined in a data set without targets
+  torch::Tensor positions;       // int64 [N] on the CPU: position in the epoch's order that the
+                                 // ranks share; repeated samples have positions past its end
+  torch::Tensor indices;         // int64 [N] on the CPU: the samples of the data set
   std::int64_t epoch = 0;        // the epoch that the positions belong to; counts from 0
   std::int64_t global_size = 0;  // samples of this batch over all ranks; N on one rank
   std::int64_t world_size = 1;   // ranks that share the batch
 
-  std::int64_t size() const { return labels.size(0); }
+  std::int64_t size() const { return targets.defined() ? targets.size(0) : inputs.rows(); }
   NumItems num_items() const { return {global_size, world_size}; }
 
-  // The batch with images and labels on `device`; itself if they are there already.
+  // The batch with inputs and targets on `device`; itself if they are there already.
   // Does not wait for a copy from pinned memory to a GPU: later operations do.
   Batch to(const torch::Device& device) const {
-    constexpr bool kNonBlocking = true;
-    return {images.to(device, kNonBlocking),
-            labels.to(device, kNonBlocking),
-            positions,
-            indices,
-            epoch,
-            global_size,
-            world_size};
+    const auto moved = [&](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
+    };
+    Batch batch = *this;
+    batch.inputs = inputs.map(moved);
+    batch.targets = moved(targets);
+    return batch;
   }
 };
 

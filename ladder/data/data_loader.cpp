@@ -24,24 +24,25 @@ namespace {
 constexpr std::size_t kBatchesAheadPerWorker = 2;
 constexpr std::int64_t kDefaultBatchSize = 64;
 
-// All that is needed to make a batch from its plan; independent of the loader's life.
+// Makes a batch from its plan; independent of the loader's lifetime.
 struct BatchMaker {
   std::shared_ptr<const Dataset> dataset;
-  std::shared_ptr<const RandomShift> transform;
+  std::shared_ptr<const Transform> transform;
   bool pin_memory;
   std::int64_t epoch;
 
   Batch make(const BatchPlan& plan) const {
     Batch batch = dataset->get_batch(plan.indices);
-    if (transform != nullptr) transform->apply(batch.images, plan.indices, epoch);
+    if (transform != nullptr) transform->apply(batch.inputs, plan.indices, epoch);
     batch.positions = torch::tensor(plan.positions, torch::kInt64);
     batch.indices = torch::tensor(plan.indices, torch::kInt64);
     batch.epoch = epoch;
     batch.global_size = plan.global_size;
     batch.world_size = plan.world_size;
-    if (pin_memory && torch::hasCUDA() && batch.images.is_cpu()) {
-      batch.images = batch.images.pin_memory();
-      batch.labels = batch.labels.pin_memory();
+    if (pin_memory && torch::hasCUDA() && batch.inputs.device().is_cpu()) {
+      const auto pinned = [](const torch::Tensor& tensor) { return tensor.pin_memory(); };
+      batch.inputs = batch.inputs.map(pinned);
+      if (batch.targets.defined()) batch.targets = pinned(batch.targets);
     }
     return batch;
   }
@@ -95,7 +96,7 @@ class ThreadedWalk : public BatchWalk {
     while (const auto index = next_plan(stop)) put(*index, make(plans_[*index]));
   }
 
-  // The next plan nobody has taken, once there is room for its batch; nothing at the end.
+  // The next plan that no worker has, once there is room for its batch; nothing at the end.
   std::optional<std::size_t> next_plan(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const bool go_on = changed_.wait(
@@ -164,7 +165,7 @@ void check(const DataLoaderOptions& options) {
                                "the sampler decides the order: leave shuffle off");
   }
   if (options.num_workers < 0) {
-    throw UsageError::out_of_range("--num-workers", options.num_workers, "a number >= 0");
+    throw UsageError::out_of_range("num_workers", options.num_workers, "a number >= 0");
   }
 }
 
@@ -176,7 +177,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   batches_ = choose_batches(*dataset_, options_);
   if (options_.transform != nullptr && batches_->evaluation_only()) {
     throw UsageError::conflict("DataLoader", "a transform with a sampler for evaluation",
-                               "evaluate the images as they are: leave transform empty");
+                               "evaluate the samples as they are: leave transform empty");
   }
 }
 

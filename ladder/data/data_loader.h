@@ -7,24 +7,23 @@
 #include <optional>
 #include <vector>
 
-#include "ladder/data/augment.h"
 #include "ladder/data/batch_iterator.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/sampler.h"
+#include "ladder/data/transform.h"
 
 namespace ladder {
 
 struct DataLoaderOptions {
-  std::optional<std::int64_t> batch_size;             // samples a batch; > 0; 64 if left out
+  std::optional<std::int64_t> batch_size;             // samples per batch; > 0; default 64
   bool shuffle = false;                               // a new random order each epoch
   std::shared_ptr<const Sampler> sampler;             // an order of your own; excludes shuffle
   std::uint64_t seed = 42;                            // of the shuffle
-  bool drop_last = false;                             // leave out a short last batch
+  bool drop_last = false;                             // skip a short last batch
   std::shared_ptr<const BatchSampler> batch_sampler;  // batches of your own; excludes the above
   int num_workers = 0;                                // threads preparing batches; 0 = none
-  bool pin_memory = false;                       // page-locked batches, for copies to a GPU; not of
-                                                 // images that lie on one
-  std::shared_ptr<const RandomShift> transform;  // random shift of the images; none if empty
+  bool pin_memory = false;  // page-locked batches, for copies to a GPU; no effect on samples there
+  std::shared_ptr<const Transform> transform;  // random changes of the samples; empty = none
 };
 
 // Walks once through a data set, batch by batch, in the order of the epoch.
@@ -35,7 +34,7 @@ struct DataLoaderOptions {
 //       for (const Batch& batch : loader) ...
 //     }
 //
-// Workers change when batches are made, never what is in them: every number of workers
+// Workers change when batches are made, never their content: every number of workers
 // gives the same batches in the same order. An exception in a worker reaches the loop.
 //
 // Many ranks: each makes a loader of its own, with a sampler that gives this rank's part.
@@ -60,14 +59,14 @@ class DataLoader {
   std::int64_t size() const { return batches_->size(); }
   const Dataset& dataset() const { return *dataset_; }
 
-  // What the loader is made of. A loader with the same images in other batches: take these, set
+  // The parts of the loader. For a loader with the same samples in other batches, take these, set
   // batch_sampler in the options, and clear what excludes it (batch_size, shuffle, sampler and
   // drop_last).
   std::shared_ptr<const Dataset> shared_dataset() const { return dataset_; }
   const DataLoaderOptions& options() const { return options_; }  // as they were given
   const std::shared_ptr<const BatchSampler>& batch_sampler() const { return batches_; }
 
-  // The epoch of the next walk: what set_epoch() said last.
+  // The epoch of the next walk: the last one given to set_epoch().
   std::int64_t epoch() const { return epoch_; }
 
   // The batches of the next walk, none of them read.

@@ -9,10 +9,10 @@
 
 namespace ladder {
 
-// A collection of samples that can be read in any order, a batch at a time.
+// A collection of samples that can be read in any order, one batch at a time.
 //
-// Reading by batch, not by sample, is what makes a loader cheap: one call, one tensor,
-// no stacking. Implementations allow get_batch from several threads at once.
+// A loader is cheap because it reads by batch, not by sample: one call, one tensor per
+// input, no stacking. Implementations must allow get_batch from several threads at once.
 //
 // Python's counterpart: torch.utils.data.Dataset with __getitems__.
 class Dataset {
@@ -22,12 +22,11 @@ class Dataset {
   // Number of samples.
   virtual std::int64_t size() const = 0;
 
-  // For the log and the record of a run: "MNIST train, 60000 images".
+  // For the log: "digits, 60000 images".
   virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
-  // The samples at `indices`, in that order, on the device where they lie, most often the CPU;
-  // each index in [0, size()).
-  // Positions and the global size are the loader's business and are left unset.
+  // The samples at `indices`, in that order, on the device of the data set, most often the CPU;
+  // each index in [0, size()). Sets inputs and targets; the loader sets the other fields.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };
 

@@ -66,9 +66,9 @@ struct ExactEvalSamplerOptions {
 // Parts differ in size by at most one, and a rank may have no sample at all; so this is for
 // evaluation only, with one sum over the ranks after the last batch. See evaluation_only().
 //
-// Taking every world_size-th sample, not one block a rank, makes each part a fair picture of the
-// whole: one half of a data set is often easier than the other, as in MNIST's test set. It is also
-// what DistributedSampler gives without shuffle, less its repetitions. On one rank this is
+// Taking every world_size-th sample, not one block per rank, makes each part similar to the whole:
+// one half of a data set is often easier than the other. It is also the order of
+// DistributedSampler without shuffle, without its repetitions. On one rank this is
 // SequentialSampler.
 class ExactEvalSampler : public Sampler {
  public:

@@ -31,7 +31,7 @@ namespace {
   const bool too_many = reason == EAGAIN || reason == EMFILE || reason == ENFILE;
   throw SystemError::failed(
       operation, fmt::format("rank {}", rank), reason,
-      too_many ? "lower --nprocs, or raise the limits: ulimit -u, ulimit -n" : "");
+      too_many ? "lower nprocs, or raise the limits: ulimit -u, ulimit -n" : "");
 }
 
 void replace_stream(int stream, int fd) {

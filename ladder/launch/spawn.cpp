@@ -22,8 +22,7 @@ constexpr int kMostRanks = 256;
 
 void require_valid(const SpawnOptions& options) {
   if (options.nprocs < 1 || options.nprocs > kMostRanks) {
-    throw UsageError::out_of_range("--nprocs", options.nprocs,
-                                   "1 to " + std::to_string(kMostRanks));
+    throw UsageError::out_of_range("nprocs", options.nprocs, "1 to " + std::to_string(kMostRanks));
   }
   if (options.grace.count() < 0) {
     throw UsageError::out_of_range("grace", options.grace.count(), "0 milliseconds or more");

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstring>
+#include <string_view>
 
 #include "ladder/core/error.h"
 #include "ladder/core/interruption.h"
@@ -33,6 +35,38 @@ std::string name_of(const RankProcess& rank) {
 std::string described(const RankProcess& rank) {
   const char state = rank.state();
   return fmt::format("{}{}", name_of(rank), state == 'T' || state == 't' ? " (stopped)" : "");
+}
+
+std::string quoted_last_line(std::string_view line) {
+  constexpr std::size_t kLongest = 300;
+  const std::string_view cut = line.size() > kLongest ? "..." : "";
+  return line.empty() ? ""
+                      : fmt::format("; its last line: \"{}{}\"", line.substr(0, kLongest), cut);
+}
+
+std::string_view hint_for_signal(int signal) {
+  if (signal == SIGKILL) return "see whether memory ran out: dmesg | grep -i 'out of memory'";
+  const bool crashed = signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS ||
+                       signal == SIGFPE || signal == SIGILL;
+  if (crashed) return "run again after: ulimit -c unlimited, and open the core file in gdb";
+  return "another process sent it: see the log of your batch system";
+}
+
+DistributedError killed(const RankProcess& rank, std::string_view last_line) {
+  const int signal = rank.signal();
+  return DistributedError::of(
+      name_of(rank), "exit code 0",
+      fmt::format("signal {} ({}){}", signal, ::strsignal(signal), quoted_last_line(last_line)),
+      hint_for_signal(signal));
+}
+
+// The rank's own error names its step already.
+ChildError exited(const RankProcess& rank, std::string_view last_line, std::string_view hint) {
+  const bool printed_its_error = is_code_of_interruption(rank.exit_code()) ||
+                                 last_line.find("error: ") != std::string_view::npos;
+  return ChildError::of(
+      rank.exit_code(), printed_its_error ? fmt::format("rank {}", rank.rank()) : name_of(rank),
+      "exit code 0", fmt::format("{}{}", rank.exit_code(), quoted_last_line(last_line)), hint);
 }
 
 bool has_events(const pollfd& watched) { return watched.revents != 0; }
@@ -195,14 +229,8 @@ void Supervisor::throw_failure() const {
   const RankProcess* rank = cause();
   if (rank == nullptr) return;
   const std::string& last_line = relay_.of(rank->rank()).last_line();
-  if (rank->signal() != 0) {
-    throw DistributedError::rank_killed(name_of(*rank), rank->signal(), last_line);
-  }
-  // A rank that said itself why it ended has named the step of that.
-  const bool told =
-      is_code_of_interruption(rank->exit_code()) || last_line.find("error: ") != std::string::npos;
-  throw ChildError::exited(told ? fmt::format("rank {}", rank->rank()) : name_of(*rank),
-                           rank->exit_code(), last_line, hint());
+  if (rank->signal() != 0) throw killed(*rank, last_line);
+  throw exited(*rank, last_line, hint());
 }
 
 }  // namespace ladder

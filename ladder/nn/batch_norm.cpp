@@ -3,8 +3,8 @@
 
 #include <torch/types.h>
 
-#include "ladder/nn/batch_norm_relu_max_pool.h"
-#include "ladder/nn/relu_max_pool.h"
+#include "ladder/kernels/batch_norm_relu_max_pool.h"
+#include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
@@ -43,7 +43,7 @@ torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input)
   }
   return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var},
                                     update_weight(), options_.eps,
-                                    shared ? *group_ : ProcessGroup::single());
+                                    shared ? sum_over_ranks_of(*group_) : SumOverRanks());
 }
 
 }  // namespace ladder

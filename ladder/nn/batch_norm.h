@@ -24,7 +24,7 @@ struct BatchNormOptions {
 // While training it uses the statistics of the batch and moves running_mean and
 // running_var towards them (the variance unbiased); in evaluation mode it uses the
 // running ones. A module of our own with the names of Python's, because LibTorch's
-// cannot be told to share its statistics between ranks: its forward is not virtual.
+// cannot share its statistics between ranks: its forward is not virtual.
 //
 // With a process group, the statistics are those of the batches of all its ranks together; see
 // sync_batch_norm.h and convert_sync_batchnorm (parallel/). Then a training forward, and its
@@ -39,7 +39,7 @@ class BatchNormImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input);
 
   // max_pool2d(relu(forward(input)), 2); on the CPU in one operation where the input allows it,
-  // with other last bits. See batch_norm_relu_max_pool.h.
+  // with other last bits. See kernels/batch_norm_relu_max_pool.h.
   torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input);
 
   // From now on shared with the other ranks of `group`; with one of one rank, local as before.

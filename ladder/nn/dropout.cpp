@@ -1,136 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/nn/dropout.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/types.h>
 
-#include <array>
-#include <utility>
-#include <vector>
-
 #include "ladder/core/error.h"
-#include "ladder/core/philox.h"
-#include "ladder/nn/dropout_flatten.h"
-#include "ladder/nn/dropout_words.h"
+#include "ladder/kernels/dropout_flatten.h"
+#include "ladder/nn/random_scope.h"
 
 namespace ladder {
-namespace {
 
-constexpr std::int64_t kWordMask = 0xFFFFFFFF;
-
-// Contiguous or channels_last, whichever is nearer to the input's layout.
-torch::Tensor empty_mask(const torch::Tensor& input) {
-  return torch::empty(input.sizes(), input.options().dtype(torch::kFloat32),
-                      input.suggest_memory_format());
-}
-
-// How the elements of one sample lie in memory: channels outside, or innermost.
-struct SampleLayout {
-  std::int64_t channels = 1;
-  std::int64_t pixels = 1;  // elements a channel
-  bool channels_last = false;
-};
-
-SampleLayout layout_of(const torch::Tensor& mask) {
-  const std::int64_t elements = mask.size(0) == 0 ? 0 : mask.numel() / mask.size(0);
-  if (mask.is_contiguous()) return {1, elements, false};
-  return {mask.size(1), elements / mask.size(1), true};
-}
-
-void write_mask(const std::vector<std::uint32_t>& words, const SampleLayout& layout,
-                std::uint32_t threshold, float kept, float* mask) {
-  const auto value = [&](std::int64_t i) {
-    return words[static_cast<std::size_t>(i)] < threshold ? 0.0F : kept;
-  };
-  if (!layout.channels_last) {
-    for (std::int64_t i = 0; i < layout.channels * layout.pixels; ++i) mask[i] = value(i);
-    return;
-  }
-  for (std::int64_t pixel = 0; pixel < layout.pixels; ++pixel) {
-    for (std::int64_t channel = 0; channel < layout.channels; ++channel) {
-      *mask++ = value(channel * layout.pixels + pixel);
-    }
-  }
-}
-
-torch::Tensor counter_mask_cpu(const torch::Tensor& input, const RandomKey& key,
-                               const DropoutOptions& options) {
-  auto mask = empty_mask(input);
-  const SampleLayout layout = layout_of(mask);
-  const std::int64_t elements = layout.channels * layout.pixels;
-  const auto positions = key.positions.contiguous();
-  const auto* position = positions.const_data_ptr<std::int64_t>();
-  auto* data = mask.mutable_data_ptr<float>();
-  at::parallel_for(0, input.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::uint32_t> words(static_cast<std::size_t>(elements));
-    for (std::int64_t i = begin; i < end; ++i) {
-      draw_words(key, position[i], options, words);
-      write_mask(words, layout, drop_threshold(options), kept_scale(options), data + i * elements);
-    }
-  });
-  return mask;
-}
-
-// High and low word of multiplier * words; `words` are int64 that hold 32 bits.
-std::pair<torch::Tensor, torch::Tensor> multiply_wide(std::uint32_t multiplier,
-                                                      const torch::Tensor& words) {
-  const auto product = words * static_cast<std::int64_t>(multiplier);  // wraps: same bits
-  return {at::__rshift__(product, 32) & kWordMask, product & kWordMask};
-}
-
-using Words = std::array<torch::Tensor, 4>;
-
-Words philox_by_tensors(Words word, std::uint64_t key) {
-  auto key0 = static_cast<std::uint32_t>(key);
-  auto key1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    const auto [high0, low0] = multiply_wide(kPhiloxMultiplier0, word[0]);
-    const auto [high1, low1] = multiply_wide(kPhiloxMultiplier1, word[2]);
-    word = {high1 ^ word[1] ^ static_cast<std::int64_t>(key0), low1,
-            high0 ^ word[3] ^ static_cast<std::int64_t>(key1), low0};
-    key0 += kPhiloxKeyStep0;
-    key1 += kPhiloxKeyStep1;
-  }
-  return word;
-}
-
-}  // namespace
-
-void check_positions(const torch::Tensor& input, const RandomKey& key) {
-  TORCH_CHECK(
-      input.dim() >= 1 && key.positions.dim() == 1 && key.positions.size(0) == input.size(0),
-      "dropout: expected one position a sample, got ", key.positions.sizes(),
-      " positions for an input of ", input.sizes());
-}
-
-torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,
-                                      const DropoutOptions& options) {
-  check_positions(input, key);
-  const std::int64_t samples = input.size(0);
-  const std::int64_t elements = samples == 0 ? 0 : input.numel() / samples;
-  const auto long_on_device = torch::TensorOptions().dtype(torch::kInt64).device(input.device());
-  const auto blocks = torch::arange((elements + 3) / 4, long_on_device).unsqueeze(0);
-  const auto positions =
-      key.positions.to(input.device(), /*non_blocking=*/true).unsqueeze(1) & kWordMask;
-  const auto zeros = torch::zeros({samples, (elements + 3) / 4}, long_on_device);
-  const auto words = philox_by_tensors(
-      {zeros + (key.epoch & kWordMask), zeros + positions, zeros + options.layer, zeros + blocks},
-      key.seed);
-  const auto drawn = torch::cat({words[0], words[1], words[2], words[3]}, 1).narrow(1, 0, elements);
-  const auto kept = drawn >= static_cast<std::int64_t>(drop_threshold(options));
-  return empty_mask(input).copy_(
-      (kept.to(torch::kFloat32) * kept_scale(options)).view(input.sizes()));
-}
-
-torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
-                           const DropoutOptions& options) {
-  check_positions(input, key);
-  return input.is_cpu() ? counter_mask_cpu(input, key, options)
-                        : counter_mask_by_tensors(input, key, options);
-}
-
-Dropout::Dropout(DropoutOptions options) : options_(options) {
+Dropout::Dropout(DropoutOptions options)
+    : options_(options), mask_options_{options.p, options.layer} {
   const bool valid = options.p >= 0.0 && options.p < 1.0;  // false for NaN
   if (!valid) {
     throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1");
@@ -138,17 +19,20 @@ Dropout::Dropout(DropoutOptions options) : options_(options) {
 }
 
 torch::Tensor Dropout::forward(const torch::Tensor& input) const {
-  if (options_.math == Math::kReference) return torch::dropout(input, options_.p, is_training());
+  if (options_.masks == DropoutMasks::kByGenerator)
+    return torch::dropout(input, options_.p, is_training());
   if (!is_training() || options_.p == 0.0) return input;
   RECORD_FUNCTION("ladder::dropout", {});
-  const auto mask = counter_mask(input.detach(), RandomScope::current(), options_);
+  const auto mask = counter_mask(input.detach(), RandomScope::current(), mask_options_);
   return input * mask.to(input.scalar_type());
 }
 
 torch::Tensor Dropout::forward_flatten(const torch::Tensor& images) const {
-  const bool drops = options_.math == Math::kFast && is_training() && options_.p > 0.0;
-  if (!drops) return torch::flatten(forward(images), 1);
-  return dropout_flatten(images, RandomScope::current(), options_);
+  const bool by_position = options_.masks == DropoutMasks::kByPosition;
+  if (!by_position || !is_training() || options_.p == 0.0) {
+    return torch::flatten(forward(images), 1);
+  }
+  return dropout_flatten(images, RandomScope::current(), mask_options_);
 }
 
 }  // namespace ladder

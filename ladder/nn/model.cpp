@@ -21,20 +21,15 @@ torch::Tensor at_least_float32(const torch::Tensor& tensor) {
   return tensor.to(torch::promote_types(tensor.scalar_type(), torch::kFloat32));
 }
 
-torch::Tensor apply_head(const torch::Tensor& scores, Head head) {
-  const auto x = at_least_float32(scores);
-  return head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
-}
-
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target) {
   const torch::NoGradGuard no_grad;
   copy_each(source.parameters(), target.parameters());
   copy_each(source.buffers(), target.buffers());
 }
 
-KeepRandomState::KeepRandomState() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
+RngStateGuard::RngStateGuard() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
 
-KeepRandomState::~KeepRandomState() {
+RngStateGuard::~RngStateGuard() {
   auto generator = at::detail::getDefaultCPUGenerator();
   generator.set_state(state_);
 }

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/nn/group_statistics.h"
-
 namespace ladder {
 namespace {
 
@@ -16,7 +14,7 @@ namespace {
 struct Moments {
   torch::Tensor mean;
   torch::Tensor invstd;  // 1 / sqrt(variance + eps)
-  torch::Tensor count;   // values a channel
+  torch::Tensor count;   // values per channel
 };
 
 // Sums over a rank's batch that the gradient of the input needs from all ranks; float64 [C] each.
@@ -117,9 +115,10 @@ class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& input,
                                const torch::Tensor& weight, const torch::Tensor& bias,
-                               const Moments& moments, double eps, const ProcessGroup& group) {
+                               const Moments& moments, double eps, const SumOverRanks& sum) {
     ctx->save_for_backward({input, weight, moments.mean, moments.invstd, moments.count});
-    ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+    ctx->saved_data["sum"] =
+        c10::IValue::make_capsule(c10::make_intrusive<SumOverRanksHolder>(sum));
     return normalize(input, weight, bias, moments, eps);
   }
 
@@ -133,9 +132,9 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto local = sums_of_gradient(gradient, input, weight, moments);
     torch::autograd::variable_list gradients(6);
     if (ctx->needs_input_grad(0)) {
-      const auto holder = ctx->saved_data["group"].toCapsule();
-      const auto& group = static_cast<const GroupHolder&>(*holder).group;
-      const auto total = sum_of_ranks(torch::cat({local.dy, local.dy_xmu}), group).chunk(2);
+      const auto holder = ctx->saved_data["sum"].toCapsule();
+      const auto& sum = static_cast<const SumOverRanksHolder&>(*holder).sum;
+      const auto total = sum(torch::cat({local.dy, local.dy_xmu})).chunk(2);
       gradients[0] = input_gradient(gradient, input, weight, moments, {total[0], total[1]});
     }
     gradients[1] = (local.dy_xmu * moments.invstd).to(weight.scalar_type());
@@ -154,22 +153,29 @@ void update_running(const BatchNormTensors& tensors, const torch::Tensor& mean,
 
 }  // namespace
 
+SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
+  return [group](const torch::Tensor& local) { return group.all_gather_into_tensor(local).sum(0); };
+}
+
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const ProcessGroup& group) {
   const auto x = input.contiguous(input.suggest_memory_format());
+  const auto sum = sum_over_ranks_of(group);
   Moments moments;
   {
     const torch::NoGradGuard no_grad;
-    const auto sums = sum_of_ranks(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x), group);
+    const auto sums = sum(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x));
     const auto parts = sums.split_with_sizes({x.size(1), x.size(1), 1});
     moments.count = parts[2];
-    if (moments.count.is_cpu()) require_a_batch(moments.count.item<double>());  // no wait for a GPU
+    if (moments.count.is_cpu()) {  // a GPU would have to be waited for
+      require_several_values(moments.count.item<double>());
+    }
     moments.mean = parts[0] / moments.count;
     const auto variance = (parts[1] / moments.count - moments.mean.square()).clamp_min(0.0);
     moments.invstd = (variance + eps).rsqrt();
     update_running(tensors, moments.mean, variance, moments.count, momentum);
   }
-  return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, group);
+  return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, sum);
 }
 
 }  // namespace ladder

@@ -4,16 +4,9 @@
 #include <torch/types.h>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/kernels/batch_norm_relu_max_pool.h"
 
 namespace ladder {
-
-// Of a BatchNorm.
-struct BatchNormTensors {
-  torch::Tensor weight;        // float [C]
-  torch::Tensor bias;          // float [C]
-  torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
-  torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
-};
 
 // Batch normalisation in training, with the mean and variance of the batches of all ranks
 // together: N ranks compute what one would with the whole batch.
@@ -39,12 +32,16 @@ struct BatchNormTensors {
 // An inf or NaN in one rank's input makes the running values of all ranks NaN for good. A
 // GradScaler then skips the step, but brings no buffer back; PyTorch does no better.
 //
-// Throws UsageError, on all ranks, if there is no more than one value a channel (on the CPU alone:
-// a GPU would have to be waited for).
+// Throws UsageError, on all ranks, unless there is more than one value per channel (on the CPU
+// only: a GPU would have to be waited for).
 //
 // Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
 // torch.nn.SyncBatchNorm, which refuses CPU tensors.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const ProcessGroup& group);
+
+// The sum over the ranks of `group`: numbers are gathered and added in rank order, so the bits are
+// equal on all ranks. Over Gloo that is faster than an all-reduce.
+SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
 
 }  // namespace ladder

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <functional>
 #include <future>
+#include <string>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -54,13 +55,13 @@ std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   return versions;
 }
 
-// What a replica gets of the caller's random key: the positions of its part of the batch.
-std::vector<std::optional<RandomKey>> divide_key(const Tensors& parts) {
+// The random key of each replica: the positions of its part of the batch.
+std::vector<std::optional<RandomKey>> divide_key(const std::vector<Inputs>& parts) {
   const RandomKey* whole = RandomScope::find();
   std::vector<std::optional<RandomKey>> keys(parts.size());
   std::int64_t begin = 0;
   for (std::size_t i = 0; whole != nullptr && i < parts.size(); ++i) {
-    const auto size = parts[i].size(0);
+    const auto size = parts[i].rows();
     keys[i] = RandomKey{whole->seed, whole->epoch, whole->positions.narrow(0, begin, size)};
     begin += size;
   }
@@ -75,8 +76,9 @@ class DataParallel::Replicas {
  public:
   // One forward through all replicas, kept for its backward.
   struct Pass : torch::CustomClassHolder {
-    Tensors inputs;                      // of each replica, on its device, leaves of its graph
+    std::vector<Inputs> inputs;          // of each replica, on its device, leaves of its graph
     Tensors outputs;                     // of each replica, with its graph
+    std::vector<torch::Device> devices;  // of the caller's inputs
     std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
   };
 
@@ -107,23 +109,27 @@ class DataParallel::Replicas {
     versions_ = versions;
   }
 
-  c10::intrusive_ptr<Pass> forward(const torch::Tensor& images, bool with_grad) {
+  c10::intrusive_ptr<Pass> forward(const Inputs& inputs, bool with_grad) {
     auto pass = c10::make_intrusive<Pass>();
-    pass->inputs = images.detach().chunk(static_cast<std::int64_t>(models_.size()));
+    for (const auto& [name, tensor] : inputs) pass->devices.push_back(tensor.device());
+    const auto detached = inputs.map([](const torch::Tensor& tensor) { return tensor.detach(); });
+    pass->inputs = detached.chunk(static_cast<std::int64_t>(models_.size()));
     pass->outputs.resize(pass->inputs.size());
     const auto keys = divide_key(pass->inputs);
-    const bool image_grad = with_grad && images.requires_grad();
     side_by_side(pass->inputs.size(), [&](std::size_t i) {
       const torch::AutoGradMode grad_mode(with_grad);
       std::optional<RandomScope> random;
       if (keys[i]) random.emplace(*keys[i]);
-      pass->inputs[i] = pass->inputs[i].to(devices_[i]).detach().set_requires_grad(image_grad);
+      for (const auto& [name, whole] : inputs) {
+        const auto part = pass->inputs[i].at(name).to(devices_[i]).detach();
+        pass->inputs[i].set(name, part.set_requires_grad(with_grad && whole.requires_grad()));
+      }
       pass->outputs[i] = models_[i]->forward(pass->inputs[i]);
     });
     return pass;
   }
 
-  // The gradients of `pass` for the images (undefined unless asked for) and for each parameter.
+  // The gradients of `pass` for each input (undefined unless it needs one) and each parameter.
   Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
     Tensors parts;
     std::int64_t begin = 0;
@@ -171,29 +177,47 @@ class DataParallel::Replicas {
     for (auto& run : running) run.get();
   }
 
+  // The parameters, then the inputs that need a gradient.
   Tensors leaves(const Pass& pass, std::size_t i) const {
     Tensors result = models_[i]->parameters();
-    if (pass.inputs[i].requires_grad()) result.push_back(pass.inputs[i]);
+    for (const auto& [name, input] : pass.inputs[i]) {
+      if (input.requires_grad()) result.push_back(input);
+    }
     return result;
   }
 
   Tensors sum(const Pass& pass, const std::vector<Tensors>& found) const {
+    const auto& inputs = pass.inputs.front();
     const std::size_t parameters = models_.front()->parameters().size();
-    Tensors result(1 + parameters);
+    Tensors result(inputs.size() + parameters);
     for (const auto& gradients : found) {
       for (std::size_t p = 0; p < parameters; ++p) {
-        auto& total = result[1 + p];
+        auto& total = result[inputs.size() + p];
         if (!gradients[p].defined()) continue;
         const auto here = gradients[p].to(devices_.front());
         total = total.defined() ? total.add_(here) : here;
       }
     }
-    if (pass.inputs.front().requires_grad()) {
-      Tensors images;
-      for (const auto& gradients : found) images.push_back(gradients.back().to(devices_.front()));
-      result.front() = torch::cat(images);
+    std::size_t place = parameters;  // among the gradients of a replica; see leaves
+    std::size_t input = 0;
+    for (const auto& [name, tensor] : inputs) {
+      const auto& device = pass.devices[input];
+      if (tensor.requires_grad()) result[input] = rows_of(pass, found, name, place++).to(device);
+      ++input;
     }
     return result;
+  }
+
+  // The gradient of one input: the rows of all replicas, zero where a replica does not use it.
+  torch::Tensor rows_of(const Pass& pass, const std::vector<Tensors>& found,
+                        const std::string& name, std::size_t place) const {
+    Tensors rows;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto& gradient = found[i][place];
+      rows.push_back((gradient.defined() ? gradient : torch::zeros_like(pass.inputs[i].at(name)))
+                         .to(devices_.front()));
+    }
+    return torch::cat(rows);
   }
 
   std::vector<torch::Device> devices_;
@@ -206,13 +230,12 @@ class DataParallel::Replicas {
   struct Node : torch::autograd::Function<Node> {
     static torch::Tensor forward(torch::autograd::AutogradContext* context,
                                  const std::shared_ptr<Replicas>& replicas,
-                                 torch::Device output_device, const torch::Tensor& images,
-                                 at::TensorList /*parameters*/) {
-      auto pass = replicas->forward(images, /*with_grad=*/true);
+                                 torch::Device output_device, const Inputs& inputs,
+                                 at::TensorList /*inputs_and_parameters*/) {
+      auto pass = replicas->forward(inputs, /*with_grad=*/true);
       const auto output = gather(*pass, output_device);
       pass->replicas = replicas;
       context->saved_data["pass"] = c10::IValue::make_capsule(pass);
-      context->saved_data["images_device"] = images.device();
       return output;
     }
 
@@ -221,10 +244,7 @@ class DataParallel::Replicas {
       const auto capsule = context->saved_data["pass"].toCapsule();
       const auto& pass = static_cast<const Pass&>(*capsule);
       auto gradients = pass.replicas->backward(pass, gradient.front());
-      if (gradients.front().defined()) {
-        gradients.front() = gradients.front().to(context->saved_data["images_device"].toDevice());
-      }
-      gradients.insert(gradients.begin(), 2, torch::Tensor());  // replicas, output_device
+      gradients.insert(gradients.begin(), 3, torch::Tensor());  // replicas, output_device, inputs
       return gradients;
     }
   };
@@ -252,19 +272,22 @@ DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions op
 
 DataParallel::~DataParallel() = default;
 
-torch::Tensor DataParallel::forward(const torch::Tensor& images) {
+torch::Tensor DataParallel::forward(const Inputs& inputs) {
   if (replicas_ == nullptr) {
     const auto parameters = module_->parameters();
     const auto device = parameters.empty() ? output_device_ : parameters.front().device();
-    return module_->forward(images.to(device)).to(output_device_);
+    const auto moved = [&](const torch::Tensor& tensor) { return tensor.to(device); };
+    return module_->forward(inputs.map(moved)).to(output_device_);
   }
   replicas_->refresh(*module_);
   if (!torch::GradMode::is_enabled()) {
-    return Replicas::gather(*replicas_->forward(images, /*with_grad=*/false), output_device_);
+    return Replicas::gather(*replicas_->forward(inputs, /*with_grad=*/false), output_device_);
   }
-  const Tensors parameters = module_->parameters();
-  const at::TensorList inputs = parameters;  // as a vector, autograd would not see them
-  return Replicas::Node::apply(replicas_, output_device_, images, inputs);
+  Tensors tensors;
+  for (const auto& [name, tensor] : inputs) tensors.push_back(tensor);
+  for (const auto& parameter : module_->parameters()) tensors.push_back(parameter);
+  const at::TensorList leaves = tensors;  // as a vector, autograd would not see them
+  return Replicas::Node::apply(replicas_, output_device_, inputs, leaves);
 }
 
 }  // namespace ladder

@@ -12,11 +12,11 @@
 namespace ladder {
 
 struct DataParallelOptions {
-  std::vector<torch::Device> device_ids;       // a replica each; the model lies on the first
+  std::vector<torch::Device> device_ids;       // one replica each; the model is on the first
   std::optional<torch::Device> output_device;  // where outputs are gathered; unset = the first
 };
 
-// A Model around a Model that runs on several devices of one process, a thread each.
+// A Model around a Model that runs on several devices of one process, one thread each.
 //
 // A forward cuts the batch into one part a device (scatter), brings the present weights to
 // the replicas (replicate), runs them side by side, and puts the outputs together on
@@ -26,7 +26,7 @@ struct DataParallelOptions {
 //
 //     auto model = std::make_shared<DataParallel>(network,
 //         DataParallelOptions{.device_ids = {torch::kCPU, torch::kCPU}});
-//     auto loss = recipe.loss(model->forward(batch.images), batch);
+//     auto loss = criterion(model->forward(batch.inputs), batch);
 //
 // One process and one loop, so little to change in a program, but a price in each step: weights
 // go out, gradients come in and outputs meet on one device, which also needs the most memory.
@@ -35,7 +35,7 @@ struct DataParallelOptions {
 //
 // Devices may repeat: {cpu, cpu} are two replicas that divide the CPU's threads, so that the
 // mechanism can be seen without a GPU. With one device the model is called as it is. A batch
-// with fewer images than devices uses as many devices as images.
+// with fewer samples than devices uses as many devices as samples.
 //
 // Grad mode, autocast and the random scope of the calling thread hold in the replicas. Replica 0
 // shares the buffers of the model, so BatchNorm's running statistics come from the first part of
@@ -55,8 +55,8 @@ class DataParallel : public Model {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // images may lie on any device. Throws UsageError if the model was moved since.
-  torch::Tensor forward(const torch::Tensor& images) override;
+  // The inputs may be on any device. Throws UsageError if the model was moved since.
+  torch::Tensor forward(const Inputs& inputs) override;
 
   // A copy of the wrapped model, without the wrapper.
   std::shared_ptr<Model> new_like() const override { return module_->new_like(); }

@@ -57,9 +57,10 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<Model> module, 
       reducer_(std::make_unique<GradientReducer>(*module_, std::move(group),
                                                  std::move(options.reducer))) {}
 
-torch::Tensor DistributedDataParallel::forward(const torch::Tensor& images) {
-  RECORD_USER_SCOPE("DistributedDataParallel.forward");  // a box in --trace
-  return reducer_->forward([&] { return module_->forward(images.to(device_)).to(output_device_); });
+torch::Tensor DistributedDataParallel::forward(const Inputs& inputs) {
+  RECORD_USER_SCOPE("DistributedDataParallel.forward");  // a box in the trace
+  const auto moved = [this](const torch::Tensor& tensor) { return tensor.to(device_); };
+  return reducer_->forward([&] { return module_->forward(inputs.map(moved)).to(output_device_); });
 }
 
 void DistributedDataParallel::train(bool on) {

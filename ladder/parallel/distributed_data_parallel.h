@@ -22,12 +22,12 @@ struct DistributedDataParallelOptions {
 
 // A Model around a Model that lives once on every rank, and stays the same on all of them.
 //
-// Each rank runs forward and backward on images of its own; while backward runs, the
+// Each rank runs forward and backward on samples of its own; while backward runs, the
 // gradients are averaged over the ranks (see GradientReducer, which does the work and states
 // the contract). Equal gradients and equal optimizers keep the replicas equal, bit for bit.
 //
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
-//     auto loss = recipe.loss(model->forward(batch.images), batch);  // not network->forward
+//     auto loss = criterion(model->forward(batch.inputs), batch);  // not network->forward
 //     loss.backward();                                               // averages
 //     optimizer.step();
 //
@@ -46,7 +46,7 @@ class DistributedDataParallel : public Model {
   DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                           DistributedDataParallelOptions options = {});
 
-  torch::Tensor forward(const torch::Tensor& images) override;
+  torch::Tensor forward(const Inputs& inputs) override;
 
   // A copy of the wrapped model, without the wrapper.
   std::shared_ptr<Model> new_like() const override { return module_->new_like(); }

@@ -44,8 +44,8 @@ Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& 
     trained.names.push_back(item.key());
   }
   if (trained.tensors.empty()) {
-    throw UsageError::missing("GradientReducer", "a module with parameters to train",
-                              "without any there is nothing to average: leave the wrapper out");
+    throw UsageError::conflict("GradientReducer", "the module has no parameters to train",
+                               "use the module without the wrapper");
   }
   return trained;
 }
@@ -141,7 +141,7 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     throw UsageError::conflict(
         "DistributedDataParallel",
         "a backward whose forward did not go through the wrapper: no gradient would be averaged",
-        "call ddp.forward(images), not the wrapped model's; and once for each backward");
+        "call ddp.forward(inputs), not the wrapped model's; and once for each backward");
   }
 
   [[noreturn]] void throw_unused() const {
@@ -149,7 +149,10 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (!seen_[i]) unused.push_back(names_[i]);
     }
-    throw DistributedError::unused_parameters(unused);
+    throw DistributedError::of("backward", "a gradient for every parameter",
+                               fmt::format("none for {}", fmt::join(unused, ", ")),
+                               "remove unused parameters from the model, or set "
+                               "find_unused_parameters");
   }
 
   std::mutex mutex_;

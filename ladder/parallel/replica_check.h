@@ -21,7 +21,7 @@ void require_same_parameters(const torch::nn::Module& module, const ProcessGroup
 void require_equal_replicas(const torch::nn::Module& module, const ProcessGroup& group);
 
 // The values of the parameters alone: between two steps the buffers of BatchNorm differ, as each
-// rank has seen other images.
+// rank has seen other samples.
 void require_equal_parameters(const torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace ladder

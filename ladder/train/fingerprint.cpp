@@ -16,9 +16,9 @@ namespace ladder {
 Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
     : interval_(interval), rank_(rank) {
   if (interval <= 0) {
-    throw UsageError::out_of_range("--fingerprint", interval, "a number > 0");
+    throw UsageError::out_of_range("fingerprint", interval, "a number > 0");
   }
-  file_ = JsonLines(path);
+  file_ = JsonLines(path, "fingerprint");
 }
 
 void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,

@@ -12,16 +12,16 @@
 
 namespace ladder {
 
-// Writes down, every k steps, hashes of all that a training step consists of: the positions of
-// the samples, the loss, each gradient, each weight after the step.
+// Records, every k steps, hashes of everything a training step consists of: the positions of the
+// samples, the loss, each gradient, each weight after the step.
 //
-// Two runs that should be equal but are not can then be asked where they part:
+// A tool then finds the first difference of two runs that should be equal:
 //
 //     tools/first_difference a.rank0.jsonl b.rank0.jsonl
 //     step 17, rank 0, gradient of conv2.weight: 3fa4... in A, 91bc... in B
 //
-// One file a rank, one JSON object a line; docs/formats.md has the fields. Hashing copies every
-// tensor to the CPU: this is for finding errors, not for measuring. Names are without "module.".
+// One file per rank, one JSON object per line; docs/formats.md has the fields. Hashing copies every
+// tensor to the CPU: this is for finding errors, not for measuring. Names omit "module.".
 class Fingerprint {
  public:
   // Records nothing.

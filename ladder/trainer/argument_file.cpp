@@ -35,9 +35,9 @@ UsageError unknown(const std::string& where, const std::string& name) {
   std::vector<std::string> names;
   for (const auto& row : training_argument_table()) names.emplace_back(row.name);
   const std::string nearest = nearest_name(name, names);
-  return UsageError::conflict(
-      where, "no such training argument",
-      nearest.empty() ? "--help lists them all" : fmt::format("did you mean {}?", nearest));
+  return UsageError::conflict(where, "no such training argument",
+                              nearest.empty() ? "see the fields of TrainingArguments"
+                                              : fmt::format("did you mean {}?", nearest));
 }
 
 // Gathers the entries of one file.
@@ -102,7 +102,7 @@ std::string bytes_of(const std::string& path) {
   std::error_code ignored;
   std::ifstream stream;
   if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
-  if (!stream.is_open()) throw UsageError::missing(path, "a file that can be read", kHint);
+  if (!stream.is_open()) throw UsageError::conflict(path, "cannot be read", kHint);
   std::string bytes(kLargestFile + 1, '\0');
   stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(stream.gcount()));

@@ -318,7 +318,7 @@ using T = TrainingArguments;
 constexpr TrainingArgument kRows[] = {
     {"output_dir", "FOLDER", "of checkpoints and results; empty = write nothing", false,
      read_output_dir, write_output_dir},
-    row<&T::run_name>("run_name", "NAME", "of the trackers [that of --output-dir]"),
+    row<&T::run_name>("run_name", "NAME", "name of the run for trackers [as output_dir]"),
     {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", false, read_report_to,
      write_field<&T::report_to>},
 
@@ -344,7 +344,7 @@ constexpr TrainingArgument kRows[] = {
     {"lr_scheduler_kwargs", "JSON", "further numbers for it", false, read_scheduler_kwargs,
      write_scheduler_kwargs},
     row<&T::warmup_steps>("warmup_steps", "X", "steps to reach it; below 1: part of all steps"),
-    row<&T::warmup_ratio>("warmup_ratio", "X", "old name of --warmup-steps below 1"),
+    row<&T::warmup_ratio>("warmup_ratio", "X", "old name of warmup_steps below 1"),
 
     flag<&T::fp16>("fp16", "mixed precision in float16"),
     flag<&T::bf16>("bf16", "mixed precision in bfloat16"),
@@ -359,7 +359,7 @@ constexpr TrainingArgument kRows[] = {
     choice<&T::banner>("banner", "form of the lines at the start"),
 
     choice<&T::eval_strategy>("eval_strategy", "when to evaluate"),
-    row<&T::eval_steps>("eval_steps", "X", "every so many [--logging-steps]"),
+    row<&T::eval_steps>("eval_steps", "X", "evaluation interval in steps [logging_steps]"),
     row<&T::eval_delay>("eval_delay", "X", "epochs or steps before the first evaluation"),
     flag<&T::eval_on_start>("eval_on_start", "evaluate before training too"),
     flag<&T::prediction_loss_only>("prediction_loss_only", "evaluate the loss alone"),
@@ -372,14 +372,14 @@ constexpr TrainingArgument kRows[] = {
     row<&T::metric_for_best_model>("metric_for_best_model", "NAME",
                                    "what makes it the best, such as accuracy [loss]"),
     flag<&T::greater_is_better>("greater_is_better", "of that metric [by its name]"),
-    {"resume_from_checkpoint", "PATH", "go on from a checkpoint [the last in --output-dir]", true,
+    {"resume_from_checkpoint", "PATH", "checkpoint to resume from [the last in output_dir]", true,
      read_resume, write_field<&T::resume_from_checkpoint>},
     flag<&T::ignore_data_skip>("ignore_data_skip", "resume with the first batch of the epoch"),
     flag<&T::restore_callback_states_from_checkpoint>("restore_callback_states_from_checkpoint",
                                                       "resume callbacks too"),
 
     row<&T::seed>("seed", "N", "of weights, order, dropout and augmentation"),
-    row<&T::data_seed>("data_seed", "N", "of the order alone [--seed]"),
+    row<&T::data_seed>("data_seed", "N", "seed for shuffling alone [seed]"),
     flag<&T::full_determinism>("full_determinism", "refuse what may differ from run to run"),
 
     row<&T::dataloader_num_workers>("dataloader_num_workers", "N",

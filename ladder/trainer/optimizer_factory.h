@@ -19,8 +19,8 @@ namespace ladder {
 // which says nothing for a bias or for the scale of a normalisation layer, so that these are in
 // [1]. They are known by their names, as in transformers, upper and lower case alike: those that
 // hold bias, layernorm or rmsnorm, or have a part that is norm or ends in _norm; and the parameters
-// of a torch::nn::LayerNorm. The scale of a BatchNorm is none of these: in ConvNet, layer1.1.weight
-// decays. A group can be empty.
+// of a torch::nn::LayerNorm. The scale of a BatchNorm is none of these: the `1.weight` of a
+// Sequential decays. A group can be empty.
 //
 // Only the Adams take further arguments, adam_beta1, adam_beta2 and adam_epsilon; the others have
 // their own defaults. The kernels are the fused ones where there are any.

@@ -58,18 +58,29 @@ void choose_determinism(const TrainingArguments& args, const torch::Device& devi
   at::globalContext().setAllowTF32CuDNN(*args.tf32);
 }
 
-const torch::Tensor& input_of(const Inputs& inputs, const std::string& name) {
-  const auto found = inputs.find(name);
-  if (found != inputs.end()) return found->second;
-  std::vector<std::string> names;
-  for (const auto& [known, tensor] : inputs) names.push_back(known);
-  throw UsageError::unknown_name("data_collator", name, names);
+// The arguments of the model: everything but the labels.
+Inputs model_inputs(const Inputs& inputs, const std::vector<std::string>& label_names) {
+  Inputs arguments;
+  for (const auto& [name, tensor] : inputs) {
+    const bool is_label =
+        std::find(label_names.begin(), label_names.end(), name) != label_names.end();
+    if (!is_label) arguments.set(name, tensor);
+  }
+  return arguments;
 }
 
 }  // namespace
 
 Inputs default_data_collator(const Batch& batch) {
-  return {{"x", batch.images}, {"labels", batch.labels}};
+  Inputs inputs = batch.inputs.size() == 1 ? Inputs(batch.inputs.only()) : batch.inputs;
+  if (!batch.targets.defined()) return inputs;
+  if (inputs.contains("labels")) {
+    throw UsageError::conflict("default_data_collator",
+                               "the batch has targets, and an input called labels",
+                               "give the input another name, or a data_collator of your own");
+  }
+  inputs.set("labels", batch.targets);
+  return inputs;
 }
 
 Metrics accuracy(const EvalPrediction& prediction) {
@@ -195,8 +206,8 @@ std::unique_ptr<LrScheduler> Trainer::create_scheduler(torch::optim::Optimizer& 
 LossOutput Trainer::compute_loss(Model& model, const Inputs& inputs,
                                  const NumItems& num_items_in_batch) {
   constexpr std::int64_t kIgnoreIndex = -100;
-  const auto outputs = model.forward(input_of(inputs, "x"));
-  const auto& labels = input_of(inputs, args_.label_names.front());
+  const auto& labels = inputs.at(args_.label_names.front());
+  const auto outputs = model.forward(model_inputs(inputs, args_.label_names));
   if (loss_function_) return {loss_function_(outputs, labels, num_items_in_batch), outputs};
   const auto sum = torch::cross_entropy_loss(outputs, labels, /*weight=*/{}, at::Reduction::Sum,
                                              kIgnoreIndex, args_.label_smoothing_factor);
@@ -213,9 +224,11 @@ torch::Tensor Trainer::training_step(Model& model, const Inputs& inputs,
 Prediction Trainer::prediction_step(Model& model, const Inputs& inputs, bool prediction_loss_only) {
   const auto is_there = [&](const std::string& name) { return inputs.contains(name); };
   if (!std::all_of(args_.label_names.begin(), args_.label_names.end(), is_there)) {
-    return {.loss = {}, .outputs = model.forward(input_of(inputs, "x")), .labels = {}};
+    return {.loss = {},
+            .outputs = model.forward(model_inputs(inputs, args_.label_names)),
+            .labels = {}};
   }
-  const auto& labels = input_of(inputs, args_.label_names.front());
+  const auto& labels = inputs.at(args_.label_names.front());
   const auto [loss, outputs] = compute_loss(model, inputs, {.global = labels.size(0)});
   if (prediction_loss_only) return {.loss = loss, .outputs = {}, .labels = {}};
   return {.loss = loss, .outputs = outputs, .labels = labels};

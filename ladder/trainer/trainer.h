@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,13 +13,13 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/log.h"
-#include "ladder/data/augment.h"
 #include "ladder/data/batch.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
+#include "ladder/data/transform.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
-#include "ladder/train/stop_request.h"
+#include "ladder/train/stop_signal.h"
 #include "ladder/trainer/metrics.h"
 #include "ladder/trainer/trainer_callback.h"
 #include "ladder/trainer/trainer_state.h"
@@ -29,27 +28,25 @@
 
 namespace ladder {
 
-// What a model is given, by name: "x", the images, and "labels".
-using Inputs = std::map<std::string, torch::Tensor>;
-
-// Makes the inputs of this process's part of a batch, which lies on the device already. The part
-// may be empty (N = 0).
+// Makes the named tensors of this process's part of a batch, which is on the device already: the
+// inputs of the model, and the labels under the names of TrainingArguments::label_names ("labels"
+// by default). The part may be empty (N = 0).
 using DataCollator = std::function<Inputs(const Batch&)>;
 
-// {"x": images, "labels": labels}.
+// The inputs of the batch, a single one called "x", and its targets as "labels".
 Inputs default_data_collator(const Batch& batch);
 
 struct LossOutput {
   torch::Tensor loss;     // scalar
-  torch::Tensor outputs;  // of the model, a row a sample
+  torch::Tensor outputs;  // of the model, one row per sample
 };
 
 // Of one batch; without labels there is no loss and no label, with prediction_loss_only the loss
 // alone. What is not there is undefined.
 struct Prediction {
   torch::Tensor loss;     // scalar: mean over this process's part
-  torch::Tensor outputs;  // a row a sample
-  torch::Tensor labels;   // a row a sample
+  torch::Tensor outputs;  // one row per sample
+  torch::Tensor labels;   // one row per sample
 };
 
 // Of a whole data set, in its order, each sample once; the same on all processes.
@@ -101,7 +98,7 @@ struct TrainerOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks;
   Optimizers optimizers = {};  // or a function that makes the first, when the model is there:
   OptimizerFunction optimizer_init = nullptr;
-  std::shared_ptr<const RandomShift> train_transform = nullptr;
+  std::shared_ptr<const Transform> train_transform = nullptr;
   AcceleratorOptions accelerator = {};  // what args do not say: threads, config_file, quiet, ...
 };
 
@@ -120,7 +117,7 @@ struct TrainerOptions {
 // compute_metrics, or nothing. Callbacks see the rest (trainer_callback.h).
 //
 // Everything is a collective: all processes construct and call alike. The main process prints.
-// Logs go to the standard output, one dictionary a line, the banner and the progress bar to the
+// Logs go to the standard output, one dictionary per line, the banner and the progress bar to the
 // standard error; AcceleratorOptions::quiet leaves all of them out.
 //
 // Python's counterpart, whose names these are: transformers.Trainer, version 5.20. Other than
@@ -141,7 +138,7 @@ class Trainer {
   // saved with save_only_model.
   //
   // SIGINT and SIGTERM end it after a step, the same on all processes, with a checkpoint in
-  // output_dir whatever save_strategy says: see StopRequest. It then throws Interruption.
+  // output_dir whatever save_strategy says: see StopSignal. It then throws Interruption.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
@@ -225,7 +222,7 @@ class Trainer {
   void say(const std::string& line) const;
   void print_banner(bool resumed) const;
   void run_epochs();
-  void run_epoch(std::int64_t epoch, StopRequest& stop);
+  void run_epoch(std::int64_t epoch, StopSignal& stop);
   [[noreturn]] void end_by(int signal);
   torch::Tensor train_on(const Batch& batch);
   void add_to_loss(const torch::Tensor& loss);
@@ -275,7 +272,7 @@ class Trainer {
   MetricsFunction metrics_function_;
   OptimizerFunction optimizer_init_;
   Optimizers optimizers_;
-  std::shared_ptr<const RandomShift> train_transform_;
+  std::shared_ptr<const Transform> train_transform_;
   CallbackHandler callbacks_;
   TrainerState state_;
   TrainerControl control_;

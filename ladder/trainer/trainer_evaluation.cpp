@@ -13,6 +13,7 @@
 #include "ladder/core/progress.h"
 #include "ladder/data/first_batches.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
+#include "ladder/train/evaluation.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
@@ -120,9 +121,7 @@ PredictionOutput Trainer::evaluation_loop(const AcceleratedDataLoader& loader,
                     .expected = loader.shard().batch_sampler()->whole_size()};
   for (const Batch& batch : loader) gather_step(batch, gathered);
   prepared_model_->train(was_training);
-  if (gathered.samples != gathered.expected) {
-    throw DistributedError::images_counted(gathered.expected, gathered.samples);
-  }
+  require_each_sample_once({.seen = gathered.samples}, gathered.expected);
 
   PredictionOutput output = {.predictions = gathered.predictions.all(),
                              .label_ids = gathered.labels.all(),
@@ -142,8 +141,9 @@ void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
   const auto inputs = collate_(batch);
   const auto [loss, outputs, labels] =
       prediction_step(*prepared_model_, inputs, gathered.loss_only);
-  const auto rows = accelerator_.gather_for_metrics(batch.labels);
-  gathered.samples += rows.size(0);
+  const auto counted =
+      batch.targets.defined() ? batch.targets : batch.indices.to(accelerator_.device());
+  gathered.samples += accelerator_.gather_for_metrics(counted).size(0);
   if (loss.defined()) {
     const auto each = loss.to(torch::kFloat64).expand({batch.size()}).contiguous();
     gathered.losses.add(accelerator_.gather_for_metrics(each), gathered.expected);

@@ -17,7 +17,7 @@
 #include "ladder/data/first_batches.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
-#include "ladder/train/stop_request.h"
+#include "ladder/train/stop_signal.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
@@ -66,11 +66,11 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 }
 
 void Trainer::run_epochs() {
-  StopRequest stop(accelerator_.process_group(), accelerator_.device());
+  StopSignal stop(accelerator_.process_group(), accelerator_.device());
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // as a resumed training may be
     run_epoch(epoch, stop);
-    if (const int signal = stop.agreed(/*now=*/true)) end_by(signal);
+    if (const int signal = stop.poll_all_ranks(/*now=*/true)) end_by(signal);
     if (control_.should_training_stop) return;
   }
 }
@@ -146,7 +146,7 @@ std::shared_ptr<LrScheduler> Trainer::new_schedule() {
   return create_scheduler(*optimizers_.optimizer, plan_.max_steps);
 }
 
-void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
+void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
   train_loader_->set_epoch(epoch);
   control_.should_epoch_stop = false;
   call(&TrainerCallback::on_epoch_begin);
@@ -170,7 +170,7 @@ void Trainer::run_epoch(std::int64_t epoch, StopRequest& stop) {
       call(&TrainerCallback::on_step_end, batch, loss);
       log_save_evaluate();
       const bool ends_epoch = done == plan_.setup.batches;  // whose end is still to come
-      if (const int signal = ends_epoch ? 0 : stop.agreed()) end_by(signal);
+      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks()) end_by(signal);
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }

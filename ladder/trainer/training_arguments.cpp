@@ -144,6 +144,9 @@ void check_together(const TrainingArguments& arguments) {
   if (arguments.fp16 && arguments.bf16) {
     throw UsageError::conflict("fp16", "bf16 is set too", "set one of them");
   }
+  if (arguments.label_names.empty()) {
+    throw UsageError::missing("label_names", "the name of an input", "the default is labels");
+  }
   const bool saves = arguments.save_strategy != SaveStrategy::kNo && !arguments.fast_dev_run;
   if (arguments.output_dir.empty() && saves) {
     throw UsageError::missing("output_dir", "a folder for the checkpoints",

@@ -116,7 +116,7 @@ TEST(ConfigFile, AnUnknownKeyIsRefusedWithTheNearestOne) {
 
 TEST(ConfigFile, WithoutADistributedTypeItIsRefused) {
   EXPECT_ERROR(parse("mixed_precision: bf16\n"), UsageError,
-               "f.yaml: expected the key distributed_type, got nothing; hint: add the line: "
+               "f.yaml: expected the key distributed_type, not set; hint: add the line: "
                "distributed_type: MULTI_GPU, or: 'NO'");
 }
 
@@ -174,10 +174,10 @@ TEST(ConfigFile, AMissingFileNamesTheCommandThatWritesOne) {
   const std::string path = folder.file("none.yaml");
   EXPECT_ERROR(read_config_file(path), UsageError,
                path +
-                   ": expected a file that can be read, got nothing; hint: accelerate config "
+                   ": cannot be read; hint: accelerate config "
                    "--config_file " +
                    path + " writes one");
-  EXPECT_ERROR(read_config_file(folder.path()), UsageError, "expected a file that can be read");
+  EXPECT_ERROR(read_config_file(folder.path()), UsageError, "cannot be read");
 }
 
 TEST(ConfigFile, AFileOnDiskIsReadLikeItsBytes) {
@@ -381,12 +381,12 @@ TEST_F(Hparams, AValueOfSeveralLinesIsRefused) {
 
 TEST_F(Hparams, AMissingValueIsRefused) {
   EXPECT_ERROR(read("lr:\n"), UsageError,
-               at(1) + ": lr: expected a value, got nothing; hint: remove the line");
+               at(1) + ": lr: expected a value, not set; hint: remove the line");
 }
 
 TEST_F(Hparams, NamesThatAreNoFlagsAreRefused) {
   for (const char* name : {"--lr", "-e", "1r", "l r", "''", "l=r"}) {
-    EXPECT_ERROR(read(std::string(name) + ": 1\n"), UsageError, "no flag's name");
+    EXPECT_ERROR(read(std::string(name) + ": 1\n"), UsageError, "not the name of a flag");
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <unistd.h>
 
@@ -22,12 +23,13 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/nn/basic_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/schedules.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "mnist/networks.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -48,11 +50,29 @@ INSTANTIATE_TEST_SUITE_P(World, OfRanks, testing::Values(1, 2));
 
 // --- prepare ---
 
+// Counts how often it was moved.
+class MovedNet : public Model {
+ public:
+  MovedNet() : layer_(register_module("layer", torch::nn::Linear(2, 2))) {}
+
+  torch::Tensor forward(const Inputs& inputs) override { return layer_->forward(inputs.only()); }
+  std::shared_ptr<Model> new_like() const override { return std::make_shared<MovedNet>(); }
+  using Model::to;
+  void to(torch::Device device, bool non_blocking) override {
+    ++moves;
+    Model::to(device, non_blocking);
+  }
+  int moves = 0;
+
+ private:
+  torch::nn::Linear layer_;
+};
+
 // Handed over as programs have them: derived classes, unique and shared pointers.
 TEST_P(OfRanks, PrepareKeepsOrderAndNumber) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
-    const auto network = std::make_shared<BasicNet>(BasicNetOptions{});
+    const auto network = std::make_shared<MovedNet>();
     auto adamw = std::make_unique<AdamW>(network->parameters());
     auto schedule = constant_schedule(*adamw);
     auto [scheduler, loader, optimizer, model] = accelerator->prepare(
@@ -122,7 +142,7 @@ TEST(Prepare, WithBf16ComputesInIt) {
       const auto accelerator = ranks.make({.mixed_precision = precision});
       const auto model = accelerator->prepare(first_model(basicnet()));
       model->eval();
-      const auto result = model->forward(batch.images);
+      const auto result = model->forward(batch.inputs);
       EXPECT_EQ(result.scalar_type(), torch::kFloat32);
       return result;
     };
@@ -133,22 +153,11 @@ TEST(Prepare, WithBf16ComputesInIt) {
   });
 }
 
-// Knows whether it was moved.
-class Traveller : public BasicNet {
- public:
-  using BasicNet::to;
-  void to(torch::Device device, bool non_blocking) override {
-    ++moves;
-    BasicNet::to(device, non_blocking);
-  }
-  int moves = 0;
-};
-
 TEST(Prepare, LeavesThingsWhereTheyAreIfTold) {
   run_accelerators(1, [](Accelerators& ranks) {
     for (const bool placement : {false, true}) {
       const auto accelerator = ranks.make({.device_placement = placement});
-      const auto network = std::make_shared<Traveller>();
+      const auto network = std::make_shared<MovedNet>();
       accelerator->prepare(network);
       EXPECT_EQ(network->moves, placement ? 1 : 0);
     }

@@ -13,8 +13,8 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
-#include "ladder/data/augment.h"
 #include "ladder/data/batch_sampler_shard.h"
+#include "ladder/data/random_shift.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -39,8 +39,8 @@ std::vector<Batch> all_of(const AcceleratedDataLoader& loader) {
 void expect_equal(const std::vector<Batch>& got, const std::vector<Batch>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(torch::equal(got[i].images, expected[i].images)) << i;
-    EXPECT_TRUE(torch::equal(got[i].labels, expected[i].labels)) << i;
+    EXPECT_TRUE(torch::equal(got[i].inputs.only(), expected[i].inputs.only())) << i;
+    EXPECT_TRUE(torch::equal(got[i].targets, expected[i].targets)) << i;
     EXPECT_TRUE(torch::equal(got[i].positions, expected[i].positions)) << i;
     EXPECT_EQ(got[i].epoch, expected[i].epoch);
     EXPECT_EQ(got[i].global_size, expected[i].global_size);
@@ -141,6 +141,39 @@ TEST(LoadDataset, ThatFailsOnRank0FailsOnAll) {
     } else {
       EXPECT_ERROR(accelerator->load_dataset(fail), DistributedError,
                    "rank 0 failed in load_dataset");
+    }
+  });
+}
+
+// Two inputs, of which one holds whole numbers, and targets.
+class TwoInputs : public Dataset {
+ public:
+  std::int64_t size() const override { return kSamples; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    const auto numbers =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
+    return {.inputs = {{"tokens", numbers.unsqueeze(1).repeat({1, 3})},
+                       {"image", numbers.to(torch::kFloat32).view({-1, 1, 1, 1})}},
+            .targets = numbers.to(torch::kFloat64)};
+  }
+};
+
+TEST(Dispatch, SendsEveryTensorOfABatch) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto walked = [&](bool dispatch) {
+      const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
+      return all_of(accelerator->prepare(DataLoader(std::make_shared<TwoInputs>(), shuffled())));
+    };
+    const auto got = walked(true);
+    const auto expected = walked(false);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i].inputs.size(), 2U);
+      for (const auto& [name, tensor] : expected[i].inputs) {
+        EXPECT_TRUE(torch::equal(got[i].inputs.at(name), tensor)) << name;
+        EXPECT_EQ(got[i].inputs.at(name).scalar_type(), tensor.scalar_type()) << name;
+      }
+      EXPECT_TRUE(torch::equal(got[i].targets, expected[i].targets));
     }
   });
 }

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/accelerate/evaluate.h"
 #include "ladder/core/error.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -33,7 +32,7 @@ Numbers numbers_of(const torch::Tensor& tensor) {
 Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& loader) {
   Numbers all;
   for (const Batch& batch : loader) {
-    const auto part = numbers_of(accelerator.gather_for_metrics(batch.labels));
+    const auto part = numbers_of(accelerator.gather_for_metrics(batch.targets));
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
@@ -104,9 +103,10 @@ TEST(GatherForMetrics3, TakesStructuresOfTensors) {
     const auto loader = accelerator->prepare(numbered_loader(7, {.batch_size = 4}));
     for (const Batch& batch : loader) {
       using Named = std::map<std::string, std::vector<torch::Tensor>>;
-      const Named named = {{"images", {batch.images}}, {"labels", {batch.labels, -batch.labels}}};
+      const Named named = {{"images", {batch.inputs.only()}},
+                           {"labels", {batch.targets, -batch.targets}}};
       const auto [pair, map, single] = accelerator->gather_for_metrics(
-          std::tuple{std::pair{batch.labels, batch.images}, named, batch.labels * 2});
+          std::tuple{std::pair{batch.targets, batch.inputs.only()}, named, batch.targets * 2});
       const auto all = torch::arange(7, torch::kInt64);
       EXPECT_TRUE(torch::equal(pair.first, all));
       EXPECT_EQ(pair.second.sizes(), (std::vector<std::int64_t>{7, 1, 1, 1}));
@@ -126,12 +126,13 @@ TEST_P(GatherForMetricsRefuses, WhatHasNotOneRowASample) {
     const auto accelerator = ranks.make();
     const auto loader = accelerator->prepare(numbered_loader(8, {.batch_size = 8}));
     for (const Batch& batch : loader) {
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.images.mean()), UsageError, "a scalar");
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.images.mean()), UsageError,
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
+                   "a scalar");
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
                    "hint: a mean over the batch cannot be freed of repeated samples");
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.labels.narrow(0, 0, 1)), UsageError,
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.targets.narrow(0, 0, 1)), UsageError,
                    "1 rows");
-      EXPECT_EQ(accelerator->gather_for_metrics(batch.labels).size(0), 8);
+      EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8);
     }
     EXPECT_ERROR(accelerator->gather_for_metrics(torch::zeros({8})), UsageError,
                  "call it inside the loop, or use gather");
@@ -146,7 +147,7 @@ TEST_P(GatherForMetricsRefuses, ByTheInnerLoop) {
                                               numbered_loader(5, {.batch_size = 5}));
     for (const Batch& batch : train) {
       EXPECT_EQ(gathered(*accelerator, test), (Numbers{0, 1, 2, 3, 4}));
-      EXPECT_EQ(accelerator->gather_for_metrics(batch.labels).size(0), 8);
+      EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8);
     }
   });
 }
@@ -154,7 +155,8 @@ TEST_P(GatherForMetricsRefuses, ByTheInnerLoop) {
 // Scores 1 for the last digit of the number that the image shows: always right.
 class Reader : public Model {
  public:
-  torch::Tensor forward(const torch::Tensor& images) override {
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& images = inputs.only();
     return torch::one_hot(images.flatten().to(torch::kInt64) % 10, 10).to(torch::kFloat32);
   }
   std::shared_ptr<Model> new_like() const override { return std::make_shared<Reader>(); }
@@ -166,7 +168,7 @@ class Digits : public NumberedSamples {
   using NumberedSamples::NumberedSamples;
   Batch get_batch(std::span<const std::int64_t> indices) const override {
     auto batch = NumberedSamples::get_batch(indices);
-    batch.labels = batch.labels % 10;
+    batch.targets = batch.targets % 10;
     return batch;
   }
 };
@@ -181,15 +183,15 @@ TEST(EvaluateOfAccelerator, CountsAllWhereOneProcessCountsItsPart) {
       const auto loader =
           accelerator->prepare(DataLoader(std::make_shared<Digits>(kSamples), {.batch_size = 8}));
       Reader model;
-      const auto result = evaluate(*accelerator, model, loader, recipe);
+      const auto result = evaluate(*accelerator, model, loader, recipe.criterion());
       EXPECT_EQ(result.seen, kSamples);
       EXPECT_EQ(result.accuracy(), 100.0);
       EXPECT_TRUE(model.is_training()) << "as before";
 
       double correct = 0;
       for (const Batch& batch : loader) {
-        const auto answer = model.forward(batch.images).argmax(1);
-        correct += (answer == batch.labels).sum().item<double>();
+        const auto answer = model.forward(batch.inputs).argmax(1);
+        correct += (answer == batch.targets).sum().item<double>();
       }
       EXPECT_NEAR(100.0 * correct / kSamples, 25.0, 8.0);
     }

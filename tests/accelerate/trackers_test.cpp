@@ -83,7 +83,7 @@ TEST_F(TrackersTest, AMistakeStopsTheOtherProcessesToo) {
   EXPECT_ERROR(Trackers({.log_with = {"wandb"}, .logging_dir = "x", .is_main_process = false}),
                UsageError, "log_with: expected one of jsonl, csv, tensorboard, got 'wandb'");
   Trackers trackers({.log_with = {"csv"}, .logging_dir = runs(), .is_main_process = false});
-  EXPECT_ERROR(trackers.log({{"loss", 1.0}}, 1), UsageError, "log: expected a run");
+  EXPECT_ERROR(trackers.log({{"loss", 1.0}}, 1), UsageError, "log: no run was started");
   EXPECT_ERROR(trackers.start("../basic"), UsageError, "run name: expected");
   EXPECT_ERROR(trackers.start("basic", {{"a", {1, 2}}}), UsageError, "for a, got 'array'");
   trackers.start("basic");
@@ -122,7 +122,7 @@ TEST_F(TrackersTest, AFinishedRunMakesRoomForAnother) {
   trackers.finish();
   trackers.finish();
   EXPECT_ERROR(trackers.log({{"loss", 1.0}}, 1), UsageError,
-               "log: expected a run that was started, got nothing; hint: call start() first");
+               "log: no run was started; hint: call start() first");
   trackers.start("two");
   trackers.log({{"loss", 1.0}}, 1);
   EXPECT_NE(read("two/metrics.jsonl").find("\"loss\":1.0"), std::string::npos);
@@ -144,7 +144,7 @@ TEST_F(TrackersTest, ARunLiesInTheFolderOfRuns) {
 
 TEST_F(TrackersTest, WithoutAFolderNoTrackerOfTheLibraryCanBe) {
   EXPECT_ERROR(Trackers({.log_with = {"csv"}}), UsageError,
-               "log_with csv: expected logging_dir, the folder to write to, got nothing");
+               "log_with csv: expected logging_dir, the folder to write to, not set");
 }
 
 TEST_F(TrackersTest, AFolderThatCannotBeMadeIsASystemError) {

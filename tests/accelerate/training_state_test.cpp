@@ -59,28 +59,33 @@ struct Settings {
 // A network of 500 weights with dropout, so that checkpoints are quick.
 class SmallNet : public Model {
  public:
-  explicit SmallNet(Math math)
-      : math_(math),
+  explicit SmallNet(DropoutMasks masks)
+      : masks_(masks),
         dropout_(
-            register_module("dropout", std::make_shared<Dropout>(DropoutOptions{.math = math}))),
+            register_module("dropout", std::make_shared<Dropout>(DropoutOptions{.masks = masks}))),
         linear_(register_module("linear", torch::nn::Linear(49, 10))) {}
 
-  torch::Tensor forward(const torch::Tensor& images) override {
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& images = inputs.only();
     const auto small = torch::avg_pool2d(images, 4).flatten(1);
-    return apply_head(linear_->forward(dropout_->forward(small)), Head::kLogSoftmax);
+    return torch::log_softmax(at_least_float32(linear_->forward(dropout_->forward(small))), 1);
   }
-  std::shared_ptr<Model> new_like() const override { return new_network_like(*this, math_); }
+  std::shared_ptr<Model> new_like() const override { return new_network_like(*this, masks_); }
 
  private:
-  Math math_;
+  DropoutMasks masks_;
   std::shared_ptr<Dropout> dropout_;
   torch::nn::Linear linear_;
 };
 
+DropoutMasks masks_of(Math math) {
+  return math == Math::kFast ? DropoutMasks::kByPosition : DropoutMasks::kByGenerator;
+}
+
 std::shared_ptr<Model> make_network(const Recipe& recipe, Math math) {
   if (recipe.name() == "convnet") return first_model(recipe);
   torch::manual_seed(recipe.seed());
-  return std::make_shared<SmallNet>(math);
+  return std::make_shared<SmallNet>(masks_of(math));
 }
 
 // A small training run with all that a checkpoint holds.
@@ -527,7 +532,7 @@ TEST_P(Resume, ForgetsWhatIsFreed) {
     trainee.accelerator->save_state(path);
     EXPECT_FALSE(fs::exists(path + "/model.safetensors"));
     EXPECT_FALSE(fs::exists(path + "/sampler.json"));
-    auto again = std::make_shared<SmallNet>(Math::kFast);
+    auto again = std::make_shared<SmallNet>(DropoutMasks::kByPosition);
     trainee.accelerator->prepare(again);
     trainee.accelerator->save_state(path);
     EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
@@ -552,7 +557,7 @@ using Labels = std::vector<torch::Tensor>;
 Labels labels_of(const AcceleratedDataLoader& loader, std::int64_t end = 1'000) {
   Labels labels;
   for (const Batch& batch : loader) {
-    labels.push_back(batch.labels);
+    labels.push_back(batch.targets);
     if (std::ssize(labels) == end) break;
   }
   return labels;

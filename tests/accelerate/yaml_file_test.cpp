@@ -156,11 +156,10 @@ TEST(Yaml, OtherFormsThanOneMapAreRefused) {
 
 TEST(Yaml, WhatIsNoFileIsRefusedWithTheHint) {
   const TemporaryFolder folder;
-  EXPECT_ERROR(
-      read_yaml_file(folder.file("none"), "write it"), UsageError,
-      folder.file("none") + ": expected a file that can be read, got nothing; hint: write");
-  EXPECT_ERROR(read_yaml_file(folder.path(), ""), UsageError, "expected a file that can be read");
-  EXPECT_ERROR(read_yaml_file("/dev/zero", ""), UsageError, "expected a file that can be read");
+  EXPECT_ERROR(read_yaml_file(folder.file("none"), "write it"), UsageError,
+               folder.file("none") + ": cannot be read; hint: write");
+  EXPECT_ERROR(read_yaml_file(folder.path(), ""), UsageError, "cannot be read");
+  EXPECT_ERROR(read_yaml_file("/dev/zero", ""), UsageError, "cannot be read");
 }
 
 }  // namespace

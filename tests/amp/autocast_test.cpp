@@ -22,7 +22,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/parallel/data_parallel.h"
-#include "ladder/train/evaluate.h"
+#include "ladder/train/evaluation.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/training.h"
 
@@ -340,7 +340,8 @@ class Probe : public Model {
  public:
   Probe() : weight_(register_parameter("weight", torch::ones({28, 10}))) {}
 
-  torch::Tensor forward(const torch::Tensor& images) override {
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& images = inputs.only();
     const auto scores = torch::mm(images.select(1, 0).select(1, 0), weight_);
     computed_in = scores.scalar_type();
     return scores;
@@ -371,7 +372,7 @@ TEST(AutocastModel, KeepsFloat64) {
 }
 
 TEST(AutocastModel, IsCloseToThePlainModelAndNotEqual) {
-  const auto images = random_batch(8).images;
+  const auto images = random_batch(8).inputs.only();
   for (const auto& recipe : {basicnet(), convnet()}) {
     const auto plain = first_model(recipe);
     plain->eval();
@@ -430,7 +431,7 @@ TEST(AutocastModel, HasTheNamesOfTheNetworkOnceUnwrapped) {
 }
 
 TEST(AutocastModel, MakesANewOneLikeItself) {
-  const auto images = random_batch(4).images;
+  const auto images = random_batch(4).inputs.only();
   for (const bool training : {true, false}) {
     const auto model = wrapped(convnet(), torch::kBFloat16);
     model->train(training);
@@ -451,14 +452,14 @@ class RandomImages : public Dataset {
     const auto batch = random_batch(size());
     const auto chosen =
         torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
-    return {.images = batch.images.index_select(0, chosen),
-            .labels = batch.labels.index_select(0, chosen)};
+    return {.inputs = batch.inputs.only().index_select(0, chosen),
+            .targets = batch.targets.index_select(0, chosen)};
   }
 };
 
 Evaluation evaluation_of(Model& model, const Recipe& recipe) {
   const DataLoader loader(std::make_shared<RandomImages>(), {.batch_size = 4});
-  return evaluate(model, loader, recipe, torch::kCPU);
+  return evaluate(model, loader, recipe.criterion(), torch::kCPU);
 }
 
 TEST(AutocastModel, EvaluatesIn16BitsToo) {
@@ -484,7 +485,7 @@ TEST(AutocastModel, ComputesIn16BitsInTheReplicasOfDataParallel) {
         DataParallelOptions{.device_ids = {torch::kCPU, torch::kCPU}});
     alone->eval();
     replicas->eval();
-    const auto images = random_batch(8).images;
+    const auto images = random_batch(8).inputs.only();
     const auto output = replicas->forward(images);
     EXPECT_EQ(output.scalar_type(), torch::kFloat32);
     const auto expected = torch::cat(

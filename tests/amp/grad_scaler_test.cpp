@@ -394,10 +394,10 @@ TEST(GradScaler, RefusesToStepBeforeTheFirstScale) {
     const auto optimizer = std::move(one_of_each({weight})[kind]);
     GradScaler scaler;
     EXPECT_ERROR(scaler.step(*optimizer), UsageError,
-                 "GradScaler::step: expected a loss that went through scale() before, got nothing; "
+                 "GradScaler::step: no loss was scaled with scale() before; "
                  "hint: scaler.scale(loss).backward() instead of loss.backward()");
     EXPECT_ERROR(scaler.unscale_(*optimizer), UsageError,
-                 "GradScaler::unscale_: expected a loss that went through scale() before");
+                 "GradScaler::unscale_: no loss was scaled with scale() before");
     EXPECT_TRUE(all_equal(weight, 1.0));
   }
 }
@@ -452,7 +452,7 @@ TEST(GradScaler, RefusesAnOptimizerWithoutAnyGradient) {
 
 TEST(GradScaler, RefusesToUpdateWithoutAStep) {
   const std::string text =
-      "GradScaler::update: expected a step since the last update, got nothing; hint: "
+      "GradScaler::update: no step since the last update; hint: "
       "scaler.step(optimizer)";
   GradScaler fresh;
   EXPECT_ERROR(fresh.update(), UsageError, text);

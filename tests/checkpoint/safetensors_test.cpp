@@ -10,7 +10,8 @@
 
 #include "ladder/checkpoint/tensor_bytes.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -154,32 +155,32 @@ TEST(Safetensors, RefusesAFileThatIsSomethingElse) {
 TEST(SaveModel, AndLoadModelGiveBackTheWeights) {
   const TemporaryFolder folder;
   torch::manual_seed(1);
-  ConvNet source;
-  ConvNet target({.math = Math::kReference});  // another layout
-  save_model(source, folder.file("a"));
-  load_model(target, folder.file("a"));
-  EXPECT_EQ(weights_sha256(state_dict(target)), weights_sha256(state_dict(source)));
+  const auto source = mnist::make_conv_net();
+  const auto target = mnist::make_conv_net({.math = mnist::Math::kReference});  // another layout
+  save_model(*source, folder.file("a"));
+  load_model(*target, folder.file("a"));
+  EXPECT_EQ(weights_sha256(state_dict(*target)), weights_sha256(state_dict(*source)));
   EXPECT_EQ(load_safetensors(folder.file("a")).metadata.at("format"), "pt");
 }
 
 TEST(SaveModel, RefusesWeightsThatAreNotFiniteAndLeavesTheOldFile) {
   const TemporaryFolder folder;
   const auto path = folder.write("a", "old");
-  ConvNet net;
+  const auto net = mnist::make_conv_net();
   const torch::NoGradGuard no_grad;
-  auto bias = net.named_parameters()["fc.bias"];
+  auto bias = net->named_parameters()["fc.bias"];
   bias[3] = NAN;
-  EXPECT_ERROR(save_model(net, path), NumericError,
+  EXPECT_ERROR(save_model(*net, path), NumericError,
                path + ": expected finite weights, got NaN or infinity in fc.bias");
   EXPECT_EQ(folder.read("a"), "old");
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"a"})) << "no temporary file is left";
   bias.set_requires_grad(false);  // as a mask
-  save_model(net, path);
+  save_model(*net, path);
   EXPECT_TRUE(load_safetensors(path).tensors.contains("fc.bias"));
 }
 
 struct Wrapper : torch::nn::Module {
-  Wrapper() { register_module("module", std::make_shared<ConvNet>()); }
+  Wrapper() { register_module("module", mnist::make_conv_net()); }
 };
 
 TEST(SaveModel, LeavesTheWrappersPrefixOut) {
@@ -187,20 +188,20 @@ TEST(SaveModel, LeavesTheWrappersPrefixOut) {
   Wrapper wrapped;
   save_model(wrapped, folder.file("a"));
   EXPECT_TRUE(load_safetensors(folder.file("a")).tensors.contains("layer1.0.weight"));
-  ConvNet plain;
-  load_model(plain, folder.file("a"));
+  const auto plain = mnist::make_conv_net();
+  load_model(*plain, folder.file("a"));
   load_model(wrapped, folder.file("a"));
-  EXPECT_EQ(weights_sha256(state_dict(plain)), weights_sha256(state_dict(wrapped)));
+  EXPECT_EQ(weights_sha256(state_dict(*plain)), weights_sha256(state_dict(wrapped)));
 }
 
 TEST(LoadModel, NamesTheFileOfAnotherNetworkAndChangesNothing) {
   const TemporaryFolder folder;
   const auto path = folder.file("a.safetensors");
   save_safetensors(path, {{{"fc.weight", torch::ones({10, 1568})}}, {}});
-  ConvNet net;
-  const auto before = weights_sha256(state_dict(net));
-  EXPECT_ERROR(load_model(net, path), DataError, path + ": expected a tensor fc.bias, got none");
-  EXPECT_EQ(weights_sha256(state_dict(net)), before);
+  const auto net = mnist::make_conv_net();
+  const auto before = weights_sha256(state_dict(*net));
+  EXPECT_ERROR(load_model(*net, path), DataError, path + ": expected a tensor fc.bias, got none");
+  EXPECT_EQ(weights_sha256(state_dict(*net)), before);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -56,7 +57,7 @@ bool all_are(const torch::nn::Module& module, double value) {
 }
 
 TEST(StateDict, HoldsParametersAndBuffersUnderPythonsNames) {
-  EXPECT_EQ(names_of(state_dict(ConvNet())),
+  EXPECT_EQ(names_of(state_dict(*mnist::make_conv_net())),
             (Names{"fc.bias", "fc.weight", "layer1.0.bias", "layer1.0.weight", "layer1.1.bias",
                    "layer1.1.num_batches_tracked", "layer1.1.running_mean", "layer1.1.running_var",
                    "layer1.1.weight", "layer2.0.bias", "layer2.0.weight", "layer2.1.bias",
@@ -110,14 +111,14 @@ TEST(LoadStateDict, CopiesTheValuesAndNotTheTensors) {
 }
 
 TEST(LoadStateDict, ConvertsToTheLayoutAndDtypeOfTheTarget) {
-  ConvNet target;  // channels_last
+  const auto target = mnist::make_conv_net();  // channels_last
   StateDict values;
-  for (const auto& [name, tensor] : state_dict(target)) {
+  for (const auto& [name, tensor] : state_dict(*target)) {
     values[name] = torch::full(tensor.sizes(), 2.0, torch::kFloat64);
   }
-  load_state_dict(target, values, "a file");
-  EXPECT_TRUE(all_are(target, 2.0));
-  const auto weight = state_dict(target).at("layer2.0.weight");
+  load_state_dict(*target, values, "a file");
+  EXPECT_TRUE(all_are(*target, 2.0));
+  const auto weight = state_dict(*target).at("layer2.0.weight");
   EXPECT_TRUE(weight.is_contiguous(torch::MemoryFormat::ChannelsLast));
   EXPECT_EQ(weight.scalar_type(), torch::kFloat32);
 }
@@ -136,8 +137,8 @@ TEST(LoadStateDict, ChecksFirstAndCopiesLater) {
 void expect_refused(const StateDict& values, const std::string& message) {
   for (const int depth : {0, 1}) {
     const auto target = small(1.0, depth);
-    const auto text = "w.safetensors: expected " + message +
-                      "; hint: is this the checkpoint of another network? see --recipe";
+    const auto text =
+        "w.safetensors: expected " + message + "; hint: is this the checkpoint of another network?";
     EXPECT_ERROR(load_state_dict(*target, values, "w.safetensors"), DataError, text);
     EXPECT_ERROR(static_cast<void>(plan_load_state_dict(*target, values, "w.safetensors")),
                  DataError, text);

@@ -331,22 +331,21 @@ TEST(LaunchOptions, MakeALaunch) {
   const auto result =
       read({}, {.rank = 1, .world_size = 3, .master_addr = "localhost", .master_port = 4000});
   EXPECT_EQ(result.description(),
-            "rank 1 of 3, local rank 1 of 3, by options (--rank, --world-size, --master-addr, "
-            "--master-port), store localhost:4000");
+            "rank 1 of 3, local rank 1 of 3, by options (rank, world_size, master_addr, "
+            "master_port), store localhost:4000");
 }
 
 TEST(LaunchOptions, AreCompletedByVariables) {
   const auto result =
       read({{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "4000"}, {"WORLD_SIZE", "3"}}, {.rank = 1});
   EXPECT_EQ(result.description(),
-            "rank 1 of 3, local rank 0 of 1, by options (--rank, WORLD_SIZE, MASTER_ADDR, "
+            "rank 1 of 3, local rank 0 of 1, by options (rank, WORLD_SIZE, MASTER_ADDR, "
             "MASTER_PORT), store node0:4000");
 }
 
 TEST(LaunchOptions, NeedNoAddressWhenTheRanksMeetInAFile) {
   const auto result = read({}, {.rank = 1, .world_size = 2, .needs_address = false});
-  EXPECT_EQ(result.description(),
-            "rank 1 of 2, local rank 1 of 2, by options (--rank, --world-size)");
+  EXPECT_EQ(result.description(), "rank 1 of 2, local rank 1 of 2, by options (rank, world_size)");
   EXPECT_EQ(read(kOpenMpi, {.needs_address = false}).rank, 1);
   EXPECT_EQ(
       read(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
@@ -378,36 +377,36 @@ TEST(LaunchOptions, CountInATaskThatIsAlone) {
 
 TEST(LaunchOptions, ThatContradictTheLauncherAreRefused) {
   EXPECT_ERROR(read(with(kTorchrun, {{"RANK", "0"}}), {.rank = 1}), UsageError,
-               "--rank: 1 contradicts RANK=0; hint: leave --rank out, or: unset RANK");
+               "rank: 1 contradicts RANK=0; hint: leave rank out, or: unset RANK");
   EXPECT_ERROR(read(kTorchrun, {.world_size = 4}), UsageError,
-               "--world-size: 4 contradicts WORLD_SIZE=2");
+               "world_size: 4 contradicts WORLD_SIZE=2");
   EXPECT_ERROR(read(kTorchrun, {.master_addr = "node0"}), UsageError,
-               "--master-addr: node0 contradicts MASTER_ADDR=localhost");
+               "master_addr: node0 contradicts MASTER_ADDR=localhost");
   EXPECT_ERROR(read(kTorchrun, {.master_port = 1}), UsageError,
-               "--master-port: 1 contradicts MASTER_PORT=41321");
+               "master_port: 1 contradicts MASTER_PORT=41321");
   EXPECT_ERROR(read(kOpenMpi, {.rank = 0}), UsageError,
-               "--rank: 0 contradicts OMPI_COMM_WORLD_RANK=1");
+               "rank: 0 contradicts OMPI_COMM_WORLD_RANK=1");
   EXPECT_ERROR(read(kSrun, {.rank = 0, .world_size = 2}), UsageError,
-               "--rank: 0 contradicts SLURM_PROCID=1");
+               "rank: 0 contradicts SLURM_PROCID=1");
   EXPECT_ERROR(read(kSrun, {.world_size = 4}), UsageError,
-               "--world-size: 4 contradicts SLURM_STEP_NUM_TASKS=2");
+               "world_size: 4 contradicts SLURM_STEP_NUM_TASKS=2");
 }
 
 TEST(LaunchOptions, OutOfRangeAreRefused) {
   EXPECT_ERROR(read({}, {.master_port = 65536}), UsageError,
-               "--master-port: expected 1 to 65535, got 65536");
+               "master_port: expected 1 to 65535, got 65536");
   EXPECT_ERROR(read({}, {.rank = -1, .world_size = 2, .needs_address = false}), UsageError,
-               "--rank: expected 0 to 1, as --world-size is 2, got -1");
+               "rank: expected 0 to 1, as world_size is 2, got -1");
   EXPECT_ERROR(read({}, {.rank = 0, .world_size = 0, .needs_address = false}), UsageError,
-               "--world-size: expected at least 1, got 0");
+               "world_size: expected at least 1, got 0");
 }
 
 TEST(HalfSet, AllMissingVariablesAreNamedWithCommandsThatSetThem) {
   EXPECT_ERROR(
       read({{"RANK", "0"}, {"WORLD_SIZE", "4"}}), UsageError,
       "MASTER_ADDR, MASTER_PORT: expected all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
-      "or none, got nothing; hint: torchrun --standalone --nproc-per-node 4 --no-python "
-      "PROGRAM, or by hand, once a rank: RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 "
+      "or none, not set; hint: torchrun --standalone --nproc-per-node 4 --no-python "
+      "PROGRAM, or by hand, once per rank: RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 "
       "MASTER_PORT=29500 PROGRAM, or, to start alone: unset RANK WORLD_SIZE");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT: ");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "RANK=3 WORLD_SIZE=4 ");
@@ -418,7 +417,7 @@ TEST(HalfSet, AllMissingVariablesAreNamedWithCommandsThatSetThem) {
   EXPECT_ERROR(read({}, {.rank = 0, .program = "build/bin/stage3"}), UsageError,
                "MASTER_PORT=29500 build/bin/stage3");
   EXPECT_ERROR(read({{"RANK", "0"}}, {.needs_address = false}), UsageError,
-               "WORLD_SIZE: expected both of RANK, WORLD_SIZE or none, got nothing");
+               "WORLD_SIZE: expected both of RANK, WORLD_SIZE or none, not set");
 }
 
 TEST(HalfSet, EachOfTheFourIsNamed) {
@@ -429,19 +428,18 @@ TEST(HalfSet, EachOfTheFourIsNamed) {
 
 TEST(HalfSet, VariablesOfSrunAndMpirunAreNamed) {
   EXPECT_ERROR(read(with(kSrun, {{"SLURM_PROCID", ""}, {"SLURM_LOCALID", ""}})), UsageError,
-               "SLURM_PROCID, SLURM_LOCALID: expected values, as SLURM_STEP_ID says that srun "
-               "started this process, got nothing");
+               "SLURM_PROCID, SLURM_LOCALID: expected values beside SLURM_STEP_ID, not set");
   EXPECT_ERROR(read(with(kSrun, {{"SLURM_STEP_NUM_TASKS", ""}, {"SLURM_NTASKS", ""}})), UsageError,
                "SLURM_STEP_NUM_TASKS: expected values");
   EXPECT_ERROR(read(with(kSrun, {{"SLURM_JOB_ID", ""}})), UsageError, "SLURM_JOB_ID: expected");
   EXPECT_ERROR(read({{"PMI_RANK", "1"}}), UsageError,
-               "PMI_SIZE: expected a number beside PMI_RANK, got nothing");
+               "PMI_SIZE: expected a number beside PMI_RANK, not set");
   EXPECT_ERROR(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), UsageError, "OMPI_COMM_WORLD_RANK: expected");
 }
 
 TEST(HalfSet, MpirunOnSeveralMachinesNeedsAnAddress) {
   const std::string text =
-      "MASTER_ADDR: expected the host of rank 0, as mpirun runs on several machines, got nothing; "
+      "MASTER_ADDR: expected the host of rank 0, as mpirun runs on several machines, not set; "
       "hint: MASTER_ADDR=HOST mpirun -x MASTER_ADDR -n 4 PROGRAM";
   EXPECT_ERROR(read(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}})), UsageError, text);
   EXPECT_ERROR(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}), UsageError, text);
@@ -502,19 +500,21 @@ TEST(Values, OfSrunAndMpirunAreCheckedToo) {
 // Ranks of `outer`, and a program in it that torchrun or a person gave RANK=1 of 2.
 TEST(TwoLaunchers, MpirunInsideTorchrunIsRefusedOnEveryRank) {
   for (const char* rank : {"0", "1"}) {
-    EXPECT_ERROR(
-        read(with(with(kTorchrun, kOpenMpi), {{"OMPI_COMM_WORLD_RANK", rank}})), UsageError,
-        "torchrun: knows of one machine, but there are 2 tasks of mpirun; hint: use one launcher: "
-        "torchrun --standalone --nproc-per-node 2 --no-python PROGRAM; or one torchrun a machine: "
-        "mpirun -n 2 torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29400 "
-        "--no-python PROGRAM; or let torchrun alone count: env -u OMPI_COMM_WORLD_RANK -u "
-        "OMPI_COMM_WORLD_SIZE PROGRAM");
+    EXPECT_ERROR(read(with(with(kTorchrun, kOpenMpi), {{"OMPI_COMM_WORLD_RANK", rank}})),
+                 UsageError,
+                 "torchrun: started for one machine, but there are 2 tasks of mpirun; hint: use "
+                 "one launcher: "
+                 "torchrun --standalone --nproc-per-node 2 --no-python PROGRAM; or one torchrun "
+                 "per machine: "
+                 "mpirun -n 2 torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29400 "
+                 "--no-python PROGRAM; or only torchrun: env -u OMPI_COMM_WORLD_RANK -u "
+                 "OMPI_COMM_WORLD_SIZE PROGRAM");
   }
 }
 
 TEST(TwoLaunchers, TorchrunsThatDoNotKnowEachOtherAreRefused) {
   EXPECT_ERROR(read(with(kTorchrun, kSrun)), UsageError,
-               "torchrun: knows of one machine, but there are 2 tasks of srun");
+               "torchrun: started for one machine, but there are 2 tasks of srun");
 }
 
 TEST(TwoLaunchers, OneTorchrunAMachineIsWhatSrunAndMpirunMayStart) {
@@ -549,7 +549,7 @@ TEST(TwoLaunchers, ARankByHandThatIsNotThatOfMpirunOrSrunIsRefused) {
       "RANK: RANK=0, WORLD_SIZE=2 by env contradicts OMPI_COMM_WORLD_RANK=1, "
       "OMPI_COMM_WORLD_SIZE=2 "
       "by mpirun; hint: use one launcher: torchrun --standalone --nproc-per-node 2 --no-python "
-      "PROGRAM, or: mpirun -n 2 PROGRAM, or: srun -n 2 PROGRAM; or let env alone count: env -u "
+      "PROGRAM, or: mpirun -n 2 PROGRAM, or: srun -n 2 PROGRAM; or only env: env -u "
       "OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE PROGRAM");
   EXPECT_ERROR(read(with(with(kEnv, kSrun), {{"WORLD_SIZE", "3"}})), UsageError,
                "contradicts SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=2 by srun");
@@ -581,10 +581,11 @@ TEST(TwoLaunchers, MpirunsThatSrunStartedEachAloneAreRefused) {
 
 TEST(TwoLaunchers, AShellInAStepOfSeveralTasksMustSayWhatIsMeant) {
   const Table shell = with(kSrun, {{"SLURM_JOB_NAME", "bash"}, {"SLURM_PTY_PORT", "43637"}});
-  EXPECT_ERROR(read(shell), UsageError,
-               "srun: cannot tell a launch of 2 tasks from a shell in the first of them; hint: "
-               "SLURM_JOB_NAME=train srun -n 2 PROGRAM, or, alone: env -u SLURM_STEP_ID -u "
-               "SLURM_STEPID PROGRAM");
+  EXPECT_ERROR(
+      read(shell), UsageError,
+      "srun: cannot distinguish a launch of 2 tasks from a shell in the first of them; hint: "
+      "SLURM_JOB_NAME=train srun -n 2 PROGRAM, or, alone: env -u SLURM_STEP_ID -u "
+      "SLURM_STEPID PROGRAM");
   EXPECT_EQ(read(with(shell, {{"SLURM_JOB_NAME", "train"}})).description(), kBySrun);
   EXPECT_EQ(read(with(shell, {{"SLURM_STEP_ID", ""}, {"SLURM_STEPID", ""}})).description(),
             kNotBySrun);
@@ -600,8 +601,8 @@ TEST(RequireLauncher, ReturnsWhatALauncherSays) {
 
 TEST(RequireLauncher, NamesWhatIsMissingAndThreeCommandsThatWork) {
   EXPECT_ERROR(require_launcher({.program = "stage3"}, lookup_in({})), UsageError,
-               "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: expected the variables that a launcher "
-               "sets, got nothing; hint: torchrun --standalone --nproc-per-node 2 --no-python "
+               "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: expected launcher variables, not "
+               "set; hint: torchrun --standalone --nproc-per-node 2 --no-python "
                "stage3, or: mpirun -n 2 stage3, or: RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
                "MASTER_PORT=29500 stage3");
   EXPECT_ERROR(require_launcher({}, lookup_in({{"MASTER_ADDR", "a"}})), UsageError,

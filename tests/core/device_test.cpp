@@ -26,7 +26,7 @@ TEST(ChooseDevice, RefusesEveryOtherText) {
   for (const std::string text : {"", "gpu", "CPU", "cpu:0", "cpu:1", "cuda:", "cuda:x", "cuda:-1",
                                  "cuda:1:2", "cuda 1", "meta", "mps"}) {
     EXPECT_ERROR(choose_device(text, Log({.quiet = true})), UsageError,
-                 "--device: expected auto, cpu, cuda or cuda:N, got '" + text + "'");
+                 "device: expected auto, cpu, cuda or cuda:N, got '" + text + "'");
   }
 }
 
@@ -34,11 +34,11 @@ TEST(ChooseDevice, RefusesAGpuThatIsNotThere) {
   if (torch::cuda::is_available()) GTEST_SKIP() << "skipped: has a GPU";
   for (const std::string text : {"cuda", "cuda:0", "cuda:1"}) {
     EXPECT_ERROR(choose_device(text, Log({.quiet = true})), UsageError,
-                 "--device " + text + ": this machine has 0 GPUs; hint: use cpu instead");
+                 "device " + text + ": this machine has 0 GPUs; hint: use cpu instead");
   }
 }
 
-TEST(ChooseDevice, AnUnusableDeviceIsAMistakeOnTheCommandLine) {
+TEST(ChooseDevice, AnUnusableDeviceIsAUsageError) {
   try {
     choose_device("cuda:99", Log({.quiet = true}));
     FAIL() << "no machine has 100 GPUs";
@@ -76,7 +76,7 @@ TEST(ChooseDevices, WithoutAGpuIsTwoReplicasOnTheCpu) {
   EXPECT_EQ(choose_devices({}, "auto", Log({.stream = terminal.get()})), kTwoReplicas);
   EXPECT_EQ(terminal.text(), "devices: cpu, cpu\n");
   EXPECT_ERROR(choose_devices({}, "cuda", Log({.quiet = true})), UsageError,
-               "--device cuda: this machine has 0 GPUs");
+               "device cuda: this machine has 0 GPUs");
   EXPECT_ERROR(choose_devices({"0", "1"}, "auto", Log({.quiet = true})), UsageError, "cuda:0");
 }
 
@@ -86,7 +86,7 @@ TEST(ChooseDevices, TakesThoseThatAreAskedFor) {
   EXPECT_EQ(choose_devices({"cpu", "cpu"}, "auto", log), kTwoReplicas);
   EXPECT_EQ(choose_devices({"cpu"}, "auto", log).size(), 1U);
   EXPECT_ERROR(choose_devices({"cpu", "gpu"}, "auto", log), UsageError,
-               "--device-ids: expected auto, cpu, cuda or cuda:N, got 'gpu'");
+               "device_ids: expected auto, cpu, cuda or cuda:N, got 'gpu'");
   EXPECT_ERROR(choose_devices({}, "gpu", log), UsageError, "got 'gpu'");
 }
 
@@ -98,7 +98,7 @@ TEST(ChooseOutputDevice, IsTheFirstUnlessAskedFor) {
 TEST(PrepareProcess, TellsLibTorchTheNumberOfThreads) {
   const ThreadChoice two = prepare_process({.requested = 2});
   EXPECT_EQ(two.threads, 2);
-  EXPECT_EQ(two.reason, "--threads");
+  EXPECT_EQ(two.reason, "requested");
   EXPECT_EQ(at::get_num_threads(), 2);
   EXPECT_EQ(at::get_num_interop_threads(), 1);
   prepare_process({.requested = 1});  // a second call is allowed

@@ -69,7 +69,7 @@ TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
 TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {
   EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
   EXPECT_EQ(code_after(UsageError::conflict("a", "b", "c")), 2);
-  EXPECT_EQ(code_after(ChildError::exited("rank 1", 5, "")), 5);
+  EXPECT_EQ(code_after(ChildError::of(5, "rank 1", "exit code 0", "5", "")), 5);
 }
 
 TEST_F(CallAndReport, PrintsOneLineInOneWrite) {
@@ -112,7 +112,7 @@ TEST_F(CallAndReport, SurvivesARankThatIsNoNumber) {
 }
 
 TEST_F(CallAndReport, SaysWhatToDoWhenMemoryRunsOut) {
-  const std::string line = "error: out of memory; hint: lower --batch-size\n";
+  const std::string line = "error: out of memory; hint: use a smaller batch size\n";
   EXPECT_EQ(line_after(std::bad_alloc()), line);
   EXPECT_EQ(line_after(std::runtime_error("[enforce fail at alloc_cpu.cpp:124] posix")), line);
   EXPECT_EQ(line_after(std::runtime_error("CUDA out of memory. Tried 2 GiB")), line);
@@ -157,7 +157,7 @@ TEST_F(CallAndReport, TellsALostPeerByItsType) {
   EXPECT_EQ(code_after(c10::DistStoreError("The client socket has timed out")), 4);
   EXPECT_EQ(stream_.text(),
             "error: collective: expected all ranks to take part, got \"The client socket has timed "
-            "out\"; hint: the first error of the other ranks says why\n");
+            "out\"; hint: see the first error of the other ranks\n");
 }
 
 TEST_F(CallAndReport, QuotesTheFirstLineOfALostPeer) {

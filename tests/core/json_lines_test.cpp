@@ -36,7 +36,7 @@ TEST(JsonLines, TheFirstRecordEmptiesTheFileAndNotTheOpening) {
 TEST(JsonLines, OldRecordsAreKeptOnDemand) {
   const TemporaryFolder folder;
   folder.write("m.jsonl", "{\"a\":1}\n");
-  JsonLines lines(folder.file("m.jsonl"), "--metrics", OldRecords::kKeep);
+  JsonLines lines(folder.file("m.jsonl"), "metrics", OldRecords::kKeep);
   lines.write({{"a", 2}});
   lines.write({{"a", 3}});
   EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
@@ -74,8 +74,8 @@ TEST(JsonLines, MovesWithItsFile) {
 TEST(JsonLines, AMissingFolderIsAUsageErrorNamingThePath) {
   const TemporaryFolder folder;
   const std::string path = folder.file("nowhere/m.jsonl");
-  EXPECT_ERROR(JsonLines{path}, UsageError,
-               "--metrics: expected a file that can be written, got '" + path +
+  EXPECT_ERROR(JsonLines(path, "metrics"), UsageError,
+               "metrics: expected a file that can be written, got '" + path +
                    "'; hint: No such file or directory: create the folder first");
   EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory: name another file");
 }

@@ -99,10 +99,10 @@ TEST(ListeningSocket, RefusesAPortInUse) {
   EXPECT_ERROR(ListeningSocket(first.port()), DistributedError,
                "MASTER_PORT " + port +
                    ": expected a free port, got 'Address already in use'; hint: "
-                   "end the program that holds it (ss -ltnp 'sport = " +
+                   "end the program that uses it (ss -ltnp 'sport = " +
                    port +
-                   "' names it); "
-                   "--master-port 0 takes a free one");
+                   "' shows it); "
+                   "master_port 0 picks a free one");
 }
 
 TEST(ListeningSocket, RefusesWhatIsNoPort) {

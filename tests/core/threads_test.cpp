@@ -96,7 +96,7 @@ TEST_F(ChooseThreads, TakesTheRequestBeforeAllElse) {
   setenv("OMP_NUM_THREADS", "5", 1);
   const auto choice = choose_threads({.requested = 3, .local_world_size = 2});
   EXPECT_EQ(choice.threads, 3);
-  EXPECT_EQ(choice.reason, "--threads");
+  EXPECT_EQ(choice.reason, "requested");
 }
 
 TEST_F(ChooseThreads, TakesTheFirstNumberOfOmpNumThreads) {
@@ -121,7 +121,7 @@ TEST_F(ChooseThreads, GivesAllUsableCpusToOneRank) {
 
 TEST_F(ChooseThreads, RefusesANegativeRequest) {
   EXPECT_ERROR(choose_threads({.requested = -1}), UsageError,
-               "--threads: expected 0 (choose) or more, got -1");
+               "threads: expected 0 (choose) or more, got -1");
 }
 
 TEST_F(ChooseThreads, RefusesAnOmpNumThreadsThatIsNoNumber) {

@@ -16,7 +16,8 @@
 
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/data/mnist_dataset.h"
+#include "ladder/data/random_shift.h"
+#include "mnist/dataset.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -51,8 +52,8 @@ class Numbers : public Dataset {
       throw std::runtime_error("sample " + std::to_string(bad_) + " is damaged");
     }
     const auto labels = torch::tensor(values, torch::kInt64);
-    return {.images = labels.to(torch::kFloat32).view({-1, 1, 1, 1}).repeat({1, 1, 4, 4}),
-            .labels = labels};
+    return {.inputs = labels.to(torch::kFloat32).view({-1, 1, 1, 1}).repeat({1, 1, 4, 4}),
+            .targets = labels};
   }
 
   mutable std::atomic<int> reads = 0;
@@ -73,7 +74,7 @@ Indices values_of(const torch::Tensor& tensor) {
 
 std::vector<Indices> labels_of(const DataLoader& loader) {
   std::vector<Indices> batches;
-  for (const Batch& batch : loader) batches.push_back(values_of(batch.labels));
+  for (const Batch& batch : loader) batches.push_back(values_of(batch.targets));
   return batches;
 }
 
@@ -169,7 +170,7 @@ TEST(DataLoader, AnExceptionOfTheDatasetReachesTheLoopInItsPlace) {
     const DataLoader loader(numbers(20, /*bad=*/13), {.batch_size = 2, .num_workers = workers});
     Indices seen;
     const auto walk = [&] {
-      for (const Batch& batch : loader) seen.push_back(batch.labels[0].item<std::int64_t>());
+      for (const Batch& batch : loader) seen.push_back(batch.targets[0].item<std::int64_t>());
     };
     EXPECT_ERROR(walk(), std::runtime_error, "sample 13 is damaged");
     EXPECT_EQ(seen, (Indices{0, 2, 4, 6, 8, 10})) << "the batches before the bad one";
@@ -183,7 +184,7 @@ TEST(DataLoader, LeavingTheLoopEarlyEndsTheWorkers) {
     const auto dataset = numbers(1000);
     const DataLoader loader(dataset, {.batch_size = 1, .num_workers = 3});
     for (const Batch& batch : loader) {
-      if (batch.labels[0].item<std::int64_t>() == 1) break;
+      if (batch.targets[0].item<std::int64_t>() == 1) break;
     }
     EXPECT_EQ(ThreadProbe::alive(), before);
     EXPECT_LE(dataset->reads, 8) << "two taken, two ahead for each of three workers";
@@ -193,10 +194,10 @@ TEST(DataLoader, LeavingTheLoopEarlyEndsTheWorkers) {
 TEST(DataLoader, WalksDoNotDisturbEachOther) {
   const DataLoader loader(numbers(6), {.batch_size = 2, .num_workers = 1});
   auto outer = loader.begin();
-  EXPECT_EQ(values_of((*outer).labels), (Indices{0, 1}));
+  EXPECT_EQ(values_of((*outer).targets), (Indices{0, 1}));
   EXPECT_EQ(joined(labels_of(loader)), (Indices{0, 1, 2, 3, 4, 5}));
   ++outer;
-  EXPECT_EQ(values_of((*outer).labels), (Indices{2, 3}));
+  EXPECT_EQ(values_of((*outer).targets), (Indices{2, 3}));
 }
 
 TEST(DataLoader, AWalkMayOutliveItsLoader) {
@@ -204,7 +205,7 @@ TEST(DataLoader, AWalkMayOutliveItsLoader) {
   auto walk = loader->begin();
   loader.reset();
   ++walk;
-  EXPECT_EQ(values_of((*walk).labels), (Indices{2, 3}));
+  EXPECT_EQ(values_of((*walk).targets), (Indices{2, 3}));
 }
 
 // The first pixel of every image in reading order, after a shift by up to one pixel.
@@ -215,7 +216,7 @@ torch::Tensor shifted_images(int workers, std::int64_t batch_size) {
       {.batch_size = batch_size, .shuffle = true, .num_workers = workers, .transform = shift});
   loader.set_epoch(2);
   std::vector<torch::Tensor> images;
-  for (const Batch& batch : loader) images.push_back(batch.images);
+  for (const Batch& batch : loader) images.push_back(batch.inputs.only());
   return torch::cat(images);
 }
 
@@ -231,9 +232,9 @@ TEST(DataLoader, WorkersAndBatchSizeDoNotChangeTheAugmentation) {
 TEST(DataLoader, AugmentsByTheEpochAndTheIndexOfTheSample) {
   const RandomShift shift({.max_pixels = 1, .fill = -1});
   const auto order = RandomSampler(40, 42).order(2);
-  auto wanted = numbers(40)->get_batch(order).images;
+  auto wanted = numbers(40)->get_batch(order).inputs;
   shift.apply(wanted, order, /*epoch=*/2);
-  EXPECT_TRUE(torch::equal(shifted_images(3, 8), wanted));
+  EXPECT_TRUE(torch::equal(shifted_images(3, 8), wanted.only()));
 }
 
 // The loaders of several ranks.
@@ -272,8 +273,8 @@ TEST(DataLoaderOfARank, GivesTheSliceOfEveryBatchAndSaysWhereItStands) {
 }
 
 TEST(DataLoaderOfARank, GivesAnEmptyBatchInsteadOfNone) {
-  const auto dataset = std::make_shared<MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", Split::kTest,
-                                                      MnistOptions{.limit = 67});
+  const auto dataset = std::make_shared<mnist::Dataset>(
+      LADDER_SOURCE_DIR "/data/mnist", mnist::Split::kTest, mnist::DatasetOptions{.limit = 67});
   const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{});
   for (const int workers : kWorkerCounts) {
     const DataLoader loader(
@@ -282,8 +283,8 @@ TEST(DataLoaderOfARank, GivesAnEmptyBatchInsteadOfNone) {
     Indices sizes;
     for (const Batch& batch : loader) {
       sizes.push_back(batch.size());
-      EXPECT_EQ(batch.images.sizes(), (Indices{batch.size(), 1, 28, 28}));
-      EXPECT_EQ(batch.images.scalar_type(), torch::kFloat32);
+      EXPECT_EQ(batch.inputs.only().sizes(), (Indices{batch.size(), 1, 28, 28}));
+      EXPECT_EQ(batch.inputs.only().scalar_type(), torch::kFloat32);
       EXPECT_EQ(batch.positions.sizes(), (Indices{batch.size()}));
       EXPECT_EQ(batch.positions.scalar_type(), torch::kInt64);
     }
@@ -317,11 +318,11 @@ std::map<std::int64_t, torch::Tensor> images_of_all_ranks(std::int64_t world_siz
     DataLoader loader(numbers(40), options);
     loader.set_epoch(epoch);
     for (const Batch& batch : loader) {
-      const auto labels = values_of(batch.labels);
+      const auto labels = values_of(batch.targets);
       for (std::size_t i = 0; i < labels.size(); ++i) {
         const auto [place, is_new] =
-            images.emplace(labels[i], batch.images[static_cast<std::int64_t>(i)]);
-        EXPECT_TRUE(is_new || torch::equal(place->second, batch.images[std::int64_t(i)]))
+            images.emplace(labels[i], batch.inputs.only()[static_cast<std::int64_t>(i)]);
+        EXPECT_TRUE(is_new || torch::equal(place->second, batch.inputs.only()[std::int64_t(i)]))
             << "a repeated sample looks the same on both ranks";
       }
     }
@@ -357,7 +358,7 @@ TEST(DataLoaderOfARank, RanksDoNotRepeatEachOthersNoise) {
         numbers(60), {.batch_size = 20,
                       .sampler = part(60, 3, rank),
                       .transform = std::make_shared<RandomShift>(RandomShiftOptions{.fill = -1})});
-    for (const Batch& batch : loader) noise.push_back(batch.images.eq(-1));
+    for (const Batch& batch : loader) noise.push_back(batch.inputs.only().eq(-1));
   }
   ASSERT_EQ(noise.size(), 3U);
   EXPECT_FALSE(torch::equal(noise[0], noise[1]));
@@ -408,8 +409,8 @@ std::vector<Batch> batches_from(const DataLoader& loader, std::int64_t first) {
 }
 
 void expect_same_batch(const Batch& batch, const Batch& wanted) {
-  EXPECT_TRUE(torch::equal(batch.images, wanted.images));
-  EXPECT_TRUE(torch::equal(batch.labels, wanted.labels));
+  EXPECT_TRUE(torch::equal(batch.inputs.only(), wanted.inputs.only()));
+  EXPECT_TRUE(torch::equal(batch.targets, wanted.targets));
   EXPECT_TRUE(torch::equal(batch.positions, wanted.positions));
   EXPECT_EQ(batch.epoch, wanted.epoch);
   EXPECT_EQ(batch.global_size, wanted.global_size);
@@ -520,8 +521,8 @@ TEST(DataLoader, ReadsSixtyFourSamplesABatchUnlessTold) {
 TEST(DataLoader, PinsItsBatchesForAGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   for (const Batch& batch : DataLoader(numbers(4), {.num_workers = 1, .pin_memory = true})) {
-    EXPECT_TRUE(batch.images.is_pinned());
-    EXPECT_TRUE(batch.labels.is_pinned());
+    EXPECT_TRUE(batch.inputs.only().is_pinned());
+    EXPECT_TRUE(batch.targets.is_pinned());
   }
 }
 
@@ -535,7 +536,7 @@ TEST(DataLoader, RefusesImpossibleNumbers) {
   EXPECT_ERROR(DataLoader(numbers(4), {.batch_size = 0}), UsageError,
                "batch size: expected a number > 0, got 0");
   EXPECT_ERROR(DataLoader(numbers(4), {.num_workers = -1}), UsageError,
-               "--num-workers: expected a number >= 0, got -1");
+               "num_workers: expected a number >= 0, got -1");
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class Points : public ladder::Dataset {
 
   ladder::Batch get_batch(std::span<const std::int64_t> indices) const override {
     const auto rows = torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()));
-    return {.images = points_.index_select(0, rows), .labels = within_.index_select(0, rows)};
+    return {.inputs = points_.index_select(0, rows), .targets = within_.index_select(0, rows)};
   }
 
  private:
@@ -37,12 +37,12 @@ class Points : public ladder::Dataset {
 
 class Net : public ladder::Model {
  public:
-  torch::Tensor forward(const torch::Tensor& points) override {
-    return out_->forward(torch::relu(in_->forward(points)));
+  torch::Tensor forward(const ladder::Inputs& points) override {
+    return out_->forward(torch::relu(in_->forward(points.only())));
   }
 
   std::shared_ptr<ladder::Model> new_like() const override {
-    const ladder::KeepRandomState keep;
+    const ladder::RngStateGuard keep;
     auto copy = std::make_shared<Net>();
     ladder::copy_values(*this, *copy);
     return copy;

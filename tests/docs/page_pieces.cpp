@@ -9,16 +9,16 @@
 #include <ladder/core/exit_status.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
-#include <ladder/data/mnist_dataset.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
 #include <ladder/optim/adamw.h>
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
-#include <ladder/stage/run_options.h>
-#include <ladder/train/recipe.h>
 #include <ladder/trainer/trainer.h>
+#include <mnist/dataset.h>
+#include <mnist/options.h>
+#include <mnist/recipe.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -31,19 +31,21 @@
 namespace {
 
 using namespace ladder;
+using mnist::Recipe;
+using mnist::Split;
 
 class MyNet : public Model {
  public:
   // #region autocast-inside
-  torch::Tensor forward(const torch::Tensor& images) override {
-    const ladder::Autocast autocast(images.device(), torch::kBFloat16);
-    const auto x = torch::relu(body->forward(torch::flatten(images, 1)));
+  torch::Tensor forward(const Inputs& inputs) override {
+    const ladder::Autocast autocast(inputs.device(), torch::kBFloat16);
+    const auto x = torch::relu(body->forward(torch::flatten(inputs.only(), 1)));
     return ladder::at_least_float32(head->forward(x));
   }
   // #endregion autocast-inside
 
   std::shared_ptr<Model> new_like() const override {
-    const KeepRandomState keep;
+    const RngStateGuard keep;
     auto copy = std::make_shared<MyNet>();
     copy_values(*this, *copy);
     return copy;
@@ -78,9 +80,9 @@ torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& labels) 
   return torch::cross_entropy_loss(scores, labels);
 }
 
-std::shared_ptr<const MnistDataset> images_of(Split split) {
-  return std::make_shared<MnistDataset>(LADDER_SOURCE_DIR "/data/mnist", split,
-                                        MnistOptions{.limit = 128});
+std::shared_ptr<const mnist::Dataset> images_of(Split split) {
+  return std::make_shared<mnist::Dataset>(LADDER_SOURCE_DIR "/data/mnist", split,
+                                          mnist::DatasetOptions{.limit = 128});
 }
 
 Batch first_batch() { return *DataLoader(images_of(Split::kTrain), {.batch_size = 32}).begin(); }
@@ -102,8 +104,8 @@ void process_group() {
 void one_input() {
   const auto group = init_process_group({.device = "cpu"});
   const torch::Device device(torch::kCPU);
-  const auto images = first_batch().images;
-  const auto labels = first_batch().labels;
+  const auto images = first_batch().inputs.only();
+  const auto labels = first_batch().targets;
   // #region one-input
   auto network = std::make_shared<MyNet>();
   network->to(device);
@@ -146,9 +148,9 @@ void several_backwards() {
   // #region no-sync
   for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
     const auto pause = model->no_sync();
-    loss_of(model->forward(parts[i].images), parts[i].labels).backward();  // added up here
+    loss_of(model->forward(parts[i].inputs), parts[i].targets).backward();  // added up here
   }
-  loss_of(model->forward(parts.back().images), parts.back().labels).backward();  // sent
+  loss_of(model->forward(parts.back().inputs), parts.back().targets).backward();  // sent
   // #endregion no-sync
 }
 
@@ -171,7 +173,7 @@ void what_travels() {
   for (const auto& hook : {options.reducer.comm_hook.value(), counting}) {
     DistributedDataParallel model(std::make_shared<MyNet>(), group,
                                   {.reducer = {.comm_hook = hook}});
-    loss_of(model.forward(batch.images), batch.labels).backward();
+    loss_of(model.forward(batch.inputs), batch.targets).backward();
   }
   if (group.rank() == 0) std::cout << "sent " << bytes << " bytes" << std::endl;
 }
@@ -204,7 +206,7 @@ void autocast_outside() {
   torch::Tensor scores;
   {
     const Autocast autocast(device, torch::kBFloat16);
-    scores = model.forward(batch.images);
+    scores = model.forward(batch.inputs);
   }  // ends before backward, which takes the dtypes that forward took
   scaler.scale(recipe.loss(scores, batch)).backward();
   // #endregion autocast-outside
@@ -215,7 +217,7 @@ void clipping() {
   const auto model = std::make_shared<MyNet>();
   SGD optimizer(model->parameters(), {.lr = 0.01});
   GradScaler scaler;
-  const auto loss = loss_of(model->forward(first_batch().images), first_batch().labels);
+  const auto loss = loss_of(model->forward(first_batch().inputs), first_batch().targets);
   // #region clipping
   scaler.scale(loss).backward();
   scaler.unscale_(optimizer);
@@ -233,25 +235,26 @@ struct Data {
   DataLoader test;
 };
 
-std::shared_ptr<Model> make_model(const RunOptions& /*options*/, const Recipe& recipe) {
+std::shared_ptr<Model> make_model(const mnist::AcceleratedOptions& /*options*/,
+                                  const Recipe& recipe) {
   torch::manual_seed(recipe.seed());
   return recipe.make_model();
 }
 
 void three_lines() {
-  RunOptions options;
+  mnist::AcceleratedOptions options;
   options.accelerator = {.cpu = true, .threads = 1, .quiet = true};
   const Recipe recipe({.name = "convnet"});
   const Data data = {DataLoader(images_of(Split::kTrain)), DataLoader(images_of(Split::kTest))};
   Accelerator accelerator(options.accelerator);
   auto network = make_model(options, recipe);
-  auto descent = recipe.make_optimizer(network->parameters());
+  auto adamw = recipe.make_optimizer(network->parameters());
   auto [train, test, model, optimizer] =
-      accelerator.prepare(data.train, data.test, network, std::move(descent));
+      accelerator.prepare(data.train, data.test, network, std::move(adamw));
 
   for (const Batch& batch : train) {
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    const auto loss = recipe.loss(model->forward(batch.images), batch);
+    const auto loss = recipe.loss(model->forward(batch.inputs), batch);
     accelerator.backward(loss);
     optimizer->step();
     optimizer->zero_grad();

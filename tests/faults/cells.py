@@ -139,7 +139,7 @@ def rank_hangs() -> Cells:
     for stage, start, rank in ((4, "spawn", 0), (5, "spawn", 1), (6, "spawn", 0), (4, "mpirun", 1),
                                (3, "torchrun", 1)):
         cause = rf"^error: .*rank {rank}, step \d+ \(stopped\) hung" if start == "spawn" else \
-                rf"^\[rank {1 - rank}\] error: .*, step \d+: rank {rank} did not come in time"
+                rf"^\[rank {1 - rank}\] error: .*, step \d+: timed out after .* for rank {rank};"
         yield in_training((stage, start), "SIGSTOP", strikes.to_rank(SIGSTOP, rank), 4, cause,
                           endless("--timeout", DEADLINE), seconds=HANGS_FOR[start])
 
@@ -171,13 +171,12 @@ def rank_fails() -> Cells:
 
 def weights_become_nan() -> Cells:
     """Nothing goes on from a checkpoint of NaN: none is written, or all end before."""
-    for stage, flags, code, cause in (
-            (5, ("--project-dir", "project", "--checkpointing-steps", 1), 5,
-             "expected finite weights, got NaN or infinity"),
-            (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 1), 4,
-             "step 1: expected finite gradients, got NaN or infinity")):
+    for stage, flags in (
+            (5, ("--project-dir", "project", "--checkpointing-steps", 1)),
+            (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 1))):
         yield from_the_start((stage, "spawn"), "inf gradient, then a checkpoint",
-                             (strikes.huge_gradients,), code, said_by_any("spawn", cause),
+                             (strikes.huge_gradients,), 5,
+                             said_by_any("spawn", "expected finite weights, got NaN or infinity"),
                              small("--load", "load.safetensors", *flags),
                              ("project", "project/checkpoints", "out"))
 
@@ -207,7 +206,7 @@ def rank_is_late() -> Cells:
         yield harmless(place, "clocks apart", prepare=(strikes.clocks_apart,))
     for place in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun")):
         yield from_the_start(place, "rank that never arrives", (strikes.NEVER_ARRIVES,), 4,
-                             r"^\[rank 0\] error: rendezvous: .*got none from rank 1",
+                             r"^\[rank 0\] error: rendezvous: timed out after .* for rank 1 of 2;",
                              small("--timeout", DEADLINE))
 
 
@@ -220,7 +219,7 @@ def ranks_disagree() -> Cells:
         yield from_the_start((stage, start), "wrong world size",
                              (strikes.odd_rank(f"export {name}=3"),), 4,
                              r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], as "
-                             r"another rank says, got [23]", small("--timeout", DEADLINE))
+                             r"on another rank, got [23]", small("--timeout", DEADLINE))
     for place, odd in (((3, "mpirun"), "--recipe convnet"), ((4, "by hand"), "--recipe convnet"),
                        ((5, "torchrun"), "--width 2"), ((6, "by hand"), "--width 2")):
         yield from_the_start(place, "parameters that differ", (strikes.more_flags(odd),), 4,

@@ -10,8 +10,8 @@
 
 #include "ladder/checkpoint/checkpoint_manifest.h"
 #include "ladder/checkpoint/safetensors_header.h"
-#include "ladder/data/gzip_file.h"
-#include "ladder/data/idx.h"
+#include "mnist/gzip_file.h"
+#include "mnist/idx.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
 
@@ -21,10 +21,10 @@ namespace {
 Parser idx_images() {
   return {
       .name = "idx_images",
-      .sources = {"ladder/data/idx.cpp"},
+      .sources = {"mnist/idx.cpp"},
       .samples = {idx_images_file(3, 5, 4), idx_images_file(1, 28, 28), idx_images_file(2, 1, 1)},
       .parse = [](const Bytes& bytes) {
-        const auto images = parse_idx_images(bytes, "file");
+        const auto images = mnist::parse_idx_images(bytes, "file");
         require(images.count * images.rows * images.columns ==
                     static_cast<std::int64_t>(images.pixels.size()),
                 "sizes that are not those of the pixels");
@@ -33,20 +33,20 @@ Parser idx_images() {
 
 Parser idx_labels() {
   return {.name = "idx_labels",
-          .sources = {"ladder/data/idx.cpp"},
+          .sources = {"mnist/idx.cpp"},
           .samples = {idx_labels_file({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), idx_labels_file({0}),
                       idx_labels_file(Bytes(40, 9)), idx_labels_file({10})},
-          .parse = [](const Bytes& bytes) { parse_idx_labels(bytes, "file"); }};
+          .parse = [](const Bytes& bytes) { mnist::parse_idx_labels(bytes, "file"); }};
 }
 
 Parser gzip_file() {
   constexpr std::size_t kSizeLimit = 10'000;
   return {.name = "gzip",
-          .sources = {"ladder/data/gzip_file.cpp"},
+          .sources = {"mnist/gzip_file.cpp"},
           .samples = {gzip(idx_images_file(3, 5, 4)), gzip(Bytes(kSizeLimit)),
                       gzip(Bytes(kSizeLimit + 1)), gzip({}), idx_labels_file({7})},
           .parse = [file = std::make_shared<const InputFile>("file.gz")](const Bytes& bytes) {
-            const auto read = read_gzip_or_plain(file->with(bytes), kSizeLimit);
+            const auto read = mnist::read_gzip_or_plain(file->with(bytes), kSizeLimit);
             require(read.bytes.size() <= kSizeLimit, "more than the limit");
           }};
 }

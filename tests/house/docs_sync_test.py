@@ -180,13 +180,13 @@ class DocsSync(unittest.TestCase):
                    "TEST_F(Other,\n       IsLong) {}\n")
         self.write("tests/core/two_test.py", "class Two(TestCase):\n    def test_it(self): pass\n")
         self.write("tests/CMakeLists.txt", "house_test(shell COMMAND x)\n"
-                   "add_test(NAME a.b COMMAND x)\nprogram_test(parity parity_test.py)\n")
+                   "add_test(NAME a.b COMMAND x)\nprogram_test(faults faults_test.py)\n")
         one, two = "tests/core/one_test.cpp", "tests/core/two_test.py"
         link, added = f"[one]({one})", "tests/CMakeLists.txt adds no test"
         for text in (f"`One.Works` and `Other.IsLong` in `{one}`", f"`test_it` in `{two}`",
                      f"`One.Works` in `{one}`, `test_it` in `{two}`", f"{link}: `Works`, `IsLong`",
                      f"[`two_test`]({two}): `Two`", "`a.b` and `Batch`",
-                     "test `house.shell`, tests `a.b`, test `parity`"):
+                     "test `house.shell`, tests `a.b`, test `faults`"):
             self.write("README.md", f"# A page\n\n| {text} | here |\n")
             self.expect()
         for text, wrong in (

@@ -24,7 +24,7 @@ STAGE0 = """\
 #include <memory>
 
 #include "ladder/nn/model.h"
-#include "ladder/stage/run_main.h"
+#include "mnist/main.h"
 
 namespace {
 
@@ -300,7 +300,7 @@ class NoDriftTest(LadderTest):
 
     def test_the_order_of_includes_does_not_count(self) -> None:
         self.edit("stage1_data_parallel", ("#include <memory>\n\n", ""),
-                  ('run_main.h"\n', 'run_main.h"\n\n#include <memory>\n'))
+                  ('mnist/main.h"\n', 'mnist/main.h"\n\n#include <memory>\n'))
         self.assertEqual(self.run_tool(), (0, PRINTED))
 
     def test_a_rung_may_remove_more_than_it_adds(self) -> None:

@@ -19,13 +19,15 @@ GOOD_TREE = {
     "ladder/core/error.h": SPDX + "#pragma once\n#include <string>\n",
     "ladder/core/error.cpp": SPDX + '#include "ladder/core/error.h"\n',
     "ladder/core/device.h": SPDX + "#include <torch/types.h>\n",
-    "ladder/data/idx.h": SPDX + '#include "ladder/core/error.h"\n',
-    "ladder/data/sampler.h": SPDX + '#include <torch/types.h>\n#include "ladder/data/idx.h"\n',
+    "ladder/data/batch_mode.h": SPDX + '#include "ladder/core/error.h"\n',
+    "ladder/data/sampler.h":
+        SPDX + '#include <torch/types.h>\n#include "ladder/data/batch_mode.h"\n',
     "ladder/comm/c10d_group.h": SPDX + "#include <torch/csrc/distributed/c10d/Store.hpp>\n",
-    "ladder/train/recipe.h": SPDX + '#include "ladder/data/sampler.h"\n',
-    "ladder/train/recipe_options.h": SPDX + "#include <string>\n",
-    "ladder/stage/run_main.h": SPDX + '#include "ladder/train/recipe_options.h"\n',
-    "stage0_single_gpu/main.cpp": SPDX + '#include <vector>\n#include "ladder/train/recipe.h"\n',
+    "ladder/train/loss_meter.h": SPDX + '#include "ladder/data/sampler.h"\n',
+    "ladder/train/monitor_options.h": SPDX + "#include <string>\n",
+    "mnist/options.h": SPDX + '#include "ladder/train/monitor_options.h"\n',
+    "mnist/recipe.h": SPDX + '#include "ladder/train/loss_meter.h"\n#include "mnist/options.h"\n',
+    "stage0_single_gpu/main.cpp": SPDX + '#include <vector>\n#include "mnist/recipe.h"\n',
     "tests/core/error_test.cpp": SPDX + '#include <gtest/gtest.h>\n#include <torch/torch.h>\n',
     "run": "#!/usr/bin/env bash\n# SPDX-License-Identifier: Apache-2.0\n",
 }
@@ -72,13 +74,13 @@ class LayersTest(unittest.TestCase):
     def test_an_include_upwards(self) -> None:
         self.expect_violation(
             "ladder/core/log.h", SPDX + '\n#include "ladder/launch/spawn.h"\n',
-            "log.h:3: core/ (layer 0) may not include launch/ (layer 1)",
+            "log.h:3: core/ (layer 0) may not include launch/ (layer 2)",
         )
 
     def test_an_include_sideways(self) -> None:
         self.expect_violation(
-            "ladder/data/idx.h", SPDX + '#include "ladder/comm/store.h"\n',
-            "idx.h:2: data/ (layer 1) may not include comm/ (layer 1)",
+            "ladder/data/batch_mode.h", SPDX + '#include "ladder/comm/store.h"\n',
+            "batch_mode.h:2: data/ (layer 2) may not include comm/ (layer 2)",
         )
 
     def test_an_include_of_a_folder_without_a_layer(self) -> None:
@@ -108,21 +110,47 @@ class LayersTest(unittest.TestCase):
             )
 
     def test_torch_in_a_parser(self) -> None:
-        for name in ("data/idx", "data/gzip_file", "data/mnist_files",
-                     "checkpoint/safetensors_header", "checkpoint/atomic_file"):
-            header = self.root / f"ladder/{name}.h"
+        for name in ("ladder/data/batch_mode", "ladder/checkpoint/safetensors_header",
+                     "mnist/idx", "mnist/gzip_file"):
+            header = self.root / f"{name}.h"
             before = header.read_text() if header.exists() else None
             self.expect_violation(
-                f"ladder/{name}.h", SPDX + "#include <torch/types.h>\n", "torch-free"
+                f"{name}.h", SPDX + "#include <torch/types.h>\n", "torch-free"
             )
             header.write_text(before) if before else header.unlink()
 
     def test_torch_by_a_detour(self) -> None:
         self.expect_violation(
-            "ladder/stage/run_options.h", SPDX + '#include "ladder/train/recipe.h"\n',
-            "torch-free but includes ladder/train/recipe.h -> ladder/data/sampler.h "
-            "-> torch/types.h",
+            "mnist/command_line.h", SPDX + '#include "mnist/recipe.h"\n',
+            "torch-free but includes mnist/recipe.h -> ladder/train/loss_meter.h "
+            "-> ladder/data/sampler.h -> torch/types.h",
         )
+
+    def test_the_application_in_the_library(self) -> None:
+        self.write("ladder/train/loop.h", SPDX + '#include "mnist/recipe.h"\n')
+        code, lines = self.run_tool(self.root)
+        self.assertEqual(code, 1)
+        self.assertIn('loop.h:2: ladder/ may not include "mnist/recipe.h"', "\n".join(lines))
+
+    def test_a_flag_in_a_message_of_the_library(self) -> None:
+        self.expect_violation(
+            "ladder/core/error.cpp",
+            SPDX + 'auto a = "torchrun --no-python";  // --comment\nauto b = "lower --lr";\n',
+            "error.cpp:3: a message of ladder/ names the flag --lr; name the field",
+        )
+
+    def test_the_tutorials_data_in_the_library(self) -> None:
+        for text in ("images[0].resize({28, 28});", "// float [N, 1, 28, 28]", "// 28 x 28 pixels",
+                     "constexpr int kSide = 28;", "// ConvNet", "Linear(784, 10);", "// as in MNIST"):
+            self.expect_violation(
+                "ladder/core/error.cpp", f"{SPDX}{text}\n", "error.cpp:2: '",
+                "in ladder/, which serves any data")
+        self.write("ladder/core/error.cpp", f"{SPDX}exit(128 + 2.28); // 9216 x 128\n")
+        self.assertEqual(self.run_tool(self.root)[0], 0)
+
+    def test_what_the_application_may_include(self) -> None:
+        self.expect_violation("mnist/main.h", SPDX + '#include "tests/support/x.h"\n',
+                              'main.h:2: mnist/ may not include "tests/support/x.h"')
 
     def test_c10d_in_a_public_header_of_comm(self) -> None:
         self.expect_violation(
@@ -164,7 +192,7 @@ class LayersTest(unittest.TestCase):
         self.expect_violation("tools/script", "#!/bin/sh\n", ":1: no licence line")
 
     def test_a_pickle(self) -> None:
-        cases = {"ladder/data/idx.h": "void f() { torch::load(tensor, path); }",
+        cases = {"mnist/idx.h": "void f() { torch::load(tensor, path); }",
                  "stage0_single_gpu/main.cpp": "auto model = torch::jit::load(path);",
                  "traps/pickle.cpp": "auto value = torch::pickle_load(bytes);",
                  "tests/core/error_test.cpp": "#include <torch/serialize/archive.h>"}

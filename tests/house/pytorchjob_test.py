@@ -209,7 +209,7 @@ class Ranks(PyTorchJobTest):
                                     re.MULTILINE).group(1).split()
         self.assertTrue((ROOT / program / "main.cpp").is_file(), program)
         sources = "".join(path.read_text(encoding="utf-8")
-                          for path in sorted((ROOT / "ladder" / "stage").glob("*.cpp")))
+                          for path in sorted((ROOT / "mnist").glob("*.cpp")))
         flags = [word for word in words if word.startswith("--")]
         self.assertEqual([flag for flag in flags if f'"{flag}"' not in sources], [])
 

@@ -31,11 +31,11 @@ class ThreeLines(unittest.TestCase):
             # The tutorial's line.
             "- loss.backward();",
             "+ accelerator.backward(loss);",
-            # Accumulation, which the record is told of, and checkpoints.
+            # Accumulation, reported to the monitor, and checkpoints.
             "+ const auto accumulation = accelerator.accumulate(model);",
-            "- record.step(batch, loss, model);",
-            "+ record.step(batch, loss, model, accelerator.sync_gradients());",
-            "+ if (record.every(options.checkpointing_steps)) accelerator.save_state();",
+            "- monitor.step(batch, loss);",
+            "+ monitor.step(batch, loss, accelerator.sync_gradients());",
+            "+ if (monitor.every(options.checkpointing_steps)) accelerator.save_state();",
         ]))
 
     def test_the_page_adds_three_lines(self) -> None:

@@ -374,6 +374,17 @@ TEST_F(Spawn, NamesTheSignalThatKilledARank) {
       "step 7\"; hint: see whether memory ran out");
 }
 
+TEST_F(Spawn, CutsALongLastLine) {
+  EXPECT_ERROR(spawn(
+                   [](int) {
+                     std::fprintf(stderr, "%s\n", std::string(500, 'x').c_str());
+                     raise(SIGKILL);
+                   },
+                   options(1)),
+               DistributedError,
+               "signal 9 (Killed); its last line: \"" + std::string(300, 'x') + "...\"");
+}
+
 TEST_F(Spawn, NamesACrash) {
   EXPECT_ERROR(spawn(
                    [](int) {
@@ -704,13 +715,13 @@ TEST_F(Spawn, EndsTheFirstRanksIfALaterOneCannotStart) {
   const rlimit low{static_cast<rlim_t>(before) + 12, limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &low);
   EXPECT_ERROR(spawn([](int) { wait_for_ever(); }, options(30)), SystemError,
-               "Too many open files; hint: lower --nprocs, or raise the limits");
+               "Too many open files; hint: lower nprocs, or raise the limits");
   setrlimit(RLIMIT_NOFILE, &limit);
   EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST_F(Spawn, RefusesANumberOfRanksThatCannotBe) {
-  EXPECT_ERROR(spawn([](int) {}, options(0)), UsageError, "--nprocs: expected 1 to 256, got 0");
+  EXPECT_ERROR(spawn([](int) {}, options(0)), UsageError, "nprocs: expected 1 to 256, got 0");
   EXPECT_ERROR(spawn([](int) {}, options(257)), UsageError, "got 257");
   EXPECT_ERROR(spawn([](int) {}, options(1, milliseconds(-1))), UsageError,
                "grace: expected 0 milliseconds or more, got -1");

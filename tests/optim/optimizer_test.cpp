@@ -18,13 +18,14 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -443,17 +444,17 @@ enum class ZeroGrad { kBeforeBackward, kAfterStep };
 
 std::string weights_after_three_steps(std::size_t kind, ZeroGrad when) {
   torch::manual_seed(3);
-  ConvNet net;
+  const auto net = mnist::make_conv_net();
   const auto images = torch::rand({6, 1, 28, 28});
   const auto labels = torch::tensor({0, 1, 2, 3, 4, 5}, torch::kInt64);
-  const auto optimizer = std::move(one_of_each(net.parameters())[kind]);
+  const auto optimizer = std::move(one_of_each(net->parameters())[kind]);
   for (int step = 0; step < 3; ++step) {
     if (when == ZeroGrad::kBeforeBackward) optimizer->zero_grad();
-    torch::cross_entropy_loss(net.forward(images), labels).backward();
+    torch::cross_entropy_loss(net->forward(images), labels).backward();
     optimizer->step();
     if (when == ZeroGrad::kAfterStep) optimizer->zero_grad();
   }
-  return weights_sha256(state_dict(net));
+  return weights_sha256(state_dict(*net));
 }
 
 TEST(Optimizers, EndEqualWhetherGradientsAreClearedBeforeBackwardOrAfterTheStep) {

@@ -146,7 +146,7 @@ TEST(ReduceLROnPlateau, NeedsAMetric) {
   ReduceLROnPlateau scheduler(optimizer);
   LrScheduler& any = scheduler;
   EXPECT_ERROR(any.step(), UsageError,
-               "ReduceLROnPlateau::step: expected a metric, got nothing; hint: call step(metric) "
+               "ReduceLROnPlateau::step: expected a metric, not set; hint: call step(metric) "
                "after each evaluation");
   EXPECT_EQ(scheduler.last_epoch(), 0);
 }

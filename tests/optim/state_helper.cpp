@@ -29,7 +29,7 @@
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
@@ -39,6 +39,7 @@
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
+#include "mnist/networks.h"
 
 namespace ladder {
 namespace {
@@ -50,17 +51,17 @@ using SchedulerPointer = std::unique_ptr<LrScheduler>;
 constexpr int kSteps = 10;
 
 struct Way {
-  std::function<OptimizerPointer(const ConvNet&)> optimizer;
+  std::function<OptimizerPointer(const Model&)> optimizer;
   std::function<SchedulerPointer(FusedOptimizer&)> scheduler;
 };
 
-OptimizerPointer sgd(const ConvNet& model, const SgdOptions& options) {
+OptimizerPointer sgd(const Model& model, const SgdOptions& options) {
   return std::make_unique<SGD>(model.parameters(), options);
 }
 
 // Weights and biases in groups of their own, the biases at half the rate and without weight decay.
 template <typename Optimizer, typename Options>
-OptimizerPointer two_groups(const ConvNet& model, Options options) {
+OptimizerPointer two_groups(const Model& model, Options options) {
   std::vector<torch::Tensor> weights;
   std::vector<torch::Tensor> biases;
   for (const auto& item : model.named_parameters()) {
@@ -73,7 +74,7 @@ OptimizerPointer two_groups(const ConvNet& model, Options options) {
   return optimizer;
 }
 
-OptimizerPointer rmsprop(const ConvNet& model, const RMSpropOptions& options) {
+OptimizerPointer rmsprop(const Model& model, const RMSpropOptions& options) {
   return std::make_unique<RMSprop>(model.parameters(), options);
 }
 
@@ -89,7 +90,7 @@ SchedulerPointer linear(FusedOptimizer& optimizer) {
 Way way_of(const std::string& name) {
   const std::map<std::string, Way> ways = {
       {"adamw",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return std::make_unique<AdamW>(
               model.parameters(),
               AdamWOptions{
@@ -97,36 +98,36 @@ Way way_of(const std::string& name) {
         },
         linear}},
       {"adamw_groups",
-       {[](const ConvNet& model) { return two_groups<AdamW>(model, AdamWOptions{.lr = 0.02}); },
+       {[](const Model& model) { return two_groups<AdamW>(model, AdamWOptions{.lr = 0.02}); },
         step_lr}},
       {"adam",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return two_groups<Adam>(model, AdamOptions{.lr = 0.02, .weight_decay = 0.1});
         },
         linear}},
       {"adagrad",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return two_groups<Adagrad>(model, AdagradOptions{.lr = 0.1,
                                                            .lr_decay = 0.1,
                                                            .weight_decay = 0.1,
                                                            .initial_accumulator_value = 0.5});
         },
         step_lr}},
-      {"rmsprop", {[](const ConvNet& model) { return rmsprop(model, {.lr = 0.01}); }, step_lr}},
+      {"rmsprop", {[](const Model& model) { return rmsprop(model, {.lr = 0.01}); }, step_lr}},
       {"rmsprop_all",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return rmsprop(model,
                          {.lr = 0.01, .weight_decay = 0.1, .momentum = 0.9, .centered = true});
         },
         linear}},
-      {"sgd", {[](const ConvNet& model) { return sgd(model, {.lr = 0.1}); }, step_lr}},
+      {"sgd", {[](const Model& model) { return sgd(model, {.lr = 0.1}); }, step_lr}},
       {"momentum",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return sgd(model, {.lr = 0.1, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.01});
         },
         step_lr}},
       {"nesterov",
-       {[](const ConvNet& model) {
+       {[](const Model& model) {
           return sgd(model, {.lr = 0.1, .momentum = 0.9, .nesterov = true});
         },
         linear}}};
@@ -138,14 +139,14 @@ class Run {
  public:
   Run(std::string folder, const std::string& way)
       : folder_(std::move(folder)),
-        optimizer_(way_of(way).optimizer(model_)),
+        optimizer_(way_of(way).optimizer(*model_)),
         scheduler_(way_of(way).scheduler(*optimizer_)) {}
 
   void load(bool started) {
-    load_model(model_, path("weights.safetensors"));
+    load_model(*model_, path("weights.safetensors"));
     if (!started) return;
     const auto file = path("optimizer.safetensors");
-    optimizer_->load_state_dict(model_, optimizer_state_from(load_safetensors(file), file), file);
+    optimizer_->load_state_dict(*model_, optimizer_state_from(load_safetensors(file), file), file);
     const auto schedule = path("scheduler.json");
     std::ifstream text(schedule);
     scheduler_->load_state_dict(nlohmann::json::parse(text), schedule);
@@ -154,7 +155,7 @@ class Run {
   void go(int first, int last) {
     const auto gradients = load_safetensors(path("gradients.safetensors")).tensors;
     for (int step = first; step < last; ++step) {
-      for (const auto& item : model_.named_parameters()) {
+      for (const auto& item : model_->named_parameters()) {
         const auto& gradient = gradients.at(fmt::format("{}.{}", step, item.key()));
         item.value().mutable_grad() = torch::empty_like(item.value().detach()).copy_(gradient);
       }
@@ -164,8 +165,9 @@ class Run {
   }
 
   void save() const {
-    save_model(model_, path("weights.safetensors"));
-    save_safetensors(path("optimizer.safetensors"), to_safetensors(optimizer_->state_dict(model_)));
+    save_model(*model_, path("weights.safetensors"));
+    save_safetensors(path("optimizer.safetensors"),
+                     to_safetensors(optimizer_->state_dict(*model_)));
     std::ofstream(path("scheduler.json")) << scheduler_->state_dict().dump();
   }
 
@@ -173,7 +175,7 @@ class Run {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
   std::string folder_;
-  ConvNet model_;
+  std::shared_ptr<Model> model_ = mnist::make_conv_net();
   OptimizerPointer optimizer_;
   SchedulerPointer scheduler_;
 };

@@ -22,11 +22,13 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/training.h"
+#include "tests/support/two_inputs.h"
 
 namespace ladder {
 namespace {
@@ -93,7 +95,7 @@ TEST(DataParallel, GivesTheOutputsInTheOrderOfTheImages) {
     const auto plain = first_model(basicnet());
     const auto batch = random_batch(8);
     const RandomScope random({42, 0, batch.positions});
-    EXPECT_LE(relative_difference(model->forward(batch.images), plain->forward(batch.images)),
+    EXPECT_LE(relative_difference(model->forward(batch.inputs), plain->forward(batch.inputs)),
               1e-6);
   });
 }
@@ -131,7 +133,7 @@ TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
     const auto model = wrapped(first_model(convnet()), 3);
     const auto plain = first_model(convnet());
     for (int step = 1; step <= 3; ++step) {
-      const auto images = random_batch(9, static_cast<std::uint64_t>(step)).images;
+      const auto images = random_batch(9, static_cast<std::uint64_t>(step)).inputs.only();
       model->forward(images);
       plain->forward(images.narrow(0, 0, 3));
       EXPECT_EQ(model->buffers().at(2).item<std::int64_t>(), step);  // num_batches_tracked
@@ -143,12 +145,12 @@ TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
 TEST(DataParallel, EvaluatesWithTheBuffersOfTheModelOnEveryReplica) {
   run_alone([] {
     const auto model = wrapped(first_model(convnet()), 2);
-    model->forward(random_batch(6).images);
+    model->forward(random_batch(6).inputs.only());
     const auto plain = model->new_like();
     model->eval();
     plain->eval();
     const torch::NoGradGuard no_grad;
-    const auto images = random_batch(7).images;
+    const auto images = random_batch(7).inputs.only();
     EXPECT_LE(relative_difference(model->forward(images), plain->forward(images)), 1e-6);
     EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
   });
@@ -160,7 +162,8 @@ class Witness : public Model {
   explicit Witness(std::shared_ptr<Witness> chief = nullptr)
       : linear(register_module("linear", torch::nn::Linear(784, 10))), chief_(std::move(chief)) {}
 
-  torch::Tensor forward(const torch::Tensor& images) override {
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& images = inputs.only();
     if (images.isnan().any().item<bool>()) throw std::runtime_error("a picture of nothing");
     Witness& writer = chief_ == nullptr ? *this : *chief_;
     const auto output = linear(images.flatten(1));
@@ -174,7 +177,7 @@ class Witness : public Model {
 
   // The copy reports to the original.
   std::shared_ptr<Model> new_like() const override {
-    const KeepRandomState keep;
+    const RngStateGuard keep;
     auto self = std::const_pointer_cast<torch::nn::Module>(shared_from_this());
     auto copy = std::make_shared<Witness>(std::dynamic_pointer_cast<Witness>(self));
     copy_values(*this, *copy);
@@ -196,7 +199,7 @@ TEST(DataParallel, RunsEachReplicaOnAThreadOfItsOwn) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
     const auto model = wrapped(witness, 3);
-    for (int step = 0; step < 3; ++step) model->forward(random_batch(6).images);
+    for (int step = 0; step < 3; ++step) model->forward(random_batch(6).inputs.only());
     EXPECT_EQ(witness->threads.size(), 3U);
     EXPECT_EQ(witness->threads.count(std::this_thread::get_id()), 0U);
   });
@@ -206,7 +209,7 @@ TEST(DataParallel, DividesTheThreadsAmongTheReplicasAndLeavesTheCallersAlone) {
   run_alone([] {
     at::set_num_threads(6);
     const auto witness = std::make_shared<Witness>();
-    wrapped(witness, 3)->forward(random_batch(6).images);
+    wrapped(witness, 3)->forward(random_batch(6).inputs.only());
     EXPECT_EQ(witness->teams, std::set<int>{2});
     EXPECT_EQ(at::get_num_threads(), 6);
   });
@@ -218,10 +221,10 @@ TEST(DataParallel, BuildsNoGraphWithoutGradMode) {
     const auto model = wrapped(witness, 2);
     {
       const torch::NoGradGuard no_grad;
-      EXPECT_FALSE(model->forward(random_batch(4).images).requires_grad());
+      EXPECT_FALSE(model->forward(random_batch(4).inputs.only()).requires_grad());
     }
     EXPECT_EQ(witness->graphs, std::set<bool>{false});
-    EXPECT_TRUE(model->forward(random_batch(4).images).requires_grad());
+    EXPECT_TRUE(model->forward(random_batch(4).inputs.only()).requires_grad());
     EXPECT_EQ(witness->graphs, (std::set<bool>{false, true}));
   });
 }
@@ -230,7 +233,7 @@ TEST(DataParallel, TakesTheAutocastOfTheCallerToTheReplicas) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
     const auto model = wrapped(witness, 2);
-    const auto images = random_batch(4).images;
+    const auto images = random_batch(4).inputs.only();
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     at::autocast::set_autocast_enabled(at::kCPU, true);
     EXPECT_EQ(model->forward(images).scalar_type(), torch::kBFloat16);
@@ -248,7 +251,7 @@ TEST(DataParallel, HasTheGradientOfThePlainModelUnderAutocast) {
       at::autocast::set_autocast_enabled(at::kCPU, true);
       const auto batch = random_batch(8);
       const RandomScope random({42, 0, batch.positions});
-      const auto output = model.forward(batch.images).to(torch::kFloat32);
+      const auto output = model.forward(batch.inputs).to(torch::kFloat32);
       at::autocast::clear_cache();
       at::autocast::set_autocast_enabled(at::kCPU, false);
       basicnet().loss(output, batch).backward();
@@ -265,15 +268,33 @@ TEST(DataParallel, GivesGradientsToTheImagesIfTheyAskForThem) {
   run_alone([] {
     const auto gradient = [](Model& model) {
       auto batch = random_batch(7);
-      batch.images.requires_grad_();
+      batch.inputs.only().requires_grad_();
       run_backward(model, basicnet(), batch);
-      return batch.images.grad();
+      return batch.inputs.only().grad();
     };
     EXPECT_LE(relative_difference(gradient(*wrapped(first_model(basicnet()), 3)),
                                   gradient(*first_model(basicnet()))),
               1e-6);
     const auto model = wrapped(first_model(basicnet()), 2);
     run_backward(*model, basicnet(), random_batch(4));  // and none if they do not
+  });
+}
+
+TEST(DataParallel, DividesEveryInputAndGivesGradientsToThoseThatAskForThem) {
+  run_alone([] {
+    const auto trained = [](const std::shared_ptr<Model>& model) {
+      const Batch batch = two_input_batch();
+      batch.inputs.at("image").requires_grad_();
+      two_input_loss(*model, batch).backward();
+      return std::pair(flat_gradients(*model), batch.inputs.at("image").grad());
+    };
+    const auto [weights, images] = trained(std::make_shared<TwoInputNet>());
+    for (const std::size_t devices : {1U, 2U, 3U}) {
+      const auto [got_weights, got_images] =
+          trained(wrapped(std::make_shared<TwoInputNet>(), devices));
+      EXPECT_LE(relative_difference(got_weights, weights), 1e-6) << devices;
+      EXPECT_LE(relative_difference(got_images, images), 1e-6) << devices;
+    }
   });
 }
 
@@ -332,7 +353,7 @@ TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
     torch::manual_seed(9);
     const auto other = convnet().make_model();
     const auto model = wrapped(first_model(convnet()), 2);
-    const auto images = random_batch(4).images;
+    const auto images = random_batch(4).inputs.only();
     const torch::NoGradGuard no_grad;
     model->eval();
     other->eval();
@@ -352,7 +373,7 @@ TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
 TEST(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
   run_alone([] {
     const auto model = wrapped(first_model(convnet()), 3);
-    model->forward(random_batch(3).images);
+    model->forward(random_batch(3).inputs.only());
     std::set<std::string> expected;
     for (const auto& [name, tensor] : state_dict(*first_model(convnet()))) {
       expected.insert("module." + name);
@@ -368,7 +389,8 @@ TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
   run_alone([] {
     const auto model = wrapped(first_model(convnet()), 2);
     const auto copy = model->new_like();
-    EXPECT_NE(dynamic_cast<ConvNet*>(copy.get()), nullptr);
+    const auto network = first_model(convnet());
+    EXPECT_EQ(typeid(*copy), typeid(*network));
     EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*model)));
     EXPECT_FALSE(copy->parameters().front().is_alias_of(model->parameters().front()));
   });
@@ -378,7 +400,7 @@ TEST(DataParallel, MovesNoRandomGenerator) {
   run_alone([] {
     const auto draw = [](std::size_t replicas) {
       const auto model = wrapped(first_model(convnet()), replicas);
-      model->forward(random_batch(4).images);
+      model->forward(random_batch(4).inputs.only());
       return torch::rand({1}).item<float>();
     };
     EXPECT_EQ(draw(3), draw(1));
@@ -389,14 +411,14 @@ TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
     const auto model = wrapped(witness, 2);
-    auto images = random_batch(4).images;
+    auto images = random_batch(4).inputs.only();
     images[3].fill_(std::nan(""));
     for (int attempt = 0; attempt < 2; ++attempt) {
       EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
       const torch::NoGradGuard no_grad;
       EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
     }
-    model->forward(random_batch(4).images).sum().backward();
+    model->forward(random_batch(4).inputs.only()).sum().backward();
     EXPECT_TRUE(witness->linear->weight.grad().defined());
   });
 }
@@ -404,7 +426,7 @@ TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
 TEST(DataParallel, RefusesToDropOutWithoutARandomScope) {
   run_alone([] {
     const auto model = wrapped(first_model(basicnet()), 2);
-    EXPECT_ERROR(model->forward(random_batch(4).images), UsageError, "RandomScope");
+    EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError, "RandomScope");
   });
 }
 
@@ -431,7 +453,7 @@ TEST(DataParallel, RefusesAModelThatWasMovedSince) {
     const auto witness = std::make_shared<Witness>();
     const auto model = wrapped(witness, 2);
     witness->replace_module("linear", std::make_shared<OnMeta>());
-    EXPECT_ERROR(model->forward(random_batch(4).images), UsageError,
+    EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError,
                  "linear.weight lies on meta, not on the first device, cpu");
   });
 }
@@ -441,7 +463,7 @@ TEST(DataParallel, PutsOutputsOnTheDeviceThatIsNamed) {
     for (const std::size_t replicas : {1U, 2U}) {
       DataParallel model(first_model(convnet()),
                          {.device_ids = cpus(replicas), .output_device = torch::Device("meta")});
-      EXPECT_TRUE(model.forward(random_batch(4).images).is_meta());
+      EXPECT_TRUE(model.forward(random_batch(4).inputs.only()).is_meta());
     }
   });
 }

@@ -15,14 +15,16 @@
 
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adamw.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/replica_check.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/training.h"
+#include "tests/support/two_inputs.h"
 
 namespace ladder {
 namespace {
@@ -98,7 +100,9 @@ TEST(DistributedDataParallel, EndsNearOneProcessAfter50StepsOfSgd) {
     const auto sgd = [](std::vector<torch::Tensor> parameters) {
       return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = 0.01});
     };
-    expect_run_like_one_process(group, sgd, 1e-5);
+    // Where two pixels of a pooling window are equal but for rounding, the kernels of the CPU
+    // decide which of them gets the gradient: 2.4e-5 on Zen 3, below 1e-5 on Zen 4 and 5.
+    expect_run_like_one_process(group, sgd, 1e-4);
   });
 }
 
@@ -172,7 +176,7 @@ TEST(DistributedDataParallel, RefusesABackwardThatItDidNotSeeTheForwardOf) {
           loss_of(model->module(), basicnet(), batch).backward();
           optimizer->step();
         },
-        UsageError, "call ddp.forward(images), not the wrapped model's");
+        UsageError, "call ddp.forward(inputs), not the wrapped model's");
     EXPECT_TRUE(torch::equal(flat_weights(*model), before));
     for (const auto& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
     run_backward(*model, basicnet(), batch);  // all is as before
@@ -199,7 +203,7 @@ TEST(DistributedDataParallel, SendsNothingInEvaluation) {
     {
       const torch::NoGradGuard no_grad;
       for (int batch = 0; batch < (group.rank() == 0 ? 3 : 1); ++batch) {
-        seen += model->forward(random_batch(5).images).size(0);
+        seen += model->forward(random_batch(5).inputs.only()).size(0);
       }
     }
     group.all_reduce(seen);
@@ -227,7 +231,7 @@ TEST(DistributedDataParallel, SendsRank0sBuffersAtEvalAndTrainingForwards) {
       buffer.copy_(of_rank_0.narrow(0, begin, buffer.numel()).view(buffer.sizes()));
       begin += buffer.numel();
     }
-    alone->forward(slice.images);
+    alone->forward(slice.inputs);
     run_backward(*model, convnet(), slice);
     EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(alone->buffers())));
 
@@ -263,11 +267,22 @@ TEST(DistributedDataParallel, LeavesBuffersAloneWithoutBroadcastBuffers) {
     const auto slice = slice_of(random_batch(8), group.rank(), 2);
     for (int step = 0; step < 2; ++step) {
       run_backward(*model, convnet(), slice);
-      alone->forward(slice.images);
+      alone->forward(slice.inputs);
     }
     model->eval();
     EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(alone->buffers())));
     EXPECT_FALSE(equal_on_all_ranks(flat(model->buffers()), group));
+  });
+}
+
+TEST(DistributedDataParallel, TakesSeveralInputs) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    TwoInputNet alone;
+    two_input_loss(alone, two_input_batch()).backward();
+    const auto ddp = wrapped(std::make_shared<TwoInputNet>(), group);
+    const bool first = group.rank() == 0;
+    two_input_loss(*ddp, two_input_batch(first ? 0 : 4, first ? 4 : 3, 2)).backward();
+    EXPECT_LE(relative_difference(flat_gradients(*ddp), flat_gradients(alone)), 1e-6);
   });
 }
 
@@ -278,7 +293,7 @@ class OnTwoDevices : public Model {
     register_parameter("here", torch::ones({2}));
     register_parameter("there", torch::empty({2}, torch::kMeta));
   }
-  torch::Tensor forward(const torch::Tensor& images) override { return images; }
+  torch::Tensor forward(const Inputs& inputs) override { return inputs.only(); }
   std::shared_ptr<Model> new_like() const override { return std::make_shared<OnTwoDevices>(); }
 };
 
@@ -302,8 +317,9 @@ TEST(DistributedDataParallel, PutsTheOutputOnTheDeviceThatIsNamed) {
   run_ranks(1, [](const ProcessGroup& group) {
     const auto model =
         wrapped(first_model(convnet()), group, {.output_device = torch::Device("meta")});
-    EXPECT_TRUE(model->forward(random_batch(2).images).is_meta());
-    EXPECT_TRUE(wrapped(first_model(convnet()), group)->forward(random_batch(2).images).is_cpu());
+    EXPECT_TRUE(model->forward(random_batch(2).inputs.only()).is_meta());
+    EXPECT_TRUE(
+        wrapped(first_model(convnet()), group)->forward(random_batch(2).inputs.only()).is_cpu());
   });
 }
 
@@ -340,7 +356,8 @@ TEST(DistributedDataParallel, GivesACopyOfTheModelWithoutItself) {
   run_ranks(1, [](const ProcessGroup& group) {
     const auto ddp = wrapped(first_model(convnet()), group);
     const auto copy = ddp->new_like();
-    EXPECT_NE(dynamic_cast<ConvNet*>(copy.get()), nullptr);
+    const auto network = first_model(convnet());
+    EXPECT_EQ(typeid(*copy), typeid(*network));
     EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*ddp)));
     run_backward(*copy, convnet(), random_batch(2));  // no hook came along
   });

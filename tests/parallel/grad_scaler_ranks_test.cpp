@@ -67,8 +67,8 @@ unsigned add_inf_to_a_gradient(Model& model) {
 
 void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch batch) {
   if (fault.where == Injected::kInImages) {
-    batch.images = batch.images.clone();
-    batch.images[0][0][14][14] = kInf;
+    batch.inputs = batch.inputs.only().clone();
+    batch.inputs.only()[0][0][14][14] = kInf;
   }
   auto loss = loss_of(model, convnet(), batch);
   if (fault.where == Injected::kInLoss) loss = loss * kInf;
@@ -172,7 +172,7 @@ std::vector<bool> steps_taken_in(torch::ScalarType dtype, const ProcessGroup& gr
   std::vector<bool> taken;
   for (int step = 0; step < 4; ++step) {
     auto batch = slice_of_step(step, group);
-    if (step == kBadStep && group.rank() == 1) batch.images = batch.images * 1e5;
+    if (step == kBadStep && group.rank() == 1) batch.inputs = batch.inputs.only() * 1e5;
     const auto before = flat_weights(*model);
     optimizer.zero_grad();
     scaler.scale(loss_of(*model, convnet(), batch)).backward();

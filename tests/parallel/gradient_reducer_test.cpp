@@ -272,7 +272,7 @@ TEST(NoSync, KeepsTheBuffersOfTheNextForwardLocal) {
     const auto slice = slice_of(random_batch(8), group.rank(), 2);
     const auto buffers_stay_local = [&] {
       loss_of(*model, convnet(), slice).backward();
-      alone->forward(slice.images);
+      alone->forward(slice.inputs);
       return torch::equal(flat(model->buffers()), flat(alone->buffers()));
     };
     {
@@ -321,7 +321,7 @@ TEST(GradientReducer, RefusesAModuleWithNothingToTrain) {
   run_ranks(1, [](const ProcessGroup& group) {
     Pair pair;
     for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
-    EXPECT_ERROR(Reducer(pair, group), UsageError, "a module with parameters to train");
+    EXPECT_ERROR(Reducer(pair, group), UsageError, "the module has no parameters to train");
   });
 }
 

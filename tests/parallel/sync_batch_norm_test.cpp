@@ -263,14 +263,14 @@ TEST_P(SyncBatchNorm, IsBatchNormOfTheGlobalBatchOnAGpu) {
   });
 }
 
-TEST_P(SyncBatchNorm, RefusesOneValueAChannelOverAllRanksOnAllRanks) {
+TEST_P(SyncBatchNorm, RefusesOneValuePerChannelOverAllRanksOnAllRanks) {
   run_ranks(world(), [](const ProcessGroup& group) {
     const int world = group.world_size();
     for (int owner = 0; owner <= world; ++owner) {  // the last one: nobody has any
       auto layer = converted_layer(group);
       const int samples = group.rank() == owner ? 1 : 0;
       const std::string message =
-          "BatchNorm: expected more than one value a channel, over all ranks, while training, "
+          "BatchNorm: expected more than one value per channel, over all ranks, while training, "
           "got " +
           std::string(owner < world ? "1" : "0");
       EXPECT_ERROR(layer->forward(torch::ones({samples, kChannels})), UsageError, message);
@@ -414,7 +414,7 @@ std::shared_ptr<Model> exact_network() {
 }
 
 Batch exact(Batch batch) {
-  batch.images = batch.images.to(torch::kFloat64);
+  batch.inputs = batch.inputs.only().to(torch::kFloat64);
   return batch;
 }
 

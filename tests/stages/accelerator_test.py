@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 5: what equals the stages below it, checkpoints and resume, its files, modes and flags."""
+"""Stage 5: checkpoints and resume, its files, modes and flags."""
 from __future__ import annotations
 
 import atexit
 import csv
 import functools
 import json
-import os
 import random
 import shutil
 import signal
@@ -20,32 +19,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import Result, launch  # noqa: E402
 from tests.support.resume import (Training, calls_of, checkpoints_in, crash_and_go_on,  # noqa: E402
                                   hidden_in, manifest_of, require_all_whole, require_same_end)
-from tests.support.ways import (CONFIG, STAGE0, STAGE2, STAGE4, STAGE5, Run, Way,  # noqa: E402
-                                alone, distance, mpirun, require_equal_weights, small, spawned,
-                                torchrun, train)
+from tests.support.ways import (CONFIG, STAGE5, Run, Way, alone, distance,  # noqa: E402
+                                ignore_accelerate_configuration, require_equal_weights, small,
+                                spawned, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-accelerator-"))
 atexit.register(shutil.rmtree, FOLDER)
-for variable in [name for name in os.environ if name.startswith("ACCELERATE_")]:
-    del os.environ[variable]
+ignore_accelerate_configuration(FOLDER)
 
 WAYS = {
-    "stage 0": lambda: alone(STAGE0),
-    "stage 2": spawned,
-    "stage 4 alone": lambda: spawned(1, program=STAGE4),
-    "stage 4": lambda: spawned(program=STAGE4),
     "bare": lambda: alone(STAGE5),
     "--nprocs 1": lambda: spawned(1, program=STAGE5),
     "--nprocs 2": lambda: spawned(program=STAGE5),
     "--nprocs 3": lambda: spawned(3, program=STAGE5),
-    "torchrun": lambda: torchrun(program=STAGE5),
-    "mpirun": lambda: mpirun(program=STAGE5),
 }
 
-# Batches of 64 and 32 leave a last one of 33 and of 1: on two ranks, one of them has none of that.
-short = functools.partial(small, limit_train=161, limit_test=101)
-BASICNET = short()
-CONVNET = short(recipe="convnet", epochs=1)
+# The last batch has one image: on two ranks, one of them has none of it.
+CONVNET = small(recipe="convnet", epochs=1, limit_train=161, limit_test=101)
 tiny = functools.partial(small, recipe="convnet", epochs=1, limit_train=96, limit_test=50)
 
 
@@ -80,38 +70,6 @@ class AcceleratorTest(unittest.TestCase):
         lines = [f"{key}: {changes.pop(key, value.strip())}" for key, value in
                  (line.split(":", 1) for line in CONFIG.read_text().splitlines())]
         return self.file("\n".join(lines) + "\n", "my_config.yaml")
-
-
-class Ladder(AcceleratorTest):
-    """One process is stage 0, two are stage 2, and 16 bits are stage 4, bit for bit."""
-
-    def test_one_process_is_stage_zero(self) -> None:
-        for flags in (BASICNET, CONVNET):
-            run, expected = trained("bare", *flags), trained("stage 0", *flags)
-            self.assertEqual((run.result["world_size"], run.result["seen"]), (1, 101))
-            self.expect_equal(run, expected)
-            self.assertEqual(run.result["eval_loss"], expected.result["eval_loss"])
-
-    def test_two_processes_are_stage_two(self) -> None:
-        for flags in (BASICNET, CONVNET):
-            run = trained("--nprocs 2", *flags)
-            self.assertEqual((run.result["world_size"], run.result["seen"]), (2, 101))
-            self.expect_equal(run, trained("stage 2", *flags))
-
-    def test_bf16_is_stage_four(self) -> None:
-        for world, stage in (("--nprocs 1", "stage 4 alone"), ("--nprocs 2", "stage 4")):
-            run = trained(world, *CONVNET, "--mixed-precision", "bf16")
-            self.assertEqual(run.result["precision"], "bf16")
-            self.expect_equal(run, trained(stage, *CONVNET, "--precision", "bf16", "--no-sync-bn"))
-
-    def test_the_launchers_train_the_same(self) -> None:
-        self.expect_equal(trained("--nprocs 1", *CONVNET), trained("bare", *CONVNET))
-        for way, launcher in (("torchrun", "torchrun"), ("mpirun", "")):
-            with self.subTest(way):
-                run = trained(way, *CONVNET)
-                self.assertEqual(run.result["world_size"], 2)
-                self.assertIn(launcher, run.header["launch"])
-                self.expect_equal(run, trained("--nprocs 2", *CONVNET))
 
 
 class ConfigFile(AcceleratorTest):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 4: what equals the stages below it, 16 bits, SyncBatchNorm, its checkpoint and flags."""
+"""Stage 4: 16 bits, SyncBatchNorm, its checkpoint and flags."""
 from __future__ import annotations
 
 import atexit
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import Result, cpu_has, free_port, launch, records  # noqa: E402
 from tests.support.twins import PEERS  # noqa: E402
 from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, Run, Way,  # noqa: E402
-                                alone, by_hand, distance, one_rank, require_equal_weights,
-                                small, spawned, torchrun, train)
+                                alone, distance, one_rank, require_equal_weights, small,
+                                spawned, torchrun, train)
 
 sys.path.insert(0, str(PEERS))
 from common import ConvNet  # noqa: E402
@@ -32,13 +32,8 @@ atexit.register(shutil.rmtree, FOLDER)
 
 WAYS = {
     "stage 0": lambda: alone(STAGE0),
-    "stage 2": spawned,
-    "stage 4 alone": lambda: spawned(1, program=STAGE4),
     "stage 4": lambda: spawned(program=STAGE4),
     "stage 4, 3 ranks": lambda: spawned(3, program=STAGE4),
-    "torchrun, 1 rank": lambda: torchrun(1, program=STAGE4),
-    "torchrun": lambda: torchrun(program=STAGE4),
-    "by hand": lambda: by_hand(program=STAGE4),
 }
 
 short = functools.partial(small, limit_train=320, limit_test=100)
@@ -71,45 +66,6 @@ class AmpTest(unittest.TestCase):
         self.assertEqual((done.code, done.stdout, len(done.errors)), (code, "", 1), done.stderr)
         self.assertIn(text, done.stderr)
         self.assertEqual(list(folder.iterdir()), [])
-
-
-class Fp32(AmpTest):
-    """Without 16 bits and SyncBatchNorm it is the stage below, bit for bit."""
-
-    def test_one_rank_is_stage_zero(self) -> None:
-        for flags in (BASICNET, CONVNET):
-            run, expected = trained("stage 4 alone", *flags, *FP32), trained("stage 0", *flags)
-            self.assertEqual((run.result["world_size"], run.result["precision"]), (1, "fp32"))
-            self.expect_equal(run, expected)
-            self.assertEqual(run.result["eval_loss"], expected.result["eval_loss"])
-
-    def test_one_rank_under_torchrun_is_stage_zero(self) -> None:
-        self.expect_equal(trained("torchrun, 1 rank", *CONVNET, *FP32),
-                          trained("stage 0", *CONVNET))
-
-    def test_two_ranks_are_stage_two(self) -> None:
-        self.expect_equal(trained("stage 4", *BASICNET, *FP32), trained("stage 2", *BASICNET))
-        self.expect_equal(trained("stage 4", *CONVNET, *FP32, "--no-sync-bn"),
-                          trained("stage 2", *CONVNET))
-
-
-class Launchers(AmpTest):
-    """Started by itself or by others: the same weights. With SyncBatchNorm."""
-
-    def compare(self, *flags: object) -> None:
-        expected = trained("stage 4", *CONVNET, *flags)
-        for way, launcher in (("torchrun", "torchrun"), ("by hand", "env")):
-            with self.subTest(way):
-                run = trained(way, *CONVNET, *flags)
-                self.assertEqual(run.result["world_size"], 2)
-                self.assertIn(f"by {launcher} (", run.header["launch"])
-                self.expect_equal(run, expected)
-
-    def test_fp32(self) -> None:
-        self.compare(*FP32)
-
-    def test_bf16(self) -> None:
-        self.compare("--precision", "bf16")
 
 
 def is_running(name: str) -> bool:

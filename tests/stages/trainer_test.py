@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 6: what it prints and writes, its profiles and launchers, and resume."""
+"""Stage 6: what it prints and writes, its profiles, and resume."""
 from __future__ import annotations
 
 import atexit
@@ -14,26 +14,17 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import (PYTHON, Result, free_port, launch,  # noqa: E402
-                                    result_record, shown_on_terminal)
+from tests.support.programs import (PYTHON, Result, launch, result_record,  # noqa: E402
+                                    shown_on_terminal)
 from tests.support.resume import kill_one, require_whole, stop_soon_after  # noqa: E402
-from tests.support.ways import (ACCELERATE, CPU, STAGE5, STAGE6, Run, Way, alone,  # noqa: E402
-                                mpirun, require_equal_weights, small, spawned, torchrun, train)
+from tests.support.ways import CPU, STAGE6, Run, alone, small, train  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-trainer-"))
 atexit.register(shutil.rmtree, FOLDER)
 
 WAYS = {
     "bare": lambda: alone(STAGE6),
-    "--num-processes 1": lambda: alone(STAGE6, "--num-processes", 1),
     "--num-processes 2": lambda: alone(STAGE6, "--num-processes", 2),
-    "torchrun": lambda: torchrun(program=STAGE6),
-    "mpirun": lambda: mpirun(program=STAGE6),
-    "accelerate launch": lambda: Way((
-        ACCELERATE, "launch", "--multi_gpu", "--no_python", "--num_machines", 1,
-        "--num_processes", 2, "--main_process_port", free_port(), "--mixed_precision", "no",
-        "--dynamo_backend", "no", STAGE6, *CPU)),
-    "stage 5 on two": lambda: spawned(program=STAGE5),
 }
 tiny = functools.partial(small, recipe="convnet", epochs=1, limit_train=97, limit_test=50)
 
@@ -45,17 +36,6 @@ def trained(way: str, *flags: object) -> Run:
 
 def start(*flags: object, cwd: Path | None = None) -> Result:
     return launch(STAGE6, *CPU, *flags, cwd=cwd or Path(tempfile.mkdtemp(dir=FOLDER)))
-
-
-class Launchers(unittest.TestCase):
-    def test_however_it_is_started_it_trains_the_same(self) -> None:
-        require_equal_weights(trained("--num-processes 1", *tiny()), trained("bare", *tiny()))
-        expected = trained("stage 5 on two", *tiny())
-        for way in ("--num-processes 2", "torchrun", "mpirun", "accelerate launch"):
-            with self.subTest(way):
-                run = trained(way, *tiny())
-                self.assertEqual((run.result["world_size"], run.result["seen"]), (2, 50))
-                require_equal_weights(run, expected)
 
 
 class Output(unittest.TestCase):

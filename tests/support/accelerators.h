@@ -19,7 +19,7 @@
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
 #include "ladder/optim/sgd.h"
-#include "ladder/train/recipe.h"
+#include "mnist/recipe.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
@@ -83,7 +83,7 @@ class NumberedSamples : public Dataset {
     rows_ += std::ssize(indices);
     const auto numbers =
         torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
-    return {.images = numbers.to(torch::kFloat32).view({-1, 1, 1, 1}), .labels = numbers};
+    return {.inputs = numbers.to(torch::kFloat32).view({-1, 1, 1, 1}), .targets = numbers};
   }
   std::int64_t rows_read() const { return rows_; }
 
@@ -105,8 +105,8 @@ class RandomImages : public Dataset {
   Batch get_batch(std::span<const std::int64_t> indices) const override {
     const auto chosen =
         torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
-    return {.images = all_.images.index_select(0, chosen),
-            .labels = all_.labels.index_select(0, chosen)};
+    return {.inputs = all_.inputs.only().index_select(0, chosen),
+            .targets = all_.targets.index_select(0, chosen)};
   }
 
  private:

@@ -44,7 +44,7 @@ class Samples : public Dataset {
       x[i][3] = 1.0F;
       labels[i] = n % 3;
     }
-    return {.images = x, .labels = labels};
+    return {.inputs = x, .targets = labels};
   }
 
  private:
@@ -56,7 +56,10 @@ class Linear : public Model {
   Linear()
       : weight(register_parameter("weight", torch::zeros({3, 4}))),
         bias(register_parameter("bias", torch::zeros({3}))) {}
-  torch::Tensor forward(const torch::Tensor& x) override { return torch::linear(x, weight, bias); }
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& x = inputs.only();
+    return torch::linear(x, weight, bias);
+  }
   std::shared_ptr<Model> new_like() const override { return std::make_shared<Linear>(); }
 
   torch::Tensor weight;

@@ -16,9 +16,12 @@
 #include "ladder/data/batch.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
-#include "ladder/train/recipe.h"
+#include "mnist/recipe.h"
 
 namespace ladder {
+
+using mnist::Math;
+using mnist::Recipe;
 
 // Small training runs, the same in every process that does them.
 
@@ -41,8 +44,8 @@ inline std::shared_ptr<Model> first_model(const Recipe& recipe) {
 inline Batch random_batch(std::int64_t size, std::uint64_t seed = 1) {
   auto generator = at::detail::createCPUGenerator(seed);
   Batch batch;
-  batch.images = torch::randn({size, 1, 28, 28}, generator);
-  batch.labels = torch::randint(10, {size}, generator, torch::kInt64);
+  batch.inputs = torch::randn({size, 1, 28, 28}, generator);
+  batch.targets = torch::randint(10, {size}, generator, torch::kInt64);
   batch.positions = torch::arange(size, torch::kInt64) + 1'000 * static_cast<std::int64_t>(seed);
   batch.global_size = size;
   return batch;
@@ -50,8 +53,9 @@ inline Batch random_batch(std::int64_t size, std::uint64_t seed = 1) {
 
 // Samples `begin` to `begin + count` of a batch that `world_size` ranks share.
 inline Batch part_of(const Batch& whole, std::int64_t begin, std::int64_t count, int world_size) {
-  return {.images = whole.images.narrow(0, begin, count),
-          .labels = whole.labels.narrow(0, begin, count),
+  return {.inputs = whole.inputs.map(
+              [&](const torch::Tensor& tensor) { return tensor.narrow(0, begin, count); }),
+          .targets = whole.targets.narrow(0, begin, count),
           .positions = whole.positions.narrow(0, begin, count),
           .epoch = whole.epoch,
           .global_size = whole.size(),
@@ -68,7 +72,7 @@ inline Batch slice_of(const Batch& whole, int rank, int world_size) {
 
 inline torch::Tensor loss_of(Model& model, const Recipe& recipe, const Batch& batch) {
   const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-  return recipe.loss(model.forward(batch.images), batch);
+  return recipe.loss(model.forward(batch.inputs), batch);
 }
 
 // Leaves the gradients of one batch in the model.

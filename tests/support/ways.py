@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -51,6 +52,13 @@ class Way:
     environment: dict[str, object] = field(default_factory=dict)
 
 
+def ignore_accelerate_configuration(home: Path) -> None:
+    """For this process and its children: that of the user must not count."""
+    os.environ["HF_HOME"] = str(home)
+    for variable in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        del os.environ[variable]
+
+
 def alone(stage: Path, *flags: object) -> Way:
     return Way((stage, *flags, *(() if stage == STAGE1 else CPU)))
 
@@ -74,17 +82,24 @@ def by_hand(world: int = 2, program: Path = STAGE3) -> Way:
                {"PROGRAM": program, "NPROC_PER_NODE": world, "MASTER_PORT": free_port()})
 
 
-def accelerate(world: int = 2) -> Way:
+def accelerate(world: int = 2, program: Path = STAGE3) -> Way:
     """With --cpu it would start one process; --multi_gpu needs no GPU."""
     return Way((ACCELERATE, "launch", "--multi_gpu", "--no_python", "--num_machines", 1,
                 "--num_processes", world, "--main_process_port", free_port(),
-                "--mixed_precision", "no", "--dynamo_backend", "no", STAGE3, *CPU))
+                "--mixed_precision", "no", "--dynamo_backend", "no", program, *CPU))
 
 
 def one_rank(rank: int, world: int, port: int, *flags: object, program: Path = STAGE3) -> Way:
     """A single rank, as a person types it."""
     return Way((program, *CPU, *flags), {"RANK": rank, "WORLD_SIZE": world,
                                          "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+
+
+def with_init_method(url: str, world: int = 2, program: Path = STAGE3) -> Way:
+    """Ranks by hand that meet at `url`, with their numbers as flags. The shell expands `url`."""
+    script = f'for r in $(seq {world}); do "$@" --init-method "{url}" --rank $((r-1)) ' \
+             f'--world-size {world} & done; for r in $(seq {world}); do wait -n || exit; done'
+    return Way(("bash", "-c", script, "bash", program, *CPU))
 
 
 @dataclass
@@ -126,13 +141,17 @@ def train(way: Way, *flags: object, parent: Path, seconds: float = SECONDS) -> R
     return Run(way, flags, folder, done)
 
 
+def compare_fingerprints(a: Path, b: Path) -> str:
+    """What tools/first_difference prints about two runs, whose files begin with `a` and `b`."""
+    found = subprocess.run([PYTHON, ROOT / "tools" / "first_difference", a, b],
+                           capture_output=True, text=True, timeout=60, check=False)
+    return found.stdout + found.stderr
+
+
 def first_difference(a: Run, b: Run) -> str:
     """Trains both again with fingerprints, and says where they part."""
     marked = [train(run.way, *run.flags, "--fingerprint", 1, parent=run.folder) for run in (a, b)]
-    found = subprocess.run([PYTHON, ROOT / "tools" / "first_difference",
-                            *(run.folder / "a" for run in marked)],
-                           capture_output=True, text=True, timeout=60, check=False)
-    return found.stdout + found.stderr
+    return compare_fingerprints(*(run.folder / "a" for run in marked))
 
 
 def require_equal_weights(a: Run, b: Run) -> None:

@@ -48,7 +48,7 @@ struct Wrapper : torch::nn::Module {
 };
 
 Batch sample_batch() {
-  return {.labels = torch::zeros({3}, torch::kInt64), .positions = torch::arange(3), .epoch = 4};
+  return {.targets = torch::zeros({3}, torch::kInt64), .positions = torch::arange(3), .epoch = 4};
 }
 
 std::vector<Json> recorded(std::int64_t interval, std::int64_t steps) {
@@ -102,9 +102,9 @@ TEST(Fingerprint, HasAFileARankBesideTheMetrics) {
 
 TEST(Fingerprint, RefusesAnIntervalBelowOneAndAMissingFolder) {
   EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", 0, 0), UsageError,
-               "--fingerprint: expected a number > 0, got 0");
+               "fingerprint: expected a number > 0, got 0");
   EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", -5, 0), UsageError,
-               "--fingerprint: expected a number > 0, got -5");
+               "fingerprint: expected a number > 0, got -5");
   EXPECT_ERROR(Fingerprint("/nonexistent/a.jsonl", 1, 0), UsageError, "/nonexistent/a.jsonl");
 }
 

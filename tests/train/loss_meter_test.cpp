@@ -19,17 +19,17 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kLate = LossMeter::kGpuInterval;
 
 Batch batch_of(std::int64_t size, std::int64_t global_size, std::int64_t world_size = 1) {
-  return {.labels = torch::zeros({size}, torch::kInt64),
+  return {.targets = torch::zeros({size}, torch::kInt64),
           .global_size = global_size,
           .world_size = world_size};
 }
 
-std::optional<BadStep> add(LossMeter& meter, double loss, std::int64_t step,
-                           std::int64_t size = 1) {
+std::optional<NonFiniteStep> add(LossMeter& meter, double loss, std::int64_t step,
+                                 std::int64_t size = 1) {
   return meter.add(torch::tensor(loss, torch::kFloat32), batch_of(size, size), step);
 }
 
-std::string text(const std::optional<BadStep>& bad) {
+std::string text(const std::optional<NonFiniteStep>& bad) {
   if (!bad) return "none";
   return fmt::format("epoch {}, step {}: {}", bad->epoch, bad->step, bad->loss);
 }
@@ -100,29 +100,6 @@ TEST(LossMeter, OnTheCpuStopsAtTheStepThatIsNotFinite) {
   EXPECT_EQ(text(add(meter, kInf, 8)), "epoch 2, step 8: inf");
   EXPECT_EQ(text(add(meter, -kInf, 9)), "epoch 2, step 9: -inf");
   EXPECT_EQ(meter.mean(), 1.0) << "the bad steps do not count";
-}
-
-TEST(LossMeter, AnAveragedGradientTellsOfTheLossOfAnotherRank) {
-  for (const std::int64_t interval : {std::int64_t{1}, kLate}) {
-    for (const double bad : {kNan, kInf}) {
-      LossMeter meter(torch::kCPU, interval);
-      meter.begin_epoch(1);
-      const auto step = [&](std::int64_t number, double gradient) {
-        auto batch = batch_of(2, 4, 2);
-        batch.indices = torch::tensor({10 * number, 10 * number + 1});
-        const auto found = meter.add(torch::tensor(0.5F), batch, number, /*updated=*/true,
-                                     torch::tensor({3e38F, static_cast<float>(gradient)}));
-        return found ? found : number == 3 ? meter.flush() : std::nullopt;
-      };
-      EXPECT_FALSE(step(1, 3e38)) << "two of it are more than a float holds";
-      auto found = step(2, bad);
-      EXPECT_EQ(found.has_value(), interval == 1);
-      if (interval != 1) found = step(3, 1.0);
-      EXPECT_EQ(text(found), "epoch 1, step 2: 0.5");
-      ASSERT_TRUE(found);
-      EXPECT_TRUE(found->indices.equal(torch::tensor({20, 21})));
-    }
-  }
 }
 
 TEST(LossMeter, LookingLateStillNamesTheFirstBadStepWhenFlushed) {

@@ -17,9 +17,8 @@
 #include <string>
 
 #include "ladder/core/error.h"
-#include "ladder/nn/basic_net.h"
 #include "ladder/nn/batch_norm.h"
-#include "ladder/nn/conv_net.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/adamw.h"
@@ -27,6 +26,7 @@
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
+#include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -62,8 +62,8 @@ struct Odd : torch::nn::Module {
 };
 
 std::shared_ptr<torch::nn::Module> model_of(const std::string& name) {
-  if (name == "basicnet") return std::make_shared<BasicNet>();
-  if (name == "convnet") return std::make_shared<ConvNet>();
+  if (name == "basicnet") return mnist::make_basic_net();
+  if (name == "convnet") return mnist::make_conv_net();
   return std::make_shared<Odd>();
 }
 
@@ -142,12 +142,12 @@ TEST(MakeOptimizer, MakesThePythonTrainersGroups) {
 }
 
 TEST(MakeOptimizer, MakesAdamToo) {
-  const ConvNet model;
+  const auto model = mnist::make_conv_net();
   TrainingArguments arguments;
   arguments.optim = OptimizerName::kAdam;
   arguments.adam_beta1 = 0.5;
   arguments.weight_decay = 0.25;
-  const auto optimizer = make_optimizer(arguments, model);
+  const auto optimizer = make_optimizer(arguments, *model);
   EXPECT_EQ(kind_of(*optimizer), "Adam");
   const auto& options = options_of<AdamOptions>(optimizer->param_groups()[0]);
   EXPECT_EQ(options.beta1, 0.5);
@@ -169,10 +169,10 @@ TEST(MakeOptimizer, MakesOneThatStepsWithAnEmptyGroup) {
 }
 
 TEST(MakeOptimizer, RefusesArgumentsOutsideTheirRange) {
-  const ConvNet model;
+  const auto model = mnist::make_conv_net();
   TrainingArguments arguments;
   arguments.adam_beta2 = 1.0;
-  EXPECT_ERROR(make_optimizer(arguments, model), UsageError,
+  EXPECT_ERROR(make_optimizer(arguments, *model), UsageError,
                "AdamW beta2: expected 0 <= beta < 1, got 1");
 }
 
@@ -180,8 +180,8 @@ TEST(MakeOptimizer, RefusesArgumentsOutsideTheirRange) {
 
 void expect_golden_rates(const Json& wanted) {
   const auto arguments = arguments_of(wanted.at("arguments"));
-  const ConvNet model;
-  const auto optimizer = make_optimizer(arguments, model);
+  const auto model = mnist::make_conv_net();
+  const auto optimizer = make_optimizer(arguments, *model);
   const auto scheduler = make_scheduler(arguments, *optimizer, golden().at("training_steps"));
   auto* const plateau = dynamic_cast<ReduceLROnPlateau*>(scheduler.get());
   int step = 0;
@@ -237,8 +237,8 @@ struct Refusal {
 
 TEST(MakeScheduler, RefusesKwargsThatTheScheduleCannotTake) {
   using enum SchedulerType;
-  const ConvNet model;
-  const auto optimizer = make_optimizer({}, model);
+  const auto model = mnist::make_conv_net();
+  const auto optimizer = make_optimizer({}, *model);
   const std::vector<Refusal> refusals = {
       {kLinear, "", ": expected a JSON object, got ''; hint: such as {"},
       {kLinear, "[]", ": expected a JSON object, got '[]'"},
@@ -263,8 +263,8 @@ TEST(MakeScheduler, RefusesKwargsThatTheScheduleCannotTake) {
 }
 
 TEST(MakeScheduler, TakesNullForNoTimescale) {
-  const ConvNet model;
-  const auto optimizer = make_optimizer({}, model);
+  const auto model = mnist::make_conv_net();
+  const auto optimizer = make_optimizer({}, *model);
   const auto arguments = with_kwargs(SchedulerType::kInverseSqrt, R"({"timescale": null})");
   EXPECT_NO_THROW(make_scheduler(arguments, *optimizer, 10));
 }

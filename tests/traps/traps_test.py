@@ -82,7 +82,7 @@ class Traps(unittest.TestCase):
         self.assertAlmostEqual(sum(parts), whole, delta=0.011)  # three roundings
         self.assertLess(max(parts), 0.6 * whole)
         self.assertEqual(shown.one("guard", "images seen"), "2000")
-        self.assertIn("expected 2000 images counted once each, got 1000",
+        self.assertIn("expected 2000 samples, each counted once, got 1000",
                       shown.one("guard", "says"))
 
     def test_padded_evaluation(self) -> None:

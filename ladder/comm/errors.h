@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+// Errors of communication that several sources throw: one form for each.
+
+// A collective that failed. The first line of `cause`, LibTorch's message, is part of the error,
+// as is the current_step(). The default hint names another rank as the reason.
+DistributedError collective_failed(std::string_view operation, int rank, int world_size,
+                                   std::string_view cause, std::string_view hint = "");
+
+// Ranks that did not reach a rendezvous or a barrier before the timeout. `missing` is not empty.
+DistributedError ranks_missing(std::span<const int> missing, int world_size,
+                               std::chrono::milliseconds timeout);
+
+// A store that does not answer at `address`, or cannot be opened there. The first line of `cause`
+// is part of the error.
+DistributedError no_rendezvous(std::string_view address, std::string_view cause,
+                               std::string_view hint);
+
+// "timed out after 0.5 s waiting for rank 1"
+std::string timed_out(std::chrono::milliseconds timeout, std::string_view waiting_for);
+
+}  // namespace ladder

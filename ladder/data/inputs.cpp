@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/data/inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+// The name of a single tensor, as the inputs of transformers' example are called.
+constexpr const char* kOnly = "x";
+
+std::vector<std::string> names_of(const Inputs& inputs) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : inputs) names.push_back(name);
+  return names;
+}
+
+void require_name(std::string_view name) {
+  if (!name.empty()) return;
+  throw UsageError::malformed("Inputs", "a name for each tensor", "an empty name",
+                              "name it as forward() of the model does");
+}
+
+}  // namespace
+
+Inputs::Inputs(torch::Tensor only) { named_.emplace_back(kOnly, std::move(only)); }
+
+Inputs::Inputs(std::initializer_list<Named> named) {
+  for (const auto& [name, tensor] : named) {
+    require_name(name);
+    if (contains(name)) {
+      throw UsageError::conflict("Inputs", fmt::format("the name {} occurs twice", name),
+                                 "give every tensor a name of its own");
+    }
+    named_.emplace_back(name, tensor);
+  }
+}
+
+const torch::Tensor& Inputs::only() const {
+  if (named_.size() != 1) {
+    throw UsageError::malformed("Inputs::only", "one tensor",
+                                fmt::format("{} tensors", named_.size()),
+                                "take the tensor that is meant by its name: inputs.at(\"NAME\")");
+  }
+  return named_.front().second;
+}
+
+const torch::Tensor& Inputs::at(std::string_view name) const {
+  const auto found = std::find_if(named_.begin(), named_.end(),
+                                  [&](const Named& entry) { return entry.first == name; });
+  if (found == named_.end()) throw UsageError::unknown_name("Inputs", name, names_of(*this));
+  return found->second;
+}
+
+bool Inputs::contains(std::string_view name) const {
+  return std::any_of(named_.begin(), named_.end(),
+                     [&](const Named& entry) { return entry.first == name; });
+}
+
+void Inputs::set(std::string_view name, torch::Tensor tensor) {
+  for (auto& [present, value] : named_) {
+    if (present != name) continue;
+    value = std::move(tensor);
+    return;
+  }
+  require_name(name);
+  named_.emplace_back(name, std::move(tensor));
+}
+
+std::int64_t Inputs::rows() const {
+  if (named_.empty()) {
+    throw UsageError::missing("Inputs", "at least one tensor", "set Batch::inputs");
+  }
+  const auto& [first_name, first] = named_.front();
+  for (const auto& [name, tensor] : named_) {
+    if (tensor.dim() > 0 && tensor.size(0) == first.size(0)) continue;
+    throw UsageError::malformed(
+        fmt::format("input {}", name),
+        first.dim() == 0 ? "one row per sample"
+                         : fmt::format("{} rows, as {} has", first.size(0), first_name),
+        tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
+        "give each tensor one row per sample");
+  }
+  return first.size(0);
+}
+
+torch::Device Inputs::device() const {
+  if (named_.empty()) {
+    throw UsageError::missing("Inputs", "at least one tensor", "set Batch::inputs");
+  }
+  return named_.front().second.device();
+}
+
+Inputs Inputs::map(const std::function<torch::Tensor(const torch::Tensor&)>& change) const {
+  Inputs changed;
+  for (const auto& [name, tensor] : named_) changed.named_.emplace_back(name, change(tensor));
+  return changed;
+}
+
+std::vector<Inputs> Inputs::chunk(std::int64_t parts) const {
+  rows();
+  std::vector<Inputs> pieces;
+  for (const auto& [name, tensor] : named_) {
+    const auto chunks = tensor.chunk(parts);
+    pieces.resize(chunks.size());
+    for (std::size_t i = 0; i < chunks.size(); ++i) pieces[i].named_.emplace_back(name, chunks[i]);
+  }
+  return pieces;
+}
+
+}  // namespace ladder

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ladder/data/inputs.h"
+
+namespace ladder {
+
+// Changes training samples at random, one batch at a time.
+//
+// The change of a sample has to be a function of (epoch, index of the sample) alone: then it is the
+// same on any rank, for any number of workers and after a resume. Derive from this class and draw
+// the numbers by philox4x32 (kernels/philox.h), with a third counter word from 0xB0000000 on: the
+// library itself uses smaller ones. A DataLoader calls apply() from its worker threads at the same
+// time, so it must not change the object.
+//
+// Python's counterpart: the `transform` of a torchvision data set.
+class Transform {
+ public:
+  Transform() = default;
+  virtual ~Transform() = default;
+  Transform(const Transform&) = delete;
+  Transform& operator=(const Transform&) = delete;
+
+  // `indices`: the samples of the batch, one per row of `inputs`. Epochs count from 0.
+  virtual void apply(Inputs& inputs, std::span<const std::int64_t> indices,
+                     std::int64_t epoch) const = 0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/kernels/dropout_flatten.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "ladder/kernels/pool_windows.h"
+
+namespace ladder {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using windows::as_float;
+using windows::Bfloat16Bits;
+using windows::rounded;
+
+constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
+
+bool can_turn(const torch::Tensor& images) {
+  const auto type = images.scalar_type();
+  return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
+         images.dim() == 4 && images.is_contiguous(kLast);
+}
+
+// Calls body(place in the flat order, place in channels_last) for the elements of a sample, some
+// pixels at a time: their rows stay in the cache while channel after channel is taken out of them.
+template <typename Body>
+[[gnu::always_inline]] inline void turn(std::int64_t channels, std::int64_t pixels,
+                                        const Body& body) {
+  constexpr std::int64_t kTile = 16;
+  for (std::int64_t first = 0; first < pixels; first += kTile) {
+    const std::int64_t end = std::min(first + kTile, pixels);
+    for (std::int64_t channel = 0; channel < channels; ++channel) {
+      for (std::int64_t pixel = first; pixel < end; ++pixel) {
+        body(channel * pixels + pixel, pixel * channels + channel);
+      }
+    }
+  }
+}
+
+enum class Direction { kFlatten, kBack };
+
+// From `images` to `flat` or back, times the scale of what is kept; `keep` has one byte per
+// element.
+template <typename T>
+void turn_samples_of(Direction direction, const torch::Tensor& images, const torch::Tensor& flat,
+                     const torch::Tensor& keep, double scale) {
+  const float factor[2] = {0.0F, as_float(rounded<T>(static_cast<float>(scale)))};
+  const std::int64_t channels = images.size(1);
+  const std::int64_t pixels = images.size(2) * images.size(3);
+  at::parallel_for(0, images.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t offset = begin * channels * pixels; offset < end * channels * pixels;
+         offset += channels * pixels) {
+      auto* image = static_cast<T*>(images.data_ptr()) + offset;
+      auto* row = static_cast<T*>(flat.data_ptr()) + offset;
+      const auto* kept = keep.const_data_ptr<std::uint8_t>() + offset;
+      turn(channels, pixels, [&](std::int64_t i, std::int64_t j) {
+        if (direction == Direction::kFlatten) {
+          row[i] = rounded<T>(as_float(image[j]) * factor[kept[i]]);
+        } else {
+          image[j] = rounded<T>(as_float(row[i]) * factor[kept[i]]);
+        }
+      });
+    }
+  });
+}
+
+void turn_samples(Direction direction, const torch::Tensor& images, const torch::Tensor& flat,
+                  const torch::Tensor& keep, double scale) {
+  if (images.scalar_type() == torch::kBFloat16) {
+    turn_samples_of<Bfloat16Bits>(direction, images, flat, keep, scale);
+  } else {
+    turn_samples_of<float>(direction, images, flat, keep, scale);
+  }
+}
+
+// uint8 [N, elements]: whether an element is kept.
+torch::Tensor draw_keep(const torch::Tensor& images, const RandomKey& key,
+                        const DropoutMaskOptions& options) {
+  const std::int64_t elements = images.size(1) * images.size(2) * images.size(3);
+  auto keep = torch::empty({images.size(0), elements}, torch::kUInt8);
+  const auto positions = key.positions.contiguous();
+  const std::uint32_t threshold = drop_threshold(options);
+  at::parallel_for(0, images.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(elements));
+    for (std::int64_t i = begin; i < end; ++i) {
+      draw_words(key, positions.const_data_ptr<std::int64_t>()[i], options, words);
+      auto* kept = keep.mutable_data_ptr<std::uint8_t>() + i * elements;
+      for (const std::uint32_t word : words) *kept++ = word < threshold ? 0 : 1;
+    }
+  });
+  return keep;
+}
+
+class DropoutFlatten : public torch::autograd::Function<DropoutFlatten> {
+ public:
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& images,
+                               const RandomKey& key, const DropoutMaskOptions& options) {
+    const auto keep = draw_keep(images, key, options);
+    const double scale = kept_scale(options);
+    auto flat = torch::empty(keep.sizes(), images.scalar_type());
+    turn_samples(Direction::kFlatten, images, flat, keep, scale);
+    context->save_for_backward({keep});
+    context->saved_data["scale"] = scale;
+    context->saved_data["sizes"] = images.sizes().vec();
+    return flat;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto flat = gradients[0].contiguous();
+    const auto images = torch::empty(context->saved_data["sizes"].toIntVector(),
+                                     flat.options().memory_format(kLast));
+    turn_samples(Direction::kBack, images, flat, context->get_saved_variables()[0],
+                 context->saved_data["scale"].toDouble());
+    return {images, {}, {}};
+  }
+};
+
+}  // namespace
+
+torch::Tensor dropout_flatten(const torch::Tensor& images, const RandomKey& key,
+                              const DropoutMaskOptions& options) {
+  RECORD_FUNCTION("ladder::dropout_flatten", {});
+  check_positions(images, key);
+  if (can_turn(images)) return DropoutFlatten::apply(images, key, options);
+  const auto mask = counter_mask(images.detach(), key, options);
+  return torch::flatten(images * mask.to(images.scalar_type()), 1);
+}
+
+}  // namespace ladder

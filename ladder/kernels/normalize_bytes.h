@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace ladder {
+
+// Equals: (bytes.to(kFloat32) / 255 - mean) / std, bit for bit: torchvision's ToTensor and
+// Normalize.
+//
+// One pass with the widest vector instructions of the machine. `out` has room for bytes.size()
+// numbers.
+void normalize_bytes(std::span<const std::uint8_t> bytes, float mean, float std, float* out);
+
+// Starts loading `bytes` into the cache: rows of a shuffled batch are not there yet.
+void prefetch_bytes(std::span<const std::uint8_t> bytes);
+
+}  // namespace ladder

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace ladder {
+
+// Philox4x32-10: random numbers without a state.
+//
+// The generator is a function: 128 bits of counter and 64 bits of key go in, 128
+// random bits come out. Any number of the stream can be drawn at any time, on any thread
+// and any rank, in any order, with the same bits. Dropout masks and augmentation use it,
+// so they do not depend on how work is divided.
+//
+// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+using PhiloxCounter = std::array<std::uint32_t, 4>;
+
+inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53;
+inline constexpr std::uint32_t kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr std::uint32_t kPhiloxKeyStep0 = 0x9E3779B9;
+inline constexpr std::uint32_t kPhiloxKeyStep1 = 0xBB67AE85;
+inline constexpr int kPhiloxRounds = 10;
+
+// The four random words that belong to `counter` under `key`.
+constexpr PhiloxCounter philox4x32(PhiloxCounter counter, std::uint64_t key) {
+  auto key0 = static_cast<std::uint32_t>(key);
+  auto key1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const std::uint64_t product0 = std::uint64_t{kPhiloxMultiplier0} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{kPhiloxMultiplier1} * counter[2];
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0,
+               static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key1,
+               static_cast<std::uint32_t>(product0)};
+    key0 += kPhiloxKeyStep0;
+    key1 += kPhiloxKeyStep1;
+  }
+  return counter;
+}
+
+// Which random words to draw: word 0 to 2 of the counter and the key.
+// Word 3 counts blocks of four words.
+struct PhiloxStream {
+  std::uint64_t key = 0;
+  std::uint32_t word0 = 0;
+  std::uint32_t word1 = 0;
+  std::uint32_t word2 = 0;
+};
+
+// Fills `words` with the stream, block b = 0, 1, ... giving word j of the block at
+// words[j * quarter + b], where quarter = words.size() / 4 rounded up; what would lie
+// behind the end is dropped. Quarters, not neighbours, so that the loop vectorises for
+// the widest instructions of the machine.
+void philox_fill(const PhiloxStream& stream, std::span<std::uint32_t> words);
+
+}  // namespace ladder

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/data/data_loader.h"
+#include "ladder/nn/model.h"
+
+namespace ladder {
+
+// The loss of some samples, as a sum over them: a scalar. output: what the network returned, one
+// row per sample; targets: those of the batch.
+using LossSum =
+    std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& targets)>;
+
+// The counts of an evaluation: plain sums, so that those of several ranks can be added.
+struct Evaluation {
+  std::int64_t correct = 0;  // samples whose highest score is that of their class
+  std::int64_t seen = 0;     // samples evaluated
+  double loss_sum = 0.0;     // sum of the loss over them
+
+  double accuracy() const {
+    return 100.0 * static_cast<double>(correct) / static_cast<double>(seen);
+  }
+  double mean_loss() const { return loss_sum / static_cast<double>(seen); }
+};
+
+// Adds up an evaluation batch by batch; waits for the device only in result().
+class ClassificationMeter {
+ public:
+  ClassificationMeter(LossSum loss_sum, const torch::Device& device);
+
+  // output: [N, classes] of the network; targets: int64 [N]. Both on the device.
+  void add(const torch::Tensor& output, const torch::Tensor& targets);
+
+  Evaluation result() const;
+
+ private:
+  LossSum loss_sum_of_;
+  torch::Tensor correct_;   // int64 scalar
+  torch::Tensor loss_sum_;  // float64 scalar
+  std::int64_t seen_ = 0;
+};
+
+// Runs a classifier over all batches of `loader`, in evaluation mode and without gradients. The
+// counts are those of this rank alone: with several ranks, add them up with sum_over_ranks. Puts
+// the model back into the mode it was in. Waits for the device once, at the end.
+Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_sum,
+                    const torch::Device& device);
+
+// The sums over all ranks, on every rank. Collectives; counts are added as int64, exactly.
+double sum_over_ranks(double value, const ProcessGroup& group);
+Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group);
+
+// Throws DistributedError unless `expected` samples were counted: ranks that repeat samples, or
+// miss some, otherwise report a wrong accuracy without any sign of it.
+void require_each_sample_once(const Evaluation& total, std::int64_t expected);
+
+}  // namespace ladder

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <csignal>
+#include <cstdint>
+#include <string>
+
+#include "ladder/comm/process_group.h"
+
+namespace ladder {
+
+// Ends a training on SIGINT or SIGTERM after a step, the same step on all ranks.
+//
+//     StopSignal stop(group, device);
+//     for (...) {
+//       ...  // a step
+//       if (const int signal = stop.poll_all_ranks()) {
+//         ...  // save; all ranks are here
+//         throw Interruption(signal, stop_line(signal, ...));
+//       }
+//     }
+//
+// While the object lives, the first signal only requests the stop. A second signal has its usual
+// effect: it ends the process at once. One within half a second of the first is ignored, because
+// launchers forward a signal that the scheduler has sent to every process already. Signals that
+// were ignored, as under nohup, stay ignored. A signal after the last poll_all_ranks() takes effect
+// when the object is destroyed, unless an exception is in flight.
+//
+// The ranks agree by a collective of two numbers, about four times per second, at steps that all
+// ranks choose alike. So all stop within a quarter of a second or one step, whichever is longer. A
+// group of one rank checks after every step.
+//
+// One object at a time per process. Counterpart: transformers' enable_jit_checkpoint, which saves
+// on SIGTERM on each rank independently.
+class StopSignal {
+ public:
+  // `device`: of the tensor that the collective sends; a GPU for NCCL.
+  explicit StopSignal(ProcessGroup group, const torch::Device& device = torch::kCPU);
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // The signal that a rank has received; 0 = none, or not polled in this step. Call it after every
+  // step of the optimizer: some calls are a collective, which also detects ranks that take
+  // different numbers of steps. `now`: poll in this call, as after the last step.
+  int poll_all_ranks(bool now = false);
+
+ private:
+  int poll();
+
+  ProcessGroup group_;
+  torch::Device device_;
+  std::int64_t steps_left_ = 1;  // until the next poll
+  std::int64_t interval_ = 1;    // steps between the last two polls
+  double polled_at_ = 0.0;       // on the steady clock
+  bool answered_ = false;        // poll_all_ranks() has returned a signal
+  int exceptions_;               // in flight at construction
+  struct sigaction interrupt_before_{};
+  struct sigaction terminate_before_{};
+};
+
+// "SIGTERM: stopped after step 57; saved out/checkpoint-57". `checkpoint`: empty = none was
+// written.
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint);
+
+}  // namespace ladder

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ladder/core/progress.h"
+#include "ladder/data/batch.h"
+#include "ladder/train/fingerprint.h"
+#include "ladder/train/loss_guard.h"
+#include "ladder/train/monitor_options.h"
+#include "ladder/train/run_setup.h"
+#include "ladder/train/step_trace.h"
+#include "ladder/train/stop_signal.h"
+
+namespace ladder {
+
+// One epoch. Counts are those of all ranks, except the steps.
+struct EpochSummary {
+  std::int64_t epoch = 0;    // counts from 1
+  std::int64_t steps = 0;    // batches of a rank, without those before a resume
+  std::int64_t samples = 0;  // the same
+  double train_loss = 0.0;   // mean over these samples
+  double seconds = 0.0;
+};
+
+// The whole training, the part before a resume included.
+struct TrainingTotals {
+  std::int64_t steps = 0;  // of the optimizer
+  std::int64_t samples = 0;
+  double train_loss = 0.0;     // of the last epoch
+  double train_seconds = 0.0;  // inside of epochs
+  double first_step_at = 0.0;  // end of the first step of this run, on the steady clock; NaN = none
+  double warm_up_seconds = 0.0;  // train_seconds of the first kWarmUpSteps steps; NaN = fewer steps
+};
+
+// The part of it that a checkpoint keeps.
+struct TrainingProgress {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  double train_seconds = 0.0;
+};
+nlohmann::json to_json(const TrainingProgress& progress);
+// Throws DataError naming `origin`.
+TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin);
+
+// Watches a training, step by step: call it at the same points of every loop.
+//
+//     TrainingMonitor monitor(options, setup, *model, loader.size());
+//     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
+//       monitor.begin_epoch(epoch, epochs);
+//       for (const Batch& batch : loader) {
+//         ...  // forward, backward, optimizer.step()
+//         monitor.step(batch, loss);
+//         optimizer.zero_grad();
+//       }
+//       const EpochSummary summary = monitor.end_epoch();
+//     }
+//     monitor.end_training();
+//
+// Five parts do the work, and each can be used alone. step() calls them in this order:
+//
+//     Fingerprint  hashes of the step          fingerprint.h
+//     StepTrace    a Chrome trace              step_trace.h
+//     LossGuard    a loss that is not finite   loss_guard.h
+//     Progress     the progress bar            core/progress.h
+//     StopSignal   SIGINT and SIGTERM          stop_signal.h
+//
+// All ranks call it alike. Rank 0 alone prints. step(), end_epoch() and end_training() are
+// collectives, step() not each time.
+class TrainingMonitor {
+ public:
+  // Steps of the optimizer in which libraries choose kernels and allocate memory.
+  static constexpr std::int64_t kWarmUpSteps = 20;
+
+  // `model` must outlive the monitor. `batches`: of this rank in one epoch. Throws UsageError for
+  // fingerprints without a file to put them beside.
+  TrainingMonitor(MonitorOptions options, RunSetup setup, const torch::nn::Module& model,
+                  std::int64_t batches);
+
+  // Epochs count from 1. `done`: batches of this epoch that were trained before a resume. From the
+  // first call on, signals end the run after a step instead of at once.
+  void begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done = 0);
+
+  // Takes note of one batch; call it after optimizer.step() and before zero_grad(). `updated`:
+  // whether the optimizer stepped; false for all but the last batch of an accumulation window.
+  //
+  // Throws, on all ranks in the same step: NumericError and DistributedError for a loss that is not
+  // finite (see LossGuard), and Interruption when a rank has received a signal, after a checkpoint
+  // if setup.checkpoints can write one.
+  void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);
+
+  // Throws as step() does.
+  EpochSummary end_epoch();
+
+  // Ends the trace, and throws Interruption for a signal since the last step. Afterwards signals
+  // end the program at once again.
+  void end_training();
+
+  TrainingTotals totals() const;
+
+  // Steps of the optimizer so far, those before a resume included.
+  std::int64_t steps() const { return progress_.steps; }
+
+  // Mean over the samples of all ranks, of the last epoch or of its part since a resume.
+  double train_loss() const { return train_loss_; }
+
+  // Whether the last step() was one of the optimizer whose number is a multiple of `steps`; never
+  // for 0.
+  bool every(std::int64_t steps) const {
+    return updated_ && steps > 0 && progress_.steps % steps == 0;
+  }
+
+  // For Accelerator::register_for_checkpointing. plan_load throws DataError naming `origin`.
+  nlohmann::json state_dict() const;
+  std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
+  void restore(const TrainingProgress& progress) { progress_ = progress; }
+
+ private:
+  void check_loss(const Batch& batch, const torch::Tensor& loss);
+  void stop_if_signalled(bool now = false);
+  void print(const std::string& line, std::int64_t epoch, std::int64_t epochs) const;
+  double open_epoch_seconds() const;  // since begin_epoch; 0 after end_epoch
+
+  MonitorOptions options_;
+  RunSetup setup_;
+  const torch::nn::Module& model_;
+  std::int64_t batches_;
+  Fingerprint fingerprint_;
+  StepTrace trace_;
+  LossGuard guard_;
+  std::unique_ptr<Progress> bar_;  // of the epoch in progress
+  std::optional<StopSignal> stop_;
+  TrainingProgress progress_;  // without the epoch in progress, except the steps
+  EpochSummary epoch_;
+  double epoch_started_ = 0.0;
+  bool updated_ = false;  // by the last step()
+  double train_loss_ = std::numeric_limits<double>::quiet_NaN();
+  double first_step_at_ = std::numeric_limits<double>::quiet_NaN();
+  double warm_up_seconds_ = std::numeric_limits<double>::quiet_NaN();
+};
+
+}  // namespace ladder

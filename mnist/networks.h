@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace ladder {
+class Model;
+}
+
+namespace mnist {
+
+// The output of a network, which decides the loss that fits (see Recipe::loss).
+enum class Head {
+  kLogSoftmax,  // log-probabilities, for nll_loss
+  kLogits,      // raw scores, for cross_entropy_loss, which takes the log-softmax itself
+};
+
+// Two ways to compute the same formulas.
+enum class Math {
+  kFast,       // channels_last, the operations of ladder/kernels/, dropout masks by position
+  kReference,  // NCHW, PyTorch's own operations and random numbers: bit-equal to Python
+};
+
+struct NetworkOptions {
+  Head head = Head::kLogSoftmax;
+  Math math = Math::kFast;
+  std::int64_t width = 1;  // channel multiplier, also of hidden units
+};
+
+// The network of the PyTorch MNIST example: two convolutions, two linear layers, dropout.
+//
+//     [N, 1, 28, 28] -> conv1, relu -> [N, 32, 26, 26] -> conv2, relu -> [N, 64, 24, 24]
+//       -> max-pool 2, dropout 0.25 -> [N, 64, 12, 12] -> flatten -> fc1, relu, dropout 0.5
+//       -> [N, 128] -> fc2, head -> [N, 10]
+//
+// 1,199,882 parameters with the names of Python's BasicNet (conv1, conv2, fc1, fc2), built in its
+// order: after the same manual_seed the initial weights are bit-equal to Python's.
+std::shared_ptr<ladder::Model> make_basic_net(const NetworkOptions& options = {});
+
+// The small BatchNorm network of the DDP-practice tutorial, whose head is kLogits.
+//
+//     [N, 1, 28, 28] -> layer1 -> [N, 16, 14, 14] -> layer2 -> [N, 32, 7, 7] -> fc -> [N, 10]
+//
+// A layer is convolution 5x5 with padding 2, BatchNorm, ReLU, max-pool 2. 29,034 parameters with
+// Python's names (layer1.0.weight, layer1.1.running_mean, ...), built in its order: after the same
+// manual_seed the initial weights are bit-equal to Python's.
+std::shared_ptr<ladder::Model> make_conv_net(const NetworkOptions& options = {
+                                                 .head = Head::kLogits});
+
+}  // namespace mnist

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ladder/data/batch.h"
+#include "ladder/data/transform.h"
+#include "ladder/nn/model.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/train/evaluation.h"
+#include "mnist/networks.h"
+#include "mnist/recipe_options.h"
+
+namespace mnist {
+
+// Normalises a pixel p in 0 ... 255 to (p / 255 - mean) / std.
+struct Normalization {
+  double mean = 0.0;
+  double std = 1.0;
+
+  // The value of a black pixel after it: the fill of a shifted image.
+  float background() const { return (0.0F - static_cast<float>(mean)) / static_cast<float>(std); }
+};
+
+// Mean and standard deviation of the MNIST training pixels, as in the PyTorch example.
+inline constexpr Normalization kMnistNormalization = {0.1307, 0.3081};
+
+// Everything that defines a training run, but not how it is carried out: network, loss, optimizer,
+// batch size, epochs, input. The stages differ in the how and share this.
+//
+//   basicnet   BasicNet, nll_loss, AdamW lr 1e-3, batch 64, 1 epoch, normalised input:
+//              the PyTorch example as in "From PyTorch DDP to Accelerate to Trainer"
+//   convnet    ConvNet, cross-entropy, SGD lr 1e-4, batch 32, 3 epochs, input only / 255:
+//              the DDP-practice tutorial
+class Recipe {
+ public:
+  // Throws UsageError for an unknown name or head and for a number outside its range.
+  // `world_size`: ranks whose batches add up, by which the options may scale the learning rate.
+  explicit Recipe(const RecipeOptions& options, int world_size = 1);
+
+  // Draws the initial weights from PyTorch's generator: call torch::manual_seed before.
+  std::shared_ptr<ladder::Model> make_model() const;
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      std::vector<torch::Tensor> parameters) const;
+
+  // For a DataLoader of training images: moves each by up to two pixels at random. Empty unless
+  // `augment`.
+  std::shared_ptr<const ladder::Transform> make_transform(bool augment) const;
+
+  // Steps once per epoch, on every rank: equal learning rates keep the replicas equal.
+  std::unique_ptr<ladder::LrScheduler> make_scheduler(torch::optim::Optimizer& optimizer) const;
+
+  // The loss to differentiate: the mean over the batch of all ranks; see NumItems::mean.
+  torch::Tensor loss(const torch::Tensor& output, const ladder::Batch& batch) const;
+  torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& targets,
+                     const ladder::NumItems& num_items) const;
+
+  // The same as a function, for a Trainer.
+  std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& targets,
+                              const ladder::NumItems& num_items)>
+  loss_function() const;
+
+  // The loss as a sum over samples, for an evaluation.
+  ladder::LossSum criterion() const;
+
+  // The result line of the tutorial: "Accuracy: 98.41" or "Accuracy is 91.55%". `accuracy` in
+  // percent.
+  std::string accuracy_line(double accuracy) const;
+
+  const std::string& name() const { return name_; }
+  std::int64_t epochs() const { return epochs_; }
+  std::int64_t batch_size() const { return batch_size_; }
+  std::int64_t eval_batch_size() const { return eval_batch_size_; }
+  double lr() const { return lr_; }
+  Head head() const { return head_; }
+  Math math() const { return math_; }
+  std::uint64_t seed() const { return seed_; }
+  const Normalization& normalization() const { return normalization_; }
+
+ private:
+  torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& targets) const;
+  void take(const RecipeOptions& options);
+  void scale_lr(LrScaling scaling, int world_size);
+  void check() const;
+
+  std::string name_;
+  std::int64_t epochs_ = 0;
+  std::int64_t batch_size_ = 0;
+  std::int64_t eval_batch_size_ = 0;
+  double lr_ = 0.0;
+  std::string scheduler_;
+  Head head_ = Head::kLogSoftmax;
+  Math math_ = Math::kFast;
+  std::int64_t width_ = 1;
+  double label_smoothing_ = 0.0;
+  std::uint64_t seed_ = 42;
+  Normalization normalization_;
+};
+
+}  // namespace mnist

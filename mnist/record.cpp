@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mnist/record.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ladder/amp/precision.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/memory.h"
+#include "ladder/core/numbers.h"
+#include "ladder/core/progress.h"
+#include "ladder/core/versions.h"
+
+namespace mnist {
+namespace {
+
+using namespace ladder;
+
+std::int64_t parameter_count(const torch::nn::Module& model) {
+  std::int64_t count = 0;
+  for (const auto& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+double rate(std::int64_t samples, double seconds) {
+  return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0;
+}
+
+}  // namespace
+
+Record::Record(RecordOptions options, Recipe recipe, ProcessGroup group)
+    : options_(std::move(options)),
+      recipe_(std::move(recipe)),
+      group_(std::move(group)),
+      started_(options_.started.value_or(steady_seconds())),
+      log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}) {
+  if (!options_.metrics.empty() && group_.rank() == 0) {
+    metrics_ = JsonLines(options_.metrics, "--metrics");
+  }
+}
+
+void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoader& test,
+                   const torch::nn::Module& model) {
+  setup_ = setup;
+  const std::int64_t parameters = parameter_count(model);
+  log_.info(
+      fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
+                  recipe_.name(), with_thousands(parameters), setup.device.str(),
+                  setup.precision == Precision::kFp32 ? "" : " in " + name_of(setup.precision),
+                  setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
+                  setup.threads.reason, train.dataset().description()));
+  if (group_.world_size() > 1) {
+    log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
+  }
+  write_header(train, test, parameters);
+}
+
+void Record::write_header(const DataLoader& train, const DataLoader& test,
+                          std::int64_t parameters) {
+  nlohmann::ordered_json versions;
+  for (const auto& [name, version] : library_versions()) versions[name] = version;
+  for (const auto& [name, version] : options_.versions) versions[name] = version;
+  nlohmann::ordered_json flags;
+  for (const auto& [name, value] : options_.flags) flags[name] = value;
+  metrics_.write({{"record", "run"},
+                  {"stage", options_.stage},
+                  {"recipe", recipe_.name()},
+                  {"world_size", group_.world_size()},
+                  {"rank", group_.rank()},
+                  {"backend", group_.backend()},
+                  {"launch", group_.description()},
+                  {"device", setup_.device.str()},
+                  {"precision", name_of(setup_.precision)},
+                  {"threads", setup_.threads.threads},
+                  {"parameters", parameters},
+                  {"data", train.dataset().description()},
+                  {"train_size", train.dataset().size()},
+                  {"test_size", test.dataset().size()},
+                  {"epochs", recipe_.epochs()},
+                  {"batch_size", recipe_.batch_size()},
+                  {"eval_batch_size", recipe_.eval_batch_size()},
+                  {"lr", recipe_.lr()},
+                  {"head", recipe_.head() == Head::kLogits ? "logits" : "log-softmax"},
+                  {"math", recipe_.math() == Math::kFast ? "fast" : "reference"},
+                  {"mean", recipe_.normalization().mean},
+                  {"std", recipe_.normalization().std},
+                  {"seed", recipe_.seed()},
+                  {"options", flags},
+                  {"versions", versions}});
+}
+
+void Record::epoch(const EpochSummary& summary) {
+  metrics_.write({{"record", "epoch"},
+                  {"epoch", summary.epoch},
+                  {"steps", summary.steps},
+                  {"samples", summary.samples},
+                  {"train_loss", summary.train_loss},
+                  {"seconds", summary.seconds},
+                  {"samples_per_second", rate(summary.samples, summary.seconds)}});
+}
+
+void Record::log_loss(std::int64_t step, double loss) {
+  metrics_.write({{"record", "log"}, {"step", step}, {"loss", loss}});
+}
+
+void Record::result(const Evaluation& total, const TrainingTotals& training,
+                    const torch::nn::Module& model, const std::map<std::string, double>& more) {
+  const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()), group_);
+  if (group_.rank() != 0) return;
+  print_line(recipe_.accuracy_line(total.accuracy()));
+  const double seconds = steady_seconds() - started_;
+  print_line(fmt::format("time elapsed: {:.2f} seconds", seconds));
+  nlohmann::ordered_json result = {
+      {"record", "result"},
+      {"stage", options_.stage},
+      {"recipe", recipe_.name()},
+      {"world_size", group_.world_size()},
+      {"precision", name_of(setup_.precision)},
+      {"device", setup_.device.str()},
+      {"epochs", recipe_.epochs()},
+      {"steps", training.steps},
+      {"accuracy", total.accuracy()},
+      {"correct", total.correct},
+      {"seen", total.seen},
+      {"train_loss", training.train_loss},
+      {"eval_loss", total.mean_loss()},
+      {"train_seconds", training.train_seconds},
+      {"total_seconds", seconds},
+      {"first_step_at", training.first_step_at},
+      {"warm_up_seconds", training.warm_up_seconds},
+      {"samples_per_second", rate(training.samples, training.train_seconds)},
+      {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
+      {"weights_sha256", weights_sha256(state_dict(model))}};
+  for (const auto& [name, value] : more) result[name] = value;
+  metrics_.write(result);
+}
+
+}  // namespace mnist

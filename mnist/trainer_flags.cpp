@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mnist/trainer_flags.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/trainer/argument_file.h"
+#include "ladder/trainer/argument_table.h"
+#include "ladder/trainer/foreign_arguments.h"
+
+namespace mnist {
+namespace {
+
+using namespace ladder;
+
+constexpr const char* kProfile = "--profile";
+constexpr const char* kGroup = "Training arguments, with the defaults of --profile none";
+
+struct Alias {
+  std::string_view name;   // of the argument
+  std::string_view flags;  // the same under the names of other stages
+};
+
+constexpr std::array<Alias, 9> kAliases = {{{"num_train_epochs", "-e,--epochs"},
+                                            {"per_device_train_batch_size", "-b,--batch-size"},
+                                            {"per_device_eval_batch_size", "--eval-batch-size"},
+                                            {"learning_rate", "--lr"},
+                                            {"dataloader_num_workers", "--num-workers"},
+                                            {"dataloader_pin_memory", "--pin-memory"},
+                                            {"ddp_backend", "--backend"},
+                                            {"ddp_timeout", "--timeout"},
+                                            {"resume_from_checkpoint", "--resume"}}};
+
+// What belongs to the optimizer, and so to the recipe under --profile parity.
+constexpr std::array<std::string_view, 5> kOptimizerArguments = {
+    "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"};
+
+std::string flag_of(std::string_view name) {
+  std::string flag = fmt::format("--{}", name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+// The argument's own name first: messages and records use it.
+std::string names_of(const TrainingArgument& row) {
+  const auto* const alias =
+      std::find_if(kAliases.begin(), kAliases.end(),
+                   [&](const Alias& candidate) { return candidate.name == row.name; });
+  if (alias == kAliases.end()) return flag_of(row.name);
+  return fmt::format("{},{}", flag_of(row.name), alias->flags);
+}
+
+void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArguments& arguments) {
+  const auto read = [&row, &arguments](const std::string& flag, const std::string& value) {
+    row.read(arguments, flag, value);
+  };
+  const auto write = [&row, &arguments] { return text_of(row.write(arguments)); };
+  const bool is_flag = row.form == "true|false";
+  std::string help(row.help);
+  if (is_flag && write() == "true")
+    help += fmt::format(" [yes; --no{}]", flag_of(row.name).substr(1));
+  flags
+      .value(names_of(row), std::string(row.form), help, read, write,
+             row.may_stand_alone ? "true" : "")
+      ->group(kGroup);
+  if (!is_flag) return;
+  flags.spelling("--no" + flag_of(row.name).substr(1), flag_of(row.name) + "=false");
+}
+
+void add_foreign_flag(Flags& flags, const ForeignArgument& argument,
+                      std::vector<std::string>& notes) {
+  flags.unlisted(flag_of(argument.name),
+                 [&argument, &notes](const std::string& flag, const std::string& value) {
+                   auto note = pass_over(argument, flag, value);
+                   if (note) notes.push_back(std::move(*note));
+                 });
+}
+
+UsageError optimizer_of_recipe(const std::string& where) {
+  return UsageError::conflict(where, "with --profile parity the optimizer is the recipe's",
+                              "add --profile none, or leave it out");
+}
+
+bool is_of_optimizer(std::string_view name) {
+  return std::find(kOptimizerArguments.begin(), kOptimizerArguments.end(), name) !=
+         kOptimizerArguments.end();
+}
+
+void apply_args_file(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
+  TrainingArguments checked;
+  const auto defaults = to_json(TrainingArguments{});
+  for (const auto& entry : read_argument_file(texts.args_file, options.notes)) {
+    take_argument(entry, checked, options.notes);
+    if (options.parity && is_of_optimizer(entry.name)) {
+      if (to_json(checked).at(entry.name) != defaults.at(entry.name)) {
+        throw optimizer_of_recipe(entry.where);
+      }
+      continue;  // as in the training_args.json of such a run
+    }
+    const bool foreign = find_foreign_argument(entry.name) != nullptr;
+    const bool alone = entry.name == "resume_from_checkpoint" && text_of(entry.value).empty();
+    if (foreign || alone || entry.value.is_null()) continue;
+    flags.preset(flag_of(entry.name), text_of(entry.value), entry.where);
+  }
+}
+
+using Presets = std::vector<std::pair<const char*, std::string>>;
+
+Presets parity_presets(const RecipeOptions& recipe) {
+  const RecipeDefaults defaults = recipe_defaults(recipe.name);
+  return {{"--num-train-epochs", fmt::format("{}", defaults.epochs)},
+          {"--per-device-train-batch-size", fmt::format("{}", defaults.batch_size)},
+          {"--per-device-eval-batch-size", fmt::format("{}", defaults.eval_batch_size)},
+          {"--learning-rate", fmt::format("{}", defaults.lr)},
+          {"--lr-scheduler-type", "constant"},
+          {"--max-grad-norm", "0"},
+          {"--accelerator-config", R"({"split_batches": true, "even_batches": false})"},
+          {"--logging-strategy", "no"},
+          {"--eval-strategy", "no"},
+          {"--save-strategy", "no"},
+          {"--output-dir", ""}};
+}
+
+Presets hf_presets() {
+  return {{"--output-dir", "basic-trainer"},
+          {"--per-device-train-batch-size", "64"},
+          {"--per-device-eval-batch-size", "64"},
+          {"--num-train-epochs", "1"},
+          {"--eval-strategy", "epoch"}};
+}
+
+void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::string& profile) {
+  Presets presets;
+  if (profile == "parity") presets = parity_presets(options.recipe);
+  if (profile == "hf-defaults") presets = hf_presets();
+  presets.insert(presets.end(), {{"--do-train", "true"}, {"--do-eval", "true"}});
+  for (const auto& [flag, value] : presets) flags.preset(flag, value, kProfile);
+}
+
+}  // namespace
+
+void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts) {
+  flags.choice(
+      "--profile", {"parity", "hf-defaults", "none"},
+      [&texts](const std::string& value) { texts.profile = value; }, texts.profile,
+      "where the defaults are from: other stages, transformers' example, or transformers");
+  flags.text("--args-file", texts.args_file, "PATH",
+             "training arguments from JSON or YAML, a NAME: VALUE each");
+  for (const auto& row : training_argument_table()) {
+    add_argument_flag(flags, row, options.training);
+  }
+  for (const auto& argument : foreign_argument_table()) {
+    add_foreign_flag(flags, argument, options.notes);
+  }
+  for (const auto& name : old_argument_names()) {
+    flags.spelling(flag_of(name.old), flag_of(name.now),
+                   [&options, &name] { options.notes.push_back(note_of(name)); });
+  }
+}
+
+void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
+  options.parity = texts.profile == "parity";
+  for (const auto name : kOptimizerArguments) {
+    if (options.parity && flags.given(flag_of(name))) throw optimizer_of_recipe(flag_of(name));
+  }
+  if (!texts.args_file.empty()) apply_args_file(flags, options, texts);
+  apply_profile(flags, options, texts.profile);
+}
+
+void complete_trainer(TrainerRunOptions& options) {
+  auto& training = options.training;
+  for (auto& note : resolve(training)) options.notes.push_back(std::move(note));
+  options.recipe.epochs = static_cast<std::int64_t>(std::ceil(training.num_train_epochs));
+  options.recipe.batch_size = training.per_device_train_batch_size;
+  options.recipe.eval_batch_size = training.per_device_eval_batch_size;
+  options.recipe.lr = training.learning_rate;
+  options.recipe.label_smoothing = training.label_smoothing_factor;
+  options.recipe.seed = training.seed;
+  options.data.num_workers = training.dataloader_num_workers;
+  options.data.pin_memory = training.dataloader_pin_memory;
+  options.process_group.backend = training.ddp_backend.empty() ? "auto" : training.ddp_backend;
+  options.process_group.timeout = std::chrono::seconds(training.ddp_timeout);
+  options.accelerator.cpu = training.use_cpu;
+}
+
+}  // namespace mnist

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages 0 to 6 in reference math and their Python twins of bench/peers: equal bit for bit.
+
+Compared are all ranks in every step (samples, loss, averaged gradients, weights and buffers), and
+the record and the tensors of the end. The last batch of an epoch has one image: on two ranks, one
+rank has none. Stage 4 runs without SyncBatchNorm, because PyTorch's refuses tensors on the CPU.
+"""
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import TORCHRUN, free_port, launch, records  # noqa: E402
+from tests.support.twins import (PEERS, Command, Ended, in_reference_math, trained,  # noqa: E402
+                                 twin)
+from tests.support.ways import (ACCELERATE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
+                                STAGE5, STAGE6, compare_fingerprints,
+                                ignore_accelerate_configuration)
+
+sys.path.insert(0, str(PEERS))
+from common import RECIPES, save_weights  # noqa: E402
+
+FOLDER = Path(tempfile.mkdtemp(prefix="ladder-twins-"))
+atexit.register(shutil.rmtree, FOLDER)
+ignore_accelerate_configuration(FOLDER)
+
+BF16 = ("--precision", "bf16")
+MIXED = ("--mixed-precision", "bf16")
+PER_DEVICE = ("--batch-mode", "per-device")
+WIDE = ("--width", 2)
+TWO = (TORCHRUN, "--standalone", "--nproc-per-node", 2)
+# With --cpu it would start one process; --multi_gpu needs no GPU.
+ACCELERATE_TWO = (ACCELERATE, "launch", "--multi_gpu", "--num_machines", 1, "--num_processes", 2,
+                  "--main_process_port", free_port, "--mixed_precision", "bf16",
+                  "--dynamo_backend", "no")
+
+
+class Row(NamedTuple):
+    cpp: Command
+    python: Command
+    recipe: str
+    ranks: int = 1
+    flags: Command = ()  # of both
+    epochs: int = 2
+    batches: int = 5  # whole ones in an epoch
+    seen: int = 97  # images of the test: the last batch of convnet has one
+    steps: int = 0  # in an epoch, if not one more than the whole batches
+    # A twin that tests its last round with repeated images, in a batch of another size, or sums up
+    # all images at once, rounds the same numbers otherwise.
+    rounded: bool = False
+
+    def trained(self) -> list[Ended]:
+        images = self.batches * RECIPES[self.recipe].batch_size + 1
+        flags = ("--recipe", self.recipe, "--epochs", self.epochs, "--limit-train", images,
+                 "--limit-test", self.seen, *self.flags)
+        return trained((*in_reference_math(*self.cpp), *flags), (*self.python, *flags),
+                       parent=FOLDER)
+
+
+def spawned(stage: Path, script: str, recipe: str, ranks: int, *flags: object,
+            **more: object) -> Row:
+    return Row((stage, "--nprocs", ranks, *flags), twin(script, "--nprocs", ranks), recipe, ranks,
+               **more)
+
+
+def ddp(recipe: str, ranks: int, *flags: object, **more: object) -> Row:
+    size = {"batches": 10 if recipe == "basicnet" else 12, "seen": 65} | more
+    return spawned(STAGE2, "ddp.py", recipe, ranks, *flags, **size)
+
+
+GLOO = ("--backend", "gloo")  # sums of three and more round by their order, and Python's is Gloo's
+UNDER_TORCHRUN = ddp("convnet", 2)._replace(cpp=(*TWO, "--no-python", STAGE3),
+                                            python=(*TWO, PEERS / "ddp.py"))
+DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=29,
+                     seen=500) for recipe in RECIPES]
+SINGLE = [row._replace(cpp=(STAGE0,), python=twin("single.py")) for row in DATA_PARALLEL]
+TABLE = [
+    *SINGLE,
+    *DATA_PARALLEL,
+    UNDER_TORCHRUN,
+    UNDER_TORCHRUN._replace(cpp=(STAGE2, "--nprocs", 2)),
+    ddp("basicnet", 2),
+    ddp("convnet", 3, *GLOO, seen=2),  # one rank has no image to test
+    ddp("basicnet", 2, flags=PER_DEVICE, steps=6),
+    ddp("convnet", 3, *GLOO, flags=PER_DEVICE, steps=5),
+    *(spawned(STAGE4, "ddp.py", recipe, ranks, "--no-sync-bn", flags=BF16, epochs=1, batches=29,
+              seen=65) for recipe in RECIPES for ranks in (1, 2)),
+    Row((STAGE5,), twin("accelerated.py"), "basicnet"),
+    Row((STAGE5,), twin("accelerated.py"), "convnet"),
+    Row((STAGE5,), twin("accelerated.py"), "convnet", flags=WIDE),
+    Row((STAGE5,), twin("accelerated.py"), "basicnet", flags=MIXED),
+    spawned(STAGE5, "accelerated.py", "basicnet", 2, rounded=True),
+    Row((STAGE5, "--nprocs", 2), (*TWO, PEERS / "accelerated.py"), "convnet", 2, rounded=True),
+    Row((STAGE5, "--nprocs", 2), (*ACCELERATE_TWO, PEERS / "accelerated.py"), "convnet", 2,
+        flags=MIXED, rounded=True),
+    Row((STAGE6,), twin("trainer.py"), "basicnet", rounded=True),
+    Row((STAGE6,), twin("trainer.py"), "convnet", rounded=True),
+    Row((STAGE6,), twin("trainer.py"), "convnet", flags=WIDE, rounded=True),
+    spawned(STAGE6, "trainer.py", "basicnet", 2, rounded=True),
+    Row((STAGE6, "--nprocs", 2), (*TWO, PEERS / "trainer.py"), "convnet", 2, rounded=True),
+]
+
+
+class Twins(unittest.TestCase):
+    def expect_equal(self, row: Row) -> None:
+        ours, theirs = row.trained()
+        found = compare_fingerprints(ours.stem, theirs.stem)
+        steps = row.epochs * (row.steps or row.batches + 1)
+        self.assertEqual((ours.result["steps"], ours.result["seen"]), (steps, row.seen))
+        for field in ("weights_sha256", "accuracy", "correct", "seen", "steps", "train_loss"):
+            self.assertEqual(ours.result[field], theirs.result[field], f"{field}; {found}")
+        one, other = (run.result["eval_loss"] for run in (ours, theirs))
+        self.assertLessEqual(abs(one - other), 1e-6 * other if row.rounded else 0)
+        self.assertIn(f"no difference in {steps * row.ranks} records of {row.ranks} rank", found)
+        if {*BF16, *MIXED} & {*row.flags}:
+            self.assertEqual([run.result["precision"] for run in (ours, theirs)], ["bf16"] * 2)
+        self.assertEqual(sorted(ours.tensors), sorted(theirs.tensors))
+        for name, tensor in theirs.tensors.items():
+            self.assertTrue(torch.equal(ours.tensors[name], tensor), name)
+
+    def test_equal_rows(self) -> None:
+        for row in TABLE:
+            with self.subTest(row=row):
+                self.expect_equal(row)
+
+    def test_data_parallel_without_gpus_is_a_single_process(self) -> None:
+        for row, single in zip(DATA_PARALLEL, SINGLE):
+            _, theirs = row.trained()
+            self.assertIn("DataParallel runs the module alone", theirs.done.stderr)
+            self.assertEqual([theirs.result[key] for key in ("stage", "replicas", "weights_sha256")],
+                             ["peer_data_parallel", 1, single.trained()[1].result["weights_sha256"]])
+
+    def test_a_user_cannot_tell_stage_three_from_its_twin(self) -> None:
+        own = {"stage", "train_seconds", "total_seconds", "first_step_at", "warm_up_seconds",
+               "samples_per_second", "peak_rss_bytes"}
+        kept = ("record", "epoch", "steps", "samples", "train_loss")
+        printed, recorded = [], []
+        for run in UNDER_TORCHRUN.trained():
+            printed.append(re.sub(r"elapsed: \d+\.\d\d s", "elapsed: T s", run.done.stdout))
+            _, *epochs, result = run.records
+            recorded.append(([[epoch[key] for key in kept] for epoch in epochs],
+                             {key: None if key in own else result[key] for key in result}))
+        self.assertEqual(len(printed[0].splitlines()), UNDER_TORCHRUN.epochs + 3, printed[0])
+        self.assertEqual(*printed)
+        self.assertEqual(*recorded)
+
+    def test_fp16_scales_the_loss_alike(self) -> None:
+        """From a file of Python, with a scale that is too large and soon grows again."""
+        for recipe, ranks, steps, scale in (("basicnet", 1, 5, 2.0**19), ("convnet", 1, 12, 2.0**20),
+                                            ("convnet", 2, 12, 2.0**20)):
+            with self.subTest(recipe=recipe, ranks=ranks):
+                torch.manual_seed(1)
+                scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+                start = Path(tempfile.mkdtemp(dir=FOLDER)) / "start.safetensors"
+                save_weights(RECIPES[recipe].model(), start,
+                             {"scaler": json.dumps(scaler.state_dict())})
+                row = spawned(STAGE4, "ddp.py", recipe, ranks, "--no-sync-bn", epochs=1,
+                              batches=steps - 1, seen=65,
+                              flags=("--precision", "fp16", "--load", start))
+                self.expect_equal(row)
+                ours, theirs = row.trained()
+                self.assertEqual(ours.result["loss_scale"], theirs.result["loss_scale"])
+                self.assertEqual(*(json.loads(run.metadata["scaler"]) for run in (ours, theirs)))
+                self.assertTrue(0 < ours.result["skipped_steps"] < steps, ours.result)
+
+    def test_python_loads_the_weights_of_stage_zero(self) -> None:
+        """In fast math, which has another layout of the images."""
+        for recipe in RECIPES:
+            run, = trained((STAGE0, "--device", "cpu", "--recipe", recipe, "--epochs", 1,
+                            "--limit-train", 64, "--limit-test", 10), parent=FOLDER)
+            keys = RECIPES[recipe].model().load_state_dict(run.tensors, strict=True)
+            self.assertEqual((keys.missing_keys, keys.unexpected_keys), ([], []))
+            self.assertEqual(run.metadata, {"format": "pt"})
+
+    def test_the_defaults_of_transformers_take_the_same_steps(self) -> None:
+        """Of as many samples. Other random numbers, so other weights."""
+        profile = ("--profile", "hf-defaults")
+        for recipe, ranks, steps, samples in (("basicnet", 1, 5, 300), ("convnet", 2, 3, 3 * 128)):
+            flags = ("--nprocs", ranks, "--recipe", recipe, "--limit-train", 300, "--limit-test", 97)
+            ours = (*in_reference_math(STAGE6), *profile, "--output-dir", "out", *flags)
+            runs = trained(ours, twin("trainer.py", *profile, *flags), parent=FOLDER)
+            for run in runs:
+                result, (epoch,) = run.result, [r for r in run.records if r["record"] == "epoch"]
+                self.assertEqual([result[key] for key in ("epochs", "steps", "seen")], [1, steps, 97])
+                self.assertEqual((epoch["steps"], epoch["samples"]), (steps, samples))
+            self.assertEqual([runs[1].records[0][key] for key in
+                              ("batch_size", "eval_batch_size", "lr")], [64, 64, 5e-5])
+
+
+class Steps(unittest.TestCase):
+    """--steps ends a run of a twin without a test, in the middle of the second epoch."""
+
+    def expect_steps(self, script: str, *more: object) -> None:
+        metrics = Path(tempfile.mkdtemp(dir=FOLDER)) / "a.jsonl"
+        done = launch(*twin(script, *more), "--recipe", "convnet", "--epochs", 2, "--limit-train",
+                      5 * 32 + 1, "--threads", 1, "--steps", 8, "--metrics", metrics,
+                      cwd=metrics.parent)
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertEqual(os.listdir(metrics.parent), ["a.jsonl"])
+        _, first, second, result = records(metrics)
+        self.assertEqual([first["steps"], second["steps"], result["steps"]], [6, 2, 8])
+        self.assertEqual((result["seen"], result["accuracy"]), (None, None))
+        self.assertNotIn("Accuracy", done.stdout)
+
+    def test_data_parallel(self) -> None:
+        self.expect_steps("data_parallel.py")
+
+    def test_accelerated(self) -> None:
+        self.expect_steps("accelerated.py", "--nprocs", 2)
+
+    def test_trainer(self) -> None:
+        self.expect_steps("trainer.py")
+
+    def test_trainer_with_its_defaults(self) -> None:
+        self.expect_steps("trainer.py", "--profile", "hf-defaults", "--nprocs", 2, "-b", 16)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mnist/dataset.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+
+namespace mnist {
+namespace {
+
+using namespace ladder;
+
+const std::string kRoot = LADDER_SOURCE_DIR "/data/mnist";
+
+using Indices = std::vector<std::int64_t>;
+
+const Dataset& train_set() {
+  static const Dataset set(kRoot, Split::kTrain, {.normalization = kMnistNormalization});
+  return set;
+}
+
+Indices range(std::int64_t begin, std::int64_t end) {
+  Indices indices(static_cast<std::size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  return indices;
+}
+
+std::array<std::int64_t, 10> label_counts(const Dataset& set) {
+  constexpr std::int64_t kChunk = 1000;
+  std::array<std::int64_t, 10> counts{};
+  for (std::int64_t begin = 0; begin < set.size(); begin += kChunk) {
+    const Batch batch = set.get_batch(range(begin, std::min(begin + kChunk, set.size())));
+    for (std::int64_t i = 0; i < batch.size(); ++i) {
+      ++counts.at(static_cast<std::size_t>(batch.targets[i].item<std::int64_t>()));
+    }
+  }
+  return counts;
+}
+
+TEST(Dataset, HoldsTheSixtyThousandTrainingImages) {
+  EXPECT_EQ(train_set().size(), 60000);
+  EXPECT_EQ(train_set().description(), "MNIST train, 60000 images");
+  const Batch batch = train_set().get_batch(range(0, 5));
+  EXPECT_TRUE(torch::equal(batch.targets, torch::tensor({5, 0, 4, 1, 9}, torch::kInt64)));
+  EXPECT_EQ(batch.inputs.only().sizes(), (std::vector<std::int64_t>{5, 1, 28, 28}));
+  EXPECT_EQ(batch.inputs.only().scalar_type(), torch::kFloat32);
+}
+
+TEST(Dataset, HasTheKnownNumberOfEachDigit) {
+  const Dataset test_set(kRoot, Split::kTest);
+  EXPECT_EQ(label_counts(test_set),
+            (std::array<std::int64_t, 10>{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}));
+  EXPECT_EQ(
+      label_counts(train_set()),
+      (std::array<std::int64_t, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949}));
+}
+
+// The pixels of the first images, as torchvision's ToTensor sees them.
+torch::Tensor raw_pixels(std::int64_t count) {
+  const Files files = read_files(kRoot, Split::kTest);
+  auto bytes = torch::empty({count, 1, 28, 28}, torch::kUInt8);
+  std::copy_n(files.images.pixels.data(), bytes.numel(), bytes.mutable_data_ptr<std::uint8_t>());
+  return bytes;
+}
+
+TEST(Dataset, NormalisesAsTorchvisionDoesToTheLastBit) {
+  const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
+  const auto mean = torch::tensor(0.1307, torch::kFloat32);
+  const auto std = torch::tensor(0.3081, torch::kFloat32);
+  const Dataset set(kRoot, Split::kTest, {.normalization = kMnistNormalization});
+  EXPECT_TRUE(torch::equal(set.get_batch(range(0, 200)).inputs.only(), (scaled - mean) / std));
+  EXPECT_EQ(kMnistNormalization.background(), ((torch::zeros({}) - mean) / std).item<float>());
+}
+
+void expect_equal(const Batch& got, const Batch& wanted) {
+  EXPECT_TRUE(torch::equal(got.inputs.only().cpu(), wanted.inputs.only()));
+  EXPECT_TRUE(torch::equal(got.targets.cpu(), wanted.targets));
+}
+
+TEST(ResidentImages, GatherTheBatchesOfTheOnePass) {
+  const Dataset set(kRoot, Split::kTest, {.normalization = kMnistNormalization});
+  const ResidentImages resident(read_files(kRoot, Split::kTest), 500, kMnistNormalization,
+                                torch::kCPU);
+  for (const Indices& indices : {Indices{499, 0, 17, 17}, range(0, 500), Indices{}}) {
+    expect_equal(resident.gather(indices), set.get_batch(indices));
+  }
+}
+
+TEST(Dataset, LiesOnAGpu) {
+  if (!torch::hasCUDA()) GTEST_SKIP() << "skipped: no GPU";
+  const Dataset here(kRoot, Split::kTest, {kMnistNormalization});
+  const Dataset there(kRoot, Split::kTest, {kMnistNormalization, 0, torch::kCUDA});
+  EXPECT_TRUE(there.get_batch(Indices{3}).inputs.only().is_cuda());
+  expect_equal(there.get_batch(range(0, 700)), here.get_batch(range(0, 700)));
+  EXPECT_THROW(there.get_batch(Indices{10000}), c10::Error);
+}
+
+TEST(Dataset, OnlyDividesBy255ByDefault) {
+  const Dataset set(kRoot, Split::kTest);
+  const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
+  EXPECT_TRUE(torch::equal(set.get_batch(range(0, 200)).inputs.only(), scaled));
+  EXPECT_EQ(Normalization{}.background(), 0.0F);
+  EXPECT_FALSE(std::signbit(Normalization{}.background())) << "a black pixel is not minus zero";
+}
+
+TEST(Dataset, GivesTheSamplesInTheOrderAskedFor) {
+  const Batch some = train_set().get_batch(Indices{59999, 0, 0});
+  EXPECT_TRUE(torch::equal(some.targets, torch::tensor({8, 5, 5}, torch::kInt64)));
+  EXPECT_TRUE(torch::equal(some.inputs.only()[1], some.inputs.only()[2]));
+  EXPECT_FALSE(torch::equal(some.inputs.only()[0], some.inputs.only()[1]));
+  EXPECT_TRUE(
+      torch::equal(some.inputs.only()[1], train_set().get_batch(range(0, 1)).inputs.only()[0]));
+}
+
+TEST(Dataset, GivesAnEmptyBatchForNoIndices) {
+  const Batch batch = train_set().get_batch({});
+  EXPECT_EQ(batch.size(), 0);
+  EXPECT_EQ(batch.inputs.only().sizes(), (std::vector<std::int64_t>{0, 1, 28, 28}));
+}
+
+TEST(Dataset, LeavesPositionsToTheLoader) {
+  EXPECT_FALSE(train_set().get_batch(range(0, 1)).positions.defined());
+}
+
+TEST(Dataset, LimitTakesTheFirstSamples) {
+  const Dataset set(kRoot, Split::kTest, {.limit = 3});
+  EXPECT_EQ(set.size(), 3);
+  EXPECT_TRUE(
+      torch::equal(set.get_batch(range(0, 3)).targets, torch::tensor({7, 2, 1}, torch::kInt64)));
+  EXPECT_ERROR(set.get_batch(Indices{3}), c10::Error, "sample 3 of a data set of 3");
+  EXPECT_ERROR(set.get_batch(Indices{-1}), c10::Error, "sample -1 of a data set of 3");
+}
+
+TEST(Dataset, RefusesALimitBeyondTheSet) {
+  EXPECT_EQ(Dataset(kRoot, Split::kTest, {.limit = 10000}).size(), 10000);
+  EXPECT_ERROR(Dataset(kRoot, Split::kTest, {.limit = 10001}), UsageError,
+               "--limit-test: expected 0 (all) to 10000, got 10001");
+  EXPECT_ERROR(Dataset(kRoot, Split::kTest, {.limit = -1}), UsageError,
+               "--limit-test: expected 0 (all) to 10000, got -1");
+}
+
+TEST(Dataset, PassesOnThatAFileIsMissing) {
+  EXPECT_ERROR(Dataset("/nonexistent", Split::kTrain), DataError,
+               "/nonexistent/train-images-idx3-ubyte");
+}
+
+}  // namespace
+}  // namespace mnist

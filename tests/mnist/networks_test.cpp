@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Version.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/dropout.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/random_scope.h"
+#include "mnist/networks.h"
+#include "tests/support/expect_error.h"
+
+namespace mnist {
+namespace {
+
+using namespace ladder;
+
+using Names = std::vector<std::string>;
+
+constexpr auto kChannelsLast = torch::MemoryFormat::ChannelsLast;
+
+// How a test makes either network.
+struct Case {
+  std::string name;
+  std::function<std::shared_ptr<Model>(Math)> make;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"basicnet", [](Math math) { return make_basic_net({.math = math}); }},
+      {"convnet", [](Math math) { return make_conv_net({.head = Head::kLogits, .math = math}); }}};
+  return all;
+}
+
+std::shared_ptr<Model> made(const Case& network, Math math) {
+  torch::manual_seed(42);
+  return network.make(math);
+}
+
+std::int64_t parameter_count(const Model& model) {
+  std::int64_t count = 0;
+  for (const auto& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+Names parameter_names(const Model& model) {
+  Names names;
+  for (const auto& item : model.named_parameters()) names.push_back(item.key());
+  return names;
+}
+
+const SafetensorsFile& golden() {
+  static const SafetensorsFile file =
+      load_safetensors(LADDER_SOURCE_DIR "/tests/golden/models.safetensors");
+  return file;
+}
+
+double relative_difference(const torch::Tensor& got, const torch::Tensor& wanted) {
+  const auto difference = (got.to(torch::kFloat64) - wanted.to(torch::kFloat64)).norm();
+  return (difference / wanted.to(torch::kFloat64).norm()).item<double>();
+}
+
+TEST(BasicNet, HasPythonsParametersInItsOrder) {
+  const auto net = make_basic_net();
+  EXPECT_EQ(parameter_count(*net), 1199882);
+  EXPECT_EQ(parameter_names(*net),
+            (Names{"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight",
+                   "fc1.bias", "fc2.weight", "fc2.bias"}));
+  EXPECT_TRUE(net->buffers().empty());
+}
+
+TEST(ConvNet, HasPythonsParametersInItsOrder) {
+  const auto net = make_conv_net();
+  EXPECT_EQ(parameter_count(*net), 29034);
+  EXPECT_EQ(parameter_names(*net),
+            (Names{"layer1.0.weight", "layer1.0.bias", "layer1.1.weight", "layer1.1.bias",
+                   "layer2.0.weight", "layer2.0.bias", "layer2.1.weight", "layer2.1.bias",
+                   "fc.weight", "fc.bias"}));
+  EXPECT_EQ(net->buffers().size(), 6U);
+}
+
+TEST(Networks, StartWithPythonsWeights) {
+  ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
+      << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
+  for (const Case& network : cases()) {
+    for (const Math math : {Math::kFast, Math::kReference}) {
+      EXPECT_EQ(weights_sha256(state_dict(*made(network, math))),
+                golden().metadata.at(network.name + ".weights_sha256"));
+    }
+  }
+}
+
+// oneDNN chooses its kernels by the CPU, and they sum in orders of their own: a few last bits.
+constexpr double kOtherKernels = 1e-5;
+
+torch::Tensor golden_loss(const Case& network, const torch::Tensor& output) {
+  const auto& labels = golden().tensors.at(network.name + ".labels");
+  return network.name == "convnet" ? torch::cross_entropy_loss(output, labels)
+                                   : torch::nll_loss(output, labels);
+}
+
+TEST(Networks, ComputeWhatPythonComputes) {
+  ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
+      << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
+  for (const Case& network : cases()) {
+    for (const Math math : {Math::kFast, Math::kReference}) {
+      SCOPED_TRACE(network.name + (math == Math::kFast ? " fast" : " reference"));
+      const auto wanted = [&](const std::string& name) {
+        return golden().tensors.at(network.name + "." + name);
+      };
+      const auto model = made(network, math);
+      model->eval();
+      const auto output = model->forward(wanted("input"));
+      EXPECT_LT(relative_difference(output, wanted("output")), kOtherKernels);
+      const auto loss = golden_loss(network, output);
+      EXPECT_LT(relative_difference(loss, wanted("loss")), kOtherKernels);
+      loss.backward();
+      for (const auto& item : model->named_parameters()) {
+        const auto norm = item.value().grad().to(torch::kFloat64).norm();
+        EXPECT_LT(relative_difference(norm, wanted("gradient_norm." + item.key())), kOtherKernels)
+            << item.key();
+      }
+    }
+  }
+}
+
+TEST(Networks, FastAndReferenceMathAgreeInEvaluation) {
+  const auto images = torch::rand({5, 1, 28, 28});
+  for (const Case& network : cases()) {
+    const auto fast = made(network, Math::kFast);
+    const auto reference = made(network, Math::kReference);
+    EXPECT_EQ(weights_sha256(state_dict(*fast)), weights_sha256(state_dict(*reference)));
+    fast->eval();
+    reference->eval();
+    EXPECT_LT(relative_difference(fast->forward(images), reference->forward(images)),
+              kOtherKernels);
+  }
+}
+
+TEST(Networks, TheHeadDecidesWhetherTheOutputIsNormalised) {
+  const auto images = torch::rand({3, 1, 28, 28});
+  torch::manual_seed(1);
+  const auto logits = make_basic_net({.head = Head::kLogits});
+  torch::manual_seed(1);
+  const auto log_softmax = make_basic_net({.head = Head::kLogSoftmax});
+  logits->eval();
+  log_softmax->eval();
+  EXPECT_TRUE(
+      torch::equal(torch::log_softmax(logits->forward(images), 1), log_softmax->forward(images)));
+  const auto convnet = make_conv_net({.head = Head::kLogSoftmax});
+  const auto sums = convnet->forward(images).exp().sum(1);
+  EXPECT_TRUE(torch::allclose(sums, torch::ones({3})));  // probabilities, up to rounding
+}
+
+TEST(Networks, TakeAnEmptyBatch) {
+  for (const Case& network : cases()) {
+    for (const Math math : {Math::kFast, Math::kReference}) {
+      const auto model = made(network, math);
+      model->eval();
+      EXPECT_EQ(model->forward(torch::empty({0, 1, 28, 28})).sizes(),
+                (std::vector<std::int64_t>{0, 10}));
+    }
+  }
+}
+
+TEST(BasicNet, TrainsInFastMathOnlyInsideARandomScope) {
+  const auto net = make_basic_net();
+  const auto images = torch::rand({2, 1, 28, 28});
+  EXPECT_ERROR(net->forward(images), UsageError, "expected a RandomScope around the forward");
+  const RandomScope random({.seed = 1, .positions = torch::arange(2)});
+  EXPECT_TRUE(torch::equal(net->forward(images), net->forward(images)));
+}
+
+// From one stream, what is dropped with 0.25 would be a part of what is dropped with 0.5.
+TEST(BasicNet, TheTwoDropoutLayersHaveStreamsOfTheirOwn) {
+  const auto net = make_basic_net();
+  const RandomScope random({.seed = 1, .positions = torch::arange(4)});
+  const auto children = net->named_children();
+  const auto ones = torch::ones({4, 500});
+  const auto dropped1 = children["dropout1"]->as<Dropout>()->forward(ones).eq(0);
+  const auto kept2 = children["dropout2"]->as<Dropout>()->forward(ones).ne(0);
+  EXPECT_TRUE(dropped1.logical_and(kept2).any().item<bool>());
+}
+
+// Notes the layout of what each operation `name` gets as its first argument.
+class LayoutProbe {
+ public:
+  explicit LayoutProbe(const std::string& name) {
+    wanted() = name;
+    seen().clear();
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&note).needsInputs(true));
+  }
+  ~LayoutProbe() { at::removeCallback(handle_); }
+  LayoutProbe(const LayoutProbe&) = delete;
+  LayoutProbe& operator=(const LayoutProbe&) = delete;
+
+  static std::vector<bool>& seen() {  // one an operation: is it channels_last?
+    static std::vector<bool> all;
+    return all;
+  }
+
+ private:
+  static std::string& wanted() {
+    static std::string name;
+    return name;
+  }
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
+    if (call.name() == wanted()) {
+      const auto& input = call.inputs()[0].toTensor();
+      seen().push_back(input.is_contiguous(kChannelsLast) && !input.is_contiguous());
+    }
+    return nullptr;
+  }
+
+  at::CallbackHandle handle_;
+};
+
+TEST(Networks, RunInChannelsLastInFastMathAndInNchwInReferenceMath) {
+  for (const Case& network : cases()) {
+    {
+      const std::string operation = "aten::conv2d";
+      const auto fast = made(network, Math::kFast);
+      const auto reference = made(network, Math::kReference);
+      fast->eval();
+      reference->eval();
+      const LayoutProbe probe(operation);
+      const auto images = torch::rand({2, 1, 28, 28});
+      fast->forward(images);
+      ASSERT_FALSE(LayoutProbe::seen().empty()) << operation << " in " << network.name;
+      EXPECT_TRUE(LayoutProbe::seen().back()) << operation << " in " << network.name;
+      LayoutProbe::seen().clear();
+      reference->forward(images);
+      EXPECT_FALSE(LayoutProbe::seen().back()) << operation << " in " << network.name;
+    }
+  }
+}
+
+void expect_equal_with_own_storage(const torch::nn::Module& copy, const torch::nn::Module& model) {
+  const StateDict wanted = state_dict(model);
+  const StateDict got = state_dict(copy);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    EXPECT_TRUE(torch::equal(got.at(name), tensor)) << name;
+    EXPECT_EQ(got.at(name).strides(), tensor.strides()) << name;
+    EXPECT_NE(got.at(name).const_data_ptr(), tensor.const_data_ptr()) << name;
+  }
+}
+
+TEST(NewLike, CopiesValuesIntoTensorsOfItsOwn) {
+  const auto images = torch::rand({4, 1, 28, 28});
+  for (const Case& network : cases()) {
+    for (const Math math : {Math::kFast, Math::kReference}) {
+      const auto model = made(network, math);
+      const RandomScope random({.seed = 1, .positions = torch::arange(4)});
+      model->forward(images);  // moves the running statistics
+      const auto copy = model->new_like();
+      expect_equal_with_own_storage(*copy, *model);
+      model->eval();
+      const auto evaluating = model->new_like();
+      EXPECT_TRUE(torch::equal(evaluating->forward(images), model->forward(images)));
+    }
+  }
+}
+
+TEST(NewLike, DrawsNothingFromTheGenerator) {
+  for (const Case& network : cases()) {
+    const auto model = made(network, Math::kFast);
+    torch::manual_seed(7);
+    const auto wanted = torch::rand({4});
+    torch::manual_seed(7);
+    model->new_like();
+    EXPECT_TRUE(torch::equal(torch::rand({4}), wanted));
+  }
+}
+
+TEST(NewLike, KeepsTheMode) {
+  for (const Case& network : cases()) {
+    const auto model = made(network, Math::kFast);
+    EXPECT_TRUE(model->new_like()->is_training());
+    model->eval();
+    const auto copy = model->new_like();
+    EXPECT_FALSE(copy->is_training());
+    for (const auto& child : copy->modules()) EXPECT_FALSE(child->is_training());
+  }
+}
+
+TEST(NewLike, KeepsTheHead) {
+  const auto net = make_basic_net({.head = Head::kLogits});
+  net->eval();
+  const auto images = torch::rand({2, 1, 28, 28});
+  EXPECT_TRUE(torch::equal(net->new_like()->forward(images), net->forward(images)));
+}
+
+TEST(NewLike, StaysOnTheGpu) {
+  if (!torch::hasCUDA()) GTEST_SKIP() << "skipped: no GPU";
+  const auto net = make_conv_net();
+  net->to(torch::kCUDA);
+  expect_equal_with_own_storage(*net->new_like(), *net);
+  EXPECT_TRUE(net->new_like()->parameters().front().is_cuda());
+}
+
+TEST(CopyValues, RefusesAModuleOfAnotherKind) {
+  const auto source = make_basic_net();
+  const auto target = make_conv_net();
+  EXPECT_ERROR(copy_values(*source, *target), c10::Error,
+               "copy_values: expected 10 tensors, got 8");
+}
+
+}  // namespace
+}  // namespace mnist

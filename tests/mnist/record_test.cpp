@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mnist/record.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace mnist {
+namespace {
+
+using namespace ladder;
+
+using Json = nlohmann::ordered_json;
+
+struct OneWeight : torch::nn::Module {
+  OneWeight() { register_parameter("weight", torch::ones({3})); }
+};
+
+Batch batch_of(std::int64_t size) {
+  return {.targets = torch::zeros({size}, torch::kInt64),
+          .positions = torch::arange(size),
+          .indices = 100 + torch::arange(size),
+          .global_size = size};
+}
+
+struct Digits : ladder::Dataset {
+  explicit Digits(std::int64_t number) : count(number) {}
+  std::int64_t size() const override { return count; }
+  std::string description() const override { return "MNIST train, 60000 images"; }
+  Batch get_batch(std::span<const std::int64_t> /*indices*/) const override { return {}; }
+
+  std::int64_t count;
+};
+
+RunSetup setup_of_two_threads() { return {.threads = {2, "requested"}}; }
+
+void begin(Record& record, const torch::nn::Module& model) {
+  const DataLoader train(std::make_shared<Digits>(6), {.batch_size = 3});
+  const DataLoader test(std::make_shared<Digits>(8), {.batch_size = 8});
+  record.begin(setup_of_two_threads(), train, test, model);
+}
+
+// A stage: epochs of two steps with losses 1 and 4, and a test.
+void run_through(Record& record, const OneWeight& model, std::int64_t epochs = 2) {
+  TrainingMonitor monitor({.quiet = true}, setup_of_two_threads(), model, 2);
+  begin(record, model);
+  for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
+    monitor.begin_epoch(epoch, epochs);
+    monitor.step(batch_of(2), torch::tensor(1.0F));
+    monitor.step(batch_of(4), torch::tensor(4.0F));
+    record.epoch(monitor.end_epoch());
+  }
+  monitor.end_training();
+  record.result({.correct = 6, .seen = 8, .loss_sum = 2.0}, monitor.totals(), model);
+}
+
+struct Output {
+  std::string standard_output;
+  std::string standard_error;
+  std::vector<Json> records;
+  std::vector<std::string> files;
+};
+
+Output output_of(const Recipe& recipe, RecordOptions options = {.quiet = true}) {
+  const TemporaryFolder folder;
+  options.stage = "stage0_single_gpu";
+  options.metrics = folder.file("run.jsonl");
+  options.flags = {{"--threads", "2"}};
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Record record(options, recipe);
+  run_through(record, OneWeight(), recipe.epochs());
+  Output output{testing::internal::GetCapturedStdout(),
+                testing::internal::GetCapturedStderr(),
+                {},
+                folder.names()};
+  std::istringstream lines(folder.read("run.jsonl"));
+  for (std::string line; std::getline(lines, line);) output.records.push_back(Json::parse(line));
+  return output;
+}
+
+void expect_keys(const Json& record, const std::vector<std::string>& keys) {
+  for (const auto& key : keys) EXPECT_TRUE(record.contains(key)) << key;
+}
+
+TEST(Record, WritesAHeaderARecordAnEpochAndAResult) {
+  const auto records = output_of(Recipe({.epochs = 2})).records;
+  ASSERT_EQ(records.size(), 4U);
+  EXPECT_EQ(records[0].at("record"), "run");
+  EXPECT_EQ(records[1].at("record"), "epoch");
+  EXPECT_EQ(records[2].at("record"), "epoch");
+  EXPECT_EQ(records[3].at("record"), "result");
+}
+
+TEST(Record, HeaderSaysWhatRunsAndWithWhat) {
+  const Json header = output_of(Recipe({.epochs = 2, .lr = 0.25, .seed = 7})).records.at(0);
+  EXPECT_EQ(header.at("stage"), "stage0_single_gpu");
+  EXPECT_EQ(header.at("recipe"), "basicnet");
+  EXPECT_EQ(header.at("world_size"), 1);
+  EXPECT_EQ(header.at("device"), "cpu");
+  EXPECT_EQ(header.at("threads"), 2);
+  EXPECT_EQ(header.at("parameters"), 3);
+  EXPECT_EQ(header.at("data"), "MNIST train, 60000 images");
+  EXPECT_EQ(header.at("epochs"), 2);
+  EXPECT_EQ(header.at("batch_size"), 64);
+  EXPECT_EQ(header.at("lr"), 0.25);
+  EXPECT_EQ(header.at("seed"), 7);
+  EXPECT_EQ(header.at("options"), (Json{{"--threads", "2"}}));
+  expect_keys(header.at("versions"), {"ladder", "libtorch"});
+}
+
+TEST(Record, EpochRecordsCountForThemselves) {
+  const auto records = output_of(Recipe({.epochs = 2})).records;
+  for (const std::size_t epoch : {std::size_t{1}, std::size_t{2}}) {
+    const Json& record = records.at(epoch);
+    EXPECT_EQ(record.at("epoch"), epoch);
+    EXPECT_EQ(record.at("steps"), 2);
+    EXPECT_EQ(record.at("samples"), 6);
+    EXPECT_EQ(record.at("train_loss"), 3.0);  // (2 · 1 + 4 · 4) / 6
+    EXPECT_GE(record.at("seconds").get<double>(), 0.0);
+    EXPECT_GT(record.at("samples_per_second").get<double>(), 0.0);
+  }
+}
+
+TEST(Record, ResultHasTheFieldsThatReportsRelyOn) {
+  const Json result = output_of(Recipe({.epochs = 2})).records.at(3);
+  expect_keys(result, {"stage", "recipe", "world_size", "precision", "device", "epochs", "steps",
+                       "accuracy", "correct", "seen", "train_loss", "eval_loss", "train_seconds",
+                       "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
+                       "peak_rss_bytes", "weights_sha256"});
+  EXPECT_EQ(result.at("precision"), "fp32");
+  EXPECT_EQ(result.at("epochs"), 2);
+  EXPECT_EQ(result.at("steps"), 4);
+  EXPECT_EQ(result.at("accuracy"), 75.0);
+  EXPECT_EQ(result.at("correct"), 6);
+  EXPECT_EQ(result.at("seen"), 8);
+  EXPECT_EQ(result.at("train_loss"), 3.0);
+  EXPECT_EQ(result.at("eval_loss"), 0.25);
+  EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
+  EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
+  EXPECT_EQ(result.at("weights_sha256"), weights_sha256(state_dict(OneWeight())));
+}
+
+TEST(Record, PrintsTheResultLinesAndNothingElseWhenQuiet) {
+  const Output output = output_of(Recipe({.epochs = 2}));
+  EXPECT_TRUE(
+      std::regex_match(output.standard_output,
+                       std::regex("Accuracy: 75\\.00\ntime elapsed: \\d+\\.\\d\\d seconds\n")))
+      << output.standard_output;
+  EXPECT_EQ(output.standard_error, "");
+}
+
+TEST(Record, PrintsOnlyTheResultsOfConvnetWhenQuiet) {
+  const Output output = output_of(Recipe({.name = "convnet", .epochs = 2}));
+  EXPECT_TRUE(output.standard_output.starts_with("Accuracy is 75.00%\ntime elapsed: "))
+      << output.standard_output;
+}
+
+TEST(Record, SaysOnTheErrorStreamWhatIsAboutToRun) {
+  const Output output = output_of(Recipe({.epochs = 2}), {.quiet = false});
+  EXPECT_TRUE(output.standard_error.starts_with(
+      "stage0_single_gpu: basicnet with 3 parameters on cpu, 2 threads (requested), "
+      "MNIST train, 60000 images\n"))
+      << output.standard_error;
+}
+
+TEST(Record, WritesThousandsWithCommas) {
+  struct Large : torch::nn::Module {
+    Large() { register_parameter("weight", torch::empty({1199882})); }
+  };
+  testing::internal::CaptureStderr();
+  Record record({}, Recipe({}));
+  begin(record, Large());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("1,199,882 parameters"), std::string::npos);
+}
+
+TEST(Record, SaysThePrecisionAndTakesFurtherNumbers) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    Record record({.metrics = folder.file("run.jsonl")}, Recipe({}));
+    const DataLoader loader(std::make_shared<Digits>(8));
+    record.begin({.precision = Precision::kBf16, .threads = {1, "requested"}}, loader, loader,
+                 OneWeight());
+    record.result({.correct = 6, .seen = 8}, {}, OneWeight(), {{"loss_scale", 65536.0}});
+  }
+  testing::internal::GetCapturedStdout();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("on cpu in bf16, 1 thread (requested)"),
+            std::string::npos);
+  std::istringstream lines(folder.read("run.jsonl"));
+  std::string header;
+  std::string result;
+  std::getline(lines, header);
+  std::getline(lines, result);
+  EXPECT_EQ(Json::parse(header).at("precision"), "bf16");
+  EXPECT_EQ(Json::parse(result).at("precision"), "bf16");
+  EXPECT_EQ(Json::parse(result).at("loss_scale"), 65536.0);
+}
+
+TEST(Record, NeedsNoMetricsFile) {
+  testing::internal::CaptureStdout();
+  Record record({.quiet = true}, Recipe({.epochs = 2}));
+  run_through(record, OneWeight());
+  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
+}
+
+TEST(Record, RefusesAMetricsFileInAMissingFolder) {
+  EXPECT_ERROR(Record({.metrics = "/nonexistent/run.jsonl"}, Recipe({})), UsageError,
+               "/nonexistent/run.jsonl");
+}
+
+}  // namespace
+}  // namespace mnist
