@@ -18,6 +18,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/versions.h"
 #include "mnist/flags.h"
+#include "mnist/hparams.h"
 #include "mnist/trainer_flags.h"
 
 namespace mnist {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "ladder/accelerate/yaml_file.h"
 #include "ladder/comm/launch_variables.h"
@@ -307,36 +308,6 @@ void resolve_processes(const AccelerateSettings& file, AccelerateConfig& config)
       "machines count from 0");
 }
 
-bool is_flag_name(std::string_view name) {
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  return !name.empty() && is_letter(name.front()) &&
-         std::all_of(name.begin(), name.end(), [&](char c) {
-           return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '_';
-         });
-}
-
-std::pair<std::string, std::string> hparam(const std::string& path, const YamlNode& entry) {
-  const std::string where = fmt::format("{}:{}: {}", path, entry.line, shortened(entry.key));
-  if (!is_flag_name(entry.key)) {
-    throw UsageError::conflict(where, "not the name of a flag",
-                               "write the name without dashes, such as lr");
-  }
-  if (entry.kind == YamlNode::Kind::kNull) {
-    throw UsageError::missing(where, "a value", "remove the line to keep the default");
-  }
-  if (entry.kind != YamlNode::Kind::kText) {
-    throw UsageError::malformed(where, "one value",
-                                entry.kind == YamlNode::Kind::kMap ? "a map" : "a list",
-                                "write each flag on a line of its own");
-  }
-  if (entry.text.find('\n') != std::string::npos) {
-    throw UsageError::malformed(where, "a value on one line", shortened(entry.text));
-  }
-  std::string flag = entry.key;
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return {flag, entry.text};
-}
-
 }  // namespace
 
 AccelerateSettings parse_config_file(std::string_view bytes, const std::string& name) {
@@ -400,21 +371,6 @@ bool parse_flag(std::string_view where, std::string_view text) {
   if (std::find(kTrue.begin(), kTrue.end(), flag) != kTrue.end()) return true;
   if (std::find(kFalse.begin(), kFalse.end(), flag) != kFalse.end()) return false;
   throw UsageError::malformed(where, "true or false", shortened(text));
-}
-
-std::vector<std::pair<std::string, std::string>> read_hparams(const std::string& path) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const auto& entry : read_yaml_file(path, "write 'name: value' lines into it").children) {
-    auto pair = hparam(path, entry);
-    const bool again = std::any_of(pairs.begin(), pairs.end(),
-                                   [&](const auto& other) { return other.first == pair.first; });
-    if (again) {
-      throw UsageError::conflict(fmt::format("{}:{}: {}", path, entry.line, entry.key),
-                                 "set twice, once with - and once with _", "keep one of the two");
-    }
-    pairs.push_back(std::move(pair));
-  }
-  return pairs;
 }
 
 }  // namespace ladder

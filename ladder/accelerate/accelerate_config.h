@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "ladder/comm/launch_environment.h"
@@ -127,18 +126,5 @@ std::string mixed_precision_name(Precision precision);
 // A flag by Python's rule: y, yes, t, true, on, 1 or n, no, f, false, off, 0, in upper or lower
 // case. Throws UsageError, which begins with `where`, for everything else.
 bool parse_flag(std::string_view where, std::string_view text);
-
-// Reads `--hparams file.yaml`: hyper-parameters, a name and a value a line, such as
-//
-//     epochs: 3
-//     batch_size: 64
-//     lr: 1e-3
-//
-// The names are the program's flags without their dashes. Returns pairs in the order of the file:
-// the flag's name, with - for _, and the value as it was written, for the flag's own parser: 1e-3
-// is a number here, and in Python's YAML it is not. Throws UsageError with file and line for a list
-// or a map, a value that is missing or has several lines, and a name that stands there twice or is
-// no flag's name.
-std::vector<std::pair<std::string, std::string>> read_hparams(const std::string& path);
 
 }  // namespace ladder

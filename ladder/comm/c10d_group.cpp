@@ -41,12 +41,12 @@ C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   return group;
 }
 
-void leave_together(c10d::Store& store, const std::string& key, std::size_t ranks) {
-  constexpr std::chrono::seconds kForTheOthers{2};
+void wait_briefly(c10d::Store& store, const std::string& key, std::size_t ranks) {
+  constexpr std::chrono::seconds kLongest{2};
   try {
-    const auto count = static_cast<std::size_t>(store.add(key + "/leaving", 1));
-    if (count == ranks) store.set(key + "/left_by_all", std::string("1"));
-    store.wait({key + "/left_by_all"}, kForTheOthers);
+    const auto count = static_cast<std::size_t>(store.add(key + "/count", 1));
+    if (count == ranks) store.set(key + "/complete", std::string("1"));
+    store.wait({key + "/complete"}, kLongest);
   } catch (const std::exception&) {
     return;
   }
@@ -60,14 +60,14 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
     return {};
   } catch (const std::exception&) {
     auto missing = missing_keys(store, keys);
-    if (!missing.empty()) leave_together(store, keys.front(), keys.size() - missing.size());
+    if (!missing.empty()) wait_briefly(store, keys.front(), keys.size() - missing.size());
     return missing;
   }
 }
 
 void talk_within(std::chrono::milliseconds timeout, const std::string& address,
                  std::function<void()> talk) {
-  constexpr std::chrono::seconds kForItsOwnError{4};  // leave_together included
+  constexpr std::chrono::seconds kForItsOwnError{4};  // wait_briefly included
   std::packaged_task<void()> task(std::move(talk));
   auto done = task.get_future();
   std::thread(std::move(task)).detach();

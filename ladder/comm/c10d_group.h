@@ -42,9 +42,9 @@ struct ProcessGroup::Setup {
 // "gloo" in `setup` where the ranks share no memory. Waits for all ranks.
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
 
-// For ranks that are about to give up: returns when as many as `ranks` have come here, or after two
-// seconds. The store may be in this process, and the others must have time to read why.
-void leave_together(c10d::Store& store, const std::string& key, std::size_t ranks);
+// Returns when `ranks` ranks have called it with this `key`, or after two seconds; throws nothing.
+// For ranks that may end next: the store may be in this process, and the others still read from it.
+void wait_briefly(c10d::Store& store, const std::string& key, std::size_t ranks);
 
 // Runs `talk`, a conversation with a store, and throws DistributedError naming `address` if it does
 // not end within `timeout` and a few seconds. c10d's stores keep no deadline with a server that is

@@ -216,7 +216,7 @@ void require_world_size(c10d::Store& store, const std::string& others,
   if (others == std::to_string(launch.world_size)) return;
   wake_all(store, others);
   const QuietC10d quiet;
-  leave_together(store, "world_sizes_disagree", 2);
+  wait_briefly(store, "world_sizes_disagree", 2);
   throw DistributedError::ranks_disagree(
       fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as on another rank",
       std::to_string(launch.world_size), "start all ranks with the same number");
@@ -276,7 +276,7 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
 
 // With backend shm, all ranks call this, or none.
 [[noreturn]] void refuse_shared_memory(c10d::Store& store, const LaunchEnvironment& launch) {
-  leave_together(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
+  wait_briefly(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
   throw UsageError::conflict(
       "backend shm",
       fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
@@ -315,13 +315,19 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
       .store = open_store(options, launch, address.store),
       .gloo_interface = environment_variable("GLOO_SOCKET_IFNAME").value_or(""),
       .gloo_address = address.gloo};
-  talk_within(options.timeout, fmt::format("{}:{}", launch.master_addr, launch.master_port),
-              [store = setup.store, launch, backend, timeout = options.timeout] {
-                announce(*store, launch, backend);
-                wait_for_all(*store, launch, timeout);
-              });
+  const auto rendezvous = fmt::format("{}:{}", launch.master_addr, launch.master_port);
   const auto store = setup.store;
+  talk_within(options.timeout, rendezvous, [=, timeout = options.timeout] {
+    announce(*store, launch, backend);
+    wait_for_all(*store, launch, timeout);
+  });
   ProcessGroup group(std::move(setup));
+  // Gloo reports a connection to one end before the other: a rank that ended between the two would
+  // fail a peer that is still connecting.
+  const QuietC10d quiet;
+  talk_within(options.timeout, rendezvous, [store, world_size = launch.world_size] {
+    wait_briefly(*store, "connected", static_cast<std::size_t>(world_size));
+  });
   if (options.backend == "shm" && group.backend() != "shm") refuse_shared_memory(*store, launch);
   return group;
 }

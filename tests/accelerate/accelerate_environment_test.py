@@ -320,15 +320,5 @@ class Launch(unittest.TestCase):
                                           "debug": True}).items(), ranks[0].items())
 
 
-class Hparams(unittest.TestCase):
-    def test_texts_are_those_of_the_file(self) -> None:
-        text = ("# hyper-parameters\nepochs: 3\nbatch_size: 64\nlr: 1e-3\nrecipe: 'convnet'\n"
-                "gpu: 0,1  # both\nquiet: true\nsave: \"a: b.safetensors\"\nbackend: gloo\n")
-        with file_of(text) as path:
-            read = helper("hparams", path)
-        python = yaml.load(text, yaml.BaseLoader)  # every value a text
-        self.assertEqual(read, [[name.replace("_", "-"), value] for name, value in python.items()])
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -5,7 +5,6 @@
 //
 //     accelerate_helper resolve [--config_file F] [--mixed_precision P]
 //                               [--gradient_accumulation_steps N] [--cpu]
-//     accelerate_helper hparams F
 //     accelerate_helper track FOLDER
 //
 // A refusal is its message on standard error, and the exit code of its error.
@@ -73,10 +72,6 @@ void resolve(const Arguments& arguments) {
   fmt::print("{}\n", json.dump());
 }
 
-void hparams(const Arguments& arguments) {
-  fmt::print("{}\n", Json(read_hparams(arguments.at(1))).dump());
-}
-
 // Two parts of one run, the second resumed.
 void track(const Arguments& arguments) {
   for (const std::int64_t begin : {0, 50}) {
@@ -99,7 +94,6 @@ int run(const Arguments& arguments) {
   try {
     const std::string command = arguments.empty() ? "" : arguments[0];
     if (command == "resolve") resolve(arguments);
-    if (command == "hparams") hparams(arguments);
     if (command == "track") track(arguments);
     return 0;
   } catch (const Error& error) {
