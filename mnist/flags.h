@@ -199,7 +199,7 @@ class Flags {
     if (option->count() > 0) return;
     if (option->get_expected_min() == 0 && option->get_items_expected_max() == 0) {
       const bool negated = flag.starts_with("--no-");
-      value = ladder::parse_flag(where, value) != negated ? "true" : "false";
+      value = ladder::parse_bool(where, value) != negated ? "true" : "false";
     }
     option->add_result(value);
     option->run_callback();

@@ -19,8 +19,8 @@
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
-#include "ladder/core/interruption.h"
 #include "ladder/core/log.h"
+#include "ladder/core/stopped_by_signal.h"
 #include "ladder/launch/signal_guard.h"
 #include "mnist/command_line.h"
 
@@ -138,9 +138,9 @@ void prepare(Options& options) {
 
 // Stopped by a signal, the program dies of it, so that a script that runs it stops too.
 int exit_status(int code) {
-  if (!is_code_of_interruption(code)) return code;
+  if (!is_signal_exit_code(code)) return code;
   std::fflush(nullptr);
-  SignalGuard::die_of(code - exit_code_of_signal(0));
+  SignalGuard::reraise(code - exit_code_of_signal(0));
 }
 
 }  // namespace

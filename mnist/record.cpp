@@ -11,7 +11,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/memory.h"
 #include "ladder/core/numbers.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/core/versions.h"
 
 namespace mnist {
@@ -48,7 +48,7 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
   const std::int64_t parameters = parameter_count(model);
   log_.info(
       fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
-                  recipe_.name(), with_thousands(parameters), setup.device.str(),
+                  recipe_.name(), grouped_digits(parameters), setup.device.str(),
                   setup.precision == Precision::kFp32 ? "" : " in " + name_of(setup.precision),
                   setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
                   setup.threads.reason, train.dataset().description()));

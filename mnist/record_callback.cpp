@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/parallel/replica_check.h"
 
 namespace mnist {

@@ -16,7 +16,7 @@
 #include "ladder/core/error.h"
 #include "ladder/trainer/argument_file.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/foreign_arguments.h"
+#include "ladder/trainer/unsupported_arguments.h"
 
 namespace mnist {
 namespace {
@@ -77,11 +77,11 @@ void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArgume
   flags.spelling("--no" + flag_of(row.name).substr(1), flag_of(row.name) + "=false");
 }
 
-void add_foreign_flag(Flags& flags, const ForeignArgument& argument,
+void add_foreign_flag(Flags& flags, const UnsupportedArgument& argument,
                       std::vector<std::string>& notes) {
   flags.unlisted(flag_of(argument.name),
                  [&argument, &notes](const std::string& flag, const std::string& value) {
-                   auto note = pass_over(argument, flag, value);
+                   auto note = accept_default(argument, flag, value);
                    if (note) notes.push_back(std::move(*note));
                  });
 }
@@ -100,7 +100,7 @@ void apply_args_file(Flags& flags, TrainerRunOptions& options, const TrainerText
   TrainingArguments checked;
   const auto defaults = to_json(TrainingArguments{});
   for (const auto& entry : read_argument_file(texts.args_file, options.notes)) {
-    take_argument(entry, checked, options.notes);
+    assign(entry, checked, options.notes);
     if (options.parity && is_of_optimizer(entry.name)) {
       if (to_json(checked).at(entry.name) != defaults.at(entry.name)) {
         throw optimizer_of_recipe(entry.where);

@@ -11,9 +11,9 @@
 #include <iterator>
 #include <string>
 
-#include "ladder/core/descriptor.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
 #include "ladder/launch/spawn.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
@@ -30,8 +30,8 @@ bool child_comes_back() {
   constexpr int kMilliseconds = 3'000;
   std::array<int, 2> ends{};
   require(::pipe(ends.data()) == 0, "no pipe");
-  const Descriptor reader(ends[0]);
-  Descriptor writer(ends[1]);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
   const pid_t child = ::fork();
   require(child >= 0, "no process");
   if (child == 0) {

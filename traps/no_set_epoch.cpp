@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/data/first_batches.h"
+#include "ladder/data/limited_batch_sampler.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ladder/core/error.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/train/evaluation.h"
 #include "traps/ranks.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -55,8 +55,8 @@ class TwoRanks {
   Order receive() const;
   const ProcessGroup& group(Backend backend);
 
-  Descriptor orders_in_;   // read by rank 1
-  Descriptor orders_out_;  // written by rank 0
+  UniqueFd orders_in_;   // read by rank 1
+  UniqueFd orders_out_;  // written by rank 0
   std::optional<ProcessGroup> gloo_;
   std::optional<ProcessGroup> shared_memory_;
 };

@@ -277,7 +277,7 @@ def weights_sha256(state: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def short_hash(tensor: Tensor) -> str:
+def tensor_digest(tensor: Tensor) -> str:
     return hashlib.sha256(tensor_bytes(tensor)).hexdigest()[:16]
 
 
@@ -315,11 +315,11 @@ class Fingerprint:
             "step": step,
             "epoch": epoch,
             "rank": self.rank,
-            "positions": short_hash(torch.tensor(positions, dtype=torch.int64)),
-            "loss": short_hash(loss),
+            "positions": tensor_digest(torch.tensor(positions, dtype=torch.int64)),
+            "loss": tensor_digest(loss),
             "loss_value": loss.item(),
-            "gradients": {n: short_hash(p.grad) for n, p in model.named_parameters()},
-            "weights": {n: short_hash(t) for n, t in sorted(model.state_dict().items())},
+            "gradients": {n: tensor_digest(p.grad) for n, p in model.named_parameters()},
+            "weights": {n: tensor_digest(t) for n, t in sorted(model.state_dict().items())},
         }
         print(json.dumps(record), file=self.file, flush=True)
 

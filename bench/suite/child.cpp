@@ -16,8 +16,8 @@
 #include <fstream>
 #include <vector>
 
-#include "ladder/core/descriptor.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
+#include "ladder/core/unique_fd.h"
 #include "ladder/launch/signal_guard.h"
 
 namespace ladder::bench {
@@ -83,7 +83,7 @@ class Setting {
 
 enum class Wait { kEnded, kSignal, kTooLong };
 
-Wait wait_for(const Descriptor& child, const SignalGuard* signals, std::chrono::seconds time) {
+Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::seconds time) {
   std::array<pollfd, 2> events = {
       pollfd{.fd = child.get(), .events = POLLIN, .revents = 0},
       pollfd{.fd = signals == nullptr ? -1 : signals->fd(), .events = POLLIN, .revents = 0}};
@@ -129,7 +129,7 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
     end.failure = fmt::format("{}: {}", command.arguments[0], std::strerror(error));
     return end;
   }
-  const Descriptor child(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const UniqueFd child(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   const auto waited = wait_for(child, &signals, deadline);
   if (waited != Wait::kEnded) {
     ::kill(-pid, SIGTERM);
@@ -139,7 +139,7 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   ::kill(-pid, SIGKILL);  // what it left behind
-  if (waited == Wait::kSignal) SignalGuard::die_of(signals.next());
+  if (waited == Wait::kSignal) SignalGuard::reraise(signals.next());
   end.seconds = steady_seconds() - end.started_at;
   end.failure = failure_of(status, waited == Wait::kEnded, deadline);
   if (!end.failure.empty()) end.failure += "; " + last_words_of(folder / "stderr");

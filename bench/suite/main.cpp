@@ -28,11 +28,11 @@
 #include "bench/suite/child.h"
 #include "bench/suite/machine.h"
 #include "bench/suite/phases.h"
-#include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/core/threads.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder::bench {
 namespace {
@@ -125,9 +125,9 @@ std::optional<double> user_lines(const std::string& stage) {
 }
 
 // Keeps the folder for this program alone, as long as it runs.
-Descriptor locked(const fs::path& folder) {
+UniqueFd locked(const fs::path& folder) {
   fs::create_directories(folder);
-  Descriptor file(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  UniqueFd file(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file) throw SystemError::write_failed((folder / "lock").string(), errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     throw UsageError::conflict("--folder " + folder.string(), "another suite writes there",
@@ -379,7 +379,7 @@ void run_suite(std::vector<std::string> arguments) {
     arguments.push_back("--benchmark_out=" + results.string());
   }
   initialize_benchmark(arguments);
-  const auto lock = lists ? Descriptor() : locked(options.folder);
+  const auto lock = lists ? UniqueFd() : locked(options.folder);
   Runner runner(options, lists ? Peaks{} : describe(options, command_line));
   for (const auto& row : cases_of(options.tier, options.cpus)) runner.add(row);
   NoReporter nothing;

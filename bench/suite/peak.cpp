@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/suite/machine.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 
 namespace ladder::bench {
 namespace {

@@ -131,7 +131,7 @@ class ConfigFile {
   }
 
   bool flag(const YamlNode& entry) const {
-    return parse_flag(where(entry), text(entry, "true or false"));
+    return parse_bool(where(entry), text(entry, "true or false"));
   }
 
   void mixed_precision(const YamlNode& entry) {
@@ -237,7 +237,7 @@ class Environment {
 
   std::optional<bool> flag(const std::string& name) const {
     const auto text = variables_.text(name);
-    return text ? std::optional(parse_flag(name, *text)) : std::nullopt;
+    return text ? std::optional(parse_bool(name, *text)) : std::nullopt;
   }
 
   std::optional<Precision> precision(const std::string& name) const {
@@ -364,7 +364,7 @@ std::string mixed_precision_name(Precision precision) {
   return precision == Precision::kBf16 ? "bf16" : "no";
 }
 
-bool parse_flag(std::string_view where, std::string_view text) {
+bool parse_bool(std::string_view where, std::string_view text) {
   static constexpr std::array<std::string_view, 6> kTrue = {"y", "yes", "t", "true", "on", "1"};
   static constexpr std::array<std::string_view, 6> kFalse = {"n", "no", "f", "false", "off", "0"};
   const std::string flag = in_lower_case(text);

@@ -125,6 +125,6 @@ std::string mixed_precision_name(Precision precision);
 
 // A flag by Python's rule: y, yes, t, true, on, 1 or n, no, f, false, off, 0, in upper or lower
 // case. Throws UsageError, which begins with `where`, for everything else.
-bool parse_flag(std::string_view where, std::string_view text);
+bool parse_bool(std::string_view where, std::string_view text);
 
 }  // namespace ladder

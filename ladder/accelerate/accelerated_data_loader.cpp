@@ -65,7 +65,7 @@ std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
 }  // namespace
 
 // Registers with the gradient state for as long as it lives.
-class AcceleratedDataLoader::Walk : public BatchWalk {
+class AcceleratedDataLoader::Walk : public BatchSource {
  public:
   Walk(const AcceleratedDataLoader& loader, std::int64_t first)
       : setup_(loader.setup_), place_(loader.place_) {
@@ -74,7 +74,7 @@ class AcceleratedDataLoader::Walk : public BatchWalk {
     if (loader.parts_.empty()) {
       local_ = std::make_unique<DataLoader::Iterator>(own.begin_at(first));
     } else {
-      const auto joined = std::make_shared<JoinedBatchSampler>(loader.parts_);
+      const auto joined = std::make_shared<ConcatBatchSampler>(loader.parts_);
       dispatched_.emplace(at_epoch(with_batches(own, joined), place_->epoch), loader.parts_,
                           setup_.group, first);
     }
@@ -124,10 +124,10 @@ class AcceleratedDataLoader::Walk : public BatchWalk {
 
   LoaderSetup setup_;
   std::shared_ptr<Place> place_;
-  LoaderWalk progress_;
+  EpochProgress progress_;
   bool started_ = false;
   std::unique_ptr<DataLoader::Iterator> local_;  // or:
-  std::optional<DispatchedBatches> dispatched_;
+  std::optional<BatchDispatcher> dispatched_;
 };
 
 AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setup)

@@ -243,7 +243,7 @@ torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
 }
 
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
-  const LoaderWalk* const walk = gradients_->walk();
+  const EpochProgress* const walk = gradients_->walk();
   if (walk == nullptr) {
     throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",
                                "call it inside the loop, or use gather");
@@ -285,12 +285,12 @@ void Accelerator::print(std::string_view line) const {
 }
 
 void Accelerator::main_process_first(const std::function<void()>& run) const {
-  run_on_all(group_, "main_process_first", [&] { on_main_process(run); });
+  run_or_fail_together(group_, "main_process_first", [&] { on_main_process(run); });
   if (!is_main_process()) run();
 }
 
 void Accelerator::local_main_process_first(const std::function<void()>& run) const {
-  run_on_all(group_, "local_main_process_first", [&] { on_local_main_process(run); });
+  run_or_fail_together(group_, "local_main_process_first", [&] { on_local_main_process(run); });
   if (!is_local_main_process()) run();
 }
 
@@ -310,7 +310,7 @@ bool Accelerator::check_trigger() {
 }
 
 void Accelerator::save_model(const Model& model, const std::string& path) const {
-  run_on_all(group_, "save_model", [&] {
+  run_or_fail_together(group_, "save_model", [&] {
     if (is_main_process()) ladder::save_model(model, path);
   });
 }
@@ -319,7 +319,7 @@ void Accelerator::save_model(const Model& model, const std::string& path) const 
 void Accelerator::make_project_folder() const {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
-  run_on_all(group_, "project_dir", [&] {
+  run_or_fail_together(group_, "project_dir", [&] {
     if (!is_main_process()) return;
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -343,7 +343,7 @@ std::string Accelerator::checkpoints_folder() const {
 std::string Accelerator::next_checkpoint() const {
   const auto folder = checkpoints_folder();
   auto number = torch::zeros({}, torch::kInt64);
-  run_on_all(group_, "save_state", [&] {
+  run_or_fail_together(group_, "save_state", [&] {
     if (!is_main_process()) return;
     const auto present = list_checkpoints(folder, kCheckpointPrefix);
     if (!present.empty()) number.fill_(present.back().number + 1);
@@ -366,7 +366,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
   const std::string folder = path.empty() ? next_checkpoint() : path;
   save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {
-    run_on_all(group_, "save_state", [&] {
+    run_or_fail_together(group_, "save_state", [&] {
       if (!is_main_process()) return;
       remove_old_checkpoints(checkpoints_folder(), kCheckpointPrefix,
                              *options_.project.total_limit);

@@ -28,7 +28,7 @@ void require_shape(const std::string& name, const torch::Tensor& tensor,
 
 }  // namespace
 
-Batch DistantDataset::get_batch(std::span<const std::int64_t> /*indices*/) const {
+Batch RemoteDataset::get_batch(std::span<const std::int64_t> /*indices*/) const {
   throw UsageError::conflict("Dataset::get_batch", "only the main process holds this data set",
                              "walk it through a loader that Accelerator::prepare returned");
 }
@@ -36,20 +36,20 @@ Batch DistantDataset::get_batch(std::span<const std::int64_t> /*indices*/) const
 std::shared_ptr<const Dataset> dataset_of_main_process(
     const std::function<std::shared_ptr<const Dataset>()>& make, const ProcessGroup& group) {
   std::shared_ptr<const Dataset> dataset;
-  run_on_all(group, "load_dataset", [&] {
+  run_or_fail_together(group, "load_dataset", [&] {
     if (group.rank() == 0) dataset = make();
   });
   auto size = torch::tensor(dataset == nullptr ? 0 : dataset->size(), torch::kInt64);
   group.broadcast(size);
   const auto description = broadcast_text(dataset == nullptr ? "" : dataset->description(), group);
   if (dataset != nullptr) return dataset;
-  return std::make_shared<DistantDataset>(size.item<std::int64_t>(), description);
+  return std::make_shared<RemoteDataset>(size.item<std::int64_t>(), description);
 }
 
-JoinedBatchSampler::JoinedBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts)
+ConcatBatchSampler::ConcatBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts)
     : BatchSampler(*parts.front()), parts_(std::move(parts)) {}
 
-std::vector<BatchPlan> JoinedBatchSampler::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> ConcatBatchSampler::plan(std::int64_t epoch) const {
   auto joined = parts_.front()->plan(epoch);
   for (std::size_t rank = 1; rank < parts_.size(); ++rank) {
     const auto plans = parts_[rank]->plan(epoch);
@@ -63,26 +63,26 @@ std::vector<BatchPlan> JoinedBatchSampler::plan(std::int64_t epoch) const {
   return joined;
 }
 
-DispatchedBatches::DispatchedBatches(const DataLoader& joined,
-                                     const std::vector<std::shared_ptr<const BatchSampler>>& parts,
-                                     ProcessGroup group, std::int64_t first_batch)
+BatchDispatcher::BatchDispatcher(const DataLoader& joined,
+                                 const std::vector<std::shared_ptr<const BatchSampler>>& parts,
+                                 ProcessGroup group, std::int64_t first_batch)
     : group_(std::move(group)),
       epoch_(joined.epoch()),
       next_(static_cast<std::size_t>(first_batch)) {
   for (const auto& part : parts) plans_.push_back(part->plan(epoch_));
-  run_on_all(group_, "the first batch", [&] {
+  run_or_fail_together(group_, "the first batch", [&] {
     if (group_.rank() == 0) reader_.emplace(joined.begin_at(first_batch));
   });
   if (next_ < plans_.front().size()) share_layout();
 }
 
 // Names, types and shapes: those of the first batch hold for all, except for the number of rows.
-void DispatchedBatches::share_layout() {
+void BatchDispatcher::share_layout() {
   auto layout = nlohmann::json::array();
   const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
     layout.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().slice(1).vec()});
   };
-  run_on_all(group_, "the first batch", [&] {
+  run_or_fail_together(group_, "the first batch", [&] {
     if (!reader_) return;
     const Batch& batch = **reader_;
     for (const auto& [name, tensor] : batch.inputs) describe(name, tensor);
@@ -96,7 +96,7 @@ void DispatchedBatches::share_layout() {
   }
 }
 
-std::optional<Batch> DispatchedBatches::next() {
+std::optional<Batch> BatchDispatcher::next() {
   if (next_ == plans_.front().size()) return std::nullopt;
   std::int64_t begin = 0;
   std::int64_t rows = 0;
@@ -128,7 +128,7 @@ std::optional<Batch> DispatchedBatches::next() {
   return part;
 }
 
-torch::Tensor DispatchedBatches::read(const std::string& name) const {
+torch::Tensor BatchDispatcher::read(const std::string& name) const {
   const Batch& batch = **reader_;
   return name == kTargets ? batch.targets : batch.inputs.at(name);
 }

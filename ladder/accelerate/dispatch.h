@@ -21,9 +21,9 @@ namespace ladder {
 // travels, whole, to every rank, and all wait for one reader.
 
 // Stands for a data set that only rank 0 holds: knows its size and description, has no samples.
-class DistantDataset : public Dataset {
+class RemoteDataset : public Dataset {
  public:
-  DistantDataset(std::int64_t size, std::string description)
+  RemoteDataset(std::int64_t size, std::string description)
       : size_(size), description_(std::move(description)) {}
 
   std::int64_t size() const override { return size_; }
@@ -36,30 +36,30 @@ class DistantDataset : public Dataset {
   std::string description_;
 };
 
-// What `make` returns on rank 0, and a DistantDataset like it on the others, where `make` is not
+// What `make` returns on rank 0, and a RemoteDataset like it on the others, where `make` is not
 // called. A collective.
 std::shared_ptr<const Dataset> dataset_of_main_process(
     const std::function<std::shared_ptr<const Dataset>()>& make, const ProcessGroup& group);
 
 // The batches of all ranks: batch k is the k-th batches of all `parts`, in rank order.
-class JoinedBatchSampler : public BatchSampler {
+class ConcatBatchSampler : public BatchSampler {
  public:
-  explicit JoinedBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts);
+  explicit ConcatBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts);
 
   std::int64_t size() const override { return parts_.front()->size(); }
-  std::vector<BatchPlan> plan(std::int64_t epoch) const override;
+  std::vector<BatchIndices> plan(std::int64_t epoch) const override;
 
  private:
   std::vector<std::shared_ptr<const BatchSampler>> parts_;
 };
 
 // One walk: rank 0 reads the joined batches, all ranks receive them and keep their own rows.
-class DispatchedBatches {
+class BatchDispatcher {
  public:
-  // `joined` is the loader over a JoinedBatchSampler of `parts`; read on rank 0 alone.
-  DispatchedBatches(const DataLoader& joined,
-                    const std::vector<std::shared_ptr<const BatchSampler>>& parts,
-                    ProcessGroup group, std::int64_t first_batch);
+  // `joined` is the loader over a ConcatBatchSampler of `parts`; read on rank 0 alone.
+  BatchDispatcher(const DataLoader& joined,
+                  const std::vector<std::shared_ptr<const BatchSampler>>& parts, ProcessGroup group,
+                  std::int64_t first_batch);
 
   // This rank's part of the next batch, on the CPU; nothing at the end. A collective.
   std::optional<Batch> next();
@@ -77,8 +77,8 @@ class DispatchedBatches {
 
   ProcessGroup group_;
   std::int64_t epoch_;
-  std::vector<std::vector<BatchPlan>> plans_;   // [rank][batch]
-  std::optional<DataLoader::Iterator> reader_;  // on rank 0
+  std::vector<std::vector<BatchIndices>> plans_;  // [rank][batch]
+  std::optional<DataLoader::Iterator> reader_;    // on rank 0
   std::vector<Layout> layout_;
   std::size_t next_;
 };

@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-std::int64_t LoaderWalk::real_size() const {
+std::int64_t EpochProgress::real_size() const {
   return std::clamp<std::int64_t>(samples - samples_before, 0, global_size());
 }
 
@@ -28,7 +28,7 @@ void GradientState::set_num_steps(int num_steps) {
 void GradientState::begin_batch() {
   accumulates_ = true;
   if (num_steps_ == 1) return;
-  const LoaderWalk* const batch = walk();
+  const EpochProgress* const batch = walk();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
   if (sync_gradients_ || (by_loader && batch != window_walk_)) {
     batches_in_window_ = 0;
@@ -45,12 +45,12 @@ void GradientState::drop_window() {
   window_walk_ = nullptr;
 }
 
-void GradientState::leave(const LoaderWalk& walk) {
+void GradientState::leave(const EpochProgress& walk) {
   std::erase(walks_, &walk);
   if (window_walk_ == &walk) window_walk_ = nullptr;
 }
 
-double GradientState::weight_in_window(const LoaderWalk& walk) const {
+double GradientState::weight_in_window(const EpochProgress& walk) const {
   const auto begin = window_begin_;
   const auto end = std::min<std::int64_t>(begin + num_steps_, walk.batches());
   const auto window = std::accumulate(walk.global_sizes.begin() + begin,

@@ -7,7 +7,7 @@
 namespace ladder {
 
 // One walk through a prepared loader, as far as it has come.
-struct LoaderWalk {
+struct EpochProgress {
   std::vector<std::int64_t> global_sizes;  // of each batch of the epoch, over all processes
   std::int64_t samples = 0;                // of the epoch, without repetitions
   std::int64_t index = -1;                 // of the batch in hand; -1 before the first
@@ -54,14 +54,14 @@ class GradientState {
   bool accumulates() const { return accumulates_; }
 
   // The walk that is under way, the innermost if there are several; nullptr if there is none.
-  const LoaderWalk* walk() const { return walks_.empty() ? nullptr : walks_.back(); }
-  void enter(const LoaderWalk& walk) { walks_.push_back(&walk); }
-  void leave(const LoaderWalk& walk);
+  const EpochProgress* walk() const { return walks_.empty() ? nullptr : walks_.back(); }
+  void enter(const EpochProgress& walk) { walks_.push_back(&walk); }
+  void leave(const EpochProgress& walk);
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
 
  private:
-  double weight_in_window(const LoaderWalk& walk) const;
+  double weight_in_window(const EpochProgress& walk) const;
 
   int num_steps_;
   bool sync_with_dataloader_;
@@ -69,9 +69,9 @@ class GradientState {
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
   std::int64_t batches_in_window_ = 0;
-  std::int64_t window_begin_ = 0;            // index of the first batch of the window
-  const LoaderWalk* window_walk_ = nullptr;  // whose; nullptr without a loader to ask
-  std::vector<const LoaderWalk*> walks_;
+  std::int64_t window_begin_ = 0;               // index of the first batch of the window
+  const EpochProgress* window_walk_ = nullptr;  // whose; nullptr without a loader to ask
+  std::vector<const EpochProgress*> walks_;
 };
 
 }  // namespace ladder

@@ -96,8 +96,8 @@ void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
   }
 }
 
-void run_on_all(const ProcessGroup& group, std::string_view operation,
-                const std::function<void()>& run) {
+void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
+                          const std::function<void()>& run) {
   std::exception_ptr failure;
   try {
     run();

@@ -75,8 +75,8 @@ void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
 // Runs `run` on this rank and waits until all ranks have run theirs. If it throws here, so does
 // this; if it throws elsewhere, this throws a DistributedError that names the rank. So a rank that
 // fails alone, at a full disk or a missing file, leaves nobody waiting for it.
-void run_on_all(const ProcessGroup& group, std::string_view operation,
-                const std::function<void()>& run);
+void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
+                          const std::function<void()>& run);
 
 template <typename Item, typename Change>
 std::vector<Item> map_tensors(const std::vector<Item>& items, const Change& change) {

@@ -219,12 +219,12 @@ void save_training_state(const std::string& path, const TrainingState& state,
   const int random_states = options.only_model ? 0 : group.world_size();
   std::optional<CheckpointWriter> writer;
   const bool is_main = group.rank() == 0;
-  run_on_all(group, "save_state", [&] {
+  run_or_fail_together(group, "save_state", [&] {
     if (!is_main) return;
     for (const auto& model : state.models) require_finite(*model, path);
     writer.emplace(path, CheckpointOptions{.latest = options.latest});
   });
-  run_on_all(group, "save_state", [&] {
+  run_or_fail_together(group, "save_state", [&] {
     const std::string folder = partial_checkpoint(path) + '/';
     if (!options.only_model) {
       save_safetensors(folder + random_states_of(group.rank()),
@@ -233,7 +233,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
     if (!is_main) return;
     for (const auto& [name, write] : files) write(folder + name);
   });
-  run_on_all(group, "save_state", [&] {
+  run_or_fail_together(group, "save_state", [&] {
     if (is_main) writer->commit(all_names(files, random_states));
   });
 }
@@ -242,7 +242,7 @@ std::string load_training_state(const std::string& path, const TrainingState& st
                                 const ProcessGroup& group, const Log& log) {
   std::unique_ptr<const Checkpoint> checkpoint;
   std::unique_ptr<LoadPlan> plan;
-  run_on_all(group, "load_state", [&] {
+  run_or_fail_together(group, "load_state", [&] {
     checkpoint = std::make_unique<const Checkpoint>(open_checkpoint(path));
     require_same_files(*checkpoint, state);
     plan = std::make_unique<LoadPlan>(*checkpoint, state);

@@ -77,7 +77,7 @@ void AtomicFile::commit() {
     throw SystemError::failed("rename", path_, errno);
   }
   committed_ = true;
-  sync_folder(folder_of(path_));
+  fsync_directory(folder_of(path_));
 }
 
 void AtomicFile::close() {

@@ -27,9 +27,9 @@
 #include "ladder/checkpoint/durable.h"
 #include "ladder/checkpoint/quoted.h"
 #include "ladder/checkpoint/saved_json.h"
-#include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 namespace {
@@ -102,7 +102,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 struct RegularFile {
-  Descriptor descriptor;
+  UniqueFd descriptor;
   std::uint64_t bytes = 0;
   int error = 0;  // errno: ELOOP for a link, EISDIR for all else that is no file
 };
@@ -110,7 +110,7 @@ struct RegularFile {
 // Follows no link, and waits for no pipe.
 RegularFile open_regular(int folder, const std::string& name) {
   constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  RegularFile file{.descriptor = Descriptor(::openat(folder, name.c_str(), kFlags))};
+  RegularFile file{.descriptor = UniqueFd(::openat(folder, name.c_str(), kFlags))};
   struct stat status{};
   if (!file.descriptor || ::fstat(file.descriptor.get(), &status) != 0) {
     file.error = errno;
@@ -121,8 +121,8 @@ RegularFile open_regular(int folder, const std::string& name) {
   return file;
 }
 
-Descriptor open_folder(const std::string& path) {
-  return Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 ssize_t read_some(int descriptor, std::span<std::byte> bytes) {
@@ -167,7 +167,7 @@ int read_digest(const RegularFile& file, FileDigest& digest) {
 // manifest only the format's name must be there.
 bool is_checkpoint(const std::string& path) {
   if (is_link(path)) return false;
-  const Descriptor folder = open_folder(path);
+  const UniqueFd folder = open_folder(path);
   if (!folder) return false;
   const RegularFile file = open_regular(folder.get(), kManifest);
   std::vector<std::uint8_t> bytes;
@@ -204,7 +204,7 @@ void remove_remains(const std::string& path) {
       const std::string there = (parent / name).string();
       const std::string back = (parent / owner).string();
       if (suffix != kReplaced || exists(back)) {
-        remove_tree(there);
+        remove_all(there);
       } else if (std::rename(there.c_str(), back.c_str()) != 0) {
         throw SystemError::failed("rename", back, errno);
       }
@@ -296,8 +296,8 @@ CheckpointManifest check_folder(int folder, const std::string& folder_path, cons
   return manifest;
 }
 
-bool is_whole(const std::string& path) {
-  const Descriptor folder = open_folder(path);
+bool is_intact(const std::string& path) {
+  const UniqueFd folder = open_folder(path);
   if (!folder) return false;
   try {
     check_folder(folder.get(), path, [] { return std::string(); });
@@ -308,7 +308,7 @@ bool is_whole(const std::string& path) {
 }
 
 // The newest whole checkpoint before `path`; empty if none can be found.
-std::string older_whole(const std::string& path) {
+std::string newest_intact_before(const std::string& path) {
   const std::string name = name_of(path);
   const std::string_view stem = without_digits(name);
   const std::int64_t number = number_from(std::string_view(name).substr(stem.size()));
@@ -316,7 +316,7 @@ std::string older_whole(const std::string& path) {
     auto others = list_checkpoints(folder_of(path), stem);
     std::reverse(others.begin(), others.end());
     for (const auto& other : others) {
-      if (other.number < number && is_whole(other.path)) return other.path;
+      if (other.number < number && is_intact(other.path)) return other.path;
     }
   } catch (const SystemError&) {
     return "";  // what is wrong with `path` itself says more
@@ -326,7 +326,7 @@ std::string older_whole(const std::string& path) {
 
 // What to do about a checkpoint that is damaged or gone.
 std::string hint_for(const std::string& path) {
-  const std::string older = older_whole(path);
+  const std::string older = newest_intact_before(path);
   if (!older.empty()) return older + " is whole: resume from that one";
   if (exists(inside(path, kManifest))) return "fetch it again from where it came, or start anew";
   return "name the folder of a checkpoint: ls " + (exists(path) ? path : folder_of(path));
@@ -347,7 +347,7 @@ std::string folder_meant(const std::string& path) {
 
 // Whether the folder that was opened is still the one of that path. An empty descriptor: whether
 // there is still none.
-bool is_still_at(const std::string& path, const Descriptor& opened) {
+bool is_still_at(const std::string& path, const UniqueFd& opened) {
   struct stat now{};
   struct stat then{};
   const bool there = ::stat(folder_meant(path).c_str(), &now) == 0;
@@ -358,12 +358,12 @@ bool is_still_at(const std::string& path, const Descriptor& opened) {
 
 void remove_checkpoint(const std::string& path) {
   const std::string removed = hidden(path, kRemoved);
-  remove_tree(removed);
+  remove_all(removed);
   if (std::rename(path.c_str(), removed.c_str()) != 0) {
     throw SystemError::failed("rename", removed, errno);
   }
-  sync_folder(folder_of(path));
-  remove_tree(removed);
+  fsync_directory(folder_of(path));
+  remove_all(removed);
 }
 
 }  // namespace
@@ -373,7 +373,7 @@ CheckpointWriter::CheckpointWriter(const std::string& path, const CheckpointOpti
       partial_(hidden(path_, kPartial)),
       replaced_(hidden(path_, kReplaced)),
       latest_(options.latest ? inside(folder_of(path_), kLatest) : "") {
-  make_folders(folder_of(path_));
+  create_directories_synced(folder_of(path_));
   remove_remains(path_);
   require_replaceable(path_);
   if (!latest_.empty()) require_link(latest_);
@@ -395,14 +395,14 @@ void CheckpointWriter::commit(const std::vector<std::string>& names) {
   manifest.write(std::as_bytes(std::span(text)));
   manifest.commit();
   put_in_place();
-  sync_folder(folder_of(path_));
-  if (!latest_.empty()) swap_link(name_of(path_), latest_);
+  fsync_directory(folder_of(path_));
+  if (!latest_.empty()) replace_symlink(name_of(path_), latest_);
   finished_ = remove_leftovers();
 }
 
 CheckpointManifest CheckpointWriter::synced_manifest(const std::vector<std::string>& names) const {
   std::for_each(names.begin(), names.end(), require_file_name);
-  const Descriptor folder = open_folder(partial_);
+  const UniqueFd folder = open_folder(partial_);
   if (!folder) throw SystemError::failed("open", partial_, errno);
   CheckpointManifest manifest;
   for (const auto& name : names) manifest[name] = synced_digest(folder.get(), partial_, name);
@@ -464,7 +464,7 @@ Checkpoint open_checkpoint(const std::string& path) {
   for (;;) {
     const std::string folder = folder_meant(path);
     const Hint hint = [&] { return hint_for(folder); };
-    const Descriptor descriptor = open_folder(folder);
+    const UniqueFd descriptor = open_folder(folder);
     const int error = errno;
     try {
       if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", in_words(error), hint());

@@ -18,17 +18,17 @@ std::string folder_of(const std::string& path);
 
 // Waits until the names in a folder are on disk. File systems that offer no such thing do it
 // themselves: nothing is thrown for them.
-void sync_folder(const std::string& folder);
+void fsync_directory(const std::string& folder);
 
 // Creates a folder and those above it, as `mkdir -p` does.
-void make_folders(const std::string& folder);
+void create_directories_synced(const std::string& folder);
 
 // Makes the symbolic link `path` point to `target`, whether or not it exists. Readers see the old
 // target or the new one. Uses the name ".NAME.partial" beside it.
-void swap_link(const std::string& target, const std::string& path);
+void replace_symlink(const std::string& target, const std::string& path);
 
 // Removes a file, a link (never what it points to), or a folder with all it holds. Nothing there
 // is no error. Synchronises nothing: what comes back after a power cut was not wanted anyway.
-void remove_tree(const std::string& path);
+void remove_all(const std::string& path);
 
 }  // namespace ladder

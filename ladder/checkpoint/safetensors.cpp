@@ -62,7 +62,7 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file) {
   const std::string header = make_safetensors_header(file.metadata, entries_of(file.tensors));
   AtomicFile output(path);
   output.write(std::as_bytes(std::span(header)));
-  for (const auto& [name, tensor] : file.tensors) output.write(TensorBytes(tensor).span());
+  for (const auto& [name, tensor] : file.tensors) output.write(RowMajorBytes(tensor).span());
   output.commit();
 }
 

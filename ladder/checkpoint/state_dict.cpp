@@ -101,7 +101,7 @@ std::string weights_sha256(const StateDict& values) {
       hash.update(text);
       hash.update(kEnd);
     }
-    const TensorBytes bytes(tensor);
+    const RowMajorBytes bytes(tensor);
     hash.update(bytes.span());
   }
   return hash.hex_digest();

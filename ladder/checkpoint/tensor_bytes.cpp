@@ -38,15 +38,15 @@ constexpr std::array<DtypeName, 13> kDtypeNames = {{
 
 }  // namespace
 
-TensorBytes::TensorBytes(const torch::Tensor& tensor)
+RowMajorBytes::RowMajorBytes(const torch::Tensor& tensor)
     : contiguous_(tensor.detach().cpu().contiguous()) {}
 
-std::span<const std::byte> TensorBytes::span() const {
+std::span<const std::byte> RowMajorBytes::span() const {
   return {static_cast<const std::byte*>(contiguous_.const_data_ptr()), contiguous_.nbytes()};
 }
 
-std::string short_hash(const torch::Tensor& tensor) {
-  return sha256_hex(TensorBytes(tensor).span()).substr(0, kShortHashDigits);
+std::string tensor_digest(const torch::Tensor& tensor) {
+  return sha256_hex(RowMajorBytes(tensor).span()).substr(0, kShortHashDigits);
 }
 
 std::string safetensors_dtype(torch::ScalarType dtype) {

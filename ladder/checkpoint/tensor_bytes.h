@@ -15,9 +15,9 @@ namespace ladder {
 // What is saved and what is hashed: neither may depend on the device or on a layout such as
 // channels_last. Shares the tensor's memory if it is contiguous on the CPU, copies otherwise
 // (and then waits for the device). Little-endian, as all machines LibTorch runs on are.
-class TensorBytes {
+class RowMajorBytes {
  public:
-  explicit TensorBytes(const torch::Tensor& tensor);
+  explicit RowMajorBytes(const torch::Tensor& tensor);
 
   std::span<const std::byte> span() const;
 
@@ -26,7 +26,7 @@ class TensorBytes {
 };
 
 // The first 16 hexadecimal digits of the sha256 of a tensor's bytes.
-std::string short_hash(const torch::Tensor& tensor);
+std::string tensor_digest(const torch::Tensor& tensor);
 
 // The name that safetensors has for a dtype, such as "F32". Throws UsageError for one it lacks.
 std::string safetensors_dtype(torch::ScalarType dtype);

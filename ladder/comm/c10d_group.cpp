@@ -41,7 +41,7 @@ C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   return group;
 }
 
-void wait_briefly(c10d::Store& store, const std::string& key, std::size_t ranks) {
+void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks) {
   constexpr std::chrono::seconds kLongest{2};
   try {
     const auto count = static_cast<std::size_t>(store.add(key + "/count", 1));
@@ -54,20 +54,20 @@ void wait_briefly(c10d::Store& store, const std::string& key, std::size_t ranks)
 
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                std::chrono::milliseconds timeout) {
-  const QuietC10d quiet;
+  const C10dLogSilencer quiet;
   try {
     store.wait(keys, timeout);
     return {};
   } catch (const std::exception&) {
     auto missing = missing_keys(store, keys);
-    if (!missing.empty()) wait_briefly(store, keys.front(), keys.size() - missing.size());
+    if (!missing.empty()) exit_barrier(store, keys.front(), keys.size() - missing.size());
     return missing;
   }
 }
 
-void talk_within(std::chrono::milliseconds timeout, const std::string& address,
-                 std::function<void()> talk) {
-  constexpr std::chrono::seconds kForItsOwnError{4};  // wait_briefly included
+void run_with_deadline(std::chrono::milliseconds timeout, const std::string& address,
+                       std::function<void()> talk) {
+  constexpr std::chrono::seconds kForItsOwnError{4};  // exit_barrier included
   std::packaged_task<void()> task(std::move(talk));
   auto done = task.get_future();
   std::thread(std::move(task)).detach();
@@ -89,11 +89,11 @@ void run_collective(const ProcessGroup& group, const char* operation,
   }
 }
 
-QuietC10d::QuietC10d() : before_(FLAGS_caffe2_log_level) {
+C10dLogSilencer::C10dLogSilencer() : before_(FLAGS_caffe2_log_level) {
   constexpr int kFatalOnly = 3;
   if (!environment_variable("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kFatalOnly;
 }
 
-QuietC10d::~QuietC10d() { FLAGS_caffe2_log_level = before_; }
+C10dLogSilencer::~C10dLogSilencer() { FLAGS_caffe2_log_level = before_; }
 
 }  // namespace ladder

@@ -44,14 +44,14 @@ C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
 
 // Returns when `ranks` ranks have called it with this `key`, or after two seconds; throws nothing.
 // For ranks that may end next: the store may be in this process, and the others still read from it.
-void wait_briefly(c10d::Store& store, const std::string& key, std::size_t ranks);
+void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
 
 // Runs `talk`, a conversation with a store, and throws DistributedError naming `address` if it does
 // not end within `timeout` and a few seconds. c10d's stores keep no deadline with a server that is
 // there and silent; so the conversation has a thread of its own, which is then left behind.
 // What `talk` captures must therefore outlive it: capture by value.
-void talk_within(std::chrono::milliseconds timeout, const std::string& address,
-                 std::function<void()> talk);
+void run_with_deadline(std::chrono::milliseconds timeout, const std::string& address,
+                       std::function<void()> talk);
 
 // Runs `collective` and turns what goes wrong in it into a DistributedError.
 void run_collective(const ProcessGroup& group, const char* operation,
@@ -59,12 +59,12 @@ void run_collective(const ProcessGroup& group, const char* operation,
 
 // LibTorch logs what it is about to throw, with a stack trace of forty lines. As long as one of
 // these lives it does not, unless TORCH_CPP_LOG_LEVEL asks for it.
-class QuietC10d {
+class C10dLogSilencer {
  public:
-  QuietC10d();
-  ~QuietC10d();
-  QuietC10d(const QuietC10d&) = delete;
-  QuietC10d& operator=(const QuietC10d&) = delete;
+  C10dLogSilencer();
+  ~C10dLogSilencer();
+  C10dLogSilencer(const C10dLogSilencer&) = delete;
+  C10dLogSilencer& operator=(const C10dLogSilencer&) = delete;
 
  private:
   int before_;

@@ -161,7 +161,7 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
   const std::string host = is_here ? "127.0.0.1" : launch.master_addr;
   const std::string address = fmt::format("{}:{}", host, launch.master_port);
   const auto store = std::make_shared<C10dStore>();
-  talk_within(timeout, address, [=] {
+  run_with_deadline(timeout, address, [=] {
     try {
       *store = c10::make_intrusive<c10d::TCPStore>(host, options);
     } catch (const std::exception& error) {
@@ -181,7 +181,7 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
                                 "file://" + path);
   }
   const auto store = std::make_shared<C10dStore>();
-  talk_within(timeout, path, [=, world_size = launch.world_size] {
+  run_with_deadline(timeout, path, [=, world_size = launch.world_size] {
     *store = c10::make_intrusive<c10d::FileStore>(path, world_size);
   });
   return *store;
@@ -190,7 +190,7 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
 // Keys of an earlier attempt must not be taken for those of this one.
 C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment& launch,
                      const std::string& own_address) {
-  const QuietC10d quiet;
+  const C10dLogSilencer quiet;
   C10dStore store;
   if (options.init_method.starts_with(kFile)) {
     store = open_file_store(options.init_method.substr(kFile.size()), launch, options.timeout);
@@ -205,7 +205,7 @@ C10dStore open_store(const ProcessGroupOptions& options, const LaunchEnvironment
 std::string arrival_key(int rank) { return fmt::format("arrived/{}", rank); }
 
 // Ranks that wait for one that will never come are woken, so that they find out too.
-void wake_all(c10d::Store& store, const std::string& world_size) {
+void release_waiters(c10d::Store& store, const std::string& world_size) {
   for (int rank = 0; rank < std::stoi(world_size); ++rank) {
     if (!store.check({arrival_key(rank)})) store.set(arrival_key(rank), world_size);
   }
@@ -214,9 +214,9 @@ void wake_all(c10d::Store& store, const std::string& world_size) {
 void require_world_size(c10d::Store& store, const std::string& others,
                         const LaunchEnvironment& launch) {
   if (others == std::to_string(launch.world_size)) return;
-  wake_all(store, others);
-  const QuietC10d quiet;
-  wait_briefly(store, "world_sizes_disagree", 2);
+  release_waiters(store, others);
+  const C10dLogSilencer quiet;
+  exit_barrier(store, "world_sizes_disagree", 2);
   throw DistributedError::ranks_disagree(
       fmt::format("WORLD_SIZE of rank {}", launch.rank), others + ", as on another rank",
       std::to_string(launch.world_size), "start all ranks with the same number");
@@ -224,7 +224,8 @@ void require_world_size(c10d::Store& store, const std::string& others,
 
 // Finds out before the first collective whether the ranks belong together: afterwards, a
 // difference would show as a hang.
-void announce(c10d::Store& store, const LaunchEnvironment& launch, const std::string& backend) {
+void register_rank(c10d::Store& store, const LaunchEnvironment& launch,
+                   const std::string& backend) {
   const std::string own = std::to_string(launch.world_size);
   if (store.add(fmt::format("copies/{}", launch.rank), 1) != 1) {
     throw DistributedError::ranks_disagree(
@@ -276,7 +277,7 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
 
 // With backend shm, all ranks call this, or none.
 [[noreturn]] void refuse_shared_memory(c10d::Store& store, const LaunchEnvironment& launch) {
-  wait_briefly(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
+  exit_barrier(store, "no_shared_memory", static_cast<std::size_t>(launch.world_size));
   throw UsageError::conflict(
       "backend shm",
       fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
@@ -287,7 +288,7 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
 
 // Ranks whose launcher was killed get SIGTERM, as it would have sent them. Those that a person has
 // started from a shell outlive it, as other programs do; those of spawn have their own arrangement.
-void end_with_launcher(const std::string& launcher) {
+void die_with_launcher(const std::string& launcher) {
   const bool by_hand = launcher == "env" || launcher == "options" || launcher == "single";
   if (!by_hand && launcher != "spawn") ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
@@ -297,7 +298,7 @@ void end_with_launcher(const std::string& launcher) {
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto launch = find_launch(options);
   const auto backend = choose_backend(options, launch);
-  end_with_launcher(launch.launcher);
+  die_with_launcher(launch.launcher);
   // NCCL opens sockets of its own: on one machine nobody outside need reach them.
   if (backend == "nccl" && launch.is_single_node()) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);
@@ -317,16 +318,16 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
       .gloo_address = address.gloo};
   const auto rendezvous = fmt::format("{}:{}", launch.master_addr, launch.master_port);
   const auto store = setup.store;
-  talk_within(options.timeout, rendezvous, [=, timeout = options.timeout] {
-    announce(*store, launch, backend);
+  run_with_deadline(options.timeout, rendezvous, [=, timeout = options.timeout] {
+    register_rank(*store, launch, backend);
     wait_for_all(*store, launch, timeout);
   });
   ProcessGroup group(std::move(setup));
   // Gloo reports a connection to one end before the other: a rank that ended between the two would
   // fail a peer that is still connecting.
-  const QuietC10d quiet;
-  talk_within(options.timeout, rendezvous, [store, world_size = launch.world_size] {
-    wait_briefly(*store, "connected", static_cast<std::size_t>(world_size));
+  const C10dLogSilencer quiet;
+  run_with_deadline(options.timeout, rendezvous, [store, world_size = launch.world_size] {
+    exit_barrier(*store, "connected", static_cast<std::size_t>(world_size));
   });
   if (options.backend == "shm" && group.backend() != "shm") refuse_shared_memory(*store, launch);
   return group;

@@ -20,14 +20,14 @@ namespace {
 constexpr int kDefaultPort = 29500;
 
 template <typename T>
-std::optional<Said<T>> agreed(const char* field, const std::optional<T>& option, const char* name,
-                              const std::optional<T>& variable) {
+std::optional<Sourced<T>> agreed(const char* field, const std::optional<T>& option,
+                                 const char* name, const std::optional<T>& variable) {
   if (option && variable && *option != *variable) {
     throw UsageError::conflict(field, fmt::format("{} contradicts {}={}", *option, name, *variable),
                                fmt::format("leave {} out, or: unset {}", field, name));
   }
-  if (variable) return Said<T>{name, *variable};
-  if (option) return Said<T>{field, *option};
+  if (variable) return Sourced<T>{name, *variable};
+  if (option) return Sourced<T>{field, *option};
   return std::nullopt;
 }
 
@@ -59,8 +59,8 @@ void check_place(const Place& place) {
 }
 
 struct Address {
-  std::optional<Said<std::string>> host;
-  std::optional<Said<int>> port;
+  std::optional<Sourced<std::string>> host;
+  std::optional<Sourced<int>> port;
 };
 
 Address read_address(const Variables& variables, const LaunchOptions& options) {
@@ -122,7 +122,8 @@ std::string in_words(const Place& place) {
                      place.world_size.value);
 }
 
-UsageError two_launchers(const Place& inner, const Place& outer, const LaunchOptions& options) {
+UsageError conflicting_launchers_error(const Place& inner, const Place& outer,
+                                       const LaunchOptions& options) {
   return UsageError::conflict(
       inner.rank.name,
       fmt::format("{} by {} contradicts {} by {}", in_words(inner), inner.launcher, in_words(outer),
@@ -132,7 +133,7 @@ UsageError two_launchers(const Place& inner, const Place& outer, const LaunchOpt
                   torchrun_command(2, options), options.program, inner.launcher, outer.without));
 }
 
-UsageError lone_torchrun(const Place& tasks, const LaunchOptions& options) {
+UsageError torchrun_per_task_error(const Place& tasks, const LaunchOptions& options) {
   return UsageError::conflict(
       "torchrun",
       fmt::format("started for one machine, but there are {} tasks of {}", tasks.world_size.value,
@@ -153,12 +154,12 @@ std::optional<Place> read_tasks(const Variables& variables, const LaunchOptions&
   if (!srun || srun->in_shell || srun->world_size.value == 1) return mpirun;
   if (same_place(*srun, *mpirun)) return srun;
   const bool carried_daemons = mpirun->world_size.value > srun->world_size.value;
-  if (!carried_daemons) throw two_launchers(*mpirun, *srun, options);
+  if (!carried_daemons) throw conflicting_launchers_error(*mpirun, *srun, options);
   return mpirun;
 }
 
 // Ranks that a script started by hand, LOCAL_WORLD_SIZE of them in each task.
-bool fills_task(const Place& place, const Place& task) {
+bool ranks_fill_task(const Place& place, const Place& task) {
   if (!place.local_rank || !place.local_world_size) return false;
   const std::int64_t per_task = *place.local_world_size;
   return place.world_size.value == per_task * task.world_size.value &&
@@ -170,9 +171,9 @@ void refuse_contradiction(const Place& place, const std::optional<Place>& tasks,
   if (!tasks || tasks->world_size.value == 1) return;
   if (variables.has("TORCHELASTIC_RUN_ID")) {
     const bool lone = variables.integer("GROUP_WORLD_SIZE", 1).value_or(1) == 1;
-    if (lone) throw lone_torchrun(*tasks, options);
-  } else if (!same_place(place, *tasks) && !fills_task(place, *tasks)) {
-    throw two_launchers(place, *tasks, options);
+    if (lone) throw torchrun_per_task_error(*tasks, options);
+  } else if (!same_place(place, *tasks) && !ranks_fill_task(place, *tasks)) {
+    throw conflicting_launchers_error(place, *tasks, options);
   }
 }
 
@@ -180,8 +181,8 @@ constexpr std::array<const char*, 4> kRankVariables = {"RANK", "WORLD_SIZE", "LO
                                                        "LOCAL_WORLD_SIZE"};
 
 struct SaidRanks {
-  std::optional<Said<int>> rank;
-  std::optional<Said<int>> world_size;
+  std::optional<Sourced<int>> rank;
+  std::optional<Sourced<int>> world_size;
 };
 
 SaidRanks read_ranks(const Variables& variables, const LaunchOptions& options) {
@@ -191,8 +192,8 @@ SaidRanks read_ranks(const Variables& variables, const LaunchOptions& options) {
 }
 
 // Commands that set what is half set, with the values that are there.
-std::string cure_of_half_set(const SaidRanks& said, const Address& address,
-                             const Variables& variables, const LaunchOptions& options) {
+std::string fix_for_incomplete(const SaidRanks& said, const Address& address,
+                               const Variables& variables, const LaunchOptions& options) {
   const int rank = said.rank ? said.rank->value : 0;
   const std::int64_t size =
       said.world_size ? said.world_size->value : std::max(std::int64_t{2}, std::int64_t{rank} + 1);
@@ -209,8 +210,8 @@ std::string cure_of_half_set(const SaidRanks& said, const Address& address,
   return cure;
 }
 
-UsageError half_set(const SaidRanks& said, const Address& address, const Variables& variables,
-                    const LaunchOptions& options) {
+UsageError incomplete_variables(const SaidRanks& said, const Address& address,
+                                const Variables& variables, const LaunchOptions& options) {
   std::vector<std::string> missing;
   if (!said.rank) missing.emplace_back("RANK");
   if (!said.world_size) missing.emplace_back("WORLD_SIZE");
@@ -220,7 +221,7 @@ UsageError half_set(const SaidRanks& said, const Address& address, const Variabl
                              options.needs_address
                                  ? "all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or none"
                                  : "both of RANK, WORLD_SIZE or none",
-                             cure_of_half_set(said, address, variables, options));
+                             fix_for_incomplete(said, address, variables, options));
 }
 
 std::string launcher_name(const std::string& said_by, const Variables& variables) {
@@ -246,7 +247,7 @@ std::optional<Place> read_env(const Variables& variables, const LaunchOptions& o
   if (!by_variables && !options_launch(options, tasks)) return std::nullopt;
   const bool has_address = !options.needs_address || (address.host && address.port);
   if (!said.rank || !said.world_size || !has_address) {
-    throw half_set(said, address, variables, options);
+    throw incomplete_variables(said, address, variables, options);
   }
   return Place{.launcher = launcher_name(said.rank->name, variables),
                .rank = *said.rank,
@@ -262,7 +263,8 @@ bool is_loopback(const std::string& host) {
 }
 
 // Do all ranks meet on this machine, as far as one can tell?
-bool meet_here(const Address& address, const Variables& variables, const LaunchOptions& options) {
+bool is_local_rendezvous(const Address& address, const Variables& variables,
+                         const LaunchOptions& options) {
   if (!address.host) return !options.needs_address;
   return is_loopback(address.host->value) && !variables.has("KUBERNETES_SERVICE_HOST");
 }
@@ -288,7 +290,7 @@ Address address_of_tasks(const Place& place, Address address, const Variables& v
                          const LaunchOptions& options) {
   const bool by_srun = place.launcher == "srun";
   const bool one_machine = place.local_world_size == place.world_size.value;
-  if (!address.host && one_machine) address.host = Said<std::string>{"", "127.0.0.1"};
+  if (!address.host && one_machine) address.host = Sourced<std::string>{"", "127.0.0.1"};
   if (!options.needs_address) return address;
   if (!address.host && by_srun) address.host = slurm_host(variables, options.program);
   if (!address.host) {
@@ -299,7 +301,8 @@ Address address_of_tasks(const Place& place, Address address, const Variables& v
                     options.program));
   }
   if (!address.port) {
-    address.port = by_srun ? slurm_port(variables, options.program) : Said<int>{"", kDefaultPort};
+    address.port =
+        by_srun ? slurm_port(variables, options.program) : Sourced<int>{"", kDefaultPort};
   }
   return address;
 }
@@ -381,13 +384,13 @@ LaunchEnvironment read_launch_environment(const LaunchOptions& options,
     check_place(*place);
     refuse_contradiction(*place, tasks, variables, options);
     take_local_ranks(*place, tasks);
-    complete_local_ranks(*place, meet_here(address, variables, options));
+    complete_local_ranks(*place, is_local_rendezvous(address, variables, options));
     return launched(*place, address, variables);
   }
   place = tasks;
   check_place(*place);
   refuse_other_options(*place, options);
-  complete_local_ranks(*place, meet_here(address, variables, options));
+  complete_local_ranks(*place, is_local_rendezvous(address, variables, options));
   return launched(*place, address_of_tasks(*place, address, variables, options), variables);
 }
 

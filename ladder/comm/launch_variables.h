@@ -37,7 +37,7 @@ class Variables {
 
 // A value, and the variable or flag that said it ("" if nobody did and it is a default).
 template <typename T>
-struct Said {
+struct Sourced {
   std::string name;
   T value;
 };
@@ -45,8 +45,8 @@ struct Said {
 // The place of this process as one launcher says it.
 struct Place {
   std::string launcher;
-  Said<int> rank;
-  Said<int> world_size;
+  Sourced<int> rank;
+  Sourced<int> world_size;
   std::optional<int> local_rank;        // nothing: the launcher does not say
   std::optional<int> local_world_size;  // the same
   std::string local_rank_name;          // for messages

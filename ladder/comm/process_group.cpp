@@ -198,11 +198,11 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
   }
   ++impl_->barriers;
   const auto missing = std::make_shared<std::vector<int>>();
-  talk_within(timeout, "rank 0",
-              [store = impl_->setup.store, keys, timeout, missing, own = rank()] {
-                store->set(keys[static_cast<std::size_t>(own)], std::string("1"));
-                *missing = wait_for_keys(*store, keys, timeout);
-              });
+  run_with_deadline(timeout, "rank 0",
+                    [store = impl_->setup.store, keys, timeout, missing, own = rank()] {
+                      store->set(keys[static_cast<std::size_t>(own)], std::string("1"));
+                      *missing = wait_for_keys(*store, keys, timeout);
+                    });
   if (!missing->empty()) throw ranks_missing(*missing, world_size(), timeout);
 }
 

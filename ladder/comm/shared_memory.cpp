@@ -30,7 +30,7 @@ namespace ladder {
 
 struct SharedMemory::Slot {
   std::array<char, 64> call;  // as text: operation, form, bytes
-  alignas(64) std::array<std::byte, kPiece> bytes;
+  alignas(64) std::array<std::byte, kChunkBytes> bytes;
 };
 
 struct SharedMemory::Part {
@@ -71,11 +71,11 @@ int create_file() {
   return file >= 0 || errno != EINVAL ? file : ::memfd_create(kName, MFD_CLOEXEC);
 }
 
-Descriptor create_memory(std::size_t bytes, std::uint64_t sign) {
-  Descriptor memory(create_file());
+UniqueFd create_memory(std::size_t bytes, std::uint64_t sign) {
+  UniqueFd memory(create_file());
   const bool filled = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                       ::pwrite(memory.get(), &sign, sizeof(sign), 0) == sizeof(sign);
-  return filled ? std::move(memory) : Descriptor();
+  return filled ? std::move(memory) : UniqueFd();
 }
 
 // Nothing else may be mapped and written to: process numbers can mean another process.
@@ -92,12 +92,12 @@ int futex(Counter& word, int operation, std::uint32_t value, const timespec* tim
   return static_cast<int>(::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
 }
 
-void wake_all(Counter& word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
+void release_waiters(Counter& word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
 
 // Until `word` is no longer `value`, or for a moment.
 void wait_while(Counter& word, std::uint32_t value) {
-  constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 100'000'000};
-  futex(word, FUTEX_WAIT, value, &kMoment);
+  constexpr timespec kFutexTimeout{.tv_sec = 0, .tv_nsec = 100'000'000};
+  futex(word, FUTEX_WAIT, value, &kFutexTimeout);
 }
 
 // Counters that wrap around: the difference is small.
@@ -125,7 +125,7 @@ std::unique_ptr<SharedMemory> SharedMemory::make(int rank, int world_size,
   if (world_size > kMostRanks) return nullptr;
   const auto bytes = sizeof(Part) * static_cast<std::size_t>(world_size);
   const auto sign = random_sign();
-  const auto memory = rank == 0 ? create_memory(bytes, sign) : Descriptor();
+  const auto memory = rank == 0 ? create_memory(bytes, sign) : UniqueFd();
   std::vector<Peer> peers;
   for (const auto& text :
        all_gather(fmt::format("{} {} {} {}", place(), ::getpid(), memory.get(), sign))) {
@@ -148,7 +148,7 @@ std::unique_ptr<SharedMemory> SharedMemory::make(int rank, int world_size,
 
 SharedMemory::SharedMemory(int rank, const std::vector<Peer>& peers) : rank_(rank) {
   const auto path = fmt::format("/proc/{}/fd/{}", peers.front().pid, peers.front().memory);
-  const Descriptor memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!memory) throw SystemError::failed("open", path, errno);
   const auto bytes = sizeof(Part) * peers.size();
   require_memory(path, memory.get(), bytes);
@@ -167,7 +167,7 @@ SharedMemory::~SharedMemory() { give_up(); }
 void SharedMemory::give_up() noexcept {
   auto& part = parts_[static_cast<std::size_t>(rank_)];
   part.gave_up.store(true, std::memory_order_release);
-  wake_all(part.pieces);
+  release_waiters(part.pieces);
 }
 
 void SharedMemory::exchange(const Call& call, std::span<const std::byte> own, const Read& read,
@@ -177,8 +177,9 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own, co
   const Deadline deadline{.timeout = timeout, .at = steady_clock::now() + timeout};
   const auto text = text_of(call, own.size());
   try {
-    for (std::size_t offset = 0; offset < std::max<std::size_t>(own.size(), 1); offset += kPiece) {
-      const auto size = std::min(kPiece, own.size() - offset);
+    for (std::size_t offset = 0; offset < std::max<std::size_t>(own.size(), 1);
+         offset += kChunkBytes) {
+      const auto size = std::min(kChunkBytes, own.size() - offset);
       show(own.subspan(offset, size), text);
       for (int rank = 0; rank < world_size(); ++rank) wait_for(rank, deadline, call);
       for (int rank = 0; rank < world_size(); ++rank) {
@@ -200,7 +201,7 @@ void SharedMemory::show(std::span<const std::byte> piece, const std::string& cal
   std::strncpy(slot.call.data(), call.c_str(), slot.call.size() - 1);
   std::copy(piece.begin(), piece.end(), slot.bytes.begin());
   part.pieces.store(++pieces_, std::memory_order_release);
-  wake_all(part.pieces);
+  release_waiters(part.pieces);
 }
 
 void SharedMemory::require_same_call(int rank, const std::string& text, const Call& call) const {
@@ -212,19 +213,19 @@ void SharedMemory::require_same_call(int rank, const std::string& text, const Ca
 }
 
 void SharedMemory::wait_for(int rank, const Deadline& deadline, const Call& call) const {
-  constexpr int kGlances = 200;  // some 0.1 ms: to be woken takes as long
+  constexpr int kSpins = 200;  // some 0.1 ms: to be woken takes as long
   auto& part = parts_[static_cast<std::size_t>(rank)];
   for (int glance = 0;; ++glance) {
     // First whether it can still come, then whether it has: it may have gone in between.
     const bool gave_up = part.gave_up.load(std::memory_order_acquire);
-    const bool ended = glance > kGlances && has_ended(rank);
-    const bool late = glance > kGlances && steady_clock::now() >= deadline.at;
+    const bool ended = glance > kSpins && has_ended(rank);
+    const bool late = glance > kSpins && steady_clock::now() >= deadline.at;
     const auto count = part.pieces.load(std::memory_order_acquire);
     if (has_reached(count, pieces_)) return;
     if (gave_up) fail(call, fmt::format("rank {} has given up", rank));
     if (ended) fail(call, fmt::format("rank {} has ended", rank));
     if (late) fail(call, timed_out(deadline.timeout, fmt::format("rank {}", rank)));
-    if (glance < kGlances) {
+    if (glance < kSpins) {
       std::this_thread::yield();
     } else {
       wait_while(part.pieces, count);

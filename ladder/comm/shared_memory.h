@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -36,7 +36,8 @@ class SharedMemory {
   // Gets the piece of `rank` that begins `offset` bytes from the start of what it shows.
   using Read = std::function<void(int rank, std::size_t offset, std::span<const std::byte> piece)>;
 
-  static constexpr std::size_t kPiece = std::size_t{256} << 10U;  // bytes a slot: in the L2 cache
+  static constexpr std::size_t kChunkBytes = std::size_t{256}
+                                             << 10U;  // bytes a slot: in the L2 cache
 
   // Each rank reads the slots of all others: simple, and much for many.
   static constexpr int kMostRanks = 8;
@@ -96,7 +97,7 @@ class SharedMemory {
                          const std::string& hint = "") const;
 
   int rank_;
-  std::vector<Descriptor> processes_;  // readable when the process has ended
+  std::vector<UniqueFd> processes_;  // readable when the process has ended
   std::unique_ptr<Part[], Unmap> parts_;
   std::uint32_t pieces_ = 0;  // that this rank has shown
   bool usable_ = true;

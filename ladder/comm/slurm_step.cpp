@@ -110,7 +110,7 @@ std::optional<Place> read_srun(const Variables& variables) {
                .in_shell = is_slurm_shell(variables)};
 }
 
-Said<std::string> slurm_host(const Variables& variables, const std::string& program) {
+Sourced<std::string> slurm_host(const Variables& variables, const std::string& program) {
   const std::string name =
       variables.first_set({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
   const std::string list = variables.text(name).value_or("");
@@ -123,7 +123,7 @@ Said<std::string> slurm_host(const Variables& variables, const std::string& prog
   return {name, host};
 }
 
-Said<int> slurm_port(const Variables& variables, const std::string& program) {
+Sourced<int> slurm_port(const Variables& variables, const std::string& program) {
   constexpr int kFirstPort = 15000;
   constexpr std::int64_t kPorts = 10000;
   const std::string name = variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"});

@@ -20,10 +20,10 @@ std::optional<Place> read_srun(const Variables& variables);
 
 // The first machine of the step, where rank 0 is: of "host[5-9,12]" it is host5. Throws
 // UsageError, with a command for `program`, if there is no such list.
-Said<std::string> slurm_host(const Variables& variables, const std::string& program);
+Sourced<std::string> slurm_host(const Variables& variables, const std::string& program);
 
 // A port that two jobs on one machine rarely share: 15000 and the last four digits of the job's
 // number. All ranks know it without talking to each other. Counterpart: Lightning's default.
-Said<int> slurm_port(const Variables& variables, const std::string& program);
+Sourced<int> slurm_port(const Variables& variables, const std::string& program);
 
 }  // namespace ladder

@@ -16,7 +16,7 @@
 
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
 namespace {
@@ -138,7 +138,7 @@ void print(const std::string& text, std::FILE* stream) {
   std::fflush(stream);
 }
 
-int report(const Interruption& interruption, std::FILE* stream) {
+int report(const StoppedBySignal& interruption, std::FILE* stream) {
   const std::string text = interruption.what();
   if (!text.empty()) print(text, stream);
   return exit_code_of_signal(interruption.signal());
@@ -156,7 +156,7 @@ int call_and_report(const std::function<void()>& fn, std::FILE* stream) {
   try {
     fn();
     return static_cast<int>(ExitCode::kOk);
-  } catch (const Interruption& interruption) {
+  } catch (const StoppedBySignal& interruption) {
     return report(interruption, stream);
   } catch (const std::exception& error) {
     return report(failure_of(error), stream);

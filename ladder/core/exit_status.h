@@ -14,7 +14,8 @@ namespace ladder {
 //     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
-// An Interruption is not an error: its text is printed as it is, and the code is 128 + its signal.
+// An StoppedBySignal is not an error: its text is printed as it is, and the code is 128 + its
+// signal.
 //
 // The rank is told when a launcher set one (RANK, or the names of mpirun and srun) of several. The
 // line is one write, so that lines of ranks that share a terminal do not mix.

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -34,7 +34,7 @@ class ListeningSocket {
   int release() { return socket_.release(); }
 
  private:
-  Descriptor socket_;
+  UniqueFd socket_;
   int port_ = 0;
 };
 

@@ -10,9 +10,9 @@
 
 namespace ladder {
 
-void Log::info(std::string_view text, Force force) const {
+void Log::info(std::string_view text, EveryRank every_rank) const {
   const bool speaks = options_.rank == 0 && !options_.quiet;
-  if (speaks || force == Force::kYes) print("", text);
+  if (speaks || every_rank == EveryRank::kYes) print("", text);
 }
 
 void Log::warn(std::string_view text) const { print("warning: ", text); }

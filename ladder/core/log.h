@@ -14,7 +14,7 @@ struct LogOptions {
 };
 
 // Whether a line is printed by every rank, also when quiet.
-enum class Force { kNo, kYes };
+enum class EveryRank { kNo, kYes };
 
 // What a program says to the person in front of it, a line at a time.
 //
@@ -30,14 +30,14 @@ enum class Force { kNo, kYes };
 //
 //     Log log({.rank = 1, .world_size = 2});
 //     log.info("epoch 1 of 3");                 // nothing: rank 0 says it
-//     log.info("my shard: 3", Force::kYes);     // [rank 1] my shard: 3
+//     log.info("my shard: 3", EveryRank::kYes);     // [rank 1] my shard: 3
 //     log.warn("no GPU found, using the CPU");  // [rank 1] warning: no GPU found, using the CPU
 class Log {
  public:
   explicit Log(LogOptions options = {}) : options_(options) {}
 
   // `text` is one line without its end.
-  void info(std::string_view text, Force force = Force::kNo) const;
+  void info(std::string_view text, EveryRank every_rank = EveryRank::kNo) const;
   void warn(std::string_view text) const;
 
  private:

@@ -11,12 +11,12 @@
 namespace ladder {
 
 // One walk through an epoch: hands out the batches one after the other, and nothing at the end.
-class BatchWalk {
+class BatchSource {
  public:
-  BatchWalk() = default;
-  virtual ~BatchWalk() = default;
-  BatchWalk(const BatchWalk&) = delete;
-  BatchWalk& operator=(const BatchWalk&) = delete;
+  BatchSource() = default;
+  virtual ~BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
 
   virtual std::optional<Batch> next() = 0;
 };
@@ -25,7 +25,7 @@ class BatchWalk {
 // for when the loop is done with the one before.
 class BatchIterator {
  public:
-  explicit BatchIterator(std::unique_ptr<BatchWalk> walk) : walk_(std::move(walk)) { ++*this; }
+  explicit BatchIterator(std::unique_ptr<BatchSource> walk) : walk_(std::move(walk)) { ++*this; }
 
   const Batch& operator*() const { return batch_; }
   BatchIterator& operator++() {
@@ -37,7 +37,7 @@ class BatchIterator {
   bool operator==(std::default_sentinel_t) const { return at_end_; }
 
  private:
-  std::unique_ptr<BatchWalk> walk_;
+  std::unique_ptr<BatchSource> walk_;
   Batch batch_;
   bool at_end_ = false;
 };

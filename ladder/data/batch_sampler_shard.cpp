@@ -26,7 +26,7 @@ void require_equal_parts(const BatchSampler& whole, const BatchSamplerShardOptio
                   options.world_size));
 }
 
-void require_equal_batches(const BatchSampler& whole, const std::vector<BatchPlan>& batches) {
+void require_equal_batches(const BatchSampler& whole, const std::vector<BatchIndices>& batches) {
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const std::int64_t count = std::ssize(batches[i].indices);
     const bool may_be_short = i + 1 == batches.size() && !whole.drop_last();
@@ -39,8 +39,8 @@ void require_equal_batches(const BatchSampler& whole, const std::vector<BatchPla
   }
 }
 
-BatchPlan joined(const std::vector<BatchPlan>& batches) {
-  BatchPlan all;
+BatchIndices joined(const std::vector<BatchIndices>& batches) {
+  BatchIndices all;
   for (const auto& batch : batches) {
     all.indices.insert(all.indices.end(), batch.indices.begin(), batch.indices.end());
     all.positions.insert(all.positions.end(), batch.positions.begin(), batch.positions.end());
@@ -60,29 +60,29 @@ BatchSamplerShard::BatchSamplerShard(std::shared_ptr<const BatchSampler> whole,
 
 std::int64_t BatchSamplerShard::size() const {
   const std::int64_t batches = options_.split_batches ? 1 : options_.world_size;
-  return drop_last() ? whole_->size() / batches : divide_up(whole_->size(), batches);
+  return drop_last() ? whole_->size() / batches : ceil_div(whole_->size(), batches);
 }
 
 std::int64_t BatchSamplerShard::round_size() const {
   return options_.split_batches ? batch_size() : batch_size() * options_.world_size;
 }
 
-std::vector<BatchPlan> BatchSamplerShard::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> BatchSamplerShard::plan(std::int64_t epoch) const {
   auto batches = whole_->plan(epoch);
   if (options_.world_size == 1) return batches;
   require_equal_batches(*whole_, batches);
-  const BatchPlan order = joined(batches);
-  std::vector<BatchPlan> plans(static_cast<std::size_t>(size()));
+  const BatchIndices order = joined(batches);
+  std::vector<BatchIndices> plans(static_cast<std::size_t>(size()));
   std::int64_t round = 0;
   for (auto& plan : plans) plan = part_of_round(order, round++);
   return plans;
 }
 
-BatchPlan BatchSamplerShard::part_of_round(const BatchPlan& order, std::int64_t round) const {
+BatchIndices BatchSamplerShard::part_of_round(const BatchIndices& order, std::int64_t round) const {
   const std::int64_t samples = std::ssize(order.indices);
   const std::int64_t begin = round * round_size();
   const Cut cut = cut_of(std::min(round_size(), samples - begin), samples);
-  BatchPlan plan{.global_size = cut.filled_up, .world_size = options_.world_size};
+  BatchIndices plan{.global_size = cut.filled_up, .world_size = options_.world_size};
   const std::int64_t first = std::min(options_.rank * cut.part, cut.filled_up);
   const std::int64_t end = std::min(first + cut.part, cut.filled_up);
   for (std::int64_t k = begin + first; k < begin + end; ++k) {
@@ -96,7 +96,7 @@ BatchPlan BatchSamplerShard::part_of_round(const BatchPlan& order, std::int64_t 
 BatchSamplerShard::Cut BatchSamplerShard::cut_of(std::int64_t count, std::int64_t samples) const {
   const std::int64_t ranks = options_.world_size;
   if (options_.dispatch_batches) {
-    const std::int64_t part = divide_up(count, ranks);
+    const std::int64_t part = ceil_div(count, ranks);
     return {.part = part, .filled_up = std::min(part * ranks, count + std::min(ranks, samples))};
   }
   return {.part = round_size() / ranks, .filled_up = options_.even_batches ? round_size() : count};

@@ -47,7 +47,7 @@ struct BatchSamplerShardOptions {
 //
 // Repeated samples have positions at and past whole_size(): no two ranks have the same position,
 // and what is below whole_size() is every sample once. (Accelerate knows them by their number,
-// the `remainder` of the last batch.) BatchPlan::global_size counts the samples of a round over
+// the `remainder` of the last batch.) BatchIndices::global_size counts the samples of a round over
 // all ranks, the repeated ones included.
 //
 // On one rank the batches are those of the other sampler, in every mode; nothing is filled up.
@@ -69,7 +69,7 @@ class BatchSamplerShard : public BatchSampler {
 
   // Throws UsageError if a batch of `whole` before the last, or with drop_last any, has not
   // batch_size() samples: such batches have no equal parts.
-  std::vector<BatchPlan> plan(std::int64_t epoch) const override;
+  std::vector<BatchIndices> plan(std::int64_t epoch) const override;
 
   std::int64_t world_size() const override { return options_.world_size; }
   std::int64_t whole_size() const override { return whole_->whole_size(); }
@@ -83,7 +83,7 @@ class BatchSamplerShard : public BatchSampler {
   };
 
   std::int64_t round_size() const;  // samples of every round but the last
-  BatchPlan part_of_round(const BatchPlan& order, std::int64_t round) const;
+  BatchIndices part_of_round(const BatchIndices& order, std::int64_t round) const;
   Cut cut_of(std::int64_t count, std::int64_t samples) const;
 
   std::shared_ptr<const BatchSampler> whole_;

@@ -31,7 +31,7 @@ struct BatchMaker {
   bool pin_memory;
   std::int64_t epoch;
 
-  Batch make(const BatchPlan& plan) const {
+  Batch make(const BatchIndices& plan) const {
     Batch batch = dataset->get_batch(plan.indices);
     if (transform != nullptr) transform->apply(batch.inputs, plan.indices, epoch);
     batch.positions = torch::tensor(plan.positions, torch::kInt64);
@@ -48,9 +48,9 @@ struct BatchMaker {
   }
 };
 
-class DirectWalk : public BatchWalk {
+class SerialSource : public BatchSource {
  public:
-  DirectWalk(BatchMaker maker, std::vector<BatchPlan> plans)
+  SerialSource(BatchMaker maker, std::vector<BatchIndices> plans)
       : maker_(std::move(maker)), plans_(std::move(plans)) {}
 
   std::optional<Batch> next() override {
@@ -60,15 +60,15 @@ class DirectWalk : public BatchWalk {
 
  private:
   BatchMaker maker_;
-  std::vector<BatchPlan> plans_;
+  std::vector<BatchIndices> plans_;
   std::size_t done_ = 0;
 };
 
 // Workers take the next plan each and leave the batch in a ring of slots; the loop takes
 // the slots in order. A worker waits while the ring is full, the loop while its slot is empty.
-class ThreadedWalk : public BatchWalk {
+class PrefetchingSource : public BatchSource {
  public:
-  ThreadedWalk(BatchMaker maker, std::vector<BatchPlan> plans, std::size_t workers)
+  PrefetchingSource(BatchMaker maker, std::vector<BatchIndices> plans, std::size_t workers)
       : maker_(std::move(maker)), plans_(std::move(plans)) {
     const std::size_t most = std::max<std::size_t>(1, plans_.size());
     slots_.resize(std::min(workers * kBatchesAheadPerWorker, most));
@@ -105,7 +105,7 @@ class ThreadedWalk : public BatchWalk {
     return claimed_++;
   }
 
-  Slot make(const BatchPlan& plan) const {
+  Slot make(const BatchIndices& plan) const {
     try {
       return maker_.make(plan);
     } catch (...) {
@@ -120,7 +120,7 @@ class ThreadedWalk : public BatchWalk {
   }
 
   BatchMaker maker_;
-  std::vector<BatchPlan> plans_;
+  std::vector<BatchIndices> plans_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Slot> slots_;
@@ -202,10 +202,10 @@ DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
   }
   plans.erase(plans.begin(), plans.begin() + batch);
   if (options_.num_workers == 0) {
-    return Iterator(std::make_unique<DirectWalk>(std::move(maker), std::move(plans)));
+    return Iterator(std::make_unique<SerialSource>(std::move(maker), std::move(plans)));
   }
-  return Iterator(std::make_unique<ThreadedWalk>(std::move(maker), std::move(plans),
-                                                 static_cast<std::size_t>(options_.num_workers)));
+  return Iterator(std::make_unique<PrefetchingSource>(
+      std::move(maker), std::move(plans), static_cast<std::size_t>(options_.num_workers)));
 }
 
 }  // namespace ladder

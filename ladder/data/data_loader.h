@@ -70,7 +70,7 @@ class DataLoader {
   std::int64_t epoch() const { return epoch_; }
 
   // The batches of the next walk, none of them read.
-  std::vector<BatchPlan> plan() const { return batches_->plan(epoch_); }
+  std::vector<BatchIndices> plan() const { return batches_->plan(epoch_); }
 
   using Iterator = BatchIterator;
 

@@ -99,13 +99,13 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
   require_whole("ShardedBatchSampler", whole_->world_size());
 }
 
-std::vector<BatchPlan> ShardedBatchSampler::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> ShardedBatchSampler::plan(std::int64_t epoch) const {
   auto plans = whole_->plan(epoch);
   for (auto& plan : plans) plan = slice(plan);
   return plans;
 }
 
-BatchPlan ShardedBatchSampler::slice(const BatchPlan& whole) const {
+BatchIndices ShardedBatchSampler::slice(const BatchIndices& whole) const {
   const std::int64_t global_size = std::ssize(whole.indices);
   const std::int64_t count = global_size / world_size_;
   const std::int64_t remainder = global_size % world_size_;

@@ -124,7 +124,7 @@ class ShardedBatchSampler : public BatchSampler {
                                ShardedBatchSamplerOptions options = {});
 
   std::int64_t size() const override { return whole_->size(); }
-  std::vector<BatchPlan> plan(std::int64_t epoch) const override;
+  std::vector<BatchIndices> plan(std::int64_t epoch) const override;
   std::int64_t world_size() const override { return world_size_; }
   std::int64_t whole_size() const override { return whole_->whole_size(); }
   bool evaluation_only() const override { return whole_->evaluation_only(); }
@@ -132,7 +132,7 @@ class ShardedBatchSampler : public BatchSampler {
  private:
   ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole, std::int64_t rank,
                       std::int64_t world_size);
-  BatchPlan slice(const BatchPlan& whole) const;
+  BatchIndices slice(const BatchIndices& whole) const;
 
   std::shared_ptr<const BatchSampler> whole_;  // the batches of all ranks
   std::int64_t rank_;

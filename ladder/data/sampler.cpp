@@ -49,9 +49,9 @@ std::int64_t BatchSampler::size() const {
   return drop_last_ || sampler_->size() % batch_size_ == 0 ? whole : whole + 1;
 }
 
-std::vector<BatchPlan> BatchSampler::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> BatchSampler::plan(std::int64_t epoch) const {
   const auto order = sampler_->order(epoch);
-  std::vector<BatchPlan> plans(static_cast<std::size_t>(size()));
+  std::vector<BatchIndices> plans(static_cast<std::size_t>(size()));
   std::int64_t begin = 0;
   for (auto& plan : plans) {
     const std::int64_t end = std::min(begin + batch_size_, sampler_->size());

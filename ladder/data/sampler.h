@@ -75,7 +75,7 @@ class RandomSampler : public Sampler {
 };
 
 // The samples of one batch on one rank: what to read, and where each stands in the epoch's order.
-struct BatchPlan {
+struct BatchIndices {
   std::vector<std::int64_t> indices;    // into the data set; empty if the others took all
   std::vector<std::int64_t> positions;  // as many
   std::int64_t global_size = 0;         // samples of the batch over all ranks
@@ -101,7 +101,7 @@ class BatchSampler {
   virtual std::int64_t size() const;
 
   // All batches of an epoch, in order.
-  virtual std::vector<BatchPlan> plan(std::int64_t epoch) const;
+  virtual std::vector<BatchIndices> plan(std::int64_t epoch) const;
 
   // As it was given: the size of all batches but a short last one.
   std::int64_t batch_size() const { return batch_size_; }

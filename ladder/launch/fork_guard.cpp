@@ -62,7 +62,7 @@ void require_forkable(const std::string& process) {
   }
 }
 
-void require_no_launcher() {
+void require_not_launched() {
   constexpr std::array<std::array<const char*, 2>, 5> kSigns = {{{"RANK", "torchrun"},
                                                                  {"WORLD_SIZE", "torchrun"},
                                                                  {"OMPI_COMM_WORLD_RANK", "mpirun"},

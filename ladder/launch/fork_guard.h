@@ -17,6 +17,6 @@ namespace ladder {
 void require_forkable(const std::string& process = "/proc/self");
 
 // Throws UsageError if a launcher (torchrun, mpirun) started this process as one of its ranks.
-void require_no_launcher();
+void require_not_launched();
 
 }  // namespace ladder

@@ -10,8 +10,9 @@
 namespace ladder {
 namespace {
 
-constexpr std::size_t kPiece = 4096;  // PIPE_BUF: what a pipe takes whole once poll says "ready"
-constexpr std::size_t kFull = 16 * kPiece;
+constexpr std::size_t kChunkBytes =
+    4096;  // PIPE_BUF: what a pipe takes whole once poll says "ready"
+constexpr std::size_t kFull = 16 * kChunkBytes;
 constexpr std::size_t kRemembered = 400;  // bytes of a line
 constexpr std::chrono::milliseconds kPatience{200};
 
@@ -41,10 +42,10 @@ void LineBuffer::finish() {
 }
 
 std::string_view LineBuffer::due(Time now) const {
-  const std::string_view piece = std::string_view(text_).substr(0, kPiece);
+  const std::string_view piece = std::string_view(text_).substr(0, kChunkBytes);
   const auto end = piece.rfind('\n');
   if (end != std::string_view::npos) return piece.substr(0, end + 1);
-  const bool ready = piece.size() == kPiece || now - added_at_ >= kPatience;
+  const bool ready = piece.size() == kChunkBytes || now - added_at_ >= kPatience;
   return ready ? piece : std::string_view();
 }
 

@@ -21,7 +21,7 @@
 
 #include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
 namespace {
@@ -39,7 +39,7 @@ void replace_stream(int stream, int fd) {
 }
 
 void empty_standard_input() {
-  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (nothing) replace_stream(STDIN_FILENO, nothing.get());
 }
 
@@ -55,7 +55,7 @@ RankProcess::~RankProcess() {
 }
 
 void RankProcess::start(int errors, const std::function<void()>& body) {
-  Descriptor write_end;
+  UniqueFd write_end;
   if (errors < 0) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) refuse("pipe2", rank_);

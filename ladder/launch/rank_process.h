@@ -9,7 +9,7 @@
 #include <functional>
 #include <string_view>
 
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -60,8 +60,8 @@ class RankProcess {
   int rank_;
   std::atomic<std::int64_t>* step_ = nullptr;  // in memory that the rank has too
   pid_t pid_ = -1;
-  Descriptor ended_;
-  Descriptor errors_;
+  UniqueFd ended_;
+  UniqueFd errors_;
   int signal_ = 0;
   int exit_code_ = 0;
 };

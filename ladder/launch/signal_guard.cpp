@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
 namespace {
@@ -64,7 +64,7 @@ void SignalGuard::restore_in_child() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void SignalGuard::die_of(int signal) {
+void SignalGuard::reraise(int signal) {
   set_disposition(signal, SIG_DFL);
   sigset_t only;
   sigemptyset(&only);

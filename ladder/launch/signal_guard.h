@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -32,7 +32,7 @@ class SignalGuard {
   void restore_in_child();
 
   // Ends this process by `signal`, so that whoever waits for it sees what happened.
-  [[noreturn]] static void die_of(int signal);
+  [[noreturn]] static void reraise(int signal);
 
  private:
   void restore_dispositions() const;
@@ -40,7 +40,7 @@ class SignalGuard {
   sigset_t mask_before_{};
   struct sigaction pipe_before_{};
   struct sigaction child_before_{};
-  Descriptor waiting_;
+  UniqueFd waiting_;
 };
 
 }  // namespace ladder

@@ -68,9 +68,9 @@ class Launch {
   // Returns if all went well.
   void wait() {
     Supervisor supervisor(ranks_, signals_,
-                          {.grace = options_.grace, .messages_fd = options_.messages_fd});
+                          {.grace = options_.grace, .stderr_fd = options_.stderr_fd});
     supervisor.wait_for_all();
-    if (supervisor.signal() != 0) SignalGuard::die_of(supervisor.signal());
+    if (supervisor.signal() != 0) SignalGuard::reraise(supervisor.signal());
     supervisor.throw_failure();
   }
 
@@ -78,7 +78,7 @@ class Launch {
   static constexpr int kPipe = -1;
 
   int errors_of(int rank) const {
-    return rank == 0 && ::isatty(options_.messages_fd) != 0 ? options_.messages_fd : kPipe;
+    return rank == 0 && ::isatty(options_.stderr_fd) != 0 ? options_.stderr_fd : kPipe;
   }
 
   // Static objects may belong to threads that no longer exist or still run: no destructors.
@@ -103,7 +103,7 @@ class Launch {
 
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options) {
   require_valid(options);
-  require_no_launcher();
+  require_not_launched();
   require_forkable();
   flush_streams();
   Launch launch(fn, options);

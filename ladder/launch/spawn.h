@@ -12,7 +12,7 @@ struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine
   int master_port = 0;                    // where the ranks meet; 0 = a free port
   std::chrono::milliseconds grace{5000};  // from a polite request to end until SIGKILL
-  int messages_fd = STDERR_FILENO;        // where what ranks write to their stderr goes; not owned
+  int stderr_fd = STDERR_FILENO;          // where what ranks write to their stderr goes; not owned
 };
 
 // Runs `fn(rank)` in `nprocs` processes at once and waits for all of them. They are copies of

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
 namespace {
@@ -62,8 +62,8 @@ DistributedError killed(const RankProcess& rank, std::string_view last_line) {
 
 // The rank's own error names its step already.
 ChildError exited(const RankProcess& rank, std::string_view last_line, std::string_view hint) {
-  const bool printed_its_error = is_code_of_interruption(rank.exit_code()) ||
-                                 last_line.find("error: ") != std::string_view::npos;
+  const bool printed_its_error =
+      is_signal_exit_code(rank.exit_code()) || last_line.find("error: ") != std::string_view::npos;
   return ChildError::of(
       rank.exit_code(), printed_its_error ? fmt::format("rank {}", rank.rank()) : name_of(rank),
       "exit code 0", fmt::format("{}{}", rank.exit_code(), quoted_last_line(last_line)), hint);
@@ -78,7 +78,7 @@ Supervisor::Supervisor(std::deque<RankProcess>& ranks, const SignalGuard& signal
     : ranks_(ranks),
       signals_(signals),
       options_(options),
-      relay_(options.messages_fd, static_cast<int>(ranks.size())) {}
+      relay_(options.stderr_fd, static_cast<int>(ranks.size())) {}
 
 void Supervisor::wait_for_all() {
   while (anyone_runs() && !gave_up_) {
@@ -165,10 +165,10 @@ void Supervisor::on_failures() {
 void Supervisor::on_deadline() {
   if (!deadline_ || Clock::now() < *deadline_) return;
   if (phase_ == Phase::kWaitingForCause) {
-    silent_ = still_running();
+    hung_ = still_running();
     end_all(SIGTERM);
   } else if (phase_ == Phase::kEnding) {
-    stubborn_ = still_running();
+    survived_sigterm_ = still_running();
     kill_all();
   } else {
     gave_up_ = true;
@@ -215,12 +215,13 @@ const RankProcess* Supervisor::cause() const {
 }
 
 std::string Supervisor::hint() const {
-  if (!silent_.empty()) {
+  if (!hung_.empty()) {
     return fmt::format("{} hung; when it hangs again, see where: gdb -p <process id>",
-                       fmt::join(silent_, ", "));
+                       fmt::join(hung_, ", "));
   }
-  if (!stubborn_.empty()) {
-    return fmt::format("{} ignored SIGTERM and had to be killed", fmt::join(stubborn_, ", "));
+  if (!survived_sigterm_.empty()) {
+    return fmt::format("{} ignored SIGTERM and had to be killed",
+                       fmt::join(survived_sigterm_, ", "));
   }
   return "";
 }

@@ -15,7 +15,7 @@ namespace ladder {
 
 struct SupervisorOptions {
   std::chrono::milliseconds grace{5000};  // see SpawnOptions
-  int messages_fd = -1;                   // see SpawnOptions
+  int stderr_fd = -1;                     // see SpawnOptions
 };
 
 // Waits for started ranks, passes their lines on, and ends them all when one fails.
@@ -66,8 +66,8 @@ class Supervisor {
   Phase phase_ = Phase::kAllWell;
   std::optional<Clock::time_point> deadline_;
   std::vector<const RankProcess*> failures_;  // in order of time, up to the end of kWaitingForCause
-  std::vector<std::string> silent_;           // ranks that did not fail in kWaitingForCause
-  std::vector<std::string> stubborn_;         // ranks that SIGTERM did not end
+  std::vector<std::string> hung_;             // ranks that did not fail in kWaitingForCause
+  std::vector<std::string> survived_sigterm_;  // ranks that SIGTERM did not end
   int signal_ = 0;
   Clock::time_point signal_at_;
   bool gave_up_ = false;

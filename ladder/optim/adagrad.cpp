@@ -23,11 +23,11 @@ struct AdagradState : torch::optim::OptimizerCloneableParamState<AdagradState> {
   torch::Tensor sum;
 };
 
-std::vector<OptionRange> ranges_of(const AdagradOptions& options) {
-  return {at_least_zero("lr", options.lr), at_least_zero("lr_decay", options.lr_decay),
-          at_least_zero("weight_decay", options.weight_decay),
-          at_least_zero("initial_accumulator_value", options.initial_accumulator_value),
-          at_least_zero("eps", options.eps)};
+std::vector<CheckedOption> ranges_of(const AdagradOptions& options) {
+  return {non_negative("lr", options.lr), non_negative("lr_decay", options.lr_decay),
+          non_negative("weight_decay", options.weight_decay),
+          non_negative("initial_accumulator_value", options.initial_accumulator_value),
+          non_negative("eps", options.eps)};
 }
 
 }  // namespace

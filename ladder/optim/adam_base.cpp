@@ -27,10 +27,10 @@ struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
 };
 
 template <typename Numbers>
-std::vector<OptionRange> ranges_of(const Numbers& numbers) {
-  return {at_least_zero("lr", numbers.lr), from_zero_below_one("beta1", numbers.beta1),
-          from_zero_below_one("beta2", numbers.beta2), at_least_zero("eps", numbers.eps),
-          at_least_zero("weight_decay", numbers.weight_decay)};
+std::vector<CheckedOption> ranges_of(const Numbers& numbers) {
+  return {non_negative("lr", numbers.lr), from_zero_below_one("beta1", numbers.beta1),
+          from_zero_below_one("beta2", numbers.beta2), non_negative("eps", numbers.eps),
+          non_negative("weight_decay", numbers.weight_decay)};
 }
 
 }  // namespace

@@ -27,10 +27,10 @@ struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
   torch::Tensor grad_avg;         // undefined unless centered
 };
 
-std::vector<OptionRange> ranges_of(const RMSpropOptions& options) {
-  return {at_least_zero("lr", options.lr), at_least_zero("alpha", options.alpha),
-          at_least_zero("eps", options.eps), at_least_zero("weight_decay", options.weight_decay),
-          at_least_zero("momentum", options.momentum)};
+std::vector<CheckedOption> ranges_of(const RMSpropOptions& options) {
+  return {non_negative("lr", options.lr), non_negative("alpha", options.alpha),
+          non_negative("eps", options.eps), non_negative("weight_decay", options.weight_decay),
+          non_negative("momentum", options.momentum)};
 }
 
 void unscale(const std::vector<torch::Tensor>& parameters, const torch::Tensor& scale) {

@@ -29,15 +29,15 @@ bool is_finite_number(const Json& value) {
 
 }  // namespace
 
-OptionRange at_least_zero(std::string_view name, double value) {
+CheckedOption non_negative(std::string_view name, double value) {
   return {name, value, value >= 0.0, "a value >= 0"};
 }
 
-OptionRange from_zero_below_one(std::string_view name, double value) {
+CheckedOption from_zero_below_one(std::string_view name, double value) {
   return {name, value, value >= 0.0 && value < 1.0, "0 <= beta < 1"};
 }
 
-void check_options(std::string_view optimizer, const std::vector<OptionRange>& ranges) {
+void check_options(std::string_view optimizer, const std::vector<CheckedOption>& ranges) {
   for (const auto& range : ranges) {
     if (range.inside) continue;
     throw UsageError::out_of_range(fmt::format("{} {}", optimizer, range.name), range.value,
@@ -90,7 +90,7 @@ bool SavedOptions::yes_or_no(std::string_view name) const {
   return value.get<bool>();
 }
 
-void SavedOptions::check(const std::vector<OptionRange>& ranges) const {
+void SavedOptions::check(const std::vector<CheckedOption>& ranges) const {
   for (const auto& range : ranges) {
     if (range.inside) continue;
     refuse(fmt::format("{} for {}", range.expected, range.name), fmt::format("{}", range.value));

@@ -15,18 +15,18 @@ namespace ladder {
 // gives them or a checkpoint does. The first mistake is a UsageError, the second a DataError.
 
 // A number among the options, and whether it lies in its range.
-struct OptionRange {
+struct CheckedOption {
   std::string_view name;  // Python's
   double value = 0.0;
   bool inside = false;
   std::string_view expected;  // the range in words
 };
 
-OptionRange at_least_zero(std::string_view name, double value);
-OptionRange from_zero_below_one(std::string_view name, double value);
+CheckedOption non_negative(std::string_view name, double value);
+CheckedOption from_zero_below_one(std::string_view name, double value);
 
 // Throws UsageError for the first number outside of its range; `optimizer` is the class.
-void check_options(std::string_view optimizer, const std::vector<OptionRange>& ranges);
+void check_options(std::string_view optimizer, const std::vector<CheckedOption>& ranges);
 
 // The options of one parameter group as they stand in a checkpoint, of which nothing is believed.
 // Every member throws DataError, which begins with `origin`, where the group is not of the form
@@ -46,7 +46,7 @@ class SavedOptions {
   std::pair<double, double> two_numbers(std::string_view name) const;
   bool yes_or_no(std::string_view name) const;
 
-  void check(const std::vector<OptionRange>& ranges) const;
+  void check(const std::vector<CheckedOption>& ranges) const;
 
   // `expected` is followed by " in group 0".
   [[noreturn]] void refuse(const std::string& expected, const std::string& got) const;

@@ -21,9 +21,9 @@ struct SgdState : torch::optim::OptimizerCloneableParamState<SgdState> {
   torch::Tensor momentum_buffer;
 };
 
-std::vector<OptionRange> ranges_of(const SgdOptions& options) {
-  return {at_least_zero("lr", options.lr), at_least_zero("momentum", options.momentum),
-          at_least_zero("weight_decay", options.weight_decay)};
+std::vector<CheckedOption> ranges_of(const SgdOptions& options) {
+  return {non_negative("lr", options.lr), non_negative("momentum", options.momentum),
+          non_negative("weight_decay", options.weight_decay)};
 }
 
 bool fit_together(const SgdOptions& options) {

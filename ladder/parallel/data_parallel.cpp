@@ -16,8 +16,8 @@
 
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
-#include "ladder/parallel/keep_versions.h"
-#include "ladder/parallel/worker.h"
+#include "ladder/parallel/replica_thread.h"
+#include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
 namespace {
@@ -100,9 +100,9 @@ class DataParallel::Replicas {
       const bool same_device = devices_[i] == devices_.front();
       // As for the model itself: only weights that a step has changed spoil an earlier graph.
       const bool unchanged = versions == versions_;
-      const KeepVersions keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
+      const VersionCounterGuard keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
       (same_device ? share : copy)(parameters, models_[i]->parameters());
-      const KeepVersions keep(models_[i]->buffers());
+      const VersionCounterGuard keep(models_[i]->buffers());
       (i == 0 ? share : copy)(model.buffers(), models_[i]->buffers());
       models_[i]->train(model.is_training());
     }
@@ -158,7 +158,8 @@ class DataParallel::Replicas {
   void start_workers() {
     const int threads = at::get_num_threads();
     at::set_num_threads(std::max(1, threads / static_cast<int>(models_.size())));
-    for (std::size_t i = 0; i < models_.size(); ++i) workers_.push_back(std::make_unique<Worker>());
+    for (std::size_t i = 0; i < models_.size(); ++i)
+      workers_.push_back(std::make_unique<ReplicaThread>());
     side_by_side(models_.size(), [](std::size_t) { at::get_num_threads(); });
     at::set_num_threads(threads);
   }
@@ -223,7 +224,7 @@ class DataParallel::Replicas {
   std::vector<torch::Device> devices_;
   std::vector<std::shared_ptr<Model>> models_;
   std::vector<std::int64_t> versions_;  // of the model's parameters at the last forward
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<ReplicaThread>> workers_;
 
  public:
   // The node that stands for all replicas in the graph of the caller.

@@ -16,8 +16,8 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
-#include "ladder/parallel/keep_versions.h"
 #include "ladder/parallel/replica_check.h"
+#include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
 namespace {
@@ -237,7 +237,7 @@ void GradientReducer::broadcast_buffers() {
   const auto buffers = impl_->module.buffers();
   if (buffers.empty()) return;
   const torch::NoGradGuard no_grad;
-  const KeepVersions keep(buffers);
+  const VersionCounterGuard keep(buffers);
   run_collective(impl_->group, "broadcast of the buffers", [&] {
     c10d::broadcast_coalesced(c10d_group(impl_->group), buffers, kBroadcastBytes);
   });

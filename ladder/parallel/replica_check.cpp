@@ -87,7 +87,7 @@ std::string describe(const std::string& name, const torch::Tensor& tensor, bool 
 void require_equal_values(const StateDict& tensors, const ProcessGroup& group) {
   Lines lines;
   for (const auto& [name, tensor] : tensors) {
-    lines.push_back(fmt::format("{} {}", name, short_hash(tensor)));
+    lines.push_back(fmt::format("{} {}", name, tensor_digest(tensor)));
   }
   require_same_lines("replicas",
                      "a step was done on some ranks only; tools/first_difference finds it", lines,

@@ -27,16 +27,16 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
   nlohmann::ordered_json gradients = nlohmann::ordered_json::object();
   for (const auto& item : module.named_parameters()) {
     const auto& gradient = item.value().grad();
-    if (gradient.defined()) gradients[without_module_prefix(item.key())] = short_hash(gradient);
+    if (gradient.defined()) gradients[without_module_prefix(item.key())] = tensor_digest(gradient);
   }
   nlohmann::ordered_json weights = nlohmann::ordered_json::object();
   for (const auto& [name, tensor] : unwrapped_state_dict(module))
-    weights[name] = short_hash(tensor);
+    weights[name] = tensor_digest(tensor);
   file_.write({{"step", step},
                {"epoch", batch.epoch + 1},
                {"rank", rank_},
-               {"positions", short_hash(batch.positions)},
-               {"loss", short_hash(loss)},
+               {"positions", tensor_digest(batch.positions)},
+               {"loss", tensor_digest(loss)},
                {"loss_value", loss.item<double>()},
                {"gradients", gradients},
                {"weights", weights}});

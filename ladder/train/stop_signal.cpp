@@ -12,8 +12,8 @@
 #include <exception>
 #include <utility>
 
-#include "ladder/core/interruption.h"
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
+#include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
 namespace {

@@ -18,7 +18,7 @@ namespace ladder {
 //       ...  // a step
 //       if (const int signal = stop.poll_all_ranks()) {
 //         ...  // save; all ranks are here
-//         throw Interruption(signal, stop_line(signal, ...));
+//         throw StoppedBySignal(signal, stop_line(signal, ...));
 //       }
 //     }
 //

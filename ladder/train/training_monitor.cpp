@@ -11,8 +11,8 @@
 #include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
 #include "ladder/core/log.h"
+#include "ladder/core/stopped_by_signal.h"
 #include "ladder/train/evaluation.h"
 
 namespace ladder {
@@ -65,7 +65,7 @@ void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::
   epoch_ = {.epoch = epoch};
   print(options_.epoch_line, epoch, epochs);
   guard_.begin_epoch(epoch);
-  bar_ = std::make_unique<Progress>(
+  bar_ = std::make_unique<ProgressBar>(
       ProgressOptions{.total = batches_ - done,
                       .label = fmt::format("epoch {}/{}", epoch, epochs),
                       .enabled = options_.progress && !options_.quiet && setup_.group.rank() == 0,
@@ -112,7 +112,7 @@ void TrainingMonitor::stop_if_signalled(bool now) {
   const auto& save = setup_.checkpoints.save;
   const auto checkpoint = save ? save() : "";
   const bool prints = setup_.group.rank() == 0;
-  throw Interruption(signal, prints ? stop_line(signal, progress_.steps, checkpoint) : "");
+  throw StoppedBySignal(signal, prints ? stop_line(signal, progress_.steps, checkpoint) : "");
 }
 
 EpochSummary TrainingMonitor::end_epoch() {

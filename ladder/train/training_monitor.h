@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/data/batch.h"
 #include "ladder/train/fingerprint.h"
 #include "ladder/train/loss_guard.h"
@@ -72,7 +72,7 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     Fingerprint  hashes of the step          fingerprint.h
 //     StepTrace    a Chrome trace              step_trace.h
 //     LossGuard    a loss that is not finite   loss_guard.h
-//     Progress     the progress bar            core/progress.h
+//     ProgressBar  the progress bar            core/progress_bar.h
 //     StopSignal   SIGINT and SIGTERM          stop_signal.h
 //
 // All ranks call it alike. Rank 0 alone prints. step(), end_epoch() and end_training() are
@@ -95,14 +95,14 @@ class TrainingMonitor {
   // whether the optimizer stepped; false for all but the last batch of an accumulation window.
   //
   // Throws, on all ranks in the same step: NumericError and DistributedError for a loss that is not
-  // finite (see LossGuard), and Interruption when a rank has received a signal, after a checkpoint
-  // if setup.checkpoints can write one.
+  // finite (see LossGuard), and StoppedBySignal when a rank has received a signal, after a
+  // checkpoint if setup.checkpoints can write one.
   void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);
 
   // Throws as step() does.
   EpochSummary end_epoch();
 
-  // Ends the trace, and throws Interruption for a signal since the last step. Afterwards signals
+  // Ends the trace, and throws StoppedBySignal for a signal since the last step. Afterwards signals
   // end the program at once again.
   void end_training();
 
@@ -138,7 +138,7 @@ class TrainingMonitor {
   Fingerprint fingerprint_;
   StepTrace trace_;
   LossGuard guard_;
-  std::unique_ptr<Progress> bar_;  // of the epoch in progress
+  std::unique_ptr<ProgressBar> bar_;  // of the epoch in progress
   std::optional<StopSignal> stop_;
   TrainingProgress progress_;  // without the epoch in progress, except the steps
   EpochSummary epoch_;

@@ -15,7 +15,7 @@
 #include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/foreign_arguments.h"
+#include "ladder/trainer/unsupported_arguments.h"
 
 namespace ladder {
 namespace {
@@ -138,8 +138,8 @@ nlohmann::json json_from(std::string_view bytes, const std::string& name) {
 
 }  // namespace
 
-std::vector<ArgumentEntry> argument_entries(const nlohmann::json& object, std::string_view origin,
-                                            std::vector<std::string>& notes) {
+std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,
+                                           std::vector<std::string>& notes) {
   if (!object.is_object()) {
     throw UsageError::conflict(origin, "no map of names to values", "write {\"name\": value}");
   }
@@ -151,7 +151,7 @@ std::vector<ArgumentEntry> argument_entries(const nlohmann::json& object, std::s
 std::vector<ArgumentEntry> parse_argument_file(std::string_view bytes, const std::string& name,
                                                std::vector<std::string>& notes) {
   const std::string extension = std::filesystem::path(name).extension().string();
-  if (extension == ".json") return argument_entries(json_from(bytes, name), name, notes);
+  if (extension == ".json") return parse_arguments(json_from(bytes, name), name, notes);
   if (extension == ".yaml" || extension == ".yml") return yaml_entries(bytes, name, notes);
   throw UsageError::malformed(name, "a name that ends in .json, .yaml or .yml", extension, kHint);
 }
@@ -161,12 +161,12 @@ std::vector<ArgumentEntry> read_argument_file(const std::string& path,
   return parse_argument_file(bytes_of(path), path, notes);
 }
 
-void take_argument(const ArgumentEntry& entry, TrainingArguments& arguments,
-                   std::vector<std::string>& notes) {
+void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
+            std::vector<std::string>& notes) {
   if (const auto* row = find_argument(entry.name)) {
     row->read(arguments, entry.where, entry.value);
   } else if (const auto* foreign = find_foreign_argument(entry.name)) {
-    auto note = pass_over(*foreign, entry.where, entry.value);
+    auto note = accept_default(*foreign, entry.where, entry.value);
     if (note) notes.push_back(std::move(*note));
   }
 }

@@ -29,11 +29,11 @@ std::vector<ArgumentEntry> parse_argument_file(std::string_view bytes, const std
                                                std::vector<std::string>& notes);
 
 // The same for the members of an object; `origin` begins the messages.
-std::vector<ArgumentEntry> argument_entries(const nlohmann::json& object, std::string_view origin,
-                                            std::vector<std::string>& notes);
+std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,
+                                           std::vector<std::string>& notes);
 
 // Reads the value into its field, or passes over what is foreign. Throws UsageError.
-void take_argument(const ArgumentEntry& entry, TrainingArguments& arguments,
-                   std::vector<std::string>& notes);
+void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
+            std::vector<std::string>& notes);
 
 }  // namespace ladder

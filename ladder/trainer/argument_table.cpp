@@ -77,7 +77,7 @@ constexpr bool kIsFlag = std::is_same_v<T, bool> || std::is_same_v<T, std::optio
 bool value_of(const std::string& where, const Json& value, bool) {
   if (value.is_boolean()) return value.get<bool>();
   if (!value.is_string()) refuse(where, "true or false", value);
-  return parse_flag(where, value.get<std::string>());
+  return parse_bool(where, value.get<std::string>());
 }
 
 double value_of(const std::string& where, const Json& value, double) {

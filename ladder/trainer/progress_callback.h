@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "ladder/trainer/metrics.h"
 #include "ladder/trainer/trainer_callback.h"
 
@@ -25,7 +25,7 @@ class PrinterCallback : public TrainerCallback {
 };
 
 // The same, and a progress bar on the standard error: of the whole training, and of each
-// evaluation (see Progress).
+// evaluation (see ProgressBar).
 class ProgressCallback : public TrainerCallback {
  public:
   void on_train_begin(TrainerEvent& event) override;
@@ -41,7 +41,7 @@ class ProgressCallback : public TrainerCallback {
   // A bar, and what it has counted.
   struct Bar {
     explicit Bar(ProgressOptions options) : progress(std::move(options)) {}
-    Progress progress;
+    ProgressBar progress;
     std::int64_t steps = 0;
     std::int64_t samples = 0;
   };

@@ -138,7 +138,7 @@ class Trainer {
   // saved with save_only_model.
   //
   // SIGINT and SIGTERM end it after a step, the same on all processes, with a checkpoint in
-  // output_dir whatever save_strategy says: see StopSignal. It then throws Interruption.
+  // output_dir whatever save_strategy says: see StopSignal. It then throws StoppedBySignal.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
@@ -214,7 +214,7 @@ class Trainer {
   bool is_limited() const { return args_.fast_dev_run || args_.limit_train_batches != 1.0; }
   DataLoader limited(const DataLoader& loader) const;
   void prepare_model();
-  TrainingSetup training_setup() const;
+  TrainingSizes training_setup() const;
   void begin_state();
   void prepare_training();
   std::shared_ptr<LrScheduler> new_schedule();

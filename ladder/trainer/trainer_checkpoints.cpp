@@ -88,7 +88,7 @@ std::string Trainer::checkpoint_path(std::int64_t step) const {
 std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   std::string chosen = path;
   if (path == "true") {
-    run_on_all(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+    run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
       if (!accelerator_.is_main_process()) return;
       const auto present = list_checkpoints(args_.output_dir, kPrefix);
       if (present.empty()) {
@@ -100,7 +100,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
     chosen = broadcast_text(chosen, accelerator_.process_group());
   }
   if (chosen.empty()) return chosen;
-  run_on_all(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+  run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
     if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
     throw DataError::mismatch(chosen, "a checkpoint with an optimizer's state", "one without",
@@ -155,7 +155,7 @@ void Trainer::save_checkpoint(bool only_model) {
 }
 
 void Trainer::rotate_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const {
-  run_on_all(accelerator_.process_group(), "save_total_limit", [&] {
+  run_or_fail_together(accelerator_.process_group(), "save_total_limit", [&] {
     if (!accelerator_.is_main_process()) return;
     remove_old_checkpoints(args_.output_dir, kPrefix, static_cast<std::size_t>(limit), keep);
   });
@@ -167,8 +167,8 @@ void Trainer::load_best_model() {
   if (best.empty()) return;
   say(fmt::format("Loading best model from {} (score: {}).", best,
                   python_float(state_.best_metric.value_or(0.0))));
-  run_on_all(accelerator_.process_group(), "load_best_model_at_end",
-             [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
+  run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
+                       [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
 }
 
 void Trainer::save_model(const std::string& output_dir) {
@@ -176,7 +176,7 @@ void Trainer::save_model(const std::string& output_dir) {
   if (folder.empty()) {
     throw UsageError::missing("save_model", "a folder", "name one, or set output_dir");
   }
-  run_on_all(accelerator_.process_group(), "save_model", [&] {
+  run_or_fail_together(accelerator_.process_group(), "save_model", [&] {
     if (!accelerator_.is_main_process()) return;
     fs::create_directories(folder);
     write_json(folder + "/training_args.json", to_json(args_));
@@ -191,7 +191,7 @@ void Trainer::log_metrics(const std::string& split, const Metrics& metrics) cons
 
 void Trainer::save_metrics(const std::string& split, const Metrics& metrics) const {
   if (args_.output_dir.empty()) return;
-  run_on_all(accelerator_.process_group(), "save_metrics", [&] {
+  run_or_fail_together(accelerator_.process_group(), "save_metrics", [&] {
     if (!accelerator_.is_main_process()) return;
     const auto numbers = to_json(metrics);
     write_json(fmt::format("{}/{}_results.json", args_.output_dir, split), numbers);
@@ -204,7 +204,7 @@ void Trainer::save_metrics(const std::string& split, const Metrics& metrics) con
 
 void Trainer::save_state() const {
   if (args_.output_dir.empty()) return;
-  run_on_all(accelerator_.process_group(), "save_state", [&] {
+  run_or_fail_together(accelerator_.process_group(), "save_state", [&] {
     if (!accelerator_.is_main_process()) return;
     write_json(args_.output_dir + "/trainer_state.json", state_.state_dict());
   });

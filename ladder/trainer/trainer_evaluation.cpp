@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/progress.h"
-#include "ladder/data/first_batches.h"
+#include "ladder/core/progress_bar.h"
+#include "ladder/data/limited_batch_sampler.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/train/evaluation.h"
 #include "ladder/trainer/trainer.h"

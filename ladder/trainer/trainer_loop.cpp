@@ -11,10 +11,10 @@
 
 #include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
 #include "ladder/core/numbers.h"
-#include "ladder/core/progress.h"
-#include "ladder/data/first_batches.h"
+#include "ladder/core/progress_bar.h"
+#include "ladder/core/stopped_by_signal.h"
+#include "ladder/data/limited_batch_sampler.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/train/stop_signal.h"
@@ -75,7 +75,7 @@ void Trainer::run_epochs() {
   }
 }
 
-TrainingSetup Trainer::training_setup() const {
+TrainingSizes Trainer::training_setup() const {
   const auto all = train_loader_->dataset().size();
   const auto left = train_loader_->shard().batch_sampler()->whole_size();
   return {.num_examples = is_limited() ? left : all,
@@ -91,7 +91,7 @@ DataLoader Trainer::limited(const DataLoader& loader) const {
   const double limit = args_.limit_train_batches;
   const bool is_per_process = args_.accelerator_config.mode() == LoaderMode::kPerProcess;
   const std::int64_t dealt = is_per_process ? accelerator_.num_processes() : 1;
-  const auto batches = static_cast<double>(divide_up(loader.size(), dealt));
+  const auto batches = static_cast<double>(ceil_div(loader.size(), dealt));
   const double asked = limit > 1.0 ? limit : batches * limit;
   const double wanted = args_.fast_dev_run ? 1.0 : asked;
   return first_batches(loader,
@@ -191,7 +191,7 @@ void Trainer::end_by(int signal) {
   }
   const auto line =
       stop_line(signal, state_.global_step, can_save ? checkpoint_path(state_.global_step) : "");
-  throw Interruption(signal, accelerator_.is_main_process() ? line : "");
+  throw StoppedBySignal(signal, accelerator_.is_main_process() ? line : "");
 }
 
 torch::Tensor Trainer::train_on(const Batch& batch) {

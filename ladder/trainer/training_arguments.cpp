@@ -251,8 +251,8 @@ TrainingArguments training_arguments_from(const nlohmann::json& json, std::strin
                                           std::vector<std::string>* notes) {
   std::vector<std::string> said;
   TrainingArguments arguments;
-  for (const auto& entry : argument_entries(json, origin, said)) {
-    take_argument(entry, arguments, said);
+  for (const auto& entry : parse_arguments(json, origin, said)) {
+    assign(entry, arguments, said);
   }
   if (notes != nullptr) notes->insert(notes->end(), said.begin(), said.end());
   return arguments;
@@ -262,7 +262,7 @@ TrainingArguments read_training_arguments(const std::string& path,
                                           std::vector<std::string>* notes) {
   std::vector<std::string> said;
   TrainingArguments arguments;
-  for (const auto& entry : read_argument_file(path, said)) take_argument(entry, arguments, said);
+  for (const auto& entry : read_argument_file(path, said)) assign(entry, arguments, said);
   if (notes != nullptr) notes->insert(notes->end(), said.begin(), said.end());
   return arguments;
 }

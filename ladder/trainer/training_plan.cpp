@@ -17,16 +17,16 @@ std::vector<std::string> evaluation_banner(const std::string& description,
           fmt::format("  Batch size = {}", batch_size)};
 }
 
-TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSetup& training_setup)
+TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSizes& training_setup)
     : setup(training_setup), form(args.banner) {
   const auto configured = args.per_device_train_batch_size;
   const bool is_of_each = args.accelerator_config.mode() == LoaderMode::kPerProcess;
-  updates = std::max<std::int64_t>(1, divide_up(setup.batches, setup.accumulation_steps));
-  batch_size = is_of_each ? configured : divide_up(configured, setup.num_processes);
+  updates = std::max<std::int64_t>(1, ceil_div(setup.batches, setup.accumulation_steps));
+  batch_size = is_of_each ? configured : ceil_div(configured, setup.num_processes);
   total_batch_size = configured * setup.accumulation_steps * (is_of_each ? setup.num_processes : 1);
   if (args.max_steps > 0 && !args.fast_dev_run) {
     max_steps = args.max_steps;
-    num_train_epochs = divide_up(max_steps, updates);
+    num_train_epochs = ceil_div(max_steps, updates);
     num_train_samples = static_cast<double>(max_steps * total_batch_size);
     return;
   }
@@ -39,7 +39,7 @@ TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSetup& t
 std::vector<std::string> TrainingPlan::banner() const {
   const bool is_v5 = form == Banner::kV5;
   const auto text = [&](std::int64_t number) {
-    return is_v5 ? with_thousands(number) : fmt::format("{}", number);
+    return is_v5 ? grouped_digits(number) : fmt::format("{}", number);
   };
   std::vector<std::string> lines = {"***** Running training *****"};
   lines.push_back(fmt::format("  Num examples = {}", text(setup.num_examples)));

@@ -10,7 +10,7 @@
 namespace ladder {
 
 // What a training goes by besides its arguments.
-struct TrainingSetup {
+struct TrainingSizes {
   std::int64_t num_examples = 0;  // of the training set
   std::int64_t batches = 0;       // of an epoch, on each process
   int accumulation_steps = 1;     // batches a step
@@ -26,9 +26,9 @@ std::vector<std::string> evaluation_banner(const std::string& description,
 // Trainer.set_initial_training_values.
 struct TrainingPlan {
   TrainingPlan() = default;
-  TrainingPlan(const TrainingArguments& args, const TrainingSetup& training_setup);
+  TrainingPlan(const TrainingArguments& args, const TrainingSizes& training_setup);
 
-  TrainingSetup setup;
+  TrainingSizes setup;
   Banner form = Banner::kTutorial;
   std::int64_t updates = 0;  // steps of an epoch
   std::int64_t max_steps = 0;

@@ -188,13 +188,13 @@ TEST(ConfigFile, AFileOnDiskIsReadLikeItsBytes) {
 
 TEST(Flag, IsReadByPythonsRule) {
   for (const char* text : {"y", "yes", "t", "true", "on", "1", "True", "YES", "tRuE"}) {
-    EXPECT_TRUE(parse_flag("X", text)) << text;
+    EXPECT_TRUE(parse_bool("X", text)) << text;
   }
   for (const char* text : {"n", "no", "f", "false", "off", "0", "False", "OFF"}) {
-    EXPECT_FALSE(parse_flag("X", text)) << text;
+    EXPECT_FALSE(parse_bool("X", text)) << text;
   }
   for (const char* text : {"", " true", "2", "enable", "y\n"}) {
-    EXPECT_ERROR(parse_flag("X", text), UsageError, "X: expected true or false, got '");
+    EXPECT_ERROR(parse_bool("X", text), UsageError, "X: expected true or false, got '");
   }
 }
 

@@ -21,7 +21,7 @@ struct Epoch {
 
 // All batches of an epoch from `first` on, as a prepared loader walks through them.
 Epoch epoch_of(GradientState& state, const Sizes& sizes, std::int64_t first = 0) {
-  LoaderWalk walk{.global_sizes = sizes};
+  EpochProgress walk{.global_sizes = sizes};
   Epoch epoch;
   state.enter(walk);
   for (walk.index = first; walk.index < walk.batches(); ++walk.index) {
@@ -104,7 +104,7 @@ TEST(GradientState, BeginsAWindowWithAWalkWhereverThatBegins) {
 // After a break in the middle of a window.
 TEST(GradientState, BeginsAWindowWithEachEpoch) {
   GradientState state(2, true);
-  const LoaderWalk walk{.global_sizes = {4, 4, 4}, .index = 0};
+  const EpochProgress walk{.global_sizes = {4, 4, 4}, .index = 0};
   state.enter(walk);
   state.begin_batch();
   state.leave(walk);
@@ -127,7 +127,7 @@ TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
 
 TEST(GradientState, BeginsAWindowAfterADroppedOne) {
   GradientState state(3, true);
-  LoaderWalk walk{.global_sizes = {4, 4, 4, 4, 4}};
+  EpochProgress walk{.global_sizes = {4, 4, 4, 4, 4}};
   state.enter(walk);
   state.begin_batch();
   EXPECT_FALSE(state.sync_gradients());
@@ -143,8 +143,8 @@ TEST(GradientState, BeginsAWindowAfterADroppedOne) {
 
 TEST(GradientState, KnowsTheInnermostWalk) {
   GradientState state(1, true);
-  const LoaderWalk outer;
-  const LoaderWalk inner;
+  const EpochProgress outer;
+  const EpochProgress inner;
   EXPECT_EQ(state.walk(), nullptr);
   state.enter(outer);
   state.enter(inner);
@@ -155,8 +155,8 @@ TEST(GradientState, KnowsTheInnermostWalk) {
   EXPECT_EQ(state.walk(), nullptr);
 }
 
-TEST(LoaderWalk, LeavesRepetitionsOut) {
-  LoaderWalk walk{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
+TEST(EpochProgress, LeavesRepetitionsOut) {
+  EpochProgress walk{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
   EXPECT_EQ(walk.real_size(), 4);
   walk.samples_before = 8;
   EXPECT_EQ(walk.real_size(), 2);

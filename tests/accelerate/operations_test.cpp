@@ -122,10 +122,10 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
 TEST(RunOnAll, WaitsForAllAndPassesAFailureOn) {
   run_ranks(3, [](const ProcessGroup& group) {
     int ran = 0;
-    run_on_all(group, "counting", [&] { ++ran; });
+    run_or_fail_together(group, "counting", [&] { ++ran; });
     EXPECT_EQ(ran, 1);
     const auto fail_on = [&](int first, int second) {
-      run_on_all(group, "reading", [&] {
+      run_or_fail_together(group, "reading", [&] {
         if (group.rank() != first && group.rank() != second) return;
         throw std::runtime_error("failure of rank " + std::to_string(group.rank()));
       });
@@ -141,7 +141,7 @@ TEST(RunOnAll, WaitsForAllAndPassesAFailureOn) {
       EXPECT_ERROR(fail_on(1, 2), std::runtime_error,
                    "failure of rank " + std::to_string(group.rank()));
     }
-    run_on_all(group, "counting", [&] { ++ran; });  // the group is as before
+    run_or_fail_together(group, "counting", [&] { ++ran; });  // the group is as before
     EXPECT_EQ(ran, 2);
   });
 }

@@ -38,7 +38,7 @@ void expect_equal(const StateDict& got, const StateDict& wanted) {
     ASSERT_TRUE(got.contains(name));
     EXPECT_EQ(got.at(name).scalar_type(), tensor.scalar_type());
     EXPECT_EQ(got.at(name).sizes(), tensor.sizes());
-    EXPECT_EQ(short_hash(got.at(name)), short_hash(tensor));
+    EXPECT_EQ(tensor_digest(got.at(name)), tensor_digest(tensor));
   }
 }
 

@@ -15,13 +15,13 @@ namespace ladder {
 namespace {
 
 std::vector<float> floats_of(const torch::Tensor& tensor) {
-  const TensorBytes bytes(tensor);
+  const RowMajorBytes bytes(tensor);
   std::vector<float> values(bytes.span().size() / sizeof(float));
   std::memcpy(values.data(), bytes.span().data(), bytes.span().size());
   return values;
 }
 
-TEST(TensorBytes, AreRowMajorHoweverTheTensorLies) {
+TEST(RowMajorBytes, AreRowMajorHoweverTheTensorLies) {
   const auto images = torch::arange(12.0F).view({1, 3, 2, 2});
   const std::vector<float> row_major = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   EXPECT_EQ(floats_of(images), row_major);
@@ -31,20 +31,20 @@ TEST(TensorBytes, AreRowMajorHoweverTheTensorLies) {
   EXPECT_EQ(floats_of(torch::ones({1}).expand({3})), (std::vector<float>{1, 1, 1}));
 }
 
-TEST(TensorBytes, ShareTheMemoryOfAContiguousTensor) {
+TEST(RowMajorBytes, ShareTheMemoryOfAContiguousTensor) {
   const auto tensor = torch::ones({4}, torch::requires_grad());
-  EXPECT_EQ(static_cast<const void*>(TensorBytes(tensor).span().data()), tensor.const_data_ptr());
+  EXPECT_EQ(static_cast<const void*>(RowMajorBytes(tensor).span().data()), tensor.const_data_ptr());
 }
 
-TEST(TensorBytes, OfAnEmptyTensorAreNone) {
-  EXPECT_TRUE(TensorBytes(torch::empty({0, 3})).span().empty());
+TEST(RowMajorBytes, OfAnEmptyTensorAreNone) {
+  EXPECT_TRUE(RowMajorBytes(torch::empty({0, 3})).span().empty());
 }
 
 // python3: hashlib.sha256(struct.pack("<3q", 0, 1, 2)).hexdigest()[:16], and of b""
 TEST(ShortHash, IsTheBeginningOfTheSha256OfTheBytes) {
-  EXPECT_EQ(short_hash(torch::arange(3, torch::kInt64)), "ab25350e3e65efeb");
-  EXPECT_EQ(short_hash(torch::empty({0})), "e3b0c44298fc1c14");
-  EXPECT_NE(short_hash(torch::tensor(0.0F)), short_hash(torch::tensor(-0.0F)));
+  EXPECT_EQ(tensor_digest(torch::arange(3, torch::kInt64)), "ab25350e3e65efeb");
+  EXPECT_EQ(tensor_digest(torch::empty({0})), "e3b0c44298fc1c14");
+  EXPECT_NE(tensor_digest(torch::tensor(0.0F)), tensor_digest(torch::tensor(-0.0F)));
 }
 
 TEST(SafetensorsDtype, NamesAreThoseOfTheFormatInBothDirections) {

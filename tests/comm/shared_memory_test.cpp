@@ -76,9 +76,9 @@ TEST_P(SharedMemoryOf, ShowsAnyNumberOfBytesOfAllRanks) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
-    constexpr auto kPiece = SharedMemory::kPiece;
-    for (const auto count :
-         {std::size_t{0}, std::size_t{1}, kPiece - 1, kPiece, kPiece + 1, 3 * kPiece + 5}) {
+    constexpr auto kChunkBytes = SharedMemory::kChunkBytes;
+    for (const auto count : {std::size_t{0}, std::size_t{1}, kChunkBytes - 1, kChunkBytes,
+                             kChunkBytes + 1, 3 * kChunkBytes + 5}) {
       const auto all = shown_by_all(*memory, group.world_size(), bytes_of(group.rank(), 0, count));
       for (int rank = 0; rank < group.world_size(); ++rank) {
         EXPECT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, 0, count)) << count;

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/temporary_folder.h"
 
@@ -60,9 +60,9 @@ TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrown) {
 }
 
 TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
-  EXPECT_EQ(code_after(Interruption(15, "stopped")), 143);
+  EXPECT_EQ(code_after(StoppedBySignal(15, "stopped")), 143);
   EXPECT_EQ(stream_.next_write(), "stopped\n");
-  EXPECT_EQ(code_after(Interruption(2, "")), 130) << "of a rank that has nothing to say";
+  EXPECT_EQ(code_after(StoppedBySignal(2, "")), 130) << "of a rank that has nothing to say";
   EXPECT_EQ(stream_.next_write(), "");
 }
 

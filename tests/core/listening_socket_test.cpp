@@ -21,7 +21,7 @@ namespace {
 
 // 0, or the reason why nobody took the connection.
 int connect_to(int port) {
-  const Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -75,7 +75,7 @@ TEST(ListeningSocket, CanTakeAPortAgainAtOnce) {
 
 TEST(ListeningSocket, HandsItsDescriptorOver) {
   int port = 0;
-  Descriptor released;
+  UniqueFd released;
   {
     ListeningSocket socket;
     port = socket.port();

@@ -17,7 +17,7 @@ std::string output_of(LogOptions options) {
   options.stream = stream.get();
   const Log log(options);
   log.info("plain");
-  log.info("forced", Force::kYes);
+  log.info("forced", EveryRank::kYes);
   log.warn("odd");
   return stream.text();
 }

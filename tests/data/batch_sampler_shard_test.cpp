@@ -25,8 +25,8 @@ namespace ladder {
 namespace {
 
 using Indices = std::vector<std::int64_t>;
-using Table = std::vector<std::vector<Indices>>;    // [rank][batch][sample]
-using Plans = std::vector<std::vector<BatchPlan>>;  // [rank][batch]
+using Table = std::vector<std::vector<Indices>>;       // [rank][batch][sample]
+using Plans = std::vector<std::vector<BatchIndices>>;  // [rank][batch]
 
 const nlohmann::json& golden() {
   static const auto content = [] {
@@ -308,11 +308,11 @@ class Backwards : public BatchSampler {
         sizes_(std::move(sizes)) {}
 
   std::int64_t size() const override { return std::ssize(sizes_); }
-  std::vector<BatchPlan> plan(std::int64_t /*epoch*/) const override {
-    std::vector<BatchPlan> plans;
+  std::vector<BatchIndices> plan(std::int64_t /*epoch*/) const override {
+    std::vector<BatchIndices> plans;
     std::int64_t position = 0;
     for (const std::int64_t size : sizes_) {
-      BatchPlan plan{.global_size = size};
+      BatchIndices plan{.global_size = size};
       for (std::int64_t end = position + size; position < end; ++position) {
         plan.indices.push_back(9 - position);
         plan.positions.push_back(position);

@@ -487,7 +487,7 @@ TEST(DataLoader, TakesBatchesFromOutside) {
   struct Pairs : BatchSampler {
     Pairs() : BatchSampler(std::make_shared<SequentialSampler>(4), 4, false) {}
     std::int64_t size() const override { return 2; }
-    std::vector<BatchPlan> plan(std::int64_t /*epoch*/) const override {
+    std::vector<BatchIndices> plan(std::int64_t /*epoch*/) const override {
       return {{.indices = {3, 0}, .positions = {0, 1}, .global_size = 2},
               {.indices = {1, 2}, .positions = {2, 3}, .global_size = 2}};
     }

@@ -192,8 +192,8 @@ TEST(ExactEvalSampler, RefusesARankThatCannotBe) {
 
 // Batches of one rank's part: each rank reads batch_size samples.
 
-std::vector<BatchPlan> plans_of(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
-                                bool drop_last = false) {
+std::vector<BatchIndices> plans_of(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
+                                   bool drop_last = false) {
   const BatchSampler batches(std::move(sampler), batch_size, drop_last);
   auto plans = batches.plan(0);
   EXPECT_EQ(std::ssize(plans), batches.size());
@@ -243,7 +243,7 @@ TEST(BatchSamplerOfAPart, KnowsTheSizeOfABatchWhoseRanksHaveUnequalParts) {
   for (const std::int64_t size : {1, 9, 10, 11, 12, 13}) {
     for (const std::int64_t batch_size : {1, 2, 3, 64}) {
       Indices global_sizes(13, 0);
-      std::vector<std::vector<BatchPlan>> ranks;
+      std::vector<std::vector<BatchIndices>> ranks;
       for (std::int64_t rank = 0; rank < 4; ++rank) {
         ranks.push_back(
             plans_of(std::make_shared<ExactEvalSampler>(exact(size, 4, rank)), batch_size));
@@ -320,9 +320,9 @@ TEST(ShardedBatchSampler, MayLeaveARankWithoutASample) {
 }
 
 // The batches of the run, put together from the slices of all ranks.
-std::vector<BatchPlan> joined(std::int64_t size, std::int64_t batch_size, std::int64_t world_size,
-                              bool drop_last, std::int64_t epoch) {
-  std::vector<BatchPlan> whole;
+std::vector<BatchIndices> joined(std::int64_t size, std::int64_t batch_size,
+                                 std::int64_t world_size, bool drop_last, std::int64_t epoch) {
+  std::vector<BatchIndices> whole;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
     const auto sampler = sharded(size, batch_size, world_size, rank, drop_last);
     const auto plans = sampler.plan(epoch);
@@ -339,8 +339,8 @@ std::vector<BatchPlan> joined(std::int64_t size, std::int64_t batch_size, std::i
   return whole;
 }
 
-void expect_same_batches(const std::vector<BatchPlan>& plans,
-                         const std::vector<BatchPlan>& wanted) {
+void expect_same_batches(const std::vector<BatchIndices>& plans,
+                         const std::vector<BatchIndices>& wanted) {
   ASSERT_EQ(plans.size(), wanted.size());
   for (std::size_t k = 0; k < plans.size(); ++k) {
     EXPECT_EQ(plans[k].indices, wanted[k].indices) << "batch " << k;
@@ -389,7 +389,7 @@ TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
 struct Backwards : BatchSampler {
   Backwards() : BatchSampler(std::make_shared<SequentialSampler>(8), 4, /*drop_last=*/false) {}
   std::int64_t size() const override { return 3; }
-  std::vector<BatchPlan> plan(std::int64_t epoch) const override {
+  std::vector<BatchIndices> plan(std::int64_t epoch) const override {
     const std::int64_t first = 10 * epoch;
     return {{.indices = {first + 7, first + 6, first + 5}, .positions = {0, 1, 2}},
             {.indices = {first + 4}, .positions = {3}},

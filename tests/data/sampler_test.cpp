@@ -12,7 +12,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
-#include "ladder/data/first_batches.h"
+#include "ladder/data/limited_batch_sampler.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -106,10 +106,10 @@ TEST(BatchSampler, RefusesABatchOfNothing) {
   EXPECT_ERROR(batches_of(10, -4), UsageError, "batch size: expected a number > 0, got -4");
 }
 
-TEST(FirstBatches, AreThoseOfEachEpoch) {
+TEST(LimitedBatchSampler, AreThoseOfEachEpoch) {
   const auto whole =
       std::make_shared<BatchSampler>(std::make_shared<RandomSampler>(10, 42), 4, false);
-  const FirstBatches first(whole, 2);
+  const LimitedBatchSampler first(whole, 2);
   EXPECT_EQ(first.size(), 2);
   EXPECT_EQ(first.whole_size(), 8);
   for (const std::int64_t epoch : {0, 1}) {
@@ -120,11 +120,11 @@ TEST(FirstBatches, AreThoseOfEachEpoch) {
   }
 }
 
-TEST(FirstBatches, CountTheSamplesOfAShortLastBatch) {
+TEST(LimitedBatchSampler, CountTheSamplesOfAShortLastBatch) {
   const auto whole = std::make_shared<BatchSampler>(batches_of(10, 4));
-  EXPECT_EQ(FirstBatches(whole, 3).whole_size(), 10);
-  EXPECT_EQ(FirstBatches(whole, 99).size(), 3);
-  EXPECT_ERROR(FirstBatches(whole, 0), UsageError, "first_batches");
+  EXPECT_EQ(LimitedBatchSampler(whole, 3).whole_size(), 10);
+  EXPECT_EQ(LimitedBatchSampler(whole, 99).size(), 3);
+  EXPECT_ERROR(LimitedBatchSampler(whole, 0), UsageError, "first_batches");
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 #include "ladder/accelerate/accelerate_config.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/foreign_arguments.h"
 #include "ladder/trainer/training_arguments.h"
+#include "ladder/trainer/unsupported_arguments.h"
 #include "mnist/hparams.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
@@ -77,7 +77,7 @@ void read_arguments(const std::string& path) {
 
 constexpr const char* kArgumentSources[] = {
     "ladder/trainer/argument_file.cpp", "ladder/trainer/argument_table.cpp",
-    "ladder/trainer/foreign_arguments.cpp", "ladder/trainer/training_arguments.cpp"};
+    "ladder/trainer/unsupported_arguments.cpp", "ladder/trainer/training_arguments.cpp"};
 
 Parser arguments_parser(const std::string& name, const std::string& file,
                         std::vector<Bytes> samples) {

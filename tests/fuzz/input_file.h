@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ladder/core/descriptor.h"
+#include "ladder/core/unique_fd.h"
 #include "tests/support/sample_files.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,7 +19,7 @@ class InputFile {
   const std::string& with(const Bytes& bytes) const;
 
  private:
-  Descriptor descriptor_;
+  UniqueFd descriptor_;
   TemporaryFolder folder_;
   std::string path_;  // a link to the memory
 };

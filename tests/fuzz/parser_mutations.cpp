@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "tests/fuzz/finding.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/parsers.h"
@@ -104,7 +104,7 @@ std::vector<fs::path> regression_files(const Parser& parser) {
 void feed_mutations(const Parser& parser, const Options& options, Feeder& feeder) {
   constexpr std::int64_t kMostFindings = 10;
   Mutator mutator(parser.samples, parser.words, options.seed);
-  Progress progress(
+  ProgressBar progress(
       {.total = options.inputs, .label = parser.name, .terminal = is_terminal(stderr)});
   for (std::int64_t input = 1; input <= options.inputs; ++input) {
     Bytes bytes = mutator.next();

@@ -79,9 +79,9 @@ void parse_groups(const Bytes& bytes) {
     const auto [beta1, beta2] = saved.two_numbers("betas");
     saved.yes_or_no("nesterov");
     const double rate = saved.number("lr");
-    saved.check({at_least_zero("lr", rate), from_zero_below_one("beta1", beta1),
+    saved.check({non_negative("lr", rate), from_zero_below_one("beta1", beta1),
                  from_zero_below_one("beta2", beta2)});
-    check_options("SGD", {at_least_zero("lr", rate)});  // as for a rate that code gives
+    check_options("SGD", {non_negative("lr", rate)});  // as for a rate that code gives
   }
 }
 

@@ -69,9 +69,9 @@ class RequireNoLauncher : public testing::TestWithParam<std::pair<const char*, c
 
 TEST_P(RequireNoLauncher, NamesTheVariableAndTheLauncher) {
   const auto& [name, launcher] = GetParam();
-  EXPECT_NO_THROW(require_no_launcher());
+  EXPECT_NO_THROW(require_not_launched());
   setenv(name, "3", 1);
-  EXPECT_ERROR(require_no_launcher(), UsageError,
+  EXPECT_ERROR(require_not_launched(), UsageError,
                std::string("spawn: ") + name +
                    " is 3: a launcher has already started the ranks; hint: start this program "
                    "without " +

@@ -32,9 +32,9 @@
 #include <vector>
 
 #include "ladder/core/current_step.h"
-#include "ladder/core/descriptor.h"
 #include "ladder/core/error.h"
 #include "ladder/core/listening_socket.h"
+#include "ladder/core/unique_fd.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -84,8 +84,8 @@ class Pipe {
   }
 
  private:
-  Descriptor read_end_;
-  Descriptor write_end_;
+  UniqueFd read_end_;
+  UniqueFd write_end_;
 };
 
 // A process that runs `body` and ends: the parent of ranks that may be killed without harm.
@@ -114,13 +114,13 @@ class Process {
 
   void send(int signal) const { kill(pid_, signal); }
   bool goes_on_for(int time) const {
-    const Descriptor ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
     pollfd ready{ended.get(), POLLIN, 0};
     return poll(&ready, 1, time) == 0;
   }
   // "exit 3" or "signal 9".
   std::string end() {
-    const Descriptor ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
     pollfd ready{ended.get(), POLLIN, 0};
     if (poll(&ready, 1, kDeadline) <= 0) return "still running";
     int status = 0;
@@ -187,7 +187,7 @@ class Spawn : public testing::Test {
   }
 
   SpawnOptions options(int nprocs, milliseconds grace = kLongGrace) const {
-    return {.nprocs = nprocs, .grace = grace, .messages_fd = fileno(messages_.get())};
+    return {.nprocs = nprocs, .grace = grace, .stderr_fd = fileno(messages_.get())};
   }
 
   CapturedStream messages_;
@@ -222,7 +222,7 @@ TEST_F(Spawn, RunsOneRankToo) {
 }
 
 void connect_and_say(const std::string& text) {
-  const Descriptor client(socket(AF_INET, SOCK_STREAM, 0));
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))));
@@ -236,7 +236,7 @@ void connect_and_say(const std::string& text) {
 std::string accept_and_hear(int fd) {
   pollfd ready{fd, POLLIN, 0};
   if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("nobody came");
-  const Descriptor peer(accept(fd, nullptr, nullptr));
+  const UniqueFd peer(accept(fd, nullptr, nullptr));
   std::array<char, 64> text{};
   const ssize_t count = read(peer.get(), text.data(), text.size());
   return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
@@ -514,7 +514,7 @@ TEST_F(Spawn, EndsWhatARankStartedAndLeftBehind) {
 
 TEST_F(Spawn, KeepsLinesWhole) {
   const TemporaryFolder folder;
-  const Descriptor file(open(folder.file("all").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd file(open(folder.file("all").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   constexpr int kLines = 300;
   spawn(
       [](int rank) {
@@ -524,7 +524,7 @@ TEST_F(Spawn, KeepsLinesWhole) {
           std::fputs((half + "\n").c_str(), stderr);
         }
       },
-      {.nprocs = 3, .messages_fd = file.get()});
+      {.nprocs = 3, .stderr_fd = file.get()});
   std::istringstream text(folder.read("all"));
   int count = 0;
   for (std::string line; std::getline(text, line); ++count) {
@@ -540,7 +540,7 @@ TEST_F(Spawn, ShowsAnUnfinishedLineWhileItsRankRuns) {
           std::fputs("waiting ...", stderr);
           wait_for_ever();
         },
-        {.nprocs = 1, .messages_fd = pipe_.write_end()});
+        {.nprocs = 1, .stderr_fd = pipe_.write_end()});
   });
   EXPECT_EQ(pipe_.get(11), "waiting ...");
   process.send(SIGTERM);
@@ -548,25 +548,24 @@ TEST_F(Spawn, ShowsAnUnfinishedLineWhileItsRankRuns) {
 }
 
 TEST_F(Spawn, LetsRankZeroKeepATerminal) {
-  const Descriptor controller(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const UniqueFd controller(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(controller);
   ASSERT_EQ(grantpt(controller.get()) | unlockpt(controller.get()), 0);
-  const Descriptor terminal(open(ptsname(controller.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const UniqueFd terminal(open(ptsname(controller.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(terminal);
   spawn(
       [&](int rank) {
         const bool is_terminal = isatty(STDERR_FILENO) != 0;
         pipe_.put(std::to_string(rank) + (is_terminal ? " terminal\n" : " pipe\n"));
       },
-      {.nprocs = 2, .messages_fd = terminal.get()});
+      {.nprocs = 2, .stderr_fd = terminal.get()});
   EXPECT_EQ(lines_of(pipe_.all()), (std::set<std::string>{"0 terminal", "1 pipe"}));
 }
 
 TEST_F(Spawn, DropsLinesThatNobodyReads) {
   Pipe closed;
   closed.close_read_end();
-  spawn([](int) { std::fputs("hello\n", stderr); },
-        {.nprocs = 2, .messages_fd = closed.write_end()});
+  spawn([](int) { std::fputs("hello\n", stderr); }, {.nprocs = 2, .stderr_fd = closed.write_end()});
 }
 
 TEST_F(Spawn, CanBeEndedWhileItsReaderIsBusy) {
@@ -577,7 +576,7 @@ TEST_F(Spawn, CanBeEndedWhileItsReaderIsBusy) {
           const std::string line(1000, 'x');
           for (int i = 0; i < 1000; ++i) std::fputs((line + "\n").c_str(), stderr);
         },
-        {.nprocs = 2, .messages_fd = busy.write_end()});
+        {.nprocs = 2, .stderr_fd = busy.write_end()});
   });
   wait_until([&] {  // it is full
     pollfd sink{busy.write_end(), POLLOUT, 0};

@@ -92,7 +92,7 @@ inline RanksEnd end_of_ranks(int count, const std::function<void(int rank)>& fn,
     if (failed_expectations() > before) throw std::runtime_error("an expectation failed");
   };
   try {
-    spawn(checked, {.nprocs = count, .grace = grace, .messages_fd = messages.fd()});
+    spawn(checked, {.nprocs = count, .grace = grace, .stderr_fd = messages.fd()});
   } catch (const Error& error) {
     end = {static_cast<int>(error.exit_code()), error.what(), ""};
   }

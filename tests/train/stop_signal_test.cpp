@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 #include "tests/support/ranks.h"
 
 namespace ladder {

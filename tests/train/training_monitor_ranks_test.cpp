@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 #include "ladder/train/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -91,7 +91,7 @@ TEST(TrainingMonitorOfRanks, AllSaveAndStopAfterTheSameStepWhenOneIsTold) {
         average_gradient(group, model, 1.0);
         monitor->step(batch_of_two(group), torch::tensor(1.0F));
       }
-    } catch (const Interruption& stop) {
+    } catch (const StoppedBySignal& stop) {
       EXPECT_EQ(stop.signal(), SIGTERM);
       text = stop.what();
     }
@@ -111,7 +111,7 @@ TEST(TrainingMonitorOfRanks, ASignalAfterTheLastStepCountsToo) {
     average_gradient(group, model, 1.0);
     monitor->step(batch_of_two(group), torch::tensor(1.0F));
     if (group.rank() == 0) std::raise(SIGINT);
-    EXPECT_THROW(monitor->end_training(), Interruption);
+    EXPECT_THROW(monitor->end_training(), StoppedBySignal);
   });
 }
 

@@ -13,7 +13,7 @@
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
-#include "ladder/core/interruption.h"
+#include "ladder/core/stopped_by_signal.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scripted_trainer.h"
@@ -150,7 +150,7 @@ void train_and_stop(const TemporaryFolder& folder) {
        .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
   try {
     trainer.train();
-  } catch (const Interruption& told) {
+  } catch (const StoppedBySignal& told) {
     seen["told"] = told.signal();
   }
   const auto stopped = seen;

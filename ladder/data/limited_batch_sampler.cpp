@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/data/first_batches.h"
+#include "ladder/data/limited_batch_sampler.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,8 @@
 
 namespace ladder {
 
-FirstBatches::FirstBatches(std::shared_ptr<const BatchSampler> whole, std::int64_t batches)
+LimitedBatchSampler::LimitedBatchSampler(std::shared_ptr<const BatchSampler> whole,
+                                         std::int64_t batches)
     : BatchSampler(std::make_shared<SequentialSampler>(whole->whole_size()), whole->batch_size(),
                    whole->drop_last()),
       whole_(std::move(whole)),
@@ -17,18 +18,19 @@ FirstBatches::FirstBatches(std::shared_ptr<const BatchSampler> whole, std::int64
   for (const auto& batch : plan(0)) samples_ += batch.global_size;
 }
 
-std::vector<BatchPlan> FirstBatches::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> LimitedBatchSampler::plan(std::int64_t epoch) const {
   auto plans = whole_->plan(epoch);
   plans.resize(static_cast<std::size_t>(batches_));
   return plans;
 }
 
 DataLoader first_batches(const DataLoader& loader, std::int64_t batches) {
-  return DataLoader(loader.shared_dataset(), {.batch_sampler = std::make_shared<FirstBatches>(
-                                                  loader.batch_sampler(), batches),
-                                              .num_workers = loader.options().num_workers,
-                                              .pin_memory = loader.options().pin_memory,
-                                              .transform = loader.options().transform});
+  return DataLoader(
+      loader.shared_dataset(),
+      {.batch_sampler = std::make_shared<LimitedBatchSampler>(loader.batch_sampler(), batches),
+       .num_workers = loader.options().num_workers,
+       .pin_memory = loader.options().pin_memory,
+       .transform = loader.options().transform});
 }
 
 }  // namespace ladder

@@ -17,15 +17,15 @@ constexpr std::chrono::milliseconds kSignalEcho{500};
 constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
 // Whether this is the exit code of a program that was told to stop, by SIGINT or SIGTERM.
-constexpr bool is_code_of_interruption(int exit_code) {
+constexpr bool is_signal_exit_code(int exit_code) {
   return exit_code == exit_code_of_signal(SIGINT) || exit_code == exit_code_of_signal(SIGTERM);
 }
 
 // Ends a run that a signal asked to end, once it has saved what it can. Not an Error: nothing went
 // wrong. call_and_report prints `text`, unless it is empty, and returns exit_code_of_signal.
-class Interruption : public std::exception {
+class StoppedBySignal : public std::exception {
  public:
-  Interruption(int signal, std::string text) : signal_(signal), text_(std::move(text)) {}
+  StoppedBySignal(int signal, std::string text) : signal_(signal), text_(std::move(text)) {}
 
   int signal() const { return signal_; }  // SIGINT or SIGTERM
   const char* what() const noexcept override { return text_.c_str(); }

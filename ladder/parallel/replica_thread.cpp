@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/worker.h"
+#include "ladder/parallel/replica_thread.h"
 
 #include <utility>
 
 namespace ladder {
 
-Worker::Worker() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
+ReplicaThread::ReplicaThread() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
 
-std::future<void> Worker::start(std::function<void()> task) {
+std::future<void> ReplicaThread::start(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   task_ = std::packaged_task<void()>(std::move(task));
   changed_.notify_all();
   return task_.get_future();
 }
 
-void Worker::work(const std::stop_token& stop) {
+void ReplicaThread::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return task_.valid(); })) {
     auto task = std::exchange(task_, {});

@@ -14,9 +14,9 @@ namespace ladder {
 //
 // Kept from step to step, because starting a thread costs more than a small task, and because
 // OpenMP builds a team of its own for each new one. The destructor waits for the task in hand.
-class Worker {
+class ReplicaThread {
  public:
-  Worker();
+  ReplicaThread();
 
   // Runs `task` on the thread. The future gets its end, or what it threw. One caller at a time,
   // and not before the last task is done.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -38,47 +38,47 @@ double steady_seconds() {
 
 bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
-Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
+ProgressBar::ProgressBar(ProgressOptions options) : options_(std::move(options)) {
   options_.enabled = options_.enabled && options_.total > 0;
   started_ = options_.clock();
   drawn_at_ = started_ - kSecondsBetweenDraws;
 }
 
-Progress::~Progress() { end_line(); }
+ProgressBar::~ProgressBar() { end_line(); }
 
-void Progress::update(std::int64_t steps_done, std::int64_t samples_done, double loss) {
+void ProgressBar::update(std::int64_t steps_done, std::int64_t samples_done, double loss) {
   if (!options_.enabled) return;
   latest_ = {steps_done, samples_done, loss};
   if (options_.terminal ? due_on_terminal() : due_in_file()) draw();
 }
 
-void Progress::finish() {
+void ProgressBar::finish() {
   if (line_open_) draw();
   end_line();
   options_.enabled = false;
 }
 
-void Progress::clear() {
+void ProgressBar::clear() {
   if (line_open_) print(options_.stream, fmt::format("\r{}", kEraseRest));
   line_open_ = false;
   drawn_at_ = options_.clock() - kSecondsBetweenDraws;
 }
 
-bool Progress::due_on_terminal() {
+bool ProgressBar::due_on_terminal() {
   const double now = options_.clock();
   const bool due = now - drawn_at_ >= kSecondsBetweenDraws || latest_.steps == options_.total;
   if (due) drawn_at_ = now;
   return due;
 }
 
-bool Progress::due_in_file() {
+bool ProgressBar::due_in_file() {
   const std::int64_t tenths = latest_.steps * 10 / options_.total;
   const bool due = tenths > tenths_shown_;
   tenths_shown_ = std::max(tenths, tenths_shown_);
   return due;
 }
 
-void Progress::draw() {
+void ProgressBar::draw() {
   const std::string figures = figures_text();
   if (options_.terminal) {
     print(options_.stream, fmt::format("\r{} {} {}{}", options_.label, bar(), figures, kEraseRest));
@@ -88,7 +88,7 @@ void Progress::draw() {
   }
 }
 
-std::string Progress::bar() const {
+std::string ProgressBar::bar() const {
   const auto filled =
       std::clamp<std::int64_t>(latest_.steps * kBarWidth / options_.total, 0, kBarWidth);
   std::string bar(static_cast<std::size_t>(filled), '=');
@@ -97,7 +97,7 @@ std::string Progress::bar() const {
   return "[" + bar + "]";
 }
 
-std::string Progress::figures_text() const {
+std::string ProgressBar::figures_text() const {
   std::string text = fmt::format("{}/{}", latest_.steps, options_.total);
   if (!std::isnan(latest_.loss)) text += fmt::format("  loss {:.4f}", latest_.loss);
   const double elapsed = options_.clock() - started_;
@@ -110,7 +110,7 @@ std::string Progress::figures_text() const {
                             duration(left * a_step));
 }
 
-void Progress::end_line() {
+void ProgressBar::end_line() {
   if (line_open_) print(options_.stream, "\n");
   line_open_ = false;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/trainer/foreign_arguments.h"
+#include "ladder/trainer/unsupported_arguments.h"
 
 #include <fmt/format.h>
 
@@ -29,17 +29,17 @@ bool says_nothing(const nlohmann::json& value) {
   return value.empty() || (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
-bool is_standard(const ForeignArgument& argument, std::string_view where,
+bool is_standard(const UnsupportedArgument& argument, std::string_view where,
                  const nlohmann::json& value) {
   if (says_nothing(value)) return true;
   const auto standard = nlohmann::json::parse(argument.standard);
   if (standard.is_boolean() && value.is_string()) {
-    return parse_flag(where, value.get<std::string>()) == standard.get<bool>();
+    return parse_bool(where, value.get<std::string>()) == standard.get<bool>();
   }
   return in_lower_case(text_of(value)) == in_lower_case(text_of(standard));
 }
 
-constexpr ForeignArgument kRows[] = {
+constexpr UnsupportedArgument kRows[] = {
     {"auto_find_batch_size", "false", ""},
     {"average_tokens_across_devices", "true", kNoTokens},
     {"batch_eval_metrics", "false", ""},
@@ -101,17 +101,17 @@ constexpr ForeignArgument kRows[] = {
 
 }  // namespace
 
-std::span<const ForeignArgument> foreign_argument_table() { return kRows; }
+std::span<const UnsupportedArgument> foreign_argument_table() { return kRows; }
 
-const ForeignArgument* find_foreign_argument(std::string_view name) {
+const UnsupportedArgument* find_foreign_argument(std::string_view name) {
   const auto table = foreign_argument_table();
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const auto& argument) { return argument.name == name; });
   return found == table.end() ? nullptr : &*found;
 }
 
-std::optional<std::string> pass_over(const ForeignArgument& argument, std::string_view where,
-                                     const nlohmann::json& value) {
+std::optional<std::string> accept_default(const UnsupportedArgument& argument,
+                                          std::string_view where, const nlohmann::json& value) {
   if (is_standard(argument, where, value)) return std::nullopt;
   if (argument.reason.empty()) {
     throw UsageError::conflict(where, "belongs to transformers and is not supported here",
@@ -120,13 +120,13 @@ std::optional<std::string> pass_over(const ForeignArgument& argument, std::strin
   return fmt::format("{}: accepted, without effect: {}", argument.name, argument.reason);
 }
 
-std::span<const OldName> old_argument_names() {
-  static constexpr OldName kNames[] = {{"evaluation_strategy", "eval_strategy"},
-                                       {"no_cuda", "use_cpu"}};
+std::span<const DeprecatedName> old_argument_names() {
+  static constexpr DeprecatedName kNames[] = {{"evaluation_strategy", "eval_strategy"},
+                                              {"no_cuda", "use_cpu"}};
   return kNames;
 }
 
-std::string note_of(const OldName& name) {
+std::string note_of(const DeprecatedName& name) {
   return fmt::format("{}: old name of {}", name.old, name.now);
 }
 

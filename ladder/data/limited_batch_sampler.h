@@ -11,13 +11,13 @@
 namespace ladder {
 
 // The first batches of each epoch of another sampler, to try a program out in less time.
-class FirstBatches : public BatchSampler {
+class LimitedBatchSampler : public BatchSampler {
  public:
   // Takes min(batches, whole->size()) of them; `batches` >= 1, else UsageError.
-  FirstBatches(std::shared_ptr<const BatchSampler> whole, std::int64_t batches);
+  LimitedBatchSampler(std::shared_ptr<const BatchSampler> whole, std::int64_t batches);
 
   std::int64_t size() const override { return batches_; }
-  std::vector<BatchPlan> plan(std::int64_t epoch) const override;
+  std::vector<BatchIndices> plan(std::int64_t epoch) const override;
   std::int64_t world_size() const override { return whole_->world_size(); }
   std::int64_t whole_size() const override { return samples_; }
   bool evaluation_only() const override { return whole_->evaluation_only(); }

@@ -14,12 +14,12 @@ namespace ladder {
 // BatchNorm that is too strict: its backward does not read the running statistics in training.
 // Without this, two forwards before one backward would fail. Python's DistributedDataParallel
 // does the same for its buffers.
-class KeepVersions {
+class VersionCounterGuard {
  public:
-  explicit KeepVersions(std::vector<torch::Tensor> tensors);
-  ~KeepVersions();
-  KeepVersions(const KeepVersions&) = delete;
-  KeepVersions& operator=(const KeepVersions&) = delete;
+  explicit VersionCounterGuard(std::vector<torch::Tensor> tensors);
+  ~VersionCounterGuard();
+  VersionCounterGuard(const VersionCounterGuard&) = delete;
+  VersionCounterGuard& operator=(const VersionCounterGuard&) = delete;
 
  private:
   std::vector<torch::Tensor> tensors_;

@@ -37,18 +37,18 @@ bool is_terminal(std::FILE* stream);
 //
 // Python's counterpart: tqdm.
 //
-//     Progress progress({.total = loader.steps(), .label = "epoch 1/3",
+//     ProgressBar progress({.total = loader.steps(), .label = "epoch 1/3",
 //                        .terminal = is_terminal(stderr)});
 //     for (...) progress.update(++steps, samples, loss);
 //     progress.finish();
-class Progress {
+class ProgressBar {
  public:
   // Starts the clock.
-  explicit Progress(ProgressOptions options);
+  explicit ProgressBar(ProgressOptions options);
   // Ends an open line, so that what is printed after an error starts on its own.
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
   // Both counts are totals since the start of the epoch, not increments.
   // A loss of NaN means "not known yet" and is left out.

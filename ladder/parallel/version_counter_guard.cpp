@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/keep_versions.h"
+#include "ladder/parallel/version_counter_guard.h"
 
 #include <utility>
 
 namespace ladder {
 
-KeepVersions::KeepVersions(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
+VersionCounterGuard::VersionCounterGuard(std::vector<torch::Tensor> tensors)
+    : tensors_(std::move(tensors)) {
   for (const auto& tensor : tensors_) versions_.push_back(tensor._version());
 }
 
-KeepVersions::~KeepVersions() {
+VersionCounterGuard::~VersionCounterGuard() {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     auto counter = tensors_[i].unsafeGetTensorImpl()->version_counter();  // shared by copies
     counter.set_version(versions_[i]);

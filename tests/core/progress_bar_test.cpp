@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/progress.h"
+#include "ladder/core/progress_bar.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class ProgressTest : public testing::Test {
 };
 
 TEST_F(ProgressTest, AFileGetsALineATenthOfTheEpoch) {
-  Progress progress(options(938, false));
+  ProgressBar progress(options(938, false));
   int lines = 0;
   for (std::int64_t step = 1; step <= 938; ++step) {
     progress.update(step, step * 64, 0.5);
@@ -45,33 +45,33 @@ TEST_F(ProgressTest, AFileGetsALineATenthOfTheEpoch) {
 }
 
 TEST_F(ProgressTest, AShortEpochGetsALineAStep) {
-  Progress progress(options(3, false));
+  ProgressBar progress(options(3, false));
   for (std::int64_t step = 1; step <= 3; ++step) progress.update(step, step, 1.0);
   EXPECT_EQ(stream_.text(),
             "epoch 1/3 1/3  loss 1.0000\nepoch 1/3 2/3  loss 1.0000\nepoch 1/3 3/3  loss 1.0000\n");
 }
 
 TEST_F(ProgressTest, SeveralTenthsAtOnceMakeOneLine) {
-  Progress progress(options(100, false));
+  ProgressBar progress(options(100, false));
   progress.update(55, 55, 1.0);
   progress.update(59, 59, 1.0);
   EXPECT_EQ(stream_.text(), "epoch 1/3 55/100  loss 1.0000\n");
 }
 
 TEST_F(ProgressTest, ALineSaysLossSpeedAndRemainingTime) {
-  Progress progress(options(100, false));
+  ProgressBar progress(options(100, false));
   now_ += 2.0;
   progress.update(20, 1280, 0.23104);  // 640 samples/s; 80 steps at 0.1 s are left
   EXPECT_EQ(stream_.text(), "epoch 1/3 20/100  loss 0.2310  640 samples/s  eta 0:08\n");
 }
 
 TEST_F(ProgressTest, RemainingTimeHasHoursOnlyIfNeeded) {
-  Progress progress(options(100, false));
+  ProgressBar progress(options(100, false));
   now_ += 60.0;
   progress.update(50, 60, kUnknown);
   now_ += 7265.0;
   progress.update(100, 7325, kUnknown);
-  Progress slow(options(2, false));
+  ProgressBar slow(options(2, false));
   now_ += 3725.0;
   slow.update(1, 3725, kUnknown);
   EXPECT_EQ(stream_.text(),
@@ -81,19 +81,19 @@ TEST_F(ProgressTest, RemainingTimeHasHoursOnlyIfNeeded) {
 }
 
 TEST_F(ProgressTest, AnUnknownLossIsLeftOut) {
-  Progress progress(options(1, false));
+  ProgressBar progress(options(1, false));
   progress.update(1, 64, kUnknown);
   EXPECT_EQ(stream_.text(), "epoch 1/3 1/1\n");
 }
 
 TEST_F(ProgressTest, AnInfiniteLossIsShown) {
-  Progress progress(options(1, false));
+  ProgressBar progress(options(1, false));
   progress.update(1, 64, INFINITY);
   EXPECT_EQ(stream_.text(), "epoch 1/3 1/1  loss inf\n");
 }
 
 TEST_F(ProgressTest, ATerminalLineIsRedrawnInPlace) {
-  Progress progress(options(4, true));
+  ProgressBar progress(options(4, true));
   now_ += 1.0;
   progress.update(1, 64, 2.0);
   now_ += 1.0;
@@ -105,7 +105,7 @@ TEST_F(ProgressTest, ATerminalLineIsRedrawnInPlace) {
 }
 
 TEST_F(ProgressTest, ATerminalIsRedrawnAtMostTenTimesASecond) {
-  Progress progress(options(100'000, true));
+  ProgressBar progress(options(100'000, true));
   int draws = 0;
   for (std::int64_t step = 1; step <= 1024; ++step) {
     now_ += 1.0 / 512.0;  // two seconds in all, in exact steps
@@ -116,7 +116,7 @@ TEST_F(ProgressTest, ATerminalIsRedrawnAtMostTenTimesASecond) {
 }
 
 TEST_F(ProgressTest, AClearedLineIsDrawnAgainByTheNextUpdate) {
-  Progress progress(options(100, true));
+  ProgressBar progress(options(100, true));
   progress.update(1, 1, 1.0);
   stream_.next_write();
   progress.clear();
@@ -128,14 +128,14 @@ TEST_F(ProgressTest, AClearedLineIsDrawnAgainByTheNextUpdate) {
 }
 
 TEST_F(ProgressTest, TheLastStepIsAlwaysDrawn) {
-  Progress progress(options(2, true));
+  ProgressBar progress(options(2, true));
   progress.update(1, 1, 1.0);
   progress.update(2, 2, 1.0);
   EXPECT_NE(stream_.text().find("[================] 2/2"), std::string::npos);
 }
 
 TEST_F(ProgressTest, FinishShowsTheLastFiguresAndEndsTheLineOnce) {
-  Progress progress(options(1000, true));
+  ProgressBar progress(options(1000, true));
   progress.update(1, 1, 1.0);
   progress.update(7, 7, 1.0);  // too soon to be drawn
   stream_.text();
@@ -147,14 +147,14 @@ TEST_F(ProgressTest, FinishShowsTheLastFiguresAndEndsTheLineOnce) {
 }
 
 TEST_F(ProgressTest, FinishBeforeTheFirstStepPrintsNothing) {
-  Progress progress(options(1000, true));
+  ProgressBar progress(options(1000, true));
   progress.finish();
   EXPECT_EQ(stream_.text(), "");
 }
 
 TEST_F(ProgressTest, AnOpenLineIsEndedWhenTheProgressGoesAway) {
   {
-    Progress progress(options(1000, true));
+    ProgressBar progress(options(1000, true));
     progress.update(1, 1, 1.0);
     stream_.text();
   }
@@ -162,7 +162,7 @@ TEST_F(ProgressTest, AnOpenLineIsEndedWhenTheProgressGoesAway) {
 }
 
 TEST_F(ProgressTest, MoreStepsThanAnnouncedLeaveTheBarFull) {
-  Progress progress(options(2, true));
+  ProgressBar progress(options(2, true));
   now_ += 4.0;
   progress.update(4, 4, kUnknown);
   EXPECT_EQ(stream_.text(), "\repoch 1/3 [================] 4/2  1 samples/s  eta 0:00\x1b[K");
@@ -171,14 +171,14 @@ TEST_F(ProgressTest, MoreStepsThanAnnouncedLeaveTheBarFull) {
 TEST_F(ProgressTest, ADisabledProgressIsSilent) {
   auto silent = options(2, true);
   silent.enabled = false;
-  Progress progress(silent);
+  ProgressBar progress(silent);
   progress.update(2, 2, 1.0);
   progress.finish();
   EXPECT_EQ(stream_.text(), "");
 }
 
 TEST_F(ProgressTest, AnEpochWithoutStepsIsSilent) {
-  Progress progress(options(0, true));
+  ProgressBar progress(options(0, true));
   progress.update(1, 1, 1.0);
   progress.finish();
   EXPECT_EQ(stream_.text(), "");

@@ -9,18 +9,18 @@ namespace ladder {
 
 // An open file descriptor and the duty to close it. Movable, one owner.
 // What a unique_ptr is to a pointer: get(), release() and reset() mean the same here.
-class Descriptor {
+class UniqueFd {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
     reset(other.release());
     return *this;
   }
-  ~Descriptor() { reset(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  ~UniqueFd() { reset(); }
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
 
   int get() const { return fd_; }  // -1 = none
   explicit operator bool() const { return fd_ >= 0; }
