@@ -2,6 +2,7 @@
 # Small libraries: the system's packages where there are some (Debian: tools/setup.sh installs them),
 # otherwise fetched and built. One spelling for both.
 include(FetchContent)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(ZLIB REQUIRED)
 find_package(Threads REQUIRED)
 

@@ -15,8 +15,8 @@ struct CommandLine {
   std::string text;
 };
 
-// Reads the command line of a stage, which `Options` stands for: one of the seven structs of
-// options.h. The options come back checked and complete.
+// Reads the command line of the stage of `Options`, one of the seven structs of options.h. The
+// options come back checked and complete.
 //
 // Throws UsageError for an unknown flag (naming the nearest one), for a value of the wrong form or
 // outside its range, and for an output file that cannot be written. An underscore in a flag's name

@@ -34,14 +34,14 @@ struct ResidentImages {
   ResidentImages(const Files& files, std::int64_t count, const Normalization& normalization,
                  const torch::Device& device);
 
-  // The batch that Dataset::get_batch makes, by tensor operations: what a GPU runs. No wait for the
-  // device, and only the indices are copied to it. Equal bits: the divisors are tensors, because a
-  // GPU multiplies by the inverse of a number.
+  // The batch of Dataset::get_batch by tensor operations, for a GPU. Does not wait for the device
+  // and copies only the indices to it. Equal bits: the divisors are tensors, because a GPU
+  // multiplies by the inverse of a number.
   ladder::Batch gather(std::span<const std::int64_t> indices) const;
 };
 
 // MNIST, or another data set in its format, kept as bytes (47 MB for 60,000 images): in host
-// memory, or on a GPU, to which no image has to be copied during training then.
+// memory, or on a GPU, so that training copies no images.
 //
 // A batch has one input, "images", float32 [N, 1, 28, 28], and targets int64 [N], each 0 to 9. In
 // host memory it is gathered and normalised in one pass (ladder/kernels/normalize_bytes.h). The
@@ -66,7 +66,7 @@ class Dataset : public ladder::Dataset {
   std::optional<ResidentImages> resident_;  // unless the device is the CPU
 };
 
-// The training and the test set as the options and the recipe want them. On `device`, unless
+// The training and the test set of the options and the recipe. On `device`, unless
 // batches are to be page-locked: then in host memory.
 std::shared_ptr<const ladder::Dataset> load_train(const DataOptions& options, const Recipe& recipe,
                                                   const torch::Device& device = torch::kCPU);

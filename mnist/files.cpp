@@ -2,17 +2,23 @@
 #include "mnist/files.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <new>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "mnist/gzip_file.h"
+#include "ladder/core/sha256.h"
 
 namespace mnist {
 namespace {
@@ -51,6 +57,73 @@ constexpr KnownSplit kTest = {
     {{"f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
       "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"}}};
 
+constexpr const char* kFetchAgain = "fetch the file again";
+
+DataError unreadable(const std::string& path, const std::string& reason) {
+  return DataError::mismatch(path, "a readable file", reason, "check the path and its permissions");
+}
+
+DataError too_large(const std::string& path, std::size_t size_limit) {
+  return DataError::mismatch(path, fmt::format("at most {} bytes of content", size_limit), "more",
+                             "this is not the file that the program reads here");
+}
+
+std::vector<std::uint8_t> read_whole(const std::string& path, std::size_t size_limit) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw unreadable(path, error.message());
+  // Deflate adds a few bytes to each block of input that it cannot compress.
+  if (size > size_limit + size_limit / 16 + 65536) throw too_large(path, size_limit);
+  std::vector<std::uint8_t> bytes(size);
+  std::ifstream file(path, std::ios::binary);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
+  if (!file) throw unreadable(path, std::generic_category().message(errno));
+  return bytes;
+}
+
+bool is_gzip(std::span<const std::uint8_t> bytes) {
+  return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+}
+
+// A gzip stream ends with the size of its content. Only a damaged one may state another, so it is
+// inflated in one call into as many bytes and one more.
+std::vector<std::uint8_t> inflate_gzip(std::span<const std::uint8_t> bytes, std::size_t size_limit,
+                                       const std::string& path) {
+  if (bytes.size() > std::numeric_limits<uInt>::max()) throw too_large(path, size_limit);
+  std::size_t stated = 0;
+  for (const auto byte : bytes.last(std::min<std::size_t>(4, bytes.size()))) {
+    stated = stated >> 8 | std::size_t{byte} << 24;
+  }
+  std::vector<std::uint8_t> content(std::min(stated, size_limit) + 1);
+  z_stream stream{};
+  constexpr int kGzipWrapper = 16;
+  if (inflateInit2(&stream, MAX_WBITS + kGzipWrapper) != Z_OK) throw std::bad_alloc();
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&stream, inflateEnd);
+  stream.next_in = const_cast<Bytef*>(bytes.data());  // zlib only reads it
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = content.data();
+  stream.avail_out = static_cast<uInt>(content.size());
+  const int status = inflate(&stream, Z_FINISH);
+  const std::size_t consumed = bytes.size() - stream.avail_in;
+  if (status == Z_MEM_ERROR) throw std::bad_alloc();
+  if (stream.total_out > size_limit) throw too_large(path, size_limit);
+  if (status == Z_BUF_ERROR && stream.avail_out > 0) {
+    throw DataError::mismatch(path, "a complete gzip stream",
+                              fmt::format("its end after {} bytes", consumed), kFetchAgain);
+  }
+  if (status != Z_STREAM_END) {
+    const char* problem = stream.msg != nullptr ? stream.msg : "more content than its end states";
+    throw DataError::mismatch(path, "an intact gzip stream",
+                              fmt::format("{} near byte {}", problem, consumed), kFetchAgain);
+  }
+  if (consumed < bytes.size()) {
+    throw DataError::mismatch(path, fmt::format("one gzip stream of {} bytes", consumed),
+                              fmt::format("{} bytes", bytes.size()), kFetchAgain);
+  }
+  content.resize(stream.total_out);
+  return content;
+}
+
 std::string find_file(const std::string& root, const std::string& plain_name) {
   const std::string plain = (std::filesystem::path(root) / plain_name).string();
   const std::string compressed = plain + ".gz";
@@ -85,6 +158,14 @@ std::string unknown_set(std::string_view kind, const std::string& sha256) {
 
 }  // namespace
 
+FileBytes read_gzip_or_plain(const std::string& path, std::size_t size_limit) {
+  FileBytes file{read_whole(path, size_limit), ""};
+  file.file_sha256 = sha256_hex(std::as_bytes(std::span(file.bytes)));
+  if (is_gzip(file.bytes)) file.bytes = inflate_gzip(file.bytes, size_limit, path);
+  if (file.bytes.size() > size_limit) throw too_large(path, size_limit);
+  return file;
+}
+
 Files read_files(const std::string& root, Split split) {
   const KnownSplit& known = split == Split::kTrain ? kTrain : kTest;
   const std::string images_path =
@@ -99,13 +180,13 @@ Files read_files(const std::string& root, Split split) {
   files.labels = parse_idx_labels(std::move(labels.bytes), labels_path);
   check_shapes(files, images_path, labels_path);
 
-  if (!known.images.is(images.file_sha256)) {
-    files.description = unknown_set("images", images.file_sha256);
-  } else if (!known.labels.is(labels.file_sha256)) {
-    files.description = unknown_set("labels", labels.file_sha256);
-  } else {
-    files.known = true;
+  const bool are_images = known.images.is(images.file_sha256);
+  files.known = are_images && known.labels.is(labels.file_sha256);
+  if (files.known) {
     files.description = fmt::format("MNIST {}, {} images", known.name, files.images.count);
+  } else {
+    files.description = are_images ? unknown_set("labels", labels.file_sha256)
+                                   : unknown_set("images", images.file_sha256);
   }
   return files;
 }

@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "mnist/idx.h"
 
 namespace mnist {
+
+struct FileBytes {
+  std::vector<std::uint8_t> bytes;  // the content, inflated if it was compressed
+  std::string file_sha256;          // of the file on disk, compressed or not
+};
+
+// Reads a file, and inflates it if it begins with gzip's magic number, whatever its name. A file is
+// read whole and found intact, or refused: throws DataError (exit code 3), which begins with
+// `path`, if the file
+//   - is missing or unreadable,
+//   - holds more than `size_limit` bytes of content: no more than that is inflated,
+//   - is a gzip stream that is damaged or truncated, by its length and its CRC-32,
+//   - goes on after the gzip stream (gzip allows several in a file; data sets have one).
+// Source of the format: RFC 1952, by way of zlib.
+FileBytes read_gzip_or_plain(const std::string& path, std::size_t size_limit);
 
 enum class Split { kTrain, kTest };
 

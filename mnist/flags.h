@@ -6,43 +6,67 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/core/error.h"
+#include "ladder/core/text.h"
 
 namespace mnist {
 
 using ladder::UsageError;
 
-// For mnist/ alone: what the flags of all stages have in common.
+// For mnist/ alone: the flags of a program, on CLI11. It splits the command line and prints --help.
+// Values are read here: CLI11 takes 010 for 8, 2^64 for 2^63 - 1, and rounds a double twice.
 
 template <typename Number>
-Number parse_number(const std::string& flag, const std::string& text, const char* form) {
-  Number value{};
-  const auto* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stopped != end) throw UsageError::malformed(flag, form, text);
-  return value;
+Number number_of(const std::string& flag, const std::string& text, const char* form) {
+  const auto value = ladder::parse_number<Number>(text);
+  if (!value) throw UsageError::malformed(flag, form, text);
+  return *value;
 }
 
-inline std::int64_t parse_integer(const std::string& flag, const std::string& text) {
-  return parse_number<std::int64_t>(flag, text, "a whole number");
+struct Range {
+  std::int64_t minimum;
+  std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
+};
+
+inline std::int64_t integer_in(Range range, const std::string& flag, const std::string& text,
+                               const char* form = "a whole number") {
+  const auto number = number_of<std::int64_t>(flag, text, form);
+  if (number >= range.minimum && number <= range.maximum) return number;
+  const bool is_small = number < range.minimum;
+  throw UsageError::out_of_range(flag, number,
+                                 is_small ? fmt::format("a number >= {}", range.minimum)
+                                          : fmt::format("{} to {}", range.minimum, range.maximum));
 }
 
-// The flags of a program. Each reads its text and writes its value back, so that --help, the
-// errors and the record of a run come from one place.
+// The text of a value for --help and the record; `unset` stands for an optional without one.
+template <typename Value>
+std::string shown(const Value& value, const std::string& /*unset*/) {
+  return fmt::format("{}", value);
+}
+template <typename Value>
+std::string shown(const std::optional<Value>& value, const std::string& unset) {
+  return value ? fmt::format("{}", *value) : unset;
+}
+
+// Each flag reads its text and writes its value back, so that --help, the errors and the record of
+// a run come from one place. `names` are in the form of CLI11, "-e,--epochs"; messages and the
+// record have the first long one. `unset`: see shown.
 class Flags {
  public:
+  using Read = std::function<void(const std::string& flag, const std::string& value)>;
+  using Write = std::function<std::string()>;
+
   explicit Flags(const std::string& program) : app_("", program) {
     app_.allow_extras();  // unknown flags are refused below, with the nearest name
     app_.get_formatter()->column_width(36);
@@ -50,36 +74,106 @@ class Flags {
 
   CLI::App& app() { return app_; }
 
-  // `names` in the form of CLI11, "-e,--epochs"; the last one is used in messages.
+  // A value of any kind. --help shows `write()` as the default, unless it is `unset`. `alone`: the
+  // value of the flag without one; empty = a value must follow.
+  CLI::Option* value(const std::string& names, const std::string& form, const std::string& help,
+                     Read read, Write write, const std::string& unset = "",
+                     const std::string& alone = "") {
+    const std::string flag = long_name(names);
+    auto* option = app_.add_option_function<std::string>(
+        names, [=](const std::string& text) { read(flag, text.empty() ? alone : text); }, help);
+    option->type_name(form);
+    // Without a value, CLI11 would take the default.
+    if (!alone.empty())
+      option->expected(0, 1);
+    else if (write() != unset)
+      option->default_str(write());
+    values_.emplace_back(flag, std::move(write));
+    return option;
+  }
+
   CLI::Option* text(const std::string& names, std::string& target, const std::string& form,
                     const std::string& help) {
     const auto read = [&target, form](const std::string& flag, const std::string& value) {
-      if (value.empty()) throw UsageError::missing(flag, form, "give a value, or leave it out");
+      if (value.empty()) throw UsageError::missing(flag, form, "give a value, or omit it");
       target = value;
     };
-    return add(names, help, form, read, [&target] { return target; });
+    return value(names, form, help, read, [&target] { return target; });
   }
 
-  // A value of any kind. `alone`: the value of the flag without one; empty = a value must follow.
-  CLI::Option* value(const std::string& names, const std::string& form, const std::string& help,
-                     std::function<void(const std::string& flag, const std::string& value)> read,
-                     std::function<std::string()> write, const std::string& alone = "") {
-    if (alone.empty()) return add(names, help, form, std::move(read), std::move(write));
-    const auto or_alone = [read = std::move(read), alone](const std::string& flag,
-                                                          const std::string& value) {
-      read(flag, value.empty() ? alone : value);
+  // A path that may be omitted: the flag alone leaves `target` empty.
+  CLI::Option* optional_path(const std::string& names, std::string& target,
+                             const std::string& help) {
+    const auto read = [&target](const std::string&, const std::string& value) { target = value; };
+    return value(names, "PATH", help, read, [&target] { return target; })->expected(0, 1);
+  }
+
+  template <typename Target>  // an integer type, or std::optional of one
+  CLI::Option* integer(const std::string& names, Target& target, Range range,
+                       const std::string& help, const std::string& unset = "") {
+    using Integer = typename CLI::detail::wrapped_type<Target, Target>::type;
+    if (!std::in_range<Integer>(range.maximum)) {
+      range.maximum = static_cast<std::int64_t>(std::numeric_limits<Integer>::max());
+    }
+    const auto read = [&target, range](const std::string& flag, const std::string& value) {
+      target = static_cast<Integer>(integer_in(range, flag, value));
     };
-    // CLI11 would take the default for the value that is not there.
-    return add(names, help, form, or_alone, std::move(write))->expected(0, 1)->default_str("");
+    return value(names, "N", help, read, [&target, unset] { return shown(target, unset); }, unset);
+  }
+
+  // One of several names, each of which stands for a value. The name of the present value is the
+  // default; if there is none, the record has `unset`.
+  template <typename Value>
+  using Named = std::vector<std::pair<std::string, std::type_identity_t<Value>>>;
+  template <typename Value>
+  CLI::Option* choice(const std::string& names, Value& target, const Named<Value>& values,
+                      const std::string& help, const std::string& unset = "") {
+    std::vector<std::string> choices;
+    auto state = std::make_shared<std::string>(unset);
+    for (const auto& [name, value] : values) {
+      if (value == target && *state == unset) *state = name;
+      choices.push_back(name);
+    }
+    const auto read = [=, &target](const std::string& flag, const std::string& text) {
+      const auto found = std::find(choices.begin(), choices.end(), text);
+      if (found == choices.end()) throw UsageError::unknown_name(flag, text, choices);
+      target = values[static_cast<std::size_t>(found - choices.begin())].second;
+      *state = text;
+    };
+    return value(
+        names, fmt::format("{}", fmt::join(choices, "|")), help, read, [state] { return *state; },
+        unset);
+  }
+
+  // The same where the value is the name.
+  CLI::Option* one_of(const std::string& names, std::string& target,
+                      const std::vector<std::string>& choices, const std::string& help) {
+    Named<std::string> values;
+    for (const auto& name : choices) values.emplace_back(name, name);
+    return choice(names, target, values, help);
+  }
+
+  // "--NAME", or "--NAME,!--no-NAME"; "--NAME=false" too. `Bool`: bool or std::optional<bool>.
+  template <typename Bool>
+  CLI::Option* flag(const std::string& names, Bool& target, const std::string& help,
+                    const std::string& unset = "") {
+    const std::string name = long_name(names);
+    const auto check = [name](std::string& value) {
+      value = ladder::parse_bool(name, value) ? "true" : "false";
+      return std::string();  // no error
+    };
+    values_.emplace_back(name, [&target, unset] { return shown(target, unset); });
+    return app_
+        .add_flag_function(
+            names, [&target](std::int64_t count) { target = count > 0; }, help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->transform(CLI::Validator(check, ""));
   }
 
   // A flag that --help, the record and the hints omit. Without a value it means true.
-  void unlisted(const std::string& name,
-                std::function<void(const std::string& flag, const std::string& value)> read) {
-    app_.add_option_function<std::string>(name,
-                                          [name, read = std::move(read)](const std::string& value) {
-                                            read(name, value.empty() ? "true" : value);
-                                          })
+  void unlisted(const std::string& name, const Read& read) {
+    app_.add_option_function<std::string>(
+            name, [=](const std::string& text) { read(name, text.empty() ? "true" : text); })
         ->expected(0, 1)
         ->group("");
   }
@@ -88,105 +182,6 @@ class Flags {
   void spelling(const std::string& old, const std::string& now,
                 std::function<void()> when_used = {}) {
     spellings_[old] = {now, std::move(when_used)};
-  }
-
-  // A path that may be omitted: the flag alone leaves `target` empty.
-  CLI::Option* optional_path(const std::string& names, std::string& target,
-                             const std::string& help) {
-    const auto read = [&target](const std::string&, const std::string& value) { target = value; };
-    return add(names, help, "PATH", read, [&target] { return target; })->expected(0, 1);
-  }
-
-  CLI::Option* choice(const std::string& names, std::vector<std::string> choices,
-                      std::function<void(const std::string&)> take, std::string standard,
-                      const std::string& help) {
-    const std::string form = fmt::format("{}", fmt::join(choices, "|"));
-    auto state = std::make_shared<std::string>(std::move(standard));
-    const auto read = [choices = std::move(choices), take = std::move(take), state](
-                          const std::string& flag, const std::string& value) {
-      if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
-        throw UsageError::unknown_name(flag, value, choices);
-      }
-      take(value);
-      *state = value;
-    };
-    return add(names, help, form, read, [state] { return *state; });
-  }
-
-  template <typename Integer>
-  CLI::Option* integer(const std::string& names, Integer& target, std::int64_t minimum,
-                       const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target, minimum](const std::string& flag, const std::string& value) {
-          const std::int64_t number = parse_integer(flag, value);
-          if (number < minimum || !std::in_range<Integer>(number)) {
-            throw UsageError::out_of_range(flag, number, fmt::format("a number >= {}", minimum));
-          }
-          target = static_cast<Integer>(number);
-        },
-        [&target] { return fmt::format("{}", target); });
-  }
-
-  CLI::Option* integer(const std::string& names, std::optional<std::int64_t>& target,
-                       const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target](const std::string& flag, const std::string& value) {
-          target = parse_integer(flag, value);
-        },
-        [&target] { return target ? fmt::format("{}", *target) : "recipe"; });
-  }
-
-  CLI::Option* optional_integer(const std::string& names, std::optional<int>& target,
-                                const std::string& help) {
-    return add(
-        names, help, "N",
-        [&target](const std::string& flag, const std::string& value) {
-          const std::int64_t number = parse_integer(flag, value);
-          if (number < 0 || !std::in_range<int>(number)) {
-            throw UsageError::out_of_range(flag, number, "a number >= 0");
-          }
-          target = static_cast<int>(number);
-        },
-        [&target] { return target ? fmt::format("{}", *target) : ""; });
-  }
-
-  CLI::Option* number(const std::string& names, std::optional<double>& target,
-                      const std::string& help) {
-    return add(
-        names, help, "X",
-        [&target](const std::string& flag, const std::string& value) {
-          target = parse_number<double>(flag, value, "a number");
-        },
-        [&target] { return target ? fmt::format("{}", *target) : "recipe"; });
-  }
-
-  CLI::Option* toggle(const std::string& names, std::function<void(bool)> take,
-                      const std::string& help) {
-    auto state = std::make_shared<std::string>("recipe");
-    const std::string flag = long_name(names);
-    values_.emplace_back(flag, [state] { return *state; });
-    return app_.add_flag_function(
-        names,
-        [take = std::move(take), state](std::int64_t count) {
-          take(count > 0);
-          *state = count > 0 ? "true" : "false";
-        },
-        help);
-  }
-
-  // --NAME and --no-NAME.
-  CLI::Option* on_or_off(const std::string& name, bool& target, const std::string& help) {
-    values_.emplace_back("--" + name, [&target] { return target ? "true" : "false"; });
-    return app_.add_flag_function(
-        fmt::format("--{0},!--no-{0}", name), [&target](std::int64_t count) { target = count > 0; },
-        help);
-  }
-
-  CLI::Option* on(const std::string& names, bool& target, const std::string& help) {
-    values_.emplace_back(long_name(names), [&target] { return target ? "true" : "false"; });
-    return app_.add_flag(names, target, help);
   }
 
   bool given(const std::string& flag) const { return app_.count(flag) > 0; }
@@ -228,22 +223,6 @@ class Flags {
   }
 
  private:
-  using Read = std::function<void(const std::string& flag, const std::string& value)>;
-  using Write = std::function<std::string()>;
-
-  CLI::Option* add(const std::string& names, const std::string& help, const std::string& form,
-                   Read read, Write write) {
-    const std::string flag = long_name(names);
-    auto* option = app_.add_option_function<std::string>(
-        names, [flag, read = std::move(read)](const std::string& value) { read(flag, value); },
-        help);
-    option->type_name(form);
-    const std::string standard = write();
-    if (!standard.empty() && standard != "recipe") option->default_str(standard);
-    values_.emplace_back(flag, std::move(write));
-    return option;
-  }
-
   static std::string long_name(const std::string& names) {
     const auto first = names.find("--");
     return names.substr(first, names.find_first_of(",!", first) - first);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "ladder/accelerate/yaml_file.h"
 #include "ladder/core/error.h"
+#include "ladder/core/yaml.h"
 
 namespace mnist {
 

@@ -102,7 +102,7 @@ IdxLabels parse_idx_labels(std::vector<std::uint8_t> bytes, const std::string& n
   if (bad != bytes.end()) {
     throw DataError::mismatch(name, "labels 0 to 9",
                               fmt::format("{} at item {}", *bad, bad - bytes.begin()),
-                              "the programs tell ten classes apart");
+                              "the networks have ten classes");
   }
   return {std::move(bytes)};
 }

@@ -31,10 +31,9 @@ using namespace ladder;
 
 constexpr int kProcessesWithoutGpu = 2;
 
-// A closed pipe becomes an error of the write, which ends no training where only progress is lost.
+// A closed pipe becomes an error of the write, so that lost progress lines do not end a training.
 //
-// A stream that the caller closed would otherwise be the next file that is opened, and the lines of
-// both would be written to one file.
+// Without these streams, the next file to be opened would get their numbers, and their lines.
 void prepare_standard_streams() {
   ::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -44,14 +43,15 @@ void prepare_standard_streams() {
   }
 }
 
-// Hides all other GPUs. From then on "auto" means a GPU: a number that this machine does not have
-// must not end in training on the CPU.
+// Hides all other GPUs. "auto" then means a GPU: a wrong number must not end in training on the
+// CPU.
 void show_only_chosen_gpus(SingleOptions& options) {
   if (options.gpu.empty()) return;
   const std::string list = fmt::format("{}", fmt::join(options.gpu, ","));
+  require_gpus_of_launcher("--gpu", list);
   if (machine_gpu_count() == 0) {
     throw UsageError::conflict("--gpu " + list, "this machine has no GPU",
-                               "leave the flag out, or use --device cpu");
+                               "omit the flag, or use --device cpu");
   }
   ::setenv("CUDA_VISIBLE_DEVICES", list.c_str(), /*replace=*/1);
   if (options.device == "auto") options.device = "cuda";
@@ -68,8 +68,8 @@ int find_launcher(const ProcessGroupOptions& group, ProcessOptions& processes) {
                                                .torchrun = group.torchrun});
   processes.launched = launch.launcher != "single";
   if (!processes.launched && !by_environment) {
-    throw UsageError::conflict("--init-method", "no launcher has started the ranks that meet there",
-                               "give --rank and --world-size too, or leave --init-method out");
+    throw UsageError::conflict("--init-method", "no launcher has started the other ranks",
+                               "give --rank and --world-size too, or omit --init-method");
   }
   const bool asked_for = processes.nprocs != 0 || processes.master_port != 0;
   if (!processes.launched || !asked_for) return launch.rank;
@@ -78,7 +78,7 @@ int find_launcher(const ProcessGroupOptions& group, ProcessOptions& processes) {
   throw UsageError::conflict(flag,
                              "the ranks have been started by " +
                                  (by_flags ? "you, with --rank and --world-size" : launch.launcher),
-                             "leave " + flag + " out, or start the program by itself");
+                             "omit " + flag + ", or start the program by itself");
 }
 
 void log_notes(const SingleOptions& options, int rank) {

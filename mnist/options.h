@@ -38,7 +38,7 @@ struct RecordOptions {
   std::vector<std::pair<std::string, std::string>> versions;  // of libraries that only mnist/ uses
 };
 
-// What all stages have, and all that stage 0 has.
+// The options of all stages, and those of stage 0.
 struct SingleOptions {
   RecipeOptions recipe;  // --recipe, --epochs, --batch-size, --lr, --seed, ...
   DataOptions data;

@@ -11,7 +11,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/data/random_shift.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 

@@ -28,7 +28,7 @@ inline RecipeDefaults recipe_defaults(std::string_view name) {
   return {.epochs = 3, .batch_size = 32, .eval_batch_size = 32, .lr = 1e-4};
 }
 
-// The choices of a user. The recipe decides what is unset.
+// The choices of a user; the recipe has the rest.
 struct RecipeOptions {
   std::string name = "basicnet";                // basicnet or convnet
   std::optional<std::int64_t> epochs;           // passes over the training set; >= 0

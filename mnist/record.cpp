@@ -10,8 +10,8 @@
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/memory.h"
-#include "ladder/core/numbers.h"
 #include "ladder/core/progress_bar.h"
+#include "ladder/core/text.h"
 #include "ladder/core/versions.h"
 
 namespace mnist {

@@ -28,7 +28,7 @@ Evaluation evaluation_of(const TrainerEvent& event, double accuracy) {
 RecordCallback::RecordCallback(const SingleOptions& options, Recipe recipe)
     : options_(options.record), monitor_options_(options.monitor), recipe_(std::move(recipe)) {
   options_.started = steady_seconds();
-  monitor_options_.progress = false;  // the Trainer shows one, and handles signals
+  monitor_options_.progress = false;  // the Trainer has one, and handles signals
   monitor_options_.stop_on_signals = false;
 }
 
@@ -85,7 +85,7 @@ void RecordCallback::on_evaluate(TrainerEvent& event) {
     return;
   }
   record_->result(evaluation_of(event, *accuracy), monitor_->totals(), *event.model,
-                  event.accelerator.scaler().numbers());
+                  event.accelerator.scaler().metrics());
 }
 
 nlohmann::json RecordCallback::Progress::state_dict() const {

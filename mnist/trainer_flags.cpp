@@ -41,7 +41,7 @@ constexpr std::array<Alias, 9> kAliases = {{{"num_train_epochs", "-e,--epochs"},
                                             {"ddp_timeout", "--timeout"},
                                             {"resume_from_checkpoint", "--resume"}}};
 
-// What belongs to the optimizer, and so to the recipe under --profile parity.
+// Arguments of the optimizer, which is the recipe's under --profile parity.
 constexpr std::array<std::string_view, 5> kOptimizerArguments = {
     "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"};
 
@@ -70,15 +70,15 @@ void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArgume
   if (is_flag && write() == "true")
     help += fmt::format(" [yes; --no{}]", flag_of(row.name).substr(1));
   flags
-      .value(names_of(row), std::string(row.form), help, read, write,
-             row.may_stand_alone ? "true" : "")
+      .value(names_of(row), std::string(row.form), help, read, write, /*unset=*/"",
+             row.value_is_optional ? "true" : "")
       ->group(kGroup);
   if (!is_flag) return;
   flags.spelling("--no" + flag_of(row.name).substr(1), flag_of(row.name) + "=false");
 }
 
-void add_foreign_flag(Flags& flags, const UnsupportedArgument& argument,
-                      std::vector<std::string>& notes) {
+void add_unsupported_flag(Flags& flags, const UnsupportedArgument& argument,
+                          std::vector<std::string>& notes) {
   flags.unlisted(flag_of(argument.name),
                  [&argument, &notes](const std::string& flag, const std::string& value) {
                    auto note = accept_default(argument, flag, value);
@@ -88,7 +88,7 @@ void add_foreign_flag(Flags& flags, const UnsupportedArgument& argument,
 
 UsageError optimizer_of_recipe(const std::string& where) {
   return UsageError::conflict(where, "with --profile parity the optimizer is the recipe's",
-                              "add --profile none, or leave it out");
+                              "add --profile none, or omit it");
 }
 
 bool is_of_optimizer(std::string_view name) {
@@ -107,7 +107,7 @@ void apply_args_file(Flags& flags, TrainerRunOptions& options, const TrainerText
       }
       continue;  // as in the training_args.json of such a run
     }
-    const bool foreign = find_foreign_argument(entry.name) != nullptr;
+    const bool foreign = find_unsupported_argument(entry.name) != nullptr;
     const bool alone = entry.name == "resume_from_checkpoint" && text_of(entry.value).empty();
     if (foreign || alone || entry.value.is_null()) continue;
     flags.preset(flag_of(entry.name), text_of(entry.value), entry.where);
@@ -150,21 +150,19 @@ void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::st
 }  // namespace
 
 void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts) {
-  flags.choice(
-      "--profile", {"parity", "hf-defaults", "none"},
-      [&texts](const std::string& value) { texts.profile = value; }, texts.profile,
-      "where the defaults are from: other stages, transformers' example, or transformers");
+  flags.one_of("--profile", texts.profile, {"parity", "hf-defaults", "none"},
+               "source of the defaults: other stages, transformers' example, or transformers");
   flags.text("--args-file", texts.args_file, "PATH",
-             "training arguments from JSON or YAML, a NAME: VALUE each");
+             "JSON or YAML file with training arguments, one NAME: VALUE each");
   for (const auto& row : training_argument_table()) {
     add_argument_flag(flags, row, options.training);
   }
-  for (const auto& argument : foreign_argument_table()) {
-    add_foreign_flag(flags, argument, options.notes);
+  for (const auto& argument : unsupported_argument_table()) {
+    add_unsupported_flag(flags, argument, options.notes);
   }
-  for (const auto& name : old_argument_names()) {
+  for (const auto& name : deprecated_names()) {
     flags.spelling(flag_of(name.old), flag_of(name.now),
-                   [&options, &name] { options.notes.push_back(note_of(name)); });
+                   [&options, &name] { options.notes.push_back(deprecation_warning(name)); });
   }
 }
 

@@ -9,8 +9,8 @@
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=HOST scripts/by_hand.sh  on HOST, the first of two machines
 #   NNODES=2 NODE_RANK=1 MASTER_ADDR=HOST scripts/by_hand.sh  on the second
 #
-# To change: PROGRAM, MASTER_PORT if 29500 is taken, and GRACE_SECONDS (10), which a rank has
-# between SIGTERM and SIGKILL.
+# To change: PROGRAM, MASTER_PORT if 29500 is taken, and GRACE_SECONDS (10) between SIGTERM and
+# SIGKILL of a rank.
 set -euo pipefail
 
 program=${PROGRAM:-build/bin/stage3_ddp_torchrun}
@@ -21,7 +21,7 @@ if ! command -v "$program" >/dev/null; then
   exit 2
 fi
 
-# Ranks that are left get SIGTERM, and later SIGKILL.
+# Remaining ranks get SIGTERM, and later SIGKILL.
 end_ranks() {
   local left pid
   mapfile -t left <<<"$(jobs -pr)"
@@ -36,7 +36,7 @@ trap end_ranks EXIT
 trap 'exit 130' INT # a script's background processes ignore Ctrl-C
 trap 'exit 143' TERM
 
-# They end with this script, also where it is killed.
+# They end with this script, also if it is killed.
 start=(setpriv --pdeathsig TERM)
 "${start[@]}" true 2>/dev/null || start=(env)
 

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Trains on two machines under torchrun. Type the same line on both; HOST is one of the two, and
-# the first torchrun there opens the meeting point.
+# the first torchrun there opens the rendezvous.
 #
 #   scripts/torchrun_two_nodes.sh HOST [FLAGS OF THE PROGRAM]
 #   scripts/torchrun_two_nodes.sh --local [FLAGS]   a trial: both "machines" are this one
 #
-# To change: NPROC_PER_NODE (ranks a machine, 2), PROGRAM, TORCHRUN, and RDZV_PORT if 29400 is
+# To change: NPROC_PER_NODE (ranks per machine, 2), PROGRAM, TORCHRUN, and RDZV_PORT if 29400 is
 # taken. Both machines need the checkout in the same state, and a network they trust.
 set -euo pipefail
 
@@ -19,7 +19,7 @@ host=$1
 shift
 
 if [[ $host == --local ]]; then
-  # When one fails or this script is stopped, the other is told to stop its ranks.
+  # When one fails or this script is stopped, the other stops its ranks.
   trap 'kill $(jobs -pr) 2>/dev/null || true; wait' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
@@ -30,7 +30,7 @@ if [[ $host == --local ]]; then
   exit
 fi
 
-# A machine that does not know its own name can still be reached at the loopback address.
+# A machine that cannot resolve its own name still has the loopback address.
 local_addr=()
 [[ $host != 127.* ]] || local_addr=(--local-addr "$host")
 exec "${TORCHRUN:-.venv/bin/torchrun}" --nnodes 2 --nproc-per-node "${NPROC_PER_NODE:-2}" \

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the pages true: what they quote from the code stands there, and what they link to exists.
+"""Checks the pages: quoted code equals its source, and links and names exist.
 
     tools/docs_sync.py [--root DIR] [--check]    compares
     tools/docs_sync.py --update                  writes the snippets and help texts again
 
-A line above a fenced block says where the block comes from; a block of C++ or of a diff has one:
+A line above a fenced block names its source; each block of C++ or of a diff has one:
 
     <!-- snippet: FILE#NAME -->    the lines between `#region NAME` and `#endregion NAME`, whole
     <!-- snippet: FILE -->         the whole file
-    <!-- quote: FILE -->           lines that follow each other in the file; for what is left out
-                                   stands `...` or a blank line. Of a diff the file has the new side
+    <!-- quote: FILE -->           lines in the order of the file; `...` or a blank line marks a gap.
+                                   Of a diff the file has the new side
     <!-- help: PROGRAM -->         what build/bin/PROGRAM --help prints, once it is built
 
 Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a test
-that is named exists, in a file that is named beside it; in a table, what stands as code under "line
-of stage N" or "in stage N" stands in that stage; lines have at most 120 characters, and README.md
+that is named exists, in a file that is named beside it; in a table, code under "line of stage N" or
+"in stage N" is in that stage; lines have at most 120 characters, and README.md
 has at most 200 lines. A page of docs/stages/ has the sections that a reader of the others expects,
-in their order; a name in the middle column of docs/glossary.md stands in a header of the right one.
+in their order; a name in the middle column of docs/glossary.md is in a header of the right one.
 
-Each violation is one line with place, rule and cure. Exit code: 0 none, 1 some, 2 a file cannot be
+Each violation is one line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be
 read or written.
 """
 
@@ -154,7 +154,7 @@ def help_text(root: Path, program: str) -> list[str] | None:
 
 
 def pieces_of(quoted: Sequence[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """The lines that follow each other, with their places; `...` or a blank line lies between."""
+    """Consecutive lines with their positions; `...` or a blank line separates the groups."""
     piece: list[tuple[int, str]] = []
     for number, line in quoted:
         if line.removesuffix(LEFT_OUT).strip("+- ") not in ("", "//"):
@@ -174,7 +174,7 @@ def stands(line: str, other: str) -> bool:
 
 
 def first_unquoted(quoted: Sequence[tuple[int, str]], lines: Sequence[str]) -> int | None:
-    """The place of the first quoted line that does not follow in `lines`; of none: None."""
+    """The index of the first quoted line that does not follow in `lines`, or None."""
     others = [line.strip() for line in lines if line.strip()]
     place = 0
     for piece in pieces_of(quoted):
@@ -200,8 +200,8 @@ def check_quote(page: Page, block: Block, file: str) -> Iterator[Violation]:
     missing = first_unquoted(quoted, source_lines(page.root, file))
     if missing is not None:
         yield page.at(block.begin + missing, f"{file} has no such line here: "
-                      f"'{dict(quoted)[missing]}'; quote it as it stands, in its order, with "
-                      f"{LEFT_OUT} for lines left out")
+                      f"'{dict(quoted)[missing]}'; quote it unchanged, in its order, with "
+                      f"{LEFT_OUT} for omitted lines")
 
 
 def wanted_lines(page: Page, block: Block) -> list[str] | None:
@@ -278,7 +278,7 @@ def has_ctest(text: str, name: str) -> bool:
 
 
 def tests_of(cell: str) -> Iterator[tuple[str | None, str]]:
-    """Suite and name. Beside a link to a file of tests, all that stands as code is a name."""
+    """Suite and name. Beside a link to a file of tests, all code is a name."""
     for match in TEST_NAME.finditer(cell):
         yield match[1], match[2]
     if TEST_FILE.search(CODE.sub("", cell)):
@@ -319,7 +319,7 @@ def has_code(text: str, code: str) -> bool:
 
 
 def check_stage_cells(page: Page) -> Iterator[Violation]:
-    columns: dict[int, str] | None = None  # of this table, with the stage whose code stands there
+    columns: dict[int, str] | None = None  # of this table, with the stage that they quote
     for number, line in page.prose:
         cells = cells_of(line)
         if not line.startswith("|"):
@@ -330,7 +330,7 @@ def check_stage_cells(page: Page) -> Iterator[Violation]:
         else:
             for place, stage in columns.items():
                 text = stage_text(page.root, stage)
-                yield from (page.at(number, f"stage {stage} has no '{code}'; quote it as it stands")
+                yield from (page.at(number, f"stage {stage} has no '{code}'; quote it unchanged")
                             for code in CODE.findall(cells[place]) if not has_code(text, code))
 
 
@@ -377,7 +377,7 @@ def check_glossary(page: Page) -> Iterator[Violation]:
 
 def pages_of(root: Path) -> dict[Path, Page]:
     paths = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("bench/*.md"),
-             *root.glob("tests/*/*.md")]
+             *root.glob("examples/*.md"), *root.glob("tests/*/*.md")]
     return {path: Page(root, path) for path in sorted(paths)}
 
 

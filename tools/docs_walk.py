@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Types what the pages show, in their order, and compares what they say that it prints.
+"""Runs the commands of the pages in their order, and compares the output with the pages.
 
     tools/docs_walk.py [--root DIR] [--page PAGE ...] [--deadline SECONDS]
     tools/docs_walk.py --list    shows what would be typed, and types nothing
@@ -9,11 +9,11 @@ A fenced block without a language (or of sh, bash, console) is typed, line by li
 at the project's root: each line is a command that this tool knows, or the block is marked, or it is
 refused. Other text has the language text. A command ends before two blanks or a #: what follows
 describes it. In a block with lines that begin with `$ `, those are typed, and the lines below each
-are what it prints: all of it, but `...` stands for any lines, or for anything within one. A command
-is to end with 0, or with N if the line above its block says "exit code N". Where `Killed` is shown
+are its whole output; `...` matches any lines, or any text within one. A command must end with 0, or
+with N if the line above its block has "exit code N". Where `Killed` is shown
 last, the command is killed when it has printed the line before.
 
-A line above a block says what cannot be seen:
+A line above a block has what cannot be seen:
 
     <!-- not run: REASON -->    needs what not every machine has
     <!-- output -->             a part of what the command before it prints; so is a <!-- record
@@ -55,7 +55,7 @@ COMMAND = re.compile(r"(?:[A-Z]\w*=\S+ )+\S|\./(?:run|test)\b"
                      r"|(?:python3|torchrun|mpirun|srun|accelerate launch|grep) ")
 COMMENT = re.compile(r"\s{2,}|\s#")
 
-# What another run or another machine prints otherwise, and what stands for it.
+# Output that differs between runs or machines, and its placeholder.
 VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r"/tmp/[^\s'\",;)]+", "<temporary>"),
     (r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?", "<date>"),
@@ -89,7 +89,7 @@ class WalkError(Exception):
 class Command(NamedTuple):
     place: str  # page:line
     text: str
-    shown: tuple[str, ...] | None  # None: the page does not say what it prints
+    shown: tuple[str, ...] | None  # None: the page does not show the output
     code: int
     reason: str  # not empty: why it is not run
     deadline: float
@@ -127,7 +127,7 @@ def marker_of(block: Block) -> tuple[str, str]:
 
 
 def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ...] | None]]:
-    """The commands of a block, if it has some: line, text, and what is shown below."""
+    """The commands of a block, if any: line, text, and the output shown below."""
     lines = page.lines[block.begin:block.end]
     typed = [line for line in lines if line.strip()]
     if page.language(block) not in SHELL or SOURCE.fullmatch(block.source) or not typed:
@@ -145,8 +145,8 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
         raise WalkError(f"{page.name}:{block.begin + 1}: commands and other lines in one block; "
                         f"divide it, or begin the commands with '{PROMPT}'")
     else:
-        raise WalkError(f"{page.name}:{block.begin + 1}: no command that this tool knows; add it "
-                        "to COMMAND, say above it what the block is, or call it ```text")
+        raise WalkError(f"{page.name}:{block.begin + 1}: not a known command; add it to "
+                        "COMMAND, mark the block above it, or call it ```text")
 
 
 def with_output(command: Command, lines: Sequence[str]) -> Command:
@@ -188,7 +188,7 @@ def write_files_up_to(root: Path, name: str) -> None:
             return
 
 
-# What is shown, and what was printed.
+# The output of the page and of the program.
 
 
 def plain(line: str) -> Line:
@@ -226,7 +226,7 @@ class Difference(NamedTuple):
 
 
 def lines_held(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
-    """How many of the lines shown stand in `got` from `begin` on."""
+    """The number of shown lines that `got` has from `begin` on."""
     for number, line in enumerate(shown):
         if begin + number >= len(got) or not same(line, got[begin + number]):
             return number
@@ -234,7 +234,7 @@ def lines_held(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
 
 
 def difference(shown: Sequence[Line], got: Sequence[Line]) -> Difference | None:
-    """None: what is shown was printed. Pieces between `...` are looked for one after the other."""
+    """None if the output is as shown. Pieces between `...` are searched in their order."""
     pieces = [[number for number, _ in piece] for gap, piece in groupby(
         enumerate(shown), key=lambda pair: pair[1].text == LEFT_OUT) if not gap]
     place = 0
@@ -259,7 +259,7 @@ def trimmed(lines: Sequence[str]) -> list[str]:
 
 
 def complaint(command: Command, done: Done) -> list[str]:
-    """What went otherwise than shown: nothing, or the lines that say it."""
+    """The differences from the page, as lines; empty if there are none."""
     tail = [f"    {line}" for line in done.lines[-5:]]
     if done.code is None:
         return [f"  not done within {command.deadline:g} s; it printed last:", *tail]
@@ -288,7 +288,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def lines_of(path: Path, root: Path) -> list[str]:
-    """What was printed; of a line that was redrawn its last state."""
+    """The output; of a line that was redrawn its last state."""
     text = path.read_bytes().decode("utf-8", "replace").replace(f"{root}/", "")
     return trimmed([line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")])
 
@@ -318,7 +318,7 @@ def run(root: Path, command: Command) -> Done:
                 if killed_after and any(same(killed_after, plain(line))
                                         for line in lines_of(output, root)):
                     end(process, signal.SIGKILL)
-            lines = lines_of(output, root)  # before a launcher tells how it was ended
+            lines = lines_of(output, root)  # before the last line of a launcher
         finally:
             end(process, signal.SIGTERM)  # what it left behind too
         seconds = time.monotonic() - start

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at this machine: what training here needs, what is there, and what to type otherwise.
+"""Checks this machine: requirements of training, what is present, and what to type otherwise.
 
     ./run doctor
 
-Looks only; installs and changes nothing. A row a thing: `ok`, `note` for what one can do without,
-`missing` for what ./run would stumble over. Exit code: 0 nothing is missing, 1 something is.
+Installs and changes nothing. One row per check: `ok`, `note` for what is optional, `missing` for
+what ./run needs. Exit code: 0 nothing is missing, 1 something is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def output(*command: str | Path) -> str:
-    """What a program prints, or "" where there is none or it fails."""
+    """The output of a program, or "" if there is none or it fails."""
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20,
                               stdin=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def cpus() -> Row:
     found = f"{usable} usable, {widest}"
     if len(limit) == 2 and limit[0] != "max" and int(limit[0]) < usable * int(limit[1]):
         return Row(NOTE, "CPUs", f"{found}, but the cgroup allows "
-                   f"{int(limit[0]) / int(limit[1]):.1f}", "--threads can say as much")
+                   f"{int(limit[0]) / int(limit[1]):.1f}", "--threads sets as many")
     if "bf16" not in widest:
         return Row(NOTE, "CPUs", found, "no bfloat16 in hardware: mixed precision is slower here")
     return Row(OK, "CPUs", found)
@@ -152,7 +152,7 @@ def gpus() -> Row:
     if names:
         return Row(OK, "GPUs", "; ".join(names.splitlines()), "tools/gpu_check.sh tries them")
     if any(Path("/dev").glob("nvidia[0-9]*")):
-        return Row(NOTE, "GPUs", "a device without a driver that answers", "what does nvidia-smi say?")
+        return Row(NOTE, "GPUs", "a device without a working driver", "type nvidia-smi for its error")
     return Row(NOTE, "GPUs", "none", "everything here runs on the CPU too")
 
 
@@ -176,7 +176,7 @@ def nccl(root: Path) -> Row:
 
 
 def problem_of(path: Path, magic: int, count: int) -> str:
-    """What is wrong with one file of MNIST, or ""."""
+    """The problem of one file of MNIST, or ""."""
     file = next((one for one in (path.with_name(path.name + ".gz"), path) if one.exists()), None)
     if file is None:
         return f"no {path.name}(.gz)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Looks for a GPU, builds, and hands over to tools/gpu_checks.py, which runs what needs a GPU and
-# says what was seen. `tools/gpu_check.sh --help` says how to call it; bench/gpu.md is about it.
+# Looks for a GPU, builds, and calls tools/gpu_checks.py, which runs the checks that need a GPU and
+# prints their results. Usage: `tools/gpu_check.sh --help`; page: bench/gpu.md.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tools/gpu_check.sh runs: each check is a program with a deadline, judged by its record.
 
-Prints a line a check, at the end a table, and leaves both in --out with all records and logs. Exit
-code 1 if a check failed. Start it by the script, which looks for a GPU and builds.
+Prints one line per check and a table at the end; both go to --out, with all records and logs. Exit
+code 1 if a check failed. Start it with the script, which looks for a GPU and builds.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STAGE0, STAGE1, STAGE2 = "stage0_single_gpu", "stage1_data_parallel", "stage2_dd
 STAGE3, STAGE4 = "stage3_ddp_torchrun", "stage4_ddp_amp"
 STAGE5, STAGE6 = "stage5_accelerator", "stage6_trainer"
 
-SHARED = ["--backend", "gloo", "--nprocs", "2"]  # two ranks share a GPU: by Gloo they can
+SHARED = ["--backend", "gloo", "--nprocs", "2"]  # two ranks can share a GPU over Gloo
 OF_SHARED = {"backend": "gloo", "world_size": 2}
 
 # On the whole sets, points of accuracy: a BasicNet below the floor did not learn, and two that
@@ -40,14 +40,14 @@ PART = {"floor": 20.0, "points": 5.0}
 
 @dataclass(frozen=True)
 class Training:
-    """A run of a program, and what its record must say."""
+    """A run of a program, and the expected record."""
 
     name: str
     command: Sequence[str]
     same: str = ""  # the check that ends with the same weights
     near: str = ""  # the check that ends with about the same accuracy
     floor: bool = False  # is the accuracy that of a network that learned?
-    scaler: bool = False  # does it tell of the gradient scaler?
+    scaler: bool = False  # has its record numbers of the gradient scaler?
     expected: dict[str, Any] = field(default_factory=dict)  # of the record
 
 
@@ -95,7 +95,7 @@ class Checks:
         print(f"\n{table}\nrecords and logs: {self.out}")
         return int(any(outcome.verdict == "FAILED" for outcome in self.outcomes))
 
-    # --- what is run --------------------------------------------------------------------
+    # --- the runs -----------------------------------------------------------------------
 
     def trainings(self) -> list[Training]:
         """What others are compared with comes first."""
@@ -139,7 +139,7 @@ class Checks:
         ]
 
     def of_convnet(self) -> list[Training]:
-        """BatchNorm, and SyncBatchNorm in its place, which stage 4 uses unless told."""
+        """BatchNorm, and SyncBatchNorm, the default of stage 4."""
         stage0 = [STAGE0, "--recipe", "convnet", *self.at]
         stage4 = [STAGE4, "--recipe", "convnet", "--precision", "fp32"]
         return [
@@ -179,12 +179,12 @@ class Checks:
         if code == 0:
             return ""
         if time.monotonic() - started >= seconds:
-            return f"not done after {seconds} s"
+            return f"timed out after {seconds} s"
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in said if "error: " in line]
-        return f"exit code {code}: {(errors or said[-1:] or ['it said nothing'])[0]}"
+        return f"exit code {code}: {(errors or said[-1:] or ['no output'])[0]}"
 
-    # --- what is said about it ----------------------------------------------------------
+    # --- the report ---------------------------------------------------------------------
 
     def tell(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -205,7 +205,7 @@ class Checks:
         return next((o.record for o in self.outcomes if o.name == name and o.record), {})
 
     def judge(self, training: Training, record: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """What was seen, and what is wrong with it."""
+        """What was seen, and the problems."""
         seen = [f"{record['accuracy']:.2f} %", f"training {record['train_seconds']:.2f} s"]
         wrong = [f"{key}: expected {value}, got {record.get(key)}"
                  for key, value in training.expected.items() if record.get(key) != value]
@@ -228,7 +228,7 @@ class Checks:
 
     def compare_weights(self, training: Training, record: dict[str, Any], seen: list[str],
                         wrong: list[str]) -> None:
-        """Equal weights are asked for where the same command twice gives them: on the CPU always."""
+        """Equal weights are required where a repeated command gives them: on the CPU always."""
         other = self.record(training.same)
         if record["weights_sha256"] == other.get("weights_sha256"):
             seen.append(f"weights of {training.same}")
@@ -271,7 +271,7 @@ class Checks:
                           time.monotonic() - started))
 
     def bench(self) -> None:
-        """The suite's rows of one process; the others are about CPUs. Twins are left out."""
+        """The suite's rows of one process; the others are about CPUs. No twins."""
         started = time.monotonic()
         suite = self.bin / "suite"
         if not suite.exists():
@@ -310,7 +310,7 @@ class Checks:
 
 
 def describe_machine(out: Path) -> None:
-    """Driver and GPUs, for who reads the records."""
+    """Driver and GPUs, for readers of the records."""
     with open(out / "machine.txt", "w", encoding="utf-8") as output:
         if shutil.which("nvidia-smi"):
             subprocess.run(["nvidia-smi"], stdout=output, stderr=subprocess.STDOUT, timeout=60,

@@ -3,18 +3,18 @@
 """Keeps the stages honest: each is the stage before it plus one idea, and the diffs show it.
 
     tools/ladder.py [--root DIR] [--check]    compares the stages with the diffs under docs/diffs/
-    tools/ladder.py --update                  writes the diffs again; then read what git says
+    tools/ladder.py --update                  writes the diffs again; then read `git diff`
 
-Takes every stageN_NAME/main.cpp on disk. Its five functions stand in one order, so the diff of
+Reads every stageN_NAME/main.cpp on disk. Its five functions are in one order, so the diff of
 a rung is made function by function: the #include lines that differ, then each function that
-differs, whole. Of a main.cpp the following is left out of the comparison, and nothing else:
+differs, whole. The comparison ignores in a main.cpp only:
 
   - the comment at the head of the file, up to the first line that is neither comment nor blank;
   - blank lines, spaces at the end of a line, and the markers `// #region` and `// #endregion`;
   - the order of the #include lines at the top.
 
-So a line that is changed, lost, doubled or moved in one stage changes the diff on either side.
-Each violation is one line with place, rule and cure. Exit code: 0 none, 1 some, 2 a file cannot
+A line that is changed, lost, doubled or moved in one stage changes the diffs on both sides.
+Each violation is one line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot
 be read or written.
 """
 
@@ -74,7 +74,7 @@ class Row(NamedTuple):
     """A line of a file under docs/diffs/."""
 
     text: str
-    place: str = "the stages"  # whose line it is: file:line, where it is one's
+    place: str = "the stages"  # file:line, if it is about one line
 
 
 def compared_lines(text: str) -> list[Line]:
@@ -113,7 +113,7 @@ def defined_function(piece: list[Line]) -> Function | None:
 
 
 class Stage:
-    """One stageN_NAME/main.cpp, cut into what is compared with its neighbours."""
+    """One stageN_NAME/main.cpp, cut into the parts that are compared with its neighbours."""
 
     def __init__(self, root: Path, folder: str) -> None:
         self.number = int(STAGE.fullmatch(folder)[1])
@@ -128,7 +128,7 @@ class Stage:
         self.cut(lines[len(includes):])
 
     def cut(self, lines: list[Line]) -> None:
-        """What stands between two functions belongs to the second; before the first, to neither."""
+        """Lines between two functions belong to the second; lines before the first to neither."""
         label, part = DECLARATIONS, []
         for piece in declarations(lines):
             function = defined_function(piece)
@@ -192,14 +192,14 @@ class Rung:
     def rows(self) -> list[Row]:
         rows = [Row(f"--- {self.old.name}"), Row(f"+++ {self.new.name}")]
         for hunk in self.hunks:
-            # Their order does not count, so those that stay say nothing.
+            # Their order does not count, so unchanged ones are no difference.
             shown = (row for row in hunk.rows if hunk.label != INCLUDES or row.text[0] != " ")
             rows += [Row(f"@@ {hunk.label} @@"), *shown]
         return rows
 
 
 def stage_folders(root: Path) -> tuple[list[str], list[Violation]]:
-    """The folders of the stages by number, and what is wrong with the row of them."""
+    """The folders of the stages by number, and the violations of their sequence."""
     names = sorted(path.name for path in root.iterdir()
                    if path.is_dir() and path.name.startswith("stage"))
     stages = [name for name in names if STAGE.fullmatch(name)]
@@ -245,7 +245,7 @@ def check_functions(stage: Stage) -> Iterator[Violation]:
     ours = [function for function in stage.functions if function.name in wanted_here]
     for (name, line), wanted in zip_longest(ours, wanted_here[: len(ours)]):
         if name != wanted and not missing:
-            yield stage.at(line, f"{name} stands in the wrong place; {rule}, so move it")
+            yield stage.at(line, f"{name} is in the wrong order; {rule}, so move it")
             return
 
 
@@ -306,7 +306,7 @@ def difference(wanted: list[Row], found: str) -> tuple[int, str] | None:
 
 
 def check_file(root: Path, name: str, wanted: list[Row]) -> Iterator[Violation]:
-    """A committed file against what the stages say now."""
+    """A committed file against the present stages."""
     path = root / DIFFS / name
     if not path.is_file():
         yield Violation(f"{DIFFS}/{name}", f"missing; {CURE}")
@@ -352,7 +352,7 @@ def print_table(rows: list[list[str]]) -> None:
 
 
 def check_tree(root: Path, write: bool) -> tuple[int, list[Violation]]:
-    """The number of stages, and what is wrong. Stages of the wrong shape are not compared."""
+    """The number of stages, and the violations. Stages of the wrong shape are not compared."""
     folders, violations = stage_folders(root)
     if violations:
         return len(folders), violations

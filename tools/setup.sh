@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what is missing, and nothing else. Safe to repeat: a second call only looks.
+# Installs only what is missing. Safe to repeat: a second call only checks.
 #
 #   tools/setup.sh [build]   compiler, libraries, LibTorch (the torch wheel, in .venv)
 #   tools/setup.sh test      and what ./test needs
@@ -14,8 +14,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 
-build_packages=(g++ cmake ninja-build zlib1g-dev libcli11-dev libfmt-dev nlohmann-json3-dev
-  libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
+build_packages=(g++ cmake ninja-build libssl-dev zlib1g-dev libcli11-dev libfmt-dev
+  nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
 test_packages=(openmpi-bin iproute2 shellcheck valgrind clang-format-19 clang-tidy-19)
 full_packages=(chromium)
 
@@ -26,8 +26,8 @@ die() {
   exit 1
 }
 
-# Prints those of its arguments that dpkg does not know as installed.
-# dpkg-query fails when it does not know one of the names, and still prints the others.
+# Prints the arguments that are not installed by dpkg.
+# dpkg-query fails on an unknown name, and still prints the others.
 missing_packages() {
   local package installed
   installed=" $({ dpkg-query -W -f='${binary:Package}=${db:Status-Status}\n' "$@" 2>/dev/null || true; } |
@@ -37,7 +37,7 @@ missing_packages() {
   done
 }
 
-# Runs a command as root, or says which line to type.
+# Runs a command as root, or prints the line to type.
 as_root() {
   if ((EUID == 0)); then
     DEBIAN_FRONTEND=noninteractive "$@"
@@ -54,7 +54,7 @@ install_packages() {
   ((${#missing[@]})) || return 0
   say "installing Debian packages: ${missing[*]}"
   local start=$SECONDS
-  as_root apt-get update -qq || say "apt-get update failed; trying with the lists that are there"
+  as_root apt-get update -qq || say "apt-get update failed; trying with the present lists"
   as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
   say "Debian packages installed in $((SECONDS - start)) s"
 }
@@ -95,7 +95,7 @@ make_venv() {
   python3 -m venv --clear "$venv"
 }
 
-# What the stamp must say for the packages to count as installed.
+# The stamp of installed packages.
 wanted_stamp() {
   "$venv/bin/python" --version
   cat "${requirements[@]}" | sha256sum

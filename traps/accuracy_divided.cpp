@@ -30,7 +30,7 @@ void accuracy_divided() {
     // Python: 100. * correct / len(test_loader.dataset), of this rank's correct.
     const double own = 100.0 * static_cast<double>(local.correct) / kTest;
     const auto divided = group.all_gather_into_tensor(torch::tensor(own, torch::kFloat64));
-    const auto says = error_of<DistributedError>([&] { require_each_sample_once(local, kTest); });
+    const auto error = error_of<DistributedError>([&] { require_each_sample_once(local, kTest); });
     require(std::abs(divided.sum().item<double>() - total.accuracy()) < 0.01,
             "the parts do not add up");
     if (group.rank() != 0) return;
@@ -38,7 +38,7 @@ void accuracy_divided() {
     mistake("accuracy on rank 1", percent_text(divided[1].item<double>()));
     guard("images seen", std::to_string(total.seen));
     guard("accuracy", percent_text(total.accuracy()));
-    guard("says", says);
+    guard("error", error);
   });
 }
 

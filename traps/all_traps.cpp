@@ -35,7 +35,7 @@ std::span<const Trap> all_traps() {
            padded_evaluation},
       Trap{"test-on-rank-0", "001-32", "the test, with a collective in it, inside if (rank == 0)",
            test_on_rank_0},
-      Trap{"no-set-epoch", "001-28", "the sampler is never told which epoch it is", no_set_epoch},
+      Trap{"no-set-epoch", "001-28", "set_epoch is never called", no_set_epoch},
       Trap{"batch-64-by-7", "004-09", "a batch of 64 on 7 ranks as int(64 / 7)", batch_64_by_7},
       Trap{"scheduler-too-fast", "004-24", "a schedule of epochs, prepared, and stepped once each",
            scheduler_too_fast},

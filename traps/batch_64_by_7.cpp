@@ -16,7 +16,7 @@ constexpr std::int64_t kImages = 60'000;
 constexpr std::int64_t kRanks = 7;
 
 struct Division {
-  std::string each;       // images of a step, rank by rank
+  std::string each;       // images per step of each rank
   std::int64_t step = 0;  // of all ranks
   std::int64_t steps = 0;
 };
@@ -25,7 +25,7 @@ template <typename MakePart>
 Division divided(const MakePart& make_part) {
   Division division;
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
-    const auto plans = make_part(rank)->plan(0);
+    const auto plans = make_part(rank)->batches_of(0);
     division.each += fmt::format("{}{}", rank == 0 ? "" : " ", plans.front().indices.size());
     division.step += static_cast<std::int64_t>(plans.front().indices.size());
     division.steps = static_cast<std::int64_t>(plans.size());
@@ -34,9 +34,9 @@ Division divided(const MakePart& make_part) {
 }
 
 void show(void (*side)(const std::string&, const std::string&), const Division& division) {
-  side("images of each rank", division.each);
-  side("images a step", std::to_string(division.step));
-  side("steps an epoch", std::to_string(division.steps));
+  side("images per rank", division.each);
+  side("images per step", std::to_string(division.step));
+  side("steps per epoch", std::to_string(division.steps));
 }
 
 }  // namespace

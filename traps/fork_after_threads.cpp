@@ -25,7 +25,7 @@ void multiply() { torch::mm(torch::ones({512, 512}), torch::ones({512, 512})); }
 
 long threads() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
 
-// Whether a copy of this process comes back from a product of matrices.
+// Whether a fork of this process finishes a matrix product.
 bool child_comes_back() {
   constexpr int kMilliseconds = 3'000;
   std::array<int, 2> ends{};
@@ -54,10 +54,10 @@ void fork_after_threads() {
   multiply();
   const auto before = threads();
   require(!child_comes_back(), "the copy computes like the process that it was copied from");
-  const auto says = error_of<UsageError>([] { spawn([](int /*rank*/) {}); });
+  const auto error = error_of<UsageError>([] { spawn([](int /*rank*/) {}); });
   mistake("threads before the fork", std::to_string(before));
   mistake("the copy computes", "no: killed after 3 seconds");
-  guard("says", says);
+  guard("error", error);
 }
 
 }  // namespace ladder::traps

@@ -20,12 +20,12 @@ using ladder::traps::all_traps;
 using ladder::traps::Trap;
 
 constexpr std::string_view kUsage =
-    "Classic mistakes of data-parallel training: what each does, and what catches it.\n"
+    "Classic mistakes of data-parallel training: the effect of each, and its guard.\n"
     "\n"
-    "usage: traps list    one line a mistake\n"
-    "       traps NAME    makes it, measures it, and lets the guard catch it\n"
+    "usage: traps list    one line per mistake\n"
+    "       traps NAME    make it, measure it, and run into the guard\n"
     "\n"
-    "Everything runs on the CPU and takes seconds. docs/traps.md tells more.\n";
+    "Everything runs on the CPU and takes seconds. More: docs/traps.md\n";
 
 void list() {
   for (const Trap& trap : all_traps()) {

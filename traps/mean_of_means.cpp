@@ -51,12 +51,12 @@ void show_evaluation(const Recipe& recipe, const Images& test) {
     sum += torch::nll_loss(model->forward(batch.inputs), batch.targets).item<double>();
   }
   const double wrong = sum / static_cast<double>(loader.size());
-  require(std::abs(wrong / exact.mean_loss() - 1.0) > 1e-5, "the last image does not show");
+  require(std::abs(wrong / exact.mean_loss() - 1.0) > 1e-5, "the last image makes no difference");
   mistake("loss of 1025 images", fmt::format("{:.5f}", wrong));
   guard("loss of 1025 images", fmt::format("{:.5f}", exact.mean_loss()));
 }
 
-// A rank without an image divides zero by zero.
+// A rank without images divides zero by zero.
 std::string nan_is_refused(const ProcessGroup& group) {
   const auto loss = torch::nll_loss(torch::empty({0, 10}), torch::empty({0}, torch::kInt64));
   const torch::nn::Module no_model;
@@ -82,13 +82,13 @@ void mean_of_means() {
     const auto of_one = gradient(recipe, three, ProcessGroup::single(), part_of_global_mean);
     const double wrong = distance(gradient(recipe, three, group, mean_of_rank), of_one);
     const double right = distance(gradient(recipe, three, group, part_of_global_mean), of_one);
-    const auto says = nan_is_refused(group);
+    const auto error = nan_is_refused(group);
     require(wrong > 0.01, "the mean of two means is the mean of all");
     require(right < 1e-5, "the loss by counts is not that of one process");
     if (group.rank() != 0) return;
     mistake("gradient of 2 + 1 images", distance_text(wrong) + " from that of one process");
     guard("gradient of 2 + 1 images", distance_text(right));
-    guard("says of a mean of nothing", says);
+    guard("error of an empty mean", error);
   });
 }
 

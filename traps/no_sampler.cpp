@@ -27,7 +27,7 @@ Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
   Evaluation read;
-  for (const auto& plan : loader.plan())
+  for (const auto& plan : loader.batch_indices())
     read.seen += static_cast<std::int64_t>(plan.indices.size());
   const double start = steady_seconds();
   train_epoch(model, loader, *optimizer, recipe);
@@ -37,7 +37,7 @@ Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup
           .sharing = loader.batch_sampler()->world_size()};
 }
 
-// Every rank walks through all of it: in Python, a DataLoader with shuffle=True and no sampler.
+// Every rank reads all images: in Python, a DataLoader with shuffle=True and no sampler.
 DataLoader whole_loader(const Images& images) {
   return DataLoader(images, {.batch_size = 64, .shuffle = true});
 }
@@ -53,7 +53,8 @@ void no_sampler() {
     const auto right = train(recipe, divided_loader(images, group), group);
     require(wrong.weights == alone.weights, "two ranks with equal batches are not one");
     require(right.read == kImages, "the divided loader did not read each image once");
-    require(wrong.sharing == 1 && right.sharing == 2, "the loaders do not say for how many");
+    require(wrong.sharing == 1 && right.sharing == 2,
+            "the loaders do not have the number of ranks");
     if (group.rank() != 0) return;
     mistake("images read", fmt::format("{} of {}", wrong.read, kImages));
     mistake("seconds", fmt::format("{:.1f}", wrong.seconds));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/data/limited_batch_sampler.h"
+#include "ladder/data/data_loader.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::int64_t> order_of(const DataLoader& loader) {
   std::vector<std::int64_t> order;
-  for (const auto& plan : loader.plan()) {
+  for (const auto& plan : loader.batch_indices()) {
     order.insert(order.end(), plan.indices.begin(), plan.indices.end());
   }
   return order;
@@ -27,10 +27,10 @@ std::int64_t same_places(const std::vector<std::int64_t>& one,
   return same;
 }
 
-// A prepared loader walked twice, with nobody calling set_epoch.
+// Two epochs of a prepared loader without set_epoch.
 bool goes_on_by_itself(const DataLoader& loader) {
   Accelerator accelerator({.cpu = true, .threads = 1, .quiet = true});
-  const auto prepared = accelerator.prepare(first_batches(loader, 3));
+  const auto prepared = accelerator.prepare(limit_batches(loader, 3));
   for (const Batch& batch : prepared) require(batch.epoch == 0, "the first epoch is not number 0");
   bool next = false;
   for (const Batch& batch : prepared) next = batch.epoch == 1;
@@ -44,7 +44,7 @@ void no_set_epoch() {
   on_processes(1, [&] {
     DataLoader loader(images, {.batch_size = 64, .shuffle = true});
     const auto first = order_of(loader);
-    const auto second = order_of(loader);  // and nobody called set_epoch in between
+    const auto second = order_of(loader);  // without set_epoch in between
     const auto unheard = same_places(first, second);
     loader.set_epoch(1);
     const auto heard = same_places(first, order_of(loader));

@@ -48,12 +48,12 @@ void nproc_per_nodes() {
   const std::array arguments = {"stage2_ddp_spawn", "--nproc_per_nodes", "2"};
   const auto of_a_stage = error_of<UsageError>(
       [&] { mnist::parse_command_line<mnist::SpawnedOptions>(3, arguments.data()); });
-  const auto nobody = [](const std::string& /*name*/) { return std::optional<std::string>(); };
+  const auto empty = [](const std::string& /*name*/) { return std::optional<std::string>(); };
   mistake("exit code", std::to_string(wrong.code));
-  mistake("torchrun says", wrong.last_line);
+  mistake("error of torchrun", wrong.last_line);
   guard("exit code, spelled right", std::to_string(right.code));
-  guard("stage 2 says of this flag", of_a_stage);
-  guard("says without a launcher", error_of<UsageError>([&] { require_launcher({}, nobody); }));
+  guard("error of stage 2", of_a_stage);
+  guard("error without a launcher", error_of<UsageError>([&] { require_launcher({}, empty); }));
 }
 
 }  // namespace ladder::traps

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kTest = 10'000;
 constexpr std::int64_t kRanks = 7;
 
-// Of all ranks, one after the other: samplers ask nobody.
+// Of all ranks, one after the other: samplers need no process group.
 template <typename MakeSampler>
 Evaluation evaluated(Model& model, const std::shared_ptr<const mnist::Dataset>& test,
                      const Recipe& recipe, const MakeSampler& make_sampler) {
@@ -64,8 +64,8 @@ void padded_evaluation() {
     mistake("accuracy with drop_last", percent_text(dropped.accuracy()));
     guard("images counted", std::to_string(exact.seen));
     guard("accuracy", percent_text(exact.accuracy()));
-    guard("says", refusal_of(repeated));
-    guard("says with drop_last", refusal_of(dropped));
+    guard("error", refusal_of(repeated));
+    guard("error with drop_last", refusal_of(dropped));
   };
   on_processes(1, measure, 2);
 }

@@ -54,12 +54,12 @@ void plain_backward() {
     optimizer->zero_grad();
     const double wrong = norm_of_window(accelerator, loader, *model, recipe,
                                         [](const auto& loss) { loss.backward(); });
-    const auto says = error_of<UsageError>([&, &descent = optimizer] { descent->step(); });
+    const auto error = error_of<UsageError>([&, &descent = optimizer] { descent->step(); });
     if (!accelerator.is_main_process()) return;
     mistake("norm of the gradient", fmt::format("{:.4f}", wrong));
     mistake("times too large", fmt::format("{:.2f}", wrong / right));
     guard("norm of the gradient", fmt::format("{:.4f}", right));
-    guard("says with --debug", says);
+    guard("error with --debug", error);
   });
 }
 

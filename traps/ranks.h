@@ -19,13 +19,14 @@ namespace ladder::traps {
 using mnist::Recipe;
 using mnist::Split;
 
-// What several demonstrations need. They fork, so the program itself uses no tensor: all that has
-// tensors stands inside of the processes.
+// Parts of several demonstrations. They fork, so the program itself uses no tensor: all tensors are
+// in the processes.
 
-// Runs `fn` in `count` processes of so many threads. They know their ranks, and have no group yet.
+// Runs `fn` in `count` processes with `threads` threads each, with their ranks in the environment
+// and without a process group.
 void on_processes(int count, const std::function<void()>& fn, int threads = 1);
 
-// The same, and they meet.
+// The same with a process group.
 void on_ranks(int count, const std::function<void(const ProcessGroup&)>& fn,
               std::chrono::milliseconds timeout = std::chrono::seconds(20));
 

@@ -10,22 +10,22 @@
 namespace ladder::traps {
 namespace {
 
-// Python's DDP lets the wrapped network be called, and says nothing.
+// Python's DDP accepts calls of the wrapped network without an error.
 double trained_apart(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group,
-                     std::string& says) {
+                     std::string& error) {
   const auto network = seeded_model(recipe);
   const auto optimizer = recipe.make_optimizer(network->parameters());
   train_epoch(*network, loader, *optimizer, recipe);
-  says = error_of<DistributedError>([&] { require_equal_parameters(*network, group); });
+  error = error_of<DistributedError>([&] { require_equal_parameters(*network, group); });
   return distance_between_ranks(*network, group);
 }
 
 double trained_together(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group,
-                        std::string& says) {
+                        std::string& error) {
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
   const auto images = (*loader.begin()).inputs.only();
-  says = error_of<UsageError>([&] { model.module().forward(images).sum().backward(); });
+  error = error_of<UsageError>([&] { model.module().forward(images).sum().backward(); });
   train_epoch(model, loader, *optimizer, recipe);
   return distance_between_ranks(model, group);
 }
@@ -41,14 +41,14 @@ void raw_model_forward() {
     std::string at_once;
     const double apart = trained_apart(recipe, loader, group, at_the_end);
     const double together = trained_together(recipe, loader, group, at_once);
-    require(apart > 0.01, "the ranks did not part");
-    require(together == 0.0, "the ranks parted in spite of the wrapper");
+    require(apart > 0.01, "the ranks have equal weights");
+    require(together == 0.0, "the ranks have different weights in spite of the wrapper");
     if (group.rank() != 0) return;
     mistake("steps", std::to_string(loader.size()));
     mistake("distance between ranks", distance_text(apart));
     guard("distance between ranks", distance_text(together));
-    guard("says at once", at_once);
-    guard("says at the end", at_the_end);
+    guard("error at once", at_once);
+    guard("error at the end", at_the_end);
   });
 }
 

@@ -9,17 +9,17 @@
 
 namespace ladder::traps {
 
-// A line of the demonstration: what was measured with the mistake in place, and with the guard.
+// Print one line: a measurement with the mistake, or with the guard.
 void mistake(const std::string& label, const std::string& value);
 void guard(const std::string& label, const std::string& value);
 
 std::string distance_text(double distance);  // "1.2e-01"
 std::string percent_text(double percent);    // "97.31 %"
 
-// Ends the demonstration with `sentence` unless `shown`.
+// Throws std::runtime_error with `sentence` unless `shown`.
 void require(bool shown, const std::string& sentence);
 
-// Runs `wrong` and returns what the guard says. Throws if it says nothing.
+// Runs `wrong` and returns the guard's error. Throws std::runtime_error if there is none.
 template <typename Error>
 std::string error_of(const std::function<void()>& wrong) {
   try {

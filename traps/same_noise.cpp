@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kImages = 3'200;  // of each rank
 
-// For how many k the k-th image of rank 0 and that of rank 1 move alike.
+// The number of k for which the k-th images of ranks 0 and 1 get the same shift.
 std::int64_t alike(const torch::Tensor& shifts, const ProcessGroup& group) {
   const auto all = group.all_gather_into_tensor(shifts);
   return (all[0] == all[1]).all(1).sum().item<std::int64_t>();

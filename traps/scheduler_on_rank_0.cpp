@@ -16,7 +16,7 @@ namespace {
 struct Trained {
   std::string rates;  // of the last epoch, rank by rank
   double distance = 0.0;
-  std::string says;
+  std::string error;
 };
 
 Trained train(const Recipe& recipe, const std::shared_ptr<const mnist::Dataset>& images,
@@ -38,7 +38,7 @@ Trained train(const Recipe& recipe, const std::shared_ptr<const mnist::Dataset>&
   if (on_all_ranks) {
     require_equal_parameters(model, group);
   } else {
-    trained.says = error_of<DistributedError>([&] { require_equal_parameters(model, group); });
+    trained.error = error_of<DistributedError>([&] { require_equal_parameters(model, group); });
   }
   return trained;
 }
@@ -51,14 +51,14 @@ void scheduler_on_rank_0() {
   on_ranks(2, [&](const ProcessGroup& group) {
     const auto wrong = train(recipe, images, group, false);
     const auto right = train(recipe, images, group, true);
-    require(wrong.distance > 1e-5, "the ranks did not part");
-    require(right.distance == 0.0, "the ranks parted although all stepped");
+    require(wrong.distance > 1e-5, "the ranks have equal weights");
+    require(right.distance == 0.0, "the ranks have different weights although all stepped");
     if (group.rank() != 0) return;
     mistake("rates in epoch 3", wrong.rates);
     mistake("distance between ranks", distance_text(wrong.distance));
     guard("rates in epoch 3", right.rates);
     guard("distance between ranks", distance_text(right.distance));
-    guard("says", wrong.says);
+    guard("error", wrong.error);
   });
 }
 

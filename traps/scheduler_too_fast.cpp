@@ -18,7 +18,7 @@ struct Rates {
   int steps_per_call = 0;
 };
 
-// Learning rates of six epochs with StepLR(step_size=2), stepped once an epoch.
+// Learning rates of six epochs with StepLR(step_size=2), one step per epoch.
 Rates trained(const std::shared_ptr<const mnist::Dataset>& images, const Recipe& recipe,
               Accelerator& accelerator) {
   auto model = seeded_model(recipe);
@@ -56,9 +56,10 @@ void scheduler_too_fast() {
                                .scheduler_steps_per_call = steps_per_call,
                                .quiet = true});
       const auto rates = trained(images, recipe, accelerator);
-      require(rates.steps_per_call == steps_per_call.value_or(2), "another number of steps a call");
+      require(rates.steps_per_call == steps_per_call.value_or(2),
+              "another number of steps per call");
       if (!accelerator.is_main_process()) return;
-      side("steps of a step()", std::to_string(rates.steps_per_call));
+      side("steps per step()", std::to_string(rates.steps_per_call));
       side("rates of epochs 1 to 6", rates.of_epochs);
     });
   };

@@ -29,21 +29,21 @@ void sync_bn_after_wrap() {
     const auto slice = first_batch(divided_loader(images, group));
     const auto whole = first_batch(divided_loader(images, ProcessGroup::single()));
     const auto of_one = gradient(*seeded_model(recipe), whole, recipe);
-    // Whoever swallows the error goes on with a BatchNorm for each rank.
+    // A program that swallows the error goes on with one BatchNorm per rank.
     DistributedDataParallel local(seeded_model(recipe), group);
-    const auto says = error_of<UsageError>([&] { convert_sync_batchnorm(local, group); });
+    const auto error = error_of<UsageError>([&] { convert_sync_batchnorm(local, group); });
     const double wrong = distance(gradient(local, slice, recipe), of_one);
     const auto network = seeded_model(recipe);
     const int layers = convert_sync_batchnorm(*network, group);
     DistributedDataParallel global(network, group);
     const double right = distance(gradient(global, slice, recipe), of_one);
-    require(wrong > 0.01, "a BatchNorm for each rank gives the same gradient");
+    require(wrong > 0.01, "one BatchNorm per rank gives the same gradient");
     require(right < 1e-5, "SyncBatchNorm gives another gradient than one process");
     if (group.rank() != 0) return;
     mistake("gradient's distance", distance_text(wrong) + " from that of one process");
     guard("layers converted", std::to_string(layers));
     guard("gradient's distance", distance_text(right));
-    guard("says", says);
+    guard("error", error);
   });
 }
 

@@ -29,10 +29,10 @@ void test_on_rank_0() {
     if (group.rank() == 0) {
       const auto evaluation = local(group);
       const double start = steady_seconds();
-      const auto says = error_of<DistributedError>([&] { sum_over_ranks(evaluation, group); });
+      const auto error = error_of<DistributedError>([&] { sum_over_ranks(evaluation, group); });
       mistake("deadline, seconds", std::to_string(kDeadline.count()));
       mistake("waited, seconds", fmt::format("{:.1f}", steady_seconds() - start));
-      guard("says", says);
+      guard("error", error);
     }
     group.monitored_barrier(seconds(15));  // in the store: not to be taken for the sum
   };

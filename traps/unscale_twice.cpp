@@ -22,8 +22,8 @@ void unscale_twice() {
     scaler.scale(recipe.loss(model->forward(batch.inputs), batch)).backward();
     scaler.unscale_(*optimizer);
     const double once = flat_gradients(*model).norm().item<double>();
-    const auto says = error_of<UsageError>([&] { scaler.unscale_(*optimizer); });
-    // What a second call does where nobody counts: the gradients are divided again.
+    const auto error = error_of<UsageError>([&] { scaler.unscale_(*optimizer); });
+    // A second call without the guard divides the gradients again.
     for (auto& parameter : model->parameters()) parameter.mutable_grad().div_(scaler.get_scale());
     const double twice = flat_gradients(*model).norm().item<double>();
     require(std::abs(once / twice / scaler.get_scale() - 1.0) < 0.01,
@@ -31,7 +31,7 @@ void unscale_twice() {
     mistake("norm of the gradient", fmt::format("{:.1e}", twice));
     mistake("times too small", fmt::format("{:.0f}", once / twice));
     guard("norm of the gradient", fmt::format("{:.1e}", once));
-    guard("says", says);
+    guard("error", error);
   });
 }
 

@@ -12,7 +12,7 @@
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/nn/model.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "mnist/networks.h"
 #include "tests/support/temporary_folder.h"
 

@@ -10,7 +10,6 @@
 #include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
-#include "ladder/optim/adamw.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"

@@ -36,7 +36,7 @@ bool is_convnet(const std::string& recipe) { return recipe.starts_with("convnet"
 
 std::int64_t batch_size(const std::string& recipe) { return is_convnet(recipe) ? 32 : 64; }
 
-// The place of a program on the ladder, 0 to 6.
+// The stage of a program, 0 to 6.
 std::size_t stage_of(const std::string& program) {
   for (const auto* const names : {&kStages, &kTwins}) {
     const auto* const found = std::find(names->begin(), names->end(), program);
@@ -56,7 +56,7 @@ Words torchrun(const Case& row, const Places& places) {
   return {tool(places, "torchrun"), "--standalone", "--nproc-per-node", std::to_string(row.world)};
 }
 
-// A stage with the flags that say on how many processes, and in what precision.
+// A stage with the flags for processes and precision.
 Words start_of_stage(const Case& row, const Places& places) {
   const auto stage = stage_of(row.program);
   const std::string program = places.bin / row.program;
@@ -96,7 +96,7 @@ Words start_of_twin(const Case& row, const Places& places) {
   return words;
 }
 
-// Of each process. DataParallel has one, whose threads its replicas share; a check has one thread.
+// Threads of each process. The replicas of DataParallel share those of one; a check has one.
 int threads_of(const Case& row) {
   const bool shared = stage_of(row.program) == 1 && row.kind != Kind::kCheck;
   return shared ? row.world * row.threads : row.threads;
@@ -116,7 +116,7 @@ Words recipe_of(const Case& row, const std::filesystem::path& folder) {
   return words;
 }
 
-// The checks compare the CPU's kernels, also where there is a GPU.
+// The checks compare the CPU's kernels, also on machines with GPUs.
 Words check_of(const Case& row) {
   Words words;
   if (stage_of(row.program) != 1) append(words, {"--device", "cpu"});
@@ -143,7 +143,7 @@ Words length_of(const Case& row) {
   return {"--epochs", std::to_string(row.epochs)};
 }
 
-// Work of a convolution with square kernels over square images, its padding left out.
+// Operations of a convolution with square kernels over square images, without padding.
 double convolution(double inputs, double outputs, double size, double kernel, double padding) {
   const double places = size + 2.0 * padding - kernel + 1.0;
   const double within = (places * kernel - padding * (padding + 1.0)) / (places * kernel);
@@ -167,7 +167,7 @@ void add_checks(std::vector<Case>& rows, const char* recipe) {
   }
 }
 
-// The seven stages as they are meant: the first alone, those that are about several with two.
+// The seven stages: the first with one process, those for several with two.
 void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
   const int each = std::max(1, cpus / 2);
   rows.push_back(row_of(kind, recipe, kStages[0], 1, cpus));
@@ -201,8 +201,8 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_short(rows, Kind::kPhases, recipe, cpus);
 }
 
-// Those that only differ from another one in how they are started or wrapped: they end with the
-// same weights, as a test shows.
+// Programs that differ from another one in launcher or wrapper alone: a test shows that their
+// weights are equal.
 bool trains_as_another(const Case& row) {
   return row.program == kTwins[1] || row.program == kTwins[3] || row.program == kTwins[5] ||
          row.program == kTwins[6];
@@ -226,7 +226,7 @@ void add_curves(std::vector<Case>& rows, int cpus) {
   }
 }
 
-// Where a second process and 16 bits begin to pay: with more work a step.
+// A second process and 16 bits pay with more work per step.
 void add_widths(std::vector<Case>& rows, int cpus) {
   const int each = std::max(1, cpus / 2);
   for (const int width : {2, 4}) {
@@ -239,7 +239,7 @@ void add_widths(std::vector<Case>& rows, int cpus) {
   }
 }
 
-// What the source tutorials give numbers for, where the recipe is not the stages'.
+// Recipes of the source tutorials that the stages do not have.
 void add_claims(std::vector<Case>& rows, int cpus) {
   add_with_twins(rows,
                  {row_of(Kind::kFull, kHfDefaults, kStages[6], 1, cpus),

@@ -9,17 +9,17 @@
 
 namespace ladder::bench {
 
-// What a run of a program is for.
+// The purpose of a run.
 enum class Kind {
   kSlice,  // its speed: 200 steps after the warm-up, again and again
   kFull,   // its accuracy: the whole recipe
   kCurve,  // the same with fewer epochs: a point of accuracy over time
   kCheck,  // its weights: a few steps in fp32 on one thread
-  kPhases  // where the time of a step goes, from a trace of a few steps
+  kPhases  // its times per part of a step, from a trace of a few steps
 };
 
-// One row of the comparison: a program, and how it is started. Beside the recipes of the stages,
-// basicnet and convnet, there are the two that the source tutorials give numbers for:
+// One row of the comparison: a program and its start. Recipes are those of the stages, basicnet and
+// convnet, and the two with numbers in the source tutorials:
 //   basicnet-hf-defaults   the Trainer with the defaults of transformers
 //   convnet-ddp-practice   a batch of its own on each rank: fewer and larger steps
 struct Case {
@@ -29,7 +29,7 @@ struct Case {
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
   int threads = 1;          // of each process
-  int width = 1;            // times as many channels
+  int width = 1;            // channel multiplier
   std::int64_t epochs = 0;  // 0 = the recipe's
 };
 
@@ -48,7 +48,7 @@ struct Command {
   std::map<std::string, std::string> environment;  // what is added to this process's
 };
 
-// What a child leaves in its folder.
+// The files of a child in its folder.
 inline constexpr const char* kMetricsFile = "child.jsonl";
 inline constexpr const char* kTraceFile = "child.trace.json";
 
@@ -56,18 +56,17 @@ inline constexpr const char* kTraceFile = "child.trace.json";
 // not 1, and the epochs if they are not the recipe's.
 std::string name_of(const Case& row);
 
-// The recipe of the stages that it trains, as its record names it.
+// The recipe of its record.
 std::string base_recipe(const Case& row);
 
-// What starts it, with its records in `folder`.
+// Its command, with its records in `folder`.
 Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder);
 
 bool is_twin(const Case& row);
 
-// Floating-point operations of one training sample: forward, and both halves of backward but for
-// the gradient of the images, which nobody needs. A multiplication and an addition are two. Places
-// of a convolution that lie in its padding count nothing, and neither does what is not a
-// convolution or a matrix product.
+// Floating-point operations of one training sample: forward, and both halves of backward except the
+// gradient of the images, which is not computed. A multiplication and an addition are two. Only
+// convolutions, without their padding, and matrix products count.
 double training_flops(const std::string& recipe, int width = 1);
 
 // The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs.

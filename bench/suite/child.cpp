@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{40};
 
-// Files and variables of a child, as posix_spawn wants them.
+// Files and variables of a child, in the form of posix_spawn.
 class Setting {
  public:
   Setting(const Command& command, const std::filesystem::path& folder) {
@@ -66,7 +66,7 @@ class Setting {
   Setting(const Setting&) = delete;
   Setting& operator=(const Setting&) = delete;
 
-  // Returns 0, or why it did not start.
+  // Returns 0, or the errno of the failed start.
   int start(pid_t& pid) {
     return ::posix_spawnp(&pid, arguments_[0], &actions_, &attributes_, arguments_.data(),
                           variables_.data());
@@ -96,7 +96,7 @@ Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::se
   }
 }
 
-// What a program says of its failure: its last line with an error in it, else its last one.
+// The output of a program about its failure: its last line with an error, else its last line.
 std::string last_words_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string last;
@@ -107,11 +107,11 @@ std::string last_words_of(const std::filesystem::path& path) {
     is_error = error;
     last = line;
   }
-  return last.empty() ? "it said nothing" : "it said: " + last;
+  return last.empty() ? "no output" : "last line: " + last;
 }
 
 std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) {
-  if (!in_time) return fmt::format("not done after {} s", deadline.count());
+  if (!in_time) return fmt::format("timed out after {} s", deadline.count());
   if (WIFSIGNALED(status)) return fmt::format("ended by {}", ::strsignal(WTERMSIG(status)));
   if (WEXITSTATUS(status) == 0) return "";
   return fmt::format("exit code {}", WEXITSTATUS(status));
@@ -138,8 +138,8 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  ::kill(-pid, SIGKILL);  // what it left behind
-  if (waited == Wait::kSignal) SignalGuard::reraise(signals.next());
+  ::kill(-pid, SIGKILL);  // its remaining processes
+  if (waited == Wait::kSignal) SignalGuard::reraise(signals.take());
   end.seconds = steady_seconds() - end.started_at;
   end.failure = failure_of(status, waited == Wait::kEnded, deadline);
   if (!end.failure.empty()) end.failure += "; " + last_words_of(folder / "stderr");

@@ -85,7 +85,7 @@ std::string python_versions_of(const std::string& python) {
   return found.empty() ? kUnknown : found;
 }
 
-// Those that change threads, memory or arithmetic.
+// Variables that change threads, memory or arithmetic.
 std::string variables() {
   std::string found;
   for (char** entry = environ; *entry != nullptr; ++entry) {

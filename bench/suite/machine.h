@@ -9,16 +9,16 @@
 
 namespace ladder::bench {
 
-// What a figure depends on besides the program: names and values for the report. What cannot be
-// read is "unknown", never left out. `data`: the file of the training images; `program`: one whose
+// The environment of a measurement: names and values for the report. What cannot be read is
+// "unknown". `data`: the file of the training images; `program`: one whose
 // --version names the libraries; `python`: one that can name the twins' packages.
 std::vector<std::pair<std::string, std::string>> describe_machine(const std::string& data,
                                                                   const std::string& program,
                                                                   const std::string& python);
 
-// Multiplications and additions that this machine can do in a second, in GFLOP/s: measured by
-// threads that do nothing else, with the widest fused multiply-add of the CPU. No program is
-// faster; what it needs at least for its arithmetic is the floor. A matrix unit (AMX) is left out.
+// Peak multiplications and additions per second of this machine, in GFLOP/s, measured with the
+// widest fused multiply-add of the CPU. It bounds the time of a program from below. Without matrix
+// units (AMX).
 struct Peaks {
   double one_thread = 0.0;  // float32
   double all = 0.0;         // float32, all threads
@@ -26,12 +26,12 @@ struct Peaks {
 };
 Peaks measure_peaks(int threads);
 
-// Bytes that all programs of this machine have sent over the loopback device; nothing if the
-// system does not say.
+// Bytes that all programs of this machine have sent over the loopback device; nothing if the system
+// has no count.
 std::optional<std::int64_t> loopback_bytes();
 
-// Time that the host took from this machine for others, in ticks of all CPUs, and the load of the
-// last minute: if they rise during a comparison, it is none.
+// Time that the host gave to other machines, in ticks of all CPUs, and the load of the last minute:
+// a comparison is invalid if they rise.
 std::int64_t steal_ticks();
 double load_average();
 

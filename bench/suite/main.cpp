@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the stages with each other and with their Python twins: each benchmark is a child
-// process whose records are read. Google Benchmark draws the order by lot, so that what else the
-// machine does falls on all alike.
+// process whose records are read. Google Benchmark runs them in random order, so that other load of
+// the machine affects all alike.
 //   build/bin/suite --tier short --benchmark_out=short.json
 //   build/bin/suite --benchmark_filter=slice/basicnet --benchmark_out=slices.json
 //   build/bin/suite --benchmark_list_tests
@@ -53,7 +53,7 @@ struct SuiteOptions {
                    .venv = fs::path(LADDER_SOURCE_DIR) / ".venv"};
 };
 
-// Tells how far the suite is, on the standard error.
+// The progress of the suite, on the standard error.
 class Turns {
  public:
   void announce(const Case& row, int runs) {
@@ -73,7 +73,7 @@ class Turns {
   double minutes_left() const {
     return (steady_seconds() - started_) / 60.0 / work_done_ * work_left_;
   }
-  // How the rows compare in length, roughly.
+  // The relative lengths of the rows, roughly.
   static double work_of(const Case& row) {
     if (row.kind == Kind::kFull || row.kind == Kind::kCurve) return 40.0;
     return row.kind == Kind::kSlice ? 8.0 : 2.0;
@@ -86,7 +86,7 @@ class Turns {
   double started_ = steady_seconds();
 };
 
-// Prints nothing: the results are in the file, and the table is made of it.
+// Prints nothing: the table is made from the file of results.
 class NoReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -124,14 +124,14 @@ std::optional<double> user_lines(const std::string& stage) {
   return lines;
 }
 
-// Keeps the folder for this program alone, as long as it runs.
+// Locks the folder as long as the program runs.
 UniqueFd locked(const fs::path& folder) {
   fs::create_directories(folder);
   UniqueFd file(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file) throw SystemError::write_failed((folder / "lock").string(), errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     throw UsageError::conflict("--folder " + folder.string(), "another suite writes there",
-                               "wait for it, or name another folder");
+                               "wait for it, or give another --folder");
   }
   return file;
 }
@@ -164,7 +164,7 @@ class Runner {
         std::error_code ignored;  // there may be none
         fs::copy_file(options_.folder / "stderr", said, fs::copy_options::overwrite_existing,
                       ignored);
-        fmt::print(stderr, "  failed: {}; what it said: {}\n", error.what(), said.string());
+        fmt::print(stderr, "  failed: {}; output: {}\n", error.what(), said.string());
         ++failed_;
         state.SkipWithError(error.what());
         return;
@@ -208,13 +208,13 @@ class Runner {
     }
   }
 
-  // A launcher that starts another number of processes must not pass for this row.
+  // A launcher may have started another number of processes.
   static void require_setup(const Case& row, const json& result, const json& run) {
     const bool replicas = row.program.find("data_parallel") != std::string::npos;
     if (result.value("recipe", "") != base_recipe(row) ||
         result.value("precision", "") != row.precision ||
         run.value("world_size", 0) != (replicas ? 1 : row.world)) {
-      throw std::runtime_error("its record is not of this row");
+      throw std::runtime_error("its record belongs to another row");
     }
   }
 
@@ -279,7 +279,7 @@ class Runner {
     counters["phase_optimizer_ms"] = phases.optimizer;
   }
 
-  // What the arithmetic of so many images takes at least on the threads of this row.
+  // The least time of the arithmetic of so many images on the threads of this row.
   double floor_seconds(const Case& row, double images) const {
     const int threads = std::min(row.world * row.threads, options_.cpus);
     double gflops = threads == 1 ? peaks_.one_thread : peaks_.all * threads / options_.cpus;
@@ -293,7 +293,7 @@ class Runner {
   int failed_ = 0;
 };
 
-// Takes its own flags; what is left in `arguments` is for Google Benchmark.
+// Reads the suite's flags; the rest of `arguments` is for Google Benchmark.
 SuiteOptions read_options(std::vector<std::string>& arguments) {
   SuiteOptions options;
   CLI::App app("Compares the stages with each other and with their Python twins.", "suite");
@@ -302,13 +302,14 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
       "--benchmark_filter=REGEX, --benchmark_out=FILE.json [results.json in the folder]");
   app.allow_extras();
   app.add_option("--tier", options.tier,
-                 "short: what ./run shows; bench: all, an hour on two cores")
+                 "rows to run; short: those of ./run; bench: all, an hour on two cores")
       ->capture_default_str();
-  app.add_option("--folder", options.folder, "for the files of the runs")->capture_default_str();
+  app.add_option("--folder", options.folder, "folder for the files of the runs")
+      ->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to divide among the processes")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--slice-repetitions", options.repetitions, "how often each slice is timed")
+  app.add_option("--slice-repetitions", options.repetitions, "runs of each slice")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--bin", options.places.bin, "folder of the stages");
@@ -335,11 +336,11 @@ void initialize_benchmark(const std::vector<std::string>& arguments) {
   int count = static_cast<int>(pointers.size());
   benchmark::Initialize(&count, pointers.data());
   if (count > 1) {
-    throw UsageError::malformed("flags", "those that suite --help lists", pointers[1]);
+    throw UsageError::malformed("flags", "a flag of suite --help", pointers[1]);
   }
 }
 
-// A record may be published: what lies in the project is told from there.
+// A record may be published: paths in the project are relative to it.
 std::string without_root(std::string text) {
   const std::string root = LADDER_SOURCE_DIR "/";
   for (auto at = text.find(root); at != std::string::npos; at = text.find(root, at)) {
@@ -389,7 +390,7 @@ void run_suite(std::vector<std::string> arguments) {
   }
   if (!names_results) fmt::print(stderr, "the results are in {}\n", results.string());
   if (runner.failed() > 0) {
-    throw std::runtime_error(fmt::format("{} runs failed; the table says why", runner.failed()));
+    throw std::runtime_error(fmt::format("{} runs failed; see the table", runner.failed()));
   }
 }
 

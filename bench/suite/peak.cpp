@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The most that the CPU can add and multiply. Compiled so that a * b + c is one instruction.
+// The peak arithmetic of the CPU. Compiled so that a * b + c is one instruction.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -44,7 +44,7 @@ __attribute__((target("avx512f"))) float work_of_sixteen(std::int64_t rounds) {
 }
 #endif
 
-// 32 products of bfloat16 an instruction, added up in 16 floats.
+// 32 products of bfloat16 per instruction, added up in 16 floats.
 #if defined(__x86_64__) && !defined(__clang__)
 __attribute__((target("avx512f,avx512bf16"))) float work_of_bfloat16(std::int64_t rounds) {
   using Pairs = short __attribute__((vector_size(64)));
@@ -63,7 +63,7 @@ __attribute__((target("avx512f,avx512bf16"))) float work_of_bfloat16(std::int64_
 
 struct Work {
   float (*function)(std::int64_t rounds);
-  double lanes;  // products an instruction
+  double lanes;  // products per instruction
 };
 
 Work widest() {
@@ -102,7 +102,7 @@ double measure(const Work& work, int threads) {
 
 }  // namespace
 
-// Where all cores together are hardly faster than one, another program had one: look again.
+// If all cores together are hardly faster than one, another program had one: measure again.
 Peaks measure_peaks(int threads) {
   constexpr int kLooks = 5;
   Peaks best;

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 enum class Part { kForward, kBackward, kCollective, kOptimizer };
 
-// A box of the trace, in microseconds.
+// An event of the trace, in microseconds.
 struct Box {
   Part part = Part::kForward;
   double begin = 0.0;
@@ -51,12 +51,12 @@ std::vector<Box> read_boxes(const std::filesystem::path& path) {
   return boxes;
 }
 
-// The boxes of one step, from the optimizer of the step before to its own.
+// The events of one step, from the optimizer of the step before to its own.
 struct Step {
   std::optional<double> forward_begin;
   std::optional<double> backward_begin;
   double backward_end = 0.0;
-  double sent_in_forward = 0.0;  // microseconds in which collectives held it up
+  double sent_in_forward = 0.0;  // microseconds of collectives that delay it
   double sent_in_backward = 0.0;
 
   void add(const Box& box);
@@ -68,7 +68,7 @@ void Step::add(const Box& box) {
     if (!backward_begin) backward_begin = box.begin;
     backward_end = std::max(backward_end, box.end);
   }
-  // What comes behind the boxes of backward is communication already.
+  // Events after those of backward are communication.
   if (box.part != Part::kCollective || !forward_begin) return;
   if (backward_begin && box.begin >= backward_end) return;
   (backward_begin ? sent_in_backward : sent_in_forward) += box.end - box.begin;

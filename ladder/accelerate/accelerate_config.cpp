@@ -3,110 +3,123 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <span>
+#include <functional>
+#include <initializer_list>
+#include <map>
 #include <utility>
 
-#include "ladder/accelerate/yaml_file.h"
 #include "ladder/comm/launch_variables.h"
 #include "ladder/core/error.h"
+#include "ladder/core/text.h"
+#include "ladder/core/yaml.h"
 
 namespace ladder {
 namespace {
-
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower;
-}
 
 std::string shortened(std::string_view text) {
   constexpr std::size_t kLongest = 80;
   return fmt::format("{}{}", text.substr(0, kLongest), text.size() > kLongest ? "..." : "");
 }
 
-// Fills the settings from the entries of one file.
 class ConfigFile {
  public:
   explicit ConfigFile(std::string name) : name_(std::move(name)) {}
 
   AccelerateSettings read(const YamlNode& root) {
-    for (const auto& entry : root.children) read_entry(entry);
-    if (!has(root, "distributed_type")) {
+    const auto readers = make_readers();
+    bool has_type = false;
+    for (const auto& entry : root.children) {
+      const auto reader = readers.find(entry.key);
+      if (reader == readers.end()) throw unknown(entry, readers);
+      has_type = has_type || entry.key == "distributed_type";
+      has_precision_ = has_precision_ || entry.key == "mixed_precision";
+      if (entry.kind != YamlNode::Kind::kNull) reader->second(entry);
+    }
+    if (!has_type) {
       throw UsageError::missing(name_, "the key distributed_type",
                                 "add the line: distributed_type: MULTI_GPU, or: 'NO'");
     }
-    const bool is_old = fp16_ && !has(root, "mixed_precision");
-    if (is_old) settings_.mixed_precision = Precision::kFp16;
+    if (fp16_.value_or(false) && !has_precision_) settings_.mixed_precision = Precision::kFp16;
     return settings_;
   }
 
  private:
-  struct Key {
-    std::string_view name;
-    void (ConfigFile::*read)(const YamlNode&);  // gets no value that is null
-  };
+  using Reader = std::function<void(const YamlNode&)>;
+  using Readers = std::map<std::string, Reader>;
 
-  static std::span<const Key> keys() {
-    using C = ConfigFile;
-    static constexpr Key kKeys[] = {{"command_file", &C::unsupported},
-                                    {"commands", &C::unsupported},
-                                    {"compute_environment", &C::compute_environment},
-                                    {"debug", &C::debug},
-                                    {"deepspeed_config", &C::unsupported},
-                                    {"distributed_type", &C::distributed_type},
-                                    {"downcast_bf16", &C::passed_over},
-                                    {"dynamo_backend", &C::dynamo_backend},
-                                    {"dynamo_config", &C::dynamo_config},
-                                    {"enable_cpu_affinity", &C::cpu_affinity},
-                                    {"fp16", &C::fp16},
-                                    {"fp8_config", &C::unsupported},
-                                    {"fsdp_config", &C::unsupported},
-                                    {"gpu_ids", &C::gpu_ids},
-                                    {"machine_rank", &C::machine_rank},
-                                    {"main_process_ip", &C::main_process_ip},
-                                    {"main_process_port", &C::main_process_port},
-                                    {"main_training_function", &C::passed_over},
-                                    {"megatron_lm_config", &C::unsupported},
-                                    {"mixed_precision", &C::mixed_precision},
-                                    {"mpirun_config", &C::unsupported},
-                                    {"num_machines", &C::num_machines},
-                                    {"num_processes", &C::num_processes},
-                                    {"parallelism_config", &C::unsupported},
-                                    {"rdzv_backend", &C::passed_over},
-                                    {"same_network", &C::passed_over},
-                                    {"tpu_env", &C::unsupported},
-                                    {"tpu_name", &C::unsupported},
-                                    {"tpu_use_cluster", &C::flag_for_tpus},
-                                    {"tpu_use_sudo", &C::passed_over},
-                                    {"tpu_vm", &C::unsupported},
-                                    {"tpu_zone", &C::unsupported},
-                                    {"use_cpu", &C::use_cpu}};
-    return kKeys;
+  static constexpr int kMostProcesses = 1'000'000;
+
+  Readers make_readers() {
+    Readers readers = {
+        {"compute_environment", [this](const auto& entry) { check_environment(entry); }},
+        {"debug", flag_reader(settings_.debug)},
+        {"distributed_type", [this](const auto& entry) { read_distributed_type(entry); }},
+        {"dynamo_backend", [this](const auto& entry) { check_dynamo_backend(entry); }},
+        {"dynamo_config", [this](const auto& entry) { check_dynamo_config(entry); }},
+        {"enable_cpu_affinity", flag_reader(settings_.cpu_affinity)},
+        {"fp16", flag_reader(fp16_)},  // of old files; mixed_precision takes precedence
+        {"gpu_ids", [this](const auto& entry) { read_gpu_ids(entry); }},
+        {"machine_rank", number_reader(settings_.machine_rank, 0, kMostProcesses - 1)},
+        {"main_process_ip",
+         [this](const auto& entry) {
+           settings_.main_process_ip = text(entry, "a host name or an address");
+         }},
+        {"main_process_port", number_reader(settings_.main_process_port, 0, 65535)},
+        {"mixed_precision",
+         [this](const auto& entry) {
+           settings_.mixed_precision =
+               parse_mixed_precision(where(entry), text(entry, "no, fp16, bf16"));
+         }},
+        {"num_machines", number_reader(settings_.num_machines, 1, kMostProcesses)},
+        {"num_processes",
+         [this](const auto& entry) {
+           if (text(entry) == "-1") return;
+           number_reader(settings_.num_processes, 1, kMostProcesses)(entry);
+         }},
+        {"tpu_use_cluster",
+         [this](const auto& entry) {
+           if (flag(entry)) refuse_section(entry);
+         }},
+        {"use_cpu", flag_reader(settings_.use_cpu)}};
+    for (const char* name : {"command_file", "commands", "deepspeed_config", "fp8_config",
+                             "fsdp_config", "megatron_lm_config", "mpirun_config",
+                             "parallelism_config", "tpu_env", "tpu_name", "tpu_vm", "tpu_zone"}) {
+      readers[name] = [this](const auto& entry) {
+        if (!entry.is_empty()) refuse_section(entry);
+      };
+    }
+    for (const char* name : {"downcast_bf16", "main_training_function", "rdzv_backend",
+                             "same_network", "tpu_use_sudo"}) {
+      readers[name] = [](const auto& /*ignored*/) {};
+    }
+    return readers;
   }
 
-  static bool has(const YamlNode& root, std::string_view name) {
-    return std::any_of(root.children.begin(), root.children.end(),
-                       [&](const YamlNode& entry) { return entry.key == name; });
+  Reader flag_reader(std::optional<bool>& target) {
+    return [this, &target](const YamlNode& entry) { target = flag(entry); };
+  }
+
+  Reader number_reader(std::optional<int>& target, int minimum, int maximum) {
+    return [=, this, &target](const YamlNode& entry) {
+      const auto expected = fmt::format("a whole number, {} to {}", minimum, maximum);
+      const std::string got = text(entry, expected);
+      const bool octal = got.size() > 1 && got.front() == '0';
+      const auto value = parse_number<int>(got);
+      if (!value || octal || *value < minimum || *value > maximum) {
+        throw UsageError::malformed(where(entry), expected, shortened(got));
+      }
+      target = value;
+    };
   }
 
   std::string where(const YamlNode& entry) const {
     return fmt::format("{}:{}: {}", name_, entry.line, shortened(entry.key));
   }
 
-  void read_entry(const YamlNode& entry) {
-    const auto key = std::find_if(keys().begin(), keys().end(),
-                                  [&](const Key& k) { return k.name == entry.key; });
-    if (key == keys().end()) throw unknown(entry);
-    if (entry.kind != YamlNode::Kind::kNull) (this->*key->read)(entry);
-  }
-
-  UsageError unknown(const YamlNode& entry) const {
+  UsageError unknown(const YamlNode& entry, const Readers& readers) const {
     std::vector<std::string> names;
-    for (const auto& key : keys()) names.emplace_back(key.name);
+    for (const auto& [name, read] : readers) names.push_back(name);
     const std::string nearest = nearest_name(entry.key.substr(0, 80), names);
     return UsageError::conflict(
         where(entry), "accelerate's configuration has no such key",
@@ -119,49 +132,11 @@ class ConfigFile {
     throw UsageError::malformed(where(entry), expected, is_map ? "a map" : "a list");
   }
 
-  int number(const YamlNode& entry, int minimum, int maximum) const {
-    const std::string expected = fmt::format("a whole number, {} to {}", minimum, maximum);
-    const std::string said = text(entry, expected);
-    const bool octal = said.size() > 1 && said.front() == '0';
-    const auto value = whole_number(said);
-    if (!value || octal || *value < minimum || *value > maximum) {
-      throw UsageError::malformed(where(entry), expected, shortened(said));
-    }
-    return static_cast<int>(*value);
-  }
-
   bool flag(const YamlNode& entry) const {
     return parse_bool(where(entry), text(entry, "true or false"));
   }
 
-  void mixed_precision(const YamlNode& entry) {
-    settings_.mixed_precision = parse_mixed_precision(where(entry), text(entry, "no, fp16, bf16"));
-  }
-
-  // The form of files that were written before there was mixed_precision, which wins.
-  void fp16(const YamlNode& entry) { fp16_ = flag(entry); }
-
-  void use_cpu(const YamlNode& entry) { settings_.use_cpu = flag(entry); }
-  void debug(const YamlNode& entry) { settings_.debug = flag(entry); }
-  void cpu_affinity(const YamlNode& entry) { settings_.cpu_affinity = flag(entry); }
-
-  void num_processes(const YamlNode& entry) {
-    if (text(entry) != "-1") settings_.num_processes = number(entry, 1, kMostProcesses);
-  }
-  void num_machines(const YamlNode& entry) {
-    settings_.num_machines = number(entry, 1, kMostProcesses);
-  }
-  void machine_rank(const YamlNode& entry) {
-    settings_.machine_rank = number(entry, 0, kMostProcesses - 1);
-  }
-  void main_process_port(const YamlNode& entry) {
-    settings_.main_process_port = number(entry, 0, 65535);
-  }
-  void main_process_ip(const YamlNode& entry) {
-    settings_.main_process_ip = text(entry, "a host name or an address");
-  }
-
-  void gpu_ids(const YamlNode& entry) {
+  void read_gpu_ids(const YamlNode& entry) {
     const std::string ids = text(entry, "all, or numbers such as 0,1");
     const bool is_list = !ids.empty() && ids.find_first_not_of("0123456789, ") == std::string::npos;
     if (ids != "all" && !is_list) {
@@ -170,45 +145,42 @@ class ConfigFile {
     settings_.gpu_ids = ids;
   }
 
-  void distributed_type(const YamlNode& entry) {
-    static constexpr std::array<std::pair<std::string_view, DistributedType>, 3> kTypes = {
-        {{"NO", DistributedType::kNo},
-         {"MULTI_CPU", DistributedType::kMultiCpu},
-         {"MULTI_GPU", DistributedType::kMultiGpu}}};
-    const std::string said = text(entry, "NO, MULTI_CPU or MULTI_GPU");
-    const std::string name = in_lower_case(said) == "no" ? "NO" : said;
-    const auto* const type = std::find_if(kTypes.begin(), kTypes.end(),
-                                          [&](const auto& pair) { return pair.first == name; });
-    if (type == kTypes.end()) {
-      throw UsageError::malformed(where(entry), "NO, MULTI_CPU or MULTI_GPU", shortened(said),
+  void read_distributed_type(const YamlNode& entry) {
+    const std::string type = text(entry, "NO, MULTI_CPU or MULTI_GPU");
+    if (to_lower(type) == "no") {
+      settings_.distributed_type = DistributedType::kNo;
+    } else if (type == "MULTI_CPU") {
+      settings_.distributed_type = DistributedType::kMultiCpu;
+    } else if (type == "MULTI_GPU") {
+      settings_.distributed_type = DistributedType::kMultiGpu;
+    } else {
+      throw UsageError::malformed(where(entry), "NO, MULTI_CPU or MULTI_GPU", shortened(type),
                                   "the other types of accelerate are not supported");
     }
-    settings_.distributed_type = type->second;
   }
 
-  void compute_environment(const YamlNode& entry) {
-    const std::string said = text(entry, "LOCAL_MACHINE");
-    if (said == "LOCAL_MACHINE") return;
-    throw UsageError::malformed(where(entry), "LOCAL_MACHINE", shortened(said),
+  void check_environment(const YamlNode& entry) const {
+    const std::string name = text(entry, "LOCAL_MACHINE");
+    if (name == "LOCAL_MACHINE") return;
+    throw UsageError::malformed(where(entry), "LOCAL_MACHINE", shortened(name),
                                 "write the file again: accelerate config --config_file " + name_);
   }
 
-  void dynamo_backend(const YamlNode& entry) {
-    if (in_lower_case(text(entry, "NO")) == "no") return;
+  void check_dynamo_backend(const YamlNode& entry) const {
+    if (to_lower(text(entry, "NO")) == "no") return;
     throw UsageError::malformed(where(entry), "NO", shortened(entry.text),
                                 "a C++ model is compiled already; remove the line");
   }
 
-  // Python puts the prefix before a name without it.
-  void dynamo_config(const YamlNode& entry) {
+  // Python accepts the key with and without the prefix.
+  void check_dynamo_config(const YamlNode& entry) const {
     for (const auto& child : entry.children) {
-      if (child.key == "dynamo_backend" || child.key == "backend") dynamo_backend(child);
+      if (child.key == "dynamo_backend" || child.key == "backend") check_dynamo_backend(child);
     }
-    if (entry.kind != YamlNode::Kind::kMap) unsupported(entry);
+    if (entry.kind != YamlNode::Kind::kMap && !entry.is_empty()) refuse_section(entry);
   }
 
-  void unsupported(const YamlNode& entry) {
-    if (entry.is_empty()) return;
+  [[noreturn]] void refuse_section(const YamlNode& entry) const {
     const bool is_map = entry.kind == YamlNode::Kind::kMap;
     throw UsageError::conflict(
         where(entry),
@@ -217,95 +189,18 @@ class ConfigFile {
         "empty it or remove it; plain data parallel training needs none of it");
   }
 
-  void flag_for_tpus(const YamlNode& entry) {
-    if (flag(entry)) unsupported(entry);
-  }
-
-  void passed_over(const YamlNode&) {}
-
-  static constexpr int kMostProcesses = 1'000'000;
-
   std::string name_;
   AccelerateSettings settings_;
-  bool fp16_ = false;
+  std::optional<bool> fp16_;
+  bool has_precision_ = false;
 };
 
-// One of the variables that Python's launcher sets.
-class Environment {
- public:
-  explicit Environment(const VariableLookup& lookup) : variables_(lookup) {}
-
-  std::optional<bool> flag(const std::string& name) const {
-    const auto text = variables_.text(name);
-    return text ? std::optional(parse_bool(name, *text)) : std::nullopt;
+template <typename T>
+std::optional<T> first_of(std::initializer_list<std::optional<T>> values) {
+  for (const auto& value : values) {
+    if (value) return value;
   }
-
-  std::optional<Precision> precision(const std::string& name) const {
-    const auto text = variables_.text(name);
-    return text ? std::optional(parse_mixed_precision(name, *text)) : std::nullopt;
-  }
-
-  void refuse_what_is_not_supported() const {
-    for (const char* name : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP",
-                             "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
-      if (!flag(name).value_or(false)) continue;
-      throw UsageError::conflict(
-          name, "not supported",
-          fmt::format("unset {}, or choose MULTI_GPU in accelerate config", name));
-    }
-    const char* dynamo = "ACCELERATE_DYNAMO_BACKEND";
-    const auto backend = variables_.text(dynamo);
-    if (!backend || in_lower_case(*backend) == "no") return;
-    throw UsageError::malformed(dynamo, "no", shortened(*backend),
-                                fmt::format("a C++ model is compiled already: unset {}", dynamo));
-  }
-
-  const Variables& variables() const { return variables_; }
-
- private:
-  Variables variables_;
-};
-
-template <typename T, typename... Rest>
-std::optional<T> first_of(const std::optional<T>& first, const Rest&... rest) {
-  if constexpr (sizeof...(rest) == 0) {
-    return first;
-  } else {
-    return first ? first : first_of(rest...);
-  }
-}
-
-bool resolve_use_cpu(const AccelerateSources& sources) {
-  const bool asked = sources.options.use_cpu.value_or(false);
-  return asked || first_of(sources.environment.use_cpu, sources.file.use_cpu).value_or(false);
-}
-
-int resolve_accumulation(const AccelerateSources& sources, std::vector<std::string>& notes) {
-  const auto option = sources.options.gradient_accumulation_steps;
-  const auto variable = sources.environment.gradient_accumulation_steps;
-  const int steps = first_of(variable, option).value_or(1);
-  if (steps < 1) throw UsageError::out_of_range("gradient_accumulation_steps", steps, "at least 1");
-  if (option && variable && *option != *variable) {
-    notes.push_back(
-        fmt::format("ACCELERATE_GRADIENT_ACCUMULATION_STEPS={} wins over the option, which says {}",
-                    *variable, *option));
-  }
-  return steps;
-}
-
-void resolve_processes(const AccelerateSettings& file, AccelerateConfig& config) {
-  config.distributed_type = file.distributed_type.value_or(config.distributed_type);
-  config.num_processes = file.num_processes;
-  config.num_machines = file.num_machines.value_or(config.num_machines);
-  config.machine_rank = file.machine_rank.value_or(config.machine_rank);
-  config.main_process_ip = file.main_process_ip.value_or(config.main_process_ip);
-  config.main_process_port = file.main_process_port;
-  config.gpu_ids = file.gpu_ids.value_or(config.gpu_ids);
-  if (config.machine_rank < config.num_machines) return;
-  throw UsageError::out_of_range(
-      "machine_rank", config.machine_rank,
-      fmt::format("0 to {}, as num_machines is {}", config.num_machines - 1, config.num_machines),
-      "machines count from 0");
+  return std::nullopt;
 }
 
 }  // namespace
@@ -320,38 +215,79 @@ AccelerateSettings read_config_file(const std::string& path) {
 }
 
 AccelerateSettings read_accelerate_environment(const VariableLookup& lookup) {
-  const Environment environment(lookup);
-  environment.refuse_what_is_not_supported();
-  return {.mixed_precision = environment.precision("ACCELERATE_MIXED_PRECISION"),
-          .gradient_accumulation_steps =
-              environment.variables().integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1),
-          .use_cpu = environment.flag("ACCELERATE_USE_CPU"),
-          .debug = environment.flag("ACCELERATE_DEBUG_MODE"),
-          .device = environment.variables().text("ACCELERATE_TORCH_DEVICE"),
-          .fork_launched = environment.flag("FORK_LAUNCHED"),
-          .cpu_affinity = environment.flag("ACCELERATE_CPU_AFFINITY")};
+  const Variables variables(lookup);
+  const auto flag = [&](const std::string& name) -> std::optional<bool> {
+    const auto text = variables.text(name);
+    return text ? std::optional(parse_bool(name, *text)) : std::nullopt;
+  };
+  for (const char* name : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP",
+                           "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+    if (!flag(name).value_or(false)) continue;
+    throw UsageError::conflict(
+        name, "not supported",
+        fmt::format("unset {}, or choose MULTI_GPU in accelerate config", name));
+  }
+  const char* dynamo = "ACCELERATE_DYNAMO_BACKEND";
+  const std::string backend = variables.text(dynamo).value_or("no");
+  if (to_lower(backend) != "no") {
+    throw UsageError::malformed(dynamo, "no", shortened(backend),
+                                fmt::format("a C++ model is compiled already: unset {}", dynamo));
+  }
+  const char* precision = "ACCELERATE_MIXED_PRECISION";
+  AccelerateSettings settings;
+  if (const auto text = variables.text(precision)) {
+    settings.mixed_precision = parse_mixed_precision(precision, *text);
+  }
+  settings.gradient_accumulation_steps =
+      variables.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1);
+  settings.use_cpu = flag("ACCELERATE_USE_CPU");
+  settings.debug = flag("ACCELERATE_DEBUG_MODE");
+  settings.device = variables.text("ACCELERATE_TORCH_DEVICE");
+  settings.fork_launched = flag("FORK_LAUNCHED");
+  settings.cpu_affinity = flag("ACCELERATE_CPU_AFFINITY");
+  return settings;
 }
 
 AccelerateConfig resolve_accelerate_config(const AccelerateSources& sources) {
   const auto& [options, environment, file] = sources;
   AccelerateConfig config;
   config.mixed_precision =
-      first_of(options.mixed_precision, environment.mixed_precision, file.mixed_precision)
+      first_of({options.mixed_precision, environment.mixed_precision, file.mixed_precision})
           .value_or(config.mixed_precision);
-  config.gradient_accumulation_steps = resolve_accumulation(sources, config.notes);
-  config.use_cpu = resolve_use_cpu(sources);
-  config.debug = first_of(options.debug, environment.debug, file.debug).value_or(config.debug);
-  config.device = first_of(options.device, environment.device).value_or(config.device);
-  config.fork_launched = environment.fork_launched.value_or(config.fork_launched);
-  if (first_of(environment.cpu_affinity, file.cpu_affinity).value_or(false)) {
-    config.notes.emplace_back("CPU affinity has no effect: the launcher's binding of cores holds");
+  const auto option = options.gradient_accumulation_steps;
+  const auto variable = environment.gradient_accumulation_steps;
+  const int steps = first_of({variable, option}).value_or(1);
+  if (steps < 1) throw UsageError::out_of_range("gradient_accumulation_steps", steps, "at least 1");
+  if (option && variable && *option != *variable) {
+    config.notes.push_back(fmt::format(
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS={} takes precedence over the option, which is {}",
+        *variable, *option));
   }
-  resolve_processes(file, config);
-  return config;
+  config.gradient_accumulation_steps = steps;
+  config.use_cpu = options.use_cpu.value_or(false) ||
+                   first_of({environment.use_cpu, file.use_cpu}).value_or(false);
+  config.debug = first_of({options.debug, environment.debug, file.debug}).value_or(config.debug);
+  config.device = first_of({options.device, environment.device}).value_or(config.device);
+  config.fork_launched = environment.fork_launched.value_or(config.fork_launched);
+  if (first_of({environment.cpu_affinity, file.cpu_affinity}).value_or(false)) {
+    config.notes.emplace_back("CPU affinity is ignored: the launcher binds the cores");
+  }
+  config.distributed_type = file.distributed_type.value_or(config.distributed_type);
+  config.num_processes = file.num_processes;
+  config.num_machines = file.num_machines.value_or(config.num_machines);
+  config.machine_rank = file.machine_rank.value_or(config.machine_rank);
+  config.main_process_ip = file.main_process_ip.value_or(config.main_process_ip);
+  config.main_process_port = file.main_process_port;
+  config.gpu_ids = file.gpu_ids.value_or(config.gpu_ids);
+  if (config.machine_rank < config.num_machines) return config;
+  throw UsageError::out_of_range(
+      "machine_rank", config.machine_rank,
+      fmt::format("0 to {}, as num_machines is {}", config.num_machines - 1, config.num_machines),
+      "machines count from 0");
 }
 
 Precision parse_mixed_precision(std::string_view where, std::string_view text) {
-  const std::string name = in_lower_case(text);
+  const std::string name = to_lower(text);
   if (name == "no") return Precision::kFp32;
   if (name == "fp16") return Precision::kFp16;
   if (name == "bf16") return Precision::kBf16;
@@ -362,15 +298,6 @@ Precision parse_mixed_precision(std::string_view where, std::string_view text) {
 std::string mixed_precision_name(Precision precision) {
   if (precision == Precision::kFp16) return "fp16";
   return precision == Precision::kBf16 ? "bf16" : "no";
-}
-
-bool parse_bool(std::string_view where, std::string_view text) {
-  static constexpr std::array<std::string_view, 6> kTrue = {"y", "yes", "t", "true", "on", "1"};
-  static constexpr std::array<std::string_view, 6> kFalse = {"n", "no", "f", "false", "off", "0"};
-  const std::string flag = in_lower_case(text);
-  if (std::find(kTrue.begin(), kTrue.end(), flag) != kTrue.end()) return true;
-  if (std::find(kFalse.begin(), kFalse.end(), flag) != kFalse.end()) return false;
-  throw UsageError::malformed(where, "true or false", shortened(text));
 }
 
 }  // namespace ladder

@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -11,8 +10,8 @@
 #include <utility>
 
 #include "ladder/accelerate/dispatch.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 #include "ladder/core/sha256.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
@@ -36,7 +35,6 @@ std::shared_ptr<const BatchSampler> part_of_rank(const std::shared_ptr<const Bat
                                .world_size = world_size});
 }
 
-// `loader` with other batches and otherwise as it is.
 DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSampler> batches) {
   return DataLoader(loader.shared_dataset(), {.batch_sampler = std::move(batches),
                                               .num_workers = loader.options().num_workers,
@@ -44,58 +42,55 @@ DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSam
                                               .transform = loader.options().transform});
 }
 
-DataLoader with_seed(const DataLoader& loader, const DataLoaderConfiguration& configuration) {
+DataLoader with_seed(const DataLoader& loader, std::optional<std::uint64_t> seed) {
   auto options = loader.options();
-  if (!configuration.data_seed || !options.shuffle) return loader;
-  options.seed = *configuration.data_seed;
+  if (!seed || !options.shuffle) return loader;
+  options.seed = *seed;
   return DataLoader(loader.shared_dataset(), options);
 }
 
-// sha256 over the batches of an epoch, before they are divided.
 std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
   Sha256 hash;
-  for (const auto& plan : whole.plan(epoch)) {
-    const auto size = std::ssize(plan.indices);
+  for (const auto& batch : whole.batches_of(epoch)) {
+    const auto size = std::ssize(batch.indices);
     hash.update(std::as_bytes(std::span(&size, 1)));
-    hash.update(std::as_bytes(std::span(plan.indices)));
+    hash.update(std::as_bytes(std::span(batch.indices)));
   }
   return hash.hex_digest();
 }
 
 }  // namespace
 
-// Registers with the gradient state for as long as it lives.
-class AcceleratedDataLoader::Walk : public BatchSource {
+// One pass. Its progress is in the gradient state while it lives.
+class AcceleratedDataLoader::Source : public BatchSource {
  public:
-  Walk(const AcceleratedDataLoader& loader, std::int64_t first)
-      : setup_(loader.setup_), place_(loader.place_) {
+  Source(const AcceleratedDataLoader& loader, std::int64_t first)
+      : setup_(loader.setup_), position_(loader.position_) {
     prepare_progress(*loader.loader_.batch_sampler(), first);
-    const auto own = at_epoch(loader.loader_, place_->epoch);
+    const auto own = at_epoch(loader.loader_, position_->epoch);
     if (loader.parts_.empty()) {
       local_ = std::make_unique<DataLoader::Iterator>(own.begin_at(first));
     } else {
       const auto joined = std::make_shared<ConcatBatchSampler>(loader.parts_);
-      dispatched_.emplace(at_epoch(with_batches(own, joined), place_->epoch), loader.parts_,
+      dispatched_.emplace(at_epoch(with_batches(own, joined), position_->epoch), loader.parts_,
                           setup_.group, first);
     }
-    place_->done = first;
-    place_->finished = false;
+    position_->done = first;
+    position_->finished = false;
     setup_.gradients->enter(progress_);
   }
-  Walk(const Walk&) = delete;
-  Walk& operator=(const Walk&) = delete;
-  ~Walk() override { setup_.gradients->leave(progress_); }
+  ~Source() override { setup_.gradients->leave(progress_); }
 
   std::optional<Batch> next() override {
     if (started_) progress_.samples_before += progress_.global_size();
     auto batch = dispatched_ ? dispatched_->next() : next_of_own();
     started_ = true;
     if (!batch) {
-      place_->finished = true;
+      position_->finished = true;
       return std::nullopt;
     }
     ++progress_.index;
-    place_->done = progress_.index + 1;
+    position_->done = progress_.index + 1;
     progress_.local_size = batch->size();
     return batch->to(setup_.device);
   }
@@ -108,9 +103,9 @@ class AcceleratedDataLoader::Walk : public BatchSource {
   }
 
   void prepare_progress(const BatchSampler& batches, std::int64_t first) {
-    for (const auto& plan : batches.plan(place_->epoch)) {
-      if (std::ssize(progress_.global_sizes) < first) progress_.samples_before += plan.global_size;
-      progress_.global_sizes.push_back(plan.global_size);
+    for (const auto& batch : batches.batches_of(position_->epoch)) {
+      if (std::ssize(progress_.global_sizes) < first) progress_.samples_before += batch.global_size;
+      progress_.global_sizes.push_back(batch.global_size);
     }
     progress_.samples = batches.whole_size();
     progress_.index = first - 1;
@@ -123,7 +118,7 @@ class AcceleratedDataLoader::Walk : public BatchSource {
   }
 
   LoaderSetup setup_;
-  std::shared_ptr<Place> place_;
+  std::shared_ptr<Position> position_;
   EpochProgress progress_;
   bool started_ = false;
   std::unique_ptr<DataLoader::Iterator> local_;  // or:
@@ -131,7 +126,7 @@ class AcceleratedDataLoader::Walk : public BatchSource {
 };
 
 AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setup)
-    : loader_(with_seed(loader, setup.configuration)),
+    : loader_(with_seed(loader, setup.configuration.data_seed)),
       whole_(loader_.batch_sampler()),
       setup_(std::move(setup)) {
   const auto world_size = setup_.group.world_size();
@@ -147,16 +142,16 @@ AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setu
 
 void AcceleratedDataLoader::set_epoch(std::int64_t epoch) {
   loader_.set_epoch(epoch);
-  const bool goes_on = place_->resumed && epoch == place_->epoch;
-  if (!goes_on) *place_ = Place{.epoch = epoch};
+  if (position_->resumed && epoch == position_->epoch) return;
+  *position_ = Position{.epoch = epoch};
 }
 
 std::int64_t AcceleratedDataLoader::epoch() const {
-  return place_->finished ? place_->epoch + 1 : place_->epoch;
+  return position_->finished ? position_->epoch + 1 : position_->epoch;
 }
 
 std::int64_t AcceleratedDataLoader::first_batch() const {
-  return place_->resumed ? place_->done : first_batch_;
+  return position_->resumed ? position_->done : first_batch_;
 }
 
 AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches) const {
@@ -170,7 +165,7 @@ AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches)
 }
 
 nlohmann::json AcceleratedDataLoader::state_dict() const {
-  const std::int64_t batch = place_->finished ? 0 : place_->done;
+  const std::int64_t batch = position_->finished ? 0 : position_->done;
   return {{"epoch", epoch()},
           {"batch", batch},
           {"batches", size()},
@@ -179,40 +174,37 @@ nlohmann::json AcceleratedDataLoader::state_dict() const {
 
 std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
                                                        std::string_view origin) const {
-  const auto epoch = saved_count(state, "epoch", origin);
-  const auto batch = saved_count(state, "batch", origin);
-  const auto batches = saved_count(state, "batches", origin);
+  const JsonReader saved(state, json_data_error(origin));
+  const auto epoch = saved.count("epoch");
+  const auto batch = saved.count("batch");
+  const auto batches = saved.count("batches");
   if (batch > 0 && batches != size()) {
     throw UsageError::conflict(
         origin,
-        fmt::format("it stopped after batch {} of {}, and this loader has {} batches an epoch",
+        fmt::format("the position is batch {} of {}, and this loader has {} batches per epoch",
                     batch, batches, size()),
         "resume with the batch size, the loader mode and, except in global mode, the number of "
-        "processes that it was written with");
+        "processes of the run that wrote it");
   }
-  const auto order = state.value("order", nlohmann::json());
-  if (batch > 0 && order != order_digest(*whole_, epoch)) {
+  if (batch > 0 && saved.value("order") != order_digest(*whole_, epoch)) {
     throw UsageError::conflict(
-        origin,
-        fmt::format("it stopped after batch {} of an epoch with other "
-                    "batches than this loader's",
-                    batch),
-        "resume with the data, batch size and seed that it was written with");
+        origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
+        "resume with the data, batch size and seed of the run that wrote it");
   }
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
-                              fmt::format("batch {}", batch), "the file is no loader's place");
+                              fmt::format("batch {}", batch), "not a data-loader state");
   }
-  return [place = place_, epoch, batch] {
-    *place = Place{.epoch = epoch, .done = batch, .resumed = true};
+  return [position = position_, epoch, batch] {
+    *position = Position{.epoch = epoch, .done = batch, .resumed = true};
   };
 }
 
 AcceleratedDataLoader::Iterator AcceleratedDataLoader::begin() const {
-  if (place_->finished) *place_ = Place{.epoch = place_->epoch + 1};
+  if (position_->finished) *position_ = Position{.epoch = position_->epoch + 1};
   const std::int64_t first = first_batch();
-  place_->resumed = false;
-  return Iterator(std::make_unique<Walk>(*this, first));
+  position_->resumed = false;
+  return Iterator(std::make_unique<Source>(*this, first));
 }
 
 }  // namespace ladder

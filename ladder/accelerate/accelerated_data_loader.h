@@ -18,24 +18,24 @@
 
 namespace ladder {
 
-// What a prepared loader takes over from its Accelerator.
+// The part of an Accelerator that a prepared loader needs.
 struct LoaderSetup {
   ProcessGroup group = ProcessGroup::single();
-  torch::Device device = torch::kCPU;  // where batches are put
+  torch::Device device = torch::kCPU;  // of the batches
   DataLoaderConfiguration configuration = {};
   std::shared_ptr<GradientState> gradients;
 };
 
 // A DataLoader that gives each process its part of every batch, on its device.
 //
-// Accelerator::prepare makes one. It is walked like the loader it was made from, has the same
-// order, and divides the batches as DataLoaderConfiguration says. In every mode all processes get
-// the same number of batches; one without a sample gets an empty batch and takes the step with the
-// others. size() is that number: with kPerProcess, less than the loader's own.
+// Accelerator::prepare makes one. It has the order of the loader that it was made from, and divides
+// the batches by DataLoaderConfiguration. In every mode all processes get the same number of
+// batches, size(); with kPerProcess, fewer than the loader's own. A process without a sample gets
+// an empty batch and takes the step with the others.
 //
-// It tells optimizer, scheduler and gather_for_metrics which batch of how many is in hand, and
-// remembers the place, so that a checkpoint written in the middle of an epoch resumes there. Copies
-// share one place. With dispatch_batches, making the walk and each step of it are collectives.
+// It gives optimizer, scheduler and gather_for_metrics the number of the current batch, and keeps
+// its position, so that a checkpoint written in the middle of an epoch resumes there. Copies share
+// one position. With dispatch_batches, begin() and each batch are collectives.
 //
 // Python's counterparts: DataLoaderShard and DataLoaderDispatcher of accelerate.data_loader.
 class AcceleratedDataLoader {
@@ -44,31 +44,31 @@ class AcceleratedDataLoader {
   // DistributedSampler, and for a batch size that the mode cannot divide.
   AcceleratedDataLoader(DataLoader loader, LoaderSetup setup);
 
-  // Chooses the order of the next walk. Epochs count from 0. Without it, a walk that came to its
-  // end is followed by one through the next epoch. After load_state: the epoch that was broken off
-  // goes on where it was; any other begins with its first batch.
+  // Chooses the order of the next pass. Epochs count from 0. Without it, a complete pass is
+  // followed by one over the next epoch. After load_state, the interrupted epoch continues at its
+  // position; any other begins with its first batch.
   void set_epoch(std::int64_t epoch);
 
-  // The epoch under way, or to be walked next.
+  // The current epoch, or that of the next pass.
   std::int64_t epoch() const;
 
-  // The batch with which the next walk begins: 0, or where load_state or skip_first_batches say.
+  // The batch with which the next pass begins: 0, unless load_state or skip_first_batches set it.
   std::int64_t first_batch() const;
 
-  // Batches of an epoch.
+  // Batches per epoch.
   std::int64_t size() const { return loader_.size(); }
   const Dataset& dataset() const { return loader_.dataset(); }
 
-  // The loader of this process's parts, without device, place and dispatch: for logs.
+  // The loader of this process's parts, without device, position and dispatch: for logs.
   const DataLoader& shard() const { return loader_; }
 
-  // This loader without the first `batches` of every walk. Python: skip_first_batches.
+  // This loader without the first `batches` of every pass. Python: skip_first_batches.
   AcceleratedDataLoader without_first(std::int64_t batches) const;
 
-  // The place, for a checkpoint.
+  // The position, for a checkpoint.
   nlohmann::json state_dict() const;
-  // Checks a place, and returns what goes there. Throws DataError naming `origin`, UsageError for a
-  // place that another number of processes or another batch size counted.
+  // Checks a position, and returns the function that sets it. Throws DataError naming `origin`, and
+  // UsageError for a position in other batches, as after a change of the batch size.
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
 
   using Iterator = BatchIterator;
@@ -77,20 +77,20 @@ class AcceleratedDataLoader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  class Walk;
-  struct Place {
+  class Source;
+  struct Position {
     std::int64_t epoch = 0;
-    std::int64_t done = 0;  // batches handed out and used in that epoch
-    bool finished = false;  // the walk came to its end
-    bool resumed = false;   // the next walk begins at `done`
+    std::int64_t done = 0;  // batches of that epoch that were used
+    bool finished = false;  // the pass was complete
+    bool resumed = false;   // the next pass begins at `done`
   };
 
   DataLoader loader_;                                       // over this process's part
-  std::shared_ptr<const BatchSampler> whole_;               // the batches before they were divided
+  std::shared_ptr<const BatchSampler> whole_;               // the undivided batches
   std::vector<std::shared_ptr<const BatchSampler>> parts_;  // of all ranks, to dispatch; else none
   LoaderSetup setup_;
   std::int64_t first_batch_ = 0;
-  std::shared_ptr<Place> place_ = std::make_shared<Place>();
+  std::shared_ptr<Position> position_ = std::make_shared<Position>();
 };
 
 }  // namespace ladder

@@ -17,7 +17,12 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 
 void AcceleratedOptimizer::step() {
   if (!gradients_->sync_gradients()) return;
-  if (debug_) require_backward();
+  if (debug_ && gradients_->backward_calls == backward_calls_) {
+    throw UsageError::conflict("AcceleratedOptimizer::step",
+                               "no accelerator.backward(loss) since the last step",
+                               "replace loss.backward(): it neither scales the loss for fp16 nor "
+                               "weighs the batches of an accumulation window");
+  }
   if (scaler_->is_enabled()) {
     result_ = scaler_->step(*optimizer_);
     scaler_->update();
@@ -37,12 +42,22 @@ void AcceleratedOptimizer::unscale_gradients() {
   unscaled_ = true;
 }
 
-void AcceleratedOptimizer::require_backward() const {
-  if (gradients_->backward_calls > backward_calls_) return;
-  throw UsageError::conflict("AcceleratedOptimizer::step",
-                             "no accelerator.backward(loss) since the last step",
-                             "replace loss.backward(): it neither scales the loss for fp16 nor "
-                             "weighs the batches of an accumulation window");
+AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<LrScheduler> scheduler,
+                                           std::shared_ptr<const PreparedOptimizers> optimizers,
+                                           std::shared_ptr<GradientState> gradients,
+                                           Options options)
+    : scheduler_(std::move(scheduler)),
+      optimizers_(std::move(optimizers)),
+      gradients_(std::move(gradients)),
+      options_(options) {}
+
+void AcceleratedScheduler::step() {
+  if (!options_.step_with_optimizer) return scheduler_->step();
+  if (!gradients_->sync_gradients()) return;
+  for (const auto& each : *optimizers_) {
+    if (&each->optimizer() == &scheduler_->optimizer() && each->step_was_skipped()) return;
+  }
+  for (int i = 0; i < options_.steps_per_call; ++i) scheduler_->step();
 }
 
 }  // namespace ladder

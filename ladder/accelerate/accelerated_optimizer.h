@@ -6,23 +6,25 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/optim/lr_scheduler.h"
 
 namespace ladder {
 
-// An optimizer whose step() steps only when it is time to.
+// An optimizer whose step() acts only at the end of an accumulation window.
 //
-// In the middle of an accumulation window, step() and zero_grad() do nothing, so a training loop
-// is written as if there were no accumulation. In fp16, step() goes through the gradient scaler:
-// it skips the step when a gradient is inf or NaN, and chooses the next scale.
+// In the middle of a window, step() and zero_grad() do nothing, so a training loop is written as
+// without accumulation. In fp16, step() uses the gradient scaler: it skips the step if a gradient
+// is inf or NaN, and chooses the next scale.
 //
 // Several optimizers in fp16 share the scaler, and each step chooses a next scale, as in Python. A
-// loop that steps two for one backward uses a GradScaler itself: step each, then one update.
+// loop that steps two optimizers per backward uses a GradScaler itself: step each, then one update.
 //
-// It is no torch::optim::Optimizer, whose parameter groups could not be shared: a scheduler is made
-// for the optimizer that it wraps, before or after. Accelerator::prepare makes one.
+// It is no torch::optim::Optimizer, which could not share its parameter groups: a scheduler is made
+// for the wrapped optimizer, before or after. Accelerator::prepare makes one.
 // Python's counterpart: accelerate.optimizer.AcceleratedOptimizer.
 class AcceleratedOptimizer {
  public:
@@ -34,17 +36,15 @@ class AcceleratedOptimizer {
   void step();
   void zero_grad();
 
-  // Whether the last step() was one that the scaler skipped. Waits for a GPU.
+  // Whether the scaler skipped the last step(). Waits for a GPU.
   bool step_was_skipped() const { return result_ && !result_->taken(); }
 
-  // Divides the gradients by the scale, once a step, to be looked at or clipped.
+  // Divides the gradients by the scale, once per step, for inspection or clipping.
   void unscale_gradients();
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
-  void require_backward() const;
-
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<GradScaler> scaler_;
   std::shared_ptr<GradientState> gradients_;
@@ -52,6 +52,40 @@ class AcceleratedOptimizer {
   bool unscaled_ = false;
   std::int64_t backward_calls_ = 0;  // before the last step
   std::optional<StepResult> result_;
+};
+
+using PreparedOptimizers = std::vector<std::shared_ptr<AcceleratedOptimizer>>;
+
+// A learning-rate scheduler that follows its prepared optimizer.
+//
+// step() does nothing in the middle of an accumulation window, or if its optimizer skipped a step.
+// Otherwise it steps steps_per_call() times: in Python the number of processes where the global
+// batch grows with them; see AcceleratorOptions::scheduler_steps_per_call.
+// Python's counterpart: accelerate.scheduler.AcceleratedScheduler.
+class AcceleratedScheduler {
+ public:
+  struct Options {
+    int steps_per_call = 1;           // >= 1
+    bool step_with_optimizer = true;  // false: every step() steps, once
+  };
+
+  // `optimizers`: all that the Accelerator has prepared or will prepare. The scheduler's own may
+  // be missing.
+  AcceleratedScheduler(std::shared_ptr<LrScheduler> scheduler,
+                       std::shared_ptr<const PreparedOptimizers> optimizers,
+                       std::shared_ptr<GradientState> gradients, Options options);
+
+  void step();
+
+  int steps_per_call() const { return options_.steps_per_call; }
+  std::vector<double> last_lr() const { return scheduler_->last_lr(); }
+  LrScheduler& scheduler() { return *scheduler_; }
+
+ private:
+  std::shared_ptr<LrScheduler> scheduler_;
+  std::shared_ptr<const PreparedOptimizers> optimizers_;
+  std::shared_ptr<GradientState> gradients_;
+  Options options_;
 };
 
 }  // namespace ladder

@@ -2,7 +2,6 @@
 #include "ladder/accelerate/accelerator.h"
 
 #include <fmt/core.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/amp/precision.h"
@@ -39,7 +37,6 @@ AccelerateConfig configuration_of(const AcceleratorOptions& options) {
   return resolve_accelerate_config(sources);
 }
 
-// What the program says, or what the configuration does.
 std::string device_request(const AcceleratorOptions& options, const AccelerateConfig& config) {
   if (config.use_cpu) return "cpu";
   return options.device == "auto" && !config.device.empty() ? config.device : options.device;
@@ -83,21 +80,17 @@ Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handler
       optimizers_(std::make_shared<PreparedOptimizers>()),
       trackers_(tracker_options(options_, group_)) {
   for (const auto& note : config_.notes) log_.info(note);
-  require_supported_precision();
+  if (config_.mixed_precision == Precision::kFp16 && !device_.is_cuda()) {
+    throw UsageError::conflict("mixed_precision fp16", "it needs a GPU, and this run is on the CPU",
+                               "use bf16, which needs no gradient scaler: mixed_precision: bf16");
+  }
+  choose_precision(config_.mixed_precision, device_, log_);
   make_project_folder();
   state_.scaler = scaler_;
   state_.device = device_;
 }
 
 Accelerator::~Accelerator() = default;
-
-void Accelerator::require_supported_precision() const {
-  if (config_.mixed_precision == Precision::kFp16 && !device_.is_cuda()) {
-    throw UsageError::conflict("mixed_precision fp16", "it needs a GPU, and this run is on the CPU",
-                               "use bf16, which needs no gradient scaler: mixed_precision: bf16");
-  }
-  choose_precision(config_.mixed_precision, device_, log_);
-}
 
 RunSetup Accelerator::setup() {
   CheckpointHooks checkpoints = {.last = [this] { return last_checkpoint_; }};
@@ -139,9 +132,7 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   }
   const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
   const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
-  if (steps < 1) {
-    throw UsageError::out_of_range("scheduler_steps_per_call", steps, "a number >= 1");
-  }
+  if (steps < 1) throw UsageError::out_of_range("scheduler_steps_per_call", steps, "a number >= 1");
   if (steps > 1) {
     log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
                           steps));
@@ -233,8 +224,7 @@ void Accelerator::clip_grad_value_(const std::vector<torch::Tensor>& parameters,
 Autocast Accelerator::autocast() const { return {device_, dtype_of(config_.mixed_precision)}; }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(optimizers_->begin(), optimizers_->end(),
-                     [](const auto& optimizer) { return optimizer->step_was_skipped(); });
+  return std::ranges::any_of(*optimizers_, &AcceleratedOptimizer::step_was_skipped);
 }
 
 torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
@@ -243,20 +233,20 @@ torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
 }
 
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
-  const EpochProgress* const walk = gradients_->walk();
-  if (walk == nullptr) {
+  const EpochProgress* const pass = gradients_->progress();
+  if (pass == nullptr) {
     throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",
                                "call it inside the loop, or use gather");
   }
-  if (tensor.dim() == 0 || tensor.size(0) != walk->local_size) {
+  if (tensor.dim() == 0 || tensor.size(0) != pass->local_size) {
     throw UsageError::malformed(
-        "gather_for_metrics", fmt::format("{} rows, one a sample", walk->local_size),
+        "gather_for_metrics", fmt::format("{} rows, one per sample", pass->local_size),
         tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
-        "a mean over the batch cannot be freed of repeated samples: give values per sample, or "
-        "use reduce");
+        "a mean over the batch includes repeated samples: pass one value per sample, or use "
+        "reduce");
   }
   const auto all = gather_one(tensor);
-  return all.size(0) == walk->real_size() ? all : all.narrow(0, 0, walk->real_size());
+  return all.size(0) == pass->real_size() ? all : all.narrow(0, 0, pass->real_size());
 }
 
 torch::Tensor Accelerator::reduce_one(const torch::Tensor& tensor, Reduction reduction) const {
@@ -315,7 +305,7 @@ void Accelerator::save_model(const Model& model, const std::string& path) const 
   });
 }
 
-// At the start, so that a folder that cannot be written costs no training.
+// In the constructor, so that a folder that cannot be written is an error before the training.
 void Accelerator::make_project_folder() const {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
@@ -327,7 +317,7 @@ void Accelerator::make_project_folder() const {
       error.assign(errno, std::generic_category());
     if (!error) return;
     throw SystemError::failed("project_dir", folder, error.value(),
-                              "name a folder that you may write to");
+                              "name a folder with write permission");
   });
 }
 
@@ -339,7 +329,7 @@ std::string Accelerator::checkpoints_folder() const {
   return options_.project.project_dir + "/checkpoints";
 }
 
-// The number is rank 0's: others may see the folder later, or not at all.
+// Rank 0 chooses the number: other ranks may see the folder later, or never.
 std::string Accelerator::next_checkpoint() const {
   const auto folder = checkpoints_folder();
   auto number = torch::zeros({}, torch::kInt64);
@@ -350,10 +340,6 @@ std::string Accelerator::next_checkpoint() const {
   });
   group_.broadcast(number);
   return fmt::format("{}/{}{}", folder, kCheckpointPrefix, number.item<std::int64_t>());
-}
-
-std::string Accelerator::next_custom_file() {
-  return fmt::format("custom_checkpoint_{}.json", custom_files_++);
 }
 
 std::string Accelerator::save_state(const std::string& path, const SaveStateOptions& options) {
@@ -376,15 +362,14 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
   return folder;
 }
 
-// A checkpoint, a folder of them, or a project_dir. A run that was killed before its first `latest`
-// has checkpoints all the same.
+// A checkpoint, a folder of checkpoints, or a project_dir. A run that was killed before it wrote
+// `latest` may have checkpoints.
 std::string Accelerator::checkpoint_to_load(const std::string& path) const {
   namespace fs = std::filesystem;
   std::string folder = path.empty() ? checkpoints_folder() : path;
   if (fs::is_directory(folder + "/checkpoints")) folder += "/checkpoints";
   const auto present = list_checkpoints(folder, kCheckpointPrefix);
-  const bool has_latest = fs::exists(folder + "/latest");
-  return present.empty() || has_latest ? folder : present.back().path;
+  return present.empty() || fs::exists(folder + "/latest") ? folder : present.back().path;
 }
 
 std::string Accelerator::load_state(const std::string& path) {

@@ -20,7 +20,6 @@
 #include "ladder/accelerate/accelerate_config.h"
 #include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/accelerate/accelerated_optimizer.h"
-#include "ladder/accelerate/accelerated_scheduler.h"
 #include "ladder/accelerate/accelerator_options.h"
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/accelerate/operations.h"
@@ -40,13 +39,13 @@
 
 namespace ladder {
 
-// Options of what the Accelerator builds. Python's counterpart: kwargs_handlers.
+// Options of the objects that the Accelerator creates. Python's counterpart: kwargs_handlers.
 struct AcceleratorHandlers {
   GradientReducerOptions ddp = {};  // of DistributedDataParallel
   GradScalerOptions scaler = {};    // of fp16; `enabled` follows the precision
 };
 
-// A training loop that does not know how many devices there are.
+// Runs a training loop, written for one device, on any number of processes.
 //
 //     Accelerator accelerator({.mixed_precision = Precision::kBf16});
 //     auto network = std::make_shared<MyNet>();
@@ -62,46 +61,45 @@ struct AcceleratorHandlers {
 //     }
 //
 // The same program runs alone, under torchrun, mpirun, srun or `accelerate launch`, and under
-// function_launcher. Construction reads who started it (see init_process_group), the environment
-// and the configuration file (accelerate_config.h), and chooses device, precision and threads. It
-// is a collective, and with more than one process must come after any fork.
+// function_launcher. Construction reads the launcher's variables (see init_process_group) and the
+// configuration (accelerate_config.h), and chooses device, precision and threads. It is a
+// collective, and with several processes must come after any fork.
 //
-// Not copied, not moved: prepared objects share its state, and must not outlive it in use.
-// Functions are for one thread. What is a collective says so; every rank calls it.
+// Not copied, not moved: prepared objects share its state, and must not be used after it. Use it
+// from one thread. Comments name the collectives; every rank calls them.
 //
-// Python's counterpart, whose names these are: accelerate.Accelerator, version 1.15.
+// Python's counterpart, with the same names: accelerate.Accelerator, version 1.15.
 class Accelerator {
  public:
-  // Throws UsageError for a configuration that contradicts itself, for what this library does not
-  // do (see accelerate_config.h), and for fp16 without a GPU.
+  // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), and for
+  // fp16 without a GPU.
   explicit Accelerator(AcceleratorOptions options = {}, AcceleratorHandlers handlers = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // --- Who and where ---
+  // --- Processes and device ---
 
   const ProcessGroup& process_group() const { return group_; }
   int num_processes() const { return group_.world_size(); }
   int process_index() const { return group_.rank(); }
   int local_process_index() const { return group_.local_rank(); }
   bool is_main_process() const { return group_.rank() == 0; }
-  bool is_local_main_process() const { return group_.local_rank() == 0; }  // one a machine
+  bool is_local_main_process() const { return group_.local_rank() == 0; }  // one per machine
   bool is_last_process() const { return group_.rank() + 1 == group_.world_size(); }
   bool use_distributed() const { return group_.world_size() > 1; }
   const torch::Device& device() const { return device_; }
   Precision mixed_precision() const { return config_.mixed_precision; }
   const ThreadChoice& threads() const { return threads_; }
   const Log& log() const { return log_; }
-  // For a TrainingMonitor. With a project_dir, a run that is stopped by a signal saves its state
-  // there.
+  // For a TrainingMonitor. With a project_dir, a run that a signal stops saves its state there.
   RunSetup setup();
 
   // --- Preparing ---
 
-  // Makes each object fit for any number of processes, and returns them in the same order: a tuple,
-  // or the object itself if there is one. Any number, any order, as often as wanted; what is
-  // prepared already comes back as it is.
+  // Prepares each object for any number of processes, and returns them in the same order: a tuple,
+  // or the object itself if there is one. Takes any number, in any order, repeatedly. A prepared
+  // object is returned unchanged.
   //
   //     std::shared_ptr<Model>                   on the device, under autocast if the precision is
   //                                              mixed, and with several processes wrapped in
@@ -110,9 +108,9 @@ class Accelerator {
   //     unique or shared LrScheduler             an AcceleratedScheduler
   //     DataLoader                               an AcceleratedDataLoader
   //
-  // A DataLoader is a value and is not recognised: prepare it once. Models of a class derived from
-  // Model and the like are taken as well. BatchNorm stays local:
-  // call convert_sync_batchnorm(*model, accelerator.process_group()) before.
+  // Classes derived from these are taken as well. A DataLoader is a value and is not recognised:
+  // prepare it once. BatchNorm stays local; for global statistics, call
+  // convert_sync_batchnorm(*model, accelerator.process_group()) before.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
@@ -128,18 +126,18 @@ class Accelerator {
       std::shared_ptr<torch::optim::Optimizer> optimizer);
   std::shared_ptr<AcceleratedScheduler> prepare_scheduler(std::shared_ptr<LrScheduler> scheduler);
   AcceleratedDataLoader prepare_data_loader(DataLoader loader);
-  // The same without a place in checkpoints: for evaluations, which always begin at the beginning.
+  // The same, but not saved in checkpoints: for evaluations, which begin with the first batch.
   AcceleratedDataLoader prepare_eval_loader(DataLoader loader) const;
 
   // The network without wrappers. `model` prepared, or not.
   static Model& unwrap_model(Model& model);
 
-  // What `make` returns; with dispatch_batches, on the main process alone: the others get a data
+  // Returns make(). With dispatch_batches, only the main process calls it; the others get a data
   // set of the same size without samples. A collective.
   std::shared_ptr<const Dataset> load_dataset(
       const std::function<std::shared_ptr<const Dataset>()>& make) const;
 
-  // `loader` without the first `batches` of every walk.
+  // `loader` without the first `batches` of every pass.
   static AcceleratedDataLoader skip_first_batches(const AcceleratedDataLoader& loader,
                                                   std::int64_t batches) {
     return loader.without_first(batches);
@@ -147,9 +145,9 @@ class Accelerator {
 
   // --- The training loop ---
 
-  // For one batch of an accumulation window. Decides whether a step follows it, and keeps the
-  // gradients of these models at home if not. Make it before the forward; it must live until the
-  // backward is done.
+  // For one batch of an accumulation window. Decides whether a step follows the batch; if not, the
+  // gradients of these models are not synchronised. Create it before the forward; it must live
+  // until the backward is done.
   class Accumulation {
    public:
     Accumulation() = default;
@@ -168,57 +166,58 @@ class Accelerator {
     return accumulation;
   }
 
-  // While it lives, backward averages nothing: for a loop that counts its windows itself.
+  // While it lives, backward does not synchronise gradients: for a loop with its own windows.
   [[nodiscard]] static Accumulation no_sync(Model& model);
 
-  // Whether a step follows the batch in hand.
+  // Whether a step follows the current batch.
   bool sync_gradients() const { return gradients_->sync_gradients(); }
-  // The part of the batch in hand in the loss of its accumulation window, as backward weighs it.
+  // The weight of the current batch in the loss of its accumulation window; see backward.
   double loss_weight() const { return gradients_->loss_weight(); }
   int gradient_accumulation_steps() const { return gradients_->num_steps(); }
+  // From the next batch on. Throws UsageError in the middle of a window, or for a number below 1.
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
 
-  // Ends an accumulation window that no step will follow, as when a loop is left in the middle of
-  // one: its gradients are dropped.
+  // Ends an accumulation window without a step, and drops its gradients: for a loop that ends in
+  // the middle of a window.
   void drop_window();
 
-  // Weighs the loss by its batch's part in the accumulation window, scales it for fp16, and calls
-  // backward. `loss` is a mean over the batch of all processes (NumItems::mean): a plain mean
-  // over this process's part is that only if all parts are of one size, and NaN for an empty one.
+  // Multiplies the loss by loss_weight(), scales it for fp16, and calls backward. `loss` is a mean
+  // over the global batch (NumItems::mean). A plain mean over this process's part equals it only if
+  // all parts have one size, and is NaN for an empty part.
   //
-  // The weight is the number of the batch's samples ÷ that of the window's. Python divides by the
-  // number of steps, which makes the last window of an epoch too weak when it is short.
+  // The weight is the number of the batch's samples ÷ that of the window. Python divides by the
+  // number of batches, which makes a short last window of an epoch too weak.
   void backward(const torch::Tensor& loss);
 
-  // Divides the gradients of all prepared optimizers by the fp16 scale, once a step.
+  // Divides the gradients of all prepared optimizers by the fp16 scale, once per step.
   void unscale_gradients();
 
-  // Clips the gradients, when a step follows; does nothing in the middle of a window. Divides by
-  // the fp16 scale first. Returns the norm before; undefined in the middle of a window.
+  // Divides the gradients by the fp16 scale and clips them. In the middle of a window they do
+  // nothing. Returns the norm before clipping; undefined in the middle of a window.
   torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, double max_norm,
                                 double norm_type = 2.0);
   void clip_grad_value_(const std::vector<torch::Tensor>& parameters, double clip_value);
 
-  // Mixed precision for operations outside of a prepared model's forward.
+  // Mixed precision for operations outside a prepared model's forward, while the result lives.
   [[nodiscard]] Autocast autocast() const;
 
-  // Whether fp16 made the last step of any prepared optimizer skip. Waits for a GPU.
+  // Whether any prepared optimizer skipped its last step, for fp16. Waits for a GPU.
   bool optimizer_step_was_skipped() const;
 
-  // The gradient scaler; not enabled unless the precision is fp16.
+  // The gradient scaler; enabled for fp16 only.
   GradScaler& scaler() { return *scaler_; }
 
   // --- Collectives over tensors, and structures of tensors (operations.h) ---
 
-  // The rows of all processes, on every process.
+  // The rows of all processes, in rank order, on every process.
   template <typename Structure>
   Structure gather(const Structure& data) const {
     return map_tensors(data, [this](const torch::Tensor& tensor) { return gather_one(tensor); });
   }
 
-  // The same without the samples that even_batches repeated, in the order of the loader: one row a
-  // sample, each sample once. For the batch in hand of a prepared loader. A tensor that has not one
-  // row a sample, such as a mean, is refused: UsageError.
+  // The same for the current batch of a prepared loader, without the samples that even_batches
+  // repeated: each sample once, in the loader's order. Throws UsageError for a tensor that does not
+  // have one row per sample, such as a mean.
   template <typename Structure>
   Structure gather_for_metrics(const Structure& data) const {
     return map_tensors(data,
@@ -245,15 +244,15 @@ class Accelerator {
 
   void wait_for_everyone() const { group_.barrier(); }
 
-  // A line on the standard output, by the main process.
+  // Prints a line to the standard output, on the main process only.
   void print(std::string_view line) const;
 
-  // Runs `run` on the main process first and on the others when it has returned: to download or
-  // unpack something once. A collective. A failure on the main process stops all.
+  // Runs `run` on the main process, and then on the others: to download or unpack a file once. A
+  // collective. A failure on the main process stops all.
   void main_process_first(const std::function<void()>& run) const;
   void local_main_process_first(const std::function<void()>& run) const;
 
-  // Run on one process, and not waited for.
+  // Run on one process; the others do not wait.
   void on_main_process(const std::function<void()>& run) const {
     if (is_main_process()) run();
   }
@@ -267,70 +266,72 @@ class Accelerator {
     if (group_.rank() == process_index) run();
   }
 
-  // This process's part of `items`: parts follow each other, the first ones longer by one where it
-  // does not divide. With apply_padding, the last item is repeated until all are as long.
+  // This process's contiguous part of `items`. If their number does not divide, the first parts are
+  // longer by one; apply_padding repeats the last item until all parts have that size.
   template <typename Item>
   std::vector<Item> split_between_processes(const std::vector<Item>& items,
                                             bool apply_padding = false) const;
 
-  // Forgets all that was prepared; what is still held elsewhere goes on working, but is in no
-  // checkpoint. Registered objects stay.
+  // Releases all prepared objects. Those with other owners keep working, but are in no checkpoint.
+  // Registered objects stay.
   void free_memory();
 
-  // A flag that one process raises and all see: to stop all when the loss of one is bad.
-  // check_trigger tells whether any has raised it, and takes it down; a collective.
+  // A flag that stops all processes when one has a reason. check_trigger returns whether any
+  // process has set it, and resets it; a collective.
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
 
   // --- Saving ---
 
-  // The weights, without the prefix of any wrapper, by the main process: a safetensors file that
-  // Python reads. A collective.
+  // Writes the weights, without prefixes of wrappers, from the main process: a safetensors file
+  // that Python reads. A collective.
   void save_model(const Model& model, const std::string& path) const;
 
-  // An object of yours that save_state saves and load_state loads. It has
+  // Registers an object of the caller's for save_state and load_state. It has
   //     nlohmann::json state_dict() const;
   //     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
-  // the second checks the state, changes nothing, and returns what applies it; or it has, instead,
+  // where plan_load checks the state and returns the function that applies it; or, instead of it,
   //     void load_state_dict(const nlohmann::json& state, std::string_view origin);
-  // Must outlive the Accelerator. `file`: its name in the checkpoint, such as "my_state.json"; else
-  // custom_checkpoint_N.json, by the order of registration.
+  // The object must outlive the Accelerator. `file`: its name in the checkpoint, such as
+  // "my_state.json"; default custom_checkpoint_N.json, by the order of registration.
   template <typename Object>
   void register_for_checkpointing(Object& object, const std::string& file = "") {
-    state_.custom.push_back(custom_state_of(object, file.empty() ? next_custom_file() : file));
+    const std::string next = "custom_checkpoint_" + std::to_string(custom_files_) + ".json";
+    state_.custom.push_back(custom_state_of(object, file.empty() ? next : file));
+    if (file.empty()) ++custom_files_;
   }
 
-  // Writes a checkpoint: prepared models, optimizers, schedulers, loaders' places, the scaler, the
-  // random generators of every process, and registered objects. To `path`, or to the next
-  // project_dir/checkpoints/checkpoint_N, where older ones beyond total_limit are removed. Returns
-  // the folder. A collective.
+  // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
+  // random generators of every process, and registered objects. The folder is `path`, or the next
+  // project_dir/checkpoints/checkpoint_N, where checkpoints beyond total_limit are removed. Returns
+  // it. A collective.
   //
-  // Written whole or not at all; see checkpoint_folder.h. UsageError in the middle of an
-  // accumulation window, whose gradients would be lost.
+  // The folder is complete or does not exist; see checkpoint_folder.h. Throws UsageError in the
+  // middle of an accumulation window, whose gradients would be lost.
   std::string save_state(const std::string& path = "", const SaveStateOptions& options = {});
 
-  // Takes a checkpoint back: `path`, or the last of a folder of them, or of a project_dir.
-  // Everything is checked before anything is changed, also that it fits what is prepared.
-  // DataError, UsageError. Call it when all is prepared and before the first batch. A collective.
-  // Returns the checkpoint's folder.
+  // Loads a checkpoint: `path`, or the last one in a folder of checkpoints or a project_dir. Checks
+  // everything, also against the prepared objects, before it changes anything: DataError,
+  // UsageError. Call it after prepare and before the first batch. A collective. Returns the
+  // checkpoint's folder.
   //
-  // The run then goes on as if it had not been interrupted, to the last bit, if threads, loader
-  // mode and number of processes are as they were; at three processes and more, sums over the
-  // ranks may differ in their last bits (docs/design.md). With another number of processes, the
-  // random generators stay as they are, and a log line says so; a place in the middle of an epoch
-  // is then taken in global mode only.
+  // With the same threads, loader mode and number of processes, the run then equals an
+  // uninterrupted one bit for bit; with three and more processes, sums over the ranks may differ in
+  // their last bits (docs/design.md). With another number of processes the random generators are
+  // not restored, with a log line, and a position in the middle of an epoch is accepted in global
+  // mode only.
   std::string load_state(const std::string& path = "");
 
-  // The checkpoint that this object has written or loaded last; empty if none.
+  // The last checkpoint that this object has written or loaded; empty if none.
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
   // --- Trackers: numbers over time, written by the main process ---
 
-  // Starts the trackers of AcceleratorOptions::log_with; after load_state they go on with the files
-  // that are there.
+  // Starts the trackers of AcceleratorOptions::log_with. After load_state they append to the files
+  // of the run.
   void init_trackers(const std::string& project_name, const nlohmann::ordered_json& config = {});
   void log(const std::map<std::string, double>& values, std::int64_t step);
-  // Closes the trackers and waits for everyone. A collective.
+  // Closes the trackers and waits for all processes. A collective.
   void end_training();
 
   const AcceleratorOptions& options() const { return options_; }
@@ -359,7 +360,6 @@ class Accelerator {
   }
   static AcceleratedDataLoader prepare_one(AcceleratedDataLoader loader) { return loader; }
 
-  void require_supported_precision() const;
   static void pause(Model& model, Accumulation& accumulation);
   torch::Tensor gather_one(const torch::Tensor& tensor) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
@@ -370,7 +370,6 @@ class Accelerator {
   std::string checkpoints_folder() const;
   std::string checkpoint_to_load(const std::string& path) const;
   std::string next_checkpoint() const;
-  std::string next_custom_file();
 
   AcceleratorOptions options_;
   AcceleratorHandlers handlers_;
@@ -392,17 +391,15 @@ class Accelerator {
 };
 
 // Evaluates a classifier: a prepared model over a prepared loader, in evaluation mode and without
-// gradients. Counts every sample of all processes once: the outputs of each batch are gathered, and
-// repeated samples are removed (gather_for_metrics). The result is the same on all processes. A
-// collective at each batch.
+// gradients. Counts every sample once: gather_for_metrics gathers the outputs of each batch and
+// removes repeated samples. The result is the same on all processes. A collective at each batch.
 //
-// To count on each process and add up would be wrong where even_batches repeats samples, and one
-// process's count divided by the size of the whole set is 1/N of the accuracy.
+// Adding up the counts of the processes would count the samples that even_batches repeats twice.
 Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum);
 
-// Seeds PyTorch's generators, of the CPU and of the GPUs. device_specific: with seed + rank, so
-// that the processes draw different numbers; not for initial weights. Returns the seed used.
+// Seeds PyTorch's generators of the CPU and the GPUs. device_specific: with seed + rank, so that
+// processes draw different numbers; not for initial weights. Returns the seed used.
 std::uint64_t set_seed(std::uint64_t seed, bool device_specific = false,
                        const ProcessGroup& group = ProcessGroup::single());
 

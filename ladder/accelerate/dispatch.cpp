@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kTargets = "";  // no input has an empty name
 
-// Of rank 0, before the others wait for rows of the shape that they know from the first batch.
+// On rank 0, before the broadcast: the other ranks expect rows of the first batch's shape.
 void require_shape(const std::string& name, const torch::Tensor& tensor,
                    const std::vector<std::int64_t>& shape) {
   if (tensor.sizes() == shape) return;
@@ -23,14 +23,14 @@ void require_shape(const std::string& name, const torch::Tensor& tensor,
       name.empty() ? "dispatch_batches: the targets" : "dispatch_batches: input " + name,
       fmt::format("rows as in the first batch, [{}]", fmt::join(shape, ", ")),
       fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")),
-      "pad all batches to one length, or leave dispatch_batches out");
+      "pad all batches to one length, or set dispatch_batches = false");
 }
 
 }  // namespace
 
 Batch RemoteDataset::get_batch(std::span<const std::int64_t> /*indices*/) const {
   throw UsageError::conflict("Dataset::get_batch", "only the main process holds this data set",
-                             "walk it through a loader that Accelerator::prepare returned");
+                             "read it through a loader that Accelerator::prepare returned");
 }
 
 std::shared_ptr<const Dataset> dataset_of_main_process(
@@ -49,10 +49,10 @@ std::shared_ptr<const Dataset> dataset_of_main_process(
 ConcatBatchSampler::ConcatBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts)
     : BatchSampler(*parts.front()), parts_(std::move(parts)) {}
 
-std::vector<BatchIndices> ConcatBatchSampler::plan(std::int64_t epoch) const {
-  auto joined = parts_.front()->plan(epoch);
+std::vector<BatchIndices> ConcatBatchSampler::batches_of(std::int64_t epoch) const {
+  auto joined = parts_.front()->batches_of(epoch);
   for (std::size_t rank = 1; rank < parts_.size(); ++rank) {
-    const auto plans = parts_[rank]->plan(epoch);
+    const auto plans = parts_[rank]->batches_of(epoch);
     for (std::size_t batch = 0; batch < joined.size(); ++batch) {
       auto& whole = joined[batch];
       const auto& part = plans.at(batch);
@@ -69,14 +69,14 @@ BatchDispatcher::BatchDispatcher(const DataLoader& joined,
     : group_(std::move(group)),
       epoch_(joined.epoch()),
       next_(static_cast<std::size_t>(first_batch)) {
-  for (const auto& part : parts) plans_.push_back(part->plan(epoch_));
+  for (const auto& part : parts) plans_.push_back(part->batches_of(epoch_));
   run_or_fail_together(group_, "the first batch", [&] {
     if (group_.rank() == 0) reader_.emplace(joined.begin_at(first_batch));
   });
   if (next_ < plans_.front().size()) share_layout();
 }
 
-// Names, types and shapes: those of the first batch hold for all, except for the number of rows.
+// Names, dtypes and shapes of the first batch. All batches share them, except the number of rows.
 void BatchDispatcher::share_layout() {
   auto layout = nlohmann::json::array();
   const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
@@ -114,8 +114,14 @@ std::optional<Batch> BatchDispatcher::next() {
   for (const auto& [name, dtype, row_shape] : layout_) {
     auto shape = row_shape;
     shape.insert(shape.begin(), rows);
-    auto whole = reader_ ? read(name).contiguous() : torch::empty(shape, dtype);
-    require_shape(name, whole, shape);
+    torch::Tensor whole;
+    if (!reader_) {
+      whole = torch::empty(shape, dtype);
+    } else {
+      const Batch& batch = **reader_;
+      whole = (name == kTargets ? batch.targets : batch.inputs.at(name)).contiguous();
+      require_shape(name, whole, shape);
+    }
     group_.broadcast(whole);
     auto own = whole.narrow(0, begin, count);
     if (name == kTargets) {
@@ -126,11 +132,6 @@ std::optional<Batch> BatchDispatcher::next() {
   }
   if (reader_) ++*reader_;
   return part;
-}
-
-torch::Tensor BatchDispatcher::read(const std::string& name) const {
-  const Batch& batch = **reader_;
-  return name == kTargets ? batch.targets : batch.inputs.at(name);
 }
 
 }  // namespace ladder

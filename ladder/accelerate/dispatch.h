@@ -16,11 +16,11 @@
 
 namespace ladder {
 
-// Reading on rank 0 alone: it makes each batch of all ranks and sends it, and the others take
-// their rows. The memory of a data set is paid once, not once a rank; in return every batch
-// travels, whole, to every rank, and all wait for one reader.
+// Rank 0 reads the batches of all ranks and broadcasts them; each rank keeps its rows. The data set
+// is in memory once, not once per rank. In return every rank receives every whole batch, and all
+// wait for one reader.
 
-// Stands for a data set that only rank 0 holds: knows its size and description, has no samples.
+// A data set that only rank 0 holds, on another rank: size and description, no samples.
 class RemoteDataset : public Dataset {
  public:
   RemoteDataset(std::int64_t size, std::string description)
@@ -28,7 +28,7 @@ class RemoteDataset : public Dataset {
 
   std::int64_t size() const override { return size_; }
   std::string description() const override { return description_; }
-  // Throws UsageError: this rank has nothing to read.
+  // Throws UsageError.
   Batch get_batch(std::span<const std::int64_t> indices) const override;
 
  private:
@@ -36,8 +36,8 @@ class RemoteDataset : public Dataset {
   std::string description_;
 };
 
-// What `make` returns on rank 0, and a RemoteDataset like it on the others, where `make` is not
-// called. A collective.
+// Calls `make` on rank 0 and returns its data set; on other ranks, a RemoteDataset of its size and
+// description. A collective.
 std::shared_ptr<const Dataset> dataset_of_main_process(
     const std::function<std::shared_ptr<const Dataset>()>& make, const ProcessGroup& group);
 
@@ -47,16 +47,16 @@ class ConcatBatchSampler : public BatchSampler {
   explicit ConcatBatchSampler(std::vector<std::shared_ptr<const BatchSampler>> parts);
 
   std::int64_t size() const override { return parts_.front()->size(); }
-  std::vector<BatchIndices> plan(std::int64_t epoch) const override;
+  std::vector<BatchIndices> batches_of(std::int64_t epoch) const override;
 
  private:
   std::vector<std::shared_ptr<const BatchSampler>> parts_;
 };
 
-// One walk: rank 0 reads the joined batches, all ranks receive them and keep their own rows.
+// One pass: rank 0 reads the joined batches, all ranks receive them and keep their own rows.
 class BatchDispatcher {
  public:
-  // `joined` is the loader over a ConcatBatchSampler of `parts`; read on rank 0 alone.
+  // `joined` is the loader over a ConcatBatchSampler of `parts`. Only rank 0 reads it.
   BatchDispatcher(const DataLoader& joined,
                   const std::vector<std::shared_ptr<const BatchSampler>>& parts, ProcessGroup group,
                   std::int64_t first_batch);
@@ -65,7 +65,7 @@ class BatchDispatcher {
   std::optional<Batch> next();
 
  private:
-  // Of one tensor of every batch.
+  // Of one tensor in every batch.
   struct Layout {
     std::string name;  // of the input; empty = the targets
     torch::ScalarType dtype;
@@ -73,7 +73,6 @@ class BatchDispatcher {
   };
 
   void share_layout();
-  torch::Tensor read(const std::string& name) const;
 
   ProcessGroup group_;
   std::int64_t epoch_;

@@ -6,11 +6,10 @@
 
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-
-#include "ladder/core/error.h"
+#include <system_error>
 
 namespace ladder {
 namespace {
@@ -26,7 +25,7 @@ constexpr std::array<std::uint32_t, 256> crc_table() {
   return table;
 }
 
-// A CRC over data that holds CRCs is weak, so records store it turned and shifted.
+// A CRC of data that contains CRCs is weak, so records store it rotated, plus a constant.
 std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xA282EAD8U;
 }
@@ -38,7 +37,7 @@ std::string little_endian(Unsigned number) {
   return bytes;
 }
 
-// A message of Protocol Buffers: fields, each with its number and kind before its value.
+// A message of Protocol Buffers: fields, each value after its number and kind.
 class Message {
  public:
   Message& integer(std::uint32_t field, std::int64_t value) {
@@ -81,13 +80,13 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Protocol Buffers want UTF-8 in texts.
+// Protocol Buffers require UTF-8.
 std::string utf8(std::string_view text) {
   using Json = nlohmann::json;
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// A SummaryMetadata: which plugin of TensorBoard the value is for.
+// A SummaryMetadata: the plugin of TensorBoard for a value.
 Message plugin(std::string_view name, const Message& content) {
   return Message().message(1, Message().bytes(1, name).message(2, content));
 }
@@ -102,9 +101,9 @@ Message value_of(const nlohmann::ordered_json& value) {
   return Message().integer(1, 0);
 }
 
-Message hparams_summary(std::string_view tag, std::uint32_t field, const Message& info) {
-  return Message().message(
-      1, tagged(tag).message(9, plugin("hparams", Message().message(field, info))));
+std::string hparams_summary(std::string_view tag, std::uint32_t field, const Message& info) {
+  const Message hparams = plugin("hparams", Message().message(field, info));
+  return Message().message(1, tagged(tag).message(9, hparams)).encoded();
 }
 
 }  // namespace
@@ -119,21 +118,17 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 EventFile::EventFile(const std::string& folder) {
-  open_new(folder);
-  const Message event = Message().real(1, seconds_since_1970()).bytes(3, "brain.Event:2");
-  write_record(event.encoded());
-}
-
-void EventFile::open_new(const std::string& folder) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
   const auto seconds = static_cast<std::int64_t>(seconds_since_1970());
-  for (int count = 0; !file_; ++count) {
-    path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host.data(),
-                        ::getpid(), count);
-    file_.reset(std::fopen(path_.c_str(), "wxe"));
-    if (!file_ && errno != EEXIST) throw SystemError::failed("open", path_, errno);
+  std::string path;
+  std::error_code ignored;
+  for (int count = 0; count == 0 || std::filesystem::exists(path, ignored); ++count) {
+    path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host.data(),
+                       ::getpid(), count);
   }
+  file_ = AppendedFile(path, "wxe");
+  write_record(Message().real(1, seconds_since_1970()).bytes(3, "brain.Event:2").encoded());
 }
 
 void EventFile::scalars(const std::map<std::string, double>& values, std::int64_t step) {
@@ -159,20 +154,18 @@ void EventFile::hparams(const nlohmann::ordered_json& values) {
     start.message(1, Message().bytes(1, utf8(name)).message(2, value_of(value)));
   }
   start.real(5, seconds_since_1970());
-  write_event(0, hparams_summary("_hparams_/session_start_info", 3, start).encoded());
+  write_event(0, hparams_summary("_hparams_/session_start_info", 3, start));
 }
 
 void EventFile::hparams_end() {
   constexpr std::int64_t kSuccess = 1;  // STATUS_SUCCESS
   const Message end = Message().integer(1, kSuccess).real(2, seconds_since_1970());
-  write_event(0, hparams_summary("_hparams_/session_end_info", 4, end).encoded());
+  write_event(0, hparams_summary("_hparams_/session_end_info", 4, end));
 }
 
 void EventFile::write_event(std::int64_t step, std::string_view summary) {
-  Message event;
-  event.real(1, seconds_since_1970());
-  event.integer(2, step).bytes(5, summary);
-  write_record(event.encoded());
+  write_record(
+      Message().real(1, seconds_since_1970()).integer(2, step).bytes(5, summary).encoded());
 }
 
 void EventFile::write_record(std::string_view event) {
@@ -180,8 +173,7 @@ void EventFile::write_record(std::string_view event) {
   record += little_endian(masked_crc(record));
   record += event;
   record += little_endian(masked_crc(event));
-  const bool written = std::fwrite(record.data(), 1, record.size(), file_.get()) == record.size();
-  if (!written || std::fflush(file_.get()) != 0) throw SystemError::write_failed(path_, errno);
+  file_.write(record);
 }
 
 }  // namespace ladder

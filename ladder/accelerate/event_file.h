@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <map>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
+#include "ladder/core/json_lines.h"
+
 namespace ladder {
 
-// A file that TensorBoard reads: `tensorboard --logdir FOLDER` shows all that lie below FOLDER.
+// A file for TensorBoard: `tensorboard --logdir FOLDER` shows all such files below FOLDER.
 //
 // It is a sequence of records, each an Event in Protocol Buffers:
 //
@@ -21,9 +21,9 @@ namespace ladder {
 //     N      the event: its time, its step, and a summary of tags with their values
 //     4      masked CRC-32C of the event
 //
-// Each record is with the operating system before the function returns, so a run that dies leaves
-// all up to then. Files are never reopened: a run that goes on makes another file in the same
-// folder, and TensorBoard shows the files of a folder as one run.
+// Each record is passed to the operating system before the function returns, so a run that dies
+// leaves all records up to then. Files are never reopened: a resumed run creates another file in
+// the same folder, and TensorBoard shows the files of a folder as one run.
 //
 // Sources: tensorflow/core/lib/io/record_writer, tensorboard/compat/proto/{event,summary}.proto,
 // tensorboard/plugins/hparams/plugin_data.proto.
@@ -32,33 +32,27 @@ class EventFile {
   // Creates `folder`/events.out.tfevents.SECONDS.HOST.PROCESS.COUNT. Throws SystemError.
   explicit EventFile(const std::string& folder);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
-  // One point a curve. TensorBoard keeps float32.
+  // One point per curve. TensorBoard stores float32.
   void scalars(const std::map<std::string, double>& values, std::int64_t step);
 
   // Markdown for the TEXT tab, under `tag`.
   void text(const std::string& tag, std::string_view markdown);
 
-  // The hyper-parameters of the run for the HPARAMS tab; `values` is a flat object. The run counts
-  // as running until hparams_end().
+  // The hyper-parameters of the run for the HPARAMS tab; `values` is a flat object. The tab shows
+  // the run as running until hparams_end().
   void hparams(const nlohmann::ordered_json& values);
   void hparams_end();
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
-  void open_new(const std::string& folder);
   void write_event(std::int64_t step, std::string_view summary);
   void write_record(std::string_view event);
 
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  AppendedFile file_;
 };
 
-// CRC-32C (Castagnoli), as RFC 3720 has it.
+// CRC-32C (Castagnoli) of RFC 3720.
 std::uint32_t crc32c(std::string_view bytes);
 
 }  // namespace ladder

@@ -9,21 +9,21 @@
 namespace ladder {
 
 struct FunctionLauncherOptions {
-  int num_processes = 1;  // 1: the function is called here
-  int master_port = 0;    // where the processes meet; 0 = a free port
+  int num_processes = 1;  // 1: calls the function in this process
+  int master_port = 0;    // rendezvous port; 0 picks a free one
 };
 
-// Runs a training function in several processes, from within a program:
+// Runs a training function in several processes:
 //
 //     void train(const std::string& data, double lr) { Accelerator accelerator; ... }
 //
 //     function_launcher(train, std::tuple("data/train", 1e-3), {.num_processes = 2});
 //
-// Arguments that do not fit the function are an error of the compiler; Python's launcher reports
-// them from within each process. May be called again and again, as long as this process has not
-// used a tensor or a GPU itself: that is refused, as are failures of the processes passed on; see
-// spawn, which does the work. With one process the function runs in this one, where spawn's
-// conditions do not hold, and after which no more can be launched.
+// Arguments that do not fit the function are a compile-time error; Python's launcher reports them
+// at run time, from each process. It starts processes by spawn, and throws the same errors: for a
+// failed process, and if this process has used a tensor or a GPU. Until then it can be called
+// repeatedly. With one process the function runs in this process, and spawn's conditions do not
+// apply; afterwards no more processes can be launched.
 //
 // Python's counterpart: accelerate.notebook_launcher.
 template <typename Function, typename... Arguments>

@@ -28,12 +28,12 @@ void GradientState::set_num_steps(int num_steps) {
 void GradientState::begin_batch() {
   accumulates_ = true;
   if (num_steps_ == 1) return;
-  const EpochProgress* const batch = walk();
+  const EpochProgress* const batch = progress();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
-  if (sync_gradients_ || (by_loader && batch != window_walk_)) {
+  if (sync_gradients_ || (by_loader && batch != window_pass_)) {
     batches_in_window_ = 0;
     window_begin_ = by_loader ? batch->index : 0;
-    window_walk_ = by_loader ? batch : nullptr;
+    window_pass_ = by_loader ? batch : nullptr;
   }
   ++batches_in_window_;
   sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch());
@@ -42,20 +42,19 @@ void GradientState::begin_batch() {
 
 void GradientState::drop_window() {
   sync_gradients_ = true;
-  window_walk_ = nullptr;
+  window_pass_ = nullptr;
 }
 
-void GradientState::leave(const EpochProgress& walk) {
-  std::erase(walks_, &walk);
-  if (window_walk_ == &walk) window_walk_ = nullptr;
+void GradientState::leave(const EpochProgress& pass) {
+  std::erase(passes_, &pass);
+  if (window_pass_ == &pass) window_pass_ = nullptr;
 }
 
-double GradientState::weight_in_window(const EpochProgress& walk) const {
-  const auto begin = window_begin_;
-  const auto end = std::min<std::int64_t>(begin + num_steps_, walk.batches());
-  const auto window = std::accumulate(walk.global_sizes.begin() + begin,
-                                      walk.global_sizes.begin() + end, std::int64_t{0});
-  return static_cast<double>(walk.global_size()) / static_cast<double>(window);
+double GradientState::weight_in_window(const EpochProgress& pass) const {
+  const auto end = std::min<std::int64_t>(window_begin_ + num_steps_, pass.batches());
+  const auto window = std::accumulate(pass.global_sizes.begin() + window_begin_,
+                                      pass.global_sizes.begin() + end, std::int64_t{0});
+  return static_cast<double>(pass.global_size()) / static_cast<double>(window);
 }
 
 }  // namespace ladder

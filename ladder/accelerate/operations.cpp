@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +12,22 @@
 namespace ladder {
 namespace {
 
+constexpr std::int64_t kMostDimensions = 16;
+
+// Dtype, number of dimensions, and sizes, padded with 0: int64 [kMostDimensions + 2].
+torch::Tensor shape_of(const torch::Tensor& tensor) {
+  if (tensor.dim() > kMostDimensions) {
+    throw UsageError::out_of_range("a collective", tensor.dim(),
+                                   fmt::format("at most {} dimensions", kMostDimensions));
+  }
+  auto shape = torch::zeros({kMostDimensions + 2}, torch::kInt64);
+  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
+  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
+  return shape;
+}
+
 std::string text_of(const torch::Tensor& shape) {
   const auto* const numbers = shape.const_data_ptr<std::int64_t>();
   return fmt::format("{} [{}]", c10::toString(static_cast<torch::ScalarType>(numbers[0])),
@@ -20,19 +35,6 @@ std::string text_of(const torch::Tensor& shape) {
 }
 
 }  // namespace
-
-torch::Tensor shape_of(const torch::Tensor& tensor) {
-  if (tensor.dim() > kMostDimensions) {
-    throw UsageError::out_of_range("a collective", tensor.dim(),
-                                   fmt::format("at most {} dimensions", kMostDimensions));
-  }
-  auto shape = torch::zeros({kShapeNumbers}, torch::kInt64);
-  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
-  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
-  numbers[1] = tensor.dim();
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
-  return shape;
-}
 
 torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group) {
   if (group.world_size() == 1) return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
@@ -109,7 +111,7 @@ void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
   try {
     group.all_reduce(first, ReduceOp::kMin);
   } catch (const Error&) {
-    if (!failure) throw;  // else what this rank itself has to say is the cause
+    if (!failure) throw;  // else the failure of this rank is the cause
   }
   if (failure) std::rethrow_exception(failure);
   const auto rank = first.item<std::int64_t>();

@@ -16,9 +16,9 @@
 
 namespace ladder {
 
-// Collectives over tensors that come in structures: one tensor, a vector, a map by name, a pair or
-// tuple of them, or any nesting of these. Each function takes one and returns the same structure.
-// All ranks give the same structure, in the same order; a map counts in the order of its keys.
+// Collectives over structures of tensors: one tensor, a vector, a map by name, a pair or tuple, or
+// any nesting of these. Each returns the structure that it takes. All ranks pass the same
+// structure; a map is read in the order of its keys.
 //
 // Python's counterpart: accelerate.utils.operations.
 
@@ -38,43 +38,38 @@ std::tuple<Items...> map_tensors(const std::tuple<Items...>& items, const Change
 
 enum class Reduction { kSum, kMean };
 
-// The rows of all ranks below each other, in rank order, on every rank. Ranks may have different
-// numbers of rows, nothing else may differ. A scalar becomes a row.
+// The rows of all ranks, concatenated in rank order, on every rank. Only the number of rows may
+// differ between ranks. A scalar becomes a row.
 torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group);
 
-// The sum over the ranks, or that divided by their number; a new tensor.
+// The sum or the mean over the ranks; a new tensor.
 torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group);
 
-// The tensor of rank `from`; a new tensor. It has the same shape and dtype on all.
+// The tensor of rank `from`, as a new tensor. Shape and dtype are the same on all ranks.
 torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group);
 
 struct PadOptions {
-  std::int64_t dim = 0;    // to be made equal; negative counts from the last
-  double pad_index = 0.0;  // what is filled in
-  bool pad_first = false;  // before the values, instead of behind
+  std::int64_t dim = 0;    // the padded dimension; negative counts from the last
+  double pad_index = 0.0;  // the padding value
+  bool pad_first = false;  // pad before the values, not behind them
 };
 
-// Fills up one dimension to its largest size on any rank. The other sizes are the same on all.
+// Pads one dimension to its largest size on any rank. The other sizes are the same on all ranks.
 torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions& options,
                                   const ProcessGroup& group);
 
 // The text of rank `from`, on every rank.
 std::string broadcast_text(std::string text, const ProcessGroup& group, int from = 0);
 
-// What ranks tell each other of a tensor: int64 [kShapeNumbers] with dtype, number of dimensions
-// and sizes; the rest is 0. Throws UsageError for more than 16 dimensions.
-constexpr std::int64_t kMostDimensions = 16;
-constexpr std::int64_t kShapeNumbers = kMostDimensions + 2;
-torch::Tensor shape_of(const torch::Tensor& tensor);
-
 // Throws DistributedError, naming `operation` and the shapes, unless all ranks have the same dtype
-// and shape; with `rows_may_differ`, all sizes but the first. Costs a small collective.
+// and shape (with `rows_may_differ`, except the first size). Throws UsageError for more than 16
+// dimensions. Costs one small collective.
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group);
 
-// Runs `run` on this rank and waits until all ranks have run theirs. If it throws here, so does
-// this; if it throws elsewhere, this throws a DistributedError that names the rank. So a rank that
-// fails alone, at a full disk or a missing file, leaves nobody waiting for it.
+// Runs `run` on this rank and waits until all ranks have run theirs, so that no rank waits for one
+// that failed alone, for example at a full disk. Rethrows the error of this rank; for an error on
+// another, throws a DistributedError that names the rank.
 void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
                           const std::function<void()>& run);
 

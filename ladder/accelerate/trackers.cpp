@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -47,30 +45,7 @@ class JsonlTracker : public Tracker {
   JsonLines lines_;
 };
 
-// A file of comma-separated values, as RFC 4180 has it but for its line ends.
-class CsvFile {
- public:
-  CsvFile(std::string path, bool append, std::string_view header) : path_(std::move(path)) {
-    file_.reset(std::fopen(path_.c_str(), append ? "ae" : "we"));
-    if (!file_) throw SystemError::failed("open", path_, errno);
-    std::error_code ignored;
-    if (std::filesystem::file_size(path_, ignored) == 0) write(header);
-  }
-
-  void write(std::string_view lines) {
-    const bool written = std::fwrite(lines.data(), 1, lines.size(), file_.get()) == lines.size();
-    if (!written || std::fflush(file_.get()) != 0) throw SystemError::write_failed(path_, errno);
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
-};
-
+// A field of comma-separated values (RFC 4180).
 std::string csv_field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string quoted = "\"";
@@ -83,13 +58,16 @@ class CsvTracker : public Tracker {
   std::string name() const override { return "csv"; }
 
   void start(const TrackedRun& run, const Json& config) override {
-    std::string lines;
+    std::string lines = "name,value\n";
     for (const auto& [key, value] : config.items()) {
       lines += fmt::format("{},{}\n", csv_field(key), csv_field(text_of(value)));
     }
-    CsvFile(run.folder + "/config.csv", false, "name,value\n").write(lines);
-    metrics_ =
-        std::make_unique<CsvFile>(run.folder + "/metrics.csv", run.append, "step,name,value\n");
+    AppendedFile(run.folder + "/config.csv", "we").write(lines);
+    metrics_ = AppendedFile(run.folder + "/metrics.csv", run.append ? "ae" : "we");
+    std::error_code no_size;  // of a device
+    if (std::filesystem::file_size(metrics_.path(), no_size) == 0) {
+      metrics_.write("step,name,value\n");
+    }
   }
 
   void log(const std::map<std::string, double>& values, std::int64_t step) override {
@@ -97,13 +75,13 @@ class CsvTracker : public Tracker {
     for (const auto& [name, value] : values) {
       lines += fmt::format("{},{},{}\n", step, csv_field(name), value);
     }
-    metrics_->write(lines);
+    metrics_.write(lines);
   }
 
-  void finish() override { metrics_.reset(); }
+  void finish() override { metrics_ = AppendedFile(); }
 
  private:
-  std::unique_ptr<CsvFile> metrics_;
+  AppendedFile metrics_;
 };
 
 std::string markdown_cell(std::string text) {
@@ -151,22 +129,12 @@ const std::vector<std::string>& tracker_names() {
 
 void check_run_name(const std::string& run_name) {
   const std::filesystem::path name(run_name);
-  const bool inside = !run_name.empty() && name.is_relative() &&
-                      std::all_of(name.begin(), name.end(), [](const std::filesystem::path& part) {
-                        return !part.empty() && part != "." && part != "..";
-                      });
-  if (inside) return;
+  const bool outside = std::any_of(name.begin(), name.end(), [](const auto& part) {
+    return part.empty() || part == "." || part == "..";
+  });
+  if (!run_name.empty() && name.is_relative() && !outside) return;
   throw UsageError::malformed("run name", "the name of a folder in logging_dir", run_name,
                               "name the run after its model, such as resnet");
-}
-
-std::string make_folder(const std::string& logging_dir, const std::string& run_name) {
-  if (logging_dir.empty()) return "";
-  const std::string folder = logging_dir + "/" + run_name;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw SystemError::failed("create the folder", folder, error.value());
-  return folder;
 }
 
 void check_config(const Json& config) {
@@ -178,15 +146,7 @@ void check_config(const Json& config) {
     if (!value.is_structured()) continue;
     throw UsageError::malformed("configuration of the run",
                                 fmt::format("a text, a number or a flag for {}", name),
-                                value.type_name(), "give each value a name of its own");
-  }
-}
-
-void check_values(const std::map<std::string, double>& values) {
-  for (const auto& [name, value] : values) {
-    if (!name.empty() && name != "record" && name != "step") continue;
-    throw UsageError::malformed("log", "names other than '', 'record' and 'step'", name,
-                                "the trackers use these themselves");
+                                value.type_name(), "use one name per value");
   }
 }
 
@@ -196,9 +156,8 @@ Trackers::Trackers(TrackersOptions options) : options_(std::move(options)) {
   for (const auto& name : options_.log_with) {
     const auto& names = name == "all" ? tracker_names() : std::vector<std::string>{name};
     for (const auto& each : names) {
-      const bool twice = std::any_of(trackers_.begin(), trackers_.end(),
-                                     [&](const auto& tracker) { return tracker->name() == each; });
-      if (!twice) trackers_.push_back(make_tracker(each));
+      if (std::ranges::find(trackers_, each, &Tracker::name) != trackers_.end()) continue;
+      trackers_.push_back(make_tracker(each));
     }
   }
   if (trackers_.empty() || !options_.logging_dir.empty()) return;
@@ -211,15 +170,17 @@ void Trackers::add(std::unique_ptr<Tracker> tracker) { trackers_.push_back(std::
 void Trackers::start(const std::string& run_name) { start(run_name, Json::object()); }
 
 void Trackers::start(const std::string& run_name, const Json& config) {
-  if (started_) {
-    throw UsageError::conflict("start", "a run is under way", "end it first, with finish()");
-  }
+  if (started_) throw UsageError::conflict("start", "a run has started", "call finish() first");
   check_run_name(run_name);
   check_config(config);
   if (options_.is_main_process && !trackers_.empty()) {
-    const TrackedRun run = {.name = run_name,
-                            .folder = make_folder(options_.logging_dir, run_name),
-                            .append = options_.append};
+    TrackedRun run = {.name = run_name, .folder = "", .append = options_.append};
+    if (!options_.logging_dir.empty()) {
+      run.folder = options_.logging_dir + "/" + run_name;
+      std::error_code error;
+      std::filesystem::create_directories(run.folder, error);
+      if (error) throw SystemError::failed("create the folder", run.folder, error.value());
+    }
     for (const auto& tracker : trackers_) tracker->start(run, config);
   }
   started_ = true;
@@ -228,7 +189,11 @@ void Trackers::start(const std::string& run_name, const Json& config) {
 void Trackers::log(const std::map<std::string, double>& values, std::int64_t step) {
   if (trackers_.empty()) return;
   if (!started_) throw UsageError::conflict("log", "no run was started", "call start() first");
-  check_values(values);
+  for (const auto& [name, value] : values) {
+    if (!name.empty() && name != "record" && name != "step") continue;
+    throw UsageError::malformed("log", "names other than '', 'record' and 'step'", name,
+                                "these are reserved for the trackers");
+  }
   if (!options_.is_main_process || values.empty()) return;
   for (const auto& tracker : trackers_) tracker->log(values, step);
 }

@@ -11,10 +11,10 @@
 
 namespace ladder {
 
-// Where the numbers of a training go while it runs: a curve a name, a point a step.
+// Trackers record the numbers of a training while it runs: one curve per name, one point per step.
 //
-// A run has a name, which is its folder below `logging_dir`. Three kinds of tracker come with the
-// library, each writes its own files there, and a run may have several:
+// The name of a run is its folder below `logging_dir`. The library has three kinds of tracker, each
+// with its own files there; a run may have several:
 //
 //   jsonl        metrics.jsonl   {"record":"run","run":"basic","config":{"lr":0.001}}
 //                                {"record":"log","step":10,"accuracy":98.1,"loss":0.25}
@@ -25,24 +25,25 @@ namespace ladder {
 //                                lr,0.001
 //   tensorboard  events.out.tfevents.*: SCALARS, HPARAMS, and the configuration as TEXT
 //
-// The CSV has the long form, a line a value: its header never has to change when a later step
-// brings a new name. pandas: read_csv(...).pivot(index="step", columns="name", values="value").
+// The CSV has the long form, one line per value, so its header does not change when a later step
+// adds a name. pandas: read_csv(...).pivot(index="step", columns="name", values="value").
 //
-// All is with the operating system when log() returns, so a run that dies leaves all up to then.
-// A run that starts again under its name replaces metrics.jsonl and metrics.csv, unless `append`
-// is set, as for a run that is resumed. Steps after its checkpoint then stand there twice, the
-// later ones below. TensorBoard files are never replaced: remove the folder for a fresh curve.
+// log() passes all to the operating system before it returns, so a run that dies leaves all points
+// up to then. A run with the name of an earlier one replaces its metrics.jsonl and metrics.csv.
+// With `append`, as for a resumed run, it appends; steps after the checkpoint are then in the files
+// twice, the later ones below. TensorBoard files are never replaced: remove the folder for a new
+// curve.
 //
 // Not for use by several threads.
 
 // A run, as a tracker sees it.
 struct TrackedRun {
-  std::string name;     // such as "resnet"; also  the folder's name
+  std::string name;     // such as "resnet"
   std::string folder;   // logging_dir/name, which exists; "" without a logging_dir
-  bool append = false;  // go on with the files that are there
+  bool append = false;  // append to the files of an earlier run
 };
 
-// One kind of tracker. Derive from it to send the numbers elsewhere.
+// One kind of tracker. Derive from it to send the numbers to another service.
 class Tracker {
  public:
   Tracker() = default;
@@ -56,44 +57,43 @@ class Tracker {
   virtual void start(const TrackedRun& run, const nlohmann::ordered_json& config) = 0;
   // `values` is not empty; no name in it is "", "record" or "step".
   virtual void log(const std::map<std::string, double>& values, std::int64_t step) = 0;
-  // The last call; not made for a run that ends by an error.
+  // The last call. A run that ends by an error does not make it.
   virtual void finish() = 0;
 };
 
 struct TrackersOptions {
   std::vector<std::string> log_with;  // "jsonl", "csv", "tensorboard", or "all" for the three
-  std::string logging_dir;            // the folder for all runs; made if it is missing
-  bool is_main_process = true;        // on the others nothing is started or written
-  bool append = false;                // a run that is resumed keeps what it wrote before
+  std::string logging_dir;            // the folder for all runs; created if it is missing
+  bool is_main_process = true;        // other processes write nothing
+  bool append = false;                // append to the files of an earlier run
 };
 
-// The trackers of a training. Every rank has them and calls the same functions: those that are not
-// the main process only check the names, so that a mistyped one stops all ranks alike.
+// The trackers of a training. All ranks call the same functions. Ranks other than the main process
+// only check the names, so that a mistyped one stops all ranks alike.
 class Trackers {
  public:
-  // None: everything below does nothing.
+  // No trackers: all functions do nothing.
   Trackers() = default;
-  // Throws UsageError for an unknown name, or if `logging_dir` is missing. A name given twice
-  // counts once.
+  // Throws UsageError for an unknown name, or if `logging_dir` is missing. Ignores repeated names.
   explicit Trackers(TrackersOptions options);
 
-  // One more, of the caller's own kind, which may do without a logging_dir. Before start().
+  // Adds a tracker of the caller's own kind, which may do without a logging_dir. Before start().
   void add(std::unique_ptr<Tracker> tracker);
 
-  // Sets `append`, for a run that turns out to be resumed. Before start().
+  // Sets `append`, for a run that has been resumed. Before start().
   void go_on() { options_.append = true; }
 
-  // Starts a run. `run_name` may hold '/', but no "." or ".." between them: the run's folder lies
-  // in logging_dir. Throws UsageError for a name or a configuration of another form, or if a run
-  // is under way, and SystemError if a file cannot be written.
+  // Starts a run. `run_name` may contain '/', but no part "." or "..": the run's folder is inside
+  // logging_dir. Throws UsageError for an invalid name or configuration, or if a run has started,
+  // and SystemError if a file cannot be written.
   void start(const std::string& run_name, const nlohmann::ordered_json& config);
   void start(const std::string& run_name);
 
-  // A point on each curve. JSON has no NaN and no infinity: there they are null, in CSV nan and
-  // inf. Throws UsageError if no run was started, and SystemError if a write fails.
+  // Adds a point to each curve. NaN and infinity are null in JSON, nan and inf in CSV. Throws
+  // UsageError if no run has started, and SystemError if a write fails.
   void log(const std::map<std::string, double>& values, std::int64_t step);
 
-  // Ends the run: another may start. A run that is not finished counts as broken off.
+  // Ends the run; another may start. Without it, TensorBoard shows the run as interrupted.
   void finish();
 
  private:

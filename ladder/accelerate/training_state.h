@@ -21,7 +21,8 @@
 
 namespace ladder {
 
-// The two halves of a registered object: what is saved, and a check that returns what applies it.
+// A registered object: a function that returns its state, and one that checks a state and returns
+// the function that applies it.
 struct CustomState {
   std::string file;  // its name in the checkpoint
   std::function<nlohmann::json()> save;
@@ -29,7 +30,7 @@ struct CustomState {
       plan_load;
 };
 
-// Has state_dict() and plan_load(), as everything in this library that a checkpoint holds.
+// Has state_dict() and plan_load(), as all objects of this library that a checkpoint contains.
 template <typename Object>
 concept PlansLoading =
     requires(Object& object, const nlohmann::json& state, std::string_view origin) {
@@ -37,7 +38,7 @@ concept PlansLoading =
       { object.plan_load(state, origin) } -> std::convertible_to<std::function<void()>>;
     };
 
-// Has state_dict() and load_state_dict(), which checks and applies in one.
+// Has state_dict() and load_state_dict(), which checks and applies.
 template <typename Object>
 concept LoadsState =
     requires(Object& object, const nlohmann::json& state, std::string_view origin) {
@@ -48,7 +49,7 @@ concept LoadsState =
 template <typename Object>
 CustomState custom_state_of(Object& object, std::string file) {
   static_assert(PlansLoading<Object> || LoadsState<Object>,
-                "an object to be saved needs nlohmann::json state_dict() const, and plan_load or "
+                "a registered object needs nlohmann::json state_dict() const, and plan_load or "
                 "load_state_dict(const nlohmann::json& state, std::string_view origin)");
   const auto plan = [&object](const nlohmann::json& state,
                               std::string_view origin) -> std::function<void()> {
@@ -63,7 +64,8 @@ CustomState custom_state_of(Object& object, std::string file) {
           .plan_load = plan};
 }
 
-// All that a run needs to go on as if it had not been interrupted, in the order of preparation.
+// The state from which a run resumes as if it had not been interrupted, in the order of
+// preparation.
 struct TrainingState {
   std::vector<std::shared_ptr<Model>> models;  // prepared
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
@@ -71,39 +73,37 @@ struct TrainingState {
   std::vector<AcceleratedDataLoader> loaders;
   std::vector<CustomState> custom;
   std::shared_ptr<GradScaler> scaler;
-  torch::Device device = torch::kCPU;  // whose random generator is saved beside the CPU's
+  torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's
 };
 
 struct SaveStateOptions {
-  bool only_model = false;  // leave out what a run needs to go on
-  bool latest = true;       // let the link `latest` beside the folder point to it
+  bool only_model = false;  // weights and registered objects alone; no run can resume from them
+  bool latest = true;       // update the link `latest` beside the folder
 };
 
-// As files of a checkpoint folder (checkpoint_folder.h); of a second object of a kind, with _1:
+// The files of a checkpoint folder (checkpoint_folder.h); those of a second object of a kind end in
+// _1:
 //
 //     model.safetensors             weights, without the prefix of any wrapper
-//     optimizer.safetensors         see optimizer_state.h
+//     optimizer.safetensors         see OptimizerState
 //     scheduler.json                see LrScheduler::state_dict
 //     sampler.json                  {"epoch": 0, "batch": 100, "batches": 938}
 //     scaler.json                   if enabled; see GradScaler::state_dict
 //     random_states_0.safetensors   of rank 0, and so on; see random_state.h
-//     custom_checkpoint_0.json      of a registered object, unless it has a name of its own
+//     custom_checkpoint_0.json      of a registered object without a file name
 //
-// The names are those of Accelerate's save_state, without its pickles. Collectives: rank 0 writes
-// all but the random states of the others. A rank that fails makes all throw, and leaves what was
-// there before.
+// The names are those of Accelerate's save_state, without its pickles. A collective: rank 0 writes
+// all files but the random states of other ranks. If a rank fails, all throw, and the previous
+// content of the folder is unchanged.
 //
-// With only_model: the weights and the registered objects, without the rest. Such a checkpoint
-// gives a model its weights, and no run its place.
-//
-// NumericError for parameters that are trained and not finite: nothing could go on from them.
-// UsageError for an optimizer that is not one of this library, or whose parameters are in no model.
+// Throws NumericError for trained parameters that are not finite, and UsageError for an optimizer
+// of another library, or one whose parameters are in no prepared model.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});
 
-// Reads and checks all, then applies all: DataError or UsageError, and nothing is changed. (A
-// registered object without plan_load is checked when it is applied, after the others.) Returns
-// the checkpoint's folder.
+// Reads and checks everything, then applies it. After a DataError or UsageError nothing has
+// changed, except for a registered object without plan_load: it is checked when it is applied,
+// last. Returns the checkpoint's folder. A collective.
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log);
 

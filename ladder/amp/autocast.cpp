@@ -44,7 +44,7 @@ Autocast::~Autocast() {
 AutocastModel::AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype)
     : dtype_(dtype) {
   require_autocast_dtype(dtype);
-  Model::train(module->is_training());  // as long as it has no child: of the wrapper alone
+  Model::train(module->is_training());  // before the child is registered: the wrapper alone
   module_ = register_module("module", std::move(module));
 }
 

@@ -10,33 +10,27 @@
 
 namespace ladder {
 
-// Mixed precision: while one of these lives, large operations on `device` (convolutions, matrix
+// Mixed precision: while the guard lives, large operations on `device` (convolutions, matrix
 // products) compute in `dtype`, 16 bits, and sensitive ones (losses; on a GPU also softmax and most
-// sums) in float32. LibTorch keeps a list of both and converts the inputs; all others take what
-// they are given.
+// sums) in float32. LibTorch has a list of both and converts their inputs; other operations compute
+// in the dtype of their inputs.
 //
 //     torch::Tensor scores;
 //     {
 //       const Autocast autocast(torch::kCPU, torch::kBFloat16);
 //       scores = model.forward(inputs);
 //     }
-//     loss(scores).backward();  // outside: backward takes the dtypes that forward took
+//     loss(scores).backward();  // outside: backward uses the dtypes of forward
 //
-// The weights stay float32. A weight is converted once and kept until the outermost guard of
-// the thread ends, which is why a guard lives for one forward and not for an epoch:
-// optimizer.step() would change the weight and not what is kept of it.
-//
-// A dtype of float32 makes it inactive: nothing is converted. Inside another guard it switches
-// autocast off until it ends, and then the outer one goes on, as in Python.
-//
-// Of this thread alone: a thread that a model starts needs a guard of its own, so put it into
-// the model's forward; see AutocastModel.
+// The weights stay float32. Converted weights are cached until the outermost guard of the thread
+// ends, so a guard must not outlive the forward: optimizer.step() does not change the cached copy.
+// A dtype of float32 switches autocast off. A guard applies to its thread alone; see AutocastModel.
 //
 // Python's counterpart: torch.autocast(device_type, dtype, enabled, cache_enabled).
 class Autocast {
  public:
-  // dtype: float32, bfloat16 or float16; else UsageError. cache_enabled: keep converted weights;
-  // unset = as it is, which is on. Switch it off while a CUDA graph is captured.
+  // dtype: float32, bfloat16 or float16; else UsageError. cache_enabled: cache converted weights;
+  // unset = unchanged, on by default. Switch it off while a CUDA graph is captured.
   Autocast(const torch::Device& device, torch::ScalarType dtype,
            std::optional<bool> cache_enabled = std::nullopt);
   ~Autocast();
@@ -50,16 +44,14 @@ class Autocast {
   bool cache_enabled_before_;
 };
 
-// A Model whose forward runs under autocast, and so does everything that calls it: training,
-// evaluation, and the replicas of DataParallel in their own threads. Put it around the network
-// and below DistributedDataParallel.
-//
-// The output comes in float32, whatever the network computed in, so that the loss is exact.
+// A Model whose forward runs under autocast, in training, in evaluation and in the threads of
+// DataParallel. Wrap the network in it before DistributedDataParallel. The output is float32, so
+// that the loss is exact.
 //
 // Python's counterpart: `with autocast():` as the first line of forward.
 class AutocastModel : public Model {
  public:
-  // dtype: as for Autocast; float32 = as without the wrapper, to the last bit.
+  // dtype: as for Autocast; float32 changes nothing.
   AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype);
 
   torch::Tensor forward(const Inputs& inputs) override;

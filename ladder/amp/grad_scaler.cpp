@@ -6,12 +6,10 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
@@ -29,13 +27,13 @@ torch::Tensor scalar_on(const torch::Device& device, torch::ScalarType dtype, do
   return torch::full({}, value, torch::dtype(dtype).device(device));
 }
 
-// A scale is kept in float32, which has a smaller range than double.
+// The scale is a float32 tensor.
 bool is_scale(double value) {
   using Limits = std::numeric_limits<float>;
   return value >= Limits::denorm_min() && value <= Limits::max();
 }
 
-// Why a set of numbers cannot be a scaler's, or "".
+// The violated condition, or "".
 std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
   if (!is_scale(options.init_scale)) return "a finite scale > 0";
   if (!(options.growth_factor > 1.0)) return "growth_factor > 1";
@@ -48,18 +46,18 @@ std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
   return "";
 }
 
-[[noreturn]] void refuse(const char* got, const char* hint) {
-  throw UsageError::conflict(kName, got, hint);
+[[noreturn]] void refuse(const char* problem, const char* hint) {
+  throw UsageError::conflict(kName, problem, hint);
 }
 
-// A kernel call takes the gradients of one device and one dtype.
+// Grouped for kernel calls, which take the gradients of one device and one dtype.
 Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
   Gradients gradients;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       const auto& gradient = parameter.grad();
-      if (gradient.defined())
-        gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
+      if (!gradient.defined()) continue;
+      gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
     }
   }
   if (gradients.empty()) {
@@ -69,15 +67,7 @@ Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
   return gradients;
 }
 
-void refuse_float16(const Gradients& gradients) {
-  for (const auto& [device, by_dtype] : gradients) {
-    if (!by_dtype.contains(torch::kFloat16)) continue;
-    refuse("gradients in float16 cannot be unscaled: they would vanish again",
-           "keep the parameters in float32; Autocast converts them where that is safe");
-  }
-}
-
-// Multiplies all gradients by `factor`, and notes for each device whether one is not finite.
+// Multiplies all gradients by `factor`; returns 1 for each device with one that is not finite.
 FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& factor) {
   const torch::NoGradGuard no_grad;
   FoundInf found;
@@ -144,7 +134,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
            "call unscale_ before step; update() begins the next iteration");
   }
   const auto gradients = gradients_of(optimizer);
-  refuse_float16(gradients);
+  for (const auto& [device, by_dtype] : gradients) {
+    if (!by_dtype.contains(torch::kFloat16)) continue;
+    refuse("gradients in float16 cannot be unscaled: they would vanish again",
+           "keep the parameters in float32; Autocast converts them where that is safe");
+  }
   const auto inverse = scale_.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
   state = {Stage::kUnscaled, multiply_and_check(gradients, inverse)};
 }
@@ -242,28 +236,16 @@ nlohmann::json GradScaler::state_dict() const {
 
 std::function<void()> GradScaler::plan_load(const nlohmann::json& state, std::string_view origin) {
   if (!options_.enabled) return [] {};
-  const auto expect = [&](const std::string& expected, const std::string& got) {
-    throw DataError::mismatch(origin, expected, got,
-                              "it must come from state_dict() of an enabled GradScaler");
-  };
-  const auto whole_number = [&](const char* name) {
-    const auto& value = state.at(name);
-    if (!value.is_number_integer()) expect(fmt::format("a whole {}", name), value.dump());
-    return value.get<std::int64_t>();
-  };
+  const JsonReader saved(
+      state, json_data_error(origin, "it must come from state_dict() of an enabled GradScaler"));
   GradScalerOptions options = options_;
-  std::int64_t tracker = 0;
-  try {
-    options.init_scale = state.at("scale").get<double>();
-    options.growth_factor = state.at("growth_factor").get<double>();
-    options.backoff_factor = state.at("backoff_factor").get<double>();
-    options.growth_interval = whole_number("growth_interval");
-    tracker = whole_number("_growth_tracker");
-  } catch (const nlohmann::json::exception& error) {
-    expect("the five numbers of a gradient scaler", error.what());
-  }
+  options.init_scale = saved.number("scale");
+  options.growth_factor = saved.number("growth_factor");
+  options.backoff_factor = saved.number("backoff_factor");
+  options.growth_interval = saved.count("growth_interval");
+  const auto tracker = saved.count("_growth_tracker");
   const auto problem = problem_of(options, tracker);
-  if (!problem.empty()) expect("a gradient scaler with " + problem, state.dump());
+  if (!problem.empty()) saved.refuse("a gradient scaler with " + problem, state.dump());
   return [this, options, tracker] { apply(options, tracker); };
 }
 
@@ -279,7 +261,7 @@ void GradScaler::apply(const GradScalerOptions& options, std::int64_t tracker) {
   tracker_.fill_(tracker);
 }
 
-std::map<std::string, double> GradScaler::numbers() const {
+std::map<std::string, double> GradScaler::metrics() const {
   if (!options_.enabled) return {};
   return {{"loss_scale", get_scale()}, {"skipped_steps", static_cast<double>(skipped_steps())}};
 }
@@ -294,7 +276,7 @@ void load_scaler(GradScaler& scaler, const std::string& path) {
   const auto metadata = load_safetensors(path).metadata;
   const auto found = metadata.find(kMetadataKey);
   if (found == metadata.end()) return;
-  scaler.load_state_dict(parse_saved_json(found->second, path), path);
+  scaler.load_state_dict(parse_untrusted_json(found->second, json_data_error(path)), path);
 }
 
 }  // namespace ladder

@@ -18,55 +18,50 @@ namespace ladder {
 
 struct GradScalerOptions {
   double init_scale = 65536.0;          // the first scale; > 0
-  double growth_factor = 2.0;           // times this after growth_interval good steps; > 1
-  double backoff_factor = 0.5;          // times this after a bad step; in (0, 1)
-  std::int64_t growth_interval = 2000;  // good steps in a row; > 0
-  bool enabled = true;                  // false: all of it does nothing, and step() just steps
+  double growth_factor = 2.0;           // multiplier after growth_interval good steps; > 1
+  double backoff_factor = 0.5;          // multiplier after an overflow; in (0, 1)
+  std::int64_t growth_interval = 2000;  // steps in a row without overflow; > 0
+  bool enabled = true;                  // false: step() only steps, the rest does nothing
 };
 
-// Did a step change the weights?
+// Whether a step changed the weights.
 class StepResult {
  public:
   explicit StepResult(torch::Tensor found_inf) : found_inf_(std::move(found_inf)) {}
 
-  // false if a gradient was inf or NaN, so that the step was skipped. Reading it waits for the
-  // GPU: the one host sync of a scaled step, and yours to leave out.
+  // false if the step was skipped because a gradient was inf or NaN. Waits for the GPU: the only
+  // synchronisation of a scaled step, and optional.
   bool taken() const { return !found_inf_.defined() || found_inf_.item<float>() == 0.0F; }
 
  private:
   torch::Tensor found_inf_;  // on the device; undefined = taken
 };
 
-// Keeps small gradients alive in float16.
+// Loss scaling, for gradients in float16.
 //
-// float16 knows nothing below 6e-8, where many gradients lie: they would become 0. So the
-// loss is multiplied by a large scale before backward, and with it every gradient; before the
-// optimizer's step they are divided again. If the scale was too large, gradients overflow to inf:
-// that step is skipped and the scale halved. After 2000 good steps it is doubled. It settles just
-// below the largest value that works.
+// float16 rounds values below 6e-8 to 0, and many gradients are smaller. So the loss, and with it
+// every gradient, is multiplied by a large scale before backward; the gradients are divided by it
+// before the optimizer's step. If gradients overflow to inf, the step is skipped and the scale is
+// halved. After 2000 steps without overflow it is doubled. It settles just below the largest value
+// that works.
 //
 //     GradScaler scaler;
 //     scaler.scale(loss).backward();       // gradients × scale
-//     scaler.unscale_(optimizer);          // only to look at or clip them: gradients ÷ scale
+//     scaler.unscale_(optimizer);          // optional, to read or clip them: gradients ÷ scale
 //     scaler.step(optimizer);              // divides them, if not done; skips if one is not finite
-//     scaler.update();                     // once an iteration, after all steps: the next scale
+//     scaler.update();                     // once per iteration, after all steps: the next scale
 //
-// One scaler serves several losses (scale each; one backward or several) and several optimizers
-// (step each, then one update). It treats each optimizer by itself: one may be skipped while
-// another steps; the scale shrinks if any was.
+// One scaler serves several losses (scale each) and several optimizers (step each, then one
+// update); the scale shrinks if any of them skipped. All ranks skip the same steps without
+// communication: averaging the gradients carries an inf or NaN of one rank to all. bfloat16 needs
+// no scaler.
 //
-// On several ranks, all skip the same steps without asking each other: averaging the gradients
-// carries an inf or NaN of one rank to all. So scale before backward and step after it.
+// With AdamW and SGD of this library no call waits for a GPU, except SGD with momentum until its
+// first step is taken. With other optimizers step() waits.
 //
-// With AdamW and SGD of this library nothing waits for a GPU (SGD with momentum alone does, until
-// its first step is taken). With other optimizers step() must read whether to step, which waits.
-//
-// bfloat16 has the range of float32 and needs no scaler. Disabled, a scaler does nothing, so the
-// same loop serves every precision.
-//
-// UsageError: step or unscale_ before the first scale; unscale_ twice, or after step, for one
-// optimizer in one iteration; step twice; an optimizer without any gradient; update without a step;
-// unscale_ of gradients that are float16 themselves (keep the weights in float32: Autocast does).
+// Throws UsageError for: step or unscale_ before the first scale; unscale_ twice, or after step,
+// for one optimizer in one iteration; step twice; an optimizer without any gradient; update without
+// a step; unscale_ of float16 gradients (keep the weights in float32, as Autocast does).
 //
 // Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018. Python's counterpart, with
 // the same numbers at each step: torch.amp.GradScaler.
@@ -84,49 +79,43 @@ class GradScaler {
   torch::Tensor scale(const torch::Tensor& loss);
   std::vector<torch::Tensor> scale(const std::vector<torch::Tensor>& losses);
 
-  // Divides the gradients of the optimizer's parameters by the scale, to be looked at or clipped.
+  // Divides the gradients of the optimizer's parameters by the scale.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // optimizer.step(), unless a gradient is inf or NaN.
   StepResult step(torch::optim::Optimizer& optimizer);
 
-  // Computes the next scale from what the steps since the last update found.
+  // Sets the next scale, from the overflows since the last update or to `new_scale`.
   void update();
-
-  // The same, with a scale of your own.
   void update(double new_scale);
 
   bool is_enabled() const { return options_.enabled; }
 
-  // The present scale, 1 if disabled; and how many updates followed a skipped step, in this
-  // process. Both wait for a GPU.
+  // The current scale, 1 if disabled; the number of updates after a skipped step, in this process;
+  // and both as "loss_scale" and "skipped_steps", empty if disabled. They wait for a GPU.
   double get_scale() const;
   std::int64_t skipped_steps() const;
+  std::map<std::string, double> metrics() const;
 
-  // Both by name, for the record of a run; empty if disabled.
-  std::map<std::string, double> numbers() const;
-
-  // What a run needs to go on with: scale, growth_factor, backoff_factor, growth_interval and
-  // _growth_tracker, the good steps since the last change. The names are Python's, whose GradScaler
-  // takes the same; empty if disabled. Waits for a GPU.
+  // scale, growth_factor, backoff_factor, growth_interval and _growth_tracker, the good steps since
+  // the last change: the state of Python's GradScaler. Empty if disabled. Waits for a GPU.
   nlohmann::json state_dict() const;
 
-  // Takes it back, in two halves, so that a checkpoint of several parts is applied whole or not at
-  // all. This one checks everything and changes nothing: DataError, naming `origin`. What it
-  // returns applies it; call that while the scaler lives, in its place. Does nothing if disabled.
+  // Loads it in two halves, so that a checkpoint of several parts is applied whole or not at all.
+  // plan_load() checks the state and changes nothing; throws DataError naming `origin`. The
+  // function that it returns applies the state; the scaler must not have moved. Disabled: no
+  // effect. load_state_dict() does both.
   [[nodiscard]] std::function<void()> plan_load(const nlohmann::json& state,
                                                 std::string_view origin);
-
-  // Both halves.
   void load_state_dict(const nlohmann::json& state, std::string_view origin);
 
  private:
   enum class Stage { kReady, kUnscaled, kStepped };
 
-  // What happened to one optimizer since the last update.
+  // Of one optimizer since the last update.
   struct OptimizerState {
     Stage stage = Stage::kReady;
-    std::unordered_map<torch::Device, torch::Tensor> found_inf;  // float32 scalar a device
+    std::unordered_map<torch::Device, torch::Tensor> found_inf;  // float32 scalar per device
   };
 
   void apply(const GradScalerOptions& options, std::int64_t tracker);
@@ -134,7 +123,7 @@ class GradScaler {
   OptimizerState& state_of(const torch::optim::Optimizer& optimizer, const char* operation);
   torch::Tensor found_inf_of(const OptimizerState& state) const;
 
-  // What all optimizers found, above 0 if one was skipped, which it counts; undefined without any.
+  // The sum of found_inf over all optimizers, undefined without any; counts a skipped step.
   torch::Tensor count_skipped();
 
   GradScalerOptions options_;
@@ -145,8 +134,8 @@ class GradScaler {
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };
 
-// The scaler's state beside the weights, as text in the metadata of a safetensors file. So the
-// file holds the weights alone, under their own names, for any reader that looks for no more:
+// The scaler's state as JSON text in the metadata of a safetensors file of weights, under the key
+// "scaler":
 //
 //     save_model(model, path, metadata_of(scaler));
 //     load_model(model, path);
@@ -156,12 +145,10 @@ class GradScaler {
 //
 //     with safetensors.safe_open(path, "pt") as file:
 //         scaler.load_state_dict(json.loads(file.metadata()["scaler"]))
-
-// {"scaler": state_dict() as JSON}, or nothing if the scaler is disabled.
-std::map<std::string, std::string> metadata_of(const GradScaler& scaler);
-
-// Leaves the scaler as it is when the file has no state of one, or the scaler is disabled. Throws
+//
+// A disabled scaler has no metadata and loads none. A file without a state changes nothing. Throws
 // DataError if the file or the state is damaged.
+std::map<std::string, std::string> metadata_of(const GradScaler& scaler);
 void load_scaler(GradScaler& scaler, const std::string& path);
 
 }  // namespace ladder

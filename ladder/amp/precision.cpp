@@ -10,7 +10,7 @@
 namespace ladder {
 namespace {
 
-// Has this CPU instructions for the dtype? The names are those of LibTorch, by way of cpuinfo.
+// Whether this CPU has instructions for the dtype; the names are those of LibTorch.
 bool cpu_computes_in(Precision precision) {
   static constexpr std::array<const char*, 3> kBf16 = {"avx512_bf16", "amx_bf16", "bf16"};
   static constexpr std::array<const char*, 3> kFp16 = {"avx512_fp16", "amx_fp16", "fp16_arith"};
@@ -25,27 +25,13 @@ bool cpu_computes_in(Precision precision) {
 }  // namespace
 
 std::string name_of(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp16:
-      return "fp16";
-    case Precision::kFp32:
-      break;
-  }
-  return "fp32";
+  if (precision == Precision::kBf16) return "bf16";
+  return precision == Precision::kFp16 ? "fp16" : "fp32";
 }
 
 torch::ScalarType dtype_of(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return torch::kBFloat16;
-    case Precision::kFp16:
-      return torch::kFloat16;
-    case Precision::kFp32:
-      break;
-  }
-  return torch::kFloat32;
+  if (precision == Precision::kBf16) return torch::kBFloat16;
+  return precision == Precision::kFp16 ? torch::kFloat16 : torch::kFloat32;
 }
 
 Precision choose_precision(std::optional<Precision> requested, const torch::Device& device,

@@ -14,13 +14,12 @@ namespace ladder {
 // "fp32", "bf16" or "fp16".
 std::string name_of(Precision precision);
 
-// The dtype for Autocast. float32 means: no autocast.
+// The dtype for Autocast.
 torch::ScalarType dtype_of(Precision precision);
 
-// The precision that was asked for, or the device's own: bf16 on the CPU, fp16 on a GPU.
-//
-// Any CPU can compute in 16 bits, but one without instructions for it converts back and forth:
-// correct, and slower than fp32. One log line says so. What a GPU can do is not looked at.
+// `requested`, or the default of the device: bf16 on the CPU, fp16 on a GPU. Logs a line for a CPU
+// without instructions for that precision, where it is correct but slower than fp32. Does not check
+// GPUs.
 Precision choose_precision(std::optional<Precision> requested, const torch::Device& device,
                            const Log& log);
 

@@ -3,15 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
-#include "ladder/checkpoint/durable.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -21,27 +20,22 @@ namespace fs = std::filesystem;
 
 constexpr const char* kNameAFile = "name a file, not a folder or a device";
 
-bool is_folder(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked for is no folder to write in
-  return fs::is_directory(path, ignored);
-}
-
-// A device, a pipe or a socket must never be replaced by a file of its name.
+// A folder, a device, a pipe or a socket must not be replaced by a file.
 bool is_something_else(const std::string& path) {
   std::error_code ignored;
   const auto status = fs::status(path, ignored);
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-// The file behind a link: that is what is replaced, not the link.
+// A link stays; the file behind it is replaced.
 std::string behind_links(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_symlink(path, ignored)) return path;
   return fs::weakly_canonical(path, ignored).string();
 }
 
-int create_new(const std::string& path) {
-  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+UniqueFd create_new(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
 
 }  // namespace
@@ -50,20 +44,19 @@ AtomicFile::AtomicFile(std::string path)
     : path_(behind_links(path)), temporary_path_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
   if (is_something_else(path_)) throw SystemError::failed("replace", path_, EINVAL, kNameAFile);
   descriptor_ = create_new(temporary_path_);
-  if (descriptor_ < 0 && errno == EEXIST && ::unlink(temporary_path_.c_str()) == 0) {
+  if (!descriptor_ && errno == EEXIST && ::unlink(temporary_path_.c_str()) == 0) {
     descriptor_ = create_new(temporary_path_);
   }
-  if (descriptor_ < 0) throw SystemError::failed("create", temporary_path_, errno);
+  if (!descriptor_) throw SystemError::failed("create", temporary_path_, errno);
 }
 
 AtomicFile::~AtomicFile() {
-  close();
   if (!committed_) ::unlink(temporary_path_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    const ssize_t count = ::write(descriptor_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw SystemError::write_failed(temporary_path_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -71,18 +64,13 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) throw SystemError::failed("fsync", temporary_path_, errno);
-  close();
+  if (::fsync(descriptor_.get()) != 0) throw SystemError::failed("fsync", temporary_path_, errno);
+  descriptor_.reset();
   if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     throw SystemError::failed("rename", path_, errno);
   }
   committed_ = true;
   fsync_directory(folder_of(path_));
-}
-
-void AtomicFile::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
 }
 
 void write_text_file(const std::string& path, std::string_view text) {
@@ -91,19 +79,65 @@ void write_text_file(const std::string& path, std::string_view text) {
   file.commit();
 }
 
-void require_writable_folder(std::string_view flag, const std::string& path) {
+void require_writable_folder(std::string_view where, const std::string& path) {
   const std::string folder = folder_of(path);
+  std::error_code ignored;
   std::string hint;
   if (path.empty() || is_something_else(path)) {
     hint = kNameAFile;
-  } else if (!is_folder(folder)) {
+  } else if (!fs::is_directory(folder, ignored)) {
     hint = fmt::format("create the folder first: mkdir -p {}", folder);
   } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    hint = fmt::format("you may not write in {}: name another folder", folder);
+    hint = fmt::format("{} is not writable: name another folder", folder);
   } else {
     return;
   }
-  throw UsageError::malformed(flag, "a file in a folder that can be written", path, hint);
+  throw UsageError::malformed(where, "a file in a folder that can be written", path, hint);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void fsync_directory(const std::string& folder) {
+  const UniqueFd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) throw SystemError::failed("open", folder, errno);
+  if (::fsync(descriptor.get()) == 0 || errno == EINVAL) return;  // EINVAL: not supported
+  throw SystemError::failed("fsync", folder, errno);
+}
+
+void create_directories_synced(const std::string& folder) {
+  std::error_code ignored;  // mkdir reports what is wrong
+  if (fs::is_directory(folder, ignored)) return;
+  const std::string above = folder_of(folder);
+  if (above != folder) create_directories_synced(above);
+  if (::mkdir(folder.c_str(), 0777) != 0) {
+    const int error = errno;  // another process may have been faster
+    if (!fs::is_directory(folder, ignored)) throw SystemError::failed("mkdir", folder, error);
+  }
+  fsync_directory(above);
+}
+
+void replace_symlink(const std::string& target, const std::string& path) {
+  const std::string folder = folder_of(path);
+  const std::string partial = folder + "/." + fs::path(path).filename().string() + ".partial";
+  remove_all(partial);
+  if (::symlink(target.c_str(), partial.c_str()) != 0) {
+    throw SystemError::failed("symlink", partial, errno);
+  }
+  if (std::rename(partial.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(partial.c_str());
+    throw SystemError::failed("rename", path, error);
+  }
+  fsync_directory(folder);
+}
+
+void remove_all(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw SystemError::failed("remove", path, error.value());
 }
 
 }  // namespace ladder

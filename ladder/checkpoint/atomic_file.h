@@ -6,19 +6,21 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/core/unique_fd.h"
+
 namespace ladder {
 
-// A file that is written whole or not at all.
+// A file that is replaced as a whole.
 //
-// The bytes go to a temporary file beside the target, which takes the target's name once
-// they are safe on disk. At every moment, also after a crash or a power cut, a reader of
-// `path` finds the old content or the new, never a piece of it.
+// The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed.
+// At every moment, also after a crash or a power cut, a reader of `path` finds the complete old
+// content or the complete new one.
 //
 // All errors are SystemErrors that name the operation and the path. After an error, or
-// without commit(), the old content is untouched and the temporary file is removed; only
-// a process that is killed leaves one, `<path>.tmp.<process id>`, and the next process
-// with that id replaces it. Of a link, the file behind it is replaced; anything that is not a
-// regular file is refused. Use one object a path at a time.
+// without commit(), the old content is unchanged and the temporary file is removed. Only
+// a killed process leaves one, `<path>.tmp.<process id>`, and the next process
+// with that id replaces it. Of a symbolic link, the file behind it is replaced. Anything that is
+// not a regular file is refused. Use one object per path at a time.
 //
 //     AtomicFile file("model.safetensors");
 //     file.write(header);
@@ -36,27 +38,44 @@ class AtomicFile {
   // Appends bytes.
   void write(std::span<const std::byte> bytes);
 
-  // Waits until the bytes are on disk, renames, and waits for the folder. Call it once, last.
-  // Should only the folder's part fail, the new content is in place but may not survive a
-  // power cut.
+  // Flushes the bytes to the disk, renames the file, and flushes the folder. Call it once, last.
+  // If only the last step fails, the new content is visible but may not survive a power cut.
   void commit();
 
  private:
-  void close();
-
   std::string path_;
   std::string temporary_path_;
-  int descriptor_ = -1;
+  UniqueFd descriptor_;
   bool committed_ = false;
 };
 
-// The same for a text that is at hand.
+// Writes a text through an AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
 
-// Checks that a file could be created or replaced at `path`; creates nothing.
-// Call it when the command line is read, so that a mistyped `--save` costs a second, not a
-// training. Throws UsageError (exit code 2) naming `flag` if the folder does not exist or
-// is not writable, or if `path` is itself a folder, a device or a pipe.
-void require_writable_folder(std::string_view flag, const std::string& path);
+// Checks that a file can be created or replaced at `path`, and creates nothing. Call it before a
+// training, not after it. Throws UsageError (exit code 2), which begins with `where`, if the folder
+// does not exist or is not writable, or if `path` is a folder, a device or a pipe.
+void require_writable_folder(std::string_view where, const std::string& path);
+
+// Steps on a file system that survive a power cut. A new name may be in memory alone until its
+// folder is flushed: each function returns when its change is on disk, or throws a SystemError that
+// names the operation and the path.
+
+// The folder that holds `path`; "." for a bare name.
+std::string folder_of(const std::string& path);
+
+// Waits until the names in a folder are on disk. Does nothing on file systems without this call.
+void fsync_directory(const std::string& folder);
+
+// Creates a folder and those above it, like `mkdir -p`.
+void create_directories_synced(const std::string& folder);
+
+// Makes the symbolic link `path` point to `target`, whether or not it exists. Readers see the old
+// target or the new one. Uses the name ".NAME.partial" in the same folder.
+void replace_symlink(const std::string& target, const std::string& path);
+
+// Removes a file, a link (not its target), or a folder with its content. No error if `path` does
+// not exist. Flushes nothing: a leftover that a power cut restores does no harm.
+void remove_all(const std::string& path);
 
 }  // namespace ladder

@@ -7,28 +7,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
 
 #include "ladder/checkpoint/atomic_file.h"
-#include "ladder/checkpoint/durable.h"
-#include "ladder/checkpoint/quoted.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 #include "ladder/core/sha256.h"
+#include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 
 namespace ladder {
@@ -36,12 +29,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Hint = std::function<std::string()>;
-
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kLatest = "latest";
 constexpr const char* kPartial = ".partial";    // being written
-constexpr const char* kReplaced = ".replaced";  // waits until its successor has its name
+constexpr const char* kReplaced = ".replaced";  // the old one, until the new one has its name
 constexpr const char* kRemoved = ".removed";    // being removed
 
 std::string without_slash(std::string path) {
@@ -55,12 +46,12 @@ std::string inside(const std::string& folder, std::string_view name) {
   return fmt::format("{}/{}", folder, name);
 }
 
-std::string hidden(const std::string& path, std::string_view suffix) {
+std::string hidden_sibling(const std::string& path, std::string_view suffix) {
   return fmt::format("{}/.{}{}", folder_of(path), name_of(path), suffix);
 }
 
 bool exists(const std::string& path) {
-  std::error_code ignored;  // what cannot be asked for is not found
+  std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
@@ -69,25 +60,15 @@ bool is_link(const std::string& path) {
   return fs::is_symlink(path, ignored);
 }
 
-// What a link points to, seen from where the link was seen.
-std::string behind_link(const std::string& link) {
-  std::error_code ignored;
-  const fs::path target = fs::read_symlink(link, ignored);
-  return (fs::path(link).parent_path() / target).string();
-}
-
-// The digits at the end of a name, if they are a number as one writes it; else -1.
-std::int64_t number_from(std::string_view digits) {
-  std::int64_t number = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  const bool canonical = digits == "0" || !digits.starts_with('0');
-  const bool whole = error == std::errc() && end == digits.data() + digits.size();
-  return whole && canonical ? number : -1;
-}
-
 // "checkpoint_" of "checkpoint_10".
 std::string_view without_digits(std::string_view name) {
   return name.substr(0, name.find_last_not_of("0123456789") + 1);
+}
+
+// The number that these digits write, without a sign or leading zeros; -1 for any other text.
+std::int64_t number_from(std::string_view digits) {
+  const auto number = parse_number<std::int64_t>(digits);
+  return number && *number >= 0 && fmt::format("{}", *number) == digits ? *number : -1;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -101,13 +82,21 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+void rename_or_throw(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) throw SystemError::failed("rename", to, errno);
+}
+
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
 struct RegularFile {
   UniqueFd descriptor;
   std::uint64_t bytes = 0;
-  int error = 0;  // errno: ELOOP for a link, EISDIR for all else that is no file
+  int error = 0;  // errno: ELOOP for a link, EISDIR for anything else that is not a file
 };
 
-// Follows no link, and waits for no pipe.
+// Follows no link, and does not wait for a pipe.
 RegularFile open_regular(int folder, const std::string& name) {
   constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   RegularFile file{.descriptor = UniqueFd(::openat(folder, name.c_str(), kFlags))};
@@ -121,50 +110,41 @@ RegularFile open_regular(int folder, const std::string& name) {
   return file;
 }
 
-UniqueFd open_folder(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-}
-
-ssize_t read_some(int descriptor, std::span<std::byte> bytes) {
-  ssize_t count = -1;
-  do {
-    count = ::read(descriptor, bytes.data(), bytes.size());
-  } while (count < 0 && errno == EINTR);
-  return count;
-}
-
-// The whole file, but of one that is too large only enough for the parser to refuse it.
-// Returns 0 or errno.
-int read_manifest(const RegularFile& file, std::vector<std::uint8_t>& bytes) {
-  bytes.resize(std::min(file.bytes, kLargestManifest) + 1);
-  std::size_t size = 0;
-  while (size < bytes.size()) {
-    const auto rest = std::as_writable_bytes(std::span(bytes)).subspan(size);
-    const ssize_t count = read_some(file.descriptor.get(), rest);
-    if (count < 0) return errno;
-    if (count == 0) break;
-    size += static_cast<std::size_t>(count);
-  }
-  bytes.resize(size);
-  return 0;
-}
-
-// Of all bytes there are, whatever the length was before. Returns 0 or errno.
-int read_digest(const RegularFile& file, FileDigest& digest) {
+// Passes the bytes of a file to `take`, in pieces, until it returns false. Returns 0 or errno.
+int read_pieces(const RegularFile& file,
+                const std::function<bool(std::span<const std::byte>)>& take) {
   std::vector<std::byte> piece(std::size_t{1} << 18);
-  Sha256 sha256;
-  ssize_t count = 0;
-  while ((count = read_some(file.descriptor.get(), piece)) > 0) {
-    const auto size = static_cast<std::size_t>(count);
-    digest.bytes += size;
-    sha256.update(std::span(piece).first(size));
+  for (;;) {
+    const ssize_t count = ::read(file.descriptor.get(), piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return count < 0 ? errno : 0;
+    if (!take(std::span(piece).first(static_cast<std::size_t>(count)))) return 0;
   }
-  digest.sha256 = sha256.hex_digest();
-  return count < 0 ? errno : 0;
 }
 
-// Whether a folder may be counted, replaced and removed as a checkpoint. A damaged one may: of its
-// manifest only the format's name must be there.
+// Reads the whole file, but of a larger one only enough for the parser to refuse it. Returns 0 or
+// errno.
+int read_manifest(const RegularFile& file, std::vector<std::uint8_t>& bytes) {
+  return read_pieces(file, [&](std::span<const std::byte> piece) {
+    const auto* const begin = reinterpret_cast<const std::uint8_t*>(piece.data());
+    bytes.insert(bytes.end(), begin, begin + piece.size());
+    return bytes.size() <= kLargestManifest;
+  });
+}
+
+int read_digest(const RegularFile& file, FileDigest& digest) {
+  Sha256 sha256;
+  const int error = read_pieces(file, [&](std::span<const std::byte> piece) {
+    digest.bytes += piece.size();
+    sha256.update(piece);
+    return true;
+  });
+  digest.sha256 = sha256.hex_digest();
+  return error;
+}
+
+// Whether a folder may be counted, replaced and removed as a checkpoint. A damaged one may: its
+// manifest must only contain the format's name.
 bool is_checkpoint(const std::string& path) {
   if (is_link(path)) return false;
   const UniqueFd folder = open_folder(path);
@@ -176,23 +156,16 @@ bool is_checkpoint(const std::string& path) {
   return text.find(kManifestFormat) != text.npos;
 }
 
-// What stands in the way of a checkpoint must be one, or nothing of value.
 void require_replaceable(const std::string& path) {
   if (!exists(path) || is_checkpoint(path)) return;
   std::error_code ignored;
   if (!is_link(path) && fs::is_directory(path, ignored) && fs::is_empty(path, ignored)) return;
   throw SystemError::failed("replace", path, EEXIST,
-                            "it is no checkpoint: name another folder, or remove it yourself");
-}
-
-void require_link(const std::string& latest) {
-  if (!exists(latest) || is_link(latest)) return;
-  throw SystemError::failed("replace", latest, EEXIST,
-                            "it is to be a link to the newest checkpoint: give it another name");
+                            "not a checkpoint: name another folder, or remove this one");
 }
 
 // Removes what killed runs left beside `path`, and gives a replaced checkpoint its name back.
-void remove_remains(const std::string& path) {
+void remove_leftovers_beside(const std::string& path) {
   const fs::path parent = folder_of(path);
   const std::string wanted(without_digits(name_of(path)));
   for (const std::string& name : names_in(parent.string())) {
@@ -201,32 +174,18 @@ void remove_remains(const std::string& path) {
       if (!long_enough || !name.starts_with('.') || !name.ends_with(suffix)) continue;
       const std::string owner = name.substr(1, name.size() - 1 - suffix.size());
       if (without_digits(owner) != wanted) continue;
-      const std::string there = (parent / name).string();
-      const std::string back = (parent / owner).string();
-      if (suffix != kReplaced || exists(back)) {
-        remove_all(there);
-      } else if (std::rename(there.c_str(), back.c_str()) != 0) {
-        throw SystemError::failed("rename", back, errno);
+      const std::string leftover = (parent / name).string();
+      const std::string original = (parent / owner).string();
+      if (suffix == kReplaced && !exists(original)) {
+        rename_or_throw(leftover, original);
+      } else {
+        remove_all(leftover);
       }
     }
   }
 }
 
-FileDigest synced_digest(int folder, const std::string& folder_path, const std::string& name) {
-  const std::string path = inside(folder_path, name);
-  const RegularFile file = open_regular(folder, name);
-  if (file.error != 0) {
-    throw SystemError::failed("open", path, file.error,
-                              "every rank must write its files, and to a disk that all share");
-  }
-  if (::fsync(file.descriptor.get()) != 0) throw SystemError::failed("fsync", path, errno);
-  FileDigest digest;
-  const int error = read_digest(file, digest);
-  if (error != 0) throw SystemError::failed("read", path, error);
-  return digest;
-}
-
-std::string with_name(const std::string& path) {
+std::string require_name(const std::string& path) {
   std::string folder = without_slash(path);
   const std::string name = name_of(folder);
   if (!name.empty() && !name.starts_with('.') && name != kLatest) return folder;
@@ -240,74 +199,78 @@ void require_file_name(std::string_view name) {
                               name, "such as rng_0.safetensors");
 }
 
-// What was found instead of a file, for a message.
-std::string in_words(int error) {
+// What was found instead of a file.
+std::string describe(int error) {
   if (error == ENOENT) return "none";
   if (error == ELOOP) return "a link";
   if (error == EISDIR) return "a folder, a pipe or a device";
   return fmt::format("'{}'", std::strerror(error));
 }
 
-RegularFile open_or_refuse(int folder, const std::string& folder_path, const std::string& name,
-                           const Hint& hint) {
-  RegularFile file = open_regular(folder, name);
-  if (file.error == 0) return file;
-  throw DataError::mismatch(inside(folder_path, name), "a file", in_words(file.error), hint());
-}
+// Checks the files of an open folder against its manifest. All errors are DataErrors.
+class FolderCheck {
+ public:
+  // `hint` is called only for an error.
+  FolderCheck(int folder, std::string path, std::function<std::string()> hint)
+      : folder_(folder), path_(std::move(path)), hint_(std::move(hint)) {}
 
-CheckpointManifest manifest_of(int folder, const std::string& folder_path, const Hint& hint) {
-  const RegularFile file = open_or_refuse(folder, folder_path, kManifest, hint);
-  const std::string path = inside(folder_path, kManifest);
-  std::vector<std::uint8_t> bytes;
-  const int error = read_manifest(file, bytes);
-  if (error != 0) throw DataError::mismatch(path, "a readable file", in_words(error), hint());
-  return parse_checkpoint_manifest(bytes, path, hint);
-}
-
-void check_length(std::uint64_t expected, std::uint64_t got, const std::string& path,
-                  const Hint& hint) {
-  if (expected == got) return;
-  throw DataError::mismatch(path, fmt::format("{} bytes", expected), fmt::format("{}", got),
-                            hint());
-}
-
-void check_content(const RegularFile& file, const FileDigest& expected, const std::string& path,
-                   const Hint& hint) {
-  FileDigest digest;
-  const int error = read_digest(file, digest);
-  if (error != 0) throw DataError::mismatch(path, "a readable file", in_words(error), hint());
-  check_length(expected.bytes, digest.bytes, path, hint);
-  if (digest.sha256 == expected.sha256) return;
-  throw DataError::mismatch(path, fmt::format("sha256 {}…", expected.sha256.substr(0, 12)),
-                            fmt::format("{}…", digest.sha256.substr(0, 12)), hint());
-}
-
-// The lengths of all files first: that costs nothing, and finds most of what can be wrong.
-CheckpointManifest check_folder(int folder, const std::string& folder_path, const Hint& hint) {
-  CheckpointManifest manifest = manifest_of(folder, folder_path, hint);
-  for (const auto& [name, digest] : manifest) {
-    const RegularFile file = open_or_refuse(folder, folder_path, name, hint);
-    check_length(digest.bytes, file.bytes, inside(folder_path, name), hint);
+  CheckpointManifest manifest() const {
+    std::vector<std::uint8_t> bytes;
+    if (const int error = read_manifest(open(kManifest), bytes)) {
+      refuse(kManifest, "a readable file", describe(error));
+    }
+    CheckpointManifest manifest = parse_checkpoint_manifest(
+        bytes, [&](const auto& expected, const auto& got) { refuse(kManifest, expected, got); });
+    // Lengths first, because they cost nothing and show most kinds of damage.
+    for (const auto& [name, digest] : manifest) check_length(name, digest.bytes, open(name).bytes);
+    for (const auto& [name, digest] : manifest) check_content(name, digest);
+    return manifest;
   }
-  for (const auto& [name, digest] : manifest) {
-    const RegularFile file = open_or_refuse(folder, folder_path, name, hint);
-    check_content(file, digest, inside(folder_path, name), hint);
+
+ private:
+  RegularFile open(const std::string& name) const {
+    RegularFile file = open_regular(folder_, name);
+    if (file.error != 0) refuse(name, "a file", describe(file.error));
+    return file;
   }
-  return manifest;
-}
+
+  void check_length(const std::string& name, std::uint64_t expected, std::uint64_t got) const {
+    if (expected == got) return;
+    refuse(name, fmt::format("{} bytes", expected), fmt::format("{}", got));
+  }
+
+  void check_content(const std::string& name, const FileDigest& expected) const {
+    FileDigest digest;
+    if (const int error = read_digest(open(name), digest)) {
+      refuse(name, "a readable file", describe(error));
+    }
+    check_length(name, expected.bytes, digest.bytes);
+    if (digest.sha256 == expected.sha256) return;
+    refuse(name, fmt::format("sha256 {}…", expected.sha256.substr(0, 12)),
+           fmt::format("{}…", digest.sha256.substr(0, 12)));
+  }
+
+  [[noreturn]] void refuse(std::string_view name, std::string_view expected,
+                           std::string_view got) const {
+    throw DataError::mismatch(inside(path_, name), expected, got, hint_());
+  }
+
+  int folder_;
+  std::string path_;
+  std::function<std::string()> hint_;
+};
 
 bool is_intact(const std::string& path) {
   const UniqueFd folder = open_folder(path);
-  if (!folder) return false;
   try {
-    check_folder(folder.get(), path, [] { return std::string(); });
-    return true;
+    if (folder) FolderCheck(folder.get(), path, [] { return std::string(); }).manifest();
+    return static_cast<bool>(folder);
   } catch (const DataError&) {
     return false;
   }
 }
 
-// The newest whole checkpoint before `path`; empty if none can be found.
+// The path of the newest intact checkpoint before `path`; empty if none is found.
 std::string newest_intact_before(const std::string& path) {
   const std::string name = name_of(path);
   const std::string_view stem = without_digits(name);
@@ -318,65 +281,61 @@ std::string newest_intact_before(const std::string& path) {
     for (const auto& other : others) {
       if (other.number < number && is_intact(other.path)) return other.path;
     }
-  } catch (const SystemError&) {
-    return "";  // what is wrong with `path` itself says more
+  } catch (const SystemError&) {  // the error of `path` itself is the one to report
   }
   return "";
 }
 
-// What to do about a checkpoint that is damaged or gone.
 std::string hint_for(const std::string& path) {
   const std::string older = newest_intact_before(path);
   if (!older.empty()) return older + " is whole: resume from that one";
-  if (exists(inside(path, kManifest))) return "fetch it again from where it came, or start anew";
+  if (exists(inside(path, kManifest)))
+    return "copy it again from its source, or train from the start";
   return "name the folder of a checkpoint: ls " + (exists(path) ? path : folder_of(path));
 }
 
-// The folder that `path` means at this moment. It need not exist.
-std::string folder_meant(const std::string& path) {
+// The folder that `path` names at this moment, `latest` followed. It need not exist.
+std::string resolve(const std::string& path) {
+  const auto target_of = [](const std::string& link) {
+    std::error_code ignored;
+    return (fs::path(link).parent_path() / fs::read_symlink(link, ignored)).string();
+  };
   std::string folder = without_slash(path);
   const std::string latest = inside(folder, kLatest);
   if (is_link(folder)) {
-    folder = behind_link(folder);
+    folder = target_of(folder);
   } else if (is_link(latest) && !exists(inside(folder, kManifest))) {
-    folder = behind_link(latest);
+    folder = target_of(latest);
   }
-  const std::string replaced = hidden(folder, kReplaced);
+  const std::string replaced = hidden_sibling(folder, kReplaced);
   return !exists(folder) && exists(replaced) ? replaced : folder;
 }
 
-// Whether the folder that was opened is still the one of that path. An empty descriptor: whether
-// there is still none.
+// Whether `path` still leads to the folder that was opened; for an empty descriptor, whether it
+// still leads to no folder.
 bool is_still_at(const std::string& path, const UniqueFd& opened) {
   struct stat now{};
   struct stat then{};
-  const bool there = ::stat(folder_meant(path).c_str(), &now) == 0;
-  if (!opened || !there) return !opened && !there;
+  const bool found = ::stat(resolve(path).c_str(), &now) == 0 && S_ISDIR(now.st_mode);
+  if (!opened || !found) return !opened && !found;
   return ::fstat(opened.get(), &then) == 0 && now.st_dev == then.st_dev &&
          now.st_ino == then.st_ino;
-}
-
-void remove_checkpoint(const std::string& path) {
-  const std::string removed = hidden(path, kRemoved);
-  remove_all(removed);
-  if (std::rename(path.c_str(), removed.c_str()) != 0) {
-    throw SystemError::failed("rename", removed, errno);
-  }
-  fsync_directory(folder_of(path));
-  remove_all(removed);
 }
 
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const std::string& path, const CheckpointOptions& options)
-    : path_(with_name(path)),
-      partial_(hidden(path_, kPartial)),
-      replaced_(hidden(path_, kReplaced)),
+    : path_(require_name(path)),
+      partial_(hidden_sibling(path_, kPartial)),
+      replaced_(hidden_sibling(path_, kReplaced)),
       latest_(options.latest ? inside(folder_of(path_), kLatest) : "") {
   create_directories_synced(folder_of(path_));
-  remove_remains(path_);
+  remove_leftovers_beside(path_);
   require_replaceable(path_);
-  if (!latest_.empty()) require_link(latest_);
+  if (exists(latest_) && !is_link(latest_)) {
+    throw SystemError::failed("replace", latest_, EEXIST,
+                              "it must be a link to the newest checkpoint: rename it");
+  }
   if (::mkdir(partial_.c_str(), 0777) != 0) throw SystemError::failed("mkdir", partial_, errno);
 }
 
@@ -390,10 +349,7 @@ std::string CheckpointWriter::file(std::string_view name) const {
 }
 
 void CheckpointWriter::commit(const std::vector<std::string>& names) {
-  const std::string text = make_checkpoint_manifest(synced_manifest(names));
-  AtomicFile manifest(inside(partial_, kManifest));
-  manifest.write(std::as_bytes(std::span(text)));
-  manifest.commit();
+  write_text_file(inside(partial_, kManifest), make_checkpoint_manifest(synced_manifest(names)));
   put_in_place();
   fsync_directory(folder_of(path_));
   if (!latest_.empty()) replace_symlink(name_of(path_), latest_);
@@ -405,7 +361,19 @@ CheckpointManifest CheckpointWriter::synced_manifest(const std::vector<std::stri
   const UniqueFd folder = open_folder(partial_);
   if (!folder) throw SystemError::failed("open", partial_, errno);
   CheckpointManifest manifest;
-  for (const auto& name : names) manifest[name] = synced_digest(folder.get(), partial_, name);
+  for (const auto& name : names) {
+    const std::string path = inside(partial_, name);
+    const RegularFile file = open_regular(folder.get(), name);
+    if (file.error != 0) {
+      throw SystemError::failed("open", path, file.error,
+                                "every rank must write its files, and to a disk that all share");
+    }
+    if (::fsync(file.descriptor.get()) != 0) throw SystemError::failed("fsync", path, errno);
+    FileDigest digest;
+    const int error = read_digest(file, digest);
+    if (error != 0) throw SystemError::failed("read", path, error);
+    manifest[name] = digest;
+  }
   return manifest;
 }
 
@@ -423,13 +391,7 @@ void CheckpointWriter::exchange() {
   if (::renameat2(kHere, partial_.c_str(), kHere, path_.c_str(), RENAME_EXCHANGE) == 0) return;
   const bool not_offered = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
   if (!not_offered) throw SystemError::failed("rename", path_, errno);
-  exchange_in_two_steps();
-}
-
-void CheckpointWriter::exchange_in_two_steps() {
-  if (std::rename(path_.c_str(), replaced_.c_str()) != 0) {
-    throw SystemError::failed("rename", replaced_, errno);
-  }
+  rename_or_throw(path_, replaced_);
   if (std::rename(partial_.c_str(), path_.c_str()) == 0) return;
   const int error = errno;
   std::rename(replaced_.c_str(), path_.c_str());
@@ -446,7 +408,7 @@ bool CheckpointWriter::remove_leftovers() const {
 }
 
 std::string partial_checkpoint(const std::string& path) {
-  return hidden(without_slash(path), kPartial);
+  return hidden_sibling(without_slash(path), kPartial);
 }
 
 Checkpoint::Checkpoint(std::string path, CheckpointManifest manifest)
@@ -454,46 +416,35 @@ Checkpoint::Checkpoint(std::string path, CheckpointManifest manifest)
 
 std::string Checkpoint::file(std::string_view name) const {
   if (contains(name)) return inside(path_, name);
-  throw DataError::mismatch(path_, fmt::format("the file {}", in_quotes(name)), "none",
-                            inside(path_, kManifest) + " lists what it holds");
+  throw DataError::mismatch(path_, fmt::format("the file {}", quoted_for_message(name)), "none",
+                            inside(path_, kManifest) + " lists its files");
 }
 
 Checkpoint open_checkpoint(const std::string& path) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   for (;;) {
-    const std::string folder = folder_meant(path);
-    const Hint hint = [&] { return hint_for(folder); };
+    const std::string folder = resolve(path);
+    const std::function<std::string()> hint = [&] { return hint_for(folder); };
     const UniqueFd descriptor = open_folder(folder);
     const int error = errno;
+    const auto is_final = [&] {  // false: a writer replaced or removed it meanwhile
+      return is_still_at(path, descriptor) || Clock::now() > deadline;
+    };
     try {
-      if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", in_words(error), hint());
-      auto manifest = check_folder(descriptor.get(), folder, hint);
-      if (is_still_at(path, descriptor) || Clock::now() > deadline) {
-        return {folder, std::move(manifest)};
-      }
-    } catch (const DataError&) {  // perhaps only because a writer replaced or removed it
-      if (is_still_at(path, descriptor) || Clock::now() > deadline) throw;
+      if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", describe(error), hint());
+      auto manifest = FolderCheck(descriptor.get(), folder, hint).manifest();
+      if (is_final()) return {folder, std::move(manifest)};
+    } catch (const DataError&) {
+      if (is_final()) throw;
     }
   }
-}
-
-nlohmann::json read_saved_json(const std::string& path) {
-  constexpr std::uint64_t kLargest = std::uint64_t{64} << 20;
-  std::error_code unknown;  // what cannot be read has no text, which is no JSON either
-  const std::uint64_t bytes = fs::file_size(path, unknown);
-  if (!unknown && bytes > kLargest) {
-    throw DataError::mismatch(path, "JSON of at most 64 MiB", fmt::format("{} bytes", bytes),
-                              "the file is damaged: resume from an older checkpoint");
-  }
-  std::ifstream file(path, std::ios::binary);
-  return parse_saved_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
 }
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix) {
   std::vector<NumberedCheckpoint> found;
-  std::error_code ignored;  // what cannot be asked for is not there
+  std::error_code ignored;
   if (!fs::is_directory(parent, ignored)) return found;
   for (const std::string& name : names_in(parent)) {
     if (!name.starts_with(prefix)) continue;
@@ -515,11 +466,15 @@ void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
   for (const auto& checkpoint : found) {
     if (left <= total_limit) return;
     const auto is_this = [&](const fs::path& path) {
-      std::error_code ignored;  // what is not there protects nothing
+      std::error_code ignored;
       return fs::equivalent(path, checkpoint.path, ignored);
     };
     if (is_this(latest) || std::any_of(keep.begin(), keep.end(), is_this)) continue;
-    remove_checkpoint(checkpoint.path);
+    const std::string removed = hidden_sibling(checkpoint.path, kRemoved);
+    remove_all(removed);
+    rename_or_throw(checkpoint.path, removed);
+    fsync_directory(parent);
+    remove_all(removed);
     --left;
   }
 }

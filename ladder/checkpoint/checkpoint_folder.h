@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,27 +11,28 @@
 
 namespace ladder {
 
-// A checkpoint: a folder of files that belong together, written whole or not at all and
-// checked whole before anything of it is used.
+// A checkpoint: a folder of files that belong together. It is written as a whole, and every file is
+// checked before any of it is used.
 //
 //     checkpoints/
 //       checkpoint_0/    model.safetensors, optimizer.safetensors, ..., manifest.json
 //       checkpoint_1/
 //       latest -> checkpoint_1
 //
-// To resume from the weights of one moment and the optimizer of another is worse than not to
-// resume: it trains on, and nobody notices. So the files get their place in one step, the rename
-// of the folder, and the manifest names each with its length and its SHA-256.
+// A training that resumes with the weights of one step and the optimizer of another continues
+// without an error, and gives wrong results. So one rename of the folder publishes all files
+// together, and the manifest names each with its length and its SHA-256.
 //
 // At every moment, also after a kill or a power cut, the folder's name and the link `latest` lead
-// to the old checkpoint, whole, or to the new one, whole. What a killed run leaves lies under
-// hidden names beside them, ".checkpoint_1.partial" and the like, and goes with the next one that
-// is written. Only where a file system cannot exchange two names, as NFS, is a checkpoint that is
-// replaced without its name for the moment between two renames; open_checkpoint finds it even so.
+// to the complete old checkpoint or to the complete new one. A killed run leaves hidden names such
+// as
+// ".checkpoint_1.partial", and the next writer removes them. Where a file system cannot exchange
+// two names, as NFS, a checkpoint that is replaced has no name between two renames; open_checkpoint
+// finds it even then.
 //
 // One run at a time writes into a parent folder; any number of processes may read meanwhile.
 // The layout is in docs/formats.md. Python's counterpart: Accelerator.save_state writes the files
-// to their final names one by one, without a list or a hash.
+// one by one under their final names, without a list or hashes.
 
 struct CheckpointOptions {
   bool latest = true;  // let the link `latest` beside the folder point to it
@@ -47,31 +47,31 @@ struct CheckpointOptions {
 //     group.barrier();
 //     if (group.rank() == 0) writer->commit({"rng_0.safetensors", "rng_1.safetensors"});
 //
-// All errors of the machine are SystemErrors that name the operation and the path. After one, or
-// without commit(), what was there before is untouched and the new files are removed. Should only
-// the very last steps of commit() fail, to make the new names durable and to swap `latest`, then
-// the new checkpoint is in place, whole, and `latest` still names the old one.
+// Errors of the operating system are SystemErrors that name the operation and the path. After one,
+// or without commit(), the older checkpoints are unchanged and the new files are removed. If only
+// the very last steps of commit() fail, which flush the new names and replace `latest`, the new
+// checkpoint is complete under its name, and `latest` still names the old one.
 class CheckpointWriter {
  public:
-  // Creates the hidden folder, and those above it, and removes what killed runs left of
-  // checkpoints with the same name or the same name but for the number.
+  // Creates the hidden folder and those above it, and removes leftovers of killed runs with
+  // the same name or the same name but for the number.
   //
-  // A folder in the way is replaced if it is empty or a checkpoint; of a damaged one only the
-  // format's name must still stand in the manifest. Anything else is refused (SystemError), so that
-  // a mistyped name costs no folder of yours. UsageError for a path without a name of its own, such
-  // as "..", or with a name that begins with '.' or is "latest".
+  // An existing folder is replaced if it is empty or a checkpoint; of a damaged one, the manifest
+  // must still contain the format's name. Anything else is refused (SystemError). UsageError for a
+  // path without a name of its own, such as "..", or with a name that begins with '.' or is
+  // "latest".
   explicit CheckpointWriter(const std::string& path, const CheckpointOptions& options = {});
   // Removes the hidden folder unless commit() succeeded.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Where a file of this name is to be written. Write it in any way; commit() makes it durable.
+  // The path to write the file `name` to. Write it in any way; commit() makes it durable.
   std::string file(std::string_view name) const;
 
-  // Hashes the files, waits until they are on disk, writes the manifest, and gives the folder its
-  // name. The checkpoint holds `names` and nothing else: one that is missing is a SystemError, as
-  // when a rank on another machine wrote to its own disk. UsageError for a name that
+  // Hashes the files, flushes them to the disk, writes the manifest, and gives the folder its
+  // name. The checkpoint holds `names` and nothing else. A missing file is a SystemError, as when a
+  // rank on another machine wrote to its own disk. UsageError for a name that
   // is_checkpoint_file_name() refuses. Call it once, when every rank has closed its files.
   void commit(const std::vector<std::string>& names);
 
@@ -79,30 +79,27 @@ class CheckpointWriter {
   CheckpointManifest synced_manifest(const std::vector<std::string>& names) const;
   void put_in_place();
   void exchange();
-  void exchange_in_two_steps();
   bool remove_leftovers() const;
 
   std::string path_;
   std::string partial_;   // the hidden folder
-  std::string replaced_;  // where the old one waits, on file systems that cannot exchange two names
-  std::string latest_;    // the link; empty if it is not to be swapped
+  std::string replaced_;  // the old one meanwhile, on file systems that cannot exchange two names
+  std::string latest_;    // the link; empty to leave it
   bool in_place_ = false;
   bool finished_ = false;
 };
 
-// Where the files of the checkpoint `path` are written until it is committed: for the ranks that
-// have no writer.
+// The folder of the files of checkpoint `path` until it is committed: for ranks without a writer.
 std::string partial_checkpoint(const std::string& path);
 
-// A checkpoint of which every file was there and unchanged when it was opened.
+// A checkpoint whose files were complete and unchanged when it was opened.
 class Checkpoint {
  public:
   // Its folder, `latest` followed: "checkpoints/checkpoint_1". Stays valid until this checkpoint is
   // replaced or removed; a newer one beside it changes nothing.
   const std::string& path() const { return path_; }
 
-  // The path of one file. DataError for a name that the manifest does not list, whether or not
-  // there is such a file.
+  // The path of one file. DataError for a name that the manifest does not list.
   std::string file(std::string_view name) const;
   bool contains(std::string_view name) const { return manifest_.contains(name); }
   const CheckpointManifest& manifest() const { return manifest_; }
@@ -115,20 +112,16 @@ class Checkpoint {
   CheckpointManifest manifest_;
 };
 
-// Opens a checkpoint, or the one that `latest` names if `path` is the folder above. Reads every
-// file once, which takes seconds a gigabyte.
+// Opens a checkpoint, or the one that `latest` names if `path` is the folder above. Reads and
+// hashes every file once: some seconds per gigabyte.
 //
-// Throws DataError (exit code 3) if there is none, if the manifest is not of its form, or if a
-// file is missing, a link, or of another length or content. The message names the file and what
-// was expected, and the hint the newest older checkpoint that is whole, if there is one. Files
-// that the manifest does not list are not looked at: nobody gets their path.
+// Throws DataError (exit code 3) if there is none, if the manifest is damaged, or if a file is
+// missing, a link, or of another length or content. The message names the file, the expected and
+// the found value, and the newest older checkpoint that is intact. Files that the manifest does not
+// list are ignored.
 //
-// A writer that replaces or removes the checkpoint meanwhile does no harm: the new one is opened.
+// If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
-
-// The value in a JSON file of a checkpoint. DataError if it is longer than 64 MiB, which is days of
-// logged steps, and for all that parse_saved_json refuses.
-nlohmann::json read_saved_json(const std::string& path);
 
 struct NumberedCheckpoint {
   std::int64_t number = 0;
@@ -136,16 +129,15 @@ struct NumberedCheckpoint {
 };
 
 // The checkpoints "PREFIX<number>" in a folder, by number: "checkpoint_2" before "checkpoint_10".
-// Listed are folders with a manifest; whether they are still whole, open_checkpoint tells. Empty
-// if there is no such folder.
+// These are folders with a manifest; open_checkpoint checks whether they are intact. Empty if
+// there is no such folder.
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix = "checkpoint_");
 
-// Removes the checkpoints with the smallest numbers until `total_limit` are left. The one that
-// `latest` names and those of `keep`, by their paths, always stay, and count. A kill in the middle
-// leaves each of them whole or gone. Throws UsageError for a limit below 1, SystemError if the
-// machine refuses; what could not be removed is hidden by then, and goes with the next checkpoint
-// that is written.
+// Removes the checkpoints with the smallest numbers until `total_limit` are left. The target of
+// `latest` and the paths in `keep` always stay, and count. After a kill, each checkpoint is
+// complete or gone. Throws UsageError for a limit below 1, SystemError if the operating system
+// refuses; what could not be removed is hidden then, and the next writer removes it.
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
                             std::size_t total_limit, const std::vector<std::string>& keep = {});
 

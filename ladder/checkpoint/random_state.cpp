@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/quoted.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 namespace {
@@ -34,19 +34,6 @@ torch::Tensor state_of(at::Generator generator) {
                             "it must come from random_state, or from Python's get_rng_state");
 }
 
-// A generator of the same kind judges: nobody else knows what the bytes mean.
-void check_state(const std::string& name, const torch::Tensor& state, at::Generator trial,
-                 std::string_view origin) {
-  try {
-    trial.set_state(state);
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    refuse(origin, fmt::format("the state of a generator as {}", name),
-           fmt::format("{} [{}]: {}", c10::toString(state.scalar_type()),
-                       fmt::join(state.sizes(), ","), text.substr(0, text.find('\n'))));
-  }
-}
-
 }  // namespace
 
 StateDict random_state(const torch::Device& device) {
@@ -61,11 +48,18 @@ std::function<void()> plan_load_random_state(const StateDict& state, const torch
   std::vector<std::pair<at::Generator, torch::Tensor>> loads;
   for (const auto& [name, tensor] : state) {
     if (name != kCpu && name != kCuda) {
-      refuse(origin, fmt::format("only {} and {}", kCpu, kCuda), in_quotes(name));
+      refuse(origin, fmt::format("only {} and {}", kCpu, kCuda), quoted_for_message(name));
     }
     if (name == kCuda && !device.is_cuda()) continue;
     const auto generator = generator_of(name == kCpu ? torch::Device(torch::kCPU) : device);
-    check_state(name, tensor, generator.clone(), origin);
+    try {  // only a generator of the same kind can check the bytes
+      generator.clone().set_state(tensor);
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      refuse(origin, fmt::format("the state of a generator as {}", name),
+             fmt::format("{} [{}]: {}", c10::toString(tensor.scalar_type()),
+                         fmt::join(tensor.sizes(), ","), text.substr(0, text.find('\n'))));
+    }
     loads.emplace_back(generator, tensor);
   }
   return [loads] {

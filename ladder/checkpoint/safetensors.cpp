@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/checkpoint/safetensors.h"
 
-#include <torch/types.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -15,29 +13,15 @@
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/safetensors_header.h"
-#include "ladder/checkpoint/tensor_bytes.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
 namespace {
 
-std::vector<TensorEntry> entries_of(const StateDict& tensors) {
-  std::vector<TensorEntry> entries;
-  std::uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const std::uint64_t end = offset + tensor.nbytes();
-    entries.push_back(
-        {name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), offset, end});
-    offset = end;
-  }
-  return entries;
-}
-
 std::vector<std::uint8_t> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
-    const std::string reason = std::strerror(errno);
-    throw DataError::missing_file(path, reason + ": check the path");
+    throw DataError::missing_file(path, std::string(std::strerror(errno)) + ": check the path");
   }
   if (std::filesystem::is_directory(path)) {
     throw DataError::mismatch(path, "a readable file", "a folder", "name the file inside it");
@@ -49,17 +33,17 @@ std::vector<std::uint8_t> read_file(const std::string& path) {
   return bytes;
 }
 
-torch::Tensor tensor_of(const TensorEntry& entry, std::span<const std::uint8_t> data) {
-  auto tensor = torch::empty(entry.shape, dtype_of_safetensors(entry.dtype));
-  const auto bytes = data.subspan(entry.begin, entry.end - entry.begin);
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
-
 }  // namespace
 
 void save_safetensors(const std::string& path, const SafetensorsFile& file) {
-  const std::string header = make_safetensors_header(file.metadata, entries_of(file.tensors));
+  std::vector<TensorEntry> entries;
+  std::uint64_t end = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    const std::uint64_t begin = std::exchange(end, end + tensor.nbytes());
+    entries.push_back(
+        {name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), begin, end});
+  }
+  const std::string header = make_safetensors_header(file.metadata, entries);
   AtomicFile output(path);
   output.write(std::as_bytes(std::span(header)));
   for (const auto& [name, tensor] : file.tensors) output.write(RowMajorBytes(tensor).span());
@@ -71,7 +55,12 @@ SafetensorsFile load_safetensors(const std::string& path) {
   const auto header = parse_safetensors_header(bytes, bytes.size(), path);
   const auto data = std::span(bytes).subspan(header.data_offset);
   SafetensorsFile file{{}, header.metadata};
-  for (const auto& entry : header.entries) file.tensors.emplace(entry.name, tensor_of(entry, data));
+  for (const auto& entry : header.entries) {
+    auto tensor = torch::empty(entry.shape, dtype_of_safetensors(entry.dtype));
+    const auto part = data.subspan(entry.begin, entry.end - entry.begin);
+    if (!part.empty()) std::memcpy(tensor.mutable_data_ptr(), part.data(), part.size());
+    file.tensors.emplace(entry.name, std::move(tensor));
+  }
   return file;
 }
 

@@ -8,31 +8,31 @@
 
 namespace ladder {
 
-// A safetensors file: named tensors and a few lines of text, without any code in it.
+// A safetensors file: named tensors and metadata as text. Unlike a pickle, it contains no code.
 //
-// Python reads and writes the same with safetensors.torch.load_file and save_file. Unlike a
-// pickle, loading such a file from a stranger can only fail. docs/formats.md has the layout.
+// Python reads and writes it with safetensors.torch.load_file and save_file. docs/formats.md has
+// the layout.
 struct SafetensorsFile {
-  StateDict tensors;                            // on the CPU, contiguous
-  std::map<std::string, std::string> metadata;  // free text
+  StateDict tensors;  // on the CPU, contiguous
+  std::map<std::string, std::string> metadata;
 };
 
-// Writes `file` to `path`, tensors in name order. Readers see the old file or the whole new one,
-// never a part (see AtomicFile). Throws SystemError if the disk refuses, UsageError for a dtype
-// that the format lacks.
+// Writes `file` to `path`, tensors in name order. Readers see the old file or the complete new one
+// (see AtomicFile). Throws SystemError if writing fails, UsageError for a dtype that the format
+// lacks or a header above 16 MiB.
 void save_safetensors(const std::string& path, const SafetensorsFile& file);
 
-// Reads and checks a whole file. Throws DataError if it is missing or damaged in any way.
+// Reads and checks a file. Throws DataError if it is missing or damaged.
 SafetensorsFile load_safetensors(const std::string& path);
 
-// Saves the weights of `module` without the prefix of any wrapper, and `metadata` beside them.
-// Throws what save_safetensors does, and NumericError for weights that are NaN or infinite
-// (see require_finite); an old file stays.
+// Saves the weights of `module` without the prefix of any wrapper, and `metadata`.
+// Throws like save_safetensors, and NumericError for weights that are NaN or infinite
+// (see require_finite); the old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata = {});
 
-// Loads weights that save_model or Python wrote into `module`, wrapped or not. Nothing is
-// changed if the file is damaged or belongs to another network: DataError.
+// Loads weights that save_model or Python has written into `module`, wrapped or not. Throws
+// DataError if the file is damaged or belongs to another network; `module` is unchanged then.
 void load_model(torch::nn::Module& module, const std::string& path);
 
 }  // namespace ladder

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/tensor_bytes.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
 
@@ -17,36 +16,29 @@ namespace {
 
 constexpr std::string_view kModulePrefix = "module.";
 
+struct DtypeName {
+  torch::ScalarType dtype;
+  std::string_view name;
+};
+constexpr DtypeName kDtypeNames[] = {
+    {torch::kFloat32, "F32"},   {torch::kFloat64, "F64"}, {torch::kFloat16, "F16"},
+    {torch::kBFloat16, "BF16"}, {torch::kInt64, "I64"},   {torch::kInt32, "I32"},
+    {torch::kInt16, "I16"},     {torch::kInt8, "I8"},     {torch::kUInt64, "U64"},
+    {torch::kUInt32, "U32"},    {torch::kUInt16, "U16"},  {torch::kUInt8, "U8"},
+    {torch::kBool, "BOOL"}};
+
 std::string shape_text(const torch::Tensor& tensor) {
   return fmt::format("{}", fmt::join(tensor.sizes(), ","));
 }
 
-[[noreturn]] void refuse(std::string_view origin, const std::string& expected,
-                         const std::string& got) {
-  throw DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
+DataError mismatch(std::string_view origin, const std::string& expected, const std::string& got) {
+  return DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
 }
 
 StateDict unwrapped(const StateDict& values) {
   StateDict result;
   for (const auto& [name, tensor] : values) result.emplace(without_module_prefix(name), tensor);
   return result;
-}
-
-void check_same_names_and_shapes(const StateDict& wanted, const StateDict& values,
-                                 std::string_view origin) {
-  for (const auto& [name, tensor] : wanted) {
-    const auto found = values.find(name);
-    if (found == values.end()) refuse(origin, fmt::format("a tensor {}", name), "none");
-    if (found->second.sizes() != tensor.sizes()) {
-      refuse(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
-             fmt::format("[{}]", shape_text(found->second)));
-    }
-  }
-  for (const auto& [name, tensor] : values) {
-    if (!wanted.contains(name)) {
-      refuse(origin, fmt::format("{} tensors", wanted.size()), fmt::format("also {}", name));
-    }
-  }
 }
 
 }  // namespace
@@ -68,10 +60,21 @@ std::function<void()> plan_load_state_dict(torch::nn::Module& module, const Stat
                                            std::string_view origin) {
   StateDict source = unwrapped(values);
   if (source.size() != values.size()) {
-    refuse(origin, "every tensor once", "one with and one without the prefix module.");
+    throw mismatch(origin, "every tensor once", "one with and one without the prefix module.");
   }
   StateDict target = unwrapped_state_dict(module);
-  check_same_names_and_shapes(target, source, origin);
+  for (const auto& [name, tensor] : target) {
+    const auto found = source.find(name);
+    if (found == source.end()) throw mismatch(origin, fmt::format("a tensor {}", name), "none");
+    if (found->second.sizes() != tensor.sizes()) {
+      throw mismatch(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
+                     fmt::format("[{}]", shape_text(found->second)));
+    }
+  }
+  for (const auto& [name, tensor] : source) {
+    if (target.contains(name)) continue;
+    throw mismatch(origin, fmt::format("{} tensors", target.size()), fmt::format("also {}", name));
+  }
   return [target = std::move(target), source = std::move(source)] {
     const torch::NoGradGuard no_grad;
     for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
@@ -110,6 +113,35 @@ std::string weights_sha256(const StateDict& values) {
 std::string without_module_prefix(std::string_view name) {
   while (name.starts_with(kModulePrefix)) name.remove_prefix(kModulePrefix.size());
   return std::string(name);
+}
+
+RowMajorBytes::RowMajorBytes(const torch::Tensor& tensor)
+    : contiguous_(tensor.detach().cpu().contiguous()) {}
+
+std::span<const std::byte> RowMajorBytes::span() const {
+  return {static_cast<const std::byte*>(contiguous_.const_data_ptr()), contiguous_.nbytes()};
+}
+
+std::string tensor_digest(const torch::Tensor& tensor) {
+  constexpr std::size_t kDigits = 16;
+  return sha256_hex(RowMajorBytes(tensor).span()).substr(0, kDigits);
+}
+
+std::string safetensors_dtype(torch::ScalarType dtype) {
+  for (const auto& [known, name] : kDtypeNames) {
+    if (known == dtype) return std::string(name);
+  }
+  throw UsageError::conflict("safetensors", fmt::format("has no dtype {}", c10::toString(dtype)),
+                             "convert the tensor with .to(torch::kFloat32) first");
+}
+
+torch::ScalarType dtype_of_safetensors(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [dtype, known] : kDtypeNames) {
+    if (known == name) return dtype;
+    names.emplace_back(known);
+  }
+  throw UsageError::unknown_name("safetensors dtype", name, names);
 }
 
 }  // namespace ladder

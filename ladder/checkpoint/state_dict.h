@@ -4,14 +4,16 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace ladder {
 
-// Tensors by name, in name order: what a checkpoint holds.
+// Tensors by name, in name order.
 //
 // The tensors share memory with the module they were taken from; saving copies them.
 // Python's counterpart: torch.nn.Module.state_dict().
@@ -21,28 +23,27 @@ using StateDict = std::map<std::string, torch::Tensor>;
 StateDict state_dict(const torch::nn::Module& module);
 
 // The same without the prefix "module." that wrappers such as DistributedDataParallel put
-// before every name: what is saved, so that it can be loaded with and without a wrapper.
+// before every name: saved this way, weights load with and without a wrapper.
 StateDict unwrapped_state_dict(const torch::nn::Module& module);
 
-// Copies `values` into the parameters and buffers of `module`, wherever they are placed.
+// Copies `values` into the parameters and buffers of `module`, on their devices.
 //
 // Names match with and without the prefix "module." on either side. Everything is checked
 // before anything is copied: a missing or surplus name or another shape throws DataError,
-// which names `origin` (the file the values came from) and the first tensor that differs.
+// which names `origin` (the file of the values) and the first tensor that differs.
 //
-// A checkpoint has several parts and is applied whole or not at all, so loading comes in two
-// halves: plan_... checks and changes nothing, and what it returns copies. It shares the memory of
-// both sides until then.
+// A checkpoint of several parts is applied as a whole or not at all, so loading has two steps:
+// plan_... checks and changes nothing, and the function it returns copies. That function shares the
+// memory of both sides.
 [[nodiscard]] std::function<void()> plan_load_state_dict(torch::nn::Module& module,
                                                          const StateDict& values,
                                                          std::string_view origin);
 
-// Both halves.
+// Both steps.
 void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin);
 
-// Throws NumericError if a parameter of `module` that is trained holds NaN or infinity: what would
-// be written to `path` would take the place of weights of which something can be made. Waits for a
-// GPU.
+// Throws NumericError if a trained parameter of `module` holds NaN or infinity, so that useful
+// weights at `path` are not overwritten. Waits for a GPU.
 void require_finite(const torch::nn::Module& module, const std::string& path);
 
 // A fingerprint of the weights: sha256 over each tensor in name order, fed as
@@ -53,5 +54,27 @@ std::string weights_sha256(const StateDict& values);
 
 // "conv1.weight" for "module.conv1.weight".
 std::string without_module_prefix(std::string_view name);
+
+// The values of a tensor as bytes, in row-major order (NCHW), for any device and memory format.
+// Shares the tensor's memory if it is contiguous on the CPU; else copies, and waits for the device.
+// Little-endian, as all machines LibTorch runs on are.
+class RowMajorBytes {
+ public:
+  explicit RowMajorBytes(const torch::Tensor& tensor);
+
+  std::span<const std::byte> span() const;
+
+ private:
+  torch::Tensor contiguous_;
+};
+
+// The first 16 hexadecimal digits of the sha256 of a tensor's bytes.
+std::string tensor_digest(const torch::Tensor& tensor);
+
+// The safetensors name of a dtype, such as "F32". Throws UsageError for a dtype without one.
+std::string safetensors_dtype(torch::ScalarType dtype);
+
+// The dtype of a safetensors name. Throws UsageError for an unknown name.
+torch::ScalarType dtype_of_safetensors(std::string_view name);
 
 }  // namespace ladder

@@ -14,8 +14,8 @@
 
 namespace ladder {
 
-// The one place where LibTorch's own process group is visible: parallel/ hands it to
-// c10d::Reducer. All other code uses ladder::ProcessGroup.
+// LibTorch's own process group, for c10d::Reducer in parallel/. Other folders use
+// ladder::ProcessGroup.
 
 using C10dGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 using C10dStore = c10::intrusive_ptr<c10d::Store>;
@@ -31,49 +31,40 @@ struct ProcessGroup::Setup {
   std::string backend = "single";        // single, gloo, nccl or shm
   std::string description;               // for the log
   std::chrono::milliseconds timeout{0};  // of every wait
-  C10dStore store;                       // where the ranks meet
+  C10dStore store;                       // of the rendezvous
   std::string gloo_interface;            // network interface, "eth0"; empty = use gloo_address
   std::string gloo_address;              // this machine's address for the other ranks
 };
 
-// Builds what Python's init_process_group builds: a group with one backend for each kind of
-// device. "gloo" serves CPU and CUDA tensors (the latter by way of host memory); "nccl" serves
-// CUDA tensors and leaves CPU tensors to Gloo; "shm" is Gloo with a SharedMemory, and becomes
-// "gloo" in `setup` where the ranks share no memory. Waits for all ranks.
+// Builds what Python's init_process_group builds: a group with one backend per device type. "gloo"
+// serves CPU and CUDA tensors (the latter through host memory); "nccl" serves CUDA tensors, and
+// Gloo then serves CPU tensors; "shm" is Gloo with a SharedMemory, and becomes "gloo" in `setup` if
+// the ranks share no memory. Waits for all ranks.
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
+
+// Runs `operations` on a store, and throws DistributedError naming `address` if they do not end
+// within `timeout` and four seconds. c10d's stores have no deadline for a server that accepts and
+// then sends nothing, so the operations run in a second thread. That is joined, unless the deadline
+// runs out: then it stays blocked until the server answers or ends, or this process does. It owns
+// what it uses (`operations` must capture by value) and writes no global. LibTorch logs nothing
+// meanwhile, unless TORCH_CPP_LOG_LEVEL is set.
+void run_with_deadline(std::chrono::milliseconds timeout, const std::string& address,
+                       std::function<void()> operations);
+
+// Waits until all `keys`, one per rank in rank order, are in the store. Returns the ranks whose key
+// is missing after `timeout`, if any; before that, waits in exit_barrier for the others that found
+// it out. Throws DistributedError if the store is gone. Call it in run_with_deadline.
+std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
+                               std::chrono::milliseconds timeout);
 
 // Returns when `ranks` ranks have called it with this `key`, or after two seconds; throws nothing.
 // For ranks that may end next: the store may be in this process, and the others still read from it.
+// Call it in run_with_deadline.
 void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
 
-// Runs `talk`, a conversation with a store, and throws DistributedError naming `address` if it does
-// not end within `timeout` and a few seconds. c10d's stores keep no deadline with a server that is
-// there and silent; so the conversation has a thread of its own, which is then left behind.
-// What `talk` captures must therefore outlive it: capture by value.
-void run_with_deadline(std::chrono::milliseconds timeout, const std::string& address,
-                       std::function<void()> talk);
-
-// Runs `collective` and turns what goes wrong in it into a DistributedError.
+// Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors
+// of this rank, such as an invalid argument or too little memory, keep their type and text.
 void run_collective(const ProcessGroup& group, const char* operation,
                     const std::function<void()>& collective);
-
-// LibTorch logs what it is about to throw, with a stack trace of forty lines. As long as one of
-// these lives it does not, unless TORCH_CPP_LOG_LEVEL asks for it.
-class C10dLogSilencer {
- public:
-  C10dLogSilencer();
-  ~C10dLogSilencer();
-  C10dLogSilencer(const C10dLogSilencer&) = delete;
-  C10dLogSilencer& operator=(const C10dLogSilencer&) = delete;
-
- private:
-  int before_;
-};
-
-// Waits until all `keys`, one a rank in rank order, are in the store. Returns the ranks whose key
-// did not come in time: none when all is well. Then it gives the others a moment to find out as
-// well, as the store may be in this process. Throws DistributedError when the store is gone.
-std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
-                               std::chrono::milliseconds timeout);
 
 }  // namespace ladder

@@ -4,21 +4,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ladder/core/current_step.h"
+#include "ladder/core/rank_status.h"
 
 namespace ladder {
-namespace {
-
-std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
-
-}  // namespace
 
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint) {
   constexpr std::string_view kOtherRank = "another rank ended or is late: see its last lines";
   return DistributedError::of(
       fmt::format("{} on rank {} of {}{}", operation, rank, world_size, in_current_step()), "",
-      first_line(cause), hint.empty() ? kOtherRank : hint);
+      cause, hint.empty() ? kOtherRank : hint);
 }
 
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
@@ -31,7 +26,7 @@ DistributedError ranks_missing(std::span<const int> missing, int world_size,
 
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                std::string_view hint) {
-  return DistributedError::of(fmt::format("store at {}", address), "", first_line(cause), hint);
+  return DistributedError::of(fmt::format("store at {}", address), "", cause, hint);
 }
 
 std::string timed_out(std::chrono::milliseconds timeout, std::string_view waiting_for) {

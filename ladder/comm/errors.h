@@ -10,10 +10,10 @@
 
 namespace ladder {
 
-// Errors of communication that several sources throw: one form for each.
+// Errors that several files of comm/ throw. Each `cause` is one line.
 
-// A collective that failed. The first line of `cause`, LibTorch's message, is part of the error,
-// as is the current_step(). The default hint names another rank as the reason.
+// A collective that another rank made fail. Names the current_step(). The default hint is for a
+// rank that ended or is late.
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint = "");
 
@@ -21,8 +21,7 @@ DistributedError collective_failed(std::string_view operation, int rank, int wor
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                std::chrono::milliseconds timeout);
 
-// A store that does not answer at `address`, or cannot be opened there. The first line of `cause`
-// is part of the error.
+// A store that cannot be opened at `address` or does not answer.
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                std::string_view hint);
 

@@ -2,7 +2,6 @@
 #include "ladder/comm/process_group.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
@@ -17,21 +16,14 @@ namespace ladder {
 
 struct ProcessGroup::Impl {
   explicit Impl(Setup options) : setup(std::move(options)), group(make_c10d_group(setup)) {}
-  ~Impl() {
-    if (std::uncaught_exceptions() > 0) {
-      stop([&] { group->abort(); });
-    } else {
-      stop([&] { group->shutdown(); });
-    }
-  }
+  ~Impl() { stop(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // A group that is let go of has nobody left to tell.
-  template <typename Stop>
-  static void stop(const Stop& stop) noexcept {
+  // Errors have no effect: the group is gone either way.
+  void stop() noexcept {
     try {
-      stop();
+      std::uncaught_exceptions() > 0 ? group->abort() : group->shutdown();
     } catch (const std::exception&) {
       return;
     }
@@ -39,7 +31,7 @@ struct ProcessGroup::Impl {
 
   Setup setup;
   C10dGroup group;
-  std::int64_t barriers = 0;  // monitored ones so far: each has keys of its own in the store
+  std::int64_t barriers = 0;  // monitored ones; each has its own keys in the store
 };
 
 struct C10dAccess {
@@ -51,18 +43,10 @@ C10dGroup c10d_group(const ProcessGroup& group) { return C10dAccess::group(group
 namespace {
 
 c10d::ReduceOp c10d_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kSum:
-      break;
-  }
-  return c10d::ReduceOp::SUM;
+  if (op == ReduceOp::kMin) return c10d::ReduceOp::MIN;
+  return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
-// Starts a collective and waits for it.
 template <typename Start>
 void complete(const ProcessGroup& group, const char* operation, const Start& start) {
   run_collective(group, operation, [&] { start()->wait(); });
@@ -79,7 +63,7 @@ torch::Tensor rows_of(const torch::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
 }
 
-// `tensor` with zeros below its rows, as many rows as asked for.
+// `tensor` with zeros appended up to `rows` rows.
 torch::Tensor padded(const torch::Tensor& tensor, std::int64_t rows) {
   if (tensor.size(0) == rows) return tensor.contiguous();
   auto sizes = tensor.sizes().vec();
@@ -87,12 +71,6 @@ torch::Tensor padded(const torch::Tensor& tensor, std::int64_t rows) {
   auto result = torch::zeros(sizes, tensor.options());
   result.narrow(0, 0, tensor.size(0)).copy_(tensor);
   return result;
-}
-
-std::vector<torch::Tensor> empty_copies(const torch::Tensor& tensor, int count) {
-  std::vector<torch::Tensor> copies;
-  for (int i = 0; i < count; ++i) copies.push_back(torch::empty_like(tensor));
-  return copies;
 }
 
 void cut_to(std::vector<torch::Tensor>& tensors, const std::vector<std::int64_t>& rows) {
@@ -174,7 +152,10 @@ std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int
   const auto counts = row_counts(rows);
   std::vector<torch::Tensor> own = {padded(rows, *std::max_element(counts.begin(), counts.end()))};
   std::vector<std::vector<torch::Tensor>> all;
-  if (rank() == root) all = {empty_copies(own.front(), world_size())};
+  if (rank() == root) {
+    auto& copies = all.emplace_back();
+    for (int i = 0; i < world_size(); ++i) copies.push_back(torch::empty_like(own.front()));
+  }
   c10d::GatherOptions options;
   options.rootRank = root;
   complete(*this, "gather", [&] { return impl_->group->gather(all, own, options); });
@@ -206,8 +187,6 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
   if (!missing->empty()) throw ranks_missing(*missing, world_size(), timeout);
 }
 
-void ProcessGroup::shutdown() const {
-  Impl::stop([&] { impl_->group->shutdown(); });
-}
+void ProcessGroup::shutdown() const { impl_->stop(); }
 
 }  // namespace ladder

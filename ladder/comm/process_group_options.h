@@ -7,17 +7,17 @@
 
 namespace ladder {
 
-// How this process finds the others. All ranks give the same, but for `rank`.
+// Options of init_process_group; all but `rank` are equal on all ranks.
 struct ProcessGroupOptions {
   std::string backend = "auto";               // gloo, nccl or shm: see init_process_group
   std::string init_method = "env://";         // or tcp://HOST:PORT, file:///PATH
-  std::optional<int> rank;                    // of this process; unset = as the launcher says
-  std::optional<int> world_size;              // number of processes; unset = as the launcher says
-  std::chrono::milliseconds timeout{60'000};  // deadline of every wait, start-up included
-  bool require_launcher = false;              // started by nobody: an error, instead of one rank
-  std::string device = "auto";                // where the tensors will lie, as for choose_device
-  std::string program = "PROGRAM";            // its name in commands that errors propose
-  std::string torchrun = "torchrun";          // and torchrun's
+  std::optional<int> rank;                    // of this process; default: the launcher's
+  std::optional<int> world_size;              // number of processes; default: the launcher's
+  std::chrono::milliseconds timeout{60'000};  // of every wait, start-up included
+  bool require_launcher = false;              // UsageError without a launcher, instead of one rank
+  std::string device = "auto";                // device of the tensors, as for choose_device
+  std::string program = "PROGRAM";            // its name in the commands of hints
+  std::string torchrun = "torchrun";          // torchrun's path in them
 };
 
 }  // namespace ladder

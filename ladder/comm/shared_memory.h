@@ -14,71 +14,68 @@
 
 namespace ladder {
 
-// What processes of one machine show each other: memory that they all see. To read a few megabytes
-// there takes a fraction of the time of a socket, through which the system copies every byte
-// twice and wakes a thread for each message.
+// Exchanges bytes between processes of one machine through memory that all of them map. For a few
+// megabytes that takes a fraction of the time of a socket, where the kernel copies each byte twice
+// and wakes a thread for each message.
 //
-// Every rank has a slot. It writes a piece of its bytes there, says so, waits until all others
-// have said so, and reads all slots, in the order of the ranks. It has two slots and uses them in
-// turn: whoever writes a piece knows that all have read the one before the last, for they have
-// said that they wrote the last.
+// Each rank has a segment with two slots, which it uses in turn. It writes a piece of its bytes
+// into a slot, counts it as published, waits until all ranks have published theirs, and reads all
+// slots in rank order. The slot before the last is free: ranks that published the last piece have
+// read it.
 //
-// The memory has no name in any folder (memfd_create): a rank that is killed leaves nothing
-// behind, and a container's small /dev/shm is no limit. Who may open it: processes of the same
-// user that see this one in /proc.
+// The memory has no name in any folder (memfd_create): a rank that is killed leaves nothing behind,
+// and a container's small /dev/shm is no limit. Processes of the same user that see this one in
+// /proc can open it.
 //
-// Blocks the calling thread; there is no other. Not for use from several threads at once.
+// Blocks the calling thread. Not thread-safe.
 class SharedMemory {
  public:
-  // A collective of texts: each rank gives its own, all get all of them, in rank order.
+  // A collective: returns the texts of all ranks, in rank order.
   using AllGather = std::function<std::vector<std::string>(const std::string& own)>;
 
-  // Gets the piece of `rank` that begins `offset` bytes from the start of what it shows.
-  using Read = std::function<void(int rank, std::size_t offset, std::span<const std::byte> piece)>;
+  // Gets a piece of the bytes of `rank`, which begins at `offset`.
+  using Consume =
+      std::function<void(int rank, std::size_t offset, std::span<const std::byte> piece)>;
 
-  static constexpr std::size_t kChunkBytes = std::size_t{256}
-                                             << 10U;  // bytes a slot: in the L2 cache
+  static constexpr std::size_t kChunkBytes{256 * 1024};  // per slot; stays in the L2 cache
+  static constexpr int kMostRanks = 8;                   // each rank reads the slots of all others
 
-  // Each rank reads the slots of all others: simple, and much for many.
-  static constexpr int kMostRanks = 8;
-
-  // What the ranks are about to do. It must be the same on all of them.
+  // A collective; equal on all ranks.
   struct Call {
     std::string operation;  // "all_reduce", for errors
     std::string form;       // "sum, Float"; may be empty
   };
 
-  // A collective. Null on all ranks where one of them cannot take part: it is on another
-  // machine, in another container, of another user, or its system does not know such calls.
+  // A collective. Null on all ranks if one of them cannot share memory: it is on another machine,
+  // in another container, of another user, or its kernel lacks these calls.
   static std::unique_ptr<SharedMemory> make(int rank, int world_size, const AllGather& all_gather);
 
-  // The others hear that this rank does not come any more.
-  ~SharedMemory();
+  ~SharedMemory();  // exchange() of the other ranks fails from then on
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // A collective: shows `own` to all, equally many bytes on every rank, and calls `read` for each
-  // piece of each rank, this one included. Pieces come in order, for each of them the ranks in
-  // theirs. `read` may change `own` where the piece lies. No bytes at all are waited for too.
+  // A collective: publishes `own`, of the same size on all ranks, and calls `consume` for each
+  // piece of each rank, this one included: pieces in order, and per piece the ranks in order.
+  // `consume` may overwrite that piece of `own`. Waits for all ranks even with zero bytes.
   //
-  // Throws DistributedError when a rank has ended or given up, is at another call or at another
-  // number of bytes, or is not there within `timeout`; and what `read` throws. After that every
-  // call throws, and the other ranks' do.
-  void exchange(const Call& call, std::span<const std::byte> own, const Read& read,
+  // Throws DistributedError if a rank has ended or failed, called another collective or with
+  // another number of bytes, or did not publish within `timeout`; and what `consume` throws. After
+  // that each call throws on all ranks.
+  void exchange(const Call& call, std::span<const std::byte> own, const Consume& consume,
                 std::chrono::milliseconds timeout);
 
  private:
   struct Slot;
-  struct Part;
+  struct Segment;
   struct Unmap {
     std::size_t bytes;
-    void operator()(Part* parts) const;
+    void operator()(Segment* segments) const;
   };
   struct Peer {
-    std::string place;  // machine, processes that it sees, and user
+    std::string host;  // machine, process namespace and user
     int pid = 0;
-    int memory = -1;         // rank 0: its descriptor of the memory
-    std::uint64_t sign = 0;  // rank 0: what the memory begins with
+    int memory = -1;          // rank 0: its file descriptor of the memory
+    std::uint64_t nonce = 0;  // rank 0: the first bytes of the memory
   };
   struct Deadline {
     std::chrono::milliseconds timeout;
@@ -86,20 +83,18 @@ class SharedMemory {
   };
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
-  static Peer peer_of(const std::string& text);
-  void show(std::span<const std::byte> piece, const std::string& call);
+  void publish(std::span<const std::byte> piece, const std::string& call);
   void wait_for(int rank, const Deadline& deadline, const Call& call) const;
   void require_same_call(int rank, const std::string& text, const Call& call) const;
-  void give_up() noexcept;
-  bool has_ended(int rank) const;
+  void mark_failed() noexcept;
   int world_size() const { return static_cast<int>(processes_.size()); }
   [[noreturn]] void fail(const Call& call, const std::string& cause,
                          const std::string& hint = "") const;
 
   int rank_;
   std::vector<UniqueFd> processes_;  // readable when the process has ended
-  std::unique_ptr<Part[], Unmap> parts_;
-  std::uint32_t pieces_ = 0;  // that this rank has shown
+  std::unique_ptr<Segment[], Unmap> segments_;
+  std::uint32_t pieces_ = 0;  // published by this rank
   bool usable_ = true;
 };
 

@@ -18,16 +18,6 @@
 namespace ladder {
 namespace {
 
-std::optional<c10::Device> parse_device(const std::string& text) {
-  try {
-    const c10::Device device(text);
-    if (device.is_cuda() || (device.is_cpu() && !device.has_index())) return device;
-  } catch (const c10::Error&) {
-    return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count()); }
 
 void require_gpu(const std::string& field, const std::string& request, const c10::Device& device) {
@@ -48,33 +38,34 @@ c10::Device made_current(c10::Device device) {
 }
 
 c10::Device named_device(const std::string& field, const std::string& request, int local_rank = 0) {
-  const auto device = parse_device(request);
-  if (!device) throw UsageError::malformed(field, "auto, cpu, cuda or cuda:N", request);
+  std::optional<c10::Device> device;
+  try {
+    device = c10::Device(request);
+  } catch (const c10::Error&) {
+    device.reset();
+  }
+  if (!device || !(device->is_cuda() || (device->is_cpu() && !device->has_index()))) {
+    throw UsageError::malformed(field, "auto, cpu, cuda or cuda:N", request);
+  }
   if (device->is_cpu()) return *device;
   require_gpu(field, request, *device);
   if (device->has_index()) return made_current(*device);
-  const int index = local_rank % gpu_count();
-  return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
+  return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpu_count())});
 }
 
-// "0" is GPU 0, as in the lists of the tutorials.
+// "0" is GPU 0, as in PyTorch's device_ids.
 std::string with_kind(const std::string& request) {
   const bool number = !request.empty() && request.find_first_not_of("0123456789") == request.npos;
   return number ? "cuda:" + request : request;
 }
 
-std::vector<c10::Device> all_gpus() {
-  std::vector<c10::Device> gpus;
-  for (int i = 0; i < gpu_count(); ++i) {
-    gpus.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
-  }
-  return gpus;
-}
-
 std::vector<c10::Device> standard_devices(const std::string& device, const Log& log) {
-  const bool any_gpu = device == "auto" || device == "cuda";
-  if (!any_gpu && device != "cpu") return {choose_device(device, log)};
-  auto devices = any_gpu ? all_gpus() : std::vector<c10::Device>{};
+  const bool all_gpus = device == "auto" || device == "cuda";
+  if (!all_gpus && device != "cpu") return {choose_device(device, log)};
+  std::vector<c10::Device> devices;
+  for (int i = 0; all_gpus && i < gpu_count(); ++i) {
+    devices.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
+  }
   if (devices.empty() && device == "cuda") require_gpu("device", device, c10::kCUDA);
   return devices.empty() ? std::vector<c10::Device>{c10::kCPU, c10::kCPU} : devices;
 }

@@ -3,23 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 #include "ladder/core/error.h"
+#include "ladder/core/text.h"
 
 namespace ladder {
-
-std::optional<std::int64_t> whole_number(std::string_view text) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return value;
-}
-
 namespace {
 
 std::string_view without_spaces_around(std::string_view text) {
@@ -39,7 +28,7 @@ std::optional<std::string> environment_variable(const std::string& name) {
 std::optional<std::int64_t> environment_integer(const std::string& name, std::int64_t minimum) {
   const auto text = environment_variable(name);
   if (!text) return std::nullopt;
-  const auto value = whole_number(*text);
+  const auto value = parse_number<std::int64_t>(*text);
   if (!value || *value < minimum) {
     throw UsageError::malformed(name, fmt::format("a whole number of at least {}", minimum), *text,
                                 fmt::format("set {0} to one, or: unset {0}", name));
@@ -51,17 +40,14 @@ std::vector<std::int64_t> environment_integers(const std::string& name, std::int
   std::vector<std::int64_t> values;
   const auto text = environment_variable(name);
   if (!text) return values;
-  for (std::size_t begin = 0; begin <= text->size();) {
-    const std::size_t end = std::min(text->find(',', begin), text->size());
-    const auto value =
-        whole_number(without_spaces_around(std::string_view(*text).substr(begin, end - begin)));
+  for (const auto& entry : split(*text, ',')) {
+    const auto value = parse_number<std::int64_t>(without_spaces_around(entry));
     if (!value || *value < minimum) {
       throw UsageError::malformed(
           name, fmt::format("whole numbers of at least {}, separated by commas", minimum), *text,
           fmt::format("set {0} to such a list, or: unset {0}", name));
     }
     values.push_back(*value);
-    begin = end + 1;
   }
   return values;
 }

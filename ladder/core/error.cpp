@@ -7,28 +7,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "ladder/core/current_step.h"
+#include "ladder/core/rank_status.h"
 
 namespace ladder {
 namespace {
 
-// A message is one line whatever a path or a value holds.
-std::string printable(std::string text) {
+std::string one_line(std::string_view where, std::string_view expected, std::string_view got,
+                     std::string_view hint) {
+  std::string text = expected.empty()
+                         ? fmt::format("{}: {}", where, got)
+                         : fmt::format("{}: expected {}, got {}", where, expected, got);
+  if (!hint.empty()) text += fmt::format("; hint: {}", hint);
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
-  std::replace_if(text.begin(), text.end(), is_control, '?');
+  std::replace_if(text.begin(), text.end(), is_control, '?');  // of a path or a value
   return text;
-}
-
-std::string one_line(std::string where, const std::string& expected, const std::string& got,
-                     const std::string& hint) {
-  where += expected.empty() ? fmt::format(": {}", got)
-                            : fmt::format(": expected {}, got {}", expected, got);
-  if (!hint.empty()) where += "; hint: " + hint;
-  return printable(std::move(where));
 }
 
 std::string with_dashes(std::string_view name) {
@@ -61,53 +55,24 @@ Error::Error(ExitCode exit_code, const Parts& parts)
 
 UsageError UsageError::out_of_range(std::string_view where, double got, std::string_view expected,
                                     std::string_view hint) {
-  return UsageError(
-      {std::string(where), std::string(expected), fmt::format("{}", got), std::string(hint)});
-}
-
-UsageError UsageError::whole_number_out_of_range(std::string_view where, const std::string& got,
-                                                 std::string_view expected, std::string_view hint) {
-  return UsageError({std::string(where), std::string(expected), got, std::string(hint)});
+  return UsageError({where, expected, fmt::format("{}", got), hint});
 }
 
 UsageError UsageError::unknown_name(std::string_view where, std::string_view got,
                                     std::span<const std::string> choices) {
   const std::string nearest = nearest_name(got, choices);
-  return UsageError({std::string(where), fmt::format("one of {}", fmt::join(choices, ", ")),
-                     fmt::format("'{}'", got),
-                     nearest.empty() ? "" : fmt::format("did you mean {}?", nearest)});
-}
-
-UsageError UsageError::conflict(std::string_view where, std::string_view got,
-                                std::string_view hint) {
-  return UsageError({std::string(where), "", std::string(got), std::string(hint)});
+  return malformed(where, fmt::format("one of {}", fmt::join(choices, ", ")), got,
+                   nearest.empty() ? "" : fmt::format("did you mean {}?", nearest));
 }
 
 UsageError UsageError::missing(std::string_view where, std::string_view expected,
                                std::string_view hint) {
-  return UsageError(
-      {std::string(where), "", fmt::format("expected {}, not set", expected), std::string(hint)});
+  return UsageError({where, "", fmt::format("expected {}, not set", expected), hint});
 }
 
 UsageError UsageError::malformed(std::string_view where, std::string_view expected,
                                  std::string_view got, std::string_view hint) {
-  return UsageError(
-      {std::string(where), std::string(expected), fmt::format("'{}'", got), std::string(hint)});
-}
-
-DataError DataError::missing_file(std::string_view path, std::string_view hint) {
-  return DataError({std::string(path), "a readable file", "none", std::string(hint)});
-}
-
-DataError DataError::mismatch(std::string_view path, std::string_view expected,
-                              std::string_view got, std::string_view hint) {
-  return DataError({std::string(path), std::string(expected), std::string(got), std::string(hint)});
-}
-
-DistributedError DistributedError::of(std::string_view where, std::string_view expected,
-                                      std::string_view got, std::string_view hint) {
-  return DistributedError(
-      {std::string(where), std::string(expected), std::string(got), std::string(hint)});
+  return UsageError({where, expected, fmt::format("'{}'", got), hint});
 }
 
 DistributedError DistributedError::peer_lost(std::string_view text) {
@@ -115,28 +80,10 @@ DistributedError DistributedError::peer_lost(std::string_view text) {
             "see the first error of the other ranks");
 }
 
-DistributedError DistributedError::ranks_disagree(std::string_view what, std::string_view expected,
-                                                  std::string_view got, std::string_view hint) {
-  return of(what, expected, got, hint);
-}
-
-ChildError ChildError::of(int exit_code, std::string_view where, std::string_view expected,
-                          std::string_view got, std::string_view hint) {
-  return {static_cast<ExitCode>(exit_code),
-          {std::string(where), std::string(expected), std::string(got), std::string(hint)}};
-}
-
-NumericError NumericError::of(std::string_view where, std::string_view expected,
-                              std::string_view got, std::string_view hint) {
-  return NumericError(
-      {std::string(where), std::string(expected), std::string(got), std::string(hint)});
-}
-
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,
                                 std::string_view hint) {
-  return SystemError({std::string(path), "",
-                      fmt::format("{}: {}", operation, std::strerror(errno_value)),
-                      std::string(hint)});
+  return SystemError(
+      {path, "", fmt::format("{}: {}", operation, std::strerror(errno_value)), hint});
 }
 
 SystemError SystemError::write_failed(std::string_view path, int errno_value) {

@@ -9,8 +9,7 @@
 
 namespace ladder {
 
-// The reason a program stopped, as its exit status.
-// A program ended by signal n exits with 128 + n, as shells expect.
+// Exit codes of a program. A program that signal n ended exits with 128 + n, as shells expect.
 enum class ExitCode : int {
   kOk = 0,
   kRuntime = 1,      // the operating system refused, or a bug: a full disk, a missing permission
@@ -29,18 +28,18 @@ enum class ExitCode : int {
 //
 // An option is named as its field is spelled (`num_workers`), never as a command-line flag.
 //
-// The constructors below fix one form per kind of error. `call_and_report` turns the class into
-// an exit code.
+// Each named constructor below fixes the form of one kind of error. With an empty `expected`, the
+// message is "where: got". `call_and_report` turns the class into an exit code.
 class Error : public std::runtime_error {
  public:
   ExitCode exit_code() const { return exit_code_; }
 
  protected:
   struct Parts {
-    std::string where;     // an option, a file, an operation
-    std::string expected;  // may be empty: then the message is "where: got"
-    std::string got;
-    std::string hint;  // may be empty
+    std::string_view where;     // an option, a file, an operation
+    std::string_view expected;  // may be empty
+    std::string_view got;
+    std::string_view hint;  // may be empty
   };
   Error(ExitCode exit_code, const Parts& parts);
 
@@ -56,14 +55,16 @@ class UsageError : public Error {
                                  std::string_view hint = "");
   static UsageError out_of_range(std::string_view where, std::integral auto got,
                                  std::string_view expected, std::string_view hint = "") {
-    return whole_number_out_of_range(where, std::to_string(got), expected, hint);
+    return UsageError({where, expected, std::to_string(got), hint});
   }
   // A name that is none of `choices`; the hint proposes the nearest one.
   static UsageError unknown_name(std::string_view where, std::string_view got,
                                  std::span<const std::string> choices);
-  // Two things that exclude each other.
-  static UsageError conflict(std::string_view where, std::string_view got, std::string_view hint);
-  // Something that must be set first: "where: expected X, not set".
+  // Two settings that exclude each other.
+  static UsageError conflict(std::string_view where, std::string_view got, std::string_view hint) {
+    return UsageError({where, "", got, hint});
+  }
+  // A setting that is required: "where: expected X, not set".
   static UsageError missing(std::string_view where, std::string_view expected,
                             std::string_view hint);
   // A text of another form than expected, such as letters for a number.
@@ -71,19 +72,20 @@ class UsageError : public Error {
                               std::string_view got, std::string_view hint = "");
 
  private:
-  static UsageError whole_number_out_of_range(std::string_view where, const std::string& got,
-                                              std::string_view expected, std::string_view hint);
   explicit UsageError(const Parts& parts) : Error(ExitCode::kUsage, parts) {}
 };
 
-// A missing or damaged file of a data set or checkpoint: exit code 3.
-// `path` comes first in every message. Nothing read from such a file is used.
+// A missing or damaged file of a data set or checkpoint: exit code 3. No byte of it is used.
 class DataError : public Error {
  public:
-  static DataError missing_file(std::string_view path, std::string_view hint);
+  static DataError missing_file(std::string_view path, std::string_view hint) {
+    return DataError({path, "a readable file", "none", hint});
+  }
   // `expected` and `got` are values of one property, such as "magic number 0x00000803".
   static DataError mismatch(std::string_view path, std::string_view expected, std::string_view got,
-                            std::string_view hint);
+                            std::string_view hint) {
+    return DataError({path, expected, got, hint});
+  }
 
  private:
   explicit DataError(const Parts& parts) : Error(ExitCode::kData, parts) {}
@@ -92,27 +94,31 @@ class DataError : public Error {
 // Ranks that disagree, ended or timed out: exit code 4.
 class DistributedError : public Error {
  public:
-  // With an empty `expected`, the message is "where: got".
   static DistributedError of(std::string_view where, std::string_view expected,
-                             std::string_view got, std::string_view hint);
-  // A collective or a store that lost another rank. `text` is one line of the backend's message.
-  // `where` is the collective, with the current_step() if there is one.
+                             std::string_view got, std::string_view hint) {
+    return DistributedError({where, expected, got, hint});
+  }
+  // A collective or a store that lost another rank, in the current_step() if there is one. `text`
+  // is one line of the backend's message.
   static DistributedError peer_lost(std::string_view text);
   // Ranks that were started as parts of different runs.
   static DistributedError ranks_disagree(std::string_view what, std::string_view expected,
-                                         std::string_view got, std::string_view hint);
+                                         std::string_view got, std::string_view hint) {
+    return of(what, expected, got, hint);
+  }
 
  private:
   explicit DistributedError(const Parts& parts) : Error(ExitCode::kDistributed, parts) {}
 };
 
-// A process that ended with an exit code other than 0. The program that started it ends with the
-// same code, so a missing file gives exit code 3 for any number of ranks.
+// A child process that ended with an exit code other than 0. Its parent ends with the same code, so
+// a missing file gives exit code 3 for any number of ranks.
 class ChildError : public Error {
  public:
-  // With an empty `expected`, the message is "where: got".
   static ChildError of(int exit_code, std::string_view where, std::string_view expected,
-                       std::string_view got, std::string_view hint);
+                       std::string_view got, std::string_view hint) {
+    return {static_cast<ExitCode>(exit_code), {where, expected, got, hint}};
+  }
 
  private:
   ChildError(ExitCode exit_code, const Parts& parts) : Error(exit_code, parts) {}
@@ -121,9 +127,10 @@ class ChildError : public Error {
 // A loss, a gradient or a weight that is NaN or infinite: exit code 5.
 class NumericError : public Error {
  public:
-  // With an empty `expected`, the message is "where: got".
   static NumericError of(std::string_view where, std::string_view expected, std::string_view got,
-                         std::string_view hint);
+                         std::string_view hint) {
+    return NumericError({where, expected, got, hint});
+  }
 
  private:
   explicit NumericError(const Parts& parts) : Error(ExitCode::kNumeric, parts) {}
@@ -142,8 +149,8 @@ class SystemError : public Error {
   explicit SystemError(const Parts& parts) : Error(ExitCode::kRuntime, parts) {}
 };
 
-// The member of `choices` that `name` most likely meant, or "" if none is close.
-// Counts insertions, deletions, replacements and swaps of neighbours; takes '_' for '-'.
+// The member of `choices` nearest to `name`, or "" if none is close. The distance counts
+// insertions, deletions, replacements and swaps of neighbours; '_' equals '-'.
 std::string nearest_name(std::string_view name, std::span<const std::string> choices);
 
 }  // namespace ladder

@@ -6,28 +6,28 @@
 
 namespace ladder {
 
-// How a program ends: with one line that says why, and an exit code that says of which kind.
+// The end of a program: one line with the reason, and an exit code of its kind.
 //
-// Calls `fn`. Returns 0 if it comes back, else prints what it threw as one line and returns the
-// code (see ExitCode):
+// Calls `fn`. Returns 0 if it returns, else prints what it threw as one line and returns the code
+// (see ExitCode):
 //
 //     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
-// An StoppedBySignal is not an error: its text is printed as it is, and the code is 128 + its
-// signal.
+// A StoppedBySignal is not an error: its text is printed unchanged, and the code is 128 + signal.
 //
-// The rank is told when a launcher set one (RANK, or the names of mpirun and srun) of several. The
-// line is one write, so that lines of ranks that share a terminal do not mix.
+// The line names the rank if a launcher set one of several (RANK, or the variables of mpirun and
+// srun). It is one write, so lines of ranks that share a terminal do not mix, and it is kept in
+// rank_status().
 //
-// When one rank dies, the others fail next: their collective or their store loses its peer. Such
-// errors come from Gloo, NCCL or c10d; they are told by their text and by the name of their type,
-// and end with ExitCode::kDistributed. A launcher then knows the cause from its consequences.
+// When a rank dies, collectives and stores of the others fail. Such errors of Gloo, NCCL and c10d
+// (see failure_kind.h) end with ExitCode::kDistributed, so a launcher can distinguish the cause
+// from its consequences.
 //
-// Under torchrun the error is also written to the file that TORCHELASTIC_ERROR_FILE names, which
-// torchrun shows in its report. Of several ranks torchrun calls the earliest the root cause, and
-// its times are whole seconds: the time of an error is rounded down, that of a consequence up. A
-// file that cannot be written is left out without a word, as the line is printed already.
+// Under torchrun the error is also written to the file TORCHELASTIC_ERROR_FILE, which torchrun's
+// report shows. torchrun takes the earliest error for the root cause and compares whole seconds, so
+// the time of a cause is rounded down, that of a consequence up. Failures to write the file are
+// ignored.
 //
 // Never throws. Python's counterpart of the file:
 // torch.distributed.elastic.multiprocessing.errors.record.

@@ -9,32 +9,16 @@
 
 namespace ladder {
 
-// What becomes of the records that a file holds already.
-enum class OldRecords { kReplace, kKeep };
-
-// A file of records: one JSON object a line, the form that grows by appending and that
-// every tool reads (`jq`, pandas.read_json(lines=True)).
-//
-// Each record is with the operating system before write() returns, so a run that dies
-// leaves all records up to then, readable.
-//
-// A default-constructed object writes nothing: code that records need not ask whether
-// a file was named. Movable; one owner of the file; not for use by several threads.
-//
-// JSON has no NaN and no infinity: such numbers are written as null. Text that is not
-// UTF-8 has its bad bytes replaced by U+FFFD.
-class JsonLines {
+// A file that grows while a program runs. write() passes the bytes to the operating system before
+// it returns, so a run that dies leaves all of them. SystemError if that fails, as on a full disk.
+class AppendedFile {
  public:
-  JsonLines() = default;
-  // Checks that the file can be written and throws UsageError (exit code 2) naming `field` if
-  // not: a mistyped path then costs a second, not an epoch. Touches nothing yet, so that a
-  // run that fails before its first record leaves the file of the last one alone.
-  explicit JsonLines(const std::string& path, std::string_view field = "path",
-                     OldRecords old_records = OldRecords::kReplace);
+  AppendedFile() = default;                          // no file
+  AppendedFile(std::string path, const char* mode);  // a mode of fopen, such as "ae"
 
-  // Appends one line; the first one empties the file, unless old records are kept. Throws
-  // SystemError if that fails, as on a full disk.
-  void write(const nlohmann::ordered_json& record);
+  explicit operator bool() const { return file_ != nullptr; }
+  const std::string& path() const { return path_; }
+  void write(std::string_view bytes);
 
  private:
   struct Close {
@@ -42,8 +26,37 @@ class JsonLines {
   };
 
   std::string path_;
-  OldRecords old_records_ = OldRecords::kReplace;
   std::unique_ptr<std::FILE, Close> file_;
+};
+
+// The treatment of records that a file already has.
+enum class OldRecords { kReplace, kKeep };
+
+// A file of records, one JSON object per line: it grows by appending, and `jq` and
+// pandas.read_json(lines=True) read it.
+//
+// It is an AppendedFile. JSON has no NaN and no infinity: such numbers become null. Bytes that are
+// not UTF-8 become U+FFFD.
+//
+// A default-constructed object writes nothing, so callers need no check for a file. Movable; one
+// owner of the file; not for use by several threads.
+class JsonLines {
+ public:
+  JsonLines() = default;
+  // Throws UsageError naming `field` if the file cannot be written, so a mistyped path costs a
+  // second and not an epoch. Changes nothing yet: a run that fails before its first record leaves
+  // the file of the last one.
+  explicit JsonLines(const std::string& path, std::string_view field = "path",
+                     OldRecords old_records = OldRecords::kReplace);
+
+  // Appends one line; the first one empties the file, unless old records are kept. Throws
+  // SystemError on failure, such as a full disk.
+  void write(const nlohmann::ordered_json& record);
+
+ private:
+  std::string path_;
+  OldRecords old_records_ = OldRecords::kReplace;
+  AppendedFile file_;
 };
 
 }  // namespace ladder

@@ -20,8 +20,8 @@ namespace {
 using AddressInfo = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 AddressInfo resolved(const std::string& address, int port) {
-  constexpr int kMostPorts = 65535;
-  if (port < 0 || port > kMostPorts) {
+  constexpr int kLargestPort = 65535;
+  if (port < 0 || port > kLargestPort) {
     throw UsageError::out_of_range("master_port", port, "0 (a free one) to 65535");
   }
   addrinfo wanted{};
@@ -34,27 +34,17 @@ AddressInfo resolved(const std::string& address, int port) {
   return {found, ::freeaddrinfo};
 }
 
-DistributedError port_in_use(int port) {
-  return DistributedError::of(
+[[noreturn]] void refuse(std::string_view operation, const std::string& address, int port) {
+  const int reason = errno;
+  if (reason != EADDRINUSE) {
+    throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason);
+  }
+  throw DistributedError::of(
       fmt::format("MASTER_PORT {}", port), "a free port",
       fmt::format("'{}'", std::strerror(EADDRINUSE)),
       fmt::format("end the program that uses it (ss -ltnp 'sport = {}' shows it); master_port 0 "
                   "picks a free one",
                   port));
-}
-
-[[noreturn]] void refuse(std::string_view operation, const std::string& address, int port) {
-  const int reason = errno;
-  if (reason == EADDRINUSE) throw port_in_use(port);
-  throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason);
-}
-
-int port_of(int fd) {
-  sockaddr_storage name{};
-  socklen_t size = sizeof(name);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size);
-  return name.ss_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port)
-                                    : ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
 
 }  // namespace
@@ -67,7 +57,11 @@ ListeningSocket::ListeningSocket(int port, const std::string& address) {
   ::setsockopt(fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (::bind(fd(), where->ai_addr, where->ai_addrlen) != 0) refuse("bind", address, port);
   if (::listen(fd(), SOMAXCONN) != 0) refuse("listen", address, port);
-  port_ = port_of(fd());
+  sockaddr_storage name{};
+  socklen_t size = sizeof(name);
+  ::getsockname(fd(), reinterpret_cast<sockaddr*>(&name), &size);
+  port_ = name.ss_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port)
+                                     : ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
 
 }  // namespace ladder

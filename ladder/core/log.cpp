@@ -11,15 +11,14 @@
 namespace ladder {
 
 void Log::info(std::string_view text, EveryRank every_rank) const {
-  const bool speaks = options_.rank == 0 && !options_.quiet;
-  if (speaks || every_rank == EveryRank::kYes) print("", text);
+  const bool prints = options_.rank == 0 && !options_.quiet;
+  if (prints || every_rank == EveryRank::kYes) print("", text);
 }
 
 void Log::warn(std::string_view text) const { print("warning: ", text); }
 
 void Log::print(std::string_view kind, std::string_view text) const {
-  const std::string rank =
-      options_.world_size > 1 ? fmt::format("[rank {}] ", options_.rank) : std::string();
+  const std::string rank = options_.world_size > 1 ? fmt::format("[rank {}] ", options_.rank) : "";
   const std::string line = fmt::format("{}{}{}\n", rank, kind, text);
   std::fwrite(line.data(), 1, line.size(), options_.stream);
   std::fflush(options_.stream);

@@ -15,7 +15,7 @@ void tune_allocator() {
 #ifdef __GLIBC__
   constexpr int kNever = -1;  // read as the largest size_t
   if (mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0) {
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc before 2.35 accepts
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the maximum before glibc 2.35
   }
   mallopt(M_TRIM_THRESHOLD, kNever);
   mallopt(M_TOP_PAD, 64 << 20);

@@ -5,15 +5,14 @@
 
 namespace ladder {
 
-// Tells malloc to keep the memory that a training step frees.
+// Makes malloc keep the memory that a training step frees.
 //
-// Large blocks otherwise go back to the kernel at once, and the next step pays for fresh
-// pages: an epoch of a small CNN on two cores took 50 s instead of 39. The price is that the
-// process never shrinks. Call it once, before the first tensor; only glibc's malloc listens.
+// Otherwise large blocks return to the kernel at once, and the next step pays for fresh pages. The
+// price: the process never shrinks. Call it once, before the first tensor. Effective with glibc.
 void tune_allocator();
 
-// The most memory this program has had resident at any time, in bytes. From VmHWM, because
-// getrusage's ru_maxrss survives exec: a program started by a larger one reports the other's.
+// The peak of this program's resident memory in bytes. From VmHWM: getrusage's ru_maxrss survives
+// exec, so a program that a larger one started would report the peak of that one.
 std::int64_t peak_rss_bytes();
 
 }  // namespace ladder

@@ -15,7 +15,14 @@ namespace {
 
 constexpr std::string_view kEraseRest = "\x1b[K";
 constexpr double kSecondsBetweenDraws = 0.1;
-constexpr std::int64_t kBarWidth = 16;
+
+// "[===>    ]"
+std::string bar(std::int64_t done, std::int64_t total) {
+  constexpr std::int64_t kWidth = 16;
+  const auto filled = std::clamp<std::int64_t>(done * kWidth / total, 0, kWidth);
+  const std::string text = std::string(static_cast<std::size_t>(filled), '=') + '>';
+  return fmt::format("[{:<{}.{}}]", text, kWidth, kWidth);
+}
 
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
@@ -49,7 +56,16 @@ ProgressBar::~ProgressBar() { end_line(); }
 void ProgressBar::update(std::int64_t steps_done, std::int64_t samples_done, double loss) {
   if (!options_.enabled) return;
   latest_ = {steps_done, samples_done, loss};
-  if (options_.terminal ? due_on_terminal() : due_in_file()) draw();
+  if (options_.terminal) {
+    const double now = options_.clock();
+    if (now - drawn_at_ < kSecondsBetweenDraws && steps_done != options_.total) return;
+    drawn_at_ = now;
+  } else {
+    const std::int64_t tenths = steps_done * 10 / options_.total;
+    if (tenths <= tenths_shown_) return;
+    tenths_shown_ = tenths;
+  }
+  draw();
 }
 
 void ProgressBar::finish() {
@@ -64,50 +80,24 @@ void ProgressBar::clear() {
   drawn_at_ = options_.clock() - kSecondsBetweenDraws;
 }
 
-bool ProgressBar::due_on_terminal() {
-  const double now = options_.clock();
-  const bool due = now - drawn_at_ >= kSecondsBetweenDraws || latest_.steps == options_.total;
-  if (due) drawn_at_ = now;
-  return due;
-}
-
-bool ProgressBar::due_in_file() {
-  const std::int64_t tenths = latest_.steps * 10 / options_.total;
-  const bool due = tenths > tenths_shown_;
-  tenths_shown_ = std::max(tenths, tenths_shown_);
-  return due;
-}
-
 void ProgressBar::draw() {
-  const std::string figures = figures_text();
+  std::string figures = fmt::format("{}/{}", latest_.steps, options_.total);
+  if (!std::isnan(latest_.loss)) figures += fmt::format("  loss {:.4f}", latest_.loss);
+  const double elapsed = options_.clock() - started_;
+  if (elapsed > 0.0 && latest_.steps > 0) {
+    const double seconds_per_step = elapsed / static_cast<double>(latest_.steps);
+    const auto left = std::max<std::int64_t>(0, options_.total - latest_.steps);
+    figures +=
+        fmt::format("  {:.0f} samples/s  eta {}", static_cast<double>(latest_.samples) / elapsed,
+                    duration(static_cast<double>(left) * seconds_per_step));
+  }
   if (options_.terminal) {
-    print(options_.stream, fmt::format("\r{} {} {}{}", options_.label, bar(), figures, kEraseRest));
+    print(options_.stream, fmt::format("\r{} {} {}{}", options_.label,
+                                       bar(latest_.steps, options_.total), figures, kEraseRest));
     line_open_ = true;
   } else {
     print(options_.stream, fmt::format("{} {}\n", options_.label, figures));
   }
-}
-
-std::string ProgressBar::bar() const {
-  const auto filled =
-      std::clamp<std::int64_t>(latest_.steps * kBarWidth / options_.total, 0, kBarWidth);
-  std::string bar(static_cast<std::size_t>(filled), '=');
-  if (filled < kBarWidth) bar += '>';
-  bar.resize(static_cast<std::size_t>(kBarWidth), ' ');
-  return "[" + bar + "]";
-}
-
-std::string ProgressBar::figures_text() const {
-  std::string text = fmt::format("{}/{}", latest_.steps, options_.total);
-  if (!std::isnan(latest_.loss)) text += fmt::format("  loss {:.4f}", latest_.loss);
-  const double elapsed = options_.clock() - started_;
-  if (elapsed <= 0.0 || latest_.steps <= 0) return text;
-  const double a_step = elapsed / static_cast<double>(latest_.steps);
-  const double left =
-      static_cast<double>(std::max<std::int64_t>(0, options_.total - latest_.steps));
-  return text + fmt::format("  {:.0f} samples/s  eta {}",
-                            static_cast<double>(latest_.samples) / elapsed,
-                            duration(left * a_step));
 }
 
 void ProgressBar::end_line() {

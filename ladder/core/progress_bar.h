@@ -8,57 +8,53 @@
 
 namespace ladder {
 
-// Seconds of a clock that never goes back; only differences mean anything.
+// Seconds of a monotonic clock; only differences are meaningful.
 double steady_seconds();
+
+// Whether a stream is a terminal, as opposed to a file or a pipe.
+bool is_terminal(std::FILE* stream);
 
 struct ProgressOptions {
   std::int64_t total = 0;                          // steps of the epoch; below 1, nothing is shown
-  std::string label;                               // what begins each line: "epoch 1/3"
+  std::string label;                               // first text of each line: "epoch 1/3"
   bool enabled = true;                             // false on ranks other than 0, and when quiet
   bool terminal = false;                           // redraw one line instead of adding lines
   std::FILE* stream = stderr;                      // not owned
-  std::function<double()> clock = steady_seconds;  // tests bring their own
+  std::function<double()> clock = steady_seconds;  // replaced in tests
 };
-
-// Whether a person watches this stream, as opposed to a file or a pipe.
-bool is_terminal(std::FILE* stream);
 
 // The progress of one epoch.
 //
-// On a terminal one line is redrawn, at most ten times a second:
+// On a terminal one line is redrawn, at most ten times per second:
 //
 //     epoch 1/3 [========>       ] 512/938  loss 0.2310  2345 samples/s  eta 0:12
 //
-// Elsewhere (a log file, CI) a plain line is added whenever another tenth of the steps is
-// done: ten lines an epoch, or one a step if there are fewer than ten.
+// Elsewhere (a log file, CI) each tenth of the steps adds a plain line: ten lines per epoch, or one
+// per step if there are fewer than ten.
 //
-// Speed and remaining time are means since construction. update() costs nanoseconds when
-// it draws nothing, so call it after every step.
-//
-// Python's counterpart: tqdm.
+// Speed and remaining time are means since construction. update() costs nanoseconds when it draws
+// nothing, so call it after every step. Python's counterpart: tqdm.
 //
 //     ProgressBar progress({.total = loader.steps(), .label = "epoch 1/3",
-//                        .terminal = is_terminal(stderr)});
+//                           .terminal = is_terminal(stderr)});
 //     for (...) progress.update(++steps, samples, loss);
 //     progress.finish();
 class ProgressBar {
  public:
   // Starts the clock.
   explicit ProgressBar(ProgressOptions options);
-  // Ends an open line, so that what is printed after an error starts on its own.
+  // Ends an open line, so later output starts on a new one.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Both counts are totals since the start of the epoch, not increments.
-  // A loss of NaN means "not known yet" and is left out.
+  // Both counts are totals since the start of the epoch. A loss of NaN is unknown and not shown.
   void update(std::int64_t steps_done, std::int64_t samples_done, double loss);
 
-  // Takes the line away, so that other text can be printed in its place. The next update draws it
-  // again.
+  // Erases the line for other output. The next update draws it again.
   void clear();
 
-  // Shows the last figures and ends the line. Nothing is shown afterwards.
+  // Draws the last figures and ends the line. Nothing is shown afterwards.
   void finish();
 
  private:
@@ -68,17 +64,13 @@ class ProgressBar {
     double loss = 0.0;
   };
 
-  bool due_on_terminal();
-  bool due_in_file();
   void draw();
-  std::string bar() const;
-  std::string figures_text() const;
   void end_line();
 
   ProgressOptions options_;
   double started_ = 0.0;
-  double drawn_at_ = 0.0;          // when the terminal's line was last drawn
-  std::int64_t tenths_shown_ = 0;  // tenths of the epoch that have their line in a file
+  double drawn_at_ = 0.0;          // the last draw on a terminal
+  std::int64_t tenths_shown_ = 0;  // tenths of the epoch with a line in a file
   bool line_open_ = false;         // the cursor is behind an unfinished line
   Figures latest_;
 };

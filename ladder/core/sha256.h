@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
+
 namespace ladder {
 
-// SHA-256, the fingerprint of files and weights.
+// SHA-256 of files and weights, by OpenSSL. Equal digests mean equal bytes: which data set a
+// program read, and whether two runs ended with the same weights.
 //
-// Two byte strings with the same digest are the same byte string for every practical
-// purpose, so a digest of 64 characters says which data set a program read and whether
-// two runs ended with the same weights.
-//
-// Bytes may come in pieces of any size: only their concatenation counts. Never fails.
-// Source: FIPS 180-4, section 6.2. Python's counterpart: hashlib.sha256.
+// Only the concatenation of the pieces counts. Throws std::bad_alloc without memory; nothing else
+// fails. Python's counterpart: hashlib.sha256.
 //
 //     Sha256 sha256;
 //     sha256.update("weight");
@@ -25,25 +23,23 @@ namespace ladder {
 //     std::string digest = sha256.hex_digest();
 class Sha256 {
  public:
-  // Appends bytes, as they lie in memory.
+  Sha256();
+
+  // Appends bytes in their order in memory.
   void update(std::span<const std::byte> bytes);
   // Appends the characters of a text, without a terminating zero.
   void update(std::string_view text);
 
   // The digest of all bytes so far: 64 lower-case hexadecimal characters.
-  // Afterwards the object is as new and may take another message.
+  // Afterwards the object is empty and can digest another message.
   std::string hex_digest();
 
  private:
-  static constexpr std::size_t kBlockBytes = 64;
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
 
-  void compress(const std::byte* block);
-  void pad();
-
-  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::array<std::byte, kBlockBytes> block_{};  // the bytes that do not fill a block yet
-  std::uint64_t size_ = 0;                      // bytes so far
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 // The digest of one piece of memory.

@@ -9,20 +9,20 @@
 
 namespace ladder {
 
-// A second signal so soon after the first is its echo: a launcher passes on what a scheduler has
-// sent to all.
+// A second signal within this time is an echo of the first: a launcher forwards a signal that the
+// scheduler has sent to all.
 constexpr std::chrono::milliseconds kSignalEcho{500};
 
-// How shells count the end by a signal.
+// The exit code that shells report for a program that a signal ended.
 constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
-// Whether this is the exit code of a program that was told to stop, by SIGINT or SIGTERM.
+// Whether SIGINT or SIGTERM stopped the program with this exit code.
 constexpr bool is_signal_exit_code(int exit_code) {
   return exit_code == exit_code_of_signal(SIGINT) || exit_code == exit_code_of_signal(SIGTERM);
 }
 
-// Ends a run that a signal asked to end, once it has saved what it can. Not an Error: nothing went
-// wrong. call_and_report prints `text`, unless it is empty, and returns exit_code_of_signal.
+// Ends a run after a signal, once it has saved its state. Not an Error. call_and_report prints
+// `text`, unless it is empty, and returns exit_code_of_signal.
 class StoppedBySignal : public std::exception {
  public:
   StoppedBySignal(int signal, std::string text) : signal_(signal), text_(std::move(text)) {}

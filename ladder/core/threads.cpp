@@ -32,12 +32,6 @@ Limit whole_cpus(std::int64_t quota, std::int64_t period) {
   return static_cast<int>(std::min<std::int64_t>(cpus, std::numeric_limits<int>::max()));
 }
 
-std::int64_t number_in(const fs::path& path) {
-  std::ifstream file(path);
-  std::int64_t number = 0;
-  return file >> number ? number : 0;
-}
-
 Limit limit_of_version_2(const fs::path& group) {
   std::ifstream file(group / "cpu.max");
   std::int64_t quota = 0;
@@ -46,7 +40,11 @@ Limit limit_of_version_2(const fs::path& group) {
 }
 
 Limit limit_of_version_1(const fs::path& group) {
-  return whole_cpus(number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us"));
+  std::ifstream quota_file(group / "cpu.cfs_quota_us");
+  std::ifstream period_file(group / "cpu.cfs_period_us");
+  std::int64_t quota = 0;
+  std::int64_t period = 0;
+  return quota_file >> quota && period_file >> period ? whole_cpus(quota, period) : std::nullopt;
 }
 
 Limit limit_of_all_above(const fs::path& mount, const fs::path& group,
@@ -60,10 +58,6 @@ Limit limit_of_all_above(const fs::path& mount, const fs::path& group,
   return limit;
 }
 
-bool has_cpu_controller(const std::string& controllers) {
-  return fmt::format(",{},", controllers).find(",cpu,") != std::string::npos;
-}
-
 int bound_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -71,7 +65,7 @@ int bound_cpus() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Starting thousands of threads takes minutes, and no program is faster with them.
+// Refuses thousands of threads: they start for minutes, and no program is faster with them.
 int checked(std::string_view where, std::int64_t threads) {
   constexpr std::int64_t kThreadsPerCpu = 4;
   constexpr std::int64_t kAlwaysAllowed = 64;
@@ -81,12 +75,6 @@ int checked(std::string_view where, std::int64_t threads) {
     throw UsageError::out_of_range(where, threads, fmt::format("at most {} on this machine", most));
   }
   return static_cast<int>(threads);
-}
-
-std::optional<int> threads_of_openmp() {
-  const auto numbers = environment_integers("OMP_NUM_THREADS", 1);
-  if (numbers.empty()) return std::nullopt;
-  return checked("OMP_NUM_THREADS", numbers.front());
 }
 
 }  // namespace
@@ -100,14 +88,14 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
   const fs::path mount = fs::path(root) / "sys/fs/cgroup";
   std::ifstream groups(fs::path(root) / "proc/self/cgroup");
   Limit limit;
-  std::string id;  // a line is "4:cpu,cpuacct:/group", or "0::/group"
+  std::string id;  // a line: "4:cpu,cpuacct:/group" or "0::/group"
   std::string controllers;
   std::string group;
   while (std::getline(groups, id, ':') && std::getline(groups, controllers, ':') &&
          std::getline(groups, group)) {
     if (controllers.empty()) {
       limit = smaller(limit, limit_of_all_above(mount, group, limit_of_version_2));
-    } else if (has_cpu_controller(controllers)) {
+    } else if (fmt::format(",{},", controllers).find(",cpu,") != std::string::npos) {
       limit = smaller(limit, limit_of_all_above(mount / "cpu", group, limit_of_version_1));
     }
   }
@@ -117,7 +105,8 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 ThreadChoice choose_threads(const ThreadRequest& request) {
   const int requested = checked("threads", request.requested);
   if (requested > 0) return {requested, "requested"};
-  if (const auto threads = threads_of_openmp()) return {*threads, "OMP_NUM_THREADS"};
+  const auto openmp = environment_integers("OMP_NUM_THREADS", 1);
+  if (!openmp.empty()) return {checked("OMP_NUM_THREADS", openmp.front()), "OMP_NUM_THREADS"};
   if (request.local_world_size > 1) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};
   }

@@ -7,8 +7,7 @@
 
 namespace ladder {
 
-// An open file descriptor and the duty to close it. Movable, one owner.
-// What a unique_ptr is to a pointer: get(), release() and reset() mean the same here.
+// The owner of an open file descriptor: what unique_ptr is to a pointer.
 class UniqueFd {
  public:
   UniqueFd() = default;

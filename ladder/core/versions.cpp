@@ -3,6 +3,7 @@
 
 #include <ATen/Version.h>
 #include <fmt/core.h>
+#include <openssl/opensslv.h>
 #include <torch/version.h>
 
 #include <nlohmann/json_fwd.hpp>
@@ -19,7 +20,6 @@ std::string dotted(int major, int minor, int patch) {
   return fmt::format("{}.{}.{}", major, minor, patch);
 }
 
-// The first line of a longer description.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -34,6 +34,7 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
 #endif
       {"mkl", first_line(at::get_mkl_version())},
       {"onednn", first_line(at::get_mkldnn_version())},
+      {"openssl", OPENSSL_VERSION_STR},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"nlohmann-json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                NLOHMANN_JSON_VERSION_PATCH)},

@@ -7,8 +7,8 @@
 
 namespace ladder {
 
-// Name and version of ladder and of each library in the program: LibTorch, CUDA, oneDNN, ...
-// For --version and for the record of a run: numbers without versions cannot be repeated.
+// Name and version of ladder and of each library in the program: LibTorch, CUDA, oneDNN, ... For
+// --version and for the record of a run, because results depend on them.
 std::vector<std::pair<std::string, std::string>> library_versions();
 
 }  // namespace ladder

@@ -9,25 +9,22 @@
 
 namespace ladder {
 
-// The number of samples that the loss of a batch is a mean over: those of all ranks together.
+// The number of samples over which the loss of a batch is a mean: those of all ranks together.
 struct NumItems {
   std::int64_t global = 0;     // samples over all ranks
   std::int64_t processes = 1;  // ranks that share them
 
-  // The loss to differentiate, from the sum over this rank's samples: sum × ranks ÷ samples of all.
-  // On one rank that is the mean, to the last bit. On several, averaging the gradients over the
-  // ranks gives the gradient of the mean over all samples, whatever the sizes of the parts; a rank
-  // without samples has the loss 0.
+  // The loss to differentiate, from the sum over this rank's samples: sum × ranks ÷ global. On one
+  // rank that is the mean, to the last bit. On several, gradients averaged over the ranks equal the
+  // gradient of the mean over all samples, whatever the size of each rank's part.
   torch::Tensor mean(const torch::Tensor& sum) const {
     const auto scaled = processes == 1 ? sum : sum * static_cast<double>(processes);
     return scaled / static_cast<double>(global);
   }
 };
 
-// Some samples of a data set, in the form that a network takes.
-//
-// With several ranks it is this rank's part of a batch that all of them share. The part may be
-// empty (N = 0): such a rank still takes the step, because the others wait for it.
+// Some samples of a data set: with several ranks, this rank's part of a batch that all ranks share.
+// The part may be empty (N = 0); the rank still takes the step, because the others wait for it.
 //
 // A Dataset fills inputs and targets; the DataLoader fills the rest.
 struct Batch {
@@ -43,8 +40,8 @@ struct Batch {
   std::int64_t size() const { return targets.defined() ? targets.size(0) : inputs.rows(); }
   NumItems num_items() const { return {global_size, world_size}; }
 
-  // The batch with inputs and targets on `device`; itself if they are there already.
-  // Does not wait for a copy from pinned memory to a GPU: later operations do.
+  // The batch with inputs and targets on `device`; does not copy what is there already, and does
+  // not wait for a copy from pinned memory to a GPU.
   Batch to(const torch::Device& device) const {
     const auto moved = [&](const torch::Tensor& tensor) {
       return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;

@@ -8,37 +8,32 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <stop_token>
 #include <thread>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "ladder/core/error.h"
 
 namespace ladder {
-
 namespace {
 
 constexpr std::size_t kBatchesAheadPerWorker = 2;
-constexpr std::int64_t kDefaultBatchSize = 64;
 
-// Makes a batch from its plan; independent of the loader's lifetime.
+// Reads one batch; independent of the loader's lifetime.
 struct BatchMaker {
   std::shared_ptr<const Dataset> dataset;
   std::shared_ptr<const Transform> transform;
   bool pin_memory;
   std::int64_t epoch;
 
-  Batch make(const BatchIndices& plan) const {
-    Batch batch = dataset->get_batch(plan.indices);
-    if (transform != nullptr) transform->apply(batch.inputs, plan.indices, epoch);
-    batch.positions = torch::tensor(plan.positions, torch::kInt64);
-    batch.indices = torch::tensor(plan.indices, torch::kInt64);
+  Batch make(const BatchIndices& wanted) const {
+    Batch batch = dataset->get_batch(wanted.indices);
+    if (transform != nullptr) transform->apply(batch.inputs, wanted.indices, epoch);
+    batch.positions = torch::tensor(wanted.positions, torch::kInt64);
+    batch.indices = torch::tensor(wanted.indices, torch::kInt64);
     batch.epoch = epoch;
-    batch.global_size = plan.global_size;
-    batch.world_size = plan.world_size;
+    batch.global_size = wanted.global_size;
+    batch.world_size = wanted.world_size;
     if (pin_memory && torch::hasCUDA() && batch.inputs.device().is_cpu()) {
       const auto pinned = [](const torch::Tensor& tensor) { return tensor.pin_memory(); };
       batch.inputs = batch.inputs.map(pinned);
@@ -50,35 +45,35 @@ struct BatchMaker {
 
 class SerialSource : public BatchSource {
  public:
-  SerialSource(BatchMaker maker, std::vector<BatchIndices> plans)
-      : maker_(std::move(maker)), plans_(std::move(plans)) {}
+  SerialSource(BatchMaker maker, std::vector<BatchIndices> batches)
+      : maker_(std::move(maker)), batches_(std::move(batches)) {}
 
   std::optional<Batch> next() override {
-    if (done_ == plans_.size()) return std::nullopt;
-    return maker_.make(plans_[done_++]);
+    if (done_ == batches_.size()) return std::nullopt;
+    return maker_.make(batches_[done_++]);
   }
 
  private:
   BatchMaker maker_;
-  std::vector<BatchIndices> plans_;
+  std::vector<BatchIndices> batches_;
   std::size_t done_ = 0;
 };
 
-// Workers take the next plan each and leave the batch in a ring of slots; the loop takes
-// the slots in order. A worker waits while the ring is full, the loop while its slot is empty.
+// Each worker reads the next batch into a ring of slots; the loop takes the slots in order. A
+// worker waits while the ring is full, the loop while its slot is empty.
 class PrefetchingSource : public BatchSource {
  public:
-  PrefetchingSource(BatchMaker maker, std::vector<BatchIndices> plans, std::size_t workers)
-      : maker_(std::move(maker)), plans_(std::move(plans)) {
-    const std::size_t most = std::max<std::size_t>(1, plans_.size());
+  PrefetchingSource(BatchMaker maker, std::vector<BatchIndices> batches, std::size_t workers)
+      : maker_(std::move(maker)), batches_(std::move(batches)) {
+    const std::size_t most = std::max<std::size_t>(1, batches_.size());
     slots_.resize(std::min(workers * kBatchesAheadPerWorker, most));
-    for (std::size_t i = 0; i < std::min(workers, plans_.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(workers, batches_.size()); ++i) {
       threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
   }
 
   std::optional<Batch> next() override {
-    if (taken_ == plans_.size()) return std::nullopt;
+    if (taken_ == batches_.size()) return std::nullopt;
     std::unique_lock lock(mutex_);
     auto& slot = slots_[taken_ % slots_.size()];
     changed_.wait(lock, [&] { return !std::holds_alternative<std::monostate>(slot); });
@@ -93,71 +88,57 @@ class PrefetchingSource : public BatchSource {
   using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
 
   void work(const std::stop_token& stop) {
-    while (const auto index = next_plan(stop)) put(*index, make(plans_[*index]));
-  }
-
-  // The next plan that no worker has, once there is room for its batch; nothing at the end.
-  std::optional<std::size_t> next_plan(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    const bool go_on = changed_.wait(
-        lock, stop, [&] { return claimed_ == plans_.size() || claimed_ < taken_ + slots_.size(); });
-    if (!go_on || claimed_ == plans_.size()) return std::nullopt;
-    return claimed_++;
-  }
-
-  Slot make(const BatchIndices& plan) const {
-    try {
-      return maker_.make(plan);
-    } catch (...) {
-      return std::current_exception();
+    while (const auto index = claim(stop)) {
+      Slot slot;
+      try {
+        slot = maker_.make(batches_[*index]);
+      } catch (...) {
+        slot = std::current_exception();
+      }
+      const std::lock_guard lock(mutex_);
+      slots_[*index % slots_.size()] = std::move(slot);
+      changed_.notify_all();
     }
   }
 
-  void put(std::size_t index, Slot slot) {
-    const std::lock_guard lock(mutex_);
-    slots_[index % slots_.size()] = std::move(slot);
-    changed_.notify_all();
+  // The next batch that no worker has, once there is a slot for it; nothing at the end.
+  std::optional<std::size_t> claim(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    const bool go_on = changed_.wait(lock, stop, [&] {
+      return claimed_ == batches_.size() || claimed_ < taken_ + slots_.size();
+    });
+    if (!go_on || claimed_ == batches_.size()) return std::nullopt;
+    return claimed_++;
   }
 
   BatchMaker maker_;
-  std::vector<BatchIndices> plans_;
+  std::vector<BatchIndices> batches_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Slot> slots_;
-  std::size_t claimed_ = 0;            // plans given to workers
+  std::size_t claimed_ = 0;            // batches given to workers
   std::size_t taken_ = 0;              // batches given to the loop
-  std::vector<std::jthread> threads_;  // last: stopped and joined before what they use goes away
+  std::vector<std::jthread> threads_;  // last member: joined before what the threads use
 };
-
-std::shared_ptr<const Sampler> choose_sampler(const Dataset& dataset,
-                                              const DataLoaderOptions& options) {
-  if (options.sampler != nullptr) return options.sampler;
-  if (options.shuffle) return std::make_shared<RandomSampler>(dataset.size(), options.seed);
-  return std::make_shared<SequentialSampler>(dataset.size());
-}
 
 std::shared_ptr<const BatchSampler> choose_batches(const Dataset& dataset,
                                                    const DataLoaderOptions& options) {
   if (options.batch_sampler != nullptr) return options.batch_sampler;
-  return std::make_shared<BatchSampler>(choose_sampler(dataset, options),
-                                        options.batch_size.value_or(kDefaultBatchSize),
-                                        options.drop_last);
-}
-
-// The first option given that a batch sampler has already decided; nullptr if there is none.
-const char* decided_twice(const DataLoaderOptions& options) {
-  if (options.batch_size.has_value()) return "batch_size";
-  if (options.shuffle) return "shuffle";
-  if (options.sampler != nullptr) return "a sampler";
-  if (options.drop_last) return "drop_last";
-  return nullptr;
+  auto sampler = options.sampler;
+  if (sampler == nullptr) sampler = make_sampler(dataset.size(), options.shuffle, options.seed);
+  return std::make_shared<BatchSampler>(
+      std::move(sampler), options.batch_size.value_or(kDefaultBatchSize), options.drop_last);
 }
 
 void check(const DataLoaderOptions& options) {
-  const char* twice = decided_twice(options);
-  if (options.batch_sampler != nullptr && twice != nullptr) {
+  const char* excluded = options.batch_size.has_value() ? "batch_size"
+                         : options.shuffle              ? "shuffle"
+                         : options.sampler != nullptr   ? "a sampler"
+                         : options.drop_last            ? "drop_last"
+                                                        : nullptr;
+  if (options.batch_sampler != nullptr && excluded != nullptr) {
     throw UsageError::conflict("DataLoader",
-                               fmt::format("{} and a batch_sampler exclude each other", twice),
+                               fmt::format("{} and a batch_sampler exclude each other", excluded),
                                "the batch_sampler decides what is in a batch: give it there");
   }
   if (options.sampler != nullptr && options.shuffle) {
@@ -176,7 +157,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   check(options_);
   batches_ = choose_batches(*dataset_, options_);
   if (options_.transform != nullptr && batches_->evaluation_only()) {
-    throw UsageError::conflict("DataLoader", "a transform with a sampler for evaluation",
+    throw UsageError::conflict("DataLoader", "a transform with an evaluation sampler",
                                "evaluate the samples as they are: leave transform empty");
   }
 }
@@ -185,8 +166,8 @@ void DataLoader::set_epoch(std::int64_t epoch) {
   if (batches_->evaluation_only()) {
     throw UsageError::conflict(
         "DataLoader::set_epoch",
-        "this sampler is for evaluation: in training, ranks with unequal parts would wait for "
-        "each other for ever",
+        "an evaluation sampler gives ranks unequal parts: in training they would wait for each "
+        "other without end",
         "train with a DistributedSampler or a ShardedBatchSampler");
   }
   epoch_ = epoch;
@@ -194,18 +175,27 @@ void DataLoader::set_epoch(std::int64_t epoch) {
 
 DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
   BatchMaker maker{dataset_, options_.transform, options_.pin_memory, epoch_};
-  auto plans = plan();
-  if (batch < 0 || batch > std::ssize(plans)) {
-    throw UsageError::out_of_range("DataLoader::begin_at", batch,
-                                   fmt::format("0 to {}", std::ssize(plans)),
-                                   fmt::format("the epoch has {} batches", std::ssize(plans)));
+  auto batches = batch_indices();
+  const auto count = std::ssize(batches);
+  if (batch < 0 || batch > count) {
+    throw UsageError::out_of_range("DataLoader::begin_at", batch, fmt::format("0 to {}", count),
+                                   fmt::format("the epoch has {} batches", count));
   }
-  plans.erase(plans.begin(), plans.begin() + batch);
+  batches.erase(batches.begin(), batches.begin() + batch);
   if (options_.num_workers == 0) {
-    return Iterator(std::make_unique<SerialSource>(std::move(maker), std::move(plans)));
+    return Iterator(std::make_unique<SerialSource>(std::move(maker), std::move(batches)));
   }
   return Iterator(std::make_unique<PrefetchingSource>(
-      std::move(maker), std::move(plans), static_cast<std::size_t>(options_.num_workers)));
+      std::move(maker), std::move(batches), static_cast<std::size_t>(options_.num_workers)));
+}
+
+DataLoader limit_batches(const DataLoader& loader, std::int64_t batches) {
+  return DataLoader(
+      loader.shared_dataset(),
+      {.batch_sampler = std::make_shared<LimitedBatchSampler>(loader.batch_sampler(), batches),
+       .num_workers = loader.options().num_workers,
+       .pin_memory = loader.options().pin_memory,
+       .transform = loader.options().transform});
 }
 
 }  // namespace ladder

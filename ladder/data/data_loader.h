@@ -5,9 +5,10 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "ladder/data/batch_iterator.h"
+#include "ladder/data/batch.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/sampler.h"
 #include "ladder/data/transform.h"
@@ -26,7 +27,41 @@ struct DataLoaderOptions {
   std::shared_ptr<const Transform> transform;  // random changes of the samples; empty = none
 };
 
-// Walks once through a data set, batch by batch, in the order of the epoch.
+// The batches of one pass over an epoch, one after the other; nothing at the end.
+class BatchSource {
+ public:
+  BatchSource() = default;
+  virtual ~BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+
+  virtual std::optional<Batch> next() = 0;
+};
+
+// For range-based for; the end is std::default_sentinel. Requests the next batch when the loop has
+// finished with the one before.
+class BatchIterator {
+ public:
+  explicit BatchIterator(std::unique_ptr<BatchSource> source) : source_(std::move(source)) {
+    ++*this;
+  }
+
+  const Batch& operator*() const { return batch_; }
+  BatchIterator& operator++() {
+    auto next = source_->next();
+    at_end_ = !next.has_value();
+    batch_ = std::move(next).value_or(Batch{});
+    return *this;
+  }
+  bool operator==(std::default_sentinel_t) const { return at_end_; }
+
+ private:
+  std::unique_ptr<BatchSource> source_;
+  Batch batch_;
+  bool at_end_ = false;
+};
+
+// The batches of a data set, in the order of the epoch.
 //
 //     DataLoader loader(dataset, {.batch_size = 64, .shuffle = true});
 //     for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -34,8 +69,8 @@ struct DataLoaderOptions {
 //       for (const Batch& batch : loader) ...
 //     }
 //
-// Workers change when batches are made, never their content: every number of workers
-// gives the same batches in the same order. An exception in a worker reaches the loop.
+// Every number of workers gives the same batches in the same order. An exception in a worker
+// reaches the loop.
 //
 // Many ranks: each makes a loader of its own, with a sampler that gives this rank's part.
 //
@@ -43,43 +78,40 @@ struct DataLoaderOptions {
 //     batch_sampler = ShardedBatchSampler   batch_size samples, divided over the ranks
 //     sampler = ExactEvalSampler            evaluation: every sample once, no training
 //
-// One walk at a time: a second begin() while another is under way gets a walk of its own.
-// Python's counterpart: torch.utils.data.DataLoader.
+// Each begin() starts an independent pass. Python's counterpart: torch.utils.data.DataLoader.
 class DataLoader {
  public:
   // Throws UsageError for a batch size below 1, a negative number of workers, options that
-  // exclude each other, or a transform together with a sampler for evaluation.
+  // exclude each other, or a transform together with an evaluation sampler.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
-  // Chooses the order of the next walk. Epochs count from 0.
-  // Throws UsageError if the sampler is for evaluation: only training has epochs.
+  // Chooses the order of the next pass. Epochs count from 0.
+  // Throws UsageError for an evaluation sampler: only training has epochs.
   void set_epoch(std::int64_t epoch);
 
   // Number of batches in an epoch.
   std::int64_t size() const { return batches_->size(); }
   const Dataset& dataset() const { return *dataset_; }
 
-  // The parts of the loader. For a loader with the same samples in other batches, take these, set
-  // batch_sampler in the options, and clear what excludes it (batch_size, shuffle, sampler and
-  // drop_last).
+  // The parts of the loader. For a loader with the same samples in other batches, set batch_sampler
+  // in these options, and clear batch_size, shuffle, sampler and drop_last.
   std::shared_ptr<const Dataset> shared_dataset() const { return dataset_; }
-  const DataLoaderOptions& options() const { return options_; }  // as they were given
+  const DataLoaderOptions& options() const { return options_; }  // as given
   const std::shared_ptr<const BatchSampler>& batch_sampler() const { return batches_; }
 
-  // The epoch of the next walk: the last one given to set_epoch().
+  // The epoch of the next pass: the last one given to set_epoch().
   std::int64_t epoch() const { return epoch_; }
 
-  // The batches of the next walk, none of them read.
-  std::vector<BatchIndices> plan() const { return batches_->plan(epoch_); }
+  // The batches of the next pass; reads no sample.
+  std::vector<BatchIndices> batch_indices() const { return batches_->batches_of(epoch_); }
 
   using Iterator = BatchIterator;
 
   Iterator begin() const { return begin_at(0); }
 
-  // A walk that begins with batch number `batch` of the epoch, counted from 0, to resume a run in
-  // the middle. The batches before it are not read; those from it on are the ones of a full walk,
-  // bit by bit. size() is the end, and gives no batch.
-  // Throws UsageError unless 0 <= batch <= size().
+  // A pass that begins with batch number `batch` of the epoch, counted from 0, to resume a run. It
+  // does not read the batches before it; the others equal those of a full pass, bit by bit.
+  // begin_at(size()) gives no batch. Throws UsageError unless 0 <= batch <= size().
   Iterator begin_at(std::int64_t batch) const;
 
   std::default_sentinel_t end() const { return {}; }
@@ -90,5 +122,9 @@ class DataLoader {
   std::shared_ptr<const BatchSampler> batches_;
   std::int64_t epoch_ = 0;
 };
+
+// `loader` with the first `batches` batches of each epoch only, to try out a program. Throws
+// UsageError unless batches >= 1.
+DataLoader limit_batches(const DataLoader& loader, std::int64_t batches);
 
 }  // namespace ladder

@@ -9,10 +9,8 @@
 
 namespace ladder {
 
-// A collection of samples that can be read in any order, one batch at a time.
-//
-// A loader is cheap because it reads by batch, not by sample: one call, one tensor per
-// input, no stacking. Implementations must allow get_batch from several threads at once.
+// A collection of samples, read in any order, one batch per call: one tensor per input, no
+// stacking. Implementations must allow get_batch from several threads at once.
 //
 // Python's counterpart: torch.utils.data.Dataset with __getitems__.
 class Dataset {
@@ -25,8 +23,8 @@ class Dataset {
   // For the log: "digits, 60000 images".
   virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
-  // The samples at `indices`, in that order, on the device of the data set, most often the CPU;
-  // each index in [0, size()). Sets inputs and targets; the loader sets the other fields.
+  // The samples at `indices`, in that order, on the device of the data set; each index in
+  // [0, size()). Sets inputs and targets; the loader sets the other fields.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };
 

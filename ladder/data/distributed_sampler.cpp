@@ -7,39 +7,11 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/data/require_rank.h"
 
 namespace ladder {
-namespace {
-
-constexpr std::int64_t kDefaultBatchSize = 64;
-
-std::shared_ptr<const Sampler> whole_order(std::int64_t size,
-                                           const DistributedSamplerOptions& options) {
-  if (options.shuffle) return std::make_shared<RandomSampler>(size, options.seed);
-  return std::make_shared<SequentialSampler>(size);
-}
-
-std::shared_ptr<const BatchSampler> whole_batches(std::shared_ptr<const Sampler> sampler,
-                                                  const ShardedBatchSamplerOptions& options) {
-  return std::make_shared<BatchSampler>(
-      std::move(sampler), options.batch_size.value_or(kDefaultBatchSize), options.drop_last);
-}
-
-void refuse_deciding_twice(const ShardedBatchSamplerOptions& options) {
-  if (options.batch_size.has_value() || options.drop_last) {
-    throw UsageError::conflict(
-        "ShardedBatchSampler",
-        fmt::format("{} for batches that are there already",
-                    options.batch_size.has_value() ? "a batch_size" : "drop_last"),
-        "the batch sampler that it divides decides what is in a batch: give it there");
-  }
-}
-
-}  // namespace
 
 DistributedSampler::DistributedSampler(std::int64_t size, DistributedSamplerOptions options)
-    : options_(options), whole_(whole_order(size, options)) {
+    : options_(options), whole_(make_sampler(size, options.shuffle, options.seed)) {
   require_rank("DistributedSampler", options.rank, options.world_size);
 }
 
@@ -83,13 +55,20 @@ std::vector<std::int64_t> ExactEvalSampler::order(std::int64_t /*epoch*/) const 
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const Sampler> sampler,
                                          ShardedBatchSamplerOptions options)
-    : ShardedBatchSampler(whole_batches(std::move(sampler), options), options.rank,
-                          options.world_size) {}
+    : ShardedBatchSampler(std::make_shared<BatchSampler>(
+                              std::move(sampler), options.batch_size.value_or(kDefaultBatchSize),
+                              options.drop_last),
+                          options.rank, options.world_size) {}
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
                                          ShardedBatchSamplerOptions options)
     : ShardedBatchSampler(std::move(whole), options.rank, options.world_size) {
-  refuse_deciding_twice(options);
+  if (!options.batch_size.has_value() && !options.drop_last) return;
+  throw UsageError::conflict(
+      "ShardedBatchSampler",
+      fmt::format("{} together with a batch sampler, which determines the batches",
+                  options.batch_size.has_value() ? "batch_size" : "drop_last"),
+      "set it in that batch sampler");
 }
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
@@ -99,10 +78,10 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
   require_whole("ShardedBatchSampler", whole_->world_size());
 }
 
-std::vector<BatchIndices> ShardedBatchSampler::plan(std::int64_t epoch) const {
-  auto plans = whole_->plan(epoch);
-  for (auto& plan : plans) plan = slice(plan);
-  return plans;
+std::vector<BatchIndices> ShardedBatchSampler::batches_of(std::int64_t epoch) const {
+  auto batches = whole_->batches_of(epoch);
+  for (auto& batch : batches) batch = slice(batch);
+  return batches;
 }
 
 BatchIndices ShardedBatchSampler::slice(const BatchIndices& whole) const {

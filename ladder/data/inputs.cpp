@@ -10,14 +10,7 @@
 namespace ladder {
 namespace {
 
-// The name of a single tensor, as the inputs of transformers' example are called.
-constexpr const char* kOnly = "x";
-
-std::vector<std::string> names_of(const Inputs& inputs) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : inputs) names.push_back(name);
-  return names;
-}
+constexpr const char* kOnly = "x";  // the name of a single tensor
 
 void require_name(std::string_view name) {
   if (!name.empty()) return;
@@ -44,16 +37,18 @@ const torch::Tensor& Inputs::only() const {
   if (named_.size() != 1) {
     throw UsageError::malformed("Inputs::only", "one tensor",
                                 fmt::format("{} tensors", named_.size()),
-                                "take the tensor that is meant by its name: inputs.at(\"NAME\")");
+                                "select one by its name: inputs.at(\"NAME\")");
   }
   return named_.front().second;
 }
 
 const torch::Tensor& Inputs::at(std::string_view name) const {
-  const auto found = std::find_if(named_.begin(), named_.end(),
-                                  [&](const Named& entry) { return entry.first == name; });
-  if (found == named_.end()) throw UsageError::unknown_name("Inputs", name, names_of(*this));
-  return found->second;
+  for (const auto& [known, tensor] : named_) {
+    if (known == name) return tensor;
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : named_) names.push_back(entry.first);
+  throw UsageError::unknown_name("Inputs", name, names);
 }
 
 bool Inputs::contains(std::string_view name) const {
@@ -71,28 +66,25 @@ void Inputs::set(std::string_view name, torch::Tensor tensor) {
   named_.emplace_back(name, std::move(tensor));
 }
 
-std::int64_t Inputs::rows() const {
+const Inputs::Named& Inputs::first() const {
   if (named_.empty()) {
     throw UsageError::missing("Inputs", "at least one tensor", "set Batch::inputs");
   }
-  const auto& [first_name, first] = named_.front();
+  return named_.front();
+}
+
+std::int64_t Inputs::rows() const {
+  const auto& [first_name, front] = first();
   for (const auto& [name, tensor] : named_) {
-    if (tensor.dim() > 0 && tensor.size(0) == first.size(0)) continue;
+    if (tensor.dim() > 0 && tensor.size(0) == front.size(0)) continue;
     throw UsageError::malformed(
         fmt::format("input {}", name),
-        first.dim() == 0 ? "one row per sample"
-                         : fmt::format("{} rows, as {} has", first.size(0), first_name),
+        front.dim() == 0 ? "one row per sample"
+                         : fmt::format("{} rows, as {} has", front.size(0), first_name),
         tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
         "give each tensor one row per sample");
   }
-  return first.size(0);
-}
-
-torch::Device Inputs::device() const {
-  if (named_.empty()) {
-    throw UsageError::missing("Inputs", "at least one tensor", "set Batch::inputs");
-  }
-  return named_.front().second.device();
+  return front.size(0);
 }
 
 Inputs Inputs::map(const std::function<torch::Tensor(const torch::Tensor&)>& change) const {

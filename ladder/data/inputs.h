@@ -13,8 +13,8 @@
 
 namespace ladder {
 
-// The inputs of a network: named tensors in a fixed order, each with one row per sample. Most
-// networks take one tensor, and a tensor converts to Inputs.
+// The inputs of a network: named tensors in a fixed order, each with one row per sample. One tensor
+// converts to Inputs.
 //
 //     model.forward(images);                                  // one input, named "x"
 //     model.forward({{"image", images}, {"text", texts}});    // two inputs
@@ -29,10 +29,10 @@ class Inputs {
   // Throws UsageError for a name that occurs twice.
   Inputs(std::initializer_list<Named> named);
 
-  // The tensor of a network with one input. Throws UsageError unless there is exactly one.
+  // Throws UsageError unless there is exactly one tensor.
   const torch::Tensor& only() const;
 
-  // The tensor called `name`. Throws UsageError, with the nearest name, if there is none.
+  // Throws UsageError, with the nearest name, if no tensor is called `name`.
   const torch::Tensor& at(std::string_view name) const;
   bool contains(std::string_view name) const;
 
@@ -49,16 +49,17 @@ class Inputs {
   std::int64_t rows() const;
 
   // The device of the first tensor. Throws UsageError without tensors.
-  torch::Device device() const;
+  torch::Device device() const { return first().second.device(); }
 
-  // The same names with `change` applied to each tensor, as in
-  // inputs.map([&](const torch::Tensor& tensor) { return tensor.to(device); }).
+  // The same names with `change` applied to each tensor.
   Inputs map(const std::function<torch::Tensor(const torch::Tensor&)>& change) const;
 
   // At most `parts` pieces of consecutive rows, divided as torch::Tensor::chunk divides.
   std::vector<Inputs> chunk(std::int64_t parts) const;
 
  private:
+  const Named& first() const;
+
   std::vector<Named> named_;
 };
 

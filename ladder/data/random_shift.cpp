@@ -4,7 +4,6 @@
 #include <ATen/TensorIndexing.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/types.h>
 
 #include <utility>
 #include <vector>

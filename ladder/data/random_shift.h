@@ -14,16 +14,15 @@ namespace ladder {
 struct RandomShiftOptions {
   std::int64_t max_pixels = 2;  // each image moves by -max ... +max in both directions; >= 0
   std::uint64_t seed = 42;      // of the run
-  float fill = 0.0F;            // value of pixels that come in from outside
+  float fill = 0.0F;            // value of pixels from outside of the image
   std::string input;            // name of the images among the inputs; empty = the only input
 };
 
 // Moves each image by a few pixels: training data that never repeats exactly.
 //
 // The shift of an image is a function of (seed, epoch, index of the sample), by Philox; all its
-// channels move alike. It depends neither on the rank nor on the batch nor on the number of
-// workers, which prevents a classic mistake: workers with equally seeded generators that all draw
-// the same noise.
+// channels move alike. It does not depend on rank, batch or workers, so the classic mistake of
+// workers with equal seeds, which all draw the same noise, is impossible.
 class RandomShift : public Transform {
  public:
   // Throws UsageError for a negative max_pixels.
@@ -40,7 +39,7 @@ class RandomShift : public Transform {
   void apply(Inputs& inputs, std::span<const std::int64_t> indices,
              std::int64_t epoch) const override;
 
-  // The same by tensor operations on the device of `images`: what a GPU runs.
+  // The version for GPUs, by tensor operations on the device of `images`.
   torch::Tensor shifted_by_tensors(const torch::Tensor& images,
                                    std::span<const std::int64_t> indices, std::int64_t epoch) const;
 

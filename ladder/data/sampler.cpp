@@ -2,6 +2,7 @@
 #include "ladder/data/sampler.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -26,6 +27,11 @@ std::vector<std::int64_t> RandomSampler::order(std::int64_t epoch) const {
   return {first, first + size_};
 }
 
+std::shared_ptr<const Sampler> make_sampler(std::int64_t size, bool shuffle, std::uint64_t seed) {
+  if (shuffle) return std::make_shared<RandomSampler>(size, seed);
+  return std::make_shared<SequentialSampler>(size);
+}
+
 std::int64_t Sampler::whole_size() const {
   std::int64_t sum = 0;
   for (std::int64_t rank = 0; rank < world_size(); ++rank) sum += part_size(rank);
@@ -35,11 +41,9 @@ std::int64_t Sampler::whole_size() const {
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
-  if (batch_size <= 0) {
-    throw UsageError::out_of_range("batch size", batch_size, "a number > 0");
-  }
+  if (batch_size <= 0) throw UsageError::out_of_range("batch_size", batch_size, "a number > 0");
   if (drop_last && sampler_->evaluation_only()) {
-    throw UsageError::conflict("drop_last", "a sampler for evaluation must leave nothing out",
+    throw UsageError::conflict("drop_last", "an evaluation sampler must not drop samples",
                                "leave drop_last off, so that every sample is counted");
   }
 }
@@ -49,22 +53,22 @@ std::int64_t BatchSampler::size() const {
   return drop_last_ || sampler_->size() % batch_size_ == 0 ? whole : whole + 1;
 }
 
-std::vector<BatchIndices> BatchSampler::plan(std::int64_t epoch) const {
+std::vector<BatchIndices> BatchSampler::batches_of(std::int64_t epoch) const {
   const auto order = sampler_->order(epoch);
-  std::vector<BatchIndices> plans(static_cast<std::size_t>(size()));
+  std::vector<BatchIndices> batches(static_cast<std::size_t>(size()));
   std::int64_t begin = 0;
-  for (auto& plan : plans) {
+  for (auto& batch : batches) {
     const std::int64_t end = std::min(begin + batch_size_, sampler_->size());
-    plan.indices.assign(order.begin() + begin, order.begin() + end);
-    for (std::int64_t k = begin; k < end; ++k) plan.positions.push_back(sampler_->position(k));
-    plan.global_size = global_size(begin);
-    plan.world_size = sampler_->world_size();
+    batch.indices.assign(order.begin() + begin, order.begin() + end);
+    for (std::int64_t k = begin; k < end; ++k) batch.positions.push_back(sampler_->position(k));
+    batch.global_size = global_size(begin);
+    batch.world_size = sampler_->world_size();
     begin = end;
   }
-  return plans;
+  return batches;
 }
 
-// Samples over all ranks of the batch that begins on each of them with sample `begin`.
+// Samples over all ranks of the batch that begins with sample `begin` on each of them.
 std::int64_t BatchSampler::global_size(std::int64_t begin) const {
   std::int64_t sum = 0;
   for (std::int64_t rank = 0; rank < sampler_->world_size(); ++rank) {
@@ -73,6 +77,41 @@ std::int64_t BatchSampler::global_size(std::int64_t begin) const {
     if (count == batch_size_ || !drop_last_) sum += count;
   }
   return sum;
+}
+
+LimitedBatchSampler::LimitedBatchSampler(std::shared_ptr<const BatchSampler> whole,
+                                         std::int64_t batches)
+    : BatchSampler(make_sampler(whole->whole_size(), /*shuffle=*/false, /*seed=*/0),
+                   whole->batch_size(), whole->drop_last()),
+      whole_(std::move(whole)),
+      batches_(std::min(batches, whole_->size())) {
+  if (batches < 1) throw UsageError::out_of_range("limit_batches", batches, "a number >= 1");
+  for (const auto& batch : batches_of(0)) samples_ += batch.global_size;
+}
+
+std::vector<BatchIndices> LimitedBatchSampler::batches_of(std::int64_t epoch) const {
+  auto batches = whole_->batches_of(epoch);
+  batches.resize(static_cast<std::size_t>(batches_));
+  return batches;
+}
+
+void require_rank(std::string_view where, std::int64_t rank, std::int64_t world_size) {
+  if (world_size < 1) {
+    throw UsageError::out_of_range(fmt::format("{} world_size", where), world_size,
+                                   "a number >= 1");
+  }
+  if (rank < 0 || rank >= world_size) {
+    throw UsageError::out_of_range(fmt::format("{} rank", where), rank,
+                                   fmt::format("0 to {}", world_size - 1),
+                                   fmt::format("{} ranks count from 0", world_size));
+  }
+}
+
+void require_whole(std::string_view where, std::int64_t world_size) {
+  if (world_size == 1) return;
+  throw UsageError::conflict(
+      where, "its sampler gives one rank's part, and it would divide that again",
+      "give it the whole order, such as a RandomSampler, or the batches of all ranks");
 }
 
 }  // namespace ladder

@@ -3,47 +3,44 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace ladder {
 
-// Decides in which order the samples of a data set are read, epoch by epoch.
+// The order in which the samples of a data set are read, epoch by epoch.
 //
-// A sampler holds no state: the order is a function of the epoch, so that a resumed run and
-// every rank can compute it. Python's counterpart: torch.utils.data.Sampler.
+// A sampler holds no state: the order is a function of the epoch, so a resumed run and every rank
+// can compute it. Python's counterpart: torch.utils.data.Sampler.
 //
-// A sampler may be one rank's part of an order that several ranks share. Then it also says how
-// its part lies in the whole, and that is enough to know the size of a batch over all ranks
-// without asking them. A sampler of your own that shares nothing needs size() and order() only.
+// A sampler may be one rank's part of an order that several ranks share; then it overrides the
+// other functions too, and the global batch size follows without communication.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Number of samples in an epoch: those of this rank.
+  // Number of samples of this rank in an epoch.
   virtual std::int64_t size() const = 0;
 
-  // Indices into the data set in reading order: those of this rank. Epochs count from 0.
+  // This rank's indices into the data set, in reading order. Epochs count from 0.
   virtual std::vector<std::int64_t> order(std::int64_t epoch) const = 0;
 
   // Number of ranks that share the epoch's order.
   virtual std::int64_t world_size() const { return 1; }
 
-  // What size() is on `rank`. Equal on all ranks unless said otherwise.
+  // size() on `rank`. By default equal on all ranks.
   virtual std::int64_t part_size(std::int64_t /*rank*/) const { return size(); }
 
-  // Number of samples of the shared order, repeated ones not counted. Unless said otherwise, what
-  // the ranks have together.
+  // Number of samples of the shared order, without repeated ones. By default the sum of the parts.
   virtual std::int64_t whole_size() const;
 
-  // Place in the shared order of the k-th index given here; no other rank has the same place.
-  // Repeated samples, which fill up an order that the ranks do not divide, have places past its
-  // end: at whole_size() and beyond. Dropout masks are drawn by this place, so that no two ranks
-  // draw the same.
+  // Position in the shared order of this rank's k-th index; no other rank has the same. Repeated
+  // samples, which pad an order that the ranks do not divide, have positions from whole_size() on.
+  // Dropout masks are a function of this position, so no two ranks draw the same.
   virtual std::int64_t position(std::int64_t k) const { return k; }
 
   // Whether ranks may get parts of different size. In training they would take different numbers
-  // of steps, and the rank with one step more would wait for the others for ever; so a loader
-  // with such a sampler refuses to train.
+  // of steps and wait for each other without end, so a loader with such a sampler refuses to train.
   virtual bool evaluation_only() const { return false; }
 };
 
@@ -59,9 +56,8 @@ class SequentialSampler : public Sampler {
   std::int64_t size_;
 };
 
-// A new random order each epoch: randperm(size) of a generator seeded with seed + epoch.
-// Equal, index by index, to Accelerate's SeedableRandomSampler and to the order from which
-// Python's DistributedSampler deals.
+// A new random order each epoch: randperm(size) of a generator seeded with seed + epoch. Equal,
+// index by index, to Accelerate's SeedableRandomSampler.
 class RandomSampler : public Sampler {
  public:
   RandomSampler(std::int64_t size, std::uint64_t seed) : size_(size), seed_(seed) {}
@@ -74,26 +70,30 @@ class RandomSampler : public Sampler {
   std::uint64_t seed_;
 };
 
-// The samples of one batch on one rank: what to read, and where each stands in the epoch's order.
+// A RandomSampler or a SequentialSampler.
+std::shared_ptr<const Sampler> make_sampler(std::int64_t size, bool shuffle, std::uint64_t seed);
+
+// One rank's samples of one batch.
 struct BatchIndices {
-  std::vector<std::int64_t> indices;    // into the data set; empty if the others took all
-  std::vector<std::int64_t> positions;  // as many
+  std::vector<std::int64_t> indices;    // into the data set; may be empty
+  std::vector<std::int64_t> positions;  // in the epoch's order; as many
   std::int64_t global_size = 0;         // samples of the batch over all ranks
   std::int64_t world_size = 1;          // ranks that share it
 };
 
+inline constexpr std::int64_t kDefaultBatchSize = 64;
+
 // Cuts the order of a sampler into batches. The last one is shorter if `batch_size` does not
-// divide the number of samples, unless `drop_last` leaves it out.
+// divide the number of samples; `drop_last` drops it.
 //
-// With one rank's part of an order, `batch_size` samples are read by each rank, and batch k of
-// the run is the k-th batches of all ranks.
+// With one rank's part of an order, each rank reads `batch_size` samples, and batch k of the run
+// consists of the k-th batches of all ranks.
 //
-// For batches of your own, derive from it and give plan() and size(), and whole_size() if they are
-// not the sampler's samples. What divides the batches of another BatchSampler asks these.
-// Python's counterpart: torch.utils.data.BatchSampler.
+// For batches of your own, derive from it and override batches_of() and size(), and whole_size() if
+// they are not the sampler's samples. Python's counterpart: torch.utils.data.BatchSampler.
 class BatchSampler {
  public:
-  // Throws UsageError unless batch_size > 0, and for drop_last with a sampler for evaluation.
+  // Throws UsageError unless batch_size > 0, and for drop_last with an evaluation sampler.
   BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size, bool drop_last);
   virtual ~BatchSampler() = default;
 
@@ -101,21 +101,20 @@ class BatchSampler {
   virtual std::int64_t size() const;
 
   // All batches of an epoch, in order.
-  virtual std::vector<BatchIndices> plan(std::int64_t epoch) const;
+  virtual std::vector<BatchIndices> batches_of(std::int64_t epoch) const;
 
-  // As it was given: the size of all batches but a short last one.
+  // As given: the size of all batches but a short last one.
   std::int64_t batch_size() const { return batch_size_; }
   bool drop_last() const { return drop_last_; }
 
   // Number of ranks that share the batches. With more than one, this is one rank's part.
   virtual std::int64_t world_size() const { return sampler_->world_size(); }
 
-  // Number of samples in the epoch's order, over all ranks, repeated ones not counted. A position
-  // below it is that of a sample, and one at or past it that of a repetition; so sums that leave
-  // repetitions out have counted every sample once.
+  // Number of samples in the epoch's order over all ranks. Samples with a position at or past it
+  // are repetitions.
   virtual std::int64_t whole_size() const { return sampler_->whole_size(); }
 
-  // Whether ranks may get different numbers of batches; see Sampler. That of the sampler.
+  // Whether ranks may get different numbers of batches; see Sampler.
   virtual bool evaluation_only() const { return sampler_->evaluation_only(); }
 
  private:
@@ -125,5 +124,29 @@ class BatchSampler {
   std::int64_t batch_size_;
   bool drop_last_;
 };
+
+// The first min(batches, whole->size()) batches of each epoch of another sampler.
+class LimitedBatchSampler : public BatchSampler {
+ public:
+  // Throws UsageError unless batches >= 1.
+  LimitedBatchSampler(std::shared_ptr<const BatchSampler> whole, std::int64_t batches);
+
+  std::int64_t size() const override { return batches_; }
+  std::vector<BatchIndices> batches_of(std::int64_t epoch) const override;
+  std::int64_t world_size() const override { return whole_->world_size(); }
+  std::int64_t whole_size() const override { return samples_; }
+  bool evaluation_only() const override { return whole_->evaluation_only(); }
+
+ private:
+  std::shared_ptr<const BatchSampler> whole_;
+  std::int64_t batches_;
+  std::int64_t samples_ = 0;
+};
+
+// For samplers that give one rank its part; `where` begins the message. The first throws UsageError
+// unless 0 <= rank < world_size, the second if `world_size` ranks share the order to divide, so
+// that it is one rank's part already.
+void require_rank(std::string_view where, std::int64_t rank, std::int64_t world_size);
+void require_whole(std::string_view where, std::int64_t world_size);
 
 }  // namespace ladder

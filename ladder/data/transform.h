@@ -10,12 +10,10 @@ namespace ladder {
 
 // Changes training samples at random, one batch at a time.
 //
-// The change of a sample has to be a function of (epoch, index of the sample) alone: then it is the
-// same on any rank, for any number of workers and after a resume. Derive from this class and draw
-// the numbers by philox4x32 (kernels/philox.h), with a third counter word from 0xB0000000 on: the
-// library itself uses smaller ones. A DataLoader calls apply() from its worker threads at the same
-// time, so it must not change the object.
-//
+// The change of a sample must be a function of (epoch, index of the sample) alone: then it is the
+// same on any rank, for any number of workers and after a resume. Draw numbers with philox4x32
+// (kernels/philox.h) and a third counter word from 0xB0000000 on; the library uses smaller ones.
+// A DataLoader calls apply() from several worker threads at once.
 // Python's counterpart: the `transform` of a torchvision data set.
 class Transform {
  public:

@@ -5,15 +5,15 @@
 
 #include "ladder/kernels/pool_windows.h"
 
-namespace ladder::windows {
+namespace ladder::kernels {
 
 // The passes of batch_norm_relu_max_pool2d over one row of windows.
 
 inline constexpr std::int64_t kLanes = 8;  // channels that are summed together
 
-// Where a pass over one row of windows finds its data. What a pass does not need is null.
+// The data of a pass over one row of windows; what a pass does not need is null.
 template <typename T>
-struct Pass {
+struct RowArgs {
   Row row;
   const T* input;        // two rows of pixels
   T* pooled;             // output, or its gradient
@@ -32,12 +32,12 @@ template <typename Number>
 
 // sums += x and x * x, over all pixels.
 template <typename T>
-[[gnu::always_inline]] inline void add_moments(const Pass<T>& pass) {
-  const auto [windows, channels] = pass.row;
+[[gnu::always_inline]] inline void add_moments(const RowArgs<T>& args) {
+  const auto [windows, channels] = args.row;
   for (std::int64_t first = 0; first < channels; first += kLanes) {
     double sum[kLanes] = {};
     double square[kLanes] = {};
-    const T* x = pass.input + first;
+    const T* x = args.input + first;
     for (std::int64_t i = 0; i < 4 * windows; ++i, x += channels) {
 #pragma GCC ivdep
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
@@ -46,22 +46,22 @@ template <typename T>
         square[lane] += value * value;
       }
     }
-    add_lanes(sum, pass.sums + first);
-    add_lanes(square, pass.sums + channels + first);
+    add_lanes(sum, args.sums + first);
+    add_lanes(square, args.sums + channels + first);
   }
 }
 
 // pooled = largest of relu(x * a + b) in each window of a block.
 template <typename T>
-[[gnu::always_inline]] inline void pool(const Pass<T>& pass, std::int64_t first,
-                                        std::int64_t windows, Places& places) {
-  const std::int64_t channels = pass.row.channels;
-  const float* scale = pass.a;
-  const float* shift = pass.b;
-  const T* above = pass.input + 2 * first * channels;
-  const T* below = above + pass.row.pixels();
-  T* out = pass.pooled + first * channels;
-  std::int32_t* place_of = places.data();
+[[gnu::always_inline]] inline void pool(const RowArgs<T>& args, std::int64_t first,
+                                        std::int64_t windows, ArgmaxBlock& argmax) {
+  const std::int64_t channels = args.row.channels;
+  const float* scale = args.a;
+  const float* shift = args.b;
+  const T* above = args.input + 2 * first * channels;
+  const T* below = above + args.row.pixels();
+  T* out = args.pooled + first * channels;
+  std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -70,37 +70,37 @@ template <typename T>
                                   as_float(below[c]) * scale[c] + shift[c],
                                   as_float(below[channels + c]) * scale[c] + shift[c]);
       out[c] = rounded<T>(found.value);
-      place_of[c] = found.place;
+      index_of[c] = found.index;
     }
     above += 2 * channels;
     below += 2 * channels;
     out += channels;
-    place_of += channels;
+    index_of += channels;
   }
-  narrow(places, windows * channels, pass.choice + first * channels);
+  narrow(argmax, windows * channels, args.choice + first * channels);
 }
 
 // sums += g and g * (x - a), over the chosen pixels; a is the mean.
 template <typename T>
-[[gnu::always_inline]] inline void add_gradients(const Pass<T>& pass) {
-  const auto [windows, channels] = pass.row;
+[[gnu::always_inline]] inline void add_gradients(const RowArgs<T>& args) {
+  const auto [windows, channels] = args.row;
   for (std::int64_t first = 0; first < channels; first += kLanes) {
     float sum[kLanes] = {};
     float product[kLanes] = {};
-    const float* mean = pass.a + first;
-    const T* above = pass.input + first;
-    const T* below = above + pass.row.pixels();
-    const T* gradient = pass.pooled + first;
-    const std::uint8_t* choice = pass.choice + first;
+    const float* mean = args.a + first;
+    const T* above = args.input + first;
+    const T* below = above + args.row.pixels();
+    const T* gradient = args.pooled + first;
+    const std::uint8_t* choice = args.choice + first;
     for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-        const std::int32_t place = choice[lane];
-        const float x = number_if(place == 0, as_float(above[lane])) +
-                        number_if(place == 1, as_float(above[channels + lane])) +
-                        number_if(place == 2, as_float(below[lane])) +
-                        number_if(place == 3, as_float(below[channels + lane]));
-        const float g = number_if(place != kNone, as_float(gradient[lane]));
+        const std::int32_t index = choice[lane];
+        const float x = number_if(index == 0, as_float(above[lane])) +
+                        number_if(index == 1, as_float(above[channels + lane])) +
+                        number_if(index == 2, as_float(below[lane])) +
+                        number_if(index == 3, as_float(below[channels + lane]));
+        const float g = number_if(index != kNone, as_float(gradient[lane]));
         sum[lane] += g;
         product[lane] += g * (x - mean[lane]);
       }
@@ -109,38 +109,38 @@ template <typename T>
       gradient += channels;
       choice += channels;
     }
-    add_lanes(sum, pass.sums + first);
-    add_lanes(product, pass.sums + channels + first);
+    add_lanes(sum, args.sums + first);
+    add_lanes(product, args.sums + channels + first);
   }
 }
 
 // gradient = g * a - x * d - b; g is zero but for the chosen pixel.
 template <typename T>
-[[gnu::always_inline]] inline void write_gradient(const Pass<T>& pass, std::int64_t first,
-                                                  std::int64_t windows, Places& places) {
-  const std::int64_t channels = pass.row.channels;
-  const float* scale = pass.a;
-  const float* shift = pass.b;
-  const float* slope = pass.d;
-  widen(pass.choice + first * channels, windows * channels, places);
+[[gnu::always_inline]] inline void write_gradient(const RowArgs<T>& args, std::int64_t first,
+                                                  std::int64_t windows, ArgmaxBlock& argmax) {
+  const std::int64_t channels = args.row.channels;
+  const float* scale = args.a;
+  const float* shift = args.b;
+  const float* slope = args.d;
+  widen(args.choice + first * channels, windows * channels, argmax);
   for (std::int64_t i = 0; i < 2 * windows; ++i) {
     const std::int64_t window = i % windows;
     const std::int64_t offset =
-        2 * (first + window) * channels + (i < windows ? 0 : pass.row.pixels());
-    const std::int32_t left_place = i < windows ? 0 : 2;
-    const T* x = pass.input + offset;
-    T* out = pass.gradient + offset;
-    const T* gradient = pass.pooled + (first + window) * channels;
-    const std::int32_t* place_of = places.data() + window * channels;
+        2 * (first + window) * channels + (i < windows ? 0 : args.row.pixels());
+    const std::int32_t left_index = i < windows ? 0 : 2;
+    const T* x = args.input + offset;
+    T* out = args.gradient + offset;
+    const T* gradient = args.pooled + (first + window) * channels;
+    const std::int32_t* index_of = argmax.data() + window * channels;
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
       const float g = as_float(gradient[c]) * scale[c];
-      const float left = number_if(place_of[c] == left_place, g);
-      const float right = number_if(place_of[c] == left_place + 1, g);
+      const float left = number_if(index_of[c] == left_index, g);
+      const float right = number_if(index_of[c] == left_index + 1, g);
       out[c] = rounded<T>(left - as_float(x[c]) * slope[c] - shift[c]);
       out[channels + c] = rounded<T>(right - as_float(x[channels + c]) * slope[c] - shift[c]);
     }
   }
 }
 
-}  // namespace ladder::windows
+}  // namespace ladder::kernels

@@ -22,15 +22,15 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using namespace windows;
+using namespace kernels;
 
 constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
 
 // The passes over all images, on all threads; batch_norm_passes.h has them over one row.
-enum class Step { kMoments, kPool, kGradientSums, kGradient };
+enum class Phase { kMoments, kPool, kGradientSums, kGradient };
 
-// The tensors of a call, and three numbers per channel, whose meaning depends on the pass.
-struct Work {
+// The tensors of a call, and three numbers per channel, whose meaning depends on the phase.
+struct BatchNormBuffers {
   torch::Tensor input;
   torch::Tensor pooled;   // the output, or its gradient
   torch::Tensor choices;  // of each window
@@ -43,74 +43,75 @@ struct Work {
 constexpr std::int64_t kGroups = 64;  // of rows whose sums are added in order
 
 template <typename T>
-[[gnu::always_inline]] inline void do_step(Step step, const Pass<T>& pass) {
-  if (step == Step::kMoments) return add_moments(pass);
-  if (step == Step::kGradientSums) return add_gradients(pass);
-  Places places;
-  const std::int64_t block = block_of(pass.row.channels);
-  for (std::int64_t first = 0; first < pass.row.windows; first += block) {
-    const std::int64_t windows = std::min(block, pass.row.windows - first);
-    if (step == Step::kPool) pool(pass, first, windows, places);
-    if (step == Step::kGradient) write_gradient(pass, first, windows, places);
+[[gnu::always_inline]] inline void do_phase(Phase phase, const RowArgs<T>& args) {
+  if (phase == Phase::kMoments) return add_moments(args);
+  if (phase == Phase::kGradientSums) return add_gradients(args);
+  ArgmaxBlock argmax;
+  const std::int64_t block = block_of(args.row.channels);
+  for (std::int64_t first = 0; first < args.row.windows; first += block) {
+    const std::int64_t windows = std::min(block, args.row.windows - first);
+    if (phase == Phase::kPool) pool(args, first, windows, argmax);
+    if (phase == Phase::kGradient) write_gradient(args, first, windows, argmax);
   }
 }
 
 LADDER_SIMD_V3
-void do_row(Step step, const Pass<float>& pass) { do_step(step, pass); }
+void do_row(Phase phase, const RowArgs<float>& args) { do_phase(phase, args); }
 
 LADDER_SIMD_V3
-void do_row(Step step, const Pass<Bfloat16Bits>& pass) { do_step(step, pass); }
+void do_row(Phase phase, const RowArgs<Bfloat16Bits>& args) { do_phase(phase, args); }
 
 template <typename T>
-Pass<T> pass_at(const Work& work, std::int64_t i, double* sums) {
-  const Row row = row_of(work.choices);
+RowArgs<T> row_args(const BatchNormBuffers& buffers, std::int64_t i, double* sums) {
+  const Row row = row_of(buffers.choices);
   const auto data = [](const torch::Tensor& tensor) {
     return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
   };
-  T* const gradient = data(work.gradient);
+  T* const gradient = data(buffers.gradient);
   return {.row = row,
-          .input = data(work.input) + 2 * i * row.pixels(),
-          .pooled = data(work.pooled) + i * row.pooled(),
-          .choice = work.choices.data_ptr<std::uint8_t>() + i * row.pooled(),
+          .input = data(buffers.input) + 2 * i * row.pixels(),
+          .pooled = data(buffers.pooled) + i * row.pooled(),
+          .choice = buffers.choices.data_ptr<std::uint8_t>() + i * row.pooled(),
           .gradient = gradient == nullptr ? nullptr : gradient + 2 * i * row.pixels(),
-          .a = work.a.data(),
-          .b = work.b.data(),
-          .d = work.d.data(),
+          .a = buffers.a.data(),
+          .b = buffers.b.data(),
+          .d = buffers.d.data(),
           .sums = sums};
 }
 
-void do_rows(Step step, const Work& work, std::int64_t begin, std::int64_t end, double* sums) {
-  const bool bfloat16 = work.input.scalar_type() == torch::kBFloat16;
+void do_rows(Phase phase, const BatchNormBuffers& buffers, std::int64_t begin, std::int64_t end,
+             double* sums) {
+  const bool bfloat16 = buffers.input.scalar_type() == torch::kBFloat16;
   for (std::int64_t i = begin; i < end; ++i) {
     if (bfloat16) {
-      do_row(step, pass_at<Bfloat16Bits>(work, i, sums));
+      do_row(phase, row_args<Bfloat16Bits>(buffers, i, sums));
     } else {
-      do_row(step, pass_at<float>(work, i, sums));
+      do_row(phase, row_args<float>(buffers, i, sums));
     }
   }
 }
 
 // All but the gradient; the numbers are 0.
-Work work_on(const torch::Tensor& input, const torch::Tensor& pooled,
-             const torch::Tensor& choices) {
+BatchNormBuffers buffers_for(const torch::Tensor& input, const torch::Tensor& pooled,
+                             const torch::Tensor& choices) {
   const std::vector<float> numbers(static_cast<std::size_t>(input.size(1)));
   return {input, pooled, choices, {}, numbers, numbers, numbers};
 }
 
-void for_all_rows(Step step, const Work& work) {
-  at::parallel_for(0, rows_of(work.choices), 8, [&](std::int64_t begin, std::int64_t end) {
-    do_rows(step, work, begin, end, nullptr);
+void for_all_rows(Phase phase, const BatchNormBuffers& buffers) {
+  at::parallel_for(0, rows_of(buffers.choices), 8, [&](std::int64_t begin, std::int64_t end) {
+    do_rows(phase, buffers, begin, end, nullptr);
   });
 }
 
 // Two sums per channel, [2][C]: the same bits on any number of threads.
-std::vector<double> sums_of_rows(Step step, const Work& work) {
-  const std::int64_t rows = rows_of(work.choices);
-  const auto width = static_cast<std::size_t>(2 * work.choices.size(1));
+std::vector<double> sums_of_rows(Phase phase, const BatchNormBuffers& buffers) {
+  const std::int64_t rows = rows_of(buffers.choices);
+  const auto width = static_cast<std::size_t>(2 * buffers.choices.size(1));
   std::vector<double> parts(kGroups * width);
   at::parallel_for(0, kGroups, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t group = begin; group < end; ++group) {
-      do_rows(step, work, group * rows / kGroups, (group + 1) * rows / kGroups,
+      do_rows(phase, buffers, group * rows / kGroups, (group + 1) * rows / kGroups,
               parts.data() + static_cast<std::size_t>(group) * width);
     }
   });
@@ -142,10 +143,10 @@ void move(float& running, double momentum, double value) {
   running = static_cast<float>(momentum * value + (1.0 - momentum) * running);
 }
 
-Statistics statistics_of(const Work& work, const BatchNormTensors& tensors, double momentum,
-                         double eps, const SumOverRanks& sum_over_ranks) {
-  auto sums = sums_of_rows(Step::kMoments, work);
-  sums.push_back(pixels_of(work.input));
+Statistics statistics_of(const BatchNormBuffers& buffers, const BatchNormTensors& tensors,
+                         double momentum, double eps, const SumOverRanks& sum_over_ranks) {
+  auto sums = sums_of_rows(Phase::kMoments, buffers);
+  sums.push_back(pixels_of(buffers.input));
   sums = over_ranks(std::move(sums), sum_over_ranks);
   const auto channels = (sums.size() - 1) / 2;
   const double count = sums.back();
@@ -171,17 +172,17 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
                                const BatchNormTensors& tensors, double momentum, double eps,
                                const SumOverRanks& sum_over_ranks) {
     auto output = empty_pooled(input);
-    Work work = work_on(input, output, torch::empty_like(output, torch::kUInt8));
-    const auto found = statistics_of(work, tensors, momentum, eps, sum_over_ranks);
-    for (std::size_t c = 0; c < work.a.size(); ++c) {
+    BatchNormBuffers buffers = buffers_for(input, output, torch::empty_like(output, torch::kUInt8));
+    const auto found = statistics_of(buffers, tensors, momentum, eps, sum_over_ranks);
+    for (std::size_t c = 0; c < buffers.a.size(); ++c) {
       const double scale =
           weight.const_data_ptr<float>()[c] * found.invstd.const_data_ptr<double>()[c];
-      work.a[c] = static_cast<float>(scale);
-      work.b[c] = static_cast<float>(bias.const_data_ptr<float>()[c] -
-                                     found.mean.const_data_ptr<double>()[c] * scale);
+      buffers.a[c] = coefficient(scale);
+      buffers.b[c] = coefficient(bias.const_data_ptr<float>()[c] -
+                                 found.mean.const_data_ptr<double>()[c] * scale);
     }
-    for_all_rows(Step::kPool, work);
-    context->save_for_backward({input, work.choices, weight, found.mean, found.invstd});
+    for_all_rows(Phase::kPool, buffers);
+    context->save_for_backward({input, buffers.choices, weight, found.mean, found.invstd});
     context->saved_data["count"] = found.count;
     context->saved_data["sum_over_ranks"] =
         c10::IValue::make_capsule(c10::make_intrusive<SumOverRanksHolder>(sum_over_ranks));
@@ -193,10 +194,10 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
     const auto* weight = saved[2].const_data_ptr<float>();
     const auto* mean = saved[3].const_data_ptr<double>();
     const auto* invstd = saved[4].const_data_ptr<double>();
-    Work work = work_on(saved[0], gradients[0].contiguous(kLast), saved[1]);
-    std::copy_n(mean, work.a.size(), work.a.begin());
-    auto sums = sums_of_rows(Step::kGradientSums, work);
-    const auto channels = work.a.size();
+    BatchNormBuffers buffers = buffers_for(saved[0], gradients[0].contiguous(kLast), saved[1]);
+    std::copy_n(mean, buffers.a.size(), buffers.a.begin());
+    auto sums = sums_of_rows(Phase::kGradientSums, buffers);
+    const auto channels = buffers.a.size();
     const auto weight_gradient = torch::empty_like(saved[2]);
     const auto bias_gradient = torch::empty_like(saved[2]);
     for (std::size_t c = 0; c < channels; ++c) {
@@ -209,13 +210,13 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
     for (std::size_t c = 0; c < channels; ++c) {
       const double scale = weight[c] * invstd[c];
       const double slope = scale * invstd[c] * invstd[c] * sums[channels + c] / count;
-      work.a[c] = static_cast<float>(scale);
-      work.b[c] = static_cast<float>(scale * sums[c] / count - mean[c] * slope);
-      work.d[c] = static_cast<float>(slope);
+      buffers.a[c] = coefficient(scale);
+      buffers.b[c] = coefficient(scale * sums[c] / count - mean[c] * slope);
+      buffers.d[c] = coefficient(slope);
     }
-    work.gradient = torch::empty_like(saved[0]);
-    for_all_rows(Step::kGradient, work);
-    return {work.gradient, weight_gradient, bias_gradient, {}, {}, {}, {}};
+    buffers.gradient = torch::empty_like(saved[0]);
+    for_all_rows(Phase::kGradient, buffers);
+    return {buffers.gradient, weight_gradient, bias_gradient, {}, {}, {}, {}};
   }
 };
 

@@ -17,8 +17,8 @@ struct BatchNormTensors {
   torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
 };
 
-// The sum of a float64 tensor over the ranks of a process group, equal bits on all of them: a
-// collective. Empty: one rank, whose own numbers are the sum.
+// A collective: the sum of a float64 tensor over the ranks of a process group, equal bits on all of
+// them. Empty = one rank.
 using SumOverRanks = std::function<torch::Tensor(const torch::Tensor& local)>;
 
 // Carries a SumOverRanks from forward to backward: IValue::make_capsule and toCapsule.
@@ -29,10 +29,8 @@ struct SumOverRanksHolder : torch::CustomClassHolder {
 
 // Equals: max_pool2d(relu(batch_norm(input)), 2) in training.
 //
-// The normalised images are never written. Forward reads the input twice, once for mean and
-// variance and once for the largest value of each window; backward reads it twice, once for the two
-// sums that the gradient needs and once for the gradient itself. PyTorch's three operations pass
-// over memory 15 times.
+// Does not write the normalised images. Forward and backward read the input twice each: once for
+// sums per channel, once for the result. PyTorch's three operations pass over memory 15 times.
 //
 // With `sum_over_ranks`, mean and variance are those of the batches of all ranks, and forward and
 // backward are collectives, as in sync_batch_norm.
@@ -40,9 +38,9 @@ struct SumOverRanksHolder : torch::CustomClassHolder {
 // input   [N, C, H, W], C a multiple of 8; further limits: can_fuse_batch_norm
 // output  [N, C, H / 2, W / 2], same dtype and layout
 //
-// Mean and variance are sums in double over fixed groups of rows, added in their order: the same
-// bits on any number of threads. Against PyTorch, last bits differ (1e-6 relative). Throws
-// UsageError, on all ranks, unless there is more than one value per channel.
+// Mean and variance are float64 sums over fixed groups of rows, added in order: the same bits on
+// any number of threads. PyTorch's results differ by 1e-6 (relative). Throws UsageError, on all
+// ranks, unless there is more than one value per channel.
 torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const SumOverRanks& sum_over_ranks = {});
@@ -51,7 +49,6 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
 bool can_fuse_batch_norm(const torch::Tensor& input);
 
 // Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
-// All ranks have the same count, so all throw or none does.
 void require_several_values(double count);
 
 }  // namespace ladder

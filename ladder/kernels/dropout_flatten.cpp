@@ -15,25 +15,25 @@
 namespace ladder {
 namespace {
 
+using kernels::as_float;
+using kernels::Bfloat16Bits;
+using kernels::rounded;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using windows::as_float;
-using windows::Bfloat16Bits;
-using windows::rounded;
 
 constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
 
-bool can_turn(const torch::Tensor& images) {
+bool can_transpose(const torch::Tensor& images) {
   const auto type = images.scalar_type();
   return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
          images.dim() == 4 && images.is_contiguous(kLast);
 }
 
-// Calls body(place in the flat order, place in channels_last) for the elements of a sample, some
-// pixels at a time: their rows stay in the cache while channel after channel is taken out of them.
+// Calls body(index in NCHW, index in channels_last) for the elements of a sample, in tiles of
+// pixels that stay in the cache while all channels are read.
 template <typename Body>
-[[gnu::always_inline]] inline void turn(std::int64_t channels, std::int64_t pixels,
-                                        const Body& body) {
+[[gnu::always_inline]] inline void transpose_sample(std::int64_t channels, std::int64_t pixels,
+                                                    const Body& body) {
   constexpr std::int64_t kTile = 16;
   for (std::int64_t first = 0; first < pixels; first += kTile) {
     const std::int64_t end = std::min(first + kTile, pixels);
@@ -47,11 +47,10 @@ template <typename Body>
 
 enum class Direction { kFlatten, kBack };
 
-// From `images` to `flat` or back, times the scale of what is kept; `keep` has one byte per
-// element.
+// From `images` to `flat` or back, times `scale` where `keep` is 1, else times 0.
 template <typename T>
-void turn_samples_of(Direction direction, const torch::Tensor& images, const torch::Tensor& flat,
-                     const torch::Tensor& keep, double scale) {
+void transpose_samples_of(Direction direction, const torch::Tensor& images,
+                          const torch::Tensor& flat, const torch::Tensor& keep, double scale) {
   const float factor[2] = {0.0F, as_float(rounded<T>(static_cast<float>(scale)))};
   const std::int64_t channels = images.size(1);
   const std::int64_t pixels = images.size(2) * images.size(3);
@@ -61,7 +60,7 @@ void turn_samples_of(Direction direction, const torch::Tensor& images, const tor
       auto* image = static_cast<T*>(images.data_ptr()) + offset;
       auto* row = static_cast<T*>(flat.data_ptr()) + offset;
       const auto* kept = keep.const_data_ptr<std::uint8_t>() + offset;
-      turn(channels, pixels, [&](std::int64_t i, std::int64_t j) {
+      transpose_sample(channels, pixels, [&](std::int64_t i, std::int64_t j) {
         if (direction == Direction::kFlatten) {
           row[i] = rounded<T>(as_float(image[j]) * factor[kept[i]]);
         } else {
@@ -72,16 +71,16 @@ void turn_samples_of(Direction direction, const torch::Tensor& images, const tor
   });
 }
 
-void turn_samples(Direction direction, const torch::Tensor& images, const torch::Tensor& flat,
-                  const torch::Tensor& keep, double scale) {
+void transpose_samples(Direction direction, const torch::Tensor& images, const torch::Tensor& flat,
+                       const torch::Tensor& keep, double scale) {
   if (images.scalar_type() == torch::kBFloat16) {
-    turn_samples_of<Bfloat16Bits>(direction, images, flat, keep, scale);
+    transpose_samples_of<Bfloat16Bits>(direction, images, flat, keep, scale);
   } else {
-    turn_samples_of<float>(direction, images, flat, keep, scale);
+    transpose_samples_of<float>(direction, images, flat, keep, scale);
   }
 }
 
-// uint8 [N, elements]: whether an element is kept.
+// uint8 [N, elements]: 1 = kept.
 torch::Tensor draw_keep(const torch::Tensor& images, const RandomKey& key,
                         const DropoutMaskOptions& options) {
   const std::int64_t elements = images.size(1) * images.size(2) * images.size(3);
@@ -106,7 +105,7 @@ class DropoutFlatten : public torch::autograd::Function<DropoutFlatten> {
     const auto keep = draw_keep(images, key, options);
     const double scale = kept_scale(options);
     auto flat = torch::empty(keep.sizes(), images.scalar_type());
-    turn_samples(Direction::kFlatten, images, flat, keep, scale);
+    transpose_samples(Direction::kFlatten, images, flat, keep, scale);
     context->save_for_backward({keep});
     context->saved_data["scale"] = scale;
     context->saved_data["sizes"] = images.sizes().vec();
@@ -117,8 +116,8 @@ class DropoutFlatten : public torch::autograd::Function<DropoutFlatten> {
     const auto flat = gradients[0].contiguous();
     const auto images = torch::empty(context->saved_data["sizes"].toIntVector(),
                                      flat.options().memory_format(kLast));
-    turn_samples(Direction::kBack, images, flat, context->get_saved_variables()[0],
-                 context->saved_data["scale"].toDouble());
+    transpose_samples(Direction::kBack, images, flat, context->get_saved_variables()[0],
+                      context->saved_data["scale"].toDouble());
     return {images, {}, {}};
   }
 };
@@ -129,7 +128,7 @@ torch::Tensor dropout_flatten(const torch::Tensor& images, const RandomKey& key,
                               const DropoutMaskOptions& options) {
   RECORD_FUNCTION("ladder::dropout_flatten", {});
   check_positions(images, key);
-  if (can_turn(images)) return DropoutFlatten::apply(images, key, options);
+  if (can_transpose(images)) return DropoutFlatten::apply(images, key, options);
   const auto mask = counter_mask(images.detach(), key, options);
   return torch::flatten(images * mask.to(images.scalar_type()), 1);
 }

@@ -9,15 +9,14 @@ namespace ladder {
 
 // Equals: flatten(images * counter_mask(images), 1), bit for bit.
 //
-//     [N, C, H, W] in channels_last -> [N, C * H * W], the channels of a sample one after the other
+//     [N, C, H, W] in channels_last -> [N, C * H * W]
 //
-// As separate operations these pass over all elements three times in each direction: the mask is
-// written, the product is taken, and flatten copies, because a linear layer's weights count pixels
-// within channels and channels_last stores channels within pixels. This operation draws one byte
-// per element, scales and reorders in one pass, and reorders the gradient in another.
+// The separate operations pass over all elements three times in each direction: mask, product, and
+// the copy to NCHW order that flatten makes. This operation draws one byte per element and scales
+// and reorders in one pass, and likewise in backward.
 //
-// Fast for float and bfloat16 on the CPU in channels_last; any other input goes through the
-// separate operations.
+// Fast for float and bfloat16 on the CPU in channels_last; other inputs take the separate
+// operations.
 torch::Tensor dropout_flatten(const torch::Tensor& images, const RandomKey& key,
                               const DropoutMaskOptions& options);
 

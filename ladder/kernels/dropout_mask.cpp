@@ -17,13 +17,12 @@ namespace {
 
 constexpr std::int64_t kWordMask = 0xFFFFFFFF;
 
-// Contiguous or channels_last, whichever is nearer to the input's layout.
 torch::Tensor empty_mask(const torch::Tensor& input) {
   return torch::empty(input.sizes(), input.options().dtype(torch::kFloat32),
                       input.suggest_memory_format());
 }
 
-// How the elements of one sample lie in memory: channels outside, or innermost.
+// The memory layout of one sample.
 struct SampleLayout {
   std::int64_t channels = 1;
   std::int64_t pixels = 1;  // elements per channel
@@ -70,7 +69,7 @@ torch::Tensor counter_mask_cpu(const torch::Tensor& input, const RandomKey& key,
   return mask;
 }
 
-// High and low word of multiplier * words; `words` are int64 that hold 32 bits.
+// High and low word of multiplier * words; `words`: int64 with 32 significant bits.
 std::pair<torch::Tensor, torch::Tensor> multiply_wide(std::uint32_t multiplier,
                                                       const torch::Tensor& words) {
   const auto product = words * static_cast<std::int64_t>(multiplier);  // wraps: same bits

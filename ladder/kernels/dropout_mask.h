@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-// What the random numbers of one training step depend on, and nothing else.
+// The random numbers of a training step are a function of this key.
 struct RandomKey {
   std::uint64_t seed = 0;   // of the run
   std::int64_t epoch = 0;   // counts from 0
@@ -20,24 +20,22 @@ struct DropoutMaskOptions {
   std::int64_t layer = 0;  // one number per dropout layer of a network
 };
 
-// The mask of dropout by position: float32, shape and layout of `input`, 0 or 1 / (1 - p).
-//
 // Equals: dropout(ones_like(input), p), with numbers from Philox instead of PyTorch's generator.
-// The word of an element is a function of (seed, epoch, position of its sample, layer, index of the
-// element in the contiguous layout): the same on any rank and thread, in any batch and layout.
 //
-// The first dimension of `input` is the sample. On the CPU one pass on all threads; elsewhere
-// tensor operations, with equal bits. Throws c10::Error unless there is one position per sample.
+// float32, shape and layout of `input`, 0 or 1 / (1 - p). Each element is a function of (seed,
+// epoch, position of its sample, layer, index of the element in the contiguous layout): the same on
+// any rank and thread, in any batch and layout.
+//
+// The first dimension of `input` is the sample. On the CPU one pass on all threads; on a GPU tensor
+// operations, with equal bits. Throws c10::Error unless there is one position per sample.
 torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
                            const DropoutMaskOptions& options);
 
-// The same by tensor operations on the device of `input`: what a GPU runs.
+// The version for GPUs, by tensor operations on the device of `input`.
 torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,
                                       const DropoutMaskOptions& options);
 
-// The parts that dropout_flatten shares with counter_mask.
-
-// An element is dropped when its word is below this.
+// Shared with dropout_flatten. An element is dropped when its word is below the threshold.
 std::uint32_t drop_threshold(const DropoutMaskOptions& options);
 
 // The factor of the other elements.

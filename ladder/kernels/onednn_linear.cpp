@@ -26,14 +26,14 @@ const std::optional<c10::OperatorHandle>& product() {
 torch::Tensor times_transposed(const torch::Tensor& a, const torch::Tensor& b,
                                const std::optional<torch::Tensor>& c = std::nullopt) {
   using Scalars = c10::List<std::optional<at::Scalar>>;
-  using Signature = torch::Tensor(
-      const torch::Tensor&, const torch::Tensor&, const std::optional<torch::Tensor>&,
-      std::string_view, c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  using Signature =
+      torch::Tensor(const torch::Tensor&, const torch::Tensor&, const std::optional<torch::Tensor>&,
+                    std::string_view, Scalars, std::optional<std::string_view>);
   return product()->typed<Signature>().call(a, b, c, "none", Scalars(), "");
 }
 
-// The arguments are those of LibTorch's addmm, so that gradients are ready in its order, which
-// decides what goes into a bucket of DistributedDataParallel.
+// The arguments have the order of addmm: gradients become ready in that order, which determines the
+// buckets of DistributedDataParallel.
 class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& bias,

@@ -9,13 +9,11 @@ namespace ladder {
 //
 //     input [N, I], weight [O, I], bias [O] -> input * weight^T + bias [N, O]
 //
-// LibTorch multiplies float matrices with MKL, which uses its generic kernels on CPUs of other
-// makers: a linear layer of 9216 x 128 takes twice the time there, forward and backward. LibTorch
-// also contains oneDNN, for its convolutions and for linear layers rewritten by torch.compile; this
-// function calls the operation of the latter.
+// LibTorch multiplies float matrices with MKL, which uses generic kernels on CPUs not made by
+// Intel: there a large linear layer takes up to twice the time, forward and backward. This function
+// calls the oneDNN operation that LibTorch contains for linear layers rewritten by torch.compile.
 //
-// float32 on the CPU, without autocast, where LibTorch has oneDNN; any other input goes to
-// torch::linear.
+// float32 on the CPU, without autocast, where LibTorch has oneDNN; other inputs take torch::linear.
 torch::Tensor onednn_linear(const torch::Tensor& input, const torch::Tensor& weight,
                             const torch::Tensor& bias);
 

@@ -7,12 +7,10 @@
 
 namespace ladder {
 
-// Philox4x32-10: random numbers without a state.
+// Equals: the generator behind torch.rand on a GPU, Philox4x32-10, with counters of our own.
 //
-// The generator is a function: 128 bits of counter and 64 bits of key go in, 128
-// random bits come out. Any number of the stream can be drawn at any time, on any thread
-// and any rank, in any order, with the same bits. Dropout masks and augmentation use it,
-// so they do not depend on how work is divided.
+// A function from 128 bits of counter and 64 bits of key to 128 random bits: no state, so dropout
+// masks and augmentation do not depend on how threads and ranks divide the work.
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 using PhiloxCounter = std::array<std::uint32_t, 4>;
@@ -40,8 +38,8 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter counter, std::uint64_t key) {
   return counter;
 }
 
-// Which random words to draw: word 0 to 2 of the counter and the key.
-// Word 3 counts blocks of four words.
+// A stream of random words: the key and words 0 to 2 of the counter. Word 3 counts blocks of four
+// words.
 struct PhiloxStream {
   std::uint64_t key = 0;
   std::uint32_t word0 = 0;
@@ -49,10 +47,9 @@ struct PhiloxStream {
   std::uint32_t word2 = 0;
 };
 
-// Fills `words` with the stream, block b = 0, 1, ... giving word j of the block at
-// words[j * quarter + b], where quarter = words.size() / 4 rounded up; what would lie
-// behind the end is dropped. Quarters, not neighbours, so that the loop vectorises for
-// the widest instructions of the machine.
+// Fills `words` with the stream: word j of block b = 0, 1, ... becomes words[j * quarter + b],
+// where quarter = words.size() / 4 rounded up; words past the end are dropped. Quarters instead of
+// neighbours, so that the loop vectorises.
 void philox_fill(const PhiloxStream& stream, std::span<std::uint32_t> words);
 
 }  // namespace ladder

@@ -5,33 +5,35 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
-namespace ladder::windows {
+namespace ladder::kernels {
 
-// What the operations that end in ReLU and max-pooling share: images in channels_last, cut into
-// windows of 2 x 2 pixels. The rows of all images lie one behind the other, and so do those of
-// their windows, so a row of windows covers two rows of pixels.
+// Shared by the operations that end in ReLU and max-pooling: images in channels_last, cut into
+// windows of 2 x 2 pixels. A row of windows covers two rows of pixels; the rows of all images are
+// numbered consecutively.
 
 inline constexpr std::int32_t kNone = 4;  // no pixel of the window is above zero
 
-// The chosen places of some windows, in the width of a float: beside floats, bytes would be
-// vectorised 32 or 64 at a time, and few layers have so many channels.
+// The index of the largest pixel of each window in a block. As wide as a float: bytes beside floats
+// would be vectorised 32 or 64 at a time, and few layers have so many channels.
 inline constexpr std::int64_t kMostChannels = 4096;
-using Places = std::array<std::int32_t, kMostChannels>;
+using ArgmaxBlock = std::array<std::int32_t, kMostChannels>;
 
-// So many windows are worked on at a time.
+// Windows per block.
 inline std::int64_t block_of(std::int64_t channels) { return kMostChannels / channels; }
 
-[[gnu::always_inline]] inline void narrow(const Places& places, std::int64_t count,
+[[gnu::always_inline]] inline void narrow(const ArgmaxBlock& argmax, std::int64_t count,
                                           std::uint8_t* choice) {
   for (std::int64_t i = 0; i < count; ++i) {
-    choice[i] = static_cast<std::uint8_t>(places.data()[i]);
+    choice[i] = static_cast<std::uint8_t>(argmax.data()[i]);
   }
 }
 [[gnu::always_inline]] inline void widen(const std::uint8_t* choice, std::int64_t count,
-                                         Places& places) {
-  for (std::int64_t i = 0; i < count; ++i) places.data()[i] = choice[i];
+                                         ArgmaxBlock& argmax) {
+  for (std::int64_t i = 0; i < count; ++i) argmax.data()[i] = choice[i];
 }
 
 struct Row {
@@ -44,7 +46,8 @@ struct Row {
 inline Row row_of(const torch::Tensor& pooled) { return {pooled.size(3), pooled.size(1)}; }
 inline std::int64_t rows_of(const torch::Tensor& pooled) { return pooled.size(0) * pooled.size(2); }
 
-// Which images the operations take: on the CPU, in channels_last, float or bfloat16, of even sides.
+// Whether the operations take these images: on the CPU, channels_last, float or bfloat16, even H,
+// W.
 inline bool can_cut(const torch::Tensor& images) {
   const auto type = images.scalar_type();
   return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
@@ -52,7 +55,7 @@ inline bool can_cut(const torch::Tensor& images) {
          images.size(2) % 2 == 0 && images.size(3) % 2 == 0 && images.size(1) <= kMostChannels;
 }
 
-// Empty images of the same kind, of half the sides or of twice.
+// Uninitialised images of the same dtype, with half or twice the height and width.
 inline torch::Tensor empty_pooled(const torch::Tensor& pixels) {
   return torch::empty({pixels.size(0), pixels.size(1), pixels.size(2) / 2, pixels.size(3) / 2},
                       pixels.options().memory_format(torch::MemoryFormat::ChannelsLast));
@@ -62,8 +65,7 @@ inline torch::Tensor empty_pixels(const torch::Tensor& pooled) {
                       pooled.options().memory_format(torch::MemoryFormat::ChannelsLast));
 }
 
-// The bits of a bfloat16, the upper half of a float. C10's class has the same, but loops over it
-// are not vectorised.
+// The bits of a bfloat16, the upper half of a float. Loops over c10::BFloat16 are not vectorised.
 using Bfloat16Bits = std::uint16_t;
 
 [[gnu::always_inline]] inline float as_float(float number) { return number; }
@@ -71,6 +73,8 @@ using Bfloat16Bits = std::uint16_t;
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
+// Equals: c10::BFloat16(number), bit for bit; but NaN keeps its sign and payload, which must fit
+// into a bfloat16, because a larger one would overflow: see coefficient().
 template <typename T>
 [[gnu::always_inline]] inline T rounded(float number) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -81,33 +85,39 @@ template <typename T>
   }
 }
 
-// `number` if that holds, else zero: without a branch, so that loops over it are vectorised.
+// A number for a loop that rounds its results; NaN loses its payload. So a NaN among the results
+// has a payload that fits into a bfloat16, and rounded() needs no test.
+inline float coefficient(double number) {
+  return std::isnan(number) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(number);
+}
+
+// `number` if `holds`, else zero; without a branch, so that loops are vectorised.
 [[gnu::always_inline]] inline float number_if(bool holds, float number) {
   const auto mask = -static_cast<std::int32_t>(holds);
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(number) & mask);
 }
 
-// `best` and `place` become the k-th pixel of a window, if it is larger or a NaN.
-[[gnu::always_inline]] inline void take(float value, std::int32_t k, float& best,
-                                        std::int32_t& place) {
+// `best` and `index` become the k-th pixel of a window, if it is larger or a NaN.
+[[gnu::always_inline]] inline void update_max(float value, std::int32_t k, float& best,
+                                              std::int32_t& index) {
   const bool better = value > best || value != value;
   best = better ? value : best;
-  place = better ? k : place;
+  index = better ? k : index;
 }
 
-// The largest of a window's four pixels and its place, or zero and kNone.
+// The largest of a window's four pixels and its index, or zero and kNone.
 struct Largest {
   float value;
-  std::int32_t place;
+  std::int32_t index;
 };
 [[gnu::always_inline]] inline Largest relu_max(float pixel0, float pixel1, float pixel2,
                                                float pixel3) {
   float best = pixel0;
-  std::int32_t place = 0;
-  take(pixel1, 1, best, place);
-  take(pixel2, 2, best, place);
-  take(pixel3, 3, best, place);
-  return {best <= 0.0F ? 0.0F : best, best <= 0.0F ? kNone : place};
+  std::int32_t index = 0;
+  update_max(pixel1, 1, best, index);
+  update_max(pixel2, 2, best, index);
+  update_max(pixel3, 3, best, index);
+  return {best <= 0.0F ? 0.0F : best, best <= 0.0F ? kNone : index};
 }
 
-}  // namespace ladder::windows
+}  // namespace ladder::kernels

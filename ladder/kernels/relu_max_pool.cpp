@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/simd.h"
@@ -17,14 +18,14 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using namespace windows;
+using namespace kernels;
 
 template <typename T>
 [[gnu::always_inline]] inline void pool_block(Row row, std::int64_t windows, const float* bias,
-                                              const T* above, T* out, Places& places) {
+                                              const T* above, T* out, ArgmaxBlock& argmax) {
   const std::int64_t channels = row.channels;
   const T* below = above + row.pixels();
-  std::int32_t* place_of = places.data();
+  std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -32,36 +33,36 @@ template <typename T>
           relu_max(as_float(above[c]) + bias[c], as_float(above[channels + c]) + bias[c],
                    as_float(below[c]) + bias[c], as_float(below[channels + c]) + bias[c]);
       out[c] = rounded<T>(found.value);
-      place_of[c] = found.place;
+      index_of[c] = found.index;
     }
     above += 2 * channels;
     below += 2 * channels;
     out += channels;
-    place_of += channels;
+    index_of += channels;
   }
 }
 
 // Each pixel gets its window's gradient or zero.
 template <typename T>
 [[gnu::always_inline]] inline void spread_block(Row row, std::int64_t windows, const T* gradient,
-                                                const Places& places, T* above) {
+                                                const ArgmaxBlock& argmax, T* above) {
   const std::int64_t channels = row.channels;
   T* below = above + row.pixels();
-  const std::int32_t* place_of = places.data();
+  const std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < channels; ++c) {
       const float value = as_float(gradient[c]);
-      const std::int32_t place = place_of[c];
-      above[c] = rounded<T>(number_if(place == 0, value));
-      above[channels + c] = rounded<T>(number_if(place == 1, value));
-      below[c] = rounded<T>(number_if(place == 2, value));
-      below[channels + c] = rounded<T>(number_if(place == 3, value));
+      const std::int32_t index = index_of[c];
+      above[c] = rounded<T>(number_if(index == 0, value));
+      above[channels + c] = rounded<T>(number_if(index == 1, value));
+      below[c] = rounded<T>(number_if(index == 2, value));
+      below[channels + c] = rounded<T>(number_if(index == 3, value));
     }
     above += 2 * channels;
     below += 2 * channels;
     gradient += channels;
-    place_of += channels;
+    index_of += channels;
   }
 }
 
@@ -70,18 +71,18 @@ enum class Pass { kPool, kSpread };
 template <typename T>
 [[gnu::always_inline]] inline void do_blocks(Pass pass, Row row, const float* bias, T* pixels,
                                              T* pooled, std::uint8_t* choice) {
-  Places places;
+  ArgmaxBlock argmax;
   const std::int64_t block = block_of(row.channels);
   for (std::int64_t first = 0; first < row.windows; first += block) {
     const std::int64_t windows = std::min(block, row.windows - first);
     const std::int64_t begin = first * row.channels;
     const std::int64_t count = windows * row.channels;
     if (pass == Pass::kPool) {
-      pool_block(row, windows, bias, pixels + 2 * begin, pooled + begin, places);
-      narrow(places, count, choice + begin);
+      pool_block(row, windows, bias, pixels + 2 * begin, pooled + begin, argmax);
+      narrow(argmax, count, choice + begin);
     } else {
-      widen(choice + begin, count, places);
-      spread_block(row, windows, pooled + begin, places, pixels + 2 * begin);
+      widen(choice + begin, count, argmax);
+      spread_block(row, windows, pooled + begin, argmax, pixels + 2 * begin);
     }
   }
 }
@@ -119,7 +120,12 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
                                const torch::Tensor& bias) {
     auto output = empty_pooled(input);
     const auto choices = torch::empty_like(output, torch::kUInt8);
-    do_rows(Pass::kPool, bias.const_data_ptr<float>(), input, output, choices);
+    const auto* numbers = bias.const_data_ptr<float>();
+    std::vector<float> shift(numbers, numbers + bias.numel());
+    if (input.scalar_type() == torch::kBFloat16) {
+      std::transform(shift.begin(), shift.end(), shift.begin(), coefficient);
+    }
+    do_rows(Pass::kPool, shift.data(), input, output, choices);
     context->save_for_backward({choices});
     return output;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The function that follows is compiled once per generation of x86-64 vector instructions; the
-// program chooses a version when it starts (too early for ThreadSanitizer, which gets one version).
-// A macro, because an attribute that depends on compiler and processor has no other spelling.
+// Compiles the next function once per generation of x86-64 vector instructions; the loader chooses
+// a version at start, which is too early for ThreadSanitizer. A macro, because an attribute that
+// depends on compiler and processor has no other spelling.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define LADDER_SIMD_V3 [[gnu::target_clones("arch=x86-64-v3", "default")]]
 #define LADDER_SIMD_V4 [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]

@@ -3,21 +3,21 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <string_view>
+#include <string>
 
+#include "ladder/core/rank_status.h"
 #include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
 // One forked rank, seen from the process that started it.
 //
-// Held by its pidfd, a descriptor that becomes readable when the process ends, and by its process
-// group, which also holds what the rank starts itself. The destructor kills and reaps a rank that
-// still runs, so that an exception leaves no process behind.
+// It is held by its pidfd, a descriptor that becomes readable when the process ends, and by its
+// process group, which includes the processes that the rank starts. The destructor kills and reaps
+// a running rank, so an exception leaves no process behind.
 class RankProcess {
  public:
   explicit RankProcess(int rank) : rank_(rank) {}
@@ -25,43 +25,39 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  // Forks; `body` runs in the child and does not come back. The child dies with its parent. Its
-  // standard error is `errors` if that is a descriptor, else a pipe to this process.
-  // Its current_step() is kept where this process sees it.
-  // Throws SystemError if there are too many processes or descriptors, or is no memory.
-  void start(int errors, const std::function<void()>& body);
+  // Forks. `body` runs in the child and does not return; its standard error is `stderr_fd`, its
+  // rank_status() is shared with this process. The child dies with its parent.
+  // Throws SystemError without processes, descriptors or memory.
+  void start(int stderr_fd, const std::function<void()>& body);
 
   int rank() const { return rank_; }
   bool is_running() const { return pid_ > 0; }
-  int ended_fd() const { return ended_.get(); }    // readable once the rank has ended
-  int errors_fd() const { return errors_.get(); }  // its standard error; -1 = not ours, or closed
+  int ended_fd() const { return ended_.get(); }  // readable once the rank has ended
 
-  // Sends a signal to the rank and to what it started.
+  // Sends a signal to the rank and its process group.
   void send(int signal) const;
-  // Waits at most `limit` for the end, then takes the status from the kernel. Processes that the
-  // rank left in its group are killed. False if it still runs.
+  // Waits at most `limit` for the end and reaps the rank. Kills the rest of its process group.
+  // False if the rank still runs.
   bool reap(std::chrono::milliseconds limit = std::chrono::milliseconds(0));
-  // The kernel's letter for what it does: R, S, D, or T for stopped; '?' if unknown.
+  // The kernel's letter for the process state: R, S, D, or T for stopped; '?' if unknown.
   char state() const;
-  // The step that it is in, or was in when it ended; 0 = in no training.
-  std::int64_t step() const;
 
-  // How it ended, after reap(): the signal that did it, else 0; and the exit code.
+  // From the rank's status, also after its end.
+  std::int64_t step() const { return status_ == nullptr ? 0 : status_->step.load(); }
+  std::string last_line() const { return status_ == nullptr ? "" : status_->last_line.data(); }
+
+  // After reap(): the signal that ended it (0 if none), and its exit code.
   int signal() const { return signal_; }
   int exit_code() const { return exit_code_; }
 
-  void close_errors() { errors_.reset(); }
-  // For children forked later, which must not hold on to this one.
-  void close_descriptors();
+  // In children forked later: closes this rank's descriptor.
+  void close_descriptors() { ended_.reset(); }
 
  private:
-  [[noreturn]] void become_rank(pid_t parent, const std::function<void()>& body);
-
   int rank_;
-  std::atomic<std::int64_t>* step_ = nullptr;  // in memory that the rank has too
+  RankStatus* status_ = nullptr;  // in memory shared with the rank
   pid_t pid_ = -1;
   UniqueFd ended_;
-  UniqueFd errors_;
   int signal_ = 0;
   int exit_code_ = 0;
 };

@@ -23,19 +23,14 @@ void set_disposition(int signal, void (*handler)(int), struct sigaction* before 
   ::sigaction(signal, &action, before);
 }
 
-sigset_t signals_that_end() {
+}  // namespace
+
+SignalGuard::SignalGuard() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     if (!is_ignored(signal)) sigaddset(&signals, signal);
   }
-  return signals;
-}
-
-}  // namespace
-
-SignalGuard::SignalGuard() {
-  const sigset_t signals = signals_that_end();
   waiting_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!waiting_) throw SystemError::failed("signalfd", "spawn", errno);
   set_disposition(SIGPIPE, SIG_IGN, &pipe_before_);
@@ -44,17 +39,18 @@ SignalGuard::SignalGuard() {
 }
 
 SignalGuard::~SignalGuard() {
-  restore_dispositions();
+  ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigaction(SIGCHLD, &child_before_, nullptr);
   ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
-int SignalGuard::next() const {
+int SignalGuard::take() const {
   signalfd_siginfo info{};
   return ::read(fd(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
 void SignalGuard::restore_in_child() {
-  restore_dispositions();
+  ::sigaction(SIGCHLD, &child_before_, nullptr);
   waiting_.reset();
   for (int signal = 1; signal < NSIG; ++signal) {
     if (!is_ignored(signal)) set_disposition(signal, SIG_DFL);
@@ -71,13 +67,8 @@ void SignalGuard::reraise(int signal) {
   sigaddset(&only, signal);
   ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
   ::raise(signal);
-  // Reached by the first process of a container, which no signal ends.
+  // Reached in the first process of a container, which no signal ends.
   ::_exit(exit_code_of_signal(signal));
-}
-
-void SignalGuard::restore_dispositions() const {
-  ::sigaction(SIGPIPE, &pipe_before_, nullptr);
-  ::sigaction(SIGCHLD, &child_before_, nullptr);
 }
 
 }  // namespace ladder

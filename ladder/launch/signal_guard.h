@@ -7,14 +7,14 @@
 
 namespace ladder {
 
-// While it lives, signals that ask this process to end do not end it: they can be read.
+// During its lifetime, signals that would end this process can be read instead.
 //
-// SIGINT, SIGTERM, SIGHUP and SIGQUIT wait in fd(), except those that are ignored (as nohup and
-// shell scripts have it): these stay ignored. SIGPIPE is ignored, so that a closed terminal is an
-// error of write(2), and children are not reaped behind our back (SIGCHLD). The destructor
-// restores all; a signal that nobody read is delivered then.
+// SIGINT, SIGTERM, SIGHUP and SIGQUIT are queued in fd(), except those that are ignored, as under
+// nohup: these stay ignored. SIGPIPE is ignored, so a write without a reader is an error of
+// write(2). SIGCHLD is default, so only this code reaps children. The destructor restores all; a
+// signal that was not taken is delivered then.
 //
-// One at a time, in a process with one thread.
+// One object at a time, in a process with one thread.
 class SignalGuard {
  public:
   SignalGuard();
@@ -22,21 +22,19 @@ class SignalGuard {
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
 
-  // Readable (poll) when a signal waits. Blocks nobody.
+  // Readable (poll) when a signal is queued.
   int fd() const { return waiting_.get(); }
-  // The signal that came first, 0 if none.
-  int next() const;
+  // Removes and returns the first queued signal; 0 if there is none. Does not block.
+  int take() const;
 
-  // In a forked child: the state after exec. What was ignored before stays ignored, handlers
-  // become defaults, nothing is blocked.
+  // In a forked child: the state after exec. Ignored signals stay ignored, SIGPIPE among them;
+  // handlers become defaults; no signal is blocked.
   void restore_in_child();
 
-  // Ends this process by `signal`, so that whoever waits for it sees what happened.
+  // Ends this process by `signal`, so its parent sees that signal.
   [[noreturn]] static void reraise(int signal);
 
  private:
-  void restore_dispositions() const;
-
   sigset_t mask_before_{};
   struct sigaction pipe_before_{};
   struct sigaction child_before_{};

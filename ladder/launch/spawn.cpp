@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/launch/spawn.h"
 
+#include <fmt/format.h>
+#include <poll.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <iostream>
-#include <string>
+#include <iterator>
+#include <string_view>
+#include <system_error>
 
+#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/listening_socket.h"
-#include "ladder/launch/fork_guard.h"
 #include "ladder/launch/rank_process.h"
 #include "ladder/launch/signal_guard.h"
 #include "ladder/launch/supervisor.h"
@@ -18,69 +24,50 @@
 namespace ladder {
 namespace {
 
-constexpr int kMostRanks = 256;
+namespace fs = std::filesystem;
 
-void require_valid(const SpawnOptions& options) {
-  if (options.nprocs < 1 || options.nprocs > kMostRanks) {
-    throw UsageError::out_of_range("nprocs", options.nprocs, "1 to " + std::to_string(kMostRanks));
-  }
-  if (options.grace.count() < 0) {
-    throw UsageError::out_of_range("grace", options.grace.count(), "0 milliseconds or more");
-  }
-}
-
-void set_variable(const char* name, const std::string& value) {
-  ::setenv(name, value.c_str(), /*replace=*/1);
+std::ptrdiff_t thread_count(const std::string& process) {
+  std::error_code ignored;
+  return std::distance(fs::directory_iterator(process + "/task", ignored), {});
 }
 
 void set_environment(int rank, int world_size, const ListeningSocket& store) {
-  for (const char* name : {"RANK", "LOCAL_RANK"}) set_variable(name, std::to_string(rank));
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
-    set_variable(name, std::to_string(world_size));
-  }
-  set_variable("MASTER_ADDR", "127.0.0.1");
-  set_variable("MASTER_PORT", std::to_string(store.port()));
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), /*replace=*/1);
+  };
+  for (const char* name : {"RANK", "LOCAL_RANK"}) set(name, std::to_string(rank));
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) set(name, std::to_string(world_size));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(store.port()));
   ::unsetenv("LADDER_LISTEN_FD");
-  if (rank == 0) set_variable("LADDER_LISTEN_FD", std::to_string(store.fd()));
+  if (rank == 0) set("LADDER_LISTEN_FD", std::to_string(store.fd()));
 }
 
-// What waits in a buffer would be written once a process.
+// Each process would write the text of a buffer once more.
 void flush_streams() {
   std::fflush(nullptr);
   std::cout.flush();
   std::clog.flush();
 }
 
-// All ranks of one call, while they are being started.
 class Launch {
  public:
   Launch(const std::function<void(int rank)>& fn, const SpawnOptions& options)
       : fn_(fn), options_(options), store_(options.master_port) {}
 
-  // The port belongs to rank 0 from here on.
-  void start_all() {
+  // Returns when all ranks have ended, if none failed.
+  void run_all() {
     for (int rank = 0; rank < options_.nprocs; ++rank) {
-      ranks_.emplace_back(rank).start(errors_of(rank), [&] { run(rank); });
+      ranks_.emplace_back(rank).start(options_.stderr_fd, [&] { run(rank); });
     }
-    store_.close();
-  }
-
-  // Returns if all went well.
-  void wait() {
-    Supervisor supervisor(ranks_, signals_,
-                          {.grace = options_.grace, .stderr_fd = options_.stderr_fd});
+    store_.close();  // rank 0 owns the port from here on
+    Supervisor supervisor(ranks_, signals_, options_.grace);
     supervisor.wait_for_all();
     if (supervisor.signal() != 0) SignalGuard::reraise(supervisor.signal());
     supervisor.throw_failure();
   }
 
  private:
-  static constexpr int kPipe = -1;
-
-  int errors_of(int rank) const {
-    return rank == 0 && ::isatty(options_.stderr_fd) != 0 ? options_.stderr_fd : kPipe;
-  }
-
   // Static objects may belong to threads that no longer exist or still run: no destructors.
   [[noreturn]] void run(int rank) {
     for (auto& other : ranks_) other.close_descriptors();
@@ -101,14 +88,56 @@ class Launch {
 
 }  // namespace
 
+void require_forkable(const std::string& process) {
+  constexpr std::string_view kHint =
+      "call spawn first thing in main: before any tensor operation, any call into CUDA and any "
+      "thread";
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(process + "/fd", ignored)) {
+    const std::string file = fs::read_symlink(entry.path(), ignored).string();
+    if (file.starts_with("/dev/nvidia") || file == "/dev/dxg") {
+      throw UsageError::conflict("spawn", "this process has already opened " + file, kHint);
+    }
+  }
+  // pthread_join returns a moment before the kernel removes the thread from its list.
+  constexpr int kAttempts = 50;
+  auto threads = thread_count(process);
+  for (int i = 0; i < kAttempts && threads > 1; ++i) {
+    ::poll(nullptr, 0, /*milliseconds=*/1);
+    threads = thread_count(process);
+  }
+  if (threads != 1) {
+    throw UsageError::conflict(
+        "spawn",
+        fmt::format("this process has {} threads, of which a rank would have one", threads), kHint);
+  }
+}
+
+void require_not_launched() {
+  for (const auto& launcher : kLauncherVariables) {
+    if (launcher.launcher == "srun") continue;  // a batch script has SLURM_PROCID too
+    for (const char* name : {launcher.rank, launcher.world_size}) {
+      const auto value = environment_variable(name);
+      if (!value) continue;
+      throw UsageError::conflict(
+          "spawn", fmt::format("{} is {}: a launcher has already started the ranks", name, *value),
+          fmt::format("start this program without {}, or: unset {}", launcher.launcher, name));
+    }
+  }
+}
+
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options) {
-  require_valid(options);
+  constexpr int kMostRanks = 256;
+  if (options.nprocs < 1 || options.nprocs > kMostRanks) {
+    throw UsageError::out_of_range("nprocs", options.nprocs, fmt::format("1 to {}", kMostRanks));
+  }
+  if (options.grace.count() < 0) {
+    throw UsageError::out_of_range("grace", options.grace.count(), "0 milliseconds or more");
+  }
   require_not_launched();
   require_forkable();
   flush_streams();
-  Launch launch(fn, options);
-  launch.start_all();
-  launch.wait();
+  Launch(fn, options).run_all();
 }
 
 }  // namespace ladder

@@ -5,54 +5,65 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 
 namespace ladder {
 
 struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine
-  int master_port = 0;                    // where the ranks meet; 0 = a free port
-  std::chrono::milliseconds grace{5000};  // from a polite request to end until SIGKILL
-  int stderr_fd = STDERR_FILENO;          // where what ranks write to their stderr goes; not owned
+  int master_port = 0;                    // rendezvous port; 0 picks a free one
+  std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
+  int stderr_fd = STDERR_FILENO;          // the standard error of the ranks; not owned
 };
 
-// Runs `fn(rank)` in `nprocs` processes at once and waits for all of them. They are copies of
-// this process (fork), so `fn` sees every variable as it was at the call. A rank ends when `fn`
-// does: nothing behind the call of spawn runs in it, and destructors of statics do not either.
+// Runs `fn(rank)` in `nprocs` processes at once and waits for all of them. They are copies of this
+// process (fork), so `fn` sees every variable as it was at the call. A rank ends when `fn` returns:
+// neither the code after the call of spawn nor destructors of statics run in it.
 //
 //     spawn([&](int rank) { train(rank, options); }, {.nprocs = 4});
 //
 // Python's counterpart: torch.multiprocessing.spawn with the start method "fork".
 //
-// Call it before any tensor operation and any call into CUDA. A fork copies one thread only, so
-// LibTorch's thread pool would be dead in the copies, and CUDA refuses to work in them. Processes
-// with a second thread or an open GPU are refused, and so are those that torchrun or mpirun
-// started as ranks: UsageError (exit code 2). A port in use is a DistributedError. A failed fork is
-// a SystemError, after which no rank is left.
+// Call it before any tensor operation and any call into CUDA: see require_forkable. Throws
+// UsageError (exit code 2) if this process cannot fork or is a rank of torchrun or mpirun,
+// DistributedError for a port in use, SystemError for a failed fork, after which no rank is left.
 //
-// What a rank finds:
-//   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT   as
-//       torchrun sets them. MASTER_PORT is bound before the first fork: nobody can take it.
+// The state of a rank:
+//   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT   as under
+//       torchrun. MASTER_PORT is bound before the first fork, so no other program can take it.
 //   LADDER_LISTEN_FD   on rank 0: the descriptor that already listens on MASTER_PORT.
-//   A process group of its own, no signal blocked, default handlers (what was ignored stays
-//       ignored, as after exec), and an empty standard input.
-// The standard output is shared. Lines of the standard error pass through this process, which
-// keeps them whole up to 4096 bytes, and remembers the last one. On a terminal rank 0 writes
-// directly, so that it can draw its progress bar.
+//   A process group of its own, and an empty standard input. No signal is blocked; handlers are
+//       the defaults; ignored signals stay ignored. SIGPIPE is ignored: a write without a reader is
+//       an error of that write.
+// Ranks share the standard output and error of this process. Lines do not mix if each is one write
+// of at most 4096 bytes, as those of Log, ProgressBar and call_and_report.
 //
-// How it ends:
+// The end:
 //   All ranks return: spawn returns.
-//   A rank throws: it prints the error and ends with its exit code (see call_and_report).
-//       The others get SIGTERM, after `grace` SIGKILL. Then spawn throws a ChildError of that same
-//       code.
+//   A rank throws: it prints the error and ends with its exit code (see call_and_report). The
+//       others get SIGTERM, after `grace` SIGKILL. Then spawn throws a ChildError of that code,
+//       which quotes the error.
 //   A rank is killed: the same, and a DistributedError that names the signal.
-//   Exit code 4 means "I lost another rank", which is a consequence: the others then have `grace`
-//       to say the cause before they get SIGTERM. Ranks that say nothing are named as hanging.
-//   SIGINT, SIGTERM, SIGHUP or SIGQUIT arrives here: every rank gets it, after `grace` or at a
-//       second signal SIGKILL. One within half a second of the first is its echo and does not
-//       count. Then this process dies of that signal, as shells expect.
+//   Exit code 4 means "I lost another rank", which is a consequence: the other ranks then have
+//       `grace` to fail with the cause before they get SIGTERM. Ranks that do not end are reported
+//       as hung.
+//   SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process: every rank gets it, after `grace` or at a
+//       second signal SIGKILL. A second signal within half a second is an echo and does not count.
+//       Then this process ends by that signal, as shells expect.
 //   This process is killed: the kernel kills the ranks.
-//   Ctrl-Z stops this process alone: ranks have process groups of their own and go on.
+//   Ctrl-Z stops this process alone, because ranks have process groups of their own.
 // Processes that a rank started are killed when the rank ends, unless they left its group.
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
+
+// Throws UsageError unless this process may fork children that continue to work: it has one thread
+// and no open GPU.
+//
+// A forked child has only the thread that called fork. Locks of other threads stay locked in it,
+// thread pools have lost their threads, and CUDA refuses every call: a hang, much later. A thread
+// that was joined up to 50 ms ago does not count. `process` replaces "/proc/self" in tests.
+void require_forkable(const std::string& process = "/proc/self");
+
+// Throws UsageError if torchrun or mpirun started this process as one of its ranks.
+void require_not_launched();
 
 }  // namespace ladder

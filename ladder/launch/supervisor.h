@@ -7,37 +7,32 @@
 #include <string>
 #include <vector>
 
-#include "ladder/launch/line_relay.h"
 #include "ladder/launch/rank_process.h"
 #include "ladder/launch/signal_guard.h"
 
 namespace ladder {
 
-struct SupervisorOptions {
-  std::chrono::milliseconds grace{5000};  // see SpawnOptions
-  int stderr_fd = -1;                     // see SpawnOptions
-};
-
-// Waits for started ranks, passes their lines on, and ends them all when one fails.
+// Waits for started ranks, and ends them all when one fails.
 //
-// One thread, one poll over everything that can happen: a rank ended, a rank wrote, a signal
-// came, the reader of the lines is ready, a deadline passed. It never blocks anywhere else.
+// One thread and one poll over the ends of ranks, signals and the deadline; it blocks nowhere else.
 //
-// The phases: kAllWell, until a rank fails. If it says "I lost another rank" (exit code 4),
-// kWaitingForCause: the one it lost may fail too. Then kEnding: all were asked to end (SIGTERM),
-// and kKilling: all were made to (SIGKILL).
+// The phases: kAllWell, until a rank fails. After a consequence (exit code 4, "I lost another
+// rank") kWaitingForCause: the lost rank may fail too. Then kEnding: all ranks got SIGTERM, and
+// kKilling: all ranks got SIGKILL.
 class Supervisor {
  public:
+  // `grace`: see SpawnOptions.
   Supervisor(std::deque<RankProcess>& ranks, const SignalGuard& signals,
-             const SupervisorOptions& options);
+             std::chrono::milliseconds grace)
+      : ranks_(ranks), signals_(signals), grace_(grace) {}
 
-  // Returns when every rank has ended. Only processes that not even SIGKILL ends, as those that
-  // wait for a broken disk, are given up after ten seconds.
+  // Returns when every rank has ended. A process that survives SIGKILL, such as one that waits for
+  // a broken disk, is abandoned after ten seconds.
   void wait_for_all();
 
-  // The signal that asked this process to end; 0 if none.
+  // The signal to this process that ended the ranks; 0 if none.
   int signal() const { return signal_; }
-  // Throws ChildError or DistributedError about the rank that failed first, unless none did.
+  // Throws ChildError or DistributedError about the rank that failed first; returns if none did.
   void throw_failure() const;
 
  private:
@@ -45,8 +40,6 @@ class Supervisor {
   enum class Phase { kAllWell, kWaitingForCause, kEnding, kKilling };
 
   void wait_for_events();
-  int milliseconds_to_wait() const;
-  void read_errors(RankProcess& rank);
   void on_signal();
   void on_rank_ended(RankProcess& rank);
   void on_failures();
@@ -54,15 +47,12 @@ class Supervisor {
   void end_all(int signal);
   void kill_all();
   void enter(Phase phase, std::chrono::milliseconds time);
-  bool anyone_runs() const;
-  std::vector<std::string> still_running() const;
-  const RankProcess* cause() const;
-  std::string hint() const;
+  std::vector<std::string> running_ranks() const;
+  const RankProcess* first_failure() const;
 
   std::deque<RankProcess>& ranks_;
   const SignalGuard& signals_;
-  SupervisorOptions options_;
-  LineRelay relay_;
+  std::chrono::milliseconds grace_;
   Phase phase_ = Phase::kAllWell;
   std::optional<Clock::time_point> deadline_;
   std::vector<const RankProcess*> failures_;  // in order of time, up to the end of kWaitingForCause

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/nn/batch_norm.h"
 
-#include <torch/types.h>
-
 #include "ladder/kernels/batch_norm_relu_max_pool.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/sync_batch_norm.h"

@@ -21,28 +21,26 @@ struct BatchNormOptions {
 
 // Normalises every channel by its mean and variance over the batch and all pixels.
 //
-// While training it uses the statistics of the batch and moves running_mean and
-// running_var towards them (the variance unbiased); in evaluation mode it uses the
-// running ones. A module of our own with the names of Python's, because LibTorch's
-// cannot share its statistics between ranks: its forward is not virtual.
+// In training it uses the statistics of the batch and moves running_mean and running_var (unbiased)
+// towards them; in evaluation mode it uses the running ones. Bit-equal to torch.nn.BatchNorm2d,
+// with the same names in the state dictionary. LibTorch's own module cannot share its statistics
+// between ranks, because its forward is not virtual.
 //
-// With a process group, the statistics are those of the batches of all its ranks together; see
-// sync_batch_norm.h and convert_sync_batchnorm (parallel/). Then a training forward, and its
-// backward, are collectives.
+// With a process group, the statistics are those of all ranks' batches, and forward and backward in
+// training are collectives; see sync_batch_norm.h and convert_sync_batchnorm (parallel/).
 //
-// Input [N, C, H, W]; the output keeps dtype and layout. The state dictionary holds weight,
-// bias, running_mean, running_var and num_batches_tracked. Bit-equal to torch.nn.BatchNorm2d.
+// Input [N, C, H, W]; the output keeps dtype and layout.
 class BatchNormImpl : public torch::nn::Module {
  public:
   explicit BatchNormImpl(BatchNormOptions options);
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  // max_pool2d(relu(forward(input)), 2); on the CPU in one operation where the input allows it,
-  // with other last bits. See kernels/batch_norm_relu_max_pool.h.
+  // max_pool2d(relu(forward(input)), 2); on the CPU in one operation with other last bits, if
+  // can_fuse_batch_norm(input). See kernels/batch_norm_relu_max_pool.h.
   torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input);
 
-  // From now on shared with the other ranks of `group`; with one of one rank, local as before.
+  // Shares the statistics with the ranks of `group` from now on; a group of one changes nothing.
   void set_process_group(ProcessGroup group) { group_ = std::move(group); }
 
   torch::Tensor weight;               // float [C], starts as 1

@@ -2,7 +2,6 @@
 #include "ladder/nn/dropout.h"
 
 #include <ATen/record_function.h>
-#include <torch/types.h>
 
 #include "ladder/core/error.h"
 #include "ladder/kernels/dropout_flatten.h"
@@ -13,14 +12,13 @@ namespace ladder {
 Dropout::Dropout(DropoutOptions options)
     : options_(options), mask_options_{options.p, options.layer} {
   const bool valid = options.p >= 0.0 && options.p < 1.0;  // false for NaN
-  if (!valid) {
-    throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1");
-  }
+  if (!valid) throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1");
 }
 
 torch::Tensor Dropout::forward(const torch::Tensor& input) const {
-  if (options_.masks == DropoutMasks::kByGenerator)
+  if (options_.masks == DropoutMasks::kByGenerator) {
     return torch::dropout(input, options_.p, is_training());
+  }
   if (!is_training() || options_.p == 0.0) return input;
   RECORD_FUNCTION("ladder::dropout", {});
   const auto mask = counter_mask(input.detach(), RandomScope::current(), mask_options_);
@@ -28,8 +26,7 @@ torch::Tensor Dropout::forward(const torch::Tensor& input) const {
 }
 
 torch::Tensor Dropout::forward_flatten(const torch::Tensor& images) const {
-  const bool by_position = options_.masks == DropoutMasks::kByPosition;
-  if (!by_position || !is_training() || options_.p == 0.0) {
+  if (options_.masks == DropoutMasks::kByGenerator || !is_training() || options_.p == 0.0) {
     return torch::flatten(forward(images), 1);
   }
   return dropout_flatten(images, RandomScope::current(), mask_options_);

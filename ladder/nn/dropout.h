@@ -12,7 +12,7 @@ namespace ladder {
 
 // The source of a dropout layer's masks.
 enum class DropoutMasks {
-  kByPosition,   // Philox, a function of the sample's position in the epoch (see RandomScope)
+  kByPosition,   // Philox: a function of the sample's position in the epoch (see RandomScope)
   kByGenerator,  // PyTorch's generator: bit-equal to torch.nn.Dropout after the same manual_seed
 };
 
@@ -24,12 +24,11 @@ struct DropoutOptions {
 
 // Sets elements to zero at random while training and scales the others by 1 / (1 - p).
 //
-// By position, the masks are drawn on all threads and are the same on every device, in every
-// memory layout, on any rank; a training forward then needs a RandomScope around it. By generator,
-// the CPU draws one number after the other on one thread.
+// kByPosition draws masks on all threads, the same on every device and rank and in every memory
+// layout; a training forward needs a RandomScope around it, and the first dimension of the input is
+// the sample. kByGenerator draws one number after the other on one thread.
 //
-// Input: any floating dtype. By position, the first dimension is the sample and must be as long as
-// the scope's positions. Identity in evaluation mode. Keeps the memory layout.
+// Input: any floating dtype. Identity in evaluation mode. Keeps the memory layout.
 class Dropout : public torch::nn::Module {
  public:
   // Throws UsageError unless 0 <= p < 1.
@@ -37,7 +36,7 @@ class Dropout : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& input) const;
 
-  // flatten(forward(images), 1); by position in one operation (kernels/dropout_flatten.h).
+  // flatten(forward(images), 1); kByPosition in one operation (kernels/dropout_flatten.h).
   torch::Tensor forward_flatten(const torch::Tensor& images) const;
 
  private:

@@ -2,20 +2,14 @@
 #include "ladder/nn/model.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 #include <torch/utils.h>
 
 #include <vector>
 
+#include "ladder/core/error.h"
+
 namespace ladder {
-namespace {
-
-void copy_each(const std::vector<torch::Tensor>& source, const std::vector<torch::Tensor>& target) {
-  TORCH_CHECK(source.size() == target.size(), "copy_values: expected ", target.size(),
-              " tensors, got ", source.size());
-  for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
-}
-
-}  // namespace
 
 torch::Tensor at_least_float32(const torch::Tensor& tensor) {
   return tensor.to(torch::promote_types(tensor.scalar_type(), torch::kFloat32));
@@ -23,8 +17,25 @@ torch::Tensor at_least_float32(const torch::Tensor& tensor) {
 
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target) {
   const torch::NoGradGuard no_grad;
-  copy_each(source.parameters(), target.parameters());
-  copy_each(source.buffers(), target.buffers());
+  const auto copy = [](const std::vector<torch::Tensor>& from,
+                       const std::vector<torch::Tensor>& to) {
+    TORCH_CHECK(from.size() == to.size(), "copy_values: expected ", to.size(), " tensors, got ",
+                from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+  };
+  copy(source.parameters(), target.parameters());
+  copy(source.buffers(), target.buffers());
+}
+
+void require_on_device(std::string_view where, const torch::nn::Module& module,
+                       const torch::Device& device) {
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().device() == device) continue;
+    throw UsageError::conflict(where,
+                               fmt::format("{} is on {}, expected {}", item.key(),
+                                           item.value().device().str(), device.str()),
+                               "move the model before wrapping it: model->to(device)");
+  }
 }
 
 RngStateGuard::RngStateGuard() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <string_view>
 
 #include "ladder/data/inputs.h"
 
@@ -12,9 +13,8 @@ namespace ladder {
 
 // A network: turns Inputs into one tensor with one row per sample.
 //
-// Everything that trains or evaluates takes a `Model&`: your networks, and the wrappers around them
-// (DataParallel, DistributedDataParallel, AutocastModel), which are Models that hold another one as
-// their submodule `module`. So a training loop stays the same when the way of training changes.
+// Wrappers (DataParallel, DistributedDataParallel, AutocastModel) are Models that hold another one
+// as their submodule `module`. So one training loop serves every way of training.
 //
 //     class MyNet : public ladder::Model {
 //      public:
@@ -28,7 +28,7 @@ namespace ladder {
 //       ...
 //     };
 //
-// A network with several outputs returns one tensor of them, or uses GradientReducer directly.
+// A network with several outputs joins them in one tensor, or uses GradientReducer directly.
 // Python's counterpart: torch.nn.Module with one forward signature.
 class Model : public torch::nn::Module {
  public:
@@ -36,24 +36,24 @@ class Model : public torch::nn::Module {
   // Not thread-safe.
   virtual torch::Tensor forward(const Inputs& inputs) = 0;
 
-  // A second model of the same shape with equal values in tensors of its own, on the same
-  // device and in the same mode. Draws nothing from the random generator, which is why it
-  // exists: torch::nn::Module::clone initialises again and so moves the generator.
+  // A second model with equal values in tensors of its own, on the same device and in the same
+  // mode. Leaves the random generator unchanged; torch::nn::Module::clone does not, because it
+  // initialises again.
   virtual std::shared_ptr<Model> new_like() const = 0;
 };
 
-// `tensor` in float32, or as it is if it is more precise already.
+// `tensor` in float32, or unchanged if it is float64.
 torch::Tensor at_least_float32(const torch::Tensor& tensor);
 
-// Copies every parameter and buffer of `source` into those of `target`, by place. Both
-// must come from the same class. Devices may differ; nothing is recorded for autograd.
+// Copies every parameter and buffer of `source` into `target`, in order, without autograd. Both
+// must be of the same class; devices may differ.
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target);
 
-// The body of new_like for a network that is built from one options struct.
-template <typename Network, typename Options>
-std::shared_ptr<Model> new_network_like(const Network& source, const Options& options);
+// Throws UsageError, beginning with `where`, unless all parameters of `module` are on `device`.
+void require_on_device(std::string_view where, const torch::nn::Module& module,
+                       const torch::Device& device);
 
-// Keeps the CPU random generator as it is: restores its state at the end of the scope.
+// Restores the state of the CPU random generator at the end of the scope.
 class RngStateGuard {
  public:
   RngStateGuard();
@@ -65,6 +65,7 @@ class RngStateGuard {
   torch::Tensor state_;
 };
 
+// The body of new_like for a network that is built from one options struct.
 template <typename Network, typename Options>
 std::shared_ptr<Model> new_network_like(const Network& source, const Options& options) {
   const RngStateGuard keep;

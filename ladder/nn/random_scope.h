@@ -3,39 +3,50 @@
 
 #include <torch/types.h>
 
+#include <utility>
+
+#include "ladder/core/error.h"
 #include "ladder/kernels/dropout_mask.h"
 
 namespace ladder {
 
-// Gives the layers of one training step their random key, for as long as it lives.
+// The random key of one training step, for the layers that run while the scope lives.
 //
-// A dropout layer whose masks are by position draws the mask of a sample from (seed,
-// epoch, position of the sample, layer, element): no generator, no state. The mask is
-// therefore the same on any rank, for any number of ranks, under gradient accumulation
-// and after a resume. The key reaches the layers through this scope, one per step:
+// Dropout with masks by position computes the mask of a sample from (seed, epoch, position of the
+// sample, layer, element), without a generator. So the mask is the same for any number of ranks,
+// under gradient accumulation and after a resume. One scope per step:
 //
 //     const RandomScope random({seed, epoch, batch.positions});
 //     auto loss = criterion(model.forward(batch.inputs), batch);
 //
-// A training forward without a scope throws: a forgotten scope would repeat masks. Scopes
-// belong to their thread and nest; the innermost is used. A thread that runs a part of the
-// batch opens its own scope with its part of the positions.
+// A training forward without a scope throws: a missing scope would repeat masks. Scopes belong to
+// their thread and nest; the innermost is used. A thread that runs a part of the batch opens its
+// own scope with the positions of that part.
 class RandomScope {
  public:
-  explicit RandomScope(RandomKey key);
-  ~RandomScope();
+  explicit RandomScope(RandomKey key) : key_(std::move(key)) { innermost() = this; }
+  ~RandomScope() { innermost() = outer_; }
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  // The key of this thread's innermost scope. Throws UsageError when there is none.
-  static const RandomKey& current();
-
-  // The same, or nullptr when there is none.
-  static const RandomKey* find();
+  // The key of this thread's innermost scope; without one, the first throws UsageError and the
+  // second returns nullptr.
+  static const RandomKey& current() {
+    if (const RandomKey* key = find()) return *key;
+    throw UsageError::missing("dropout in training mode", "a RandomScope around the forward",
+                              "write `const RandomScope random({seed, epoch, batch.positions});` "
+                              "before it, or call model.eval()");
+  }
+  static const RandomKey* find() { return innermost() == nullptr ? nullptr : &innermost()->key_; }
 
  private:
+  static const RandomScope*& innermost() {
+    thread_local const RandomScope* scope = nullptr;
+    return scope;
+  }
+
   RandomKey key_;
-  const RandomScope* outer_;
+  const RandomScope* outer_ = innermost();
 };
 
 }  // namespace ladder

@@ -4,20 +4,19 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
-#include <utility>
 #include <vector>
 
 namespace ladder {
 namespace {
 
-// Of the batch of all ranks: float64 [C], and float64 [1]. Equal on all ranks.
+// Of the batch of all ranks, in float64; equal on all ranks.
 struct Moments {
-  torch::Tensor mean;
-  torch::Tensor invstd;  // 1 / sqrt(variance + eps)
-  torch::Tensor count;   // values per channel
+  torch::Tensor mean;    // [C]
+  torch::Tensor invstd;  // [C], 1 / sqrt(variance + eps)
+  torch::Tensor count;   // [1], values per channel
 };
 
-// Sums over a rank's batch that the gradient of the input needs from all ranks; float64 [C] each.
+// Sums over a rank's batch for the gradient of the input; float64 [C].
 struct GradientSums {
   torch::Tensor dy;
   torch::Tensor dy_xmu;  // dy · (x - mean)
@@ -29,7 +28,7 @@ std::vector<std::int64_t> all_but_channels(const torch::Tensor& input) {
   return dims;
 }
 
-// [C] as [1, C, 1, 1], to go with an input.
+// [C] as [1, C, 1, 1].
 torch::Tensor per_channel(const torch::Tensor& values, const torch::Tensor& input) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
   shape[1] = values.size(0);
@@ -143,14 +142,6 @@ class Normalize : public torch::autograd::Function<Normalize> {
   }
 };
 
-void update_running(const BatchNormTensors& tensors, const torch::Tensor& mean,
-                    const torch::Tensor& variance, const torch::Tensor& count, double momentum) {
-  const auto unbiased = variance * count / (count - 1.0).clamp_min(1.0);
-  const auto dtype = tensors.running_mean.scalar_type();
-  tensors.running_mean.mul_(1.0 - momentum).add_(mean.to(dtype), momentum);
-  tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(dtype), momentum);
-}
-
 }  // namespace
 
 SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
@@ -167,13 +158,15 @@ torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors
     const auto sums = sum(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x));
     const auto parts = sums.split_with_sizes({x.size(1), x.size(1), 1});
     moments.count = parts[2];
-    if (moments.count.is_cpu()) {  // a GPU would have to be waited for
-      require_several_values(moments.count.item<double>());
-    }
+    // On a GPU, item() would wait for the device.
+    if (moments.count.is_cpu()) require_several_values(moments.count.item<double>());
     moments.mean = parts[0] / moments.count;
     const auto variance = (parts[1] / moments.count - moments.mean.square()).clamp_min(0.0);
     moments.invstd = (variance + eps).rsqrt();
-    update_running(tensors, moments.mean, variance, moments.count, momentum);
+    const auto unbiased = variance * moments.count / (moments.count - 1.0).clamp_min(1.0);
+    const auto dtype = tensors.running_mean.scalar_type();
+    tensors.running_mean.mul_(1.0 - momentum).add_(moments.mean.to(dtype), momentum);
+    tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(dtype), momentum);
   }
   return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, sum);
 }

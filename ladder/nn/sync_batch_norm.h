@@ -8,40 +8,39 @@
 
 namespace ladder {
 
-// Batch normalisation in training, with the mean and variance of the batches of all ranks
-// together: N ranks compute what one would with the whole batch.
+// Batch normalisation in training, with the mean and variance over the batches of all ranks: N
+// ranks compute the result of one rank with the whole batch.
 //
-//     forward   each rank adds up x and x² of each channel and counts; the 2C + 1 numbers of all
-//               ranks are gathered and added; mean and variance follow, equal bits on all ranks
-//     backward  each rank adds up dy and dy · (x - mean); 2C numbers are gathered; the gradient of
-//               the input follows. Those of weight and bias stay local sums, which
+//     forward   each rank sums x and x² per channel and counts; the 2C + 1 numbers of all ranks are
+//               gathered and added; mean and variance follow, equal bits on all ranks
+//     backward  each rank sums dy and dy · (x - mean); 2C numbers are gathered; the gradient of the
+//               input follows. Gradients of weight and bias stay local sums, which
 //               DistributedDataParallel averages
 //
 // input: [N, C, ...], float32 or a 16-bit type; the output has its dtype and layout. N may differ
-// between the ranks and be 0 on some. Every rank must take part in forward and in backward: both
-// are collectives. `momentum`: weight of this batch in the running values.
+// between the ranks and be 0 on some. Forward and backward are collectives. `momentum`: weight of
+// this batch in the running values.
 //
 // Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
-// with find_unused_parameters, ranks that leave out different layers may wait for each other until
-// the deadline.
+// with find_unused_parameters, ranks that skip different layers may wait until the timeout.
 //
-// On the CPU everything is computed in float64: a sum in float32 would be off by 3e-6 of the
-// variance at a mean of 5. On a GPU the passes over the images are the kernels behind Python's
-// SyncBatchNorm, and the sums of the ranks are added in float64; it waits for no GPU.
+// On the CPU everything is computed in float64. On a GPU, the passes over the images are the
+// kernels of Python's SyncBatchNorm, the ranks' sums are added in float64, and no call waits for
+// the GPU.
 //
-// An inf or NaN in one rank's input makes the running values of all ranks NaN for good. A
-// GradScaler then skips the step, but brings no buffer back; PyTorch does no better.
+// An inf or NaN in one rank's input makes the running values of all ranks NaN for good, as in
+// PyTorch: a GradScaler skips the step, but does not restore buffers.
 //
 // Throws UsageError, on all ranks, unless there is more than one value per channel (on the CPU
-// only: a GPU would have to be waited for).
+// only: the check would wait for a GPU).
 //
 // Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
 // torch.nn.SyncBatchNorm, which refuses CPU tensors.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const ProcessGroup& group);
 
-// The sum over the ranks of `group`: numbers are gathered and added in rank order, so the bits are
-// equal on all ranks. Over Gloo that is faster than an all-reduce.
+// The sum over the ranks of `group`: gathers and adds in rank order, so the bits are equal on all
+// ranks. Over Gloo that is faster than an all-reduce.
 SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
 
 }  // namespace ladder

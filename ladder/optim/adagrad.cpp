@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/adagrad.h"
 
-#include <torch/types.h>
-
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <utility>
-
-#include "ladder/optim/saved_options.h"
-
 namespace ladder {
 namespace {
 
@@ -69,15 +61,16 @@ nlohmann::json Adagrad::json_of(const Options& options) const {
           {"eps", values.eps}};
 }
 
-std::unique_ptr<Adagrad::Options> Adagrad::options_from(const SavedOptions& saved) const {
-  saved.expect_names({"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"});
+std::unique_ptr<Adagrad::Options> Adagrad::options_from(const JsonReader& saved) const {
+  saved.expect_only(
+      {"params", "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"});
   const AdagradOptions options{
       .lr = saved.number("lr"),
       .lr_decay = saved.number("lr_decay"),
       .weight_decay = saved.number("weight_decay"),
       .initial_accumulator_value = saved.number("initial_accumulator_value"),
       .eps = saved.number("eps")};
-  saved.check(ranges_of(options));
+  check_options(saved, ranges_of(options));
   return std::make_unique<Group>(options);
 }
 

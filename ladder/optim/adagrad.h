@@ -13,19 +13,18 @@ namespace ladder {
 
 struct AdagradOptions {
   double lr = 1e-2;           // learning rate; >= 0
-  double lr_decay = 0.0;      // step n has the rate lr / (1 + (n - 1) * lr_decay); >= 0
+  double lr_decay = 0.0;      // the rate of step n is lr / (1 + (n - 1) * lr_decay); >= 0
   double weight_decay = 0.0;  // added to the gradient, times the weight; >= 0
   double initial_accumulator_value = 0.0;  // the sum of squares before the first step; >= 0
   double eps = 1e-10;                      // added to the root of the sum; >= 0
 };
 
-// Divides each gradient by the root of the sum of the squares of all gradients before it: weights
-// that are seldom moved take large steps, and all steps get smaller with time. One fused kernel
-// for all parameters: the kernel behind Python's torch.optim.Adagrad(..., fused=True), with equal
-// bits.
+// Divides each gradient by the root of the sum of all squared gradients so far: weights with few
+// gradients take large steps, and all steps get smaller with time. One fused kernel for all
+// parameters: the kernel behind Python's torch.optim.Adagrad(..., fused=True), with equal bits.
 //
-// A weight begins with its first gradient: until then it has no state. Devices, dtypes and missing
-// gradients as AdamW. It is a torch::optim::Optimizer.
+// A parameter has no state before its first gradient. Devices, dtypes and missing gradients as
+// AdamW. It is a torch::optim::Optimizer.
 //
 // Source: Duchi et al., "Adaptive subgradient methods for online learning and stochastic
 // optimization", JMLR 12, 2011.
@@ -38,7 +37,7 @@ class Adagrad : public FusedOptimizer {
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
   nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const SavedOptions& saved) const override;
+  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

@@ -4,9 +4,10 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "ladder/optim/adam_base.h"
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 
@@ -18,24 +19,50 @@ struct AdamOptions {
   double weight_decay = 0.0;  // added to the gradient, times the weight; >= 0
 };
 
-// Steps of about `lr` for every weight, however large its gradients are: a step is the mean
-// gradient over the root of the mean squared gradient. One fused kernel for all parameters: the
-// kernel behind Python's torch.optim.Adam(..., fused=True), with equal bits.
+struct AdamWOptions {
+  double lr = 1e-3;            // learning rate; >= 0
+  double beta1 = 0.9;          // decay of the mean gradient; in [0, 1)
+  double beta2 = 0.999;        // decay of the mean squared gradient; in [0, 1)
+  double eps = 1e-8;           // added to the root of the mean square; >= 0
+  double weight_decay = 0.01;  // decoupled: weights shrink by lr * weight_decay per step; >= 0
+};
+
+// Adam and AdamW. A step is the mean gradient over the root of the mean squared gradient, so every
+// weight moves by about `lr`, for small and large gradients. One fused kernel for all parameters.
 //
-// With weight decay AdamW is the better choice: here the decay is part of the gradient and is
-// divided by the root too. Without it both are the same.
+// Adam's weight decay is part of the gradient and is divided by the root too; AdamW's is decoupled
+// from it and is the better choice. Without weight decay both are the same.
 //
-// Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
+// torch::optim::AdamW in C++ makes about nine passes over each parameter and differs from
+// Python in the last bits. These call the kernels behind Python's
+// torch.optim.AdamW(..., fused=True) and Adam(..., fused=True): one pass, equal bits.
 //
-// Source: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015.
-class Adam : public AdamBase {
+// Works on CPU and CUDA, with float32, float64, bfloat16 and float16 parameters of one device and
+// dtype. Parameters without a gradient do not change. It is a torch::optim::Optimizer, so
+// zero_grad(), param_groups() and learning-rate schedulers work as usual.
+//
+// Source: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015; Loshchilov and
+// Hutter, "Decoupled weight decay regularization", ICLR 2019.
+template <typename OptionsOfAdam>
+class BasicAdam : public FusedOptimizer {
  public:
   // Throws UsageError when an option is out of its range.
-  explicit Adam(std::vector<torch::Tensor> parameters, AdamOptions options = {});
+  explicit BasicAdam(std::vector<torch::Tensor> parameters, OptionsOfAdam options = {});
 
  private:
-  Numbers numbers_of(const Options& options) const override;
-  std::unique_ptr<Options> options_with(const Numbers& numbers) const override;
+  void step_group(const torch::optim::OptimizerParamGroup& group,
+                  const GradScaling& scaling) override;
+  nlohmann::json json_of(const Options& options) const override;
+  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
+  std::unique_ptr<ParamState> new_state(const Options& options,
+                                        const torch::Tensor& parameter) const override;
+  StateDict tensors_of(const ParamState& state) const override;
 };
+
+extern template class BasicAdam<AdamOptions>;
+extern template class BasicAdam<AdamWOptions>;
+
+using Adam = BasicAdam<AdamOptions>;
+using AdamW = BasicAdam<AdamWOptions>;
 
 }  // namespace ladder

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/clip_grad.h"
 
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include "ladder/core/error.h"

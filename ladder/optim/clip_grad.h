@@ -7,21 +7,21 @@
 
 namespace ladder {
 
-// Makes gradients that are too large smaller, before the optimizer's step: one bad batch then moves
-// the weights no further than a good one. Parameters without a gradient do not count; all gradients
-// lie on one device. In mixed precision with a GradScaler: after its unscale_.
+// Bounds gradients before the optimizer's step, so that one bad batch moves the weights no further
+// than a good one. Parameters without a gradient do not count. All gradients must be on one device.
+// In mixed precision with a GradScaler: call after its unscale_.
 
 // Divides all gradients by one number, so that their norm as one long vector is at most `max_norm`.
-// Returns the norm before, a scalar on the device: nothing waits for a GPU. A norm of inf or NaN
+// Returns the norm before, a scalar on the device, without waiting for a GPU. A norm of inf or NaN
 // makes all gradients NaN or 0, as in Python.
 //
-// To the last bit Python's torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type).
-// LibTorch's own waits for the device and walks through the parameters one by one.
+// Equals Python's torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type) to the last bit.
+// LibTorch's own waits for the device and handles the parameters one by one.
 // Source: Pascanu et al., "On the difficulty of training recurrent neural networks", ICML 2013.
 torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, double max_norm,
                               double norm_type = 2.0);
 
-// Cuts each number of each gradient to [-clip_value, clip_value].
+// Clamps each number of each gradient to [-clip_value, clip_value].
 // Python's counterpart: torch.nn.utils.clip_grad_value_.
 void clip_grad_value_(const std::vector<torch::Tensor>& parameters, double clip_value);
 

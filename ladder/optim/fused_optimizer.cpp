@@ -3,30 +3,25 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <map>
-#include <string>
 #include <unordered_map>
 
-#include "ladder/checkpoint/quoted.h"
 #include "ladder/core/error.h"
-#include "ladder/optim/saved_options.h"
 
 namespace ladder {
 namespace {
 
-constexpr const char* kStep = "step";
+constexpr const char* kGroups = "groups";
+constexpr const char* kHint = "is this the state of another optimizer or network?";
 
-// The name of every parameter of a module, by its identity.
-using Names = std::unordered_map<const void*, std::string>;
-
-Names names_of(const torch::nn::Module& module) {
-  Names names;
+// The names of a module's parameters, by their identity.
+std::unordered_map<const void*, std::string> names_of(const torch::nn::Module& module) {
+  std::unordered_map<const void*, std::string> names;
   std::map<std::string, const void*> owners;
   for (const auto& item : module.named_parameters()) {
     const void* parameter = item.value().unsafeGetTensorImpl();
@@ -41,43 +36,46 @@ Names names_of(const torch::nn::Module& module) {
   return names;
 }
 
-const std::string& name_of(const torch::Tensor& parameter, const Names& names) {
-  const auto found = names.find(parameter.unsafeGetTensorImpl());
-  if (found != names.end()) return found->second;
-  throw UsageError::conflict("optimizer state",
-                             fmt::format("a parameter of shape [{}] is none of the module's",
-                                         fmt::join(parameter.sizes(), ",")),
-                             "give the module whose parameters() the optimizer was made with");
-}
-
-// The names of an optimizer's parameters, a row a group.
+// The names of an optimizer's parameters, by group.
 std::vector<std::vector<std::string>> group_names(const torch::optim::Optimizer& optimizer,
                                                   const torch::nn::Module& module) {
   const auto names = names_of(module);
   std::vector<std::vector<std::string>> result;
   for (const auto& group : optimizer.param_groups()) {
     auto& row = result.emplace_back();
-    for (const auto& parameter : group.params()) row.push_back(name_of(parameter, names));
+    for (const auto& parameter : group.params()) {
+      const auto found = names.find(parameter.unsafeGetTensorImpl());
+      if (found == names.end()) {
+        throw UsageError::conflict(
+            "optimizer state",
+            fmt::format("a parameter of shape [{}] is none of the module's",
+                        fmt::join(parameter.sizes(), ",")),
+            "give the module whose parameters() the optimizer was made with");
+      }
+      row.push_back(found->second);
+    }
   }
   return result;
 }
 
 [[noreturn]] void refuse(std::string_view origin, const std::string& expected,
                          const std::string& got) {
-  throw DataError::mismatch(origin, expected, got,
-                            "is this the state of another optimizer or network?");
+  throw DataError::mismatch(origin, expected, got, kHint);
+}
+
+void expect_params(const JsonReader& saved, const std::vector<std::string>& names) {
+  const auto& params = saved.array("params");
+  for (std::size_t i = 0; i < std::max(names.size(), params.size()); ++i) {
+    const std::string expected = i < names.size() ? names[i] : "nothing more";
+    const std::string got = i < params.size() ? json_for_message(params[i]) : "nothing more";
+    const bool equal = i < names.size() && i < params.size() && params[i] == expected;
+    if (!equal) saved.refuse(fmt::format("{} at {} of params", expected, i), got);
+  }
 }
 
 std::string form_of(const torch::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ","));
-}
-
-void check_tensor(const std::string& name, const torch::Tensor& wanted, const torch::Tensor& value,
-                  std::string_view origin) {
-  if (form_of(value) != form_of(wanted)) {
-    refuse(origin, fmt::format("{} as {}", name, form_of(wanted)), form_of(value));
-  }
 }
 
 void check_count(const std::string& name, const torch::Tensor& value, std::string_view origin) {
@@ -86,7 +84,7 @@ void check_count(const std::string& name, const torch::Tensor& value, std::strin
   refuse(origin, fmt::format("a count of steps as {}", name), fmt::format("{}", count));
 }
 
-// Moves the values of one parameter out of `tensors`, into `state`. False if there are none.
+// Moves the values of one parameter from `tensors` into `state`. Returns false if there are none.
 bool take_values(const StateDict& state, const std::string& parameter, StateDict& tensors,
                  std::string_view origin) {
   const auto full_name = [&](const std::string& key) { return parameter + "." + key; };
@@ -97,14 +95,55 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
   for (const auto& [key, tensor] : state) {
     const auto found = tensors.extract(full_name(key));
     if (found.empty()) refuse(origin, fmt::format("a tensor {}", full_name(key)), "none");
-    check_tensor(found.key(), tensor, found.mapped(), origin);
-    if (key == kStep) check_count(found.key(), found.mapped(), origin);
-    tensor.copy_(found.mapped());
+    const auto& value = found.mapped();
+    if (form_of(value) != form_of(tensor)) {
+      refuse(origin, fmt::format("{} as {}", found.key(), form_of(tensor)), form_of(value));
+    }
+    if (key == "step") check_count(found.key(), value, origin);
+    tensor.copy_(value);
   }
   return true;
 }
 
 }  // namespace
+
+SafetensorsFile to_safetensors(const OptimizerState& state) {
+  return {state.tensors, {{"format", "pt"}, {kGroups, state.groups.dump()}}};
+}
+
+OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin) {
+  const auto found = file.metadata.find(kGroups);
+  if (found == file.metadata.end()) {
+    throw DataError::mismatch(origin, "groups in the metadata", "none",
+                              "it must hold the state of an optimizer, not of a network");
+  }
+  auto groups = parse_untrusted_json(found->second, json_data_error(origin));
+  return {std::move(file.tensors), std::move(groups)};
+}
+
+CheckedOption non_negative(std::string_view name, double value) {
+  return {name, value, value >= 0.0, "a value >= 0"};
+}
+
+CheckedOption from_zero_below_one(std::string_view name, double value) {
+  return {name, value, value >= 0.0 && value < 1.0, "0 <= beta < 1"};
+}
+
+void check_options(std::string_view optimizer, const std::vector<CheckedOption>& options) {
+  for (const auto& option : options) {
+    if (option.inside) continue;
+    throw UsageError::out_of_range(fmt::format("{} {}", optimizer, option.name), option.value,
+                                   option.expected);
+  }
+}
+
+void check_options(const JsonReader& saved, const std::vector<CheckedOption>& options) {
+  for (const auto& option : options) {
+    if (option.inside) continue;
+    saved.refuse(fmt::format("{} for {}", option.expected, option.name),
+                 fmt::format("{}", option.value));
+  }
+}
 
 torch::Tensor FusedOptimizer::step(LossClosure closure) {
   torch::Tensor loss;
@@ -147,8 +186,9 @@ std::vector<std::unique_ptr<FusedOptimizer::Options>> FusedOptimizer::plan_optio
   }
   std::vector<std::unique_ptr<Options>> result;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const SavedOptions saved(groups[i], i, origin);
-    saved.expect_params(names[i]);
+    const JsonReader saved(groups[i], json_data_error(origin, kHint),
+                           fmt::format(" in group {}", i));
+    expect_params(saved, names[i]);
     result.push_back(options_from(saved));
   }
   return result;
@@ -169,7 +209,7 @@ FusedOptimizer::States FusedOptimizer::plan_states(
   }
   if (!tensors.empty()) {
     refuse(origin, "tensors of the optimizer's parameters alone",
-           in_quotes(tensors.begin()->first));
+           quoted_for_message(tensors.begin()->first));
   }
   return result;
 }

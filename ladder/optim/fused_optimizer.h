@@ -7,21 +7,71 @@
 
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "ladder/optim/optimizer_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 
-class SavedOptions;
+// The state of an optimizer: what a run needs to continue as if it had never stopped.
+//
+// AdamW keeps a mean gradient for each weight, SGD a momentum: as many numbers as the network
+// has, or two or three times as many. They are stored under the names of the parameters, so a state
+// of another network is an error.
+struct OptimizerState {
+  // "<parameter>.<name>", names as in Python and without the prefix "module.":
+  //   AdamW, Adam        exp_avg, exp_avg_sq (shape and dtype of the parameter), step (F32 scalar)
+  //   SGD with momentum  momentum_buffer
+  //   Adagrad            sum, step
+  //   RMSprop            square_avg, step, with momentum momentum_buffer, centered grad_avg
+  // A parameter without a step so far has none. Shares memory with the optimizer.
+  StateDict tensors;
 
-// Carries an options struct with a field `lr` through torch::optim::Optimizer, which
-// wants a class of its own kind for each optimizer.
+  // An array with one object per parameter group: its options under Python's names, and "params",
+  // the names of its parameters in their order.
+  //   AdamW    lr, betas (two numbers), eps, weight_decay
+  //   Adam     the same, and decoupled_weight_decay (false)
+  //   SGD      lr, momentum, dampening, weight_decay, nesterov (true or false)
+  //   Adagrad  lr, lr_decay, weight_decay, initial_accumulator_value, eps
+  //   RMSprop  lr, alpha, eps, weight_decay, momentum, centered (true or false)
+  nlohmann::json groups;
+};
+
+// The state as a file: `groups` is JSON text in its metadata, under "groups". Python's
+// optimizer.bin is a pickle, which can contain code; a safetensors file cannot.
+SafetensorsFile to_safetensors(const OptimizerState& state);
+
+// The state in a file that load_safetensors has read. Throws DataError, which begins with
+// `origin`, if its metadata has no groups or they are not JSON. FusedOptimizer::plan_load checks
+// the rest.
+OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin);
+
+// A number among the options of an optimizer, and whether it is in its range.
+struct CheckedOption {
+  std::string_view name;  // Python's
+  double value = 0.0;
+  bool inside = false;
+  std::string_view expected;  // the range in words
+};
+
+CheckedOption non_negative(std::string_view name, double value);
+CheckedOption from_zero_below_one(std::string_view name, double value);
+
+// Reports the first number outside of its range. For the options of a program this throws
+// UsageError, which begins with the class `optimizer`; for those of a file it is `saved` that
+// refuses them.
+void check_options(std::string_view optimizer, const std::vector<CheckedOption>& options);
+void check_options(const JsonReader& saved, const std::vector<CheckedOption>& options);
+
+// Wraps an options struct with a field `lr` for torch::optim::Optimizer, which needs a class of its
+// own per optimizer.
 template <typename Options>
 struct GroupOptions : torch::optim::OptimizerCloneableOptions<GroupOptions<Options>> {
   explicit GroupOptions(Options options) : values(std::move(options)) {}
@@ -32,7 +82,7 @@ struct GroupOptions : torch::optim::OptimizerCloneableOptions<GroupOptions<Optio
   Options values;
 };
 
-// The options that `group` was made with, at their present learning rate.
+// The options of `group`, with its present learning rate.
 template <typename Options>
 const Options& options_of(const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const GroupOptions<Options>&>(group.options()).values;
@@ -46,15 +96,14 @@ torch::optim::OptimizerParamGroup parameter_group(std::vector<torch::Tensor> par
   return {std::move(parameters), std::make_unique<GroupOptions<Options>>(std::move(options))};
 }
 
-// What a GradScaler knows about the gradients when a step begins; see FusedOptimizer::step_scaled.
+// What a GradScaler passes to a step; see FusedOptimizer::step_scaled.
 struct GradScaling {
   std::optional<torch::Tensor> grad_scale;  // float32 scalar to divide the gradients by
   std::optional<torch::Tensor> found_inf;   // float32 scalar: 1 = a gradient is inf or NaN, else 0
 };
 
-// What the optimizers of this folder share: a step is one call of a fused kernel for each parameter
-// group (of RMSprop alone there is no such kernel), and the state can be saved and taken back, bit
-// for bit, here or in Python.
+// The base of the optimizers. A step is one call of a fused kernel per parameter group (RMSprop has
+// no such kernel). The state can be saved and loaded bit for bit, here or in Python.
 //
 // A parameter group has options of its own, such as no weight decay for the biases:
 //
@@ -63,17 +112,17 @@ struct GradScaling {
 //     options.weight_decay = 0.0;
 //     optimizer.add_param_group(parameter_group(biases, options));
 //
-// The options of a group that is added so are not checked for their ranges.
+// The options of such a group are not checked for their ranges.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
-  // Moves every parameter along its gradient. A closure, when given, computes the loss first,
-  // with gradients turned on; its loss is returned.
+  // One optimizer step. A closure, when given, computes the loss first, with gradients enabled;
+  // its loss is returned.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // A step with gradients that a GradScaler has made larger: the kernel itself divides them (they
-  // are left divided), and changes no parameter when one is not finite. Both numbers lie on the
-  // parameters' device, so nobody waits for a GPU to read them; RMSprop and the first steps of a
-  // momentum do.
+  // A step with gradients that a GradScaler has scaled: the kernel divides them (they stay
+  // divided), and changes no parameter when one is not finite. Both numbers lie on the
+  // parameters' device, so nothing waits for a GPU, except RMSprop and the first steps with
+  // momentum.
   void step_scaled(const GradScaling& scaling);
 
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares
@@ -81,20 +130,20 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // of the parameters.
   OptimizerState state_dict(const torch::nn::Module& module) const;
 
-  // Takes a state back, in two halves, so that a checkpoint of several parts is applied whole or
-  // not at all. This half checks everything and copies the values to the parameters' devices, and
-  // changes nothing; what it returns puts them in force and cannot fail. Call that, if at all, once
-  // and while the optimizer lives. What the optimizer had gathered is dropped then, and all options
-  // of the groups, such as the learning rate, are those of the state: as in Python, make a
-  // scheduler before, because its construction sets the rate.
+  // Loads a state in two steps, so that a checkpoint of several parts is applied as a whole or
+  // not at all. This one checks everything, copies the values to the parameters' devices and
+  // changes nothing. The function it returns applies them and cannot fail: call it at most once,
+  // while the optimizer lives. It replaces the whole state and all options of the groups, such as
+  // the learning rate. As in Python, make a scheduler before, because its construction sets the
+  // rate.
   //
-  // Throws DataError, naming `origin` (the file the state came from) and the first difference: a
+  // Throws DataError, naming `origin` (the file of the state) and the first difference: a
   // tensor that is missing, unknown, or of another shape or dtype, another number of groups, other
   // parameters or options in one, an option outside of its range. UsageError as above.
   [[nodiscard]] std::function<void()> plan_load(const torch::nn::Module& module,
                                                 OptimizerState state, std::string_view origin);
 
-  // Both halves.
+  // Both steps.
   void load_state_dict(const torch::nn::Module& module, OptimizerState state,
                        std::string_view origin);
 
@@ -106,26 +155,26 @@ class FusedOptimizer : public torch::optim::Optimizer {
   virtual void step_group(const torch::optim::OptimizerParamGroup& group,
                           const GradScaling& scaling) = 0;
 
-  // The options of a group as OptimizerState::groups has them, and back. Reading throws DataError.
+  // The options of a group for OptimizerState::groups, and back. Reading throws DataError.
   virtual nlohmann::json json_of(const Options& options) const = 0;
-  virtual std::unique_ptr<Options> options_from(const SavedOptions& saved) const = 0;
+  virtual std::unique_ptr<Options> options_from(const JsonReader& saved) const = 0;
 
-  // The state of a parameter before its first step; nullptr if it never has one. And the tensors
-  // of a state, by the names that follow the parameter's.
+  // The state of a parameter before its first step, nullptr if it never has one; and the tensors
+  // of a state, by name.
   virtual std::unique_ptr<ParamState> new_state(const Options& options,
                                                 const torch::Tensor& parameter) const = 0;
   virtual StateDict tensors_of(const ParamState& state) const = 0;
 
-  // The parameters of `group` that have a gradient: those that a step moves.
+  // The parameters of `group` that have a gradient.
   static std::vector<torch::Tensor> parameters_with_gradient(
       const torch::optim::OptimizerParamGroup& group);
 
-  // Takes one off counts that went up for a step which the kernel then skipped.
+  // Subtracts 1 from the step counts if the kernel skipped the step.
   static void uncount_if_skipped(const std::vector<torch::Tensor>& steps,
                                  const GradScaling& scaling);
 
  private:
-  using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, a row a group
+  using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, by group
   using States = ska::flat_hash_map<void*, std::unique_ptr<ParamState>>;
 
   std::vector<std::unique_ptr<Options>> plan_options(const GroupNames& names,

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/optim/saved_schedule.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 namespace {
@@ -42,14 +42,15 @@ nlohmann::json LrScheduler::state_dict() const {
 }
 
 std::function<void()> LrScheduler::plan_load(const nlohmann::json& state, std::string_view origin) {
-  const SavedSchedule saved(state, origin);
+  const JsonReader saved(state,
+                         json_data_error(origin, "it must come from LrScheduler::state_dict"));
   std::vector<std::string> names = {kLastEpoch, kBaseLrs, kLastLr};
-  const auto own_names = own_state();
-  for (const auto& item : own_names.items()) names.push_back(item.key());
-  saved.expect_names(names);
+  const auto own = own_state();
+  for (const auto& item : own.items()) names.push_back(item.key());
+  saved.expect_only(names);
   const auto last_epoch = saved.count(kLastEpoch);
-  auto base_lrs = saved.rates(kBaseLrs, base_lrs_.size());
-  saved.rates(kLastLr, base_lrs_.size());
+  auto base_lrs = saved.numbers(kBaseLrs, base_lrs_.size());
+  saved.numbers(kLastLr, base_lrs_.size());
   auto apply_own = plan_own(saved);
   return [this, last_epoch, base_lrs = std::move(base_lrs), apply_own = std::move(apply_own)] {
     last_epoch_ = last_epoch;
@@ -60,7 +61,7 @@ std::function<void()> LrScheduler::plan_load(const nlohmann::json& state, std::s
 
 nlohmann::json LrScheduler::own_state() const { return nlohmann::json::object(); }
 
-std::function<void()> LrScheduler::plan_own(const SavedSchedule& /*saved*/) {
+std::function<void()> LrScheduler::plan_own(const JsonReader& /*saved*/) {
   return [] {};
 }
 

@@ -11,20 +11,17 @@
 
 namespace ladder {
 
-class SavedSchedule;
+class JsonReader;
 
 // Changes an optimizer's learning rate over the course of training.
 //
-// A scheduler holds a reference to the optimizer, which must outlive it, and sets the
-// rate of every parameter group: at construction for the first step, and at each
-// `step()` for the next one. What a step is, an epoch or an optimizer step, is up to who
-// calls it. All values are equal to Python's to the last bit, because the same operations
-// on doubles are done in the same order.
+// A scheduler holds a reference to the optimizer, which must outlive it. It sets the rate of every
+// parameter group: at construction for the first step, and at each `step()` for the next one. A
+// step is an epoch or an optimizer step: the caller decides. All values equal Python's to the last
+// bit, because the same operations on doubles run in the same order.
 //
-// Those of transformers are in schedules.h; the one that looks at a metric, in
-// reduce_lr_on_plateau.h.
-//
-// Python's counterpart: torch.optim.lr_scheduler.LRScheduler.
+// schedules.h has the schedules of transformers, reduce_lr_on_plateau.h the one that follows a
+// metric. Python's counterpart: torch.optim.lr_scheduler.LRScheduler.
 class LrScheduler {
  public:
   explicit LrScheduler(torch::optim::Optimizer& optimizer);
@@ -35,44 +32,42 @@ class LrScheduler {
   // Sets the learning rates of the next step or epoch.
   virtual void step();
 
-  // The optimizer that it was made for.
   const torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
-  // How often `step` was called.
+  // The number of calls of `step`.
   std::int64_t last_epoch() const { return last_epoch_; }
 
-  // The rates it was made with and the rates in force, one a parameter group each.
+  // The initial and the present rate of each parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
   std::vector<double> last_lr() const;
 
-  // Where the schedule stands: last_epoch, base_lrs (the rates it was made with) and last_lr. As
-  // JSON text all numbers come back to the last bit. Python's LRScheduler has the same, the last
-  // as _last_lr. A class that remembers more adds it. Options such as StepLR's gamma are no part of
-  // it: they come from the program.
+  // The position of the schedule: last_epoch, base_lrs and last_lr, and more in some classes. As
+  // JSON text all numbers come back to the last bit. Python calls last_lr _last_lr. Options such
+  // as StepLR's gamma are not part of it.
   nlohmann::json state_dict() const;
 
-  // Takes a state back, in two halves as FusedOptimizer::plan_load: this one checks, and what it
-  // returns applies and cannot fail; call that while the scheduler lives. The rates in force
-  // belong to the optimizer's own state: load that too. last_lr is only checked.
+  // Loads a state in two steps, like FusedOptimizer::plan_load: this one checks, and the function
+  // it returns applies and cannot fail. Call that while the scheduler lives. The present rates
+  // belong to the optimizer's state: load that too. last_lr is only checked.
   //
-  // Throws DataError, naming `origin`: a value that is missing, unknown, no number, below 0 where
-  // it counts steps, or another number of rates than the optimizer has parameter groups.
+  // Throws DataError, naming `origin`, for a value that is missing, unknown or not a number, a
+  // negative count, or another number of rates than the optimizer has parameter groups.
   [[nodiscard]] std::function<void()> plan_load(const nlohmann::json& state,
                                                 std::string_view origin);
 
-  // Both halves.
+  // Both steps.
   void load_state_dict(const nlohmann::json& state, std::string_view origin);
 
  protected:
-  // The rate of one group at `last_epoch()`, from the one it was made with and the present one.
+  // The rate of one group at `last_epoch()`, from its initial and its present rate.
   virtual double next_lr(double base_lr, double present_lr) const = 0;
 
   void apply();
 
-  // What a class remembers besides, an object, and the two halves of taking it back; plan_own looks
-  // at the names of own_state and throws DataError.
+  // The further state of a class, an object, and the two steps of loading it. plan_own reads the
+  // names of own_state and throws DataError.
   virtual nlohmann::json own_state() const;
-  virtual std::function<void()> plan_own(const SavedSchedule& saved);
+  virtual std::function<void()> plan_own(const JsonReader& saved);
 
  private:
   torch::optim::Optimizer& optimizer_;
@@ -97,7 +92,7 @@ class StepLR : public LrScheduler {
   StepLrOptions options_;
 };
 
-// The rate it was made with times a function of the step. Python: LambdaLR.
+// The initial rate times a function of the step. Python: LambdaLR.
 class LambdaLR : public LrScheduler {
  public:
   using Factor = std::function<double(std::int64_t step)>;

@@ -2,11 +2,12 @@
 #include "ladder/optim/reduce_lr_on_plateau.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "ladder/core/error.h"
-#include "ladder/optim/saved_schedule.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 namespace {
@@ -15,15 +16,14 @@ constexpr const char* kBest = "best";
 constexpr const char* kNumBadEpochs = "num_bad_epochs";
 constexpr const char* kCooldownCounter = "cooldown_counter";
 
-double worst(PlateauMode mode) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return mode == PlateauMode::kMin ? kInfinity : -kInfinity;
-}
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
-    : LrScheduler(optimizer), options_(options), best_(worst(options.mode)) {
+    : LrScheduler(optimizer),
+      options_(options),
+      best_(options.mode == PlateauMode::kMin ? kInfinity : -kInfinity) {
   const bool shrinks = options.factor >= 0.0 && options.factor < 1.0;
   if (!shrinks) {
     throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1");
@@ -74,14 +74,17 @@ double ReduceLROnPlateau::next_lr(double /*base_lr*/, double present_lr) const {
   return present_lr - lower > options_.eps ? lower : present_lr;
 }
 
+// JSON has no infinity: best_ is a text before the first metric.
 nlohmann::json ReduceLROnPlateau::own_state() const {
-  return {{kBest, saved_number_or_infinity(best_)},
+  const auto infinity = best_ > 0.0 ? "inf" : "-inf";
+  return {{kBest, std::isinf(best_) ? nlohmann::json(infinity) : nlohmann::json(best_)},
           {kNumBadEpochs, num_bad_epochs_},
           {kCooldownCounter, cooldown_counter_}};
 }
 
-std::function<void()> ReduceLROnPlateau::plan_own(const SavedSchedule& saved) {
-  const double best = saved.number_or_infinity(kBest);
+std::function<void()> ReduceLROnPlateau::plan_own(const JsonReader& saved) {
+  const auto& text = saved.value(kBest);
+  const double best = text == "inf" ? kInfinity : text == "-inf" ? -kInfinity : saved.number(kBest);
   const auto num_bad_epochs = saved.count(kNumBadEpochs);
   const auto cooldown_counter = saved.count(kCooldownCounter);
   return [this, best, num_bad_epochs, cooldown_counter] {

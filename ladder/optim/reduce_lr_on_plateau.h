@@ -11,26 +11,25 @@
 
 namespace ladder {
 
-enum class PlateauMode { kMin, kMax };    // is a metric better when it is lower, or higher?
-enum class ThresholdMode { kRel, kAbs };  // threshold as a part of the best metric, or itself
+enum class PlateauMode { kMin, kMax };    // a metric is better when it is lower, or higher
+enum class ThresholdMode { kRel, kAbs };  // threshold relative to the best metric, or absolute
 
 struct PlateauOptions {
   PlateauMode mode = PlateauMode::kMin;
   double factor = 0.1;         // the rate is multiplied by it; 0 <= factor < 1
-  std::int64_t patience = 10;  // bad evaluations in a row that are let pass; >= 0
-  double threshold = 1e-4;     // by less than this better is not better
+  std::int64_t patience = 10;  // bad evaluations in a row without a drop; >= 0
+  double threshold = 1e-4;     // a smaller improvement does not count
   ThresholdMode threshold_mode = ThresholdMode::kRel;
   std::int64_t cooldown = 0;  // evaluations after a drop that do not count; >= 0
-  double min_lr = 0.0;        // no rate is made lower
-  double eps = 1e-8;          // a rate that would fall by no more than this stays
+  double min_lr = 0.0;        // the smallest rate
+  double eps = 1e-8;          // smaller drops are not made
 };
 
-// Lowers the rate when a metric, such as the loss of an evaluation, has stopped getting better:
-// steps that were right at first are too long near the bottom.
+// Lowers the rate when a metric, such as the loss of an evaluation, has stopped improving.
 //
-// Of the metrics it remembers the best one, and how many since were no better. That is part of its
-// state, as best ("inf" or "-inf" before the first), num_bad_epochs and cooldown_counter. All ranks
-// must give it the same metric: the learning rate is part of what keeps replicas equal.
+// The state holds the best metric (best, "inf" or "-inf" before the first) and the evaluations
+// since then (num_bad_epochs, cooldown_counter). All ranks must pass the same metric, or their
+// learning rates and weights differ.
 //
 // Python's counterpart: torch.optim.lr_scheduler.ReduceLROnPlateau, with one min_lr for all groups.
 class ReduceLROnPlateau : public LrScheduler {
@@ -38,17 +37,17 @@ class ReduceLROnPlateau : public LrScheduler {
   // Throws UsageError when an option is out of its range.
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});
 
-  // Takes the metric of an evaluation and sets the rates of the steps that follow. A metric of NaN
-  // is worse than any.
+  // Sets the rates of the next steps from the metric of an evaluation. NaN is worse than any
+  // metric.
   void step(double metric);
 
-  // Throws UsageError: it is not for every step or epoch, and without a metric it can do nothing.
+  // Throws UsageError: this schedule needs a metric.
   void step() override;
 
  protected:
   double next_lr(double base_lr, double present_lr) const override;
   nlohmann::json own_state() const override;
-  std::function<void()> plan_own(const SavedSchedule& saved) override;
+  std::function<void()> plan_own(const JsonReader& saved) override;
 
  private:
   bool is_better(double metric) const;

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/rmsprop.h"
 
-#include <torch/types.h>
-
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <utility>
-
-#include "ladder/optim/saved_options.h"
-
 namespace ladder {
 namespace {
 
@@ -37,7 +29,7 @@ void unscale(const std::vector<torch::Tensor>& parameters, const torch::Tensor& 
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const auto inverse = scale.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
-  auto found_inf = torch::zeros_like(inverse);  // known already
+  auto found_inf = torch::zeros_like(inverse);  // the caller has read it
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse);
 }
 
@@ -48,13 +40,10 @@ void step_parameter(const torch::Tensor& parameter, const RMSpropOptions& option
   const auto gradient =
       options.weight_decay == 0.0 ? own : own.add(parameter, options.weight_decay);
   state.square_avg.mul_(options.alpha).addcmul_(gradient, gradient, 1.0 - options.alpha);
-  torch::Tensor average;
-  if (options.centered) {
-    state.grad_avg.lerp_(gradient, 1.0 - options.alpha);
-    average = state.square_avg.addcmul(state.grad_avg, state.grad_avg, -1.0).sqrt_();
-  } else {
-    average = state.square_avg.sqrt();
-  }
+  if (options.centered) state.grad_avg.lerp_(gradient, 1.0 - options.alpha);
+  const auto average = options.centered
+                           ? state.square_avg.addcmul(state.grad_avg, state.grad_avg, -1.0).sqrt_()
+                           : state.square_avg.sqrt();
   average.add_(options.eps);
   if (options.momentum > 0.0) {
     state.momentum_buffer.mul_(options.momentum).addcdiv_(gradient, average);
@@ -95,15 +84,15 @@ nlohmann::json RMSprop::json_of(const Options& options) const {
           {"centered", values.centered}};
 }
 
-std::unique_ptr<RMSprop::Options> RMSprop::options_from(const SavedOptions& saved) const {
-  saved.expect_names({"lr", "alpha", "eps", "weight_decay", "momentum", "centered"});
+std::unique_ptr<RMSprop::Options> RMSprop::options_from(const JsonReader& saved) const {
+  saved.expect_only({"params", "lr", "alpha", "eps", "weight_decay", "momentum", "centered"});
   const RMSpropOptions options{.lr = saved.number("lr"),
                                .alpha = saved.number("alpha"),
                                .eps = saved.number("eps"),
                                .weight_decay = saved.number("weight_decay"),
                                .momentum = saved.number("momentum"),
-                               .centered = saved.yes_or_no("centered")};
-  saved.check(ranges_of(options));
+                               .centered = saved.boolean("centered")};
+  check_options(saved, ranges_of(options));
   return std::make_unique<Group>(options);
 }
 

@@ -16,17 +16,17 @@ struct RMSpropOptions {
   double alpha = 0.99;        // decay of the mean squared gradient; >= 0
   double eps = 1e-8;          // added to the root of the mean square; >= 0
   double weight_decay = 0.0;  // added to the gradient, times the weight; >= 0
-  double momentum = 0.0;      // weight of the earlier steps; >= 0
+  double momentum = 0.0;      // factor of the earlier steps; >= 0
   bool centered = false;      // divide by the standard deviation instead of the root mean square
 };
 
-// Divides each gradient by the root of the mean of the squares of the last ones, so that all
-// weights take steps of about `lr`. Adam without the mean gradient.
+// Divides each gradient by the root of a moving mean of its squares, so that every weight moves by
+// about `lr`: Adam without the mean gradient.
 //
-// There is no fused kernel: the operations of Python's torch.optim.RMSprop(..., foreach=False) in
-// the same order, with equal bits, parameter by parameter. A scaled step does what Python's
-// GradScaler does around an optimizer of this kind: it multiplies the gradients by 1 / scale, and
-// waits for the GPU to learn whether it is to be taken.
+// There is no fused kernel. For each parameter the operations of Python's
+// torch.optim.RMSprop(..., foreach=False) run in the same order, with equal bits. A scaled step
+// does what Python's GradScaler does around such an optimizer: it multiplies the gradients by 1 /
+// scale, and waits for the GPU to read whether one is not finite.
 //
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
 //
@@ -41,7 +41,7 @@ class RMSprop : public FusedOptimizer {
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
   nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const SavedOptions& saved) const override;
+  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

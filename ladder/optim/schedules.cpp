@@ -11,11 +11,7 @@
 namespace ladder {
 namespace {
 
-std::unique_ptr<LrScheduler> schedule(torch::optim::Optimizer& optimizer, LambdaLR::Factor factor) {
-  return std::make_unique<LambdaLR>(optimizer, std::move(factor));
-}
-
-// Rising from 0 to 1, then `factor`.
+// A warm-up from 0 to 1, then `factor`.
 LambdaLR::Factor with_warmup(std::int64_t warmup_steps, LambdaLR::Factor factor) {
   return [warmup_steps, factor = std::move(factor)](std::int64_t step) {
     if (step >= warmup_steps) return factor(step);
@@ -23,13 +19,13 @@ LambdaLR::Factor with_warmup(std::int64_t warmup_steps, LambdaLR::Factor factor)
   };
 }
 
-// Steps of the falling part, at least 1.
+// Steps after the warm-up, at least 1.
 double falling_steps(const WarmupOptions& options) {
   return static_cast<double>(
       std::max<std::int64_t>(1, options.training_steps - options.warmup_steps));
 }
 
-// How much of the falling part is behind: above 1 past its end.
+// Position between warm-up (0) and end (1); above 1 past the end.
 double progress_of(std::int64_t step, const WarmupOptions& options) {
   return static_cast<double>(step - options.warmup_steps) / falling_steps(options);
 }
@@ -37,20 +33,22 @@ double progress_of(std::int64_t step, const WarmupOptions& options) {
 }  // namespace
 
 std::unique_ptr<LrScheduler> constant_schedule(torch::optim::Optimizer& optimizer) {
-  return schedule(optimizer, [](std::int64_t /*step*/) { return 1.0; });
+  return std::make_unique<LambdaLR>(optimizer, [](std::int64_t /*step*/) { return 1.0; });
 }
 
 std::unique_ptr<LrScheduler> constant_schedule_with_warmup(torch::optim::Optimizer& optimizer,
                                                            std::int64_t warmup_steps) {
-  return schedule(optimizer, with_warmup(warmup_steps, [](std::int64_t /*step*/) { return 1.0; }));
+  return std::make_unique<LambdaLR>(
+      optimizer, with_warmup(warmup_steps, [](std::int64_t /*step*/) { return 1.0; }));
 }
 
 std::unique_ptr<LrScheduler> linear_schedule_with_warmup(torch::optim::Optimizer& optimizer,
                                                          WarmupOptions options) {
-  return schedule(optimizer, with_warmup(options.warmup_steps, [options](std::int64_t step) {
-                    const auto steps_left = static_cast<double>(options.training_steps - step);
-                    return std::max(0.0, steps_left / falling_steps(options));
-                  }));
+  return std::make_unique<LambdaLR>(
+      optimizer, with_warmup(options.warmup_steps, [options](std::int64_t step) {
+        const auto steps_left = static_cast<double>(options.training_steps - step);
+        return std::max(0.0, steps_left / falling_steps(options));
+      }));
 }
 
 std::unique_ptr<LrScheduler> cosine_schedule_with_warmup(torch::optim::Optimizer& optimizer,
@@ -59,7 +57,7 @@ std::unique_ptr<LrScheduler> cosine_schedule_with_warmup(torch::optim::Optimizer
     const double angle = std::numbers::pi * num_cycles * 2.0 * progress_of(step, options);
     return std::max(0.0, 0.5 * (1.0 + std::cos(angle)));
   };
-  return schedule(optimizer, with_warmup(options.warmup_steps, factor));
+  return std::make_unique<LambdaLR>(optimizer, with_warmup(options.warmup_steps, factor));
 }
 
 std::unique_ptr<LrScheduler> cosine_with_hard_restarts_schedule_with_warmup(
@@ -73,7 +71,7 @@ std::unique_ptr<LrScheduler> cosine_with_hard_restarts_schedule_with_warmup(
     const double angle = std::numbers::pi * std::fmod(num_cycles * progress, 1.0);
     return std::max(0.0, 0.5 * (1.0 + std::cos(angle)));
   };
-  return schedule(optimizer, with_warmup(options.warmup_steps, factor));
+  return std::make_unique<LambdaLR>(optimizer, with_warmup(options.warmup_steps, factor));
 }
 
 std::unique_ptr<LrScheduler> polynomial_decay_schedule_with_warmup(
@@ -88,13 +86,12 @@ std::unique_ptr<LrScheduler> polynomial_decay_schedule_with_warmup(
     throw UsageError::out_of_range("polynomial decay power", decay.power, "a value >= 0");
   }
   const auto factor = [options, decay, lr_init](std::int64_t step) {
-    const auto falling = options.training_steps - options.warmup_steps;
-    if (step > options.training_steps || falling <= 0) return decay.lr_end / lr_init;
-    const auto steps = static_cast<double>(falling);
-    const double left = 1.0 - static_cast<double>(step - options.warmup_steps) / steps;
+    const bool has_fall = options.warmup_steps < options.training_steps;
+    if (!has_fall || step > options.training_steps) return decay.lr_end / lr_init;
+    const double left = 1.0 - progress_of(step, options);
     return ((lr_init - decay.lr_end) * std::pow(left, decay.power) + decay.lr_end) / lr_init;
   };
-  return schedule(optimizer, with_warmup(options.warmup_steps, factor));
+  return std::make_unique<LambdaLR>(optimizer, with_warmup(options.warmup_steps, factor));
 }
 
 std::unique_ptr<LrScheduler> inverse_sqrt_schedule(torch::optim::Optimizer& optimizer,
@@ -102,14 +99,12 @@ std::unique_ptr<LrScheduler> inverse_sqrt_schedule(torch::optim::Optimizer& opti
                                                    std::optional<std::int64_t> timescale) {
   constexpr std::int64_t kWithoutWarmup = 10'000;
   const auto scale = timescale.value_or(warmup_steps != 0 ? warmup_steps : kWithoutWarmup);
-  if (scale <= 0) {
-    throw UsageError::out_of_range("inverse sqrt timescale", scale, "a number > 0");
-  }
+  if (scale <= 0) throw UsageError::out_of_range("inverse sqrt timescale", scale, "a number > 0");
   const auto factor = [warmup_steps, scale](std::int64_t step) {
     const auto shifted = static_cast<double>(step + (scale - warmup_steps));
     return 1.0 / std::sqrt(shifted / static_cast<double>(scale));
   };
-  return schedule(optimizer, with_warmup(warmup_steps, factor));
+  return std::make_unique<LambdaLR>(optimizer, with_warmup(warmup_steps, factor));
 }
 
 }  // namespace ladder

@@ -2,14 +2,8 @@
 #include "ladder/optim/sgd.h"
 
 #include <fmt/format.h>
-#include <torch/types.h>
-
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/optim/saved_options.h"
 
 namespace ladder {
 namespace {
@@ -43,7 +37,7 @@ SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
 
 void SGD::step_group(const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling) {
   const auto& options = options_of<SgdOptions>(group);
-  std::vector<torch::Tensor> starting;  // no momentum yet
+  std::vector<torch::Tensor> starting;  // without a momentum so far
   std::vector<torch::Tensor> moving;
   for (const auto& parameter : parameters_with_gradient(group)) {
     const bool known = state_.count(parameter.unsafeGetTensorImpl()) != 0;
@@ -56,11 +50,9 @@ void SGD::step_group(const torch::optim::OptimizerParamGroup& group, const GradS
 void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
                           const GradScaling& scaling, bool is_first_step) {
   if (parameters.empty()) return;
-  // The kernel fills a new momentum buffer, unless it skips the step: then there must be none
-  // afterwards. Whether it does has to be read once, in the first step.
-  if (is_first_step && scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) {
-    return;
-  }
+  // The kernel fills a new momentum buffer, unless it skips the step: then no buffer may exist
+  // afterwards, so the first step reads found_inf.
+  if (is_first_step && scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) return;
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> buffers;
   for (const auto& parameter : parameters) {
@@ -84,14 +76,14 @@ nlohmann::json SGD::json_of(const Options& options) const {
           {"nesterov", values.nesterov}};
 }
 
-std::unique_ptr<SGD::Options> SGD::options_from(const SavedOptions& saved) const {
-  saved.expect_names({"lr", "momentum", "dampening", "weight_decay", "nesterov"});
+std::unique_ptr<SGD::Options> SGD::options_from(const JsonReader& saved) const {
+  saved.expect_only({"params", "lr", "momentum", "dampening", "weight_decay", "nesterov"});
   const SgdOptions options{.lr = saved.number("lr"),
                            .momentum = saved.number("momentum"),
                            .dampening = saved.number("dampening"),
                            .weight_decay = saved.number("weight_decay"),
-                           .nesterov = saved.yes_or_no("nesterov")};
-  saved.check(ranges_of(options));
+                           .nesterov = saved.boolean("nesterov")};
+  check_options(saved, ranges_of(options));
   if (!fit_together(options)) {
     saved.refuse("momentum > 0 and dampening 0 beside nesterov",
                  fmt::format("{} and {}", options.momentum, options.dampening));

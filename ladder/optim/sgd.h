@@ -13,17 +13,17 @@ namespace ladder {
 
 struct SgdOptions {
   double lr = 1e-3;           // learning rate; >= 0
-  double momentum = 0.0;      // weight of the earlier steps; >= 0
-  double dampening = 0.0;     // takes this part off the gradient that enters the momentum
+  double momentum = 0.0;      // factor of the earlier steps; >= 0
+  double dampening = 0.0;     // 1 - dampening is the factor of the gradient in the momentum
   double weight_decay = 0.0;  // added to the gradient, times the weight; >= 0
-  bool nesterov = false;      // looks one step ahead; needs momentum > 0 and dampening 0
+  bool nesterov = false;      // Nesterov momentum; needs momentum > 0 and dampening 0
 };
 
 // Stochastic gradient descent, one fused kernel for all parameters: the kernel behind
 // Python's torch.optim.SGD(..., fused=True), with equal bits.
 //
-// With momentum, scaled steps wait for the GPU until the first one is taken: a skipped one must
-// leave no momentum behind.
+// With momentum, scaled steps wait for the GPU until the first one is applied: a skipped step must
+// not create a momentum.
 //
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
 class SGD : public FusedOptimizer {
@@ -35,7 +35,7 @@ class SGD : public FusedOptimizer {
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
   nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const SavedOptions& saved) const override;
+  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

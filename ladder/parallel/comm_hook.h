@@ -7,32 +7,40 @@
 
 namespace ladder {
 
-// What happens to a bucket of gradients on its way through the network:
+// Replaces the averaging of a bucket of gradients:
 //
-//     bucket -> encode -> summed over all ranks -> decode -> averaged gradients
+//     bucket -> encode -> all-reduce (sum) -> decode -> averaged gradients
 //
-// The sum is carried out by the process group, while backward goes on. A hook can shrink
-// what is sent, change its precision, add noise, count bytes.
+// The process group sums while backward continues. A hook can compress the bucket, change its
+// precision, add noise or count bytes.
 //
 // Python's counterpart: DistributedDataParallel.register_comm_hook, whose hook starts the
-// all-reduce itself and returns a future; here that part is fixed.
+// all-reduce itself and returns a future.
 struct CommHook {
-  // bucket: this rank's gradients, 1-D, not yet divided. Returns what is to be summed, of one
-  // size and dtype on all ranks; may change the bucket in place.
+  // bucket: this rank's gradients, 1-D, not yet divided. Returns the tensor to sum, of one size and
+  // dtype on all ranks; may change the bucket in place.
   std::function<torch::Tensor(const torch::Tensor& bucket, int world_size)> encode;
 
-  // sum: the result of encode, summed over the ranks. Returns the average, 1-D, as many elements
+  // sum: the results of encode, summed over the ranks. Returns the average, 1-D, as many elements
   // as the bucket; it is converted to the bucket's dtype. Runs on a thread of the process group.
   std::function<torch::Tensor(const torch::Tensor& sum)> decode;
 };
 
-// What happens without a hook: the gradients ÷ world size are summed.
-CommHook allreduce_hook();
+// The default: sums gradients ÷ world size.
+inline CommHook allreduce_hook() {
+  return {
+      .encode = [](const torch::Tensor& bucket, int world_size) { return bucket.div(world_size); },
+      .decode = [](const torch::Tensor& sum) { return sum; }};
+}
 
-// Sends half as many bytes, rounded to float16 after the division, or to bfloat16: less
-// precise, and in float16 values under 6e-8 become 0.
-// Python: torch.distributed.algorithms.ddp_comm_hooks.default_hooks.
-CommHook fp16_compress_hook();
-CommHook bf16_compress_hook();
+// Sends half as many bytes, rounded to float16 or bfloat16 before the division. Less precise; in
+// float16, values below 6e-8 become 0. Python: torch.distributed.algorithms.ddp_comm_hooks.
+inline CommHook compress_hook(torch::ScalarType dtype) {
+  return {.encode = [dtype](const torch::Tensor& bucket,
+                            int world_size) { return bucket.to(dtype).div_(world_size); },
+          .decode = [](const torch::Tensor& sum) { return sum; }};
+}
+inline CommHook fp16_compress_hook() { return compress_hook(torch::kFloat16); }
+inline CommHook bf16_compress_hook() { return compress_hook(torch::kBFloat16); }
 
 }  // namespace ladder

@@ -3,20 +3,21 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
-#include <fmt/core.h>
 #include <torch/autograd.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <functional>
 #include <future>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
-#include "ladder/parallel/replica_thread.h"
 #include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
@@ -24,18 +25,41 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-void require_place(const torch::nn::Module& module, const torch::Device& device) {
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().device() == device) continue;
-    throw UsageError::conflict(
-        "DataParallel",
-        fmt::format("{} lies on {}, not on the first device, {}", item.key(),
-                    item.value().device().str(), device.str()),
-        "move the model there before it is wrapped: model->to(device_ids[0])");
-  }
-}
+constexpr const char* kName = "DataParallel";
 
-// The same memory for `target`: a change of one is a change of both.
+// A thread that runs one task at a time. Kept from step to step: starting a thread costs more than
+// a small task, and OpenMP builds a team of threads for each new one. The destructor waits for the
+// current task.
+class ReplicaThread {
+ public:
+  ReplicaThread() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
+
+  // The future gets the end of the task, or its exception. Call it when the last task is done.
+  std::future<void> start(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    task_ = std::packaged_task<void()>(std::move(task));
+    changed_.notify_all();
+    return task_.get_future();
+  }
+
+ private:
+  void work(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [this] { return task_.valid(); })) {
+      auto task = std::exchange(task_, {});
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::packaged_task<void()> task_;  // valid while there is one to do
+  std::jthread thread_;              // last member: it uses the others
+};
+
+// Gives `target` the memory of `source`.
 void share(const Tensors& source, const Tensors& target) {
   for (std::size_t i = 0; i < source.size(); ++i) {
     if (!target[i].is_alias_of(source[i])) target[i].set_data(source[i].detach());
@@ -43,16 +67,7 @@ void share(const Tensors& source, const Tensors& target) {
 }
 
 void copy(const Tensors& source, const Tensors& target) {
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    target[i].copy_(source[i], /*non_blocking=*/true);
-  }
-}
-
-// Numbers that change when the tensors do.
-std::vector<std::int64_t> versions_of(const Tensors& tensors) {
-  std::vector<std::int64_t> versions;
-  for (const auto& tensor : tensors) versions.push_back(tensor._version());
-  return versions;
+  for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i], /*non_blocking=*/true);
 }
 
 // The random key of each replica: the positions of its part of the batch.
@@ -70,8 +85,8 @@ std::vector<std::optional<RandomKey>> divide_key(const std::vector<Inputs>& part
 
 }  // namespace
 
-// The replicas and their threads. Replica 0 has the memory of the model, but is a module of its
-// own, so that its gradients can be added to those of the others before the model sees them.
+// The replicas and their threads. Replica 0 shares the memory of the model, but is a module of its
+// own, so that its gradients can be added to those of the others first.
 class DataParallel::Replicas {
  public:
   // One forward through all replicas, kept for its backward.
@@ -87,18 +102,19 @@ class DataParallel::Replicas {
       models_.push_back(model.new_like());
       models_.back()->to(device);
     }
-    start_workers();
+    start_threads();
   }
 
-  // Gives the replicas the present weights and mode of the model.
+  // Gives the replicas the current weights and mode of the model.
   void refresh(const Model& model) {
     const torch::NoGradGuard no_grad;
-    require_place(model, devices_.front());
+    require_on_device(kName, model, devices_.front());
     const auto parameters = model.parameters();
-    const auto versions = versions_of(parameters);
+    std::vector<std::int64_t> versions;
+    for (const auto& parameter : parameters) versions.push_back(parameter._version());
     for (std::size_t i = 0; i < models_.size(); ++i) {
       const bool same_device = devices_[i] == devices_.front();
-      // As for the model itself: only weights that a step has changed spoil an earlier graph.
+      // As for the model itself: only weights that a step has changed invalidate an earlier graph.
       const bool unchanged = versions == versions_;
       const VersionCounterGuard keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
       (same_device ? share : copy)(parameters, models_[i]->parameters());
@@ -143,8 +159,8 @@ class DataParallel::Replicas {
                                        /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                                        /*allow_unused=*/true);
     };
-    // On GPUs the engine has a thread for each device already, and this may be one of them:
-    // waiting here for another thread that needs it would be for ever.
+    // On GPUs the engine has a thread per device, and this may be one of them: waiting here for a
+    // thread that needs it would be a deadlock.
     if (devices_.front().is_cpu()) {
       side_by_side(parts.size(), differentiate);
     } else {
@@ -154,22 +170,24 @@ class DataParallel::Replicas {
   }
 
  private:
-  // Each thread gets its share of the CPU threads when it first asks for their number.
-  void start_workers() {
-    const int threads = at::get_num_threads();
-    at::set_num_threads(std::max(1, threads / static_cast<int>(models_.size())));
-    for (std::size_t i = 0; i < models_.size(); ++i)
-      workers_.push_back(std::make_unique<ReplicaThread>());
+  // A thread adopts its share of the CPU threads when it first reads their number.
+  void start_threads() {
+    const int cpu_threads = at::get_num_threads();
+    at::set_num_threads(std::max(1, cpu_threads / static_cast<int>(models_.size())));
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      threads_.push_back(std::make_unique<ReplicaThread>());
+    }
     side_by_side(models_.size(), [](std::size_t) { at::get_num_threads(); });
-    at::set_num_threads(threads);
+    at::set_num_threads(cpu_threads);
   }
 
-  // Runs task(i) on thread i for all i < count, in the state of this thread, and waits for all.
+  // Runs task(i) on thread i for all i < count, with this thread's thread-local state; waits for
+  // all.
   void side_by_side(std::size_t count, const std::function<void(std::size_t)>& task) {
     const at::ThreadLocalState state;
     std::vector<std::future<void>> running;
     for (std::size_t i = 0; i < count; ++i) {
-      running.push_back(workers_[i]->start([&state, &task, i] {
+      running.push_back(threads_[i]->start([&state, &task, i] {
         const at::ThreadLocalStateGuard same_state(state);
         task(i);
       }));
@@ -199,11 +217,11 @@ class DataParallel::Replicas {
         total = total.defined() ? total.add_(here) : here;
       }
     }
-    std::size_t place = parameters;  // among the gradients of a replica; see leaves
+    std::size_t leaf = parameters;  // index among the gradients of a replica; see leaves
     std::size_t input = 0;
     for (const auto& [name, tensor] : inputs) {
       const auto& device = pass.devices[input];
-      if (tensor.requires_grad()) result[input] = rows_of(pass, found, name, place++).to(device);
+      if (tensor.requires_grad()) result[input] = rows_of(pass, found, name, leaf++).to(device);
       ++input;
     }
     return result;
@@ -211,10 +229,10 @@ class DataParallel::Replicas {
 
   // The gradient of one input: the rows of all replicas, zero where a replica does not use it.
   torch::Tensor rows_of(const Pass& pass, const std::vector<Tensors>& found,
-                        const std::string& name, std::size_t place) const {
+                        const std::string& name, std::size_t leaf) const {
     Tensors rows;
     for (std::size_t i = 0; i < found.size(); ++i) {
-      const auto& gradient = found[i][place];
+      const auto& gradient = found[i][leaf];
       rows.push_back((gradient.defined() ? gradient : torch::zeros_like(pass.inputs[i].at(name)))
                          .to(devices_.front()));
     }
@@ -224,7 +242,7 @@ class DataParallel::Replicas {
   std::vector<torch::Device> devices_;
   std::vector<std::shared_ptr<Model>> models_;
   std::vector<std::int64_t> versions_;  // of the model's parameters at the last forward
-  std::vector<std::unique_ptr<ReplicaThread>> workers_;
+  std::vector<std::unique_ptr<ReplicaThread>> threads_;
 
  public:
   // The node that stands for all replicas in the graph of the caller.
@@ -262,10 +280,10 @@ DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions op
       output_device_(options.output_device.value_or(
           options.device_ids.empty() ? torch::Device(torch::kCPU) : options.device_ids.front())) {
   if (options.device_ids.empty()) {
-    throw UsageError::missing("DataParallel", "one device or more in device_ids",
+    throw UsageError::missing(kName, "one device or more in device_ids",
                               "on a machine without GPUs: {torch::kCPU, torch::kCPU}");
   }
-  require_place(*module_, options.device_ids.front());
+  require_on_device(kName, *module_, options.device_ids.front());
   if (options.device_ids.size() > 1) {
     replicas_ = std::make_shared<Replicas>(*module_, options.device_ids);
   }

@@ -2,10 +2,7 @@
 #include "ladder/parallel/distributed_data_parallel.h"
 
 #include <ATen/record_function.h>
-#include <fmt/core.h>
-#include <torch/types.h>
 
-#include <string>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -13,37 +10,18 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kName = "DistributedDataParallel";
-
-// The device that all parameters share.
-torch::Device device_of(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  if (parameters.empty()) return torch::kCPU;
-  for (const auto& parameter : parameters) {
-    if (parameter.device() == parameters.front().device()) continue;
-    throw UsageError::conflict(
-        kName,
-        fmt::format("the model lies on {} and on {}", parameters.front().device().str(),
-                    parameter.device().str()),
-        "move it to one device before it is wrapped");
-  }
-  return parameters.front().device();
-}
-
 torch::Device checked_device(const torch::nn::Module& module,
                              const std::vector<torch::Device>& device_ids) {
-  const auto device = device_of(module);
-  if (device_ids.empty() || (device_ids.size() == 1 && device_ids.front() == device)) {
-    return device;
-  }
   if (device_ids.size() > 1) {
-    throw UsageError::out_of_range("device_ids", device_ids.size(), "one device a process",
-                                   "start a process for each; for one process use DataParallel");
+    throw UsageError::out_of_range("device_ids", device_ids.size(), "one device per process",
+                                   "start one process per device, or use DataParallel");
   }
-  throw UsageError::conflict(kName,
-                             fmt::format("the model lies on {}, device_ids says {}", device.str(),
-                                         device_ids.front().str()),
-                             "model->to(device) comes before it is wrapped");
+  const auto parameters = module.parameters();
+  const auto device = !device_ids.empty()  ? device_ids.front()
+                      : parameters.empty() ? torch::Device(torch::kCPU)
+                                           : parameters.front().device();
+  require_on_device("DistributedDataParallel", module, device);
+  return device;
 }
 
 }  // namespace
@@ -58,7 +36,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<Model> module, 
                                                  std::move(options.reducer))) {}
 
 torch::Tensor DistributedDataParallel::forward(const Inputs& inputs) {
-  RECORD_USER_SCOPE("DistributedDataParallel.forward");  // a box in the trace
+  RECORD_USER_SCOPE("DistributedDataParallel.forward");  // for StepTrace
   const auto moved = [this](const torch::Tensor& tensor) { return tensor.to(device_); };
   return reducer_->forward([&] { return module_->forward(inputs.map(moved)).to(output_device_); });
 }

@@ -3,7 +3,6 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,16 +14,16 @@
 namespace ladder {
 
 struct DistributedDataParallelOptions {
-  std::vector<torch::Device> device_ids;       // the one device of the model; empty = where it is
-  std::optional<torch::Device> output_device;  // of the output; unset = where the model is
+  std::vector<torch::Device> device_ids;       // the device of the model; empty = its present one
+  std::optional<torch::Device> output_device;  // of the output; unset = the device of the model
   GradientReducerOptions reducer = {};
 };
 
-// A Model around a Model that lives once on every rank, and stays the same on all of them.
+// A Model around a Model of which every rank has a replica, kept equal on all of them.
 //
-// Each rank runs forward and backward on samples of its own; while backward runs, the
-// gradients are averaged over the ranks (see GradientReducer, which does the work and states
-// the contract). Equal gradients and equal optimizers keep the replicas equal, bit for bit.
+// Each rank runs forward and backward on samples of its own; while backward runs, the gradients are
+// averaged over the ranks (see GradientReducer for the contract). Equal gradients and equal
+// optimizers keep the replicas equal, bit for bit.
 //
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
 //     auto loss = criterion(model->forward(batch.inputs), batch);  // not network->forward
@@ -34,15 +33,12 @@ struct DistributedDataParallelOptions {
 // The wrapped model is the submodule `module`, so names in the state dictionary begin with
 // "module.", as in Python; load_state_dict takes them with and without.
 //
-// The optimizer may take the parameters of the wrapper or of the wrapped model: they are the
-// same tensors, if taken after the model was moved to its device.
-//
-// eval() is a collective when the model has buffers: it sends rank 0's to all, so that all
-// ranks evaluate, and save, the same model. Afterwards forward() sends nothing while gradients
-// are off (torch::NoGradGuard), so ranks may evaluate different numbers of batches.
+// eval() is a collective when the model has buffers: it sends rank 0's to all, so that all ranks
+// evaluate, and save, the same model. Then forward() sends nothing while gradients are off
+// (torch::NoGradGuard), so ranks may evaluate different numbers of batches.
 class DistributedDataParallel : public Model {
  public:
-  // Throws UsageError unless the model lies on one device, the given one.
+  // Throws UsageError unless the model is on one device, that of device_ids if given.
   DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                           DistributedDataParallelOptions options = {});
 

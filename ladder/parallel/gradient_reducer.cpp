@@ -25,13 +25,13 @@ namespace {
 constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20U;
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
 
-// What is trained: the parameters, each once, with their names.
+// The trained parameters, each once, with their names.
 struct Trained {
   std::vector<torch::Tensor> tensors;
   std::vector<std::string> names;
 };
 
-// All ranks agree on them first, before an error that only some of them would have.
+// Compares the ranks first, before an error that only some of them would have.
 Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
   require_same_parameters(module, group);
   Trained trained;
@@ -50,19 +50,6 @@ Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& 
   return trained;
 }
 
-// Buckets in the order in which backward fills them: the last layers first.
-std::vector<std::vector<std::size_t>> first_buckets(const Trained& trained, std::int64_t first_cap,
-                                                    std::int64_t cap, bool find_unused) {
-  // Buckets that will be rebuilt after the first step start as one, as in Python.
-  const std::vector<std::size_t> caps =
-      find_unused ? std::vector<std::size_t>{static_cast<std::size_t>(first_cap),
-                                             static_cast<std::size_t>(cap)}
-                  : std::vector<std::size_t>{std::numeric_limits<std::size_t>::max()};
-  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(trained.tensors, caps));
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
-}
-
 std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
                                             const GradientReducerOptions& options) {
   std::int64_t cap = c10d::kDefaultBucketBytesCap;
@@ -71,17 +58,24 @@ std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGr
     cap = static_cast<std::int64_t>(*options.bucket_cap_mb * kBytesPerMib);
     first_cap = cap;
   }
+  // The last layers first, in the order of backward. Buckets that will be rebuilt after the first
+  // step start as one, as in Python.
+  std::vector<std::size_t> caps = {std::numeric_limits<std::size_t>::max()};
+  if (options.find_unused_parameters) {
+    caps = {static_cast<std::size_t>(first_cap), static_cast<std::size_t>(cap)};
+  }
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(trained.tensors, caps));
+  std::reverse(buckets.begin(), buckets.end());
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < trained.names.size(); ++i) names[i] = trained.names[i];
   return std::make_unique<c10d::Reducer>(
-      trained.tensors, first_buckets(trained, first_cap, cap, options.find_unused_parameters),
-      group, std::vector<bool>(trained.tensors.size(), false), cap, options.find_unused_parameters,
-      options.gradient_as_bucket_view, names, first_cap,
+      trained.tensors, buckets, group, std::vector<bool>(trained.tensors.size(), false), cap,
+      options.find_unused_parameters, options.gradient_as_bucket_view, names, first_cap,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
 }
 
-// Our hook as c10d sees it: starts the all-reduce and returns its future.
+// A CommHook as c10d requires it: starts the all-reduce and returns its future.
 class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
  public:
   ReducerHook(C10dGroup group, CommHook hook)
@@ -100,7 +94,7 @@ class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
   CommHook hook_;
 };
 
-// Watches each backward: was it announced by a forward, and did every parameter get its gradient?
+// Checks each backward: a forward must have announced it, and every parameter must get a gradient.
 // Shared with hooks on the parameters, which may outlive the reducer.
 class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
  public:
@@ -114,45 +108,38 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     in_backward_ = false;
   }
 
-  // From several threads when the parameters lie on several devices.
+  // Called from several threads if the parameters are on several devices.
   void gradient_arrived(std::size_t index) {
     const std::lock_guard lock(mutex_);
-    if (expects_ == Expects::kNothing) throw_unannounced();
-    if (!in_backward_) begin_backward();
+    if (expects_ == Expects::kNothing) {
+      throw UsageError::conflict(
+          "DistributedDataParallel",
+          "a backward whose forward did not go through the wrapper: no gradient would be averaged",
+          "call ddp.forward(inputs), not the wrapped model's; and once for each backward");
+    }
+    if (!in_backward_) {
+      in_backward_ = true;
+      std::fill(seen_.begin(), seen_.end(), false);
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [guard = shared_from_this()] { guard->end_backward(); });
+    }
     seen_[index] = true;
   }
 
  private:
-  void begin_backward() {
-    in_backward_ = true;
-    std::fill(seen_.begin(), seen_.end(), false);
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [guard = shared_from_this()] { guard->end_backward(); });
-  }
-
   void end_backward() {
     const auto expected = std::exchange(expects_, Expects::kNothing);
     in_backward_ = false;
-    const bool complete = std::find(seen_.begin(), seen_.end(), false) == seen_.end();
-    if (expected == Expects::kAverage && !find_unused_ && !complete) throw_unused();
-  }
-
-  [[noreturn]] static void throw_unannounced() {
-    throw UsageError::conflict(
-        "DistributedDataParallel",
-        "a backward whose forward did not go through the wrapper: no gradient would be averaged",
-        "call ddp.forward(inputs), not the wrapped model's; and once for each backward");
-  }
-
-  [[noreturn]] void throw_unused() const {
+    if (expected != Expects::kAverage || find_unused_) return;
     std::vector<std::string> unused;
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (!seen_[i]) unused.push_back(names_[i]);
     }
-    throw DistributedError::of("backward", "a gradient for every parameter",
-                               fmt::format("none for {}", fmt::join(unused, ", ")),
-                               "remove unused parameters from the model, or set "
-                               "find_unused_parameters");
+    if (unused.empty()) return;
+    throw DistributedError::of(
+        "backward", "a gradient for every parameter",
+        fmt::format("none for {}", fmt::join(unused, ", ")),
+        "remove unused parameters from the model, or set find_unused_parameters");
   }
 
   std::mutex mutex_;
@@ -179,9 +166,9 @@ struct GradientReducer::Impl {
   GradientReducerOptions options;
   Trained trained;
   std::shared_ptr<BackwardGuard> guard;
-  std::vector<unsigned> hooks;  // of the guard, one a parameter
+  std::vector<unsigned> hooks;  // of the guard, one per parameter
   std::unique_ptr<c10d::Reducer> reducer;
-  bool sync_buffers = true;  // as Python: not in the forward after one without synchronisation
+  bool sync_buffers = true;  // as in Python, false in the forward after a no_sync one
   std::int64_t forwards = 0;
 };
 

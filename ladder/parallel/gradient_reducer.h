@@ -18,44 +18,38 @@ namespace ladder {
 
 // The options of Python's DistributedDataParallel that concern the gradients.
 struct GradientReducerOptions {
-  bool broadcast_buffers = true;         // before a training forward, rank 0's go to all
-  std::optional<double> bucket_cap_mb;   // MiB a bucket; unset = 25, and 1 for the first
-  bool find_unused_parameters = false;   // parameters may take no part in a forward; slower
-  bool gradient_as_bucket_view = false;  // gradients lie in the buckets; see below
+  bool broadcast_buffers = true;         // send rank 0's to all before a training forward
+  std::optional<double> bucket_cap_mb;   // MiB per bucket; unset = 25, and 1 for the first
+  bool find_unused_parameters = false;   // allow a forward without some parameters; slower
+  bool gradient_as_bucket_view = false;  // gradients are views of the buckets; see below
   std::optional<CommHook> comm_hook;     // unset = average in the gradients' own precision
   std::int64_t check_replicas = 0;       // compare the parameters every N-th forward; 0 = never
 };
 
 // Averages the gradients of a module over all ranks, while backward is still computing them.
 //
-// The engine is LibTorch's own c10d::Reducer, the one under Python's
-// DistributedDataParallel. It sorts the parameters into buckets; when backward has
-// filled a bucket, its all-reduce starts, and backward goes on with the layers below. When
-// backward returns, every rank's gradients are the average, and equal optimizers do equal
-// steps: the replicas stay the same without ever being sent again. After the first step the
-// buckets are rebuilt in the order in which the gradients really came.
+// The engine is c10d::Reducer, as in Python's DistributedDataParallel. It divides the parameters
+// into buckets; when backward has filled a bucket, its all-reduce starts, and backward continues
+// with the layers below. Equal optimizers then take equal steps, so the replicas stay equal. After
+// the first step the buckets are rebuilt in the order in which the gradients became ready.
 //
-// For a network with one input use DistributedDataParallel, which wraps this. This class
-// serves any module with any forward:
+// For a Model use DistributedDataParallel, which wraps this class. This class serves any module
+// with any forward:
 //
 //     GradientReducer reducer(module, group);
 //     auto score = reducer.forward([&] { return module.forward(image, text); });
 //     loss(score).backward();  // gradients are averaged now
 //
-// Construction is a collective: it checks that all ranks built the same module (else every
-// rank throws, naming the first tensor that differs) and sends rank 0's parameters and
-// buffers to all. So are forward (buffers) and backward (gradients), in training: every rank
-// runs both equally often. Build it when the module is on its device, before the optimizer's
-// first step. The module must outlive it.
+// Collectives: construction, which checks that all ranks built the same module (see
+// replica_check.h) and sends rank 0's parameters and buffers to all; in training also forward
+// (buffers) and backward (gradients). Construct it when the module is on its device, before the
+// optimizer's first step. The module must outlive it.
 //
-// Mistakes that PyTorch leaves without a word, or to the next step, throw here:
-//   - a backward whose forward did not go through forward(): nothing would be averaged;
-//   - parameters that took no part, without find_unused_parameters: their names are given,
-//     when backward ends.
+// Backward throws if its forward did not go through forward(), so that nothing would be averaged,
+// and for parameters without a gradient, which it names, unless find_unused_parameters is set.
 //
-// A rank that is lost while gradients are under way makes loss.backward() throw: in shared memory a
-// DistributedError, else what Gloo or NCCL say; call_and_report (core/exit_status.h) knows such
-// texts.
+// If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
+// Gloo or NCCL, which call_and_report (core/exit_status.h) recognises.
 //
 // With gradient_as_bucket_view, reset the gradients with module.zero_grad(): LibTorch's
 // Optimizer::zero_grad detaches them, which a view does not allow.
@@ -70,8 +64,7 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Runs `run`, which calls the module and returns its output: a tensor, or a vector, tuple or
-  // pair of tensors.
+  // `run` calls the module and returns its output: a tensor, or a vector, tuple or pair of tensors.
   template <typename Run>
   auto forward(Run&& run) {
     before_forward();
@@ -80,16 +73,16 @@ class GradientReducer {
     return output;
   }
 
-  // The two halves of forward(), for an output of another type. `outputs`: the tensors that
-  // the loss is computed from; looked at only with find_unused_parameters.
+  // The two halves of forward(), for an output of another type. `outputs`: the tensors from which
+  // the loss is computed; used only with find_unused_parameters.
   void before_forward();
   void after_forward(const std::vector<torch::Tensor>& outputs);
 
-  // While the result lives, gradients are added up locally and not sent: all but the last
-  // part of a batch in pieces. What counts is where the forward runs.
+  // For gradient accumulation: gradients of a forward that runs while the result lives are added up
+  // locally and not sent.
   //
-  //     { auto pause = reducer.no_sync(); ...forward and backward of part 1... }
-  //     ...forward and backward of part 2: the sum of both is averaged
+  //     { auto pause = reducer.no_sync(); ...forward and backward of micro-batch 1... }
+  //     ...forward and backward of micro-batch 2: the sum of both is averaged
   class NoSync {
    public:
     explicit NoSync(bool& sync) : sync_(&sync), before_(std::exchange(sync, false)) {}

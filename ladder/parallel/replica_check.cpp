@@ -7,81 +7,51 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ladder/checkpoint/state_dict.h"
-#include "ladder/checkpoint/tensor_bytes.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
+#include "ladder/core/text.h"
 
 namespace ladder {
 namespace {
 
-using Lines = std::vector<std::string>;  // one a tensor
+using Lines = std::vector<std::string>;  // one per tensor
 
-std::string sha256_text(const std::string& text) {
-  Sha256 hash;
-  hash.update(text);
-  return hash.hex_digest();
-}
-
-torch::Tensor bytes_of(const std::string& text) {
-  auto bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
-  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<std::uint8_t>());
-  return bytes;
-}
-
-std::string text_of(const torch::Tensor& bytes) {
-  const auto contiguous = bytes.contiguous();
-  const auto* first = contiguous.const_data_ptr<std::uint8_t>();
-  return {first, first + contiguous.numel()};
-}
-
-std::vector<std::string> all_gather_text(const std::string& text, const ProcessGroup& group) {
+std::vector<std::string> all_gather_text(std::string text, const ProcessGroup& group) {
+  const auto bytes = torch::from_blob(text.data(), {std::ssize(text)}, torch::kUInt8);
   std::vector<std::string> texts;
-  for (const auto& bytes : group.all_gather(bytes_of(text))) texts.push_back(text_of(bytes));
+  for (const auto& gathered : group.all_gather(bytes)) {
+    const auto contiguous = gathered.contiguous();
+    const auto* first = contiguous.const_data_ptr<std::uint8_t>();
+    texts.emplace_back(first, first + contiguous.numel());
+  }
   return texts;
-}
-
-bool all_equal(const std::vector<std::string>& texts) {
-  return std::all_of(texts.begin(), texts.end(),
-                     [&](const std::string& text) { return text == texts.front(); });
-}
-
-Lines split(const std::string& text) {
-  Lines lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-[[noreturn]] void throw_first_difference(std::string_view what, std::string_view hint,
-                                         const std::vector<std::string>& texts) {
-  const auto odd = std::find_if(texts.begin(), texts.end(),
-                                [&](const std::string& text) { return text != texts.front(); });
-  const auto rank = odd - texts.begin();
-  const Lines first = split(texts.front());
-  const Lines other = split(*odd);
-  const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-  const std::string place = fmt::format("{}, tensor {}", what, a - first.begin() + 1);
-  throw DistributedError::ranks_disagree(
-      place, fmt::format("{}, as on rank 0", a == first.end() ? "nothing more" : *a),
-      fmt::format("{} on rank {}", b == other.end() ? "nothing more" : *b, rank), hint);
 }
 
 void require_same_lines(std::string_view what, std::string_view hint, const Lines& lines,
                         const ProcessGroup& group) {
-  const std::string text = fmt::format("{}\n", fmt::join(lines, "\n"));
-  if (all_equal(all_gather_text(sha256_text(text), group))) return;
-  throw_first_difference(what, hint, all_gather_text(text, group));
-}
-
-std::string describe(const std::string& name, const torch::Tensor& tensor, bool is_frozen) {
-  return fmt::format("{} {}[{}]{}", name, torch::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "), is_frozen ? ", not trained" : "");
+  const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
+  const auto differs = [](const std::vector<std::string>& texts) {
+    return std::find_if(texts.begin(), texts.end(),
+                        [&](const std::string& other) { return other != texts.front(); });
+  };
+  const auto hashes = all_gather_text(sha256_hex(std::as_bytes(std::span(text))), group);
+  if (differs(hashes) == hashes.end()) return;
+  const auto texts = all_gather_text(text, group);
+  const auto odd = differs(texts);
+  const Lines first = split(texts.front(), '\n');
+  const Lines other = split(*odd, '\n');
+  const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+  throw DistributedError::ranks_disagree(
+      fmt::format("{}, tensor {}", what, a - first.begin() + 1),
+      fmt::format("{}, as on rank 0", a == first.end() ? "nothing more" : *a),
+      fmt::format("{} on rank {}", b == other.end() ? "nothing more" : *b, odd - texts.begin()),
+      hint);
 }
 
 void require_equal_values(const StateDict& tensors, const ProcessGroup& group) {
@@ -100,9 +70,10 @@ void require_same_parameters(const torch::nn::Module& module, const ProcessGroup
   const auto parameters = module.named_parameters();
   Lines lines;
   for (const auto& [name, tensor] : state_dict(module)) {
-    const auto* parameter = parameters.find(name);  // tensor itself is detached
+    const auto* parameter = parameters.find(name);  // `tensor` itself is detached
     const bool is_frozen = parameter != nullptr && !parameter->requires_grad();
-    lines.push_back(describe(name, tensor, is_frozen));
+    lines.push_back(fmt::format("{} {}[{}]{}", name, torch::toString(tensor.scalar_type()),
+                                fmt::join(tensor.sizes(), ", "), is_frozen ? ", not trained" : ""));
   }
   require_same_lines("model", "build the same network on every rank", lines, group);
 }

@@ -2,7 +2,6 @@
 #include "ladder/train/evaluation.h"
 
 #include <fmt/core.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <utility>

@@ -12,12 +12,11 @@
 
 namespace ladder {
 
-// The loss of some samples, as a sum over them: a scalar. output: what the network returned, one
-// row per sample; targets: those of the batch.
+// The loss of some samples, summed to a scalar. output, targets: one row per sample.
 using LossSum =
     std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& targets)>;
 
-// The counts of an evaluation: plain sums, so that those of several ranks can be added.
+// The counts of an evaluation, as sums, so that those of several ranks can be added.
 struct Evaluation {
   std::int64_t correct = 0;  // samples whose highest score is that of their class
   std::int64_t seen = 0;     // samples evaluated
@@ -29,7 +28,7 @@ struct Evaluation {
   double mean_loss() const { return loss_sum / static_cast<double>(seen); }
 };
 
-// Adds up an evaluation batch by batch; waits for the device only in result().
+// Sums an evaluation batch by batch; waits for the device only in result().
 class ClassificationMeter {
  public:
   ClassificationMeter(LossSum loss_sum, const torch::Device& device);
@@ -46,9 +45,9 @@ class ClassificationMeter {
   std::int64_t seen_ = 0;
 };
 
-// Runs a classifier over all batches of `loader`, in evaluation mode and without gradients. The
-// counts are those of this rank alone: with several ranks, add them up with sum_over_ranks. Puts
-// the model back into the mode it was in. Waits for the device once, at the end.
+// Runs a classifier over all batches of `loader`, in evaluation mode and without gradients, then
+// restores the mode of the model. Counts this rank's samples alone; see sum_over_ranks. Waits for
+// the device once, at the end.
 Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_sum,
                     const torch::Device& device);
 
@@ -56,8 +55,8 @@ Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_
 double sum_over_ranks(double value, const ProcessGroup& group);
 Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group);
 
-// Throws DistributedError unless `expected` samples were counted: ranks that repeat samples, or
-// miss some, otherwise report a wrong accuracy without any sign of it.
+// Throws DistributedError unless `expected` samples were counted: repeated or missing samples give
+// a wrong accuracy.
 void require_each_sample_once(const Evaluation& total, std::int64_t expected);
 
 }  // namespace ladder

@@ -2,22 +2,18 @@
 #include "ladder/train/fingerprint.h"
 
 #include <fmt/core.h>
-#include <torch/types.h>
 
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "ladder/checkpoint/state_dict.h"
-#include "ladder/checkpoint/tensor_bytes.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
 
 Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
     : interval_(interval), rank_(rank) {
-  if (interval <= 0) {
-    throw UsageError::out_of_range("fingerprint", interval, "a number > 0");
-  }
+  if (interval <= 0) throw UsageError::out_of_range("fingerprint", interval, "a number > 0");
   file_ = JsonLines(path, "fingerprint");
 }
 
@@ -30,8 +26,9 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
     if (gradient.defined()) gradients[without_module_prefix(item.key())] = tensor_digest(gradient);
   }
   nlohmann::ordered_json weights = nlohmann::ordered_json::object();
-  for (const auto& [name, tensor] : unwrapped_state_dict(module))
+  for (const auto& [name, tensor] : unwrapped_state_dict(module)) {
     weights[name] = tensor_digest(tensor);
+  }
   file_.write({{"step", step},
                {"epoch", batch.epoch + 1},
                {"rank", rank_},

@@ -12,23 +12,21 @@
 
 namespace ladder {
 
-// Records, every k steps, hashes of everything a training step consists of: the positions of the
-// samples, the loss, each gradient, each weight after the step.
-//
-// A tool then finds the first difference of two runs that should be equal:
+// Records hashes of every k-th training step: of the positions of the samples, the loss, each
+// gradient, and each weight after the step. tools/first_difference then finds the first difference
+// of two runs:
 //
 //     tools/first_difference a.rank0.jsonl b.rank0.jsonl
 //     step 17, rank 0, gradient of conv2.weight: 3fa4... in A, 91bc... in B
 //
-// One file per rank, one JSON object per line; docs/formats.md has the fields. Hashing copies every
-// tensor to the CPU: this is for finding errors, not for measuring. Names omit "module.".
+// One file per rank, one JSON object per line, described in docs/formats.md. Hashing copies every
+// tensor to the CPU, so it slows training. Names omit "module.".
 class Fingerprint {
  public:
   // Records nothing.
   Fingerprint() = default;
 
-  // Records every `interval` steps into `path`, a file of this rank. Throws UsageError if the
-  // folder does not exist or the interval is not > 0.
+  // `path`: the file of this rank. Throws UsageError for a missing folder or an interval below 1.
   Fingerprint(const std::string& path, std::int64_t interval, int rank);
 
   // Call after optimizer.step() and before zero_grad(). Steps count from 1 over the whole run.

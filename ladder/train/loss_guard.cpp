@@ -4,11 +4,10 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -19,6 +18,12 @@ namespace ladder {
 namespace {
 
 constexpr std::size_t kMostShown = 64;
+
+// The elements of pending_.
+constexpr std::int64_t kSum = 0;
+constexpr std::int64_t kLast = 1;
+constexpr std::int64_t kBadStep = 2;
+constexpr std::int64_t kBadLoss = 3;
 
 std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -38,22 +43,8 @@ bool all_finite(const torch::Tensor& tensor) {
   return !tensor.defined() || !tensor.is_floating_point() || tensor.isfinite().all().item<bool>();
 }
 
-// "images of sample 17": the first row of `input` that is not finite.
-std::string first_bad_row(const std::string& name, const torch::Tensor& input,
-                          std::span<const std::int64_t> indices) {
-  const auto bad =
-      input.reshape({input.size(0), -1}).isfinite().all(1).logical_not().nonzero().cpu();
-  const auto row = static_cast<std::size_t>(bad.const_data_ptr<std::int64_t>()[0]);
-  return row < indices.size() ? fmt::format("{} of sample {}", name, indices[row]) : name;
-}
-
 std::string step_text(std::int64_t epoch, std::int64_t step) {
   return fmt::format("epoch {}, step {}", epoch, step);
-}
-
-// A step and a rank as one number, of which the largest is the first step: 0 = no bad step.
-std::int64_t encoded(std::int64_t step, std::int64_t rank, std::int64_t world_size) {
-  return std::numeric_limits<std::int64_t>::max() - (step * world_size + rank);
 }
 
 }  // namespace
@@ -61,13 +52,77 @@ std::int64_t encoded(std::int64_t step, std::int64_t rank, std::int64_t world_si
 std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   for (const auto& [name, input] : batch.inputs) {
-    if (!all_finite(input)) return first_bad_row(name, input, numbers(batch.indices));
+    if (all_finite(input)) continue;
+    const auto bad_rows =
+        input.reshape({input.size(0), -1}).isfinite().all(1).logical_not().nonzero().cpu();
+    const auto row = static_cast<std::size_t>(bad_rows.const_data_ptr<std::int64_t>()[0]);
+    const auto indices = numbers(batch.indices);
+    return row < indices.size() ? fmt::format("{} of sample {}", name, indices[row]) : name;
   }
   for (const auto& parameter : model.named_parameters()) {
     if (all_finite(parameter.value().grad())) continue;
     return "gradient of " + without_module_prefix(parameter.key());
   }
   return "the loss";
+}
+
+LossMeter::LossMeter(const torch::Device& device, std::int64_t interval)
+    : device_(device), interval_(interval) {
+  if (interval_ == 0) interval_ = device.is_cpu() ? 1 : kGpuInterval;
+}
+
+void LossMeter::begin_epoch(std::int64_t epoch) {
+  epoch_ = epoch;
+  sum_ = 0.0;
+  samples_ = 0;
+}
+
+std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
+                                            std::int64_t step, bool updated) {
+  // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
+  const double weight =
+      static_cast<double>(batch.global_size) / static_cast<double>(batch.world_size);
+  if (interval_ == 1) {
+    const auto value = loss.item<double>();
+    if (!std::isfinite(value)) return NonFiniteStep{value, epoch_, step, batch.indices};
+    sum_ += value * weight;
+    last_ = value;
+    samples_ += batch.size();
+    return std::nullopt;
+  }
+  pending_steps_.push_back({step, batch.indices});
+  pending_samples_ += batch.size();
+  keep_on_device(loss.detach(), weight);
+  return updated && std::ssize(pending_steps_) >= interval_ ? flush() : std::nullopt;
+}
+
+void LossMeter::keep_on_device(const torch::Tensor& loss, double weight) {
+  const auto value = loss.to(torch::kFloat64);
+  if (pending_steps_.size() == 1) {
+    pending_ = torch::zeros({4}, torch::dtype(torch::kFloat64).device(device_));
+  }
+  const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(value.isfinite().logical_not());
+  pending_[kSum] += value * weight;
+  pending_[kLast].copy_(value);
+  pending_[kBadLoss].copy_(torch::where(is_first_bad, value, pending_[kBadLoss]));
+  pending_[kBadStep].copy_(
+      torch::where(is_first_bad, static_cast<double>(pending_steps_.size()), pending_[kBadStep]));
+}
+
+std::optional<NonFiniteStep> LossMeter::flush() {
+  if (pending_steps_.empty()) return std::nullopt;
+  const auto steps = std::exchange(pending_steps_, {});
+  const auto values = pending_.cpu();
+  const auto* value = values.const_data_ptr<double>();
+  const auto samples = std::exchange(pending_samples_, 0);
+  if (value[kBadStep] != 0.0) {
+    const auto& bad = steps.at(static_cast<std::size_t>(value[kBadStep]) - 1);
+    return NonFiniteStep{value[kBadLoss], epoch_, bad.step, bad.indices};
+  }
+  sum_ += value[kSum];
+  last_ = value[kLast];
+  samples_ += samples;
+  return std::nullopt;
 }
 
 LossGuard::LossGuard(const torch::nn::Module& model, RunSetup setup)
@@ -84,16 +139,15 @@ void LossGuard::flush() {
   agree();
 }
 
-// The first one counts. Its tensors are looked at if its batch is still at hand.
+// Keeps the first bad step, and its first bad tensor if `batch` is its batch.
 void LossGuard::note(const std::optional<NonFiniteStep>& found, const Batch* batch) {
   if (!found || bad_) return;
   bad_ = found;
-  const bool at_hand =
-      batch != nullptr && batch->indices.defined() && batch->indices.is_same(found->indices);
-  if (!at_hand) return;
+  if (batch == nullptr || !batch->indices.defined()) return;
+  if (!batch->indices.is_same(found->indices)) return;
   try {
     bad_tensor_ = first_non_finite_tensor(*batch, model_);
-  } catch (const c10::Error&) {  // isfinite() does not know each layout; the other ranks wait
+  } catch (const c10::Error&) {  // isfinite() lacks some layouts; the other ranks wait
     bad_tensor_.clear();
   }
 }
@@ -102,7 +156,9 @@ void LossGuard::note(const std::optional<NonFiniteStep>& found, const Batch* bat
 void LossGuard::agree() {
   const auto& group = setup_.group;
   const std::int64_t world_size = group.world_size();
-  const std::int64_t own = bad_ ? encoded(bad_->step, group.rank(), world_size) : 0;
+  // A step and a rank as one number, larger for earlier steps; 0 = no bad step.
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t own = bad_ ? kMost - (bad_->step * world_size + group.rank()) : 0;
   auto of_all = torch::tensor({own}, torch::kInt64).to(setup_.device);
   group.all_reduce(of_all, ReduceOp::kMax);
   const auto first = of_all.item<std::int64_t>();
@@ -117,7 +173,7 @@ void LossGuard::agree() {
         "use a smaller learning rate, or find the first bad step with a fingerprint of every step");
   }
   if (first == 0) return;
-  const auto code = std::numeric_limits<std::int64_t>::max() - first;
+  const auto code = kMost - first;
   throw DistributedError::of(step_text(meter_.epoch(), code / world_size),
                              "a finite loss on every rank",
                              fmt::format("NaN or infinity on rank {}", code % world_size),

@@ -5,14 +5,85 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ladder/data/batch.h"
-#include "ladder/train/loss_meter.h"
 #include "ladder/train/run_setup.h"
 
 namespace ladder {
+
+// A step whose loss is NaN or infinite.
+struct NonFiniteStep {
+  double loss = 0.0;       // of this rank
+  std::int64_t epoch = 0;  // counts from 1
+  std::int64_t step = 0;   // counts from 1 over the whole run
+  torch::Tensor indices;   // of this rank's samples in the data set; see Batch
+};
+
+// Averages the loss over an epoch and reports the first step whose loss is NaN or infinite.
+//
+// On the CPU the loss is read in every step. On a GPU, sum and first bad step stay on the device
+// and are read every kGpuInterval steps, so that the loop does not wait: a bad step is reported up
+// to 49 steps late, but it is still the first.
+class LossMeter {
+ public:
+  static constexpr std::int64_t kGpuInterval = 50;
+
+  // `interval`: steps between two reads; by default 1 on the CPU and kGpuInterval on a GPU.
+  explicit LossMeter(const torch::Device& device, std::int64_t interval = 0);
+
+  // Starts the average of another epoch. Epochs count from 1.
+  void begin_epoch(std::int64_t epoch);
+
+  // Adds the loss (a scalar on the device) of one step; steps count from 1 over the whole run.
+  // `updated`: whether the optimizer has stepped; with an interval above 1 the device is read only
+  // then, so that all ranks read in the same step. Returns the first bad step of those read; the
+  // steps read with it are not counted.
+  std::optional<NonFiniteStep> add(const torch::Tensor& loss, const Batch& batch, std::int64_t step,
+                                   bool updated = true);
+
+  // Reads the pending steps. Waits for a GPU.
+  std::optional<NonFiniteStep> flush();
+
+  // Whether no step is pending.
+  bool is_read() const { return pending_steps_.empty(); }
+
+  // Mean over the samples of the epoch that were read; NaN before the first read.
+  double mean() const { return samples_ == 0 ? kUnknown : sum_ / static_cast<double>(samples_); }
+
+  // The loss summed over this rank's samples, and their number.
+  double sum() const { return sum_; }
+  std::int64_t samples() const { return samples_; }
+
+  // The last loss that was read; NaN before the first read.
+  double last() const { return last_; }
+
+  std::int64_t epoch() const { return epoch_; }
+
+ private:
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+  void keep_on_device(const torch::Tensor& loss, double weight);
+
+  torch::Device device_;
+  std::int64_t interval_;
+  std::int64_t epoch_ = 0;
+  double sum_ = 0.0;
+  double last_ = kUnknown;
+  std::int64_t samples_ = 0;
+
+  struct Pending {
+    std::int64_t step;
+    torch::Tensor indices;
+  };
+  std::vector<Pending> pending_steps_;
+  std::int64_t pending_samples_ = 0;
+  torch::Tensor pending_;  // float64 [4] on the device: sum, last loss, number of the first bad
+                           // step among pending_steps_ counted from 1, its loss
+};
 
 // Ends a training whose loss is NaN or infinite, on all ranks in the same step.
 //
@@ -24,15 +95,10 @@ namespace ladder {
 //       guard.add(batch, loss, ++step);  // before zero_grad: the message names a bad gradient
 //     }
 //
-// The rank whose loss is bad throws a NumericError with its samples, the first tensor that is not
-// finite, and the last checkpoint. The others throw a DistributedError that names that rank. They
-// learn of it by an all-reduce of one number after each step of the optimizer, so no assumption
-// about the network is made; a group of one rank needs none.
-//
-// On a GPU the loss is read every LossMeter::kGpuInterval steps, so that the loop does not wait for
-// the device: the error comes up to 49 steps late and names the first bad step.
-//
-// LossMeter keeps the mean of the loss; this class adds the agreement of the ranks.
+// The rank with the bad loss throws a NumericError with its samples, the first tensor that is not
+// finite, and the last checkpoint. The others throw a DistributedError that names that rank. The
+// ranks agree by an all-reduce of one number whenever LossMeter reads the loss, so the guard makes
+// no assumption about the network.
 class LossGuard {
  public:
   // `model` must outlive the guard.
@@ -41,12 +107,11 @@ class LossGuard {
   // Epochs count from 1, and each has a mean of its own.
   void begin_epoch(std::int64_t epoch) { meter_.begin_epoch(epoch); }
 
-  // Takes the loss (a scalar on the device) of one step; steps count from 1 over the whole run.
-  // `updated`: whether the optimizer stepped; false for all but the last batch of an accumulation
+  // As LossMeter::add. `updated` is false for all but the last micro-batch of an accumulation
   // window. With `updated` a collective: every step on the CPU, every kGpuInterval steps on a GPU.
   void add(const Batch& batch, const torch::Tensor& loss, std::int64_t step, bool updated = true);
 
-  // Reads what has not been read yet. A collective. Waits for a GPU.
+  // As LossMeter::flush. A collective.
   void flush();
 
   const LossMeter& meter() const { return meter_; }

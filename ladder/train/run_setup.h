@@ -12,13 +12,13 @@
 
 namespace ladder {
 
-// How a run writes checkpoints, if it does; Accelerator::setup fills it in. Each returns a folder.
+// Both return a folder; Accelerator::setup sets them.
 struct CheckpointHooks {
-  std::function<std::string()> save;  // a collective; empty = a run that is stopped saves nothing
-  std::function<std::string()> last;  // the last one written or loaded, or ""; may be empty
+  std::function<std::string()> save;  // a collective, for a stopped run; empty = save nothing
+  std::function<std::string()> last;  // the last checkpoint written or loaded, or ""; may be empty
 };
 
-// Where and how a run computes: the choices that its program has made.
+// Device, precision, threads, ranks and checkpoints of a run.
 struct RunSetup {
   ProcessGroup group = ProcessGroup::single();
   torch::Device device = torch::kCPU;

@@ -21,12 +21,6 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-std::set<ActivityType> activities() {
-  std::set<ActivityType> result = {ActivityType::CPU};
-  if (at::hasCUDA()) result.insert(ActivityType::CUDA);
-  return result;
-}
-
 }  // namespace
 
 StepTrace::StepTrace(std::string path) : path_(std::move(path)) {}
@@ -36,11 +30,13 @@ StepTrace::~StepTrace() {
 }
 
 void StepTrace::start() {
-  // Without a GPU, Kineto reports an error that is none.
+  // Without a GPU, Kineto logs an error that has no meaning.
   ::setenv("KINETO_LOG_LEVEL", "5", /*replace=*/0);
   const ProfilerConfig config(ProfilerState::KINETO);
-  profiler::prepareProfiler(config, activities());
-  profiler::enableProfiler(config, activities());
+  std::set<ActivityType> activities = {ActivityType::CPU};
+  if (at::hasCUDA()) activities.insert(ActivityType::CUDA);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
   running_ = true;
 }
 

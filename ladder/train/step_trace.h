@@ -9,13 +9,12 @@ namespace ladder {
 // Records the operations of a few training steps as a Chrome trace.
 //
 // Open the file in chrome://tracing or ui.perfetto.dev: one row per thread, one box per operation.
-// With several ranks, boxes named gloo:all_reduce or nccl:all_reduce are buckets of gradients in
-// flight; they begin while boxes of autograd are still running: communication overlaps backward.
-// In shared memory the exchange is synchronous, in boxes named c10d::allreduce_.
+// With several ranks, boxes named gloo:all_reduce or nccl:all_reduce are all-reduces of buckets;
+// they overlap boxes of autograd. In shared memory they are synchronous, named c10d::allreduce_.
 //
-// Steps kFirstStep to kLastStep are recorded: the first ones differ, as memory is allocated and
-// buckets are rebuilt. Without a path nothing is recorded. One object at a time per process: the
-// recorder is LibTorch's own (Kineto). Python's counterpart: torch.profiler.
+// Records steps kFirstStep to kLastStep: earlier ones differ, because they allocate memory and
+// rebuild buckets. Without a path it records nothing. One object at a time per process, because the
+// recorder is LibTorch's (Kineto). Python's counterpart: torch.profiler.
 class StepTrace {
  public:
   static constexpr std::int64_t kFirstStep = 4;
@@ -23,18 +22,18 @@ class StepTrace {
 
   StepTrace() = default;
   explicit StepTrace(std::string path);
-  // Stops the recorder without a file, if it still runs.
+  // Stops the recorder if it still runs, without writing a file.
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Call it when training step `step` is over; steps count from 1 over the whole run.
+  // Call it after training step `step`; steps count from 1 over the whole run.
   void step_done(std::int64_t step);
 
-  // Writes what was recorded, if the last step did not come. Throws SystemError.
+  // Writes the file if training ended before kLastStep. Throws SystemError.
   void finish();
 
-  // Where rank `rank` writes: rank 0 to `path`, the others beside it, "a.rank1.json".
+  // The file of a rank: `path` for rank 0, "a.rank1.json" beside "a.json" for rank 1.
   static std::string path_of_rank(const std::string& path, int rank);
 
  private:

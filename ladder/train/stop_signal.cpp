@@ -2,10 +2,8 @@
 #include "ladder/train/stop_signal.h"
 
 #include <fmt/core.h>
-#include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <ctime>
@@ -21,7 +19,7 @@ namespace {
 constexpr double kSecondsBetween = 0.25;  // between two polls
 constexpr std::int64_t kMostSteps = 1000;
 
-// The first signal and when it came, in one word for the handler: milliseconds on the steady clock
+// The first signal and its time, in one word for the handler: milliseconds on the steady clock
 // times kSignals, plus the signal; 0 = none yet.
 std::atomic<std::int64_t> first = 0;
 constexpr std::int64_t kSignals = 256;
@@ -35,7 +33,7 @@ std::int64_t milliseconds() {
   return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
 }
 
-// Calls nothing but what a signal handler may.
+// Async-signal-safe.
 void on_signal(int signal) {
   const auto now = milliseconds();
   std::int64_t before = 0;
@@ -81,13 +79,13 @@ int StopSignal::poll() {
   const double now = steady_seconds();
   const double took = polled_at_ == 0.0 ? 0.0 : now - polled_at_;
   polled_at_ = now;
-  const std::array<double, 2> own = {static_cast<double>(first_signal()), took};
-  auto numbers = torch::tensor({own[0], own[1]}, torch::kFloat64).to(device_);
+  const auto signal = static_cast<double>(first_signal());
+  auto numbers = torch::tensor({signal, took}, torch::kFloat64).to(device_);
   group_.all_reduce(numbers, ReduceOp::kMax);
   const auto of_all = numbers.cpu();
-  const double a_step = of_all.const_data_ptr<double>()[1] /  // of the slowest rank
-                        static_cast<double>(interval_ - steps_left_);
-  const double steps = a_step > 0.0 ? std::floor(kSecondsBetween / a_step) : 1.0;
+  const double step_seconds = of_all.const_data_ptr<double>()[1] /  // of the slowest rank
+                              static_cast<double>(interval_ - steps_left_);
+  const double steps = step_seconds > 0.0 ? std::floor(kSecondsBetween / step_seconds) : 1.0;
   interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
   steps_left_ = interval_;
   return static_cast<int>(of_all.const_data_ptr<double>()[0]);

@@ -22,18 +22,16 @@ namespace ladder {
 //       }
 //     }
 //
-// While the object lives, the first signal only requests the stop. A second signal has its usual
-// effect: it ends the process at once. One within half a second of the first is ignored, because
-// launchers forward a signal that the scheduler has sent to every process already. Signals that
-// were ignored, as under nohup, stay ignored. A signal after the last poll_all_ranks() takes effect
-// when the object is destroyed, unless an exception is in flight.
+// While the object lives, the first signal only requests the stop; a second one ends the process at
+// once. One within half a second of the first is ignored, because launchers forward a signal that
+// the scheduler has already sent to every process. Signals that were ignored, as under nohup, stay
+// ignored. A signal after the last poll_all_ranks() takes effect when the object is destroyed,
+// unless an exception is in flight.
 //
-// The ranks agree by a collective of two numbers, about four times per second, at steps that all
-// ranks choose alike. So all stop within a quarter of a second or one step, whichever is longer. A
-// group of one rank checks after every step.
+// The ranks agree by a collective of two numbers, about four times per second, in the same steps;
+// a group of one rank checks after every step.
 //
-// One object at a time per process. Counterpart: transformers' enable_jit_checkpoint, which saves
-// on SIGTERM on each rank independently.
+// One object at a time per process. Counterpart: transformers' enable_jit_checkpoint.
 class StopSignal {
  public:
   // `device`: of the tensor that the collective sends; a GPU for NCCL.
@@ -43,8 +41,8 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   // The signal that a rank has received; 0 = none, or not polled in this step. Call it after every
-  // step of the optimizer: some calls are a collective, which also detects ranks that take
-  // different numbers of steps. `now`: poll in this call, as after the last step.
+  // step of the optimizer: some calls are a collective. `now`: poll in this call, as after the last
+  // step.
   int poll_all_ranks(bool now = false);
 
  private:

@@ -2,16 +2,15 @@
 #include "ladder/train/training_monitor.h"
 
 #include <fmt/core.h>
-#include <torch/types.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ladder/checkpoint/saved_json.h"
-#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 #include "ladder/core/log.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 #include "ladder/train/evaluation.h"
 
@@ -37,17 +36,16 @@ void require_begun(bool epoch_begun, const char* caller) {
 }  // namespace
 
 nlohmann::json to_json(const TrainingProgress& progress) {
-  nlohmann::json state;
-  state["steps"] = progress.steps;
-  state["samples"] = progress.samples;
-  state["train_seconds"] = progress.train_seconds;
-  return state;
+  return {{"steps", progress.steps},
+          {"samples", progress.samples},
+          {"train_seconds", progress.train_seconds}};
 }
 
 TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin) {
-  return {.steps = saved_count(state, "steps", origin),
-          .samples = saved_count(state, "samples", origin),
-          .train_seconds = saved_number(state, "train_seconds", origin)};
+  const JsonReader saved(state, json_data_error(origin));
+  return {.steps = saved.count("steps"),
+          .samples = saved.count("samples"),
+          .train_seconds = saved.number("train_seconds", 0.0)};
 }
 
 TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
@@ -95,10 +93,11 @@ void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool u
   if (options_.stop_on_signals) set_current_step(progress_.steps + 1);
 }
 
-// A batch in the middle of an accumulation window belongs to the step at its end.
 void TrainingMonitor::check_loss(const Batch& batch, const torch::Tensor& loss) {
+  // A micro-batch belongs to the step at the end of its accumulation window.
+  const auto step = updated_ ? progress_.steps : progress_.steps + 1;
   try {
-    guard_.add(batch, loss, updated_ ? progress_.steps : progress_.steps + 1, updated_);
+    guard_.add(batch, loss, step, updated_);
   } catch (const Error&) {
     bar_->finish();
     throw;
@@ -133,7 +132,7 @@ EpochSummary TrainingMonitor::end_epoch() {
 }
 
 void TrainingMonitor::end_training() {
-  trace_.finish();  // what follows belongs to no step
+  trace_.finish();
   stop_if_signalled(/*now=*/true);
   stop_.reset();
   print(options_.testing_line, 0, 0);

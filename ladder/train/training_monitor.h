@@ -24,11 +24,11 @@
 
 namespace ladder {
 
-// One epoch. Counts are those of all ranks, except the steps.
+// One epoch, without its part before a resume.
 struct EpochSummary {
   std::int64_t epoch = 0;    // counts from 1
-  std::int64_t steps = 0;    // batches of a rank, without those before a resume
-  std::int64_t samples = 0;  // the same
+  std::int64_t steps = 0;    // batches of a rank
+  std::int64_t samples = 0;  // of all ranks
   double train_loss = 0.0;   // mean over these samples
   double seconds = 0.0;
 };
@@ -38,12 +38,12 @@ struct TrainingTotals {
   std::int64_t steps = 0;  // of the optimizer
   std::int64_t samples = 0;
   double train_loss = 0.0;     // of the last epoch
-  double train_seconds = 0.0;  // inside of epochs
+  double train_seconds = 0.0;  // within epochs
   double first_step_at = 0.0;  // end of the first step of this run, on the steady clock; NaN = none
   double warm_up_seconds = 0.0;  // train_seconds of the first kWarmUpSteps steps; NaN = fewer steps
 };
 
-// The part of it that a checkpoint keeps.
+// The part of TrainingTotals in a checkpoint.
 struct TrainingProgress {
   std::int64_t steps = 0;
   std::int64_t samples = 0;
@@ -53,7 +53,7 @@ nlohmann::json to_json(const TrainingProgress& progress);
 // Throws DataError naming `origin`.
 TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin);
 
-// Watches a training, step by step: call it at the same points of every loop.
+// Counts and checks the steps of a training loop.
 //
 //     TrainingMonitor monitor(options, setup, *model, loader.size());
 //     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
@@ -67,7 +67,7 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     }
 //     monitor.end_training();
 //
-// Five parts do the work, and each can be used alone. step() calls them in this order:
+// step() calls five parts in this order; each can be used alone:
 //
 //     Fingerprint  hashes of the step          fingerprint.h
 //     StepTrace    a Chrome trace              step_trace.h
@@ -75,47 +75,44 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     ProgressBar  the progress bar            core/progress_bar.h
 //     StopSignal   SIGINT and SIGTERM          stop_signal.h
 //
-// All ranks call it alike. Rank 0 alone prints. step(), end_epoch() and end_training() are
-// collectives, step() not each time.
+// Only rank 0 prints. step(), end_epoch() and end_training() are collectives, step() not each time.
 class TrainingMonitor {
  public:
-  // Steps of the optimizer in which libraries choose kernels and allocate memory.
+  // In these first steps of the optimizer, libraries choose kernels and allocate memory.
   static constexpr std::int64_t kWarmUpSteps = 20;
 
   // `model` must outlive the monitor. `batches`: of this rank in one epoch. Throws UsageError for
-  // fingerprints without a file to put them beside.
+  // fingerprints without fingerprint_beside.
   TrainingMonitor(MonitorOptions options, RunSetup setup, const torch::nn::Module& model,
                   std::int64_t batches);
 
-  // Epochs count from 1. `done`: batches of this epoch that were trained before a resume. From the
-  // first call on, signals end the run after a step instead of at once.
+  // Epochs count from 1. `done`: batches of this epoch before a resume. From the first call on,
+  // signals end the run after a step instead of at once.
   void begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done = 0);
 
-  // Takes note of one batch; call it after optimizer.step() and before zero_grad(). `updated`:
-  // whether the optimizer stepped; false for all but the last batch of an accumulation window.
+  // Call it after optimizer.step() and before zero_grad(). `updated`: whether the optimizer
+  // stepped; false for all but the last micro-batch of an accumulation window.
   //
   // Throws, on all ranks in the same step: NumericError and DistributedError for a loss that is not
-  // finite (see LossGuard), and StoppedBySignal when a rank has received a signal, after a
-  // checkpoint if setup.checkpoints can write one.
+  // finite (see LossGuard); StoppedBySignal after a signal, once setup.checkpoints.save returned.
   void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);
 
   // Throws as step() does.
   EpochSummary end_epoch();
 
-  // Ends the trace, and throws StoppedBySignal for a signal since the last step. Afterwards signals
-  // end the program at once again.
+  // Ends the trace, and throws StoppedBySignal for a signal since the last step. From now on,
+  // signals end the program at once again.
   void end_training();
 
   TrainingTotals totals() const;
 
-  // Steps of the optimizer so far, those before a resume included.
+  // Steps of the optimizer, including those before a resume.
   std::int64_t steps() const { return progress_.steps; }
 
   // Mean over the samples of all ranks, of the last epoch or of its part since a resume.
   double train_loss() const { return train_loss_; }
 
-  // Whether the last step() was one of the optimizer whose number is a multiple of `steps`; never
-  // for 0.
+  // Whether the last step() was of the optimizer and its number is a multiple of `steps` > 0.
   bool every(std::int64_t steps) const {
     return updated_ && steps > 0 && progress_.steps % steps == 0;
   }

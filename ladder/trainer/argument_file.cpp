@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/accelerate/yaml_file.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
+#include "ladder/core/yaml.h"
 #include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/unsupported_arguments.h"
 
@@ -26,56 +26,34 @@ constexpr const char* kHint = "write 'name: value' lines into a file whose name 
 
 const TrainingArgument* find_argument(std::string_view name) {
   const auto table = training_argument_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
+  const auto found = std::ranges::find(table, name, &TrainingArgument::name);
   return found == table.end() ? nullptr : &*found;
 }
 
-UsageError unknown(const std::string& where, const std::string& name) {
-  std::vector<std::string> names;
-  for (const auto& row : training_argument_table()) names.emplace_back(row.name);
-  const std::string nearest = nearest_name(name, names);
-  return UsageError::conflict(where, "no such training argument",
-                              nearest.empty() ? "see the fields of TrainingArguments"
-                                              : fmt::format("did you mean {}?", nearest));
+// `place` is the file, with the line if it is known; `written` the name as in the file.
+void add_entry(std::vector<ArgumentEntry>& entries, const std::string& place,
+               const std::string& written, nlohmann::json value,
+               std::vector<std::string>& warnings) {
+  std::string name = written.substr(0, kLongestName);
+  const std::string where = fmt::format("{}: {}", place, name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  for (const auto& deprecated : deprecated_names()) {
+    if (name != deprecated.old) continue;
+    warnings.push_back(deprecation_warning(deprecated));
+    name = deprecated.now;
+  }
+  if (find_argument(name) == nullptr && find_unsupported_argument(name) == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& row : training_argument_table()) names.emplace_back(row.name);
+    const std::string nearest = nearest_name(name, names);
+    throw UsageError::conflict(where, "no such training argument",
+                               nearest.empty() ? "see the fields of TrainingArguments"
+                                               : fmt::format("did you mean {}?", nearest));
+  }
+  const bool again = std::ranges::find(entries, name, &ArgumentEntry::name) != entries.end();
+  if (again) throw UsageError::conflict(where, fmt::format("sets {} again", name), "keep one");
+  entries.push_back({name, where, std::move(value)});
 }
-
-// Gathers the entries of one file.
-class Entries {
- public:
-  explicit Entries(std::vector<std::string>& notes) : notes_(notes) {}
-
-  // `place` is the file, with the line if it is known.
-  void add(const std::string& place, const std::string& written, nlohmann::json value) {
-    const std::string where = fmt::format("{}: {}", place, written.substr(0, kLongestName));
-    const std::string name = current_name(written.substr(0, kLongestName));
-    if (find_argument(name) == nullptr && find_foreign_argument(name) == nullptr) {
-      throw unknown(where, name);
-    }
-    const bool again = std::any_of(entries_.begin(), entries_.end(),
-                                   [&](const auto& entry) { return entry.name == name; });
-    if (again) {
-      throw UsageError::conflict(where, fmt::format("sets {} again", name), "keep one of the two");
-    }
-    entries_.push_back({name, where, std::move(value)});
-  }
-
-  std::vector<ArgumentEntry> take() && { return std::move(entries_); }
-
- private:
-  std::string current_name(std::string name) {
-    std::replace(name.begin(), name.end(), '-', '_');
-    for (const auto& old : old_argument_names()) {
-      if (name != old.old) continue;
-      notes_.push_back(note_of(old));
-      return std::string(old.now);
-    }
-    return name;
-  }
-
-  std::vector<std::string>& notes_;
-  std::vector<ArgumentEntry> entries_;
-};
 
 nlohmann::json json_of(const YamlNode& node) {
   using Kind = YamlNode::Kind;
@@ -89,15 +67,6 @@ nlohmann::json json_of(const YamlNode& node) {
   return json;
 }
 
-std::vector<ArgumentEntry> yaml_entries(std::string_view bytes, const std::string& name,
-                                        std::vector<std::string>& notes) {
-  Entries entries(notes);
-  for (const auto& node : parse_yaml(bytes, name).children) {
-    entries.add(fmt::format("{}:{}", name, node.line), node.key, json_of(node));
-  }
-  return std::move(entries).take();
-}
-
 std::string bytes_of(const std::string& path) {
   std::error_code ignored;
   std::ifstream stream;
@@ -109,65 +78,49 @@ std::string bytes_of(const std::string& path) {
   return bytes;
 }
 
-// The line where a text stops being JSON.
-UsageError not_json(const std::string& name, std::string_view bytes) {
-  try {
-    const bool nested = nlohmann::json::parse(bytes).is_structured();
-    return UsageError::conflict(name, nested ? "nested too deep" : "not JSON", "");
-  } catch (const nlohmann::json::parse_error& error) {
-    const auto before = bytes.substr(0, error.byte);
-    return UsageError::conflict(
-        fmt::format("{}:{}", name, 1 + std::count(before.begin(), before.end(), '\n')), "not JSON",
-        "names and texts stand in double quotes, and no comma before a }");
-  } catch (const nlohmann::json::exception&) {
-    return UsageError::conflict(name, "a number is too large", "");
-  }
-}
-
-nlohmann::json json_from(std::string_view bytes, const std::string& name) {
-  if (bytes.size() > kLargestFile) {
-    throw UsageError::out_of_range(name, bytes.size(), "at most 65536 bytes",
-                                   "is it the file of training arguments?");
-  }
-  try {
-    return parse_saved_json(bytes, name);
-  } catch (const DataError&) {
-    throw not_json(name, bytes);
-  }
-}
-
 }  // namespace
 
 std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,
-                                           std::vector<std::string>& notes) {
+                                           std::vector<std::string>& warnings) {
   if (!object.is_object()) {
-    throw UsageError::conflict(origin, "no map of names to values", "write {\"name\": value}");
+    throw UsageError::conflict(origin, "not a map of names to values", "write {\"name\": value}");
   }
-  Entries entries(notes);
-  for (const auto& [name, value] : object.items()) entries.add(std::string(origin), name, value);
-  return std::move(entries).take();
-}
-
-std::vector<ArgumentEntry> parse_argument_file(std::string_view bytes, const std::string& name,
-                                               std::vector<std::string>& notes) {
-  const std::string extension = std::filesystem::path(name).extension().string();
-  if (extension == ".json") return parse_arguments(json_from(bytes, name), name, notes);
-  if (extension == ".yaml" || extension == ".yml") return yaml_entries(bytes, name, notes);
-  throw UsageError::malformed(name, "a name that ends in .json, .yaml or .yml", extension, kHint);
+  std::vector<ArgumentEntry> entries;
+  for (const auto& [name, value] : object.items()) {
+    add_entry(entries, std::string(origin), name, value, warnings);
+  }
+  return entries;
 }
 
 std::vector<ArgumentEntry> read_argument_file(const std::string& path,
-                                              std::vector<std::string>& notes) {
-  return parse_argument_file(bytes_of(path), path, notes);
+                                              std::vector<std::string>& warnings) {
+  const std::string bytes = bytes_of(path);
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".json") {
+    const auto refuse = [&](const std::string& expected, const std::string& got) {
+      throw UsageError::conflict(path, fmt::format("expected {}, got {}", expected, got),
+                                 "write {\"name\": value}, with names and texts in double quotes");
+    };
+    const JsonLimits limits{.max_bytes = kLargestFile};
+    return parse_arguments(parse_untrusted_json(bytes, refuse, limits), path, warnings);
+  }
+  if (extension != ".yaml" && extension != ".yml") {
+    throw UsageError::malformed(path, "a name that ends in .json, .yaml or .yml", extension, kHint);
+  }
+  std::vector<ArgumentEntry> entries;
+  for (const auto& node : parse_yaml(bytes, path).children) {
+    add_entry(entries, fmt::format("{}:{}", path, node.line), node.key, json_of(node), warnings);
+  }
+  return entries;
 }
 
 void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
-            std::vector<std::string>& notes) {
+            std::vector<std::string>& warnings) {
   if (const auto* row = find_argument(entry.name)) {
     row->read(arguments, entry.where, entry.value);
-  } else if (const auto* foreign = find_foreign_argument(entry.name)) {
-    auto note = accept_default(*foreign, entry.where, entry.value);
-    if (note) notes.push_back(std::move(*note));
+  } else if (const auto* unsupported = find_unsupported_argument(entry.name)) {
+    auto warning = accept_default(*unsupported, entry.where, entry.value);
+    if (warning) warnings.push_back(std::move(*warning));
   }
 }
 

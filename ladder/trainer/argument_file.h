@@ -10,30 +10,27 @@
 
 namespace ladder {
 
-// Training arguments on their way from a file into their fields: a name and a value each, so that
-// a command line can stand between them. Most programs want read_training_arguments().
+// One name and value of a file of training arguments, not yet in its field, so that a command line
+// can override it. Most programs call read_training_arguments() instead.
 struct ArgumentEntry {
-  std::string name;      // with underscores, as the tables have it; no old name
+  std::string name;      // with underscores; the current name of a deprecated one
   std::string where;     // for messages, such as "args.yaml:3: learning_rate"
-  nlohmann::json value;  // of YAML: texts, maps and lists of them, null
+  nlohmann::json value;  // from YAML: texts, maps, lists and null
 };
 
-// The entries of a file, in its order (JSON: in the order of names). Throws UsageError for a file
-// that cannot be read or is not of its form, an unknown name and one that stands there twice. Says
-// in `notes` what was called by an old name. The values are not looked at.
+// The entries of a .json, .yaml or .yml file in its order (JSON: sorted by name). Throws UsageError
+// for an unreadable or malformed file and for a name that is unknown or occurs twice. Adds a line
+// to `warnings` for each deprecated name. Does not check the values.
 std::vector<ArgumentEntry> read_argument_file(const std::string& path,
-                                              std::vector<std::string>& notes);
-
-// The same for bytes in memory. The end of `name` says of what form they are.
-std::vector<ArgumentEntry> parse_argument_file(std::string_view bytes, const std::string& name,
-                                               std::vector<std::string>& notes);
+                                              std::vector<std::string>& warnings);
 
 // The same for the members of an object; `origin` begins the messages.
 std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,
-                                           std::vector<std::string>& notes);
+                                           std::vector<std::string>& warnings);
 
-// Reads the value into its field, or passes over what is foreign. Throws UsageError.
+// Reads the value into its field; for an unsupported argument, checks it (see accept_default).
+// Throws UsageError.
 void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
-            std::vector<std::string>& notes);
+            std::vector<std::string>& warnings);
 
 }  // namespace ladder

@@ -5,20 +5,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
-#include "ladder/accelerate/accelerate_config.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
+#include "ladder/core/text.h"
 
 namespace ladder {
 namespace {
@@ -39,16 +36,6 @@ constexpr const char* names_of(SchedulerType) {
 }
 constexpr const char* names_of(Banner) { return "tutorial|v5"; }
 
-Names split(std::string_view text, char separator) {
-  Names parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 [[noreturn]] void refuse(const std::string& where, std::string_view expected, const Json& value,
                          std::string_view hint = "") {
   constexpr std::size_t kLongest = 80;
@@ -58,12 +45,9 @@ Names split(std::string_view text, char separator) {
   throw UsageError::malformed(where, expected, text.substr(0, kLongest), hint);
 }
 
-template <typename Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc{} && stopped == end ? std::optional(number) : std::nullopt;
+void require_one_of(const std::string& where, const std::string& name, const Names& names) {
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  throw UsageError::unknown_name(where, name, names);
 }
 
 template <typename T>
@@ -83,7 +67,7 @@ bool value_of(const std::string& where, const Json& value, bool) {
 double value_of(const std::string& where, const Json& value, double) {
   std::optional<double> number;
   if (value.is_number()) number = value.get<double>();
-  if (value.is_string()) number = number_in<double>(value.get<std::string>());
+  if (value.is_string()) number = parse_number<double>(value.get<std::string>());
   if (!number || !std::isfinite(*number)) refuse(where, "a number", value);
   return *number;
 }
@@ -91,18 +75,17 @@ double value_of(const std::string& where, const Json& value, double) {
 template <std::integral Number>
 Number value_of(const std::string& where, const Json& value, Number) {
   std::optional<Number> number;
-  if (value.is_string()) number = number_in<Number>(value.get<std::string>());
+  const auto narrow = [&](auto whole) {
+    if (std::in_range<Number>(whole)) number = static_cast<Number>(whole);
+  };
+  if (value.is_string()) number = parse_number<Number>(value.get<std::string>());
   if (value.is_number_unsigned()) {
-    const auto whole = value.get<std::uint64_t>();
-    if (std::in_range<Number>(whole)) number = static_cast<Number>(whole);
+    narrow(value.get<std::uint64_t>());
   } else if (value.is_number_integer()) {
-    const auto whole = value.get<std::int64_t>();
-    if (std::in_range<Number>(whole)) number = static_cast<Number>(whole);
+    narrow(value.get<std::int64_t>());
   }
-  if (!number) {
-    refuse(where, std::is_unsigned_v<Number> ? "a whole number >= 0" : "a whole number", value);
-  }
-  return *number;
+  if (number) return *number;
+  refuse(where, std::is_unsigned_v<Number> ? "a whole number >= 0" : "a whole number", value);
 }
 
 template <typename Enum>
@@ -112,9 +95,8 @@ Enum value_of(const std::string& where, const Json& value, Enum kind) {
   if (!value.is_string()) refuse(where, fmt::format("one of {}", fmt::join(names, ", ")), value);
   const auto name = value.get<std::string>();
   if (std::is_same_v<Enum, OptimizerName> && name == "adamw_torch") return Enum{};
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw UsageError::unknown_name(where, name, names);
-  return static_cast<Enum>(found - names.begin());
+  require_one_of(where, name, names);
+  return static_cast<Enum>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
 std::string value_of(const std::string& where, const Json& value, const std::string&) {
@@ -122,7 +104,7 @@ std::string value_of(const std::string& where, const Json& value, const std::str
   return value.get<std::string>();
 }
 
-// A text, or a list of such.
+// A text with commas, or a list of texts.
 Names value_of(const std::string& where, const Json& value, const Names&) {
   constexpr const char* kForm = "names, as a list or with commas between them";
   Names names;
@@ -196,58 +178,57 @@ constexpr const char* kObject = "a JSON object, such as {\"key\": 1}";
 
 // An object, or its text.
 Json object_from(const std::string& where, const Json& value) {
-  Json object = value;
-  if (value.is_string()) {
-    try {
-      object = parse_saved_json(value.get<std::string>(), where);
-    } catch (const DataError&) {
-      refuse(where, kObject, value);
-    }
-  }
+  const auto refuse_text = [&](const auto&...) { refuse(where, kObject, value); };
+  Json object = value.is_string()
+                    ? parse_untrusted_json(value.get_ref<const std::string&>(), refuse_text)
+                    : value;
   if (!object.is_object()) refuse(where, kObject, value);
   return object;
 }
 
-// Settings of Python's class that have a single value here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kFixedSettings = {
-    {{"use_seedable_sampler", "true"},
-     {"non_blocking", "false"},
-     {"gradient_accumulation_kwargs", "null"},
-     {"use_configured_state", "false"}}};
+using Settings = std::pair<std::string_view, bool AcceleratorConfig::*>;
+constexpr Settings kSettings[] = {{"split_batches", &AcceleratorConfig::split_batches},
+                                  {"dispatch_batches", &AcceleratorConfig::dispatch_batches},
+                                  {"even_batches", &AcceleratorConfig::even_batches}};
 
-void take_setting(const std::string& where, const std::string& name, const Json& value,
-                  AcceleratorConfig& config) {
-  const std::string place = fmt::format("{}.{}", where, name);
-  constexpr AcceleratorConfig kStandard;
-  if (name == "split_batches")
-    return take(place, value, config.split_batches, kStandard.split_batches);
-  if (name == "dispatch_batches")
-    return take(place, value, config.dispatch_batches, kStandard.dispatch_batches);
-  if (name == "even_batches")
-    return take(place, value, config.even_batches, kStandard.even_batches);
-  Names names = {"split_batches", "dispatch_batches", "even_batches"};
-  for (const auto& [fixed, standard] : kFixedSettings) {
-    if (name == fixed && text_of(value) == text_of(Written::parse(standard))) return;
-    if (name == fixed) refuse(place, standard, value, "nothing else is supported: leave it out");
-  }
-  throw UsageError::unknown_name(where, name, names);
-}
+// Settings of Python's class that have a single value here.
+constexpr std::pair<std::string_view, std::string_view> kFixedSettings[] = {
+    {"use_seedable_sampler", "true"},
+    {"non_blocking", "false"},
+    {"gradient_accumulation_kwargs", "null"},
+    {"use_configured_state", "false"}};
 
 void read_accelerator_config(TrainingArguments& arguments, const std::string& where,
                              const Json& value) {
-  arguments.accelerator_config = {};
+  const AcceleratorConfig standard;
+  arguments.accelerator_config = standard;
   if (value.is_null()) return;
   const Json object = object_from(where, value);
   for (const auto& [name, setting] : object.items()) {
-    take_setting(where, name, setting, arguments.accelerator_config);
+    const std::string place = fmt::format("{}.{}", where, name);
+    Names names;
+    bool is_known = false;
+    for (const auto& [known, field] : kSettings) {
+      names.emplace_back(known);
+      if (name != known) continue;
+      take(place, setting, arguments.accelerator_config.*field, standard.*field);
+      is_known = true;
+    }
+    for (const auto& [known, fixed] : kFixedSettings) {
+      if (name != known) continue;
+      if (text_of(setting) != text_of(Written::parse(fixed))) {
+        refuse(place, fixed, setting, "no other value is supported: remove it");
+      }
+      is_known = true;
+    }
+    if (!is_known) require_one_of(where, name, names);
   }
 }
 
 Written write_accelerator_config(const TrainingArguments& arguments) {
-  const auto& config = arguments.accelerator_config;
-  return {{"split_batches", config.split_batches},
-          {"dispatch_batches", config.dispatch_batches},
-          {"even_batches", config.even_batches}};
+  Written config;
+  for (const auto& [name, field] : kSettings) config[name] = arguments.accelerator_config.*field;
+  return config;
 }
 
 // As in Python, a text that looks like a number or a flag is one: YAML has only texts.
@@ -255,10 +236,10 @@ Json typed(const std::string& where, const Json& value) {
   if (value.is_structured()) refuse(where, "a number, a flag or a text", value);
   if (!value.is_string()) return value;
   const auto text = value.get<std::string>();
+  const auto number = parse_number<double>(text);
   if (text == "true" || text == "false") return text == "true";
-  if (const auto whole = number_in<std::int64_t>(text)) return *whole;
-  if (const auto number = number_in<double>(text); number && std::isfinite(*number)) return *number;
-  return value;
+  if (const auto whole = parse_number<std::int64_t>(text)) return *whole;
+  return number && std::isfinite(*number) ? Json(*number) : value;
 }
 
 void read_scheduler_kwargs(TrainingArguments& arguments, const std::string& where,
@@ -274,12 +255,6 @@ Written write_scheduler_kwargs(const TrainingArguments& arguments) {
   return object_from("lr_scheduler_kwargs", arguments.lr_scheduler_kwargs);
 }
 
-void read_output_dir(TrainingArguments& arguments, const std::string& where, const Json& value) {
-  take(where, value, arguments.output_dir, TrainingArguments{}.output_dir);
-}
-
-Written write_output_dir(const TrainingArguments& arguments) { return arguments.output_dir; }
-
 // Python's is a path or a flag.
 void read_resume(TrainingArguments& arguments, const std::string& where, const Json& value) {
   if (value.is_boolean()) {
@@ -293,121 +268,115 @@ void read_resume(TrainingArguments& arguments, const std::string& where, const J
 }
 
 void read_backend(TrainingArguments& arguments, const std::string& where, const Json& value) {
-  const Names names = {"gloo", "nccl", "shm", "auto"};
   std::string backend;
   take(where, value, backend, std::string());
-  if (!backend.empty() && std::find(names.begin(), names.end(), backend) == names.end()) {
-    throw UsageError::unknown_name(where, backend, names);
-  }
+  if (!backend.empty()) require_one_of(where, backend, {"gloo", "nccl", "shm", "auto"});
   arguments.ddp_backend = backend == "auto" ? "" : backend;
 }
 
 void read_report_to(TrainingArguments& arguments, const std::string& where, const Json& value) {
-  const Names names = {"jsonl", "csv", "tensorboard", "all", "none"};
   Names trackers;
   take(where, value, trackers, Names{});
   for (const auto& name : trackers) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      throw UsageError::unknown_name(where, name, names);
-    }
+    require_one_of(where, name, {"jsonl", "csv", "tensorboard", "all", "none"});
   }
   arguments.report_to = trackers == Names{"none"} ? Names{} : trackers;
 }
 
 using T = TrainingArguments;
 constexpr TrainingArgument kRows[] = {
-    {"output_dir", "FOLDER", "of checkpoints and results; empty = write nothing", false,
-     read_output_dir, write_output_dir},
-    row<&T::run_name>("run_name", "NAME", "name of the run for trackers [as output_dir]"),
+    {"output_dir", "FOLDER", "folder of checkpoints and results; empty = write nothing", false,
+     read_field<&T::output_dir>,
+     [](const T& arguments) -> Written { return arguments.output_dir; }},
+    row<&T::run_name>("run_name", "NAME", "run name for trackers [last part of output_dir]"),
     {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", false, read_report_to,
      write_field<&T::report_to>},
 
-    row<&T::num_train_epochs>("num_train_epochs", "X", "passes over the training set"),
-    row<&T::max_steps>("max_steps", "N", "wins over the epochs; -1 = none"),
+    row<&T::num_train_epochs>("num_train_epochs", "X", "training epochs"),
+    row<&T::max_steps>("max_steps", "N", "optimizer steps, override the epochs; -1 = no limit"),
     row<&T::per_device_train_batch_size>("per_device_train_batch_size", "N",
-                                         "samples of a process and batch"),
+                                         "training samples per process and batch"),
     row<&T::per_device_eval_batch_size>("per_device_eval_batch_size", "N",
-                                        "the same for evaluation"),
-    row<&T::gradient_accumulation_steps>("gradient_accumulation_steps", "N", "batches a step"),
+                                        "evaluation samples per process and batch"),
+    row<&T::gradient_accumulation_steps>("gradient_accumulation_steps", "N",
+                                         "batches per optimizer step"),
 
-    choice<&T::optim>("optim", "optimizer; adamw_torch is adamw_torch_fused"),
-    row<&T::learning_rate>("learning_rate", "X", "at its highest"),
-    row<&T::weight_decay>("weight_decay", "X", "not of biases and of LayerNorm"),
-    row<&T::adam_beta1>("adam_beta1", "X", "how long AdamW and Adam remember gradients"),
-    row<&T::adam_beta2>("adam_beta2", "X", "and their squares"),
-    row<&T::adam_epsilon>("adam_epsilon", "X", "added to the divisor of AdamW and Adam"),
-    row<&T::max_grad_norm>("max_grad_norm", "X", "clip gradients to this norm; 0 = do not"),
-    row<&T::label_smoothing_factor>("label_smoothing_factor", "X",
-                                    "part of each label that goes to all classes"),
+    choice<&T::optim>("optim", "optimizer; adamw_torch is the same as adamw_torch_fused"),
+    row<&T::learning_rate>("learning_rate", "X", "peak learning rate"),
+    row<&T::weight_decay>("weight_decay", "X", "weight decay, except for biases and LayerNorm"),
+    row<&T::adam_beta1>("adam_beta1", "X", "beta1 of AdamW and Adam"),
+    row<&T::adam_beta2>("adam_beta2", "X", "beta2 of AdamW and Adam"),
+    row<&T::adam_epsilon>("adam_epsilon", "X", "epsilon of AdamW and Adam"),
+    row<&T::max_grad_norm>("max_grad_norm", "X", "norm to clip gradients to; 0 = no clipping"),
+    row<&T::label_smoothing_factor>("label_smoothing_factor", "X", "label smoothing, 0 to 1"),
 
-    choice<&T::lr_scheduler_type>("lr_scheduler_type", "learning rate over time"),
-    {"lr_scheduler_kwargs", "JSON", "further numbers for it", false, read_scheduler_kwargs,
+    choice<&T::lr_scheduler_type>("lr_scheduler_type", "learning-rate schedule"),
+    {"lr_scheduler_kwargs", "JSON", "settings of the schedule", false, read_scheduler_kwargs,
      write_scheduler_kwargs},
-    row<&T::warmup_steps>("warmup_steps", "X", "steps to reach it; below 1: part of all steps"),
-    row<&T::warmup_ratio>("warmup_ratio", "X", "old name of warmup_steps below 1"),
+    row<&T::warmup_steps>("warmup_steps", "X", "warm-up steps; below 1: fraction of all steps"),
+    row<&T::warmup_ratio>("warmup_ratio", "X", "deprecated: warmup_steps below 1"),
 
     flag<&T::fp16>("fp16", "mixed precision in float16"),
     flag<&T::bf16>("bf16", "mixed precision in bfloat16"),
-    flag<&T::tf32>("tf32", "on a GPU: matrix products in 19 bits"),
+    flag<&T::tf32>("tf32", "TensorFloat-32 matrix products on a GPU"),
 
     choice<&T::logging_strategy>("logging_strategy", "when to log"),
-    row<&T::logging_steps>("logging_steps", "X", "every so many; below 1: part of all steps"),
-    flag<&T::logging_first_step>("logging_first_step", "log the first step too"),
-    flag<&T::logging_nan_inf_filter>("logging_nan_inf_filter",
-                                     "leave losses that are not finite out of the log"),
+    row<&T::logging_steps>("logging_steps", "X", "steps between logs; below 1: fraction of all"),
+    flag<&T::logging_first_step>("logging_first_step", "log of the first step"),
+    flag<&T::logging_nan_inf_filter>("logging_nan_inf_filter", "no NaN and inf in logged losses"),
     flag<&T::disable_tqdm>("disable_tqdm", "no progress bar"),
-    choice<&T::banner>("banner", "form of the lines at the start"),
+    choice<&T::banner>("banner", "form of the first lines: tutorial, or transformers 5"),
 
     choice<&T::eval_strategy>("eval_strategy", "when to evaluate"),
-    row<&T::eval_steps>("eval_steps", "X", "evaluation interval in steps [logging_steps]"),
+    row<&T::eval_steps>("eval_steps", "X", "steps between evaluations [logging_steps]"),
     row<&T::eval_delay>("eval_delay", "X", "epochs or steps before the first evaluation"),
-    flag<&T::eval_on_start>("eval_on_start", "evaluate before training too"),
-    flag<&T::prediction_loss_only>("prediction_loss_only", "evaluate the loss alone"),
+    flag<&T::eval_on_start>("eval_on_start", "evaluation before the first step"),
+    flag<&T::prediction_loss_only>("prediction_loss_only", "evaluation of the loss only"),
 
     choice<&T::save_strategy>("save_strategy", "when to write a checkpoint"),
-    row<&T::save_steps>("save_steps", "X", "every so many; below 1: part of all steps"),
+    row<&T::save_steps>("save_steps", "X", "steps between checkpoints; below 1: fraction of all"),
     row<&T::save_total_limit>("save_total_limit", "N", "checkpoints to keep [all]"),
-    flag<&T::save_only_model>("save_only_model", "no resume from such a checkpoint"),
-    flag<&T::load_best_model_at_end>("load_best_model_at_end", "end with the best checkpoint"),
+    flag<&T::save_only_model>("save_only_model", "checkpoints that cannot be resumed"),
+    flag<&T::load_best_model_at_end>("load_best_model_at_end", "best checkpoint as the result"),
     row<&T::metric_for_best_model>("metric_for_best_model", "NAME",
-                                   "what makes it the best, such as accuracy [loss]"),
-    flag<&T::greater_is_better>("greater_is_better", "of that metric [by its name]"),
+                                   "metric of the best checkpoint, such as accuracy [loss]"),
+    flag<&T::greater_is_better>("greater_is_better",
+                                "direction of that metric [true unless it ends in loss]"),
     {"resume_from_checkpoint", "PATH", "checkpoint to resume from [the last in output_dir]", true,
      read_resume, write_field<&T::resume_from_checkpoint>},
-    flag<&T::ignore_data_skip>("ignore_data_skip", "resume with the first batch of the epoch"),
+    flag<&T::ignore_data_skip>("ignore_data_skip", "resume from the first batch of the epoch"),
     flag<&T::restore_callback_states_from_checkpoint>("restore_callback_states_from_checkpoint",
-                                                      "resume callbacks too"),
+                                                      "resume the state of callbacks"),
 
-    row<&T::seed>("seed", "N", "of weights, order, dropout and augmentation"),
-    row<&T::data_seed>("data_seed", "N", "seed for shuffling alone [seed]"),
-    flag<&T::full_determinism>("full_determinism", "refuse what may differ from run to run"),
+    row<&T::seed>("seed", "N", "seed for weights, shuffling, dropout, augmentation"),
+    row<&T::data_seed>("data_seed", "N", "seed for shuffling [seed]"),
+    flag<&T::full_determinism>("full_determinism", "no nondeterministic operations"),
 
-    row<&T::dataloader_num_workers>("dataloader_num_workers", "N",
-                                    "threads that prepare batches ahead"),
+    row<&T::dataloader_num_workers>("dataloader_num_workers", "N", "data-loader threads; 0 = none"),
     flag<&T::dataloader_pin_memory>("dataloader_pin_memory",
                                     "page-locked batches, for copies to a GPU"),
-    flag<&T::dataloader_drop_last>("dataloader_drop_last", "leave a short last batch out"),
-    row<&T::label_names>("label_names", "NAMES", "which inputs are labels"),
+    flag<&T::dataloader_drop_last>("dataloader_drop_last", "no short last batch"),
+    row<&T::label_names>("label_names", "NAMES", "inputs that are labels"),
 
     {"ddp_backend", "gloo|nccl|shm",
-     "who carries the gradients [nccl with a GPU a rank, shm on one machine]", false, read_backend,
+     "communication backend [nccl with one GPU per rank, shm on one machine]", false, read_backend,
      write_field<&T::ddp_backend>},
     flag<&T::ddp_find_unused_parameters>("ddp_find_unused_parameters",
-                                         "some parameters may get no gradient"),
-    row<&T::ddp_bucket_cap_mb>("ddp_bucket_cap_mb", "N", "size of a bucket of gradients [25]"),
-    flag<&T::ddp_broadcast_buffers>("ddp_broadcast_buffers", "all ranks use those of rank 0"),
-    row<&T::ddp_timeout>("ddp_timeout", "N", "seconds that a rank waits for the others"),
+                                         "parameters without gradient allowed"),
+    row<&T::ddp_bucket_cap_mb>("ddp_bucket_cap_mb", "N", "gradient bucket size in MiB [25]"),
+    flag<&T::ddp_broadcast_buffers>("ddp_broadcast_buffers", "buffers of rank 0 on all ranks"),
+    row<&T::ddp_timeout>("ddp_timeout", "N", "timeout of collectives in seconds"),
     {"accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches", false,
      read_accelerator_config, write_accelerator_config},
-    flag<&T::use_cpu>("use_cpu", "the CPU, although there are GPUs"),
+    flag<&T::use_cpu>("use_cpu", "CPU even if GPUs are present"),
 
-    flag<&T::do_train>("do_train", "train"),
-    flag<&T::do_eval>("do_eval", "evaluate at the end"),
-    flag<&T::do_predict>("do_predict", "show and write the metrics of a prediction"),
+    flag<&T::do_train>("do_train", "training"),
+    flag<&T::do_eval>("do_eval", "evaluation at the end"),
+    flag<&T::do_predict>("do_predict", "prediction at the end, with its metrics"),
 
-    flag<&T::fast_dev_run>("fast_dev_run", "a batch of each kind, to try things out"),
+    flag<&T::fast_dev_run>("fast_dev_run", "one training and one evaluation batch"),
     row<&T::limit_train_batches>("limit_train_batches", "X",
-                                 "so many an epoch; up to 1: this part"),
+                                 "batches per epoch; up to 1: fraction of them"),
 };
 
 }  // namespace

@@ -10,16 +10,16 @@
 
 namespace ladder {
 
-// One table of all training arguments, from which files, flags and --help follow.
+// One row per training argument. Files, the command line and its help are made from this table: a
+// new argument is a field of TrainingArguments and a row.
 //
-// A row knows its argument's name, how to read its value, and how to write it back. A new argument
-// is a field of TrainingArguments and a row. A value comes as JSON, or as the text that somebody
-// typed: "3" is a number, "true" a flag, "a,b" a list and "{...}" an object.
+// A value is JSON, or a text as typed: "3" is a number, "true" a boolean, "a,b" a list and "{...}"
+// an object.
 struct TrainingArgument {
-  std::string_view name;  // as in transformers: learning_rate
-  std::string_view form;  // of the value, for --help: N, X, PATH, no|steps|epoch
-  std::string_view help;
-  bool may_stand_alone;  // the flag without a value means true
+  std::string_view name;   // as in transformers: learning_rate
+  std::string_view form;   // of the value, for help texts: N, X, PATH, no|steps|epoch
+  std::string_view help;   // noun phrase
+  bool value_is_optional;  // the name without a value means true
   // Throws UsageError, which begins with `where`. null unsets; numbers and choices refuse it.
   void (*read)(TrainingArguments&, const std::string& where, const nlohmann::json& value);
   nlohmann::ordered_json (*write)(const TrainingArguments&);
@@ -27,7 +27,7 @@ struct TrainingArgument {
 
 std::span<const TrainingArgument> training_argument_table();
 
-// A value as it is typed: a text bare, a list with commas; "" for null. The rows read it back.
+// A value as typed: a text without quotes, a list with commas, "" for null. `read` accepts it.
 std::string text_of(const nlohmann::ordered_json& value);
 
 }  // namespace ladder

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <utility>
 
 namespace ladder {
 namespace {
@@ -20,7 +19,7 @@ double rounded(double value, int decimals) {
   return std::nearbyint(value * power) / power;
 }
 
-// "0:01:05.25", as Python prints a timedelta, with hundredths.
+// "0:01:05.25": Python's timedelta, with hundredths.
 std::string time_text(double seconds) {
   constexpr std::int64_t kDay = 86'400;
   const auto whole = static_cast<std::int64_t>(seconds);
@@ -39,16 +38,6 @@ std::string metric_text(const std::string& name, double value) {
   return python_float(rounded(value, 4));
 }
 
-std::vector<std::size_t> widths_of(const std::vector<std::string>& columns,
-                                   const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    widths.push_back(columns[i].size());
-    for (const auto& row : rows) widths[i] = std::max(widths[i], row.at(i).size());
-  }
-  return widths;
-}
-
 std::string aligned(const std::vector<std::string>& cells, const std::vector<std::size_t>& widths) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -60,8 +49,7 @@ std::string aligned(const std::vector<std::string>& cells, const std::vector<std
 }  // namespace
 
 const double* find_metric(const Metrics& metrics, std::string_view name) {
-  const auto found = std::find_if(metrics.begin(), metrics.end(),
-                                  [&](const auto& metric) { return metric.first == name; });
+  const auto found = std::ranges::find(metrics, name, &Metrics::value_type::first);
   return found == metrics.end() ? nullptr : &found->second;
 }
 
@@ -119,20 +107,21 @@ void MetricsTable::write_line(const std::vector<Cell>& cells) {
     for (auto& row : rows_) row.emplace_back(kNoLog);
   }
   const auto text_of = [&](const std::string& column) -> std::optional<std::string> {
-    const auto found = std::find_if(cells.begin(), cells.end(),
-                                    [&](const Cell& cell) { return cell.column == column; });
+    const auto found = std::ranges::find(cells, column, &Cell::column);
     return found == cells.end() ? std::nullopt : std::optional(found->text);
   };
   const bool same_row = !rows_.empty() && rows_.back().front() == text_of(columns_.front());
   if (!same_row) rows_.emplace_back(columns_.size(), kNoLog);
   auto& row = rows_.back();
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    row[i] = text_of(columns_[i]).value_or(row[i]);
-  }
+  for (std::size_t i = 0; i < columns_.size(); ++i) row[i] = text_of(columns_[i]).value_or(row[i]);
 }
 
 std::vector<std::string> MetricsTable::lines() const {
-  const auto widths = widths_of(columns_, rows_);
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    widths.push_back(columns_[i].size());
+    for (const auto& row : rows_) widths[i] = std::max(widths[i], row.at(i).size());
+  }
   std::vector<std::string> lines = {aligned(columns_, widths)};
   for (const auto& row : rows_) lines.push_back(aligned(row, widths));
   return lines;

@@ -5,20 +5,19 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
+#include "ladder/core/text.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
-#include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/optim/rmsprop.h"
@@ -33,22 +32,14 @@ using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 
 constexpr const char* kKwargs = "lr_scheduler_kwargs";
 
-// --- parameters -------------------------------------------------------------------------
-
-std::string lower_case(std::string text) {
-  const auto lower = [](unsigned char c) { return static_cast<char>(std::tolower(c)); };
-  std::transform(text.begin(), text.end(), text.begin(), lower);
-  return text;
+bool has_decay(const std::string& name) {
+  const auto text = fmt::format(".{}.", to_lower(name));
+  const auto contains = [&](const char* part) { return text.find(part) != std::string::npos; };
+  return !contains("bias") && !contains("layernorm") && !contains("rmsnorm") &&
+         !contains(".norm.") && !contains("_norm.");
 }
 
-bool is_name_of_decayed(const std::string& name) {
-  const auto text = fmt::format(".{}.", lower_case(name));
-  const auto holds = [&](std::string_view part) { return text.find(part) != std::string::npos; };
-  return !holds("bias") && !holds("layernorm") && !holds("rmsnorm") && !holds(".norm.") &&
-         !holds("_norm.");
-}
-
-// Walks through a module in the order of its named_parameters(), each parameter once.
+// The parameters of a module in the order of its named_parameters(), each once.
 class ParameterGroups {
  public:
   explicit ParameterGroups(const torch::nn::Module& model) { add(model, "", false); }
@@ -61,7 +52,7 @@ class ParameterGroups {
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
       const bool is_new = seen_.insert(item.value().unsafeGetTensorImpl()).second;
       if (!is_new || !item.value().requires_grad()) continue;
-      const bool decays = !in_layer_norm && is_name_of_decayed(prefix + item.key());
+      const bool decays = !in_layer_norm && has_decay(prefix + item.key());
       (decays ? decayed : others).push_back(item.value());
     }
     for (const auto& item : module.named_children()) {
@@ -81,7 +72,6 @@ OptimizerPointer with_groups(ParameterGroups groups, Options options) {
   return optimizer;
 }
 
-// The options of Adam or AdamW.
 template <typename Options>
 Options adam_options(const TrainingArguments& arguments) {
   return {.lr = arguments.learning_rate,
@@ -99,70 +89,55 @@ Options plain_options(const TrainingArguments& arguments) {
   return options;
 }
 
-// --- lr_scheduler_kwargs ----------------------------------------------------------------
-
-// Numbers and words by their names, of which only `names` may be there.
+// The values of lr_scheduler_kwargs, whose names must be among `names`.
 class Kwargs {
  public:
   Kwargs(const std::string& text, const std::vector<std::string>& names)
-      : values_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
-    if (!values_.is_object()) {
-      throw UsageError::malformed(kKwargs, "a JSON object", text,
-                                  R"(such as {"num_cycles": 2}, or {} for none)");
+      : values_(parse_untrusted_json(text, refuse)), reader_(values_, refuse) {
+    for (const auto& item : values_.items()) {
+      if (std::find(names.begin(), names.end(), item.key()) != names.end()) continue;
+      if (!names.empty()) throw UsageError::unknown_name(kKwargs, item.key(), names);
+      throw UsageError::conflict(kKwargs, fmt::format("this schedule takes no {}", item.key()),
+                                 "remove it, or choose another lr_scheduler_type");
     }
-    for (const auto& item : values_.items()) expect_one_of(item.key(), names);
   }
 
   double number(const char* name, double standard) const {
-    const auto found = values_.find(name);
-    if (found == values_.end()) return standard;
-    if (!found->is_number()) refuse(name, "a number", *found);
-    return found->get<double>();
+    return reader_.contains(name) ? reader_.number(name) : standard;
   }
-
-  std::optional<std::int64_t> whole_number(const char* name) const {
-    const auto found = values_.find(name);
-    if (found == values_.end() || found->is_null()) return std::nullopt;
-    if (!found->is_number_integer()) refuse(name, "a whole number", *found);
-    return found->get<std::int64_t>();
+  std::optional<std::int64_t> count(const char* name) const {
+    if (reader_.value(name).is_null()) return std::nullopt;
+    return reader_.count(name);
   }
-
-  // Is it the second word?
-  bool second_of(const char* name, const char* first, const char* second) const {
-    const auto found = values_.find(name);
-    if (found == values_.end() || *found == first) return false;
-    if (*found != second) refuse(name, fmt::format("{} or {}", first, second), *found);
-    return true;
+  // Whether the value is `second`; a missing one is `first`.
+  bool is_second(const char* name, const char* first, const char* second) const {
+    if (!reader_.contains(name) || reader_.value(name) == first) return false;
+    if (reader_.value(name) == second) return true;
+    reader_.refuse_value(fmt::format("{} or {}", first, second), name);
   }
 
  private:
-  static void expect_one_of(const std::string& name, const std::vector<std::string>& names) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) return;
-    if (!names.empty()) throw UsageError::unknown_name(kKwargs, name, names);
-    throw UsageError::conflict(kKwargs, fmt::format("this schedule takes no {}", name),
-                               "leave it out, or choose another lr_scheduler_type");
-  }
-
-  [[noreturn]] static void refuse(const char* name, const std::string& expected,
-                                  const nlohmann::json& got) {
-    throw UsageError::malformed(fmt::format("{} {}", kKwargs, name), expected, got.dump());
+  static void refuse(const std::string& expected, const std::string& got) {
+    throw UsageError::conflict(kKwargs, fmt::format("expected {}, got {}", expected, got),
+                               R"(such as {"num_cycles": 2}, or {} for none)");
   }
 
   nlohmann::json values_;
+  JsonReader reader_;
 };
 
 PlateauOptions plateau_options(const std::string& text) {
   const Kwargs kwargs(text, {"mode", "factor", "patience", "threshold", "threshold_mode",
                              "cooldown", "min_lr", "eps"});
   PlateauOptions options;
-  if (kwargs.second_of("mode", "min", "max")) options.mode = PlateauMode::kMax;
-  if (kwargs.second_of("threshold_mode", "rel", "abs")) {
+  if (kwargs.is_second("mode", "min", "max")) options.mode = PlateauMode::kMax;
+  if (kwargs.is_second("threshold_mode", "rel", "abs")) {
     options.threshold_mode = ThresholdMode::kAbs;
   }
   options.factor = kwargs.number("factor", options.factor);
-  options.patience = kwargs.whole_number("patience").value_or(options.patience);
+  options.patience = kwargs.count("patience").value_or(options.patience);
   options.threshold = kwargs.number("threshold", options.threshold);
-  options.cooldown = kwargs.whole_number("cooldown").value_or(options.cooldown);
+  options.cooldown = kwargs.count("cooldown").value_or(options.cooldown);
   options.min_lr = kwargs.number("min_lr", options.min_lr);
   options.eps = kwargs.number("eps", options.eps);
   return options;
@@ -234,7 +209,7 @@ std::unique_ptr<LrScheduler> make_scheduler(const TrainingArguments& arguments,
       return constant_schedule_with_warmup(optimizer, steps.warmup_steps);
     case SchedulerType::kInverseSqrt:
       return inverse_sqrt_schedule(optimizer, steps.warmup_steps,
-                                   Kwargs(kwargs, {"timescale"}).whole_number("timescale"));
+                                   Kwargs(kwargs, {"timescale"}).count("timescale"));
     case SchedulerType::kReduceLrOnPlateau:
       return std::make_unique<ReduceLROnPlateau>(optimizer, plateau_options(kwargs));
   }

@@ -12,45 +12,44 @@
 
 namespace ladder {
 
-// What a Trainer makes of its arguments when it is given no optimizer and no scheduler.
+// The optimizer and schedule that a Trainer makes from its arguments.
 
-// The optimizer that `optim` names, over the parameters of `model` that want a gradient, in the
-// model's order, in two groups: [0] has the weight decay, [1] has none. A decay pulls weights to 0,
-// which says nothing for a bias or for the scale of a normalisation layer, so that these are in
-// [1]. They are known by their names, as in transformers, upper and lower case alike: those that
-// hold bias, layernorm or rmsnorm, or have a part that is norm or ends in _norm; and the parameters
-// of a torch::nn::LayerNorm. The scale of a BatchNorm is none of these: the `1.weight` of a
-// Sequential decays. A group can be empty.
+// The optimizer that `optim` names, over the parameters of `model` that require a gradient, in the
+// model's order, in two groups: [0] with weight decay, [1] without. Decay pulls weights towards 0,
+// which makes no sense for biases and for the scales of normalisation layers: these are in [1]. As
+// in transformers they are recognised by name, in upper and lower case: names that contain bias,
+// layernorm or rmsnorm, or have a part that is norm or ends in _norm; and the parameters of a
+// torch::nn::LayerNorm. The scale of a BatchNorm is not recognised: the `1.weight` of a Sequential
+// decays. A group can be empty.
 //
-// Only the Adams take further arguments, adam_beta1, adam_beta2 and adam_epsilon; the others have
-// their own defaults. The kernels are the fused ones where there are any.
+// adam_beta1, adam_beta2 and adam_epsilon apply to Adam and AdamW only; the other optimizers keep
+// their own defaults. Fused kernels are used where they exist.
 //
 // Throws UsageError when an argument is out of its range.
 // Python's counterpart: transformers.Trainer.create_optimizer.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainingArguments& arguments,
                                                         const torch::nn::Module& model);
 
-// How many of `training_steps` the learning rate rises: warmup_steps, below 1 a part of all steps,
-// rounded up. warmup_ratio counts while warmup_steps is 0.
+// The number of steps of rising learning rate: warmup_steps, below 1 a fraction of
+// `training_steps`, rounded up. warmup_ratio counts while warmup_steps is 0.
 // Python's counterpart: transformers.TrainingArguments.get_warmup_steps.
 std::int64_t warmup_steps_of(const TrainingArguments& arguments, std::int64_t training_steps);
 
 // The schedule that `lr_scheduler_type` names, for a run of `training_steps` optimizer steps, with
-// the numbers of lr_scheduler_kwargs:
+// the settings in lr_scheduler_kwargs:
 //
-//     cosine                num_cycles
-//     cosine_with_restarts  num_cycles
-//     polynomial            lr_end, power
-//     inverse_sqrt          timescale
-//     reduce_lr_on_plateau  mode, factor, patience, threshold, threshold_mode, cooldown, min_lr,
-//     eps
+//     cosine, cosine_with_restarts   num_cycles
+//     polynomial                     lr_end, power
+//     inverse_sqrt                   timescale
+//     reduce_lr_on_plateau           mode, factor, patience, threshold, threshold_mode, cooldown,
+//                                    min_lr, eps
 //
 // The last is a ReduceLROnPlateau: step it with the metric of each evaluation. The optimizer must
 // outlive the schedule.
 //
-// Throws UsageError when lr_scheduler_kwargs is no JSON object, holds another name or a value that
-// the schedule cannot take. Python's counterpart: transformers.get_scheduler, which lets the
-// constant schedules pass over names that they do not know.
+// Throws UsageError when lr_scheduler_kwargs is not a JSON object, or has another name or a value
+// out of range. Python's counterpart: transformers.get_scheduler, where the constant schedules
+// ignore unknown names.
 std::unique_ptr<LrScheduler> make_scheduler(const TrainingArguments& arguments,
                                             torch::optim::Optimizer& optimizer,
                                             std::int64_t training_steps);

@@ -3,11 +3,10 @@
 
 #include <fmt/core.h>
 
-#include <cctype>
 #include <cmath>
-#include <memory>
 #include <ranges>
-#include <sstream>
+
+#include "ladder/core/text.h"
 
 namespace ladder {
 namespace {
@@ -23,14 +22,10 @@ std::string cell_of(double value) { return fmt::format("{:.6f}", value); }
 
 // "Exact Match" for "eval_exact_match".
 std::string column_of(const std::string& metric) {
-  std::istringstream words(metric.substr(metric.find('_') + 1));
   std::string column;
-  for (std::string word; std::getline(words, word, '_');) {
+  for (auto word : split(to_lower(metric.substr(metric.find('_') + 1)), '_')) {
     if (!column.empty()) column += ' ';
-    for (auto& letter : word)
-      letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    if (!word.empty())
-      word[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(word[0])));
+    if (!word.empty() && word[0] >= 'a' && word[0] <= 'z') word[0] -= 'a' - 'A';
     column += word;
   }
   return column == "Loss" ? "Validation Loss" : column;
@@ -51,12 +46,10 @@ std::string training_loss(const TrainerState& state) {
   return "No log";
 }
 
-bool has_epochs(const TrainingArguments& args) {
-  return args.eval_strategy == IntervalStrategy::kEpoch;
-}
-
 MetricsTable::Cell first_cell(const TrainerEvent& event) {
-  if (!has_epochs(event.args)) return {"Step", fmt::format("{}", event.state.global_step)};
+  if (event.args.eval_strategy != IntervalStrategy::kEpoch) {
+    return {"Step", fmt::format("{}", event.state.global_step)};
+  }
   return {"Epoch", fmt::format("{}", static_cast<std::int64_t>(event.state.epoch))};
 }
 
@@ -81,13 +74,13 @@ void ProgressCallback::on_train_begin(TrainerEvent& event) {
 void ProgressCallback::on_step_end(TrainerEvent& event) {
   training_->samples += event.batch->global_size * event.accelerator.gradient_accumulation_steps();
   training_->progress.update(event.state.global_step, training_->samples, loss_);
-  make_room(event);
+  clear_for_evaluation(event);
 }
 
-void ProgressCallback::on_epoch_end(TrainerEvent& event) { make_room(event); }
+void ProgressCallback::on_epoch_end(TrainerEvent& event) { clear_for_evaluation(event); }
 
-// For the banner of an evaluation.
-void ProgressCallback::make_room(const TrainerEvent& event) {
+// The evaluation prints a banner.
+void ProgressCallback::clear_for_evaluation(const TrainerEvent& event) {
   if (training_ && event.control.should_evaluate) training_->progress.clear();
 }
 
@@ -97,7 +90,7 @@ void ProgressCallback::on_train_end(TrainerEvent& /*event*/) {
 }
 
 void ProgressCallback::on_prediction_step(TrainerEvent& event) {
-  if (!prediction_) {  // the clock starts after the first batch, so that one counts no samples
+  if (!prediction_) {  // the clock starts after the first batch, whose samples do not count
     if (training_) training_->progress.clear();
     prediction_ =
         std::make_unique<Bar>(bar_options(event.eval_dataloader->size(), "evaluation", event));

@@ -13,10 +13,10 @@
 
 namespace ladder {
 
-// How a training looks to the person in front of it. A Trainer has one of the first two, and the
-// table. The main process alone prints.
+// Output of a training, by the main process. A Trainer has one of the first two callbacks, and the
+// table.
 
-// Each log as a line on the standard output: {'loss': '0.8757', 'epoch': '0.533'}. So are the
+// Prints each log as a line on the standard output: {'loss': '0.8757', 'epoch': '0.533'}, and the
 // metrics of a prediction, which are not logged.
 class PrinterCallback : public TrainerCallback {
  public:
@@ -24,7 +24,7 @@ class PrinterCallback : public TrainerCallback {
   void on_predict(TrainerEvent& event) override;
 };
 
-// The same, and a progress bar on the standard error: of the whole training, and of each
+// The same, with a progress bar on the standard error for the whole training and for each
 // evaluation (see ProgressBar).
 class ProgressCallback : public TrainerCallback {
  public:
@@ -38,7 +38,6 @@ class ProgressCallback : public TrainerCallback {
   void on_log(TrainerEvent& event) override;
 
  private:
-  // A bar, and what it has counted.
   struct Bar {
     explicit Bar(ProgressOptions options) : progress(std::move(options)) {}
     ProgressBar progress;
@@ -46,16 +45,16 @@ class ProgressCallback : public TrainerCallback {
     std::int64_t samples = 0;
   };
 
-  void make_room(const TrainerEvent& event);
+  void clear_for_evaluation(const TrainerEvent& event);
 
   std::unique_ptr<Bar> training_;
   std::unique_ptr<Bar> prediction_;
-  double loss_ = std::numeric_limits<double>::quiet_NaN();  // as logged last
+  double loss_ = std::numeric_limits<double>::quiet_NaN();  // of the last log
 };
 
-// The table of a notebook: step or epoch, training loss, validation loss and the metrics of each
-// evaluation. Printed on the standard output when the training ends; that of an evaluation outside
-// of a training, at once.
+// Prints the table of a notebook to the standard output: step or epoch, training loss, validation
+// loss and metrics, one row per evaluation. It prints at the end of the training, and after an
+// evaluation outside of a training.
 class TableCallback : public TrainerCallback {
  public:
   void on_train_begin(TrainerEvent& event) override;

@@ -2,8 +2,6 @@
 #include "ladder/trainer/trainer.h"
 
 #include <ATen/Context.h>
-#include <fmt/core.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,12 +14,7 @@
 namespace ladder {
 namespace {
 
-TrainingArguments resolved(TrainingArguments args, std::vector<std::string>& notes) {
-  notes = resolve(args);
-  return args;
-}
-
-// What args say, over what the program said of the machine.
+// The program's options, with the settings that are training arguments on top.
 AcceleratorOptions accelerator_options(AcceleratorOptions options, const TrainingArguments& args) {
   if (args.fp16) options.mixed_precision = Precision::kFp16;
   if (args.bf16) options.mixed_precision = Precision::kBf16;
@@ -51,22 +44,23 @@ void choose_determinism(const TrainingArguments& args, const torch::Device& devi
   if (args.full_determinism) at::globalContext().setDeterministicAlgorithms(true, false);
   if (!args.tf32) return;
   if (*args.tf32 && !device.is_cuda()) {
-    throw UsageError::conflict("tf32", "it needs a GPU, and this run is on the CPU",
-                               "leave it out, or use bf16");
+    throw UsageError::conflict("tf32", "needs a GPU, and this run is on the CPU",
+                               "leave it unset, or use bf16");
   }
   at::globalContext().setAllowTF32CuBLAS(*args.tf32);
   at::globalContext().setAllowTF32CuDNN(*args.tf32);
 }
 
-// The arguments of the model: everything but the labels.
-Inputs model_inputs(const Inputs& inputs, const std::vector<std::string>& label_names) {
-  Inputs arguments;
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Inputs without(const Inputs& inputs, const std::vector<std::string>& names) {
+  Inputs rest;
   for (const auto& [name, tensor] : inputs) {
-    const bool is_label =
-        std::find(label_names.begin(), label_names.end(), name) != label_names.end();
-    if (!is_label) arguments.set(name, tensor);
+    if (!contains(names, name)) rest.set(name, tensor);
   }
-  return arguments;
+  return rest;
 }
 
 }  // namespace
@@ -76,65 +70,58 @@ Inputs default_data_collator(const Batch& batch) {
   if (!batch.targets.defined()) return inputs;
   if (inputs.contains("labels")) {
     throw UsageError::conflict("default_data_collator",
-                               "the batch has targets, and an input called labels",
-                               "give the input another name, or a data_collator of your own");
+                               "the batch has targets and an input called labels",
+                               "rename the input, or set data_collator");
   }
   inputs.set("labels", batch.targets);
   return inputs;
 }
 
 Metrics accuracy(const EvalPrediction& prediction) {
-  const auto right = prediction.predictions.argmax(-1).eq(prediction.label_ids);
+  const auto right = prediction.predictions.argmax(-1).eq(prediction.label_ids.only());
   return {{"accuracy", right.to(torch::kFloat64).mean().item<double>()}};
 }
 
 Trainer::Trainer(TrainerOptions options)
-    : args_(resolved(options.args, notes_)),
-      accelerator_(accelerator_options(options.accelerator, args_), accelerator_handlers(args_)),
-      model_(require_model(options)),
-      train_dataset_(std::move(options.train_dataset)),
-      eval_dataset_(std::move(options.eval_dataset)),
-      collate_(std::move(options.data_collator)),
-      loss_function_(std::move(options.compute_loss_func)),
-      metrics_function_(std::move(options.compute_metrics)),
-      optimizer_init_(std::move(options.optimizer_init)),
-      optimizers_(std::move(options.optimizers)),
-      train_transform_(std::move(options.train_transform)) {
+    : options_(checked(std::move(options))),
+      accelerator_(accelerator_options(options_.accelerator, args_), accelerator_handlers(args_)) {
+  set_seed(args_.seed);  // before the weights are drawn
+  model_ = options_.model != nullptr ? options_.model : options_.model_init();
   choose_determinism(args_, accelerator_.device());
-  for (const auto& note : notes_) accelerator_.log().info(note);
+  for (const auto& warning : warnings_) accelerator_.log().info(warning);
   accelerator_.register_for_checkpointing(state_, "trainer_state.json");
   accelerator_.register_for_checkpointing(arguments_file_, "training_args.json");
   state_.is_local_process_zero = accelerator_.is_local_main_process();
   state_.is_world_process_zero = accelerator_.is_main_process();
   add_default_callbacks();
-  for (auto& callback : options.callbacks) callbacks_.add(std::move(callback));
+  for (const auto& callback : options_.callbacks) callbacks_.add(callback);
+  options_.callbacks.clear();
   call(&TrainerCallback::on_init_end);
 }
 
-// The seed is set before the weights are drawn.
-std::shared_ptr<Model> Trainer::require_model(const TrainerOptions& options) const {
-  require_possible(options);
-  set_seed(args_.seed);
-  return options.model != nullptr ? options.model : options.model_init();
-}
-
-void Trainer::require_possible(const TrainerOptions& options) const {
+TrainerOptions Trainer::checked(TrainerOptions options) {
+  warnings_ = resolve(options.args);
   const bool has_model = options.model != nullptr;
+  const auto& [optimizer, lr_scheduler] = options.optimizers;
   if (has_model == static_cast<bool>(options.model_init)) {
     throw UsageError::conflict("Trainer", has_model ? "model and model_init" : "no model",
-                               "give a model, or model_init, which makes one");
+                               "set either model or model_init");
   }
-  if (!has_model && options.optimizers.optimizer != nullptr) {
-    throw UsageError::conflict("Trainer", "an optimizer for a model that is not made yet",
-                               "override create_optimizer, or give a model");
+  if (optimizer != nullptr && (!has_model || options.optimizer_init)) {
+    throw UsageError::conflict(
+        "Trainer", has_model ? "optimizers and optimizer_init" : "optimizers and model_init",
+        "an optimizer in optimizers needs a model, and excludes optimizer_init");
   }
-  if (options.optimizers.lr_scheduler != nullptr && options.optimizers.optimizer == nullptr) {
-    throw UsageError::missing("Trainer", "the optimizer of its lr_scheduler", "give both");
+  if (lr_scheduler != nullptr && optimizer == nullptr) {
+    throw UsageError::missing("Trainer", "the optimizer of its lr_scheduler",
+                              "set both in optimizers");
   }
-  if (args_.eval_strategy != IntervalStrategy::kNo && options.eval_dataset == nullptr) {
+  if (options.args.eval_strategy != IntervalStrategy::kNo && options.eval_dataset == nullptr) {
     throw UsageError::missing("eval_strategy", "an eval_dataset",
                               "give the Trainer one, or set eval_strategy to no");
   }
+  if (!options.data_collator) options.data_collator = default_data_collator;
+  return options;
 }
 
 void Trainer::add_default_callbacks() {
@@ -146,10 +133,6 @@ void Trainer::add_default_callbacks() {
     callbacks_.add(std::make_shared<ProgressCallback>());
   }
   callbacks_.add(std::make_shared<TableCallback>());
-}
-
-void Trainer::add_callback(std::shared_ptr<TrainerCallback> callback) {
-  callbacks_.add(std::move(callback));
 }
 
 TrainerEvent Trainer::event() {
@@ -177,25 +160,32 @@ void Trainer::call(TrainerEventHandler handler, const Batch& batch, const torch:
 }
 
 DataLoader Trainer::get_train_dataloader() {
-  const auto batch_size = args_.per_device_train_batch_size;
-  DataLoaderOptions options = {.batch_size = batch_size,
-                               .shuffle = true,
-                               .seed = args_.data_seed.value_or(args_.seed),
-                               .drop_last = args_.dataloader_drop_last,
-                               .num_workers = args_.dataloader_num_workers,
-                               .pin_memory = args_.dataloader_pin_memory,
-                               .transform = train_transform_};
-  return DataLoader(train_dataset_, std::move(options));
+  return DataLoader(options_.train_dataset, {.batch_size = args_.per_device_train_batch_size,
+                                             .shuffle = true,
+                                             .seed = args_.data_seed.value_or(args_.seed),
+                                             .drop_last = args_.dataloader_drop_last,
+                                             .num_workers = args_.dataloader_num_workers,
+                                             .pin_memory = args_.dataloader_pin_memory,
+                                             .transform = options_.train_transform});
 }
 
 DataLoader Trainer::get_eval_dataloader(std::shared_ptr<const Dataset> dataset) {
+  return sequential_loader(std::move(dataset));
+}
+
+DataLoader Trainer::get_test_dataloader(std::shared_ptr<const Dataset> dataset) {
+  return sequential_loader(std::move(dataset));
+}
+
+DataLoader Trainer::sequential_loader(std::shared_ptr<const Dataset> dataset) const {
   return DataLoader(std::move(dataset), {.batch_size = args_.per_device_eval_batch_size,
                                          .num_workers = args_.dataloader_num_workers,
                                          .pin_memory = args_.dataloader_pin_memory});
 }
 
 std::unique_ptr<torch::optim::Optimizer> Trainer::create_optimizer() {
-  return optimizer_init_ ? optimizer_init_(*model_) : make_optimizer(args_, *model_);
+  const auto& optimizer_init = options_.optimizer_init;
+  return optimizer_init ? optimizer_init(*model_) : make_optimizer(args_, *model_);
 }
 
 std::unique_ptr<LrScheduler> Trainer::create_scheduler(torch::optim::Optimizer& optimizer,
@@ -206,9 +196,15 @@ std::unique_ptr<LrScheduler> Trainer::create_scheduler(torch::optim::Optimizer& 
 LossOutput Trainer::compute_loss(Model& model, const Inputs& inputs,
                                  const NumItems& num_items_in_batch) {
   constexpr std::int64_t kIgnoreIndex = -100;
-  const auto& labels = inputs.at(args_.label_names.front());
-  const auto outputs = model.forward(model_inputs(inputs, args_.label_names));
-  if (loss_function_) return {loss_function_(outputs, labels, num_items_in_batch), outputs};
+  const auto& names = args_.label_names;
+  if (names.empty()) {
+    throw UsageError::missing("label_names", "the name of the labels for the default loss",
+                              "set label_names, or override compute_loss");
+  }
+  const auto& labels = inputs.at(contains(names, "labels") ? "labels" : names.front());
+  const auto outputs = model.forward(without(inputs, names));
+  const auto& loss = options_.compute_loss_func;
+  if (loss) return {loss(outputs, labels, num_items_in_batch), outputs};
   const auto sum = torch::cross_entropy_loss(outputs, labels, /*weight=*/{}, at::Reduction::Sum,
                                              kIgnoreIndex, args_.label_smoothing_factor);
   return {num_items_in_batch.mean(sum), outputs};
@@ -222,20 +218,25 @@ torch::Tensor Trainer::training_step(Model& model, const Inputs& inputs,
 }
 
 Prediction Trainer::prediction_step(Model& model, const Inputs& inputs, bool prediction_loss_only) {
-  const auto is_there = [&](const std::string& name) { return inputs.contains(name); };
-  if (!std::all_of(args_.label_names.begin(), args_.label_names.end(), is_there)) {
-    return {.loss = {},
-            .outputs = model.forward(model_inputs(inputs, args_.label_names)),
-            .labels = {}};
+  const auto& names = args_.label_names;
+  const bool has_labels =
+      !names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+        return inputs.contains(name) && inputs.at(name).defined();
+      });
+  Inputs labels;
+  LossOutput made;
+  if (has_labels) {
+    for (const auto& name : names) labels.set(name, inputs.at(name));
+    made = compute_loss(model, inputs, {.global = labels.rows()});
+  } else {
+    made.outputs = model.forward(without(inputs, names));
   }
-  const auto& labels = inputs.at(args_.label_names.front());
-  const auto [loss, outputs] = compute_loss(model, inputs, {.global = labels.size(0)});
-  if (prediction_loss_only) return {.loss = loss, .outputs = {}, .labels = {}};
-  return {.loss = loss, .outputs = outputs, .labels = labels};
+  if (prediction_loss_only) return {.loss = made.loss, .outputs = {}, .labels = {}};
+  return {.loss = made.loss, .outputs = made.outputs, .labels = labels};
 }
 
 Metrics Trainer::compute_metrics(const EvalPrediction& prediction) {
-  return metrics_function_ ? metrics_function_(prediction) : Metrics();
+  return options_.compute_metrics ? options_.compute_metrics(prediction) : Metrics();
 }
 
 }  // namespace ladder

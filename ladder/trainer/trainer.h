@@ -28,12 +28,15 @@
 
 namespace ladder {
 
-// Makes the named tensors of this process's part of a batch, which is on the device already: the
-// inputs of the model, and the labels under the names of TrainingArguments::label_names ("labels"
-// by default). The part may be empty (N = 0).
+// Turns this process's part of a batch, which is on its device, into named tensors: the inputs of
+// the model, and the labels under TrainingArguments::label_names. The part may be empty (N = 0).
+//
+//     .data_collator = [](const Batch& batch) -> Inputs {
+//       return {{"x", batch.inputs.only().flatten(1)}, {"labels", batch.targets}};
+//     }
 using DataCollator = std::function<Inputs(const Batch&)>;
 
-// The inputs of the batch, a single one called "x", and its targets as "labels".
+// The inputs of the batch under their names, a single one as "x", and its targets as "labels".
 Inputs default_data_collator(const Batch& batch);
 
 struct LossOutput {
@@ -41,23 +44,22 @@ struct LossOutput {
   torch::Tensor outputs;  // of the model, one row per sample
 };
 
-// Of one batch; without labels there is no loss and no label, with prediction_loss_only the loss
-// alone. What is not there is undefined.
+// Of one batch. Without labels there is no loss; with prediction_loss_only there is only the loss.
 struct Prediction {
-  torch::Tensor loss;     // scalar: mean over this process's part
-  torch::Tensor outputs;  // one row per sample
-  torch::Tensor labels;   // one row per sample
+  torch::Tensor loss;     // scalar: mean over this process's part; undefined if there is none
+  torch::Tensor outputs;  // one row per sample; undefined if there are none
+  Inputs labels;          // one tensor per label name, one row per sample; may be empty
 };
 
 // Of a whole data set, in its order, each sample once; the same on all processes.
 struct EvalPrediction {
   torch::Tensor predictions;
-  torch::Tensor label_ids;
+  Inputs label_ids;  // in the order of label_names: label_ids.only() for one, label_ids.at("name")
 };
 
 struct PredictionOutput {
-  torch::Tensor predictions;
-  torch::Tensor label_ids;
+  torch::Tensor predictions;  // undefined with prediction_loss_only
+  Inputs label_ids;           // empty without labels
   Metrics metrics;
   std::int64_t num_samples = 0;
 };
@@ -68,99 +70,132 @@ struct TrainOutput {
   Metrics metrics;
 };
 
-// The part of the predictions whose highest score is that of their label, from 0 to 1, as a metric
-// named "accuracy".
+// A metric "accuracy", from 0 to 1: the share of samples whose label has the highest score.
+// Takes one label name; with several, UsageError.
 Metrics accuracy(const EvalPrediction& prediction);
 
 // The loss of a batch from the model's outputs; see Trainer::compute_loss.
 using LossFunction = std::function<torch::Tensor(
     const torch::Tensor& outputs, const torch::Tensor& labels, const NumItems& num_items_in_batch)>;
 using MetricsFunction = std::function<Metrics(const EvalPrediction& prediction)>;
+// Reduces the outputs of one batch, for example to their argmax, before they are gathered for
+// compute_metrics. Called on each process for its part, which may be empty.
+using LogitsFunction =
+    std::function<torch::Tensor(const torch::Tensor& logits, const Inputs& labels)>;
 using OptimizerFunction =
     std::function<std::unique_ptr<torch::optim::Optimizer>(const Model& model)>;
 
-// An optimizer of the caller's own, and a scheduler for it; either may be left out.
+// An optimizer, and a schedule for it. A Trainer makes what is not set.
 struct Optimizers {
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<LrScheduler> lr_scheduler;
 };
 
-// What a Trainer is made of.
+// The parts of a Trainer. An empty function, data set or pointer stands for the default.
 struct TrainerOptions {
-  std::shared_ptr<Model> model;                        // this, or:
-  std::function<std::shared_ptr<Model>()> model_init;  // called when the seed is set
+  std::shared_ptr<Model> model;                        // either this,
+  std::function<std::shared_ptr<Model>()> model_init;  // or this: called after the seed is set
   TrainingArguments args = {};
   std::shared_ptr<const Dataset> train_dataset = nullptr;
   std::shared_ptr<const Dataset> eval_dataset = nullptr;
   DataCollator data_collator = default_data_collator;
-  LossFunction compute_loss_func = nullptr;   // empty = cross-entropy
-  MetricsFunction compute_metrics = nullptr;  // empty = none
+  LossFunction compute_loss_func = nullptr;                // default: cross-entropy
+  MetricsFunction compute_metrics = nullptr;               // default: no metrics but the loss
+  LogitsFunction preprocess_logits_for_metrics = nullptr;  // default: the outputs as they are
   std::vector<std::shared_ptr<TrainerCallback>> callbacks;
-  Optimizers optimizers = {};  // or a function that makes the first, when the model is there:
-  OptimizerFunction optimizer_init = nullptr;
+  Optimizers optimizers = {};                  // either these,
+  OptimizerFunction optimizer_init = nullptr;  // or a function that makes the optimizer
   std::shared_ptr<const Transform> train_transform = nullptr;
-  AcceleratorOptions accelerator = {};  // what args do not say: threads, config_file, quiet, ...
+  AcceleratorOptions accelerator = {};  // settings that args lack: threads, config_file, quiet, ...
 };
 
 // Trains a model without a loop in the program: forward, backward, step, learning rate, logs,
 // evaluations and checkpoints, on one process or on many.
 //
-//     TrainingArguments arguments;
-//     arguments.output_dir = "basic-trainer";
-//     arguments.eval_strategy = IntervalStrategy::kEpoch;
-//     Trainer trainer({.model = model, .args = arguments,
-//                      .train_dataset = train, .eval_dataset = test});
+//     struct BasicTrainer : Trainer {  // only for a loss of your own; the default is cross-entropy
+//       using Trainer::Trainer;
+//       LossOutput compute_loss(Model& net, const Inputs& inputs, const NumItems& items) override {
+//         const auto outputs = net.forward(inputs.at("x"));
+//         const auto sum = torch::nll_loss(outputs, inputs.at("labels"), {}, at::Reduction::Sum);
+//         return {items.mean(sum), outputs};
+//       }
+//     };
+//
+//     TrainingArguments args;
+//     args.output_dir = "basic-trainer";
+//     args.eval_strategy = IntervalStrategy::kEpoch;
+//     BasicTrainer trainer({.model = model, .args = args, .train_dataset = train,
+//                           .eval_dataset = test, .compute_metrics = accuracy,
+//                           .callbacks = {std::make_shared<StopAt98>()}});  // trainer_callback.h
 //     trainer.train();
 //
 // It is the loop of stage 5 with hooks: an Accelerator prepares, weighs, clips, gathers and saves.
-// What is virtual is there to be overridden; most programs override compute_loss and
-// compute_metrics, or nothing. Callbacks see the rest (trainer_callback.h).
+// Programs override the virtual functions that they need; each is called when, and as often as,
+// transformers calls its own. Callbacks see the rest.
 //
-// Everything is a collective: all processes construct and call alike. The main process prints.
-// Logs go to the standard output, one dictionary per line, the banner and the progress bar to the
-// standard error; AcceleratorOptions::quiet leaves all of them out.
+// Every function is a collective: all processes construct and call alike. The main process prints:
+// logs to the standard output, one dictionary per line; the banner and the progress bar to the
+// standard error. AcceleratorOptions::quiet switches all of them off.
 //
-// Python's counterpart, whose names these are: transformers.Trainer, version 5.20. Other than
-// there, several GPUs in one process are never used unasked, and evaluations count every sample,
-// whatever dataloader_drop_last says.
+// Python's counterpart, with the same names: transformers.Trainer, version 5.20. Unlike there,
+// several GPUs in one process need an explicit setting, and an evaluation counts every sample,
+// whatever dataloader_drop_last is.
 class Trainer {
  public:
   // Resolves the arguments, seeds, and sets up the processes (see Accelerator): after any fork.
-  // UsageError for what does not fit together.
+  // UsageError for options that exclude each other.
   explicit Trainer(TrainerOptions options);
   virtual ~Trainer() = default;
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Trains from the weights that the model has. `resume_from_checkpoint`: the folder of a
-  // checkpoint, or "true" for the last one in output_dir; the training then goes on as if it had
-  // not been interrupted (see Accelerator::load_state). DataError if there is none, or one that was
-  // saved with save_only_model.
+  // Trains from the model's present weights. `resume_from_checkpoint`: the folder of a checkpoint,
+  // or "true" for the last one in output_dir; the training continues as if it had not been
+  // interrupted (see Accelerator::load_state). DataError if there is none, or if it was saved with
+  // save_only_model.
   //
-  // SIGINT and SIGTERM end it after a step, the same on all processes, with a checkpoint in
-  // output_dir whatever save_strategy says: see StopSignal. It then throws StoppedBySignal.
+  // SIGINT and SIGTERM end the training after a step, the same on all processes, with a checkpoint
+  // in output_dir whatever save_strategy is (see StopSignal). It then throws StoppedBySignal.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
   Metrics evaluate(std::shared_ptr<const Dataset> dataset = nullptr,
                    const std::string& metric_key_prefix = "eval");
 
-  // The outputs too; not logged.
+  // Also returns the outputs; not logged.
   PredictionOutput predict(std::shared_ptr<const Dataset> dataset = nullptr,
                            const std::string& metric_key_prefix = "test");
 
   // Writes model.safetensors and training_args.json into `output_dir`, by default that of args.
   void save_model(const std::string& output_dir = "");
 
-  // Prints metrics as an aligned table; writes them to output_dir/SPLIT_results.json, and into
-  // output_dir/all_results.json. Writes nothing without an output_dir.
+  // Prints metrics as an aligned table.
   void log_metrics(const std::string& split, const Metrics& metrics) const;
+  // Writes metrics to output_dir/SPLIT_results.json and merges them into
+  // output_dir/all_results.json. Does nothing without an output_dir.
   void save_metrics(const std::string& split, const Metrics& metrics) const;
-  // Writes output_dir/trainer_state.json.
+  // Writes output_dir/trainer_state.json, if there is an output_dir.
   void save_state() const;
 
-  void add_callback(std::shared_ptr<TrainerCallback> callback);
-  bool remove_callback(const TrainerCallback& callback) { return callbacks_.remove(callback); }
+  // Callbacks run in the order in which they were added. A change during an event takes effect with
+  // the next event.
+  void add_callback(std::shared_ptr<TrainerCallback> callback) { callbacks_.add(callback); }
+  // Removes a callback and returns it; nullptr if there is none.
+  std::shared_ptr<TrainerCallback> pop_callback(const TrainerCallback& callback) {
+    return callbacks_.pop([&](const TrainerCallback& own) { return &own == &callback; });
+  }
+  // The first one of that class: trainer.pop_callback<ProgressCallback>().
+  template <typename Callback>
+  std::shared_ptr<Callback> pop_callback() {
+    return std::static_pointer_cast<Callback>(callbacks_.pop(
+        [](const TrainerCallback& own) { return dynamic_cast<const Callback*>(&own) != nullptr; }));
+  }
+  // The same, and returns whether there was one.
+  bool remove_callback(const TrainerCallback& own) { return pop_callback(own) != nullptr; }
+  template <typename Callback>
+  bool remove_callback() {
+    return pop_callback<Callback>() != nullptr;
+  }
 
   const TrainingArguments& args() const { return args_; }
   const TrainerState& state() const { return state_; }
@@ -168,12 +203,15 @@ class Trainer {
   Model& model() { return *model_; }  // without wrappers
 
  protected:
-  // The loss of a batch, and the model's outputs. By default that of compute_loss_func, else
-  // cross-entropy of the outputs, smoothed by label_smoothing_factor.
+  // The loss of a batch, and the model's outputs: one call per batch of a training, and per batch
+  // of an evaluation whose labels are there. By default the model gets every input but the labels,
+  // and the loss is that of compute_loss_func, else cross-entropy smoothed by
+  // label_smoothing_factor. Both take one tensor of labels: "labels" if that is a label name, else
+  // the first label name.
   //
-  // The loss is a mean over the batch of all processes and of all of its parts. Make it from the
-  // sum over the samples at hand: num_items_in_batch.mean(sum). A plain mean over this process's
-  // part is the same only if all parts are of one size, and NaN for an empty one.
+  // The loss is a mean over the batch of all processes and of all batches of the accumulation
+  // window. Make it from the sum over the samples of this part: num_items_in_batch.mean(sum). A
+  // plain mean over the part is the same only if all parts have one size, and NaN for an empty one.
   virtual LossOutput compute_loss(Model& model, const Inputs& inputs,
                                   const NumItems& num_items_in_batch);
 
@@ -181,68 +219,69 @@ class Trainer {
   virtual torch::Tensor training_step(Model& model, const Inputs& inputs,
                                       const NumItems& num_items_in_batch);
 
-  // Forward of one batch in an evaluation, without gradients.
+  // Forward of one batch in an evaluation, without gradients. By default the loss needs all
+  // label_names among the inputs, at least one.
   virtual Prediction prediction_step(Model& model, const Inputs& inputs, bool prediction_loss_only);
 
-  // Metrics by name, without prefix. By default those of TrainerOptions::compute_metrics.
+  // Metrics by name, without prefix, once per evaluation that has outputs and labels. By default
+  // those of TrainerOptions::compute_metrics.
   virtual Metrics compute_metrics(const EvalPrediction& prediction);
 
+  // Called by train(), in this order, after get_train_dataloader: the first once per Trainer, the
+  // second in each training. Not called for what TrainerOptions::optimizers has.
   virtual std::unique_ptr<torch::optim::Optimizer> create_optimizer();
   virtual std::unique_ptr<LrScheduler> create_scheduler(torch::optim::Optimizer& optimizer,
                                                         std::int64_t num_training_steps);
 
-  // Loaders over all processes; the Accelerator divides them.
+  // Loaders over all processes, which the Accelerator divides: one call per train(), evaluate()
+  // (each evaluation in a training is one) and predict().
   virtual DataLoader get_train_dataloader();
   virtual DataLoader get_eval_dataloader(std::shared_ptr<const Dataset> dataset);
+  virtual DataLoader get_test_dataloader(std::shared_ptr<const Dataset> dataset);
 
-  // Takes note of numbers: log_history, callbacks, trackers. Adds the epoch to them.
+  // Records numbers in log_history, callbacks and trackers. Adds the epoch to them.
   virtual void log(Metrics& logs);
 
-  // Floating-point operations of one batch, for total_flos; by default not counted.
+  // Floating-point operations of one batch of a training, for total_flos; by default not counted.
   virtual double floating_point_ops(const Inputs& /*inputs*/) { return 0.0; }
 
  private:
   // --- trainer.cpp ---
-  std::shared_ptr<Model> require_model(const TrainerOptions& options) const;
-  void require_possible(const TrainerOptions& options) const;
+  TrainerOptions checked(TrainerOptions options);
   void add_default_callbacks();
   TrainerEvent event();
   void call(TrainerEventHandler handler);
   void call(TrainerEventHandler handler, const Batch& batch, const torch::Tensor& loss);
+  DataLoader sequential_loader(std::shared_ptr<const Dataset> dataset) const;
 
   // --- trainer_loop.cpp ---
   bool is_limited() const { return args_.fast_dev_run || args_.limit_train_batches != 1.0; }
   DataLoader limited(const DataLoader& loader) const;
   void prepare_model();
-  TrainingSizes training_setup() const;
-  void begin_state();
   void prepare_training();
   std::shared_ptr<LrScheduler> new_schedule();
   void start_trackers();
-  void say(const std::string& line) const;
-  void print_banner(bool resumed) const;
+  void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
   void run_epoch(std::int64_t epoch, StopSignal& stop);
-  [[noreturn]] void end_by(int signal);
+  [[noreturn]] void stop_by_signal(int signal);
   torch::Tensor train_on(const Batch& batch);
-  void add_to_loss(const torch::Tensor& loss);
-  void take_step(const Batch& batch, const torch::Tensor& loss);
+  void optimizer_step(const Batch& batch, const torch::Tensor& loss);
   void clip_gradients();
-  bool norm_is_logged() const;
   void log_save_evaluate();
   void log_progress();
   TrainOutput finish_training(double seconds);
 
   // --- trainer_evaluation.cpp ---
   struct Gathered;
-  AcceleratedDataLoader eval_loader(std::shared_ptr<const Dataset> dataset);
-  void choose_eval_loader(std::shared_ptr<const Dataset> dataset, const char* function);
-  void call(TrainerEventHandler handler, const PredictionOutput& output);
-  PredictionOutput evaluation_loop(const AcceleratedDataLoader& loader,
-                                   const std::string& description, const std::string& prefix);
+  std::shared_ptr<const Dataset> dataset_or_default(std::shared_ptr<const Dataset> dataset,
+                                                    const char* function) const;
+  void use_eval_loader(const DataLoader& loader);
+  PredictionOutput evaluation_loop(const std::string& description, const std::string& prefix);
   void gather_step(const Batch& batch, Gathered& gathered);
   Metrics metrics_of(const Gathered& gathered, const PredictionOutput& output,
                      const std::string& prefix);
+  void call(TrainerEventHandler handler, const PredictionOutput& output);
   void evaluate_in_training(bool choose);
 
   // --- trainer_checkpoints.cpp ---
@@ -261,18 +300,11 @@ class Trainer {
     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
   };
 
-  std::vector<std::string> notes_;  // of resolving args; made before them
-  TrainingArguments args_;
+  std::vector<std::string> warnings_;  // of resolving the arguments
+  TrainerOptions options_;             // with resolved arguments; model_ has the model
+  const TrainingArguments& args_ = options_.args;
   Accelerator accelerator_;
-  std::shared_ptr<Model> model_;  // as it was given
-  std::shared_ptr<const Dataset> train_dataset_;
-  std::shared_ptr<const Dataset> eval_dataset_;
-  DataCollator collate_;
-  LossFunction loss_function_;
-  MetricsFunction metrics_function_;
-  OptimizerFunction optimizer_init_;
-  Optimizers optimizers_;
-  std::shared_ptr<const Transform> train_transform_;
+  std::shared_ptr<Model> model_;  // without wrappers
   CallbackHandler callbacks_;
   TrainerState state_;
   TrainerControl control_;
@@ -285,7 +317,7 @@ class Trainer {
   std::shared_ptr<AcceleratedOptimizer> optimizer_;
   std::shared_ptr<AcceleratedScheduler> scheduler_;
   std::unique_ptr<AcceleratedDataLoader> train_loader_;
-  std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of eval_dataset_, or the last evaluation
+  std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of the present or last evaluation
   std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 

@@ -2,28 +2,28 @@
 #include "ladder/trainer/trainer_callback.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
-#include <utility>
 
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 
-void CallbackHandler::add(std::shared_ptr<TrainerCallback> callback) {
-  callbacks_.push_back(std::move(callback));
-}
-
-bool CallbackHandler::remove(const TrainerCallback& callback) {
-  return std::erase_if(callbacks_, [&](const auto& own) { return own.get() == &callback; }) > 0;
+std::shared_ptr<TrainerCallback> CallbackHandler::pop(
+    const std::function<bool(const TrainerCallback&)>& matches) {
+  const auto found = std::find_if(callbacks_.begin(), callbacks_.end(),
+                                  [&](const auto& callback) { return matches(*callback); });
+  if (found == callbacks_.end()) return nullptr;
+  auto callback = *found;
+  callbacks_.erase(found);
+  return callback;
 }
 
 void CallbackHandler::call(TrainerEventHandler handler, TrainerEvent& event) const {
-  for (const auto& callback : callbacks_) (*callback.*handler)(event);
+  const auto present = callbacks_;
+  for (const auto& callback : present) (*callback.*handler)(event);
 }
 
 std::map<std::string, nlohmann::json> CallbackHandler::state_dicts() const {
@@ -59,8 +59,8 @@ void CallbackHandler::load_state_dicts(const std::map<std::string, nlohmann::jso
   }
   for (const auto& [name, state] : states) {
     if (name == "TrainerControl" || taken.contains(name)) continue;
-    log.warn(fmt::format("{}: it has the state of {}, and this training has no such callback",
-                         origin, name));
+    log.warn(
+        fmt::format("{}: state of {} ignored: this training has no such callback", origin, name));
   }
 }
 
@@ -114,7 +114,7 @@ void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
   const double* const value = find_metric(*event.metrics, name);
   if (value == nullptr) {
     if (event.accelerator.is_main_process()) {
-      event.accelerator.log().warn(fmt::format("early stopping: the evaluation has no {}", name));
+      event.accelerator.log().warn(fmt::format("early stopping: no {} in the evaluation", name));
     }
     return;
   }
@@ -136,12 +136,12 @@ nlohmann::json EarlyStoppingCallback::state_dict() const {
 }
 
 void EarlyStoppingCallback::load_state_dict(const nlohmann::json& state, std::string_view origin) {
-  const auto args = saved_value(state, "args");
-  const auto attributes = saved_value(state, "attributes");
+  const JsonReader saved(state, json_data_error(origin));
+  const JsonReader args = saved.object("args");
   const EarlyStoppingOptions options = {
-      .early_stopping_patience = saved_count(args, "early_stopping_patience", origin),
-      .early_stopping_threshold = saved_number(args, "early_stopping_threshold", origin)};
-  patience_counter_ = saved_count(attributes, "early_stopping_patience_counter", origin);
+      .early_stopping_patience = args.count("early_stopping_patience"),
+      .early_stopping_threshold = args.number("early_stopping_threshold", 0.0)};
+  patience_counter_ = saved.object("attributes").count("early_stopping_patience_counter");
   options_ = options;
 }
 

@@ -5,10 +5,13 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ladder/accelerate/accelerated_data_loader.h"
@@ -22,18 +25,18 @@
 
 namespace ladder {
 
-// What callbacks may ask of a Trainer. Every process must ask the same: the Trainer evaluates,
-// saves and stops where its flags say so, and those are collectives.
+// Requests of callbacks to their Trainer. All processes must set the same flags: evaluating, saving
+// and stopping are collectives.
 // Python's counterpart: transformers.TrainerControl.
 struct TrainerControl {
   bool should_training_stop = false;
-  bool should_epoch_stop = false;  // until the next epoch begins; so that it begins now
-  bool should_save = false;        // this and the next two: until the next step begins
+  bool should_epoch_stop = false;  // end the epoch now; reset when the next one begins
+  bool should_save = false;        // reset when the next step begins, as the next two
   bool should_evaluate = false;
   bool should_log = false;
 };
 
-// What a callback is told. What an event has not is nullptr.
+// The arguments of an event. A pointer that an event lacks is nullptr.
 struct TrainerEvent {
   const TrainingArguments& args;
   const TrainerState& state;
@@ -44,26 +47,33 @@ struct TrainerEvent {
   LrScheduler* lr_scheduler = nullptr;
   const AcceleratedDataLoader* train_dataloader = nullptr;
   const AcceleratedDataLoader* eval_dataloader = nullptr;
-  const Batch* batch = nullptr;         // on_optimizer_step, on_substep_end: this process's part
-  const torch::Tensor* loss = nullptr;  // of that batch, before it is weighed in its window
+  const Batch* batch = nullptr;         // events of a batch or a step: this process's part
+  const torch::Tensor* loss = nullptr;  // of that batch, before it is scaled for its window
   const Metrics* metrics = nullptr;     // on_evaluate, on_predict
   std::int64_t num_samples = 0;         // on_evaluate, on_predict: over all processes
   const Metrics* logs = nullptr;        // on_log
 };
 
-// Looks at a training at fixed points, and decides with event.control. Override what you need.
+// Observes a training at fixed points, and steers it with event.control. Override what you need:
+//
+//     struct StopAt98 : TrainerCallback {
+//       void on_evaluate(TrainerEvent& event) override {
+//         if (event.metrics->at("eval_accuracy") > 0.98) event.control.should_training_stop = true;
+//       }
+//     };
+//
 // All processes call all events, in this order:
 //
 //     on_init_end
 //     on_train_begin
 //       on_epoch_begin                          each epoch
-//         on_step_begin                         each step of the optimizer
-//           on_substep_end                      each batch of a window but the last
-//           on_pre_optimizer_step               gradients are summed up and clipped
-//           on_optimizer_step                   weights have changed, gradients still stand
-//         on_step_end, then on_log, on_evaluate and on_save, as control says
+//         on_step_begin                         each optimizer step
+//           on_substep_end                      each batch of an accumulation window but the last
+//           on_pre_optimizer_step               gradients are reduced and clipped
+//           on_optimizer_step                   weights are updated, gradients not yet zeroed
+//         on_step_end, then on_log, on_evaluate and on_save for the flags that are set
 //       on_epoch_end, then the same three
-//     on_log with the figures of the whole run, on_train_end
+//     on_log with the totals of the run, on_train_end
 //
 // An evaluation calls on_prediction_step after each batch, then on_log, then on_evaluate; predict()
 // ends with on_predict. Python's counterpart: transformers.TrainerCallback.
@@ -90,9 +100,9 @@ class TrainerCallback {
   virtual void on_save(TrainerEvent& /*event*/) {}
   virtual void on_log(TrainerEvent& /*event*/) {}
 
-  // A callback whose state a checkpoint keeps has a name and these two. The state is
-  // {"args": what it was made with, "attributes": what it has counted}. It comes back at a resume
-  // if TrainingArguments::restore_callback_states_from_checkpoint says so.
+  // A checkpoint stores the state of a callback with a name, as {"args": constructor arguments,
+  // "attributes": counters}. A resume restores it if
+  // TrainingArguments::restore_callback_states_from_checkpoint is set.
   virtual std::string state_name() const { return ""; }
   virtual nlohmann::json state_dict() const { return {}; }
   // Throws DataError naming `origin`.
@@ -104,14 +114,14 @@ using TrainerEventHandler = void (TrainerCallback::*)(TrainerEvent&);
 // The callbacks of a Trainer, called in the order in which they were added.
 class CallbackHandler {
  public:
-  void add(std::shared_ptr<TrainerCallback> callback);
-  // Whether it was there.
-  bool remove(const TrainerCallback& callback);
+  void add(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
+  // Removes the first callback that `matches` and returns it; nullptr if there is none.
+  std::shared_ptr<TrainerCallback> pop(const std::function<bool(const TrainerCallback&)>& matches);
 
+  // Callbacks that a handler adds or removes count from the next call on.
   void call(TrainerEventHandler handler, TrainerEvent& event) const;
 
-  // Of all callbacks that have a state: {"EarlyStoppingCallback": {...}}, a list where several have
-  // one name; and back.
+  // The states by state_name: {"EarlyStoppingCallback": {...}}, a list if several share the name.
   std::map<std::string, nlohmann::json> state_dicts() const;
   void load_state_dicts(const std::map<std::string, nlohmann::json>& states,
                         std::string_view origin, const Log& log) const;
@@ -120,7 +130,7 @@ class CallbackHandler {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
 };
 
-// Sets the flags as TrainingArguments say: what every Trainer has as its first callback.
+// Sets the flags for the strategies of TrainingArguments. The first callback of every Trainer.
 class DefaultFlowCallback : public TrainerCallback {
  public:
   void on_step_end(TrainerEvent& event) override;
@@ -128,12 +138,12 @@ class DefaultFlowCallback : public TrainerCallback {
 };
 
 struct EarlyStoppingOptions {
-  std::int64_t early_stopping_patience = 1;  // evaluations without a better value; then it stops
-  double early_stopping_threshold = 0.0;     // a value must be better by more than this
+  std::int64_t early_stopping_patience = 1;  // evaluations without improvement before the stop
+  double early_stopping_threshold = 0.0;     // a smaller improvement does not count
 };
 
-// Stops the training when metric_for_best_model no longer gets better. UsageError at the beginning
-// of a training without such a metric, or without evaluations.
+// Stops the training when metric_for_best_model no longer improves. UsageError at the beginning of
+// a training without such a metric, or without evaluations.
 class EarlyStoppingCallback : public TrainerCallback {
  public:
   explicit EarlyStoppingCallback(EarlyStoppingOptions options = {}) : options_(options) {}
@@ -150,10 +160,10 @@ class EarlyStoppingCallback : public TrainerCallback {
   std::int64_t patience_counter_ = 0;
 };
 
-// "eval_loss" for "loss": the name under which an evaluation has its metrics.
+// "eval_loss" for "loss" and for "eval_loss".
 std::string eval_metric_name(const std::string& metric);
 
-// The metric by which args choose the best model. UsageError, naming those that there are.
+// The value of metric_for_best_model. Throws UsageError with the existing names if there is none.
 double required_metric(const Metrics& metrics, const TrainingArguments& args);
 
 }  // namespace ladder

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer saves and loads.
 #include <fmt/core.h>
 
 #include <array>
@@ -11,8 +10,8 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/saved_json.h"
 #include "ladder/core/error.h"
+#include "ladder/core/json.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
@@ -22,16 +21,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kWeights = "model.safetensors";
-constexpr int kIndent = 4;
 
 void write_json(const std::string& path, const nlohmann::json& json) {
-  write_text_file(path, json.dump(kIndent));
-}
-
-nlohmann::json read_json_object(const std::string& path) {
-  if (!fs::exists(path)) return nlohmann::json::object();
-  auto json = read_saved_json(path);
-  return json.is_object() ? json : nlohmann::json::object();
+  write_text_file(path, json.dump(4));
 }
 
 constexpr std::array kFlags = {
@@ -47,10 +39,10 @@ nlohmann::json json_of(const TrainerControl& control) {
   return {{"args", flags}, {"attributes", nlohmann::json::object()}};
 }
 
-TrainerControl control_from(const nlohmann::json& json) {
+TrainerControl control_from(const nlohmann::json& json, const std::string& origin) {
   TrainerControl control;
-  const auto flags = saved_value(json, "args");
-  for (const auto& [name, flag] : kFlags) control.*flag = saved_value(flags, name) == true;
+  const JsonReader flags = JsonReader(json, json_data_error(origin)).object("args");
+  for (const auto& [name, flag] : kFlags) control.*flag = flags.value(name) == true;
   return control;
 }
 
@@ -58,24 +50,23 @@ TrainerControl control_from(const nlohmann::json& json) {
 
 nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
 
-// As transformers does, it tells about intervals, which stay as they were, and about a batch size.
-// Another accumulation would make global_step another place in the data.
+// Logs different intervals, which keep the values of the checkpoint, and batch sizes, as
+// transformers does. With another accumulation, global_step would be another position in the data.
 std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
                                                         std::string_view origin) const {
   const auto present = state_dict();
-  const auto before = [&](const char* name) { return saved_value(state, name); };
+  const JsonReader saved(state, json_data_error(origin));
   for (const char* name : {"logging_steps", "eval_steps", "save_steps",
                            "per_device_train_batch_size", "lr_scheduler_type"}) {
-    if (before(name) == present.at(name)) continue;
-    trainer.accelerator_.log().info(fmt::format("{}: {} was {}, and is given as {} now", origin,
-                                                name, before(name).dump(),
-                                                present.at(name).dump()));
+    if (saved.value(name) == present.at(name)) continue;
+    trainer.accelerator_.log().info(fmt::format("{}: {} is {}, the arguments have {}", origin, name,
+                                                saved.value(name).dump(), present.at(name).dump()));
   }
   const char* const accumulation = "gradient_accumulation_steps";
-  if (before(accumulation) != present.at(accumulation)) {
+  if (saved.value(accumulation) != present.at(accumulation)) {
     throw DataError::mismatch(fmt::format("{}: {}", origin, accumulation),
-                              present.at(accumulation).dump(), before(accumulation).dump(),
-                              "resume with the number that the checkpoint was written with");
+                              present.at(accumulation).dump(), saved.value(accumulation).dump(),
+                              "resume with the value of the checkpoint");
   }
   return [] {};
 }
@@ -84,7 +75,7 @@ std::string Trainer::checkpoint_path(std::int64_t step) const {
   return fmt::format("{}/{}{}", args_.output_dir, kPrefix, step);
 }
 
-// Chosen by the main process: the others may see another folder, or none.
+// The main process chooses: the folders of the others may differ.
 std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   std::string chosen = path;
   if (path == "true") {
@@ -103,7 +94,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
     if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
-    throw DataError::mismatch(chosen, "a checkpoint with an optimizer's state", "one without",
+    throw DataError::mismatch(chosen, "a checkpoint with optimizer state", "none",
                               "it was saved with save_only_model: load its model instead");
   });
   return chosen;
@@ -117,14 +108,15 @@ void Trainer::resume(const std::string& checkpoint) {
     train_loader_->set_epoch(epoch);
   }
   if (state_.best_model_checkpoint && !fs::exists(*state_.best_model_checkpoint)) {
-    accelerator_.log().info(fmt::format("{}: the best checkpoint so far, {}, is gone", checkpoint,
+    accelerator_.log().info(fmt::format("{}: the best checkpoint, {}, no longer exists", checkpoint,
                                         *state_.best_model_checkpoint));
     state_.best_model_checkpoint.reset();
   }
   if (!args_.restore_callback_states_from_checkpoint) return;
   callbacks_.load_state_dicts(state_.stateful_callbacks, checkpoint, accelerator_.log());
   const auto control = state_.stateful_callbacks.find("TrainerControl");
-  if (control != state_.stateful_callbacks.end()) control_ = control_from(control->second);
+  if (control != state_.stateful_callbacks.end())
+    control_ = control_from(control->second, checkpoint);
 }
 
 bool Trainer::is_new_best(const Metrics& metrics) {
@@ -165,8 +157,8 @@ void Trainer::load_best_model() {
   const auto best =
       broadcast_text(state_.best_model_checkpoint.value_or(""), accelerator_.process_group());
   if (best.empty()) return;
-  say(fmt::format("Loading best model from {} (score: {}).", best,
-                  python_float(state_.best_metric.value_or(0.0))));
+  print_lines({fmt::format("Loading best model from {} (score: {}).", best,
+                           python_float(state_.best_metric.value_or(0.0)))});
   run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
                        [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
 }
@@ -174,7 +166,7 @@ void Trainer::load_best_model() {
 void Trainer::save_model(const std::string& output_dir) {
   const auto& folder = output_dir.empty() ? args_.output_dir : output_dir;
   if (folder.empty()) {
-    throw UsageError::missing("save_model", "a folder", "name one, or set output_dir");
+    throw UsageError::missing("save_model", "a folder", "pass one, or set output_dir");
   }
   run_or_fail_together(accelerator_.process_group(), "save_model", [&] {
     if (!accelerator_.is_main_process()) return;
@@ -196,7 +188,8 @@ void Trainer::save_metrics(const std::string& split, const Metrics& metrics) con
     const auto numbers = to_json(metrics);
     write_json(fmt::format("{}/{}_results.json", args_.output_dir, split), numbers);
     const auto path = args_.output_dir + "/all_results.json";
-    auto all = read_json_object(path);
+    const auto written = fs::exists(path) ? read_untrusted_json(path) : nlohmann::json();
+    auto all = written.is_object() ? written : nlohmann::json::object();
     all.update(numbers);
     write_json(path, all);
   });

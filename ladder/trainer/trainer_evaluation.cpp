@@ -1,30 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer::evaluate and Trainer::predict.
-#include <fmt/core.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/core/progress_bar.h"
-#include "ladder/data/limited_batch_sampler.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/train/evaluation.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
-
 namespace {
 
-// Rows that come in parts, in one tensor from the first on: small parts that live among the large
-// activations of each batch would keep their memory from being used again.
+// Appends rows to one tensor that is allocated first: small tensors that stay alive between the
+// activations of the batches would fragment the memory.
 class Rows {
  public:
-  // `expected`: how many there will be; more are taken too.
+  // `expected`: rows to allocate; more are possible.
   void add(const torch::Tensor& part, std::int64_t expected) {
     const std::int64_t end = count_ + part.size(0);
     if (!rows_.defined() || end > rows_.size(0)) grow(part, std::max(end, expected));
@@ -49,36 +43,32 @@ class Rows {
 
 }  // namespace
 
-// What an evaluation has seen: rows of all processes, repetitions left out.
+// The rows of all processes, without repetitions.
 struct Trainer::Gathered {
-  bool loss_only = false;
   std::int64_t expected = 0;  // samples
-  Rows losses;                // float64, each sample's that of its batch's mean
+  std::int64_t samples = 0;   // so far
+  Rows losses;                // float64: each sample has the mean loss of its batch
   Rows predictions;
-  Rows labels;
-  std::int64_t samples = 0;
+  nlohmann::ordered_map<std::string, Rows> labels;  // by label name
 };
 
-AcceleratedDataLoader Trainer::eval_loader(std::shared_ptr<const Dataset> dataset) {
-  auto loader = get_eval_dataloader(std::move(dataset));
-  return accelerator_.prepare_eval_loader(
-      args_.fast_dev_run ? first_batches(loader, accelerator_.num_processes()) : loader);
+void Trainer::use_eval_loader(const DataLoader& loader) {
+  eval_loader_ = std::make_unique<AcceleratedDataLoader>(accelerator_.prepare_eval_loader(
+      args_.fast_dev_run ? limit_batches(loader, accelerator_.num_processes()) : loader));
 }
 
-// eval_loader_ over `dataset`, by default eval_dataset.
-void Trainer::choose_eval_loader(std::shared_ptr<const Dataset> dataset, const char* function) {
-  if (dataset == nullptr) dataset = eval_dataset_;
-  if (dataset == nullptr) {
-    throw UsageError::missing(function, "a dataset", "give it one, or the Trainer an eval_dataset");
-  }
-  if (eval_loader_ != nullptr && &eval_loader_->dataset() == dataset.get()) return;
-  eval_loader_ = std::make_unique<AcceleratedDataLoader>(eval_loader(std::move(dataset)));
+std::shared_ptr<const Dataset> Trainer::dataset_or_default(std::shared_ptr<const Dataset> dataset,
+                                                           const char* function) const {
+  if (dataset == nullptr) dataset = options_.eval_dataset;
+  if (dataset != nullptr) return dataset;
+  throw UsageError::missing(function, "a dataset",
+                            "pass one, or set eval_dataset of TrainerOptions");
 }
 
 Metrics Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
                           const std::string& metric_key_prefix) {
-  choose_eval_loader(std::move(dataset), "evaluate");
-  auto output = evaluation_loop(*eval_loader_, "Evaluation", metric_key_prefix);
+  use_eval_loader(get_eval_dataloader(dataset_or_default(std::move(dataset), "evaluate")));
+  auto output = evaluation_loop("Evaluation", metric_key_prefix);
   log(output.metrics);
   control_.should_evaluate = false;
   call(&TrainerCallback::on_evaluate, output);
@@ -87,8 +77,8 @@ Metrics Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
 
 PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset,
                                   const std::string& metric_key_prefix) {
-  choose_eval_loader(std::move(dataset), "predict");
-  auto output = evaluation_loop(*eval_loader_, "Prediction", metric_key_prefix);
+  use_eval_loader(get_test_dataloader(dataset_or_default(std::move(dataset), "predict")));
+  auto output = evaluation_loop("Prediction", metric_key_prefix);
   call(&TrainerCallback::on_predict, output);
   return output;
 }
@@ -100,83 +90,77 @@ void Trainer::call(TrainerEventHandler handler, const PredictionOutput& output) 
   callbacks_.call(handler, now);
 }
 
-PredictionOutput Trainer::evaluation_loop(const AcceleratedDataLoader& loader,
-                                          const std::string& description,
+PredictionOutput Trainer::evaluation_loop(const std::string& description,
                                           const std::string& prefix) {
   const double started = steady_seconds();
   if (prepared_model_ == nullptr) {
     prepare_model();
     model_preparation_time_ = steady_seconds() - started;
   }
-  const auto examples = loader.dataset().size();
-  for (const auto& line :
-       evaluation_banner(description, examples, args_.per_device_eval_batch_size)) {
-    say(line);
-  }
+  const auto& loader = *eval_loader_;
+  print_lines(
+      evaluation_banner(description, loader.dataset().size(), args_.per_device_eval_batch_size));
 
   const torch::NoGradGuard no_grad;
   const bool was_training = prepared_model_->is_training();
   prepared_model_->eval();
-  Gathered gathered{.loss_only = args_.prediction_loss_only,
-                    .expected = loader.shard().batch_sampler()->whole_size()};
+  Gathered gathered{.expected = loader.shard().batch_sampler()->whole_size()};
   for (const Batch& batch : loader) gather_step(batch, gathered);
   prepared_model_->train(was_training);
   require_each_sample_once({.seen = gathered.samples}, gathered.expected);
 
   PredictionOutput output = {.predictions = gathered.predictions.all(),
-                             .label_ids = gathered.labels.all(),
+                             .label_ids = {},
                              .metrics = {},
                              .num_samples = gathered.samples};
+  for (const auto& [name, rows] : gathered.labels) output.label_ids.set(name, rows.all());
   output.metrics = metrics_of(gathered, output, prefix);
   const double seconds = steady_seconds() - started;
-  for (const auto& [name, value] :
-       speed_metrics(prefix, seconds, static_cast<double>(output.num_samples),
-                     static_cast<double>(loader.size()))) {
-    output.metrics[name] = value;
-  }
+  const auto speed = speed_metrics(prefix, seconds, static_cast<double>(output.num_samples),
+                                   static_cast<double>(loader.size()));
+  for (const auto& [name, value] : speed) output.metrics[name] = value;
   return output;
 }
 
 void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
-  const auto inputs = collate_(batch);
-  const auto [loss, outputs, labels] =
-      prediction_step(*prepared_model_, inputs, gathered.loss_only);
+  const auto step =
+      prediction_step(*prepared_model_, options_.data_collator(batch), args_.prediction_loss_only);
+  const auto gather = [&](const torch::Tensor& part, Rows& rows) {
+    rows.add(accelerator_.gather_for_metrics(part), gathered.expected);
+  };
   const auto counted =
       batch.targets.defined() ? batch.targets : batch.indices.to(accelerator_.device());
   gathered.samples += accelerator_.gather_for_metrics(counted).size(0);
-  if (loss.defined()) {
-    const auto each = loss.to(torch::kFloat64).expand({batch.size()}).contiguous();
-    gathered.losses.add(accelerator_.gather_for_metrics(each), gathered.expected);
+  if (step.loss.defined()) {
+    gather(step.loss.to(torch::kFloat64).expand({batch.size()}).contiguous(), gathered.losses);
   }
-  const auto add = [&](const torch::Tensor& part, Rows& target) {
-    if (part.defined()) target.add(accelerator_.gather_for_metrics(part), gathered.expected);
-  };
-  add(outputs, gathered.predictions);
-  add(labels, gathered.labels);
+  if (step.outputs.defined()) {
+    const auto& preprocess = options_.preprocess_logits_for_metrics;
+    gather(preprocess ? preprocess(step.outputs, step.labels) : step.outputs, gathered.predictions);
+  }
+  for (const auto& [name, tensor] : step.labels) gather(tensor, gathered.labels[name]);
   auto now = event();
   now.batch = &batch;
   callbacks_.call(&TrainerCallback::on_prediction_step, now);
 }
 
-// In the order of the Trainer of transformers: the loss, the time, and what compute_metrics gives.
+// In the order of transformers: loss, preparation time, then the names of compute_metrics.
 Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& output,
                             const std::string& prefix) {
   Metrics metrics;
-  if (!gathered.losses.empty()) {
-    metrics[prefix + "_loss"] = gathered.losses.all().mean().item<double>();
-  }
-  if (model_preparation_time_) {
-    metrics[prefix + "_model_preparation_time"] = *model_preparation_time_;
-  }
-  if (!output.predictions.defined() || !output.label_ids.defined()) return metrics;
   const auto start = prefix + "_";
+  if (!gathered.losses.empty()) {
+    metrics[start + "loss"] = gathered.losses.all().mean().item<double>();
+  }
+  if (model_preparation_time_) metrics[start + "model_preparation_time"] = *model_preparation_time_;
+  if (!output.predictions.defined() || output.label_ids.empty()) return metrics;
   for (const auto& [name, value] : compute_metrics({output.predictions, output.label_ids})) {
     metrics[name.starts_with(start) ? name : start + name] = value;
   }
   return metrics;
 }
 
-// Afterwards: is it the best so far, and a schedule that goes by it takes note.
+// With `choose`, the metrics also update the best model and a ReduceLROnPlateau.
 void Trainer::evaluate_in_training(bool choose) {
   const auto metrics = evaluate();
   if (!choose) return;

@@ -1,29 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer::train: what stage 5 has in its program.
+// Trainer::train: the loop that stage 5 writes out.
 #include <fmt/core.h>
-#include <torch/types.h>
 
-#include <cmath>
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <utility>
 
-#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
-#include "ladder/core/numbers.h"
 #include "ladder/core/progress_bar.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
-#include "ladder/data/limited_batch_sampler.h"
+#include "ladder/core/text.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
-#include "ladder/train/stop_signal.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
 namespace {
-
-constexpr double kWithoutClipping = std::numeric_limits<double>::infinity();
 
 std::int64_t trainable_parameters(const Model& model) {
   std::int64_t count = 0;
@@ -33,7 +26,7 @@ std::int64_t trainable_parameters(const Model& model) {
   return count;
 }
 
-// "train/loss", "eval/loss": the names under which transformers sends numbers to its trackers.
+// "train/loss", "eval/loss": the names that transformers logs to its trackers.
 std::string tracker_name(const std::string& name) {
   for (const char* split : {"eval", "test"}) {
     const std::string prefix = std::string(split) + "_";
@@ -45,8 +38,8 @@ std::string tracker_name(const std::string& name) {
 }  // namespace
 
 TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
-  if (train_dataset_ == nullptr) {
-    throw UsageError::missing("train", "a train_dataset", "give the Trainer one");
+  if (options_.train_dataset == nullptr) {
+    throw UsageError::missing("train", "a train_dataset", "set train_dataset of TrainerOptions");
   }
   const double started = steady_seconds();
   const auto checkpoint = checkpoint_to_resume(resume_from_checkpoint);
@@ -55,7 +48,10 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   first_step_ = logged_step_ = state_.global_step;
   loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(accelerator_.device()));
   logged_loss_ = 0.0;
-  print_banner(!checkpoint.empty());
+  print_lines(plan_.banner());
+  if (!checkpoint.empty()) {
+    print_lines(plan_.resume_lines(state_.global_step, args_.ignore_data_skip));
+  }
   start_trackers();
 
   control_.should_training_stop = false;
@@ -68,24 +64,14 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 void Trainer::run_epochs() {
   StopSignal stop(accelerator_.process_group(), accelerator_.device());
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
-    if (state_.global_step >= plan_.max_steps) return;  // as a resumed training may be
+    if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
     run_epoch(epoch, stop);
-    if (const int signal = stop.poll_all_ranks(/*now=*/true)) end_by(signal);
+    if (const int signal = stop.poll_all_ranks(/*now=*/true)) stop_by_signal(signal);
     if (control_.should_training_stop) return;
   }
 }
 
-TrainingSizes Trainer::training_setup() const {
-  const auto all = train_loader_->dataset().size();
-  const auto left = train_loader_->shard().batch_sampler()->whole_size();
-  return {.num_examples = is_limited() ? left : all,
-          .batches = train_loader_->size(),
-          .accumulation_steps = accelerator_.gradient_accumulation_steps(),
-          .num_processes = accelerator_.num_processes(),
-          .num_parameters = trainable_parameters(*model_)};
-}
-
-// The batches of an epoch that args leave.
+// The batches per epoch that fast_dev_run and limit_train_batches allow.
 DataLoader Trainer::limited(const DataLoader& loader) const {
   if (!is_limited()) return loader;
   const double limit = args_.limit_train_batches;
@@ -94,18 +80,8 @@ DataLoader Trainer::limited(const DataLoader& loader) const {
   const auto batches = static_cast<double>(ceil_div(loader.size(), dealt));
   const double asked = limit > 1.0 ? limit : batches * limit;
   const double wanted = args_.fast_dev_run ? 1.0 : asked;
-  return first_batches(loader,
+  return limit_batches(loader,
                        std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted)) * dealt);
-}
-
-void Trainer::begin_state() {
-  const TrainerState old = std::exchange(state_, {});
-  state_.is_local_process_zero = old.is_local_process_zero;
-  state_.is_world_process_zero = old.is_world_process_zero;
-  state_.max_steps = plan_.max_steps;
-  state_.num_train_epochs = plan_.num_train_epochs;
-  state_.train_batch_size = args_.per_device_train_batch_size;
-  state_.compute_steps(args_, plan_.max_steps);
 }
 
 void Trainer::prepare_model() {
@@ -113,7 +89,7 @@ void Trainer::prepare_model() {
   prepared_model_ = accelerator_.prepare_model(model_);
 }
 
-// Anew for each training, but for the optimizer's state.
+// Runs for each training; only the optimizer's state survives from the one before.
 void Trainer::prepare_training() {
   accelerator_.free_memory();
   prepared_model_.reset();
@@ -124,26 +100,41 @@ void Trainer::prepare_training() {
     throw DataError::mismatch(
         "train_dataset", "at least one batch",
         fmt::format("none of its {} samples", train_loader_->dataset().size()),
-        "make per_device_train_batch_size smaller, or leave out dataloader_drop_last");
+        "make per_device_train_batch_size smaller, or set dataloader_drop_last to false");
   }
-  plan_ = TrainingPlan(args_, training_setup());
-  begin_state();
-  if (eval_dataset_ != nullptr) choose_eval_loader(eval_dataset_, "eval_strategy");
-  if (optimizers_.optimizer == nullptr) optimizers_.optimizer = create_optimizer();
-  optimizer_ = accelerator_.prepare_optimizer(optimizers_.optimizer);
-  auto schedule = optimizers_.lr_scheduler;
+  const auto examples = is_limited() ? train_loader_->shard().batch_sampler()->whole_size()
+                                     : train_loader_->dataset().size();
+  plan_ = TrainingPlan(args_, {.num_examples = examples,
+                               .batches = train_loader_->size(),
+                               .accumulation_steps = accelerator_.gradient_accumulation_steps(),
+                               .num_processes = accelerator_.num_processes(),
+                               .num_parameters = trainable_parameters(*model_)});
+  const TrainerState old = std::exchange(state_, {});
+  state_.is_local_process_zero = old.is_local_process_zero;
+  state_.is_world_process_zero = old.is_world_process_zero;
+  state_.max_steps = plan_.max_steps;
+  state_.num_train_epochs = plan_.num_train_epochs;
+  state_.train_batch_size = args_.per_device_train_batch_size;
+  state_.compute_steps(args_, plan_.max_steps);
+  // Callbacks see the default loader until the first evaluation, which has its own.
+  if (options_.eval_dataset != nullptr) use_eval_loader(sequential_loader(options_.eval_dataset));
+  auto& optimizer = options_.optimizers.optimizer;
+  if (optimizer == nullptr) optimizer = create_optimizer();
+  optimizer_ = accelerator_.prepare_optimizer(optimizer);
+  auto schedule = options_.optimizers.lr_scheduler;
   if (schedule == nullptr) schedule = new_schedule();
   scheduler_ = accelerator_.prepare_scheduler(schedule);
 }
 
-// It begins at the rates that the optimizer was made with, also in a second training.
+// Starts from the optimizer's initial learning rates, also in a second training.
 std::shared_ptr<LrScheduler> Trainer::new_schedule() {
-  auto& groups = optimizers_.optimizer->param_groups();
+  auto& optimizer = *options_.optimizers.optimizer;
+  auto& groups = optimizer.param_groups();
   if (initial_rates_.empty()) {
     for (auto& group : groups) initial_rates_.push_back(group.options().get_lr());
   }
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(initial_rates_.at(i));
-  return create_scheduler(*optimizers_.optimizer, plan_.max_steps);
+  return create_scheduler(optimizer, plan_.max_steps);
 }
 
 void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
@@ -164,13 +155,13 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
     ++done;
     begins_step = accelerator_.sync_gradients();
     if (begins_step) {
-      take_step(batch, loss);
+      optimizer_step(batch, loss);
       state_.epoch = static_cast<double>(epoch) +
-                     static_cast<double>(done) / static_cast<double>(plan_.setup.batches);
+                     static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
       log_save_evaluate();
-      const bool ends_epoch = done == plan_.setup.batches;  // whose end is still to come
-      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks()) end_by(signal);
+      const bool ends_epoch = done == plan_.sizes.batches;  // run_epochs polls after on_epoch_end
+      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks()) stop_by_signal(signal);
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }
@@ -181,9 +172,9 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
   log_save_evaluate();
 }
 
-// With a checkpoint, if there is a place for one: a whole one, whatever save_only_model says, and
-// also where there is one of this step, which may lack what the end of an epoch has done since.
-void Trainer::end_by(int signal) {
+// Saves a complete checkpoint if there is an output_dir, even with save_only_model, and even if
+// this step has one, which may lack changes that the end of the epoch made.
+void Trainer::stop_by_signal(int signal) {
   const bool can_save = !args_.output_dir.empty() && !args_.fast_dev_run;
   if (can_save) {
     save_checkpoint(/*only_model=*/false);
@@ -196,24 +187,19 @@ void Trainer::end_by(int signal) {
 
 torch::Tensor Trainer::train_on(const Batch& batch) {
   const RandomScope random({args_.seed, batch.epoch, batch.positions});
-  const auto inputs = collate_(batch);
+  const auto inputs = options_.data_collator(batch);
   const auto loss = training_step(*prepared_model_, inputs, batch.num_items());
-  add_to_loss(loss);
-  state_.total_flos += floating_point_ops(inputs);
-  return loss;
-}
-
-// On the device, so that nobody waits for a GPU.
-void Trainer::add_to_loss(const torch::Tensor& loss) {
   auto value = loss.to(torch::kFloat64) * accelerator_.loss_weight();
   if (args_.logging_nan_inf_filter) {
     const auto steps = static_cast<double>(1 + state_.global_step - logged_step_);
     value = torch::where(value.isfinite(), value, loss_ / steps);
   }
-  loss_ += value;
+  loss_ += value;  // on the device: no wait for a GPU
+  state_.total_flos += floating_point_ops(inputs);
+  return loss;
 }
 
-void Trainer::take_step(const Batch& batch, const torch::Tensor& loss) {
+void Trainer::optimizer_step(const Batch& batch, const torch::Tensor& loss) {
   clip_gradients();
   call(&TrainerCallback::on_pre_optimizer_step, batch, loss);
   optimizer_->step();
@@ -224,27 +210,19 @@ void Trainer::take_step(const Batch& batch, const torch::Tensor& loss) {
   ++state_.global_step;
 }
 
-// Without clipping, the norm is computed where it is logged.
+// Without clipping, the norm is computed only in steps that are logged.
 void Trainer::clip_gradients() {
-  grad_norm_ = torch::Tensor();
-  const bool clips = args_.max_grad_norm > 0.0;
-  if (!clips && !norm_is_logged()) return;
-  grad_norm_ = accelerator_.clip_grad_norm_(prepared_model_->parameters(),
-                                            clips ? args_.max_grad_norm : kWithoutClipping);
-}
-
-bool Trainer::norm_is_logged() const {
   const auto step = state_.global_step + 1;
-  if (step == 1 && args_.logging_first_step) return true;
-  switch (args_.logging_strategy) {
-    case IntervalStrategy::kNo:
-      return false;
-    case IntervalStrategy::kEpoch:
-      return step % plan_.updates == 0 || step == plan_.max_steps;
-    case IntervalStrategy::kSteps:
-      return is_due(step, state_.logging_steps);
-  }
-  return false;
+  const bool by_step = args_.logging_strategy == IntervalStrategy::kSteps;
+  const bool by_epoch = args_.logging_strategy == IntervalStrategy::kEpoch;
+  const bool is_logged = (step == 1 && args_.logging_first_step) ||
+                         (by_step && is_due(step, state_.logging_steps)) ||
+                         (by_epoch && (step % plan_.updates == 0 || step == plan_.max_steps));
+  const bool clips = args_.max_grad_norm > 0.0;
+  grad_norm_ = torch::Tensor();
+  if (!clips && !is_logged) return;
+  const double limit = clips ? args_.max_grad_norm : std::numeric_limits<double>::infinity();
+  grad_norm_ = accelerator_.clip_grad_norm_(prepared_model_->parameters(), limit);
 }
 
 void Trainer::log_save_evaluate() {
@@ -313,17 +291,9 @@ void Trainer::start_trackers() {
   trackers_started_ = true;
 }
 
-void Trainer::say(const std::string& line) const {
+void Trainer::print_lines(const std::vector<std::string>& lines) const {
   const Log log({.rank = accelerator_.process_index(), .quiet = accelerator_.options().quiet});
-  log.info(line);
-}
-
-void Trainer::print_banner(bool resumed) const {
-  for (const auto& line : plan_.banner()) say(line);
-  if (!resumed) return;
-  for (const auto& line : plan_.resume_lines(state_.global_step, args_.ignore_data_skip)) {
-    say(line);
-  }
+  for (const auto& line : lines) log.info(line);
 }
 
 }  // namespace ladder

@@ -1,66 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/trainer/trainer_state.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
 
-#include "ladder/checkpoint/saved_json.h"
-#include "ladder/core/error.h"
+#include "ladder/core/json.h"
 
 namespace ladder {
 namespace {
-
-constexpr const char* kHint = "take a checkpoint that a Trainer wrote";
 
 std::int64_t steps_of(double steps, std::int64_t training_steps) {
   const auto all = static_cast<double>(training_steps);
   return static_cast<std::int64_t>(steps < 1.0 ? std::ceil(all * steps) : steps);
 }
 
-nlohmann::json json_of(const LogEntry& entry) {
-  auto json = to_json(entry.values);
-  json["step"] = entry.step;
-  return json;
-}
-
-// A number of any sign; null is NaN.
-double number_of(const nlohmann::json& value, std::string_view name, std::string_view origin) {
-  if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (!value.is_number()) {
-    throw DataError::mismatch(origin, fmt::format("{}, a number", name), value.type_name(), kHint);
-  }
-  return value.get<double>();
-}
-
-LogEntry entry_of(const nlohmann::json& json, std::string_view origin) {
-  LogEntry entry{.step = saved_count(json, "step", origin), .values = {}};
+LogEntry entry_of(const nlohmann::json& json, const JsonRefusal& refuse) {
+  const JsonReader saved(json, refuse, " in log_history");
+  LogEntry entry{.step = saved.count("step"), .values = {}};
   for (const auto& [name, value] : json.items()) {
-    if (name != "step") entry.values[name] = number_of(value, name, origin);
+    if (name == "step") continue;
+    const bool is_nan = value.is_null();  // JSON has no NaN
+    entry.values[name] = is_nan ? std::numeric_limits<double>::quiet_NaN() : saved.number(name);
   }
   return entry;
-}
-
-std::vector<LogEntry> history_of(const nlohmann::json& state, std::string_view origin) {
-  const auto saved = saved_value(state, "log_history");
-  if (!saved.is_array()) {
-    throw DataError::mismatch(origin, "a list log_history", saved.type_name(), kHint);
-  }
-  std::vector<LogEntry> history;
-  for (const auto& entry : saved) history.push_back(entry_of(entry, origin));
-  return history;
-}
-
-std::map<std::string, nlohmann::json> callbacks_of(const nlohmann::json& state,
-                                                   std::string_view origin) {
-  const auto saved = saved_value(state, "stateful_callbacks");
-  if (!saved.is_object()) {
-    throw DataError::mismatch(origin, "an object stateful_callbacks", saved.type_name(), kHint);
-  }
-  return saved.get<std::map<std::string, nlohmann::json>>();
 }
 
 template <typename Value>
@@ -78,7 +42,10 @@ void TrainerState::compute_steps(const TrainingArguments& arguments, std::int64_
 
 nlohmann::json TrainerState::state_dict() const {
   auto history = nlohmann::json::array();
-  for (const auto& entry : log_history) history.push_back(json_of(entry));
+  for (const auto& entry : log_history) {
+    history.push_back(to_json(entry.values));
+    history.back()["step"] = entry.step;
+  }
   return {{"epoch", epoch},
           {"global_step", global_step},
           {"max_steps", max_steps},
@@ -99,21 +66,26 @@ nlohmann::json TrainerState::state_dict() const {
 
 std::function<void()> TrainerState::plan_load(const nlohmann::json& state,
                                               std::string_view origin) {
+  const auto refuse = json_data_error(origin, "take a checkpoint that a Trainer wrote");
+  const JsonReader saved(state, refuse);
   auto loaded = std::make_shared<TrainerState>(*this);
-  loaded->epoch = saved_number(state, "epoch", origin);
-  loaded->global_step = saved_count(state, "global_step", origin);
-  loaded->total_flos = saved_number(state, "total_flos", origin);
-  loaded->logging_steps = saved_count(state, "logging_steps", origin);
-  loaded->eval_steps = saved_count(state, "eval_steps", origin);
-  loaded->save_steps = saved_count(state, "save_steps", origin);
-  loaded->log_history = history_of(state, origin);
-  loaded->stateful_callbacks = callbacks_of(state, origin);
-  const auto metric = saved_value(state, "best_metric");
-  if (!metric.is_null()) loaded->best_metric = number_of(metric, "best_metric", origin);
-  if (!saved_value(state, "best_global_step").is_null()) {
-    loaded->best_global_step = saved_count(state, "best_global_step", origin);
+  loaded->epoch = saved.number("epoch", 0.0);
+  loaded->global_step = saved.count("global_step");
+  loaded->total_flos = saved.number("total_flos", 0.0);
+  loaded->logging_steps = saved.count("logging_steps");
+  loaded->eval_steps = saved.count("eval_steps");
+  loaded->save_steps = saved.count("save_steps");
+  loaded->log_history.clear();
+  for (const auto& entry : saved.array("log_history")) {
+    loaded->log_history.push_back(entry_of(entry, refuse));
   }
-  const auto best = saved_value(state, "best_model_checkpoint");
+  saved.object("stateful_callbacks");  // refuses anything else
+  saved.value("stateful_callbacks").get_to(loaded->stateful_callbacks);
+  if (!saved.value("best_metric").is_null()) loaded->best_metric = saved.number("best_metric");
+  if (!saved.value("best_global_step").is_null()) {
+    loaded->best_global_step = saved.count("best_global_step");
+  }
+  const auto& best = saved.value("best_model_checkpoint");
   if (best.is_string()) loaded->best_model_checkpoint = best.get<std::string>();
   return [this, loaded] { *this = std::move(*loaded); };
 }

@@ -21,23 +21,23 @@ struct LogEntry {
   Metrics values;
 };
 
-// Whether what comes every `interval` steps comes after this one; never for 0.
+// Whether `step` is a multiple of `interval`; false for interval 0.
 inline bool is_due(std::int64_t step, std::int64_t interval) {
   return interval > 0 && step % interval == 0;
 }
 
-// How far a training has come, and what it has shown so far. Saved with each checkpoint as
-// trainer_state.json, with the names of transformers.TrainerState, whose counterpart it is.
+// Progress and log of a training. Each checkpoint has it as trainer_state.json. Python's
+// counterpart, with the same names: transformers.TrainerState.
 struct TrainerState {
-  double epoch = 0.0;            // passes over the data so far, with the part of the present one
-  std::int64_t global_step = 0;  // steps of the optimizer so far
-  std::int64_t max_steps = 0;    // of the whole training
+  double epoch = 0.0;            // epochs so far, with a fraction for the present one
+  std::int64_t global_step = 0;  // optimizer steps so far
+  std::int64_t max_steps = 0;    // optimizer steps of the whole training
   std::int64_t num_train_epochs = 0;
-  std::int64_t logging_steps = 500;  // as TrainingArguments has them, parts resolved
+  std::int64_t logging_steps = 500;  // as in TrainingArguments, fractions resolved
   std::int64_t eval_steps = 500;
   std::int64_t save_steps = 500;
   std::int64_t train_batch_size = 0;  // per device
-  double total_flos = 0.0;            // floating-point operations, if the Trainer counts them
+  double total_flos = 0.0;            // floating-point operations; see floating_point_ops
   std::vector<LogEntry> log_history;
   std::optional<double> best_metric;
   std::optional<std::int64_t> best_global_step;
@@ -46,12 +46,12 @@ struct TrainerState {
   bool is_world_process_zero = true;
   std::map<std::string, nlohmann::json> stateful_callbacks;  // by the callback's name
 
-  // Steps that TrainingArguments give as a part of all become numbers.
+  // Sets the three intervals; fractions of all steps become numbers.
   void compute_steps(const TrainingArguments& arguments, std::int64_t training_steps);
 
   nlohmann::json state_dict() const;
-  // Checks, and returns what applies it. The intervals of logs, evaluations and checkpoints are
-  // then those of the checkpoint; max_steps, num_train_epochs and the two is_ ... stay those of
+  // Checks `state` and returns the function that applies it. Logging, evaluation and save intervals
+  // then come from the checkpoint; max_steps, num_train_epochs and the two is_ ... stay those of
   // this run. Throws DataError naming `origin`.
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
 };

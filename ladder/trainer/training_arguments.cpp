@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
@@ -22,26 +20,21 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMost = 1e9;  // epochs or steps
 constexpr std::int64_t kLongestTimeout = 604'800;
 
-// The range of a number: "a number >= 0 and below 1".
 struct Range {
   double least = 0.0;
   double most = kInfinity;
   bool below = false;  // `most` itself is outside
-
-  bool holds(double number) const {
-    return std::isfinite(number) && number >= least && (below ? number < most : number <= most);
-  }
-  std::string text() const {
-    if (most == kInfinity) return fmt::format("a number >= {}", least);
-    return below ? fmt::format("a number >= {} and below {}", least, most)
-                 : fmt::format("a number from {} to {}", least, most);
-  }
 };
 
 template <typename Number>
 void require(const char* name, Number number, const Range& range, const char* hint = "") {
-  if (range.holds(static_cast<double>(number))) return;
-  throw UsageError::out_of_range(name, number, range.text(), hint);
+  const auto [least, most, below] = range;
+  const auto value = static_cast<double>(number);
+  if (std::isfinite(value) && value >= least && (below ? value < most : value <= most)) return;
+  const auto text = most == kInfinity ? fmt::format("a number >= {}", least)
+                    : below           ? fmt::format("a number >= {} and below {}", least, most)
+                                      : fmt::format("a number from {} to {}", least, most);
+  throw UsageError::out_of_range(name, number, text, hint);
 }
 
 void check_numbers(const TrainingArguments& arguments) {
@@ -62,20 +55,21 @@ void check_numbers(const TrainingArguments& arguments) {
   require("warmup_ratio", arguments.warmup_ratio.value_or(0.0), below_one);
   require("eval_delay", arguments.eval_delay, {.most = kMost});
   require("save_total_limit", arguments.save_total_limit.value_or(1), one_or_more,
-          "leave it out to keep all");
+          "unset keeps all");
   require("dataloader_num_workers", arguments.dataloader_num_workers, {});
   require("ddp_bucket_cap_mb", arguments.ddp_bucket_cap_mb.value_or(1), one_or_more);
   require("ddp_timeout", arguments.ddp_timeout, {.least = 1.0, .most = kLongestTimeout});
   if (arguments.max_steps == 0 || arguments.max_steps < -1) {
     throw UsageError::out_of_range("max_steps", arguments.max_steps, "a number >= 1, or -1",
-                                   "-1 leaves it to num_train_epochs");
+                                   "with -1, num_train_epochs decides");
   }
 }
 
-// A number of steps from 1 on is whole; below, it is a part of all steps.
+// A number of steps from 1 on is whole; below 1 it is a fraction of all steps.
 void require_steps(const char* name, double steps) {
   if (steps > 0.0 && steps <= kMost && (steps < 1.0 || steps == std::floor(steps))) return;
-  throw UsageError::out_of_range(name, steps, "a whole number >= 1, or a part above 0 and below 1");
+  throw UsageError::out_of_range(name, steps,
+                                 "a whole number >= 1, or a fraction above 0 and below 1");
 }
 
 void check_steps(const TrainingArguments& arguments) {
@@ -88,32 +82,26 @@ void check_steps(const TrainingArguments& arguments) {
   if (arguments.save_strategy == SaveStrategy::kSteps) {
     require_steps("save_steps", arguments.save_steps);
   }
-  const double part = arguments.limit_train_batches;
-  const bool fits = part > 0.0 && part <= kMost && (part <= 1.0 || part == std::floor(part));
-  if (!fits) {
-    throw UsageError::out_of_range("limit_train_batches", part,
-                                   "a whole number above 1, or a part above 0 and up to 1");
-  }
+  const double limit = arguments.limit_train_batches;
+  if (limit > 0.0 && limit <= kMost && (limit <= 1.0 || limit == std::floor(limit))) return;
+  throw UsageError::out_of_range("limit_train_batches", limit,
+                                 "a whole number above 1, or a fraction above 0 and up to 1");
 }
 
-// Do checkpoints fall on steps that have been evaluated? The parts in millionths, since 0.3 is no
-// multiple of 0.1 in binary.
+// Each checkpoint must be of an evaluated step. Fractions are compared in millionths, because 0.3
+// is no multiple of 0.1 in binary.
 void check_saved_steps(double save, double eval) {
   constexpr double kMillion = 1e6;
   if ((save < 1.0) != (eval < 1.0)) {
     throw UsageError::conflict(
         "load_best_model_at_end",
-        fmt::format("save_steps {} and eval_steps {}: one is a part of all steps", save, eval),
-        "make both a number of steps, or both a part");
+        fmt::format("save_steps {} and eval_steps {}: one is a fraction of all steps", save, eval),
+        "make both a number of steps, or both a fraction");
   }
   const double scale = save < 1.0 ? kMillion : 1.0;
   if (std::fmod(save, eval) == 0.0 || std::fmod(save * scale, eval * scale) == 0.0) return;
   throw UsageError::out_of_range("save_steps", save, fmt::format("a multiple of {}", eval),
                                  "load_best_model_at_end loads a checkpoint that was evaluated");
-}
-
-bool match(IntervalStrategy eval, SaveStrategy save) {
-  return static_cast<int>(eval) == static_cast<int>(save);
 }
 
 void check_best_model(const TrainingArguments& arguments) {
@@ -125,15 +113,15 @@ void check_best_model(const TrainingArguments& arguments) {
   }
   if ((best || arguments.load_best_model_at_end) && !evaluates) {
     throw UsageError::conflict(best ? "save_strategy" : "load_best_model_at_end",
-                               "no model is the best without evaluation",
+                               "there is no best model without evaluation",
                                "set eval_strategy to epoch or steps");
   }
   if (!arguments.load_best_model_at_end || best) return;
-  if (!match(arguments.eval_strategy, arguments.save_strategy)) {
+  if (static_cast<int>(arguments.eval_strategy) != static_cast<int>(arguments.save_strategy)) {
     throw UsageError::conflict("load_best_model_at_end",
-                               "eval_strategy and save_strategy differ, so what is the best may "
-                               "not have been saved",
-                               "give both the same, or save_strategy best");
+                               "eval_strategy and save_strategy differ, so the best model may not "
+                               "have been saved",
+                               "make both the same, or save_strategy best");
   }
   if (arguments.eval_strategy == IntervalStrategy::kSteps) {
     check_saved_steps(arguments.save_steps, arguments.eval_steps.value_or(1.0));
@@ -143,9 +131,6 @@ void check_best_model(const TrainingArguments& arguments) {
 void check_together(const TrainingArguments& arguments) {
   if (arguments.fp16 && arguments.bf16) {
     throw UsageError::conflict("fp16", "bf16 is set too", "set one of them");
-  }
-  if (arguments.label_names.empty()) {
-    throw UsageError::missing("label_names", "the name of an input", "the default is labels");
   }
   const bool saves = arguments.save_strategy != SaveStrategy::kNo && !arguments.fast_dev_run;
   if (arguments.output_dir.empty() && saves) {
@@ -157,66 +142,27 @@ void check_together(const TrainingArguments& arguments) {
   }
   const bool plateau = arguments.lr_scheduler_type == SchedulerType::kReduceLrOnPlateau;
   if (plateau && arguments.eval_strategy == IntervalStrategy::kNo) {
-    throw UsageError::conflict("lr_scheduler_type",
-                               "reduce_lr_on_plateau follows an evaluation, and there is none",
+    throw UsageError::conflict("lr_scheduler_type", "reduce_lr_on_plateau needs evaluations",
                                "set eval_strategy to epoch or steps");
   }
   check_best_model(arguments);
 }
 
-// A struct that code has filled has not gone through the table.
+// Code fills the struct without the table, which checks names and JSON.
 void check_texts(const TrainingArguments& arguments) {
   TrainingArguments copy;
   for (const auto& row : training_argument_table()) {
-    const bool is_text = row.name == "ddp_backend" || row.name == "report_to" ||
-                         row.name == "label_names" || row.name == "lr_scheduler_kwargs";
-    if (is_text) row.read(copy, std::string(row.name), row.write(arguments));
+    row.read(copy, std::string(row.name), row.write(arguments));
   }
 }
 
-void resolve_warmup(TrainingArguments& arguments, std::vector<std::string>& notes) {
-  if (!arguments.warmup_ratio) return;
-  if (arguments.warmup_steps > 0.0) {
-    notes.emplace_back("warmup_ratio: without effect beside warmup_steps");
-  } else {
-    arguments.warmup_steps = *arguments.warmup_ratio;
-    notes.push_back(
-        fmt::format("warmup_ratio: old name, taken as warmup_steps={}", *arguments.warmup_ratio));
-  }
-  arguments.warmup_ratio.reset();
-}
-
-void resolve_evaluation(TrainingArguments& arguments, std::vector<std::string>& notes) {
-  if (arguments.eval_strategy == IntervalStrategy::kNo) return;
-  arguments.do_eval = true;
-  const bool unset = arguments.eval_steps.value_or(0.0) == 0.0;
-  if (arguments.eval_strategy != IntervalStrategy::kSteps || !unset) return;
-  require_steps("logging_steps", arguments.logging_steps);
-  arguments.eval_steps = arguments.logging_steps;
-  notes.push_back(
-      fmt::format("eval_steps: unset, taken from logging_steps: {}", arguments.logging_steps));
-}
-
-void resolve_metric(TrainingArguments& arguments) {
-  const bool needed = arguments.load_best_model_at_end ||
-                      arguments.lr_scheduler_type == SchedulerType::kReduceLrOnPlateau;
-  auto& metric = arguments.metric_for_best_model;
-  if (metric.empty() && needed) metric = "loss";
-  if (metric.empty() || arguments.greater_is_better) return;
-  arguments.greater_is_better = !metric.ends_with("loss");
-}
-
-void resolve_report_to(TrainingArguments& arguments) {
-  auto& names = arguments.report_to;
-  if (names == std::vector<std::string>{"none"}) names.clear();
-  if (std::find(names.begin(), names.end(), "all") == names.end()) return;
-  names = {"jsonl", "csv", "tensorboard"};
-}
-
-void resolve_output_dir(TrainingArguments& arguments) {
-  auto& folder = arguments.output_dir;
-  const auto home = environment_variable("HOME");
-  if (home && (folder == "~" || folder.starts_with("~/"))) folder.replace(0, 1, *home);
+template <typename Read>
+TrainingArguments assigned(const Read& read, std::vector<std::string>* warnings) {
+  std::vector<std::string> unused;
+  auto& target = warnings != nullptr ? *warnings : unused;
+  TrainingArguments arguments;
+  for (const auto& entry : read(target)) assign(entry, arguments, target);
+  return arguments;
 }
 
 }  // namespace
@@ -227,18 +173,46 @@ LoaderMode AcceleratorConfig::mode() const {
 }
 
 std::vector<std::string> resolve(TrainingArguments& arguments) {
-  std::vector<std::string> notes;
+  std::vector<std::string> warnings;
   check_numbers(arguments);
   check_texts(arguments);
-  resolve_warmup(arguments, notes);
-  resolve_evaluation(arguments, notes);
-  resolve_metric(arguments);
-  resolve_report_to(arguments);
-  resolve_output_dir(arguments);
+  if (arguments.warmup_ratio && arguments.warmup_steps > 0.0) {
+    warnings.emplace_back("warmup_ratio: without effect beside warmup_steps");
+  } else if (arguments.warmup_ratio) {
+    arguments.warmup_steps = *arguments.warmup_ratio;
+    warnings.push_back(
+        fmt::format("warmup_ratio: deprecated, used as warmup_steps={}", *arguments.warmup_ratio));
+  }
+  arguments.warmup_ratio.reset();
+
+  if (arguments.eval_strategy != IntervalStrategy::kNo) arguments.do_eval = true;
+  if (arguments.eval_strategy == IntervalStrategy::kSteps &&
+      arguments.eval_steps.value_or(0.0) == 0.0) {
+    require_steps("logging_steps", arguments.logging_steps);
+    arguments.eval_steps = arguments.logging_steps;
+    warnings.push_back(
+        fmt::format("eval_steps: not set, logging_steps used: {}", arguments.logging_steps));
+  }
+
+  auto& metric = arguments.metric_for_best_model;
+  const bool plateau = arguments.lr_scheduler_type == SchedulerType::kReduceLrOnPlateau;
+  if (metric.empty() && (arguments.load_best_model_at_end || plateau)) metric = "loss";
+  if (!metric.empty() && !arguments.greater_is_better) {
+    arguments.greater_is_better = !metric.ends_with("loss");
+  }
+
+  auto& trackers = arguments.report_to;
+  if (trackers == std::vector<std::string>{"none"}) trackers.clear();
+  if (std::find(trackers.begin(), trackers.end(), "all") != trackers.end()) {
+    trackers = {"jsonl", "csv", "tensorboard"};
+  }
+  auto& folder = arguments.output_dir;
+  const auto home = environment_variable("HOME");
+  if (home && (folder == "~" || folder.starts_with("~/"))) folder.replace(0, 1, *home);
   if (arguments.use_cpu) arguments.dataloader_pin_memory = false;
   check_steps(arguments);
   check_together(arguments);
-  return notes;
+  return warnings;
 }
 
 nlohmann::ordered_json to_json(const TrainingArguments& arguments) {
@@ -248,23 +222,13 @@ nlohmann::ordered_json to_json(const TrainingArguments& arguments) {
 }
 
 TrainingArguments training_arguments_from(const nlohmann::json& json, std::string_view origin,
-                                          std::vector<std::string>* notes) {
-  std::vector<std::string> said;
-  TrainingArguments arguments;
-  for (const auto& entry : parse_arguments(json, origin, said)) {
-    assign(entry, arguments, said);
-  }
-  if (notes != nullptr) notes->insert(notes->end(), said.begin(), said.end());
-  return arguments;
+                                          std::vector<std::string>* warnings) {
+  return assigned([&](auto& target) { return parse_arguments(json, origin, target); }, warnings);
 }
 
 TrainingArguments read_training_arguments(const std::string& path,
-                                          std::vector<std::string>* notes) {
-  std::vector<std::string> said;
-  TrainingArguments arguments;
-  for (const auto& entry : read_argument_file(path, said)) assign(entry, arguments, said);
-  if (notes != nullptr) notes->insert(notes->end(), said.begin(), said.end());
-  return arguments;
+                                          std::vector<std::string>* warnings) {
+  return assigned([&](auto& target) { return read_argument_file(path, target); }, warnings);
 }
 
 }  // namespace ladder

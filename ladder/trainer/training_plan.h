@@ -9,37 +9,37 @@
 
 namespace ladder {
 
-// What a training goes by besides its arguments.
+// The sizes that determine the length of a training, besides its arguments.
 struct TrainingSizes {
   std::int64_t num_examples = 0;  // of the training set
-  std::int64_t batches = 0;       // of an epoch, on each process
-  int accumulation_steps = 1;     // batches a step
+  std::int64_t batches = 0;       // per epoch, on each process
+  int accumulation_steps = 1;     // batches per optimizer step
   int num_processes = 1;
-  std::int64_t num_parameters = 0;  // that are trained
+  std::int64_t num_parameters = 0;  // trainable
 };
 
-// "***** Running Evaluation *****" and what follows. `description`: Evaluation or Prediction.
+// "***** Running Evaluation *****" and its sizes. `description`: Evaluation or Prediction.
 std::vector<std::string> evaluation_banner(const std::string& description,
                                            std::int64_t num_examples, std::int64_t batch_size);
 
-// How long a training is, and how it says so. Python's counterpart:
+// The length of a training, and its banner. Python's counterpart:
 // Trainer.set_initial_training_values.
 struct TrainingPlan {
   TrainingPlan() = default;
-  TrainingPlan(const TrainingArguments& args, const TrainingSizes& training_setup);
+  TrainingPlan(const TrainingArguments& args, const TrainingSizes& training_sizes);
 
-  TrainingSizes setup;
+  TrainingSizes sizes;
   Banner form = Banner::kTutorial;
-  std::int64_t updates = 0;  // steps of an epoch
+  std::int64_t updates = 0;  // optimizer steps per epoch
   std::int64_t max_steps = 0;
   std::int64_t num_train_epochs = 0;
   double num_train_samples = 0.0;
-  std::int64_t batch_size = 0;        // samples of a batch on each process
-  std::int64_t total_batch_size = 0;  // samples of a step
+  std::int64_t batch_size = 0;        // samples per batch on each process
+  std::int64_t total_batch_size = 0;  // samples per optimizer step
 
-  // "***** Running training *****" and what follows.
+  // "***** Running training *****" and the sizes.
   std::vector<std::string> banner() const;
-  // What is said besides when a training goes on after `global_step` steps.
+  // The further lines of a training that resumes after `global_step` steps.
   std::vector<std::string> resume_lines(std::int64_t global_step, bool ignores_data_skip) const;
 };
 

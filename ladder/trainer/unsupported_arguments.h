@@ -9,35 +9,34 @@
 
 namespace ladder {
 
-// What transformers' TrainingArguments has, or had, and this library has not.
+// An argument that exists, or existed, only in TrainingArguments of transformers.
 //
-// A list of arguments that somebody brings along names some of these, often with the value that
-// they have anyway. So the default is accepted in silence. Another value is refused, because the
-// training would differ from the one asked for; unless it could make no difference here.
+// Lists of arguments from elsewhere often contain these with their default, which is accepted. Any
+// other value is refused, because the training would differ from the requested one, unless the
+// argument makes no difference in this library.
 struct UnsupportedArgument {
   std::string_view name;
-  std::string_view standard;  // its default there, as JSON
-  std::string_view reason;    // why it makes no difference here; empty = it would
+  std::string_view default_json = "null";  // its default there
+  std::string_view reason = "";            // why it makes no difference here; empty if it would
 };
 
-std::span<const UnsupportedArgument> foreign_argument_table();
+std::span<const UnsupportedArgument> unsupported_argument_table();
 
-// The one of that name, or none.
-const UnsupportedArgument* find_foreign_argument(std::string_view name);
+// nullptr if there is no such argument.
+const UnsupportedArgument* find_unsupported_argument(std::string_view name);
 
-// Accepts or refuses a value, JSON or a text as typed. Returns what to tell the user, if anything.
-// Throws UsageError, which begins with `where`.
+// Accepts or refuses a value, as JSON or as typed text. Returns a warning for an accepted value
+// that is not the default. Throws UsageError, which begins with `where`.
 std::optional<std::string> accept_default(const UnsupportedArgument& argument,
                                           std::string_view where, const nlohmann::json& value);
 
-// A name that transformers has replaced.
 struct DeprecatedName {
   std::string_view old;
   std::string_view now;
 };
 
-std::span<const DeprecatedName> old_argument_names();
-// Such as "evaluation_strategy: old name of eval_strategy".
-std::string note_of(const DeprecatedName& name);
+std::span<const DeprecatedName> deprecated_names();
+// "evaluation_strategy: old name of eval_strategy".
+std::string deprecation_warning(const DeprecatedName& name);
 
 }  // namespace ladder

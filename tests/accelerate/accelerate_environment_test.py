@@ -88,7 +88,7 @@ def helper(*arguments: str, environment: Mapping[str, str] | None = None) -> Any
 
 
 class Refused(Exception):
-    """The Python package said no, whatever its exception was."""
+    """Any exception of the Python package."""
 
 
 def launcher_environment(path: str, *flags: str) -> dict[str, str]:
@@ -178,8 +178,8 @@ class ConfigFile(unittest.TestCase):
         self.both_refuse(changed(compute_environment="AMAZON_SAGEMAKER"), ": compute_environment: ")
         self.both_refuse(changed(use_cpu="maybe", distributed_type="'NO'"), ": use_cpu: ")
         self.both_refuse(TWO_GPUS + "---\n" + TWO_GPUS, "a second document")
-        self.both_refuse("", "no map of names")
-        self.both_refuse("- a\n", "no map of names")
+        self.both_refuse("", "not a map of names")
+        self.both_refuse("- a\n", "not a map of names")
         self.both_refuse(TWO_GPUS + "a: 'b\n", "not YAML")
 
     def test_what_only_the_library_refuses(self) -> None:
@@ -194,7 +194,8 @@ class ConfigFile(unittest.TestCase):
         self.only_here_refused(changed(dynamo_config="{dynamo_backend: INDUCTOR}"), "INDUCTOR")
         self.only_here_refused(changed(distributed_type="FSDP"), "got 'FSDP'")
         self.only_here_refused(TWO_GPUS + "mixed_precision: bf16\n", "is set again")
-        self.only_here_refused(TWO_GPUS.replace("fp16", "&x bf16"), "an anchor")
+        self.only_here_refused(TWO_GPUS.replace(": LOCAL", ": &x LOCAL").replace(": main", ": *x"),
+                               "an alias")
         self.only_here_refused(changed(num_processes="two"), ": num_processes: ")
 
     def test_a_bare_no_is_read_here_alone(self) -> None:

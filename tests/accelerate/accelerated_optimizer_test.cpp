@@ -11,7 +11,6 @@
 #include <optional>
 #include <vector>
 
-#include "ladder/accelerate/accelerated_scheduler.h"
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/amp/grad_scaler.h"
@@ -74,7 +73,7 @@ TEST(AcceleratedOptimizer, StepsAtTheEndOfAWindowOnly) {
   });
 }
 
-TEST(AcceleratedOptimizer, TellsASkippedStepAndTheScheduleWaits) {
+TEST(AcceleratedOptimizer, ReportsASkippedStepAndTheScheduleWaits) {
   run_alone([] {
     Parts parts({.init_scale = 8.0});
     EXPECT_FALSE(parts.optimizer().step_was_skipped());
@@ -92,7 +91,7 @@ TEST(AcceleratedOptimizer, TellsASkippedStepAndTheScheduleWaits) {
   });
 }
 
-TEST(AcceleratedOptimizer, UnscalesOnceAStep) {
+TEST(AcceleratedOptimizer, UnscalesOncePerStep) {
   run_alone([] {
     Parts parts({.init_scale = 8.0});
     for (int step = 1; step <= 2; ++step) {
@@ -122,7 +121,7 @@ TEST(AcceleratedOptimizer, MissesTheBackwardOfTheAcceleratorInDebugMode) {
   });
 }
 
-TEST(AcceleratedScheduler, StepsAsOftenAsItIsTold) {
+TEST(AcceleratedScheduler, StepsAsOftenAsItsOptions) {
   run_alone([] {
     Parts often({.enabled = false}, 1, {.steps_per_call = 3});
     often.run(1.0);
@@ -175,8 +174,35 @@ TEST(AcceleratedScheduler, HasPythonsFactorWhereTheBatchGrows) {
   });
 }
 
+// accelerate/accelerator.py, Accelerator.optimizer_step_was_skipped: "Whether or not the optimizer
+// update was skipped (because of gradient overflow in mixed precision)", for any of the optimizers.
+TEST(Accelerator, OptimizerStepWasSkippedIfAnyOptimizerSkippedItsLastStep) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    accelerator->scaler() = GradScaler({.init_scale = 8.0});  // fp16 enables it, on a GPU alone
+    auto one = torch::zeros({1}, torch::requires_grad());
+    auto two = torch::zeros({1}, torch::requires_grad());
+    auto [first, second] =
+        accelerator->prepare(std::make_unique<SGD>(std::vector{one}, SgdOptions{}),
+                             std::make_unique<SGD>(std::vector{two}, SgdOptions{}));
+    const auto skipped_with = [&](double gradient_of_one, double gradient_of_two) {
+      accelerator->backward((one * gradient_of_one).sum() + (two * gradient_of_two).sum());
+      first->step();
+      second->step();
+      first->zero_grad();
+      second->zero_grad();
+      return accelerator->optimizer_step_was_skipped();
+    };
+    EXPECT_FALSE(accelerator->optimizer_step_was_skipped());
+    EXPECT_FALSE(skipped_with(1.0, 1.0));
+    EXPECT_TRUE(skipped_with(kInf, 1.0));
+    EXPECT_TRUE(skipped_with(1.0, kInf));
+    EXPECT_FALSE(skipped_with(1.0, 1.0));
+  });
+}
+
 // Two networks that learn from one batch, each with an optimizer of its own.
-TEST(AcceleratedOptimizer, OfTwoEachKnowsItsBackwardInDebugMode) {
+TEST(AcceleratedOptimizer, OfTwoEachNeedsABackwardInDebugMode) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.debug = true});
     const auto one = first_model(basicnet());

@@ -24,7 +24,7 @@
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/nn/model.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/schedules.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
@@ -115,7 +115,7 @@ TEST_P(OfRanks, PrepareTwiceGivesTheSameObjects) {
     EXPECT_TRUE(accelerator->prepare(network, sgd, schedule) == same);
     auto loader = accelerator->prepare(numbered_loader(6, {.batch_size = 2}));
     loader.set_epoch(3);
-    EXPECT_EQ(accelerator->prepare(loader).epoch(), 3) << "a copy with the same place";
+    EXPECT_EQ(accelerator->prepare(loader).epoch(), 3) << "a copy with the same position";
   });
 }
 
@@ -153,7 +153,7 @@ TEST(Prepare, WithBf16ComputesInIt) {
   });
 }
 
-TEST(Prepare, LeavesThingsWhereTheyAreIfTold) {
+TEST(Prepare, MovesNothingWithoutDevicePlacement) {
   run_accelerators(1, [](Accelerators& ranks) {
     for (const bool placement : {false, true}) {
       const auto accelerator = ranks.make({.device_placement = placement});
@@ -196,6 +196,23 @@ TEST(Prepare, RefusesALoaderThatIsOneRanksPart) {
   });
 }
 
+// accelerate/accelerator.py, Accelerator.autocast: "Will apply automatic mixed-precision inside the
+// block inside this context manager, if it is enabled. Nothing different will happen otherwise."
+TEST(Precision, AutocastHasThatOfTheAcceleratorInsideItsScope) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto a = torch::ones({2, 2});
+    for (const auto& [precision, dtype] : {std::pair{Precision::kBf16, torch::kBFloat16},
+                                           std::pair{Precision::kFp32, torch::kFloat32}}) {
+      const auto accelerator = ranks.make({.mixed_precision = precision});
+      {
+        const auto autocast = accelerator->autocast();
+        EXPECT_EQ(torch::mm(a, a).scalar_type(), dtype);
+      }
+      EXPECT_EQ(torch::mm(a, a).scalar_type(), torch::kFloat32);
+    }
+  });
+}
+
 TEST(Precision, Fp16NeedsAGpu) {
   run_accelerators(1, [](Accelerators& ranks) {
     EXPECT_ERROR(ranks.make({.mixed_precision = Precision::kFp16}), UsageError, "use bf16");
@@ -220,7 +237,7 @@ TEST(DebugMode, NamesShapesThatDifferBeforeTheCollective) {
                  DistributedError, "Long [2], got Bool [2] on rank 1");
     EXPECT_ERROR(accelerator->reduce(torch::zeros({2 + rank})), DistributedError,
                  "got Float [3] on rank 1");
-    // And goes on: nothing was under way.
+    // Nothing was sent, so the group still works.
     EXPECT_EQ(accelerator->gather(torch::zeros({2 + rank, 3})).size(0), 5) << "rows may differ";
     EXPECT_EQ(accelerator->gather(torch::zeros({})).size(0), 2);
     EXPECT_EQ(accelerator->reduce(torch::ones({2})).sum().item<float>(), 4.0F);
@@ -266,7 +283,7 @@ TEST(Clip, WaitsForTheEndOfTheWindow) {
 
 // --- process control ---
 
-TEST(Processes, KnowTheirPlaces) {
+TEST(Processes, HaveRanksAndLocalRanks) {
   run_accelerators(3, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     const int rank = accelerator->process_index();
@@ -286,7 +303,7 @@ TEST(Processes, KnowTheirPlaces) {
   });
 }
 
-TEST(Processes, LetTheMainOneGoFirst) {
+TEST(Processes, RunTheMainOneFirst) {
   run_accelerators(3, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     for (const bool local : {false, true}) {
@@ -322,7 +339,7 @@ TEST(Processes, StopWhenTheMainOneFailsFirst) {
   });
 }
 
-TEST(Processes, SeeATriggerOfAnyAndTakeItDown) {
+TEST(Processes, ShareATriggerThatAnyOfThemSets) {
   run_accelerators(3, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     EXPECT_FALSE(accelerator->check_trigger());

@@ -11,7 +11,7 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
@@ -144,7 +144,7 @@ std::vector<bool> equal_gradients_in_window(Accelerators& ranks, bool sync_each_
   return equal;
 }
 
-TEST(Accumulation, SendsNothingInTheMiddleOfAWindow) {
+TEST(Accumulation, SynchronisesNothingInTheMiddleOfAWindow) {
   run_accelerators(2, [](Accelerators& ranks) {
     EXPECT_EQ(equal_gradients_in_window(ranks, false), (std::vector{false, false, true}));
     EXPECT_EQ(equal_gradients_in_window(ranks, true), (std::vector{true, true, true}));
@@ -185,7 +185,35 @@ TEST(Accumulation, PausesAllModelsThatItIsGiven) {
   });
 }
 
-TEST(Accumulation, IsAskedForIfItWasForgotten) {
+// accelerate/accelerator.py: the setter of Accelerator.gradient_accumulation_steps changes
+// GradientState.num_steps, and _do_sync sets sync_gradients after each num_steps batches. The
+// package's loss is divided by num_steps (Accelerator.backward).
+TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto expect_windows = [&](int steps, const std::vector<bool>& syncs) {
+      accelerator->set_gradient_accumulation_steps(steps);
+      EXPECT_EQ(accelerator->gradient_accumulation_steps(), steps);
+      for (const bool sync : syncs) {
+        const auto accumulation = accelerator->accumulate(*model);
+        EXPECT_EQ(accelerator->sync_gradients(), sync);
+        EXPECT_EQ(accelerator->loss_weight(), 1.0 / steps);
+      }
+    };
+    expect_windows(3, {false, false, true, false, false, true});
+    expect_windows(1, {true, true});
+    expect_windows(2, {false, true, false, true});
+    const auto accumulation = accelerator->accumulate(*model);
+    EXPECT_ERROR(accelerator->set_gradient_accumulation_steps(4), UsageError,
+                 "change it after a step");
+    accelerator->drop_window();
+    EXPECT_ERROR(accelerator->set_gradient_accumulation_steps(0), UsageError,
+                 "gradient_accumulation_steps: expected a number >= 1, got 0");
+  });
+}
+
+TEST(Accumulation, IsRequiredWithSeveralSteps) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
     const auto model = accelerator->prepare(first_model(basicnet()));

@@ -160,12 +160,12 @@ class TwoInputs : public Dataset {
 
 TEST(Dispatch, SendsEveryTensorOfABatch) {
   run_accelerators(2, [](Accelerators& ranks) {
-    const auto walked = [&](bool dispatch) {
+    const auto batches_with = [&](bool dispatch) {
       const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
       return all_of(accelerator->prepare(DataLoader(std::make_shared<TwoInputs>(), shuffled())));
     };
-    const auto got = walked(true);
-    const auto expected = walked(false);
+    const auto got = batches_with(true);
+    const auto expected = batches_with(false);
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].inputs.size(), 2U);
@@ -181,7 +181,7 @@ TEST(Dispatch, SendsEveryTensorOfABatch) {
 // Augmentation draws by position, so it is the same wherever it is done.
 TEST(DispatchOfImages, ShiftsThemAsEachProcessWould) {
   run_accelerators(2, [](Accelerators& ranks) {
-    const auto walked = [&](bool dispatch) {
+    const auto batches_with = [&](bool dispatch) {
       const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
       const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{.seed = 1});
       auto options = shuffled();
@@ -189,7 +189,7 @@ TEST(DispatchOfImages, ShiftsThemAsEachProcessWould) {
       return all_of(
           accelerator->prepare(DataLoader(std::make_shared<RandomImages>(kSamples), options)));
     };
-    expect_equal(walked(true), walked(false));
+    expect_equal(batches_with(true), batches_with(false));
   });
 }
 

@@ -21,7 +21,7 @@
 namespace ladder {
 namespace {
 
-// A line a rank in a file of its own.
+// One file with one line per rank.
 void note(const TemporaryFolder& folder, const std::string& text) {
   folder.write("rank" + std::string(getenv("RANK")), text);
 }
@@ -78,7 +78,7 @@ TEST(FunctionLauncher, PassesFailuresOn) {
   EXPECT_ERROR(function_launcher(fail, std::tuple("x")), DataError, "x");
 }
 
-// In a process of its own, which then has LibTorch's threads.
+// In a separate process, because it starts LibTorch's threads.
 TEST(FunctionLauncher, IsRefusedAfterATensorWasUsed) {
   run_alone([] {
     forget_launcher();

@@ -28,7 +28,7 @@ Numbers numbers_of(const torch::Tensor& tensor) {
   return {begin, begin + flat.numel()};
 }
 
-// What all processes see together in one walk.
+// The samples of all processes in one pass.
 Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& loader) {
   Numbers all;
   for (const Batch& batch : loader) {
@@ -40,7 +40,7 @@ Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& lo
 
 Numbers in_order(const DataLoader& loader) {
   Numbers all;
-  for (const auto& batch : loader.plan()) {
+  for (const auto& batch : loader.batch_indices()) {
     all.insert(all.end(), batch.indices.begin(), batch.indices.end());
   }
   return all;
@@ -121,7 +121,7 @@ TEST(GatherForMetrics3, TakesStructuresOfTensors) {
 class GatherForMetricsRefuses : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, GatherForMetricsRefuses, testing::Values(1, 2));
 
-TEST_P(GatherForMetricsRefuses, WhatHasNotOneRowASample) {
+TEST_P(GatherForMetricsRefuses, TensorsWithoutOneRowPerSample) {
   run_accelerators(GetParam(), [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     const auto loader = accelerator->prepare(numbered_loader(8, {.batch_size = 8}));
@@ -129,7 +129,7 @@ TEST_P(GatherForMetricsRefuses, WhatHasNotOneRowASample) {
       EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
                    "a scalar");
       EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
-                   "hint: a mean over the batch cannot be freed of repeated samples");
+                   "hint: a mean over the batch includes repeated samples");
       EXPECT_ERROR(accelerator->gather_for_metrics(batch.targets.narrow(0, 0, 1)), UsageError,
                    "1 rows");
       EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8);

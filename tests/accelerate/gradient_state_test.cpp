@@ -19,17 +19,17 @@ struct Epoch {
   std::vector<double> weights;  // of each batch's loss
 };
 
-// All batches of an epoch from `first` on, as a prepared loader walks through them.
+// All batches of an epoch from `first` on, as in a prepared loader.
 Epoch epoch_of(GradientState& state, const Sizes& sizes, std::int64_t first = 0) {
-  EpochProgress walk{.global_sizes = sizes};
+  EpochProgress pass{.global_sizes = sizes};
   Epoch epoch;
-  state.enter(walk);
-  for (walk.index = first; walk.index < walk.batches(); ++walk.index) {
+  state.enter(pass);
+  for (pass.index = first; pass.index < pass.batches(); ++pass.index) {
     state.begin_batch();
     epoch.steps.push_back(state.sync_gradients());
     epoch.weights.push_back(state.loss_weight());
   }
-  state.leave(walk);
+  state.leave(pass);
   return epoch;
 }
 
@@ -44,9 +44,9 @@ TEST(GradientState, WithOneStepFollowsEveryBatch) {
 TEST(GradientState, EndsTheLastWindowWithTheEpoch) {
   GradientState state(2, true);
   for (int epoch = 0; epoch < 2; ++epoch) {
-    const auto walked = epoch_of(state, {4, 4, 4, 4, 2});
-    EXPECT_EQ(walked.steps, (std::vector{false, true, false, true, true}));
-    EXPECT_EQ(walked.weights, (std::vector{0.5, 0.5, 0.5, 0.5, 1.0}));
+    const auto batches = epoch_of(state, {4, 4, 4, 4, 2});
+    EXPECT_EQ(batches.steps, (std::vector{false, true, false, true, true}));
+    EXPECT_EQ(batches.weights, (std::vector{0.5, 0.5, 0.5, 0.5, 1.0}));
   }
 }
 
@@ -58,12 +58,12 @@ TEST(GradientState, WeighsEachBatchByItsSamples) {
   EXPECT_EQ(epoch.weights, (std::vector{4.0 / 12, 4.0 / 12, 4.0 / 12, 0.75, 0.25}));
 }
 
-TEST(GradientState, CountsABatchOfNobodyAsNothing) {
+TEST(GradientState, GivesAnEmptyBatchNoWeight) {
   GradientState state(2, true);
   EXPECT_EQ(epoch_of(state, {4, 0}).weights, (std::vector{1.0, 0.0}));
 }
 
-TEST(GradientState, LetsWindowsCrossEpochsIfTold) {
+TEST(GradientState, LetsWindowsCrossEpochsWithoutSyncWithDataloader) {
   GradientState state(2, /*sync_with_dataloader=*/false);
   const auto first = epoch_of(state, {4, 4, 2});
   EXPECT_EQ(first.steps, (std::vector{false, true, false}));
@@ -80,7 +80,7 @@ TEST(GradientState, CountsByItselfWithoutALoader) {
   }
 }
 
-// Windows are those of the whole epoch, wherever the walk begins.
+// Windows are those of the whole epoch, wherever the pass begins.
 TEST(GradientState, GoesOnInTheMiddleOfAnEpoch) {
   const Sizes sizes = {4, 4, 4, 4, 4, 4, 2};
   GradientState whole(3, true);
@@ -94,7 +94,7 @@ TEST(GradientState, GoesOnInTheMiddleOfAnEpoch) {
 }
 
 // Behind skip_first_batches, say: all windows weigh 1, the first too.
-TEST(GradientState, BeginsAWindowWithAWalkWhereverThatBegins) {
+TEST(GradientState, BeginsAWindowWithAPassFromAnyBatch) {
   GradientState state(4, true);
   const auto rest = epoch_of(state, {4, 4, 4, 4, 4, 4, 4, 2}, 2);
   EXPECT_EQ(rest.steps, (std::vector{false, false, false, true, false, true}));
@@ -104,10 +104,10 @@ TEST(GradientState, BeginsAWindowWithAWalkWhereverThatBegins) {
 // After a break in the middle of a window.
 TEST(GradientState, BeginsAWindowWithEachEpoch) {
   GradientState state(2, true);
-  const EpochProgress walk{.global_sizes = {4, 4, 4}, .index = 0};
-  state.enter(walk);
+  const EpochProgress pass{.global_sizes = {4, 4, 4}, .index = 0};
+  state.enter(pass);
   state.begin_batch();
-  state.leave(walk);
+  state.leave(pass);
   EXPECT_FALSE(state.sync_gradients());
   EXPECT_EQ(epoch_of(state, {4, 4, 4}).steps, (std::vector{false, true, true}));
 }
@@ -127,41 +127,41 @@ TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
 
 TEST(GradientState, BeginsAWindowAfterADroppedOne) {
   GradientState state(3, true);
-  EpochProgress walk{.global_sizes = {4, 4, 4, 4, 4}};
-  state.enter(walk);
+  EpochProgress pass{.global_sizes = {4, 4, 4, 4, 4}};
+  state.enter(pass);
   state.begin_batch();
   EXPECT_FALSE(state.sync_gradients());
   state.drop_window();
   EXPECT_TRUE(state.sync_gradients()) << "no window is open";
   std::vector<bool> steps;
-  for (walk.index = 1; walk.index < walk.batches(); ++walk.index) {
+  for (pass.index = 1; pass.index < pass.batches(); ++pass.index) {
     state.begin_batch();
     steps.push_back(state.sync_gradients());
   }
   EXPECT_EQ(steps, (std::vector{false, false, true, true}));
 }
 
-TEST(GradientState, KnowsTheInnermostWalk) {
+TEST(GradientState, HasTheProgressOfTheInnermostPass) {
   GradientState state(1, true);
   const EpochProgress outer;
   const EpochProgress inner;
-  EXPECT_EQ(state.walk(), nullptr);
+  EXPECT_EQ(state.progress(), nullptr);
   state.enter(outer);
   state.enter(inner);
-  EXPECT_EQ(state.walk(), &inner);
+  EXPECT_EQ(state.progress(), &inner);
   state.leave(inner);
-  EXPECT_EQ(state.walk(), &outer);
+  EXPECT_EQ(state.progress(), &outer);
   state.leave(outer);
-  EXPECT_EQ(state.walk(), nullptr);
+  EXPECT_EQ(state.progress(), nullptr);
 }
 
 TEST(EpochProgress, LeavesRepetitionsOut) {
-  EpochProgress walk{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
-  EXPECT_EQ(walk.real_size(), 4);
-  walk.samples_before = 8;
-  EXPECT_EQ(walk.real_size(), 2);
-  walk.samples_before = 12;
-  EXPECT_EQ(walk.real_size(), 0);
+  EpochProgress pass{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
+  EXPECT_EQ(pass.real_size(), 4);
+  pass.samples_before = 8;
+  EXPECT_EQ(pass.real_size(), 2);
+  pass.samples_before = 12;
+  EXPECT_EQ(pass.real_size(), 0);
 }
 
 }  // namespace

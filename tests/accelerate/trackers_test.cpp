@@ -31,7 +31,7 @@ class TrackersTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(TrackersTest, JsonlHasARunRecordAndARecordAStep) {
+TEST_F(TrackersTest, JsonlHasARunRecordAndOneRecordPerStep) {
   auto trackers = make({"jsonl"});
   trackers.start("basic", {{"lr", 0.001}, {"recipe", "basicnet"}, {"quiet", true}});
   trackers.log({{"loss", 0.25}, {"accuracy", 98.0}}, 10);
@@ -42,7 +42,7 @@ TEST_F(TrackersTest, JsonlHasARunRecordAndARecordAStep) {
       "{\"record\":\"log\",\"step\":10,\"accuracy\":98.0,\"loss\":0.25}\n");
 }
 
-TEST_F(TrackersTest, CsvHasALineAValueAndNewNamesNeedNoNewHeader) {
+TEST_F(TrackersTest, CsvHasOneLinePerValueAndNewNamesNeedNoNewHeader) {
   auto trackers = make({"csv"});
   trackers.start("basic", {{"lr", 0.001}, {"note", "a,\"b\""}, {"seed", nullptr}});
   trackers.log({{"loss", 0.1}}, 1);
@@ -90,7 +90,7 @@ TEST_F(TrackersTest, AMistakeStopsTheOtherProcessesToo) {
   EXPECT_ERROR(trackers.log({{"step", 1.0}}, 1), UsageError, "got 'step'");
 }
 
-TEST_F(TrackersTest, ARunThatStartsAgainReplacesItsFiles) {
+TEST_F(TrackersTest, ASecondRunOfANameReplacesItsFiles) {
   for (const double loss : {1.0, 2.0}) {
     auto trackers = make({"jsonl", "csv"});
     trackers.start("basic");
@@ -118,7 +118,8 @@ TEST_F(TrackersTest, ARunThatIsResumedAppends) {
 TEST_F(TrackersTest, AFinishedRunMakesRoomForAnother) {
   auto trackers = make({"jsonl", "tensorboard"});
   trackers.start("one");
-  EXPECT_ERROR(trackers.start("two"), UsageError, "start: a run is under way; hint: end it first");
+  EXPECT_ERROR(trackers.start("two"), UsageError,
+               "start: a run has started; hint: call finish() first");
   trackers.finish();
   trackers.finish();
   EXPECT_ERROR(trackers.log({{"loss", 1.0}}, 1), UsageError,
@@ -128,13 +129,13 @@ TEST_F(TrackersTest, AFinishedRunMakesRoomForAnother) {
   EXPECT_NE(read("two/metrics.jsonl").find("\"loss\":1.0"), std::string::npos);
 }
 
-TEST_F(TrackersTest, ARunMayLieInAFolderOfRuns) {
+TEST_F(TrackersTest, ARunMayBeInAFolderOfRuns) {
   auto trackers = make({"csv"});
   trackers.start("mnist/basic");
   EXPECT_EQ(read("mnist/basic/metrics.csv"), "step,name,value\n");
 }
 
-TEST_F(TrackersTest, ARunLiesInTheFolderOfRuns) {
+TEST_F(TrackersTest, ARunIsInsideTheFolderOfRuns) {
   for (const char* name : {"", "/tmp/x", "..", "a/../../b", ".", "a/"}) {
     auto trackers = make({"csv"});
     EXPECT_ERROR(trackers.start(name), UsageError,
@@ -180,7 +181,7 @@ TEST_F(TrackersTest, NoValuesAreNoRecord) {
   EXPECT_EQ(read("basic/metrics.jsonl"), "{\"record\":\"run\",\"run\":\"basic\",\"config\":{}}\n");
 }
 
-// Writes down what it was told.
+// Records its calls.
 class Listener : public Tracker {
  public:
   explicit Listener(std::vector<std::string>& heard) : heard_(heard) {}
@@ -197,7 +198,7 @@ class Listener : public Tracker {
   std::vector<std::string>& heard_;
 };
 
-TEST_F(TrackersTest, ATrackerOfTheCallersOwnHearsAllAndNeedsNoFolder) {
+TEST_F(TrackersTest, ATrackerOfTheCallersOwnGetsAllCallsAndNeedsNoFolder) {
   std::vector<std::string> heard;
   Trackers trackers;
   trackers.add(std::make_unique<Listener>(heard));

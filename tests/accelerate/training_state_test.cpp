@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// save_state and load_state: a run that is broken off and taken up again.
+// save_state and load_state: an interrupted run that is resumed.
 #include "ladder/accelerate/training_state.h"
 
 #include <fmt/core.h>
@@ -253,7 +253,7 @@ TEST_P(Resume, IsRefusedForOtherObjects) {
     const auto fewer = ranks.make();
     const auto model = fewer->prepare(make_network(saved.recipe, Math::kFast));
     const auto weights = flat_weights(*model);
-    EXPECT_ERROR(fewer->load_state(path), DataError, "expected only the state of what is prepared");
+    EXPECT_ERROR(fewer->load_state(path), DataError, "expected only the state of prepared objects");
     EXPECT_TRUE(torch::equal(flat_weights(*model), weights));
   });
 }
@@ -276,7 +276,7 @@ void replace_file(const std::string& from, const std::string& to, const std::str
 void expect_refused(Accelerators& ranks, Trainee& trainee, const std::string& to,
                     const std::function<void()>& damage) {
   const auto before = trainee.fingerprint();
-  const auto place = trainee.loader->state_dict();
+  const auto position = trainee.loader->state_dict();
   trainee.accelerator->on_main_process(damage);
   trainee.accelerator->wait_for_everyone();
   try {
@@ -287,10 +287,10 @@ void expect_refused(Accelerators& ranks, Trainee& trainee, const std::string& to
     EXPECT_GT(ranks.world_size(), 1) << "another rank saw it";
   }
   EXPECT_EQ(trainee.fingerprint(), before);
-  EXPECT_EQ(trainee.loader->state_dict(), place);
+  EXPECT_EQ(trainee.loader->state_dict(), position);
 }
 
-TEST_P(Resume, LeavesAllAsItWasWhenAFileIsNotWhatItShouldBe) {
+TEST_P(Resume, ChangesNothingWhenAFileIsDamaged) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto good = ranks.folder().file("good");
     Trainee trainee(ranks);
@@ -315,7 +315,7 @@ TEST_P(Resume, LeavesAllAsItWasWhenAFileIsNotWhatItShouldBe) {
   });
 }
 
-TEST_P(Resume, LeavesAllAsItWasWhenTheNetworkIsAnother) {
+TEST_P(Resume, ChangesNothingWhenTheNetworkIsAnother) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     Trainee other(ranks, {.network = "convnet"});
@@ -428,7 +428,7 @@ TEST(SaveState, RefusesWeightsThatAreNotFinite) {
   });
 }
 
-TEST(SaveState, RefusesWhatItCannotSave) {
+TEST(SaveState, RefusesUnknownOptimizersAndMissingModels) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
@@ -467,7 +467,7 @@ static_assert(LoadsState<Counter> && !PlansLoading<Counter>);
 static_assert(PlansLoading<Planned>);
 static_assert(!LoadsState<std::string> && !PlansLoading<std::string>);
 
-TEST_P(Resume, TakesRegisteredObjectsAlong) {
+TEST_P(Resume, IncludesRegisteredObjects) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
@@ -489,7 +489,7 @@ TEST_P(Resume, TakesRegisteredObjectsAlong) {
   });
 }
 
-TEST_P(Resume, NamesAFileAsTheProgramDoes) {
+TEST_P(Resume, UsesTheFileNameOfTheProgram) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
@@ -507,7 +507,7 @@ TEST_P(Resume, NamesAFileAsTheProgramDoes) {
   });
 }
 
-TEST_P(Resume, SavesTheModelAloneIfTold) {
+TEST_P(Resume, SavesOnlyTheModelOnRequest) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("of_the_model");
     Trainee trainee(ranks);
@@ -524,7 +524,7 @@ TEST_P(Resume, SavesTheModelAloneIfTold) {
   });
 }
 
-TEST_P(Resume, ForgetsWhatIsFreed) {
+TEST_P(Resume, OmitsFreedObjects) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     Trainee trainee(ranks);
@@ -539,7 +539,7 @@ TEST_P(Resume, ForgetsWhatIsFreed) {
   });
 }
 
-TEST_P(Resume, HasNoPlaceForALoaderOfEvaluations) {
+TEST_P(Resume, OmitsEvaluationLoaders) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
@@ -550,7 +550,7 @@ TEST_P(Resume, HasNoPlaceForALoaderOfEvaluations) {
   });
 }
 
-// --- the loader's place ---
+// --- the loader's position ---
 
 using Labels = std::vector<torch::Tensor>;
 
@@ -583,7 +583,7 @@ TEST_P(Resume, SkipsTheFirstBatches) {
       const auto all = labels_of(loader);
       for (std::int64_t skip = 0; skip <= loader.size(); ++skip) {
         auto rest = Accelerator::skip_first_batches(loader, skip);
-        for (int walk = 0; walk < 2; ++walk) {  // of every walk
+        for (int pass = 0; pass < 2; ++pass) {  // of every pass
           rest.set_epoch(1);
           expect_same(labels_of(rest), all, skip);
         }
@@ -598,20 +598,20 @@ TEST_P(Resume, SkipsTheFirstBatches) {
 }
 
 // As the package's loaders do. Else the second epoch would repeat the first, order and masks.
-TEST_P(Resume, GoesOnWithTheNextEpochWithoutBeingTold) {
+TEST_P(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
-    auto told = shuffled_loader(*accelerator);
-    const auto untold = shuffled_loader(*accelerator);
+    auto with_set_epoch = shuffled_loader(*accelerator);
+    const auto without = shuffled_loader(*accelerator);
     for (const std::int64_t epoch : {0, 1, 2}) {
-      told.set_epoch(epoch);
-      expect_same(labels_of(untold), labels_of(told));
-      EXPECT_EQ(untold.epoch(), epoch + 1);
+      with_set_epoch.set_epoch(epoch);
+      expect_same(labels_of(without), labels_of(with_set_epoch));
+      EXPECT_EQ(without.epoch(), epoch + 1);
     }
   });
 }
 
-TEST_P(Resume, RefusesAPlaceInAnotherOrder) {
+TEST_P(Resume, RefusesAPositionInAnotherOrder) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto before = ranks.make();
@@ -625,7 +625,7 @@ TEST_P(Resume, RefusesAPlaceInAnotherOrder) {
   });
 }
 
-TEST_P(Resume, FindsTheLoadersPlace) {
+TEST_P(Resume, RestoresThePositionOfTheLoader) {
   run_accelerators(world(), [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto before = ranks.make();
@@ -661,8 +661,8 @@ TEST_P(Resume, FindsTheLoadersPlace) {
   });
 }
 
-// A sampler that knows no epochs: the place says that one is over all the same.
-TEST(ResumeOfEvaluation, WalksAgain) {
+// A sampler without epochs: the position still marks a complete pass.
+TEST(ResumeOfEvaluation, RepeatsThePass) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();

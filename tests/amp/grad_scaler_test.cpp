@@ -23,7 +23,7 @@
 #include "ladder/amp/autocast.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -314,10 +314,10 @@ TEST(GradScaler, GivesItsNumbersForTheRecord) {
   SGD optimizer({weight}, {.lr = 0.1});
   GradScaler scaler({.init_scale = 4.0});
   using Numbers = std::map<std::string, double>;
-  EXPECT_EQ(scaler.numbers(), (Numbers{{"loss_scale", 4.0}, {"skipped_steps", 0.0}}));
+  EXPECT_EQ(scaler.metrics(), (Numbers{{"loss_scale", 4.0}, {"skipped_steps", 0.0}}));
   run_step(scaler, optimizer, weight, kInf);
   run_step(scaler, optimizer, weight, 1.0);
-  EXPECT_EQ(scaler.numbers(), (Numbers{{"loss_scale", 2.0}, {"skipped_steps", 1.0}}));
+  EXPECT_EQ(scaler.metrics(), (Numbers{{"loss_scale", 2.0}, {"skipped_steps", 1.0}}));
 }
 
 TEST(StepResult, OfAStepThatNobodyScaledIsTaken) {
@@ -360,7 +360,7 @@ TEST(GradScaler, DisabledHasNoStateAndTakesNone) {
   EXPECT_FALSE(scaler.is_enabled());
   EXPECT_EQ(scaler.get_scale(), 1.0);
   EXPECT_EQ(scaler.skipped_steps(), 0);
-  EXPECT_TRUE(scaler.numbers().empty());
+  EXPECT_TRUE(scaler.metrics().empty());
   EXPECT_EQ(scaler.state_dict(), Json::object());
   EXPECT_TRUE(metadata_of(scaler).empty());
 }
@@ -619,26 +619,27 @@ TEST(GradScaler, ChecksItsStateFirstAndTakesItLater) {
   }
 }
 
-// States, and what is said of each.
+// States, and the error of each.
 std::vector<std::pair<Json, std::string>> damaged_states() {
   const auto good = GradScaler().state_dict();
   std::vector<std::pair<Json, std::string>> bad = {
-      {Json::object(), "expected the five numbers of a gradient scaler"},
-      {Json::array({1, 2}), "expected the five numbers of a gradient scaler"},
-      {Json(nullptr), "expected the five numbers of a gradient scaler"},
-      {Json(Json::value_t::discarded), "expected the five numbers of a gradient scaler"}};
+      {Json::object(), R"(expected a number as "scale", got none)"},
+      {Json::array({1, 2}), "expected an object, got [1,2]"},
+      {Json(nullptr), "expected an object, got null"},
+      {Json(Json::value_t::discarded), "expected an object, got"}};
   const auto with = [&](const char* name, const Json& value, const std::string& text) {
     bad.emplace_back(good, "state: expected " + text).first[name] = value;
   };
   for (const auto& item : good.items()) {
     const bool whole = item.value().is_number_integer();
+    const auto expected = std::string(whole ? "a whole number from 0 to 2^62" : "a number") +
+                          " as \"" + item.key() + "\", got ";
     for (const Json& value : {Json("1"), Json(nullptr), Json(true)}) {
-      with(item.key().c_str(), value,
-           whole ? "a whole " + item.key() : "the five numbers of a gradient scaler");
+      with(item.key().c_str(), value, expected);
     }
     auto without = good;
     without.erase(item.key());
-    bad.emplace_back(without, "the five numbers of a gradient scaler, got");
+    bad.emplace_back(without, "state: expected " + expected + "none");
   }
   for (const double scale : {0.0, -1.0, 1e300, 1e-60}) {
     with("scale", scale, "a gradient scaler with a finite scale > 0");
@@ -646,8 +647,8 @@ std::vector<std::pair<Json, std::string>> damaged_states() {
   with("growth_factor", 1.0, "a gradient scaler with growth_factor > 1");
   with("backoff_factor", 1.0, "a gradient scaler with backoff_factor between 0 and 1");
   with("growth_interval", 0, "a gradient scaler with growth_interval > 0");
-  with("growth_interval", 2.5, "a whole growth_interval, got 2.5");
-  with("_growth_tracker", -1, "a gradient scaler with _growth_tracker from 0 to 2147483647");
+  with("growth_interval", 2.5, R"(a whole number from 0 to 2^62 as "growth_interval", got 2.5)");
+  with("_growth_tracker", -1, R"(a whole number from 0 to 2^62 as "_growth_tracker", got -1)");
   with("_growth_tracker", std::int64_t{1} << 31,
        "a gradient scaler with _growth_tracker from 0 to 2147483647");
   return bad;
@@ -706,12 +707,11 @@ TEST(GradScaler, RefusesAFileThatIsDamaged) {
   for (const std::string text : {"", "{\"scale\": 1"}) {
     save_model(*torch::nn::Linear(2, 2), path, {{"scaler", text}});
     EXPECT_ERROR(load_scaler(scaler, path), DataError,
-                 path + ": expected JSON of at most 16 levels, got something else");
+                 path + ": expected valid JSON, got an error at byte ");
   }
   for (const std::string text : {"[]", "{}", "{\"scale\": \"big\"}"}) {
     save_model(*torch::nn::Linear(2, 2), path, {{"scaler", text}});
-    EXPECT_ERROR(load_scaler(scaler, path), DataError,
-                 path + ": expected the five numbers of a gradient scaler, got ");
+    EXPECT_ERROR(load_scaler(scaler, path), DataError, path + ": expected a");
   }
   folder.write("model.safetensors", "short");
   EXPECT_ERROR(load_scaler(scaler, path), DataError, path);

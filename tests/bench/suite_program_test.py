@@ -69,11 +69,11 @@ class Suite(unittest.TestCase):
 
     def expect_failure(self, reason: str) -> str:
         said = self.run_suite(f"full/{ROW}", 1)
-        self.assertIn("error: 1 runs failed; the table says why", said)
+        self.assertIn("error: 1 runs failed; see the table", said)
         [row] = self.rows()
         self.assertTrue(row["error_occurred"])
         self.assertEqual(row["error_message"], reason)
-        self.assertIn(f"  failed: {reason}; what it said: {self.folder}/runs/full_", said)
+        self.assertIn(f"  failed: {reason}; output: {self.folder}/runs/full_", said)
         return said
 
     def test_a_slice_is_the_steps_after_the_warm_up(self) -> None:
@@ -132,11 +132,11 @@ class Suite(unittest.TestCase):
     def test_a_record_of_another_row_is_a_failure(self) -> None:
         for changed in ({"recipe": "convnet"}, {"precision": "bf16"}, {"world_size": 2}):
             self.stage(**changed)
-            self.expect_failure("its record is not of this row")
+            self.expect_failure("its record belongs to another row")
 
     def test_a_program_that_fails_is_told_in_its_words_and_they_are_kept(self) -> None:
         self.stage(before="print('error: no data', file=sys.stderr); sys.exit(3)")
-        self.expect_failure("exit code 3; it said: error: no data")
+        self.expect_failure("exit code 3; last line: error: no data")
         [kept] = (self.folder / "runs").glob("full_*.stderr")
         self.assertEqual(kept.read_text(), "error: no data\n")
 
@@ -172,7 +172,7 @@ class Suite(unittest.TestCase):
     def test_wrong_flags_are_told(self) -> None:
         for flags, reason in (
             (["--tier", "long"], "--tier: expected one of short, bench, got 'long'"),
-            (["--benchmark_lits"], "those that suite --help lists"),
+            (["--benchmark_lits"], "a flag of suite --help"),
             (["--cpus", "0"], "--cpus"),
             (["--benchmark_filter=none", f"--benchmark_out={self.out}"], "--benchmark_list_tests"),
         ):

@@ -180,14 +180,14 @@ TEST(Child, ItsEndIsToldInWords) {
   const TemporaryFolder folder;
   EXPECT_EQ(run("exit 0", folder).failure, "");
   EXPECT_EQ(run("echo one >&2; echo $WORD >&2; exit 3", folder).failure,
-            "exit code 3; it said: said");
-  EXPECT_EQ(run("kill -SEGV $$", folder).failure, "ended by Segmentation fault; it said nothing");
+            "exit code 3; last line: said");
+  EXPECT_EQ(run("kill -SEGV $$", folder).failure, "ended by Segmentation fault; no output");
 }
 
 TEST(Child, AnErrorIsToldRatherThanWhatComesAfterIt) {
   const TemporaryFolder folder;
   EXPECT_EQ(run("echo error: no data >&2; echo ==== >&2; exit 3", folder).failure,
-            "exit code 3; it said: error: no data");
+            "exit code 3; last line: error: no data");
 }
 
 // Whether a process is gone, or becomes so soon: what was killed takes a moment to end.
@@ -207,7 +207,7 @@ bool is_gone(const std::string& pid) {
 TEST(Child, EndsAtItsDeadlineWithAllThatItStarted) {
   const TemporaryFolder folder;
   const auto end = run("sleep 60 & echo $! >&2; wait", folder, 1);
-  const std::string kBegin = "not done after 1 s; it said: ";
+  const std::string kBegin = "timed out after 1 s; last line: ";
   ASSERT_EQ(end.failure.substr(0, kBegin.size()), kBegin);
   EXPECT_TRUE(is_gone(end.failure.substr(kBegin.size())));
   EXPECT_LT(end.seconds, 20.0);

@@ -146,7 +146,7 @@ TEST(AtomicFile, NeverReplacesAPipeOrADevice) {
   const std::string path = folder.file("pipe");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_ERROR(AtomicFile{path}, SystemError, path + ": replace: Invalid argument");
-  EXPECT_ERROR(require_writable_folder("--save", path), UsageError,
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
                "hint: name a file, not a folder or a device");
   EXPECT_TRUE(fs::is_fifo(path));
 }
@@ -188,35 +188,34 @@ TEST(AtomicFile, AFailedWriteKeepsTheOldContentAndLeavesNoTemporaryFile) {
 TEST(RequireWritableFolder, AcceptsANewFileAndAnOldOneAndCreatesNothing) {
   const TemporaryFolder folder;
   folder.write("old", "x");
-  EXPECT_NO_THROW(require_writable_folder("--save", folder.file("new")));
-  EXPECT_NO_THROW(require_writable_folder("--save", folder.file("old")));
-  EXPECT_NO_THROW(require_writable_folder("--save", "name-in-this-folder"));
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file("new")));
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file("old")));
+  EXPECT_NO_THROW(require_writable_folder("save", "name-in-this-folder"));
   EXPECT_EQ(folder.names(), Names{"old"});
 }
 
 TEST(RequireWritableFolder, RefusesAMissingFolder) {
   const TemporaryFolder folder;
   const std::string path = folder.file("nowhere/m.bin");
-  EXPECT_ERROR(require_writable_folder("--save", path), UsageError,
-               "--save: expected a file in a folder that can be written, got '" + path +
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
+               "save: expected a file in a folder that can be written, got '" + path +
                    "'; hint: create the folder first: mkdir -p " + folder.file("nowhere"));
 }
 
 TEST(RequireWritableFolder, RefusesAFileInThePlaceOfTheFolder) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "x") + "/m.bin";
-  EXPECT_ERROR(require_writable_folder("--save", path), UsageError,
-               "hint: create the folder first");
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError, "hint: create the folder first");
 }
 
 TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
   const TemporaryFolder folder;
-  EXPECT_ERROR(require_writable_folder("--save", folder.path()), UsageError,
+  EXPECT_ERROR(require_writable_folder("save", folder.path()), UsageError,
                "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
 }
 
 TEST(RequireWritableFolder, RefusesAnEmptyPath) {
-  EXPECT_ERROR(require_writable_folder("--save", ""), UsageError,
+  EXPECT_ERROR(require_writable_folder("save", ""), UsageError,
                "got ''; hint: name a file, not a folder or a device");
 }
 
@@ -229,8 +228,8 @@ TEST(RequireWritableFolder, RefusesAFolderWithoutPermission) {
   if (user == 0) {  // who may write anywhere
     ASSERT_EQ(seteuid(kNobody), 0);
   }
-  EXPECT_ERROR(require_writable_folder("--save", folder.file("m.bin")), UsageError,
-               "hint: you may not write in " + folder.path() + ": name another folder");
+  EXPECT_ERROR(require_writable_folder("save", folder.file("m.bin")), UsageError,
+               "hint: " + folder.path() + " is not writable: name another folder");
   ASSERT_EQ(seteuid(user), 0);
   fs::permissions(folder.path(), fs::perms::owner_all);
 }

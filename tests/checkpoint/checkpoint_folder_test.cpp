@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <ios>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -104,7 +103,7 @@ TEST(CheckpointFolder, HandsOutOnlyWhatTheManifestLists) {
     EXPECT_ERROR(checkpoint.file(name), DataError,
                  folder.file("checkpoint_0") + ": expected the file \"" + name +
                      "\", got none; hint: " + folder.file("checkpoint_0/manifest.json") +
-                     " lists what it holds");
+                     " lists its files");
   }
 }
 
@@ -165,8 +164,8 @@ TEST(CheckpointWriter, NeverReplacesAnythingElse) {
   for (const char* name : {"thesis", "web", "file", "link"}) {
     EXPECT_ERROR(CheckpointWriter(folder.file(name)), SystemError,
                  folder.file(name) +
-                     ": replace: File exists; hint: it is no checkpoint: name "
-                     "another folder, or remove it yourself");
+                     ": replace: File exists; hint: not a checkpoint: name "
+                     "another folder, or remove this one");
   }
   EXPECT_EQ(folder.names(), before);
   EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
@@ -177,7 +176,7 @@ TEST(CheckpointWriter, NeverReplacesWhatCameMeanwhile) {
   {
     CheckpointWriter writer(folder.file("checkpoint_0"));
     folder.write("checkpoint_0/thesis.txt", "precious");
-    EXPECT_ERROR(writer.commit({}), SystemError, "it is no checkpoint");
+    EXPECT_ERROR(writer.commit({}), SystemError, "not a checkpoint");
   }
   EXPECT_EQ(folder.read("checkpoint_0/thesis.txt"), "precious");
   EXPECT_EQ(folder.names(), Names{"checkpoint_0"});
@@ -187,7 +186,7 @@ TEST(CheckpointWriter, NeverReplacesALatestThatIsNoLink) {
   const TemporaryFolder folder;
   folder.write("latest/thesis.txt", "precious");
   EXPECT_ERROR(CheckpointWriter(folder.file("checkpoint_0")), SystemError,
-               folder.file("latest") + ": replace: File exists; hint: it is to be a link");
+               folder.file("latest") + ": replace: File exists; hint: it must be a link");
   EXPECT_EQ(folder.names(), Names{"latest"});
 }
 
@@ -350,8 +349,7 @@ TEST_F(DamagedCheckpoint, EveryOtherLengthIsSeen) {
 TEST_F(DamagedCheckpoint, TheMessageSaysWhatWasExpectedAndFound) {
   write("model.bin", "short");
   expect_refused("model.bin",
-                 "16 bytes, got 5; hint: fetch it again from where it came, or start "
-                 "anew");
+                 "16 bytes, got 5; hint: copy it again from its source, or train from the start");
   write("model.bin", "model.bin of onE");
   expect_refused("model.bin", "sha256 806263616b28…, got e9c03099cd2d…; hint: ");
 }
@@ -366,9 +364,9 @@ TEST_F(DamagedCheckpoint, TheManifestIsNamedToo) {
   expect_refused("manifest.json",
                  "a file, got none; hint: name the folder of a checkpoint: ls " + path_);
   write("manifest.json", "[]");
-  expect_refused("manifest.json", "an object, got an array; hint: fetch it again");
+  expect_refused("manifest.json", "an object, got []; hint: copy it again");
   write("manifest.json", std::string(5'000'000, ' '));
-  expect_refused("manifest.json", "at most 4194304 bytes, got 4194305");
+  expect_refused("manifest.json", "at most 4194304 bytes, got ");
 }
 
 TEST_F(DamagedCheckpoint, LinksFoldersAndPipesAreNoFiles) {
@@ -406,7 +404,7 @@ TEST_F(DamagedCheckpoint, TheHintNamesTheNewestOlderOneThatIsWhole) {
   EXPECT_ERROR(open_checkpoint(folder_.file("checkpoint_11")), DataError,
                "; hint: " + folder_.file("checkpoint_9") + " is whole: resume from that one");
   remove("state.json");
-  EXPECT_ERROR(open_checkpoint(path_), DataError, "a file, got none; hint: fetch it again");
+  EXPECT_ERROR(open_checkpoint(path_), DataError, "a file, got none; hint: copy it again");
 }
 
 TEST(CheckpointFolder, AMissingOneIsNamedWithWhatElseThereIs) {
@@ -516,18 +514,6 @@ TEST(RemoveOldCheckpoints, AHalfRemovedOneIsInNobodysWay) {
   folder.write(".checkpoint_1.removed/model.bin", "of a killed run");
   remove_old_checkpoints(folder.path(), "checkpoint_", 1);
   EXPECT_EQ(folder.names(), (Names{"checkpoint_2", "latest"}));
-}
-
-TEST(ReadSavedJson, RefusesAFileTooLongToBeOne) {
-  const TemporaryFolder folder;
-  const auto path = folder.write("a.json", "[1]");
-  EXPECT_EQ(read_saved_json(path).dump(), "[1]");
-  const auto most = std::uintmax_t{64} << 20;
-  fs::resize_file(path, most);  // by zeros, which end the text
-  EXPECT_EQ(read_saved_json(path).dump(), "[1]");
-  fs::resize_file(path, most + 1);
-  EXPECT_ERROR(read_saved_json(path), DataError,
-               path + ": expected JSON of at most 64 MiB, got 67108865 bytes");
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ const std::string kDigest(64, 'a');
 
 CheckpointManifest parse(std::string_view json) {
   return parse_checkpoint_manifest(
-      std::span(reinterpret_cast<const std::uint8_t*>(json.data()), json.size()), "c/manifest.json",
-      [] { return std::string("try another"); });
+      std::span(reinterpret_cast<const std::uint8_t*>(json.data()), json.size()),
+      json_data_error("c/manifest.json", "try another"));
 }
 
 // A manifest with this text as its files.
@@ -32,12 +32,6 @@ std::string with_file(const std::string& name, const std::string& digest) {
 }
 
 std::string with_digest(const std::string& digest) { return with_file("m.bin", digest); }
-
-std::string repeated(int count, std::string_view text) {
-  std::string all;
-  for (int i = 0; i < count; ++i) all += text;
-  return all;
-}
 
 TEST(CheckpointManifest, ReadsWhatItWrites) {
   const CheckpointManifest manifest = {{"model.safetensors", {4'800, kDigest}},
@@ -64,23 +58,23 @@ TEST(CheckpointManifest, TheFormIsTheOneInTheDocuments) {
 
 TEST(CheckpointManifest, TheOrderOfKeysDoesNotMatter) {
   EXPECT_EQ(parse(R"({"files":{"m.bin":{"sha256":")" + kDigest +
-                  R"(","bytes":9223372036854775807}},"version":1,"format":"ladder checkpoint"})"),
-            (CheckpointManifest{{"m.bin", {9'223'372'036'854'775'807U, kDigest}}}));
+                  R"(","bytes":4611686018427387904}},"version":1,"format":"ladder checkpoint"})"),
+            (CheckpointManifest{{"m.bin", {std::uint64_t{1} << 62, kDigest}}}));
 }
 
 TEST(CheckpointManifest, AnErrorHasPathExpectedGotAndHint) {
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": -1})")), DataError,
-               "c/manifest.json: expected a length for bytes of \"m.bin\", got a negative number; "
-               "hint: try another");
+  EXPECT_ERROR(
+      parse(with_digest(R"({"bytes": -1})")), DataError,
+      "c/manifest.json: expected a whole number from 0 to 2^62 as \"bytes\" of \"m.bin\" of "
+      "\"files\", got -1; hint: try another");
 }
 
 TEST(CheckpointManifest, RefusesWhatIsNotJson) {
   const std::string valid = make_checkpoint_manifest({{"m.bin", {3, kDigest}}});
-  EXPECT_ERROR(parse(""), DataError, "expected valid JSON, got an error at its byte 1");
-  EXPECT_ERROR(parse("{"), DataError, "expected valid JSON, got an error at its byte 2");
+  EXPECT_ERROR(parse(""), DataError, "expected valid JSON, got an error at byte 1");
   EXPECT_ERROR(parse(valid + "x"), DataError, "expected valid JSON");
   EXPECT_ERROR(parse(valid + std::string("\0{}", 3)), DataError,
-               "expected valid JSON, got an error at its byte " + std::to_string(valid.size() + 1));
+               "expected valid JSON, got a zero byte at byte " + std::to_string(valid.size() + 1));
   EXPECT_ERROR(parse(std::string_view(valid).substr(0, valid.size() - 2)), DataError,
                "expected valid JSON");
   EXPECT_ERROR(parse("\x80\x04"
@@ -89,54 +83,54 @@ TEST(CheckpointManifest, RefusesWhatIsNotJson) {
 }
 
 TEST(CheckpointManifest, RefusesAnotherFormatAndAnotherVersion) {
-  EXPECT_ERROR(parse("[]"), DataError, "expected an object, got an array");
-  EXPECT_ERROR(parse("7"), DataError, "expected an object, got 7");
-  EXPECT_ERROR(parse("{}"), DataError, "expected format, version and files, got less");
-  EXPECT_ERROR(parse(R"({"version": 1, "files": {}})"), DataError, "format, version and files");
-  EXPECT_ERROR(parse(R"({"format": "web app"})"), DataError,
-               "expected format \"ladder checkpoint\", got \"web app\"");
-  EXPECT_ERROR(parse(R"({"version": 2})"), DataError, "expected version 1, got 2");
-  EXPECT_ERROR(parse(R"({"version": "1"})"), DataError, "expected version 1, got \"1\"");
-  EXPECT_ERROR(parse(R"({"version": 1.0})"), DataError, "expected version 1, got a number that");
+  const auto with = [](const std::string& format, const std::string& version) {
+    return R"({"format": )" + format + R"(, "version": )" + version + R"(, "files": {}})";
+  };
+  const std::string format = R"("ladder checkpoint")";
+  EXPECT_EQ(parse(with(format, "1")), CheckpointManifest());
+  EXPECT_ERROR(parse("[]"), DataError, "expected an object, got []");
+  EXPECT_ERROR(parse("{}"), DataError, R"(expected a text as "format", got none)");
+  EXPECT_ERROR(parse(R"({"format": "ladder checkpoint", "version": 1})"), DataError,
+               R"(expected an object as "files", got none)");
+  EXPECT_ERROR(parse(with(R"("web app")", "1")), DataError,
+               R"(expected "ladder checkpoint" as "format", got "web app")");
+  EXPECT_ERROR(parse(with(format, "2")), DataError, R"(expected 1 as "version", got 2)");
+  for (const char* version : {"\"1\"", "1.0", "true", "[1]"}) {
+    EXPECT_ERROR(parse(with(format, version)), DataError,
+                 R"(a whole number from 0 to 2^62 as "version", got )");
+  }
 }
 
 TEST(CheckpointManifest, RefusesUnknownKeysAndKeysTwice) {
-  EXPECT_ERROR(parse(R"({"name": "web app"})"), DataError, "only known keys, got \"name\"");
-  EXPECT_ERROR(parse(R"({"bytes": 1})"), DataError, "only known keys, got \"bytes\"");
-  EXPECT_ERROR(parse(R"({"version": 1, "version": 1})"), DataError,
-               "every key once, got \"version\" twice");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "bytes": 1})")), DataError,
-               "every key once, got \"bytes\" twice");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "files": {}})")), DataError,
-               "only known keys, got \"files\"");
+  EXPECT_ERROR(parse(R"({"name": "web app"})"), DataError,
+               R"(expected only format, version, files, got "name")");
+  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "files": 2})")), DataError,
+               R"(expected only bytes, sha256 of "m.bin" of "files", got "files")");
   const std::string file = R"("m.bin": {"bytes": 1, "sha256": ")" + kDigest + "\"}";
   EXPECT_ERROR(parse(with_files("{" + file + "," + file + "}")), DataError,
-               "every file once, got \"m.bin\" twice");
+               R"(every key once, got "m.bin" twice)");
 }
 
 TEST(CheckpointManifest, RefusesLengthsAndDigestsThatAreNone) {
-  EXPECT_ERROR(parse(with_files("[]")), DataError, "expected an object, got an array");
-  EXPECT_ERROR(parse(with_files("null")), DataError, "expected an object, got null");
-  EXPECT_ERROR(parse(with_digest("12")), DataError, "expected an object for \"m.bin\", got 12");
-  EXPECT_ERROR(parse(with_digest("{}")), DataError, "bytes and sha256 for \"m.bin\", got less");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1})")), DataError, "bytes and sha256 for");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": true})")), DataError, "got a truth value");
+  EXPECT_ERROR(parse(with_files("[]")), DataError, R"(expected an object as "files", got [])");
+  EXPECT_ERROR(parse(with_digest("12")), DataError,
+               R"(expected an object as "m.bin" of "files", got 12)");
+  EXPECT_ERROR(parse(with_digest("{}")), DataError,
+               R"(as "bytes" of "m.bin" of "files", got none)");
+  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1})")), DataError,
+               R"(expected a text as "sha256" of "m.bin" of "files", got none)");
   EXPECT_ERROR(parse(with_digest(R"({"bytes": 9223372036854775808})")), DataError,
-               "expected a length for bytes of \"m.bin\", got 9223372036854775808");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 18446744073709551616})")), DataError,
-               "got a number that is not whole or too large");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 1e400})")), DataError, "expected ");
+               R"(as "bytes" of "m.bin" of "files", got 9223372036854775808)");
   for (const std::string& digest : {std::string(), std::string(63, 'a'), std::string(65, 'a'),
                                     std::string(64, 'A'), std::string(64, 'g')}) {
     EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "sha256": ")" + digest + "\"}")), DataError,
-                 "expected 64 hexadecimal characters for sha256 of \"m.bin\", got \"");
+                 R"(expected 64 hexadecimal characters as "sha256" of "m.bin")");
   }
 }
 
 TEST(CheckpointManifest, RefusesDeepNesting) {
-  EXPECT_ERROR(parse(repeated(1'000'000, "[")), DataError, "expected an object, got an array");
-  EXPECT_ERROR(parse(repeated(100'000, R"({"files":)")), DataError, "expected ");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": {"bytes": 1}})")), DataError, "got an object");
+  EXPECT_ERROR(parse(std::string(1'000'000, '[')), DataError, "JSON of at most 3 levels, got more");
+  EXPECT_ERROR(parse(with_digest(R"({"bytes": {"bytes": 1}})")), DataError, "at most 3 levels");
 }
 
 TEST(CheckpointManifest, RefusesTooMuch) {
@@ -150,7 +144,7 @@ TEST(CheckpointManifest, RefusesTooMuch) {
   for (int i = 0; i < 10'000; ++i) many[std::to_string(i)] = {1, kDigest};
   EXPECT_EQ(parse(make_checkpoint_manifest(many)), many);
   many["one"] = {1, kDigest};
-  EXPECT_ERROR(parse(make_checkpoint_manifest(many)), DataError, "at most 10000 files, got more");
+  EXPECT_ERROR(parse(make_checkpoint_manifest(many)), DataError, "at most 10000 files, got 10001");
 }
 
 TEST(CheckpointManifest, RefusesNamesThatLeadElsewhere) {

@@ -32,7 +32,7 @@ constexpr std::string_view kTwoTensors =
     R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
     R"("b":{"dtype":"I64","shape":[],"data_offsets":[24,32]}}  )";
 
-TEST(ParseSafetensorsHeader, ReadsMetadataAndEntriesInOrder) {
+TEST(ParseSafetensorsHeader, ReadsMetadataAndEntries) {
   const auto header = parse(kTwoTensors, 32);
   EXPECT_EQ(header.metadata, (std::map<std::string, std::string>{{"format", "pt"}}));
   ASSERT_EQ(header.entries.size(), 2U);
@@ -84,13 +84,13 @@ TEST(ParseSafetensorsHeader, AcceptsAFileWithoutTensors) {
   EXPECT_TRUE(parse("{}", 0).entries.empty());
 }
 
-TEST(ParseSafetensorsHeader, AcceptsEntriesInAnotherOrderThanTheirBytes) {
-  EXPECT_EQ(parse(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
-                  R"("a":{"data_offsets":[0,2],"shape":[2],"dtype":"BOOL"}})",
-                  3)
-                .entries[0]
-                .name,
-            "b");
+TEST(ParseSafetensorsHeader, ReturnsEntriesInTheOrderOfTheirBytes) {
+  const auto header = parse(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
+                            R"("b":{"data_offsets":[0,2],"shape":[2],"dtype":"BOOL"}})",
+                            3);
+  ASSERT_EQ(header.entries.size(), 2U);
+  EXPECT_EQ(header.entries[0].name, "b");
+  EXPECT_EQ(header.entries[1].name, "a");
 }
 
 TEST(ParseSafetensorsHeader, AcceptsEmptyTensorsBetweenOthers) {
@@ -130,10 +130,13 @@ TEST(ParseSafetensorsHeader, RefusesAFileWithoutASize) {
   }
 }
 
-TEST(ParseSafetensorsHeader, RefusesAHeaderAbove100MB) {
-  const Bytes size = {0x01, 0xe1, 0xf5, 0x05, 0, 0, 0, 0};  // 100,000,001
+TEST(ParseSafetensorsHeader, RefusesAHeaderAbove16MiB) {
+  const Bytes size = {0x01, 0, 0, 0x01, 0, 0, 0, 0};
   EXPECT_ERROR(parse_safetensors_header(size, 1ULL << 40, "m.st"), DataError,
-               "m.st: expected a header of at most 100000000 bytes, got 100000001");
+               "m.st: expected a header of at most 16777216 bytes, got 16777217");
+  std::string json = "{}";
+  json.resize(16'777'216, ' ');
+  EXPECT_TRUE(parse(json, 0).entries.empty());
 }
 
 TEST(ParseSafetensorsHeader, RefusesTheLargestSize) {
@@ -159,20 +162,16 @@ TEST(ParseSafetensorsHeader, RefusesAHeaderThatBeginsOtherwise) {
 
 TEST(ParseSafetensorsHeader, RefusesJsonThatIsNotValid) {
   for (const std::string_view json :
-       {"{", "{}x", "{} {}", "{'a':1}", R"({"a")", R"({"a":})", R"({,})", "{/**/}", "{\"\xff\":{}}",
-        R"({"__metadata__":{"a":"b",}})"}) {
-    EXPECT_ERROR(parse(json, 0), DataError,
-                 "m.st: expected valid JSON in the header, got an error");
+       {"{", "{}x", "{'a':1}", R"({"a":})", "{/**/}", "{\"\xff\":{}}", R"({"w":[1e999]})"}) {
+    EXPECT_ERROR(parse(json, 0), DataError, "m.st: expected valid JSON, got an error at byte ");
   }
 }
 
-TEST(ParseSafetensorsHeader, SaysWhereTheJsonIsNotValid) {
-  EXPECT_ERROR(parse("{}  x", 0), DataError, "got an error at its byte 5");
-}
-
 TEST(ParseSafetensorsHeader, RefusesBytesHiddenBehindAZero) {
-  EXPECT_ERROR(parse(std::string_view("{}\0hidden", 9), 0), DataError,
-               "m.st: expected text in the header, got a zero byte at its byte 3");
+  EXPECT_ERROR(
+      parse(std::string_view("{}\0hidden", 9), 0), DataError,
+      "m.st: expected valid JSON, got a zero byte at byte 3; hint: the file is damaged, or "
+      "not a safetensors file");
 }
 
 struct Refusal {
@@ -182,13 +181,13 @@ struct Refusal {
 
 TEST(ParseSafetensorsHeader, RefusesAKeyTwice) {
   const std::vector<Refusal> cases = {
-      {R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{}})",
-       R"(m.st: expected every key once, got "w" twice)"},
-      {R"({"w":{"shape":[0],"shape":[1]}})", R"(got "shape" twice)"},
-      {R"({"__metadata__":{"a":"1","a":"2"}})", R"(got "a" twice)"},
-      {R"({"__metadata__":{},"__metadata__":{}})", R"(got "__metadata__" twice)"}};
+      {R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{}})", R"("w" twice)"},
+      {R"({"w":{"shape":[0],"shape":[1]}})", R"("shape" twice)"},
+      {R"({"__metadata__":{"a":"1","a":"2"}})", R"("a" twice)"},
+      {R"({"__metadata__":{},"__metadata__":{}})", R"("__metadata__" twice)"}};
   for (const auto& [json, message] : cases) {
-    EXPECT_ERROR(parse(json, 0), DataError, std::string(message));
+    EXPECT_ERROR(parse(json, 0), DataError,
+                 "m.st: expected every key once, got " + std::string(message));
   }
 }
 
@@ -201,52 +200,51 @@ TEST(ParseSafetensorsHeader, AcceptsTheSameKeyInDifferentObjects) {
       2U);
 }
 
+// A header whose only tensor "w" has these values.
+std::string with_values(const std::string& dtype, const std::string& shape,
+                        const std::string& offsets) {
+  return R"({"w":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
+         "}}";
+}
+
 TEST(ParseSafetensorsHeader, RefusesEveryValueInTheWrongPlace) {
-  const std::vector<Refusal> cases = {
-      {R"({"w":null})", R"(expected an object for "w", got null)"},
-      {R"({"w":true})", R"(expected an object for "w", got a truth value)"},
-      {R"({"w":1})", R"(expected an object for "w", got 1)"},
-      {R"({"w":"x"})", R"(expected an object for "w", got a text)"},
-      {R"({"w":[]})", R"(expected an object for "w", got an array)"},
-      {R"({"__metadata__":{"a":1}})", R"(expected a text for metadata "a", got 1)"},
-      {R"({"__metadata__":{"a":{}}})", R"(expected a text for metadata "a", got an object)"},
-      {R"({"w":{"dtype":1}})", R"(expected a text for dtype of "w", got 1)"},
-      {R"({"w":{"dtype":["F32"]}})", R"(expected a text for dtype of "w", got an array)"},
-      {R"({"w":{"shape":"x"}})", R"(expected an array for shape of "w", got a text)"},
-      {R"({"w":{"data_offsets":{}}})",
-       R"(expected an array for data_offsets of "w", got an object)"},
-      {R"({"w":{"shape":[-1]}})",
-       R"(expected sizes of 0 or more in the shape of "w", got a negative)"},
-      {R"({"w":{"shape":[1.0]}})", R"(in the shape of "w", got a number that is not whole)"},
-      {R"({"w":{"shape":[9223372036854775808]}})", R"(the shape of "w", got 9223372036854775808)"},
-      {R"({"w":{"shape":[1e999]}})", "m.st: expected valid JSON"},
-      {R"({"w":{"shape":[[1]]}})", R"(in the shape of "w", got an array)"},
-      {R"({"w":{"data_offsets":[0]}})", R"(expected two offsets for "w", got 1)"},
-      {R"({"w":{"data_offsets":[0,1,2]}})", R"(expected two offsets for "w", got 2)"},
-      {R"({"w":{"data_offsets":[0,18446744073709551616]}})",
-       R"(offsets for "w", got a number that)"},
-      {R"({"w":{"device":"cpu"}})",
-       R"(expected only dtype, shape and data_offsets for "w", got "device")"},
-      {R"({"w":{"dtype":"U8","shape":[0]}})",
-       R"(expected dtype, shape and data_offsets for "w", got 2 of them)"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"w":null})", R"(an object as "w", got null)"},
+      {R"({"w":[]})", R"(an object as "w", got [])"},
+      {R"({"__metadata__":1})", R"(an object as "__metadata__", got 1)"},
+      {R"({"__metadata__":{"a":1}})", R"(a text as "a" of "__metadata__", got 1)"},
+      {with_values("1", "[]", "[0,0]"), R"(a text as "dtype" of "w", got 1)"},
+      {with_values("\"U8\"", "\"x\"", "[0,0]"),
+       R"(an array of whole numbers from 0 to 2^62 as "shape" of "w", got "x")"},
+      {with_values("\"U8\"", "[-1]", "[0,0]"), R"(as "shape" of "w", got [-1])"},
+      {with_values("\"U8\"", "[1.0]", "[0,0]"), R"(as "shape" of "w", got [1.0])"},
+      {with_values("\"U8\"", "[9223372036854775808]", "[0,0]"), R"(as "shape" of "w", got [92)"},
+      {with_values("\"U8\"", "[0]", "{}"), R"(as "data_offsets" of "w", got {})"},
+      {with_values("\"U8\"", "[0]", "[0]"), R"(two offsets as "data_offsets" of "w", got [0])"},
+      {with_values("\"U8\"", "[0]", "[0,1,2]"), R"(two offsets as "data_offsets" of "w", got [0,)"},
+      {with_values("\"U8\"", "[0]", "[0,18446744073709551616]"),
+       R"(as "data_offsets" of "w", got )"},
+      {R"({"w":{"device":"cpu"}})", R"(only dtype, shape, data_offsets of "w", got "device")"},
+      {R"({"w":{"dtype":"U8","shape":[0]}})", R"(as "data_offsets" of "w", got none)"}};
   for (const auto& [json, message] : cases) {
-    EXPECT_ERROR(parse(json, 0), DataError, std::string(message));
+    EXPECT_ERROR(parse(json, 0), DataError, "m.st: expected ");
+    EXPECT_ERROR(parse(json, 0), DataError, message);
   }
 }
 
-TEST(ParseSafetensorsHeader, RefusesDeepNestingAtItsFirstLevel) {
+TEST(ParseSafetensorsHeader, RefusesDeepNestingBeforeItIsBuilt) {
   const std::string deep = R"({"w":{"shape":)" + std::string(5'000'000, '[');
-  EXPECT_ERROR(parse(deep, 0), DataError, R"(in the shape of "w", got an array)");
+  EXPECT_ERROR(parse(deep, 0), DataError, "m.st: expected JSON of at most 3 levels, got more");
 }
 
 TEST(ParseSafetensorsHeader, CutsLongNamesInMessages) {
   const std::string name = "a\\n" + std::string(1000, 'x');
   EXPECT_ERROR(parse("{\"" + name + "\":1}", 0), DataError,
-               "for \"a\\n" + std::string(78, 'x') + "\", got 1");
+               "as \"a\\n" + std::string(78, 'x') + "\", got 1");
 }
 
 TEST(ParseSafetensorsHeader, EscapesNamesInMessages) {
-  EXPECT_ERROR(parse("{\"\xc3\xa9\":1}", 0), DataError, R"(for "\u00e9", got 1)");
+  EXPECT_ERROR(parse("{\"\xc3\xa9\":1}", 0), DataError, R"(as "\u00e9", got 1)");
 }
 
 TEST(ParseSafetensorsHeader, RefusesALengthThatIsNotShapeTimesDtype) {
@@ -271,7 +269,7 @@ TEST(ParseSafetensorsHeader, RefusesSizesThatOnlyAZeroMakesFit) {
   const auto shape = [](const std::string& sizes) {
     return R"({"w":{"dtype":"U8","shape":[)" + sizes + R"(],"data_offsets":[0,0]}})";
   };
-  EXPECT_ERROR(parse(shape("0,9223372036854775807,9223372036854775807"), 0), DataError,
+  EXPECT_ERROR(parse(shape("0,4611686018427387904,4611686018427387904"), 0), DataError,
                R"(m.st: expected a shape that fits 64 bits for "w", got a larger one)");
   std::string many = "0";
   for (int i = 0; i < 64; ++i) many += ",1";
@@ -280,7 +278,7 @@ TEST(ParseSafetensorsHeader, RefusesSizesThatOnlyAZeroMakesFit) {
 
 TEST(ParseSafetensorsHeader, RefusesAShapeThatOverflows) {
   for (const std::string_view shape :
-       {"4294967296,4294967296", "9223372036854775807,2", "4611686018427387904"}) {
+       {"4294967296,4294967296", "4611686018427387904,2", "4611686018427387904"}) {
     const std::string json =
         R"({"w":{"dtype":"F32","shape":[)" + std::string(shape) + R"(],"data_offsets":[0,0]}})";
     EXPECT_ERROR(parse(json, 0), DataError,
@@ -345,6 +343,11 @@ TEST(MakeSafetensorsHeader, KeepsTheOrderAndIsReadBack) {
   EXPECT_EQ(header.entries.front().name, "layer299");
   EXPECT_EQ(header.entries[100].begin, 600U);
   EXPECT_EQ(header.entries.back().name, "layer0");
+}
+
+TEST(MakeSafetensorsHeader, RefusesAHeaderThatNoReaderAccepts) {
+  EXPECT_ERROR(make_safetensors_header({{"a", std::string(16'777'216, 'x')}}, {}), UsageError,
+               "safetensors header: expected at most 16777216 bytes, got 16777248");
 }
 
 TEST(MakeSafetensorsHeader, EscapesMetadata) {

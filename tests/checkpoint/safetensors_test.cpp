@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ladder/checkpoint/tensor_bytes.h"
+#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
 #include "mnist/networks.h"

@@ -61,7 +61,7 @@ int thread_count() {
   return count;
 }
 
-TEST(InitProcessGroup, IsASingleGroupIfNobodyLaunchedTheProcess) {
+TEST(InitProcessGroup, IsASingleGroupWithoutALauncher) {
   run_alone([] {
     forget_launcher();
     const auto sockets = socket_inodes();
@@ -73,7 +73,7 @@ TEST(InitProcessGroup, IsASingleGroupIfNobodyLaunchedTheProcess) {
   });
 }
 
-// What goes by shared memory where there is one.
+// All-reduces that use shared memory if there is one.
 void expect_sums(const ProcessGroup& group) {
   expect_sum_of_ranks(group);
   for (const auto dtype : {torch::kFloat32, torch::kFloat64}) {
@@ -105,8 +105,8 @@ TEST(InitProcessGroup, ChoosesSharedMemoryForRanksOnTheCpuOfOneMachine) {
   }
 }
 
-// The store of one machine is at 127.0.0.1; the name that MASTER_ADDR gives it may be another.
-TEST(InitProcessGroup, OnOneMachineMeetsWhateverItsNameIs) {
+// The store of one machine is at 127.0.0.1, whatever MASTER_ADDR is.
+TEST(InitProcessGroup, OnOneMachineUsesTheLoopbackInterfaceWhateverMasterAddrIs) {
   const int port = free_port();
   expect_well(end_of_ranks(2, [&](int rank) {
     set_place(rank, 2, port);
@@ -132,7 +132,7 @@ TEST(InitProcessGroup, RefusesSharedMemoryWhereThereIsNone) {
   }));
 }
 
-TEST(InitProcessGroup, MeetsAtAnAddressThatIsGiven) {
+TEST(InitProcessGroup, UsesTheAddressOfInitMethod) {
   const int port = free_port();
   expect_well(end_of_ranks(3, [&](int rank) {
     forget_launcher();
@@ -148,7 +148,7 @@ TEST(InitProcessGroup, MeetsAtAnAddressThatIsGiven) {
   }));
 }
 
-TEST(InitProcessGroup, MeetsInAFile) {
+TEST(InitProcessGroup, UsesAFile) {
   const TemporaryFolder folder;
   expect_well(end_of_ranks(3, [&](int rank) {
     forget_launcher();
@@ -183,7 +183,7 @@ TEST(InitProcessGroup, MakesASecondGroupBesideTheFirst) {
   });
 }
 
-// Its threads and connections are gone when an exception has taken the group.
+// An exception that destroys the group also ends its threads and connections.
 TEST(InitProcessGroup, GivesAGroupThatAnExceptionShutsDown) {
   const TemporaryFolder folder;
   expect_well(end_of_ranks(2, [&](int /*rank*/) {
@@ -240,7 +240,7 @@ TEST(InitProcessGroup, RefusesAFileOfAnEarlierRun) {
   expect_ended_with(end, 4, "with file://, a new file for each run");
 }
 
-TEST(InitProcessGroup, NamesTheRanksThatDoNotCome) {
+TEST(InitProcessGroup, NamesTheMissingRanks) {
   const auto start = Clock::now();
   const auto end = end_of_ranks(2, [&](int /*rank*/) {
     setenv("WORLD_SIZE", "4", 1);
@@ -251,7 +251,7 @@ TEST(InitProcessGroup, NamesTheRanksThatDoNotCome) {
   expect_ended_with(end, 4, "rendezvous: timed out after 1 s waiting for ranks 2, 3 of 4; ");
 }
 
-TEST(InitProcessGroup, NamesTheAddressOfAStoreThatNobodyOpens) {
+TEST(InitProcessGroup, NamesTheAddressOfAStoreThatIsNotOpen) {
   const int port = free_port();
   const auto start = Clock::now();
   const auto end = end_of_ranks(1, [&](int /*rank*/) {
@@ -261,7 +261,7 @@ TEST(InitProcessGroup, NamesTheAddressOfAStoreThatNobodyOpens) {
   EXPECT_LT(Clock::now() - start, milliseconds(8'000));
   expect_ended_with(end, 4, "store at 127.0.0.1:" + std::to_string(port) + ": ");
   expect_ended_with(end, 4, "rank 0 opens it");
-  expect_ended_with(end, 4, "timed out");  // says c10d, not that somebody is silent there
+  expect_ended_with(end, 4, "timed out");  // c10d's own error, not that of a silent server
 }
 
 TEST(InitProcessGroup, GivesUpAStoreThatStopsToAnswer) {
@@ -314,8 +314,8 @@ TEST(InitProcessGroup, RefusesAMethodItDoesNotKnow) {
   }));
 }
 
-// Alone of two ranks: had it looked for the other one, it would be told of a store, not of GPUs.
-TEST(InitProcessGroup, RefusesNcclWithTooFewGpusBeforeItLooksForTheOthers) {
+// One of two ranks: a rendezvous would fail with an error of the store.
+TEST(InitProcessGroup, RefusesNcclWithTooFewGpusBeforeTheRendezvous) {
   if (visible_gpu_count() > 0) GTEST_SKIP() << "skipped: there is a GPU";
   expect_well(end_of_ranks(1, [](int /*rank*/) {
     set_place(1, 2, 1);

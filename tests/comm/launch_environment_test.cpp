@@ -34,7 +34,7 @@ Table with(Table table, const Table& changes) {
   return table;
 }
 
-// What each launcher really sets, as far as it matters here, on rank 1 of 2: recorded from torchrun
+// Variables of each launcher on rank 1 of 2, as far as they matter here: recorded from torchrun
 // and accelerate of the Python packages, Open MPI 4.1, MPICH 4.0 and SLURM 22.05.
 const Table kTorchrun = {{"RANK", "1"},
                          {"WORLD_SIZE", "2"},
@@ -115,8 +115,8 @@ TEST_P(EachLauncher, IsDescribedForTheLog) {
   EXPECT_EQ(read(GetParam().table).description(), GetParam().expected);
 }
 
-const std::string kAlone = "rank 0 of 1, started alone";
-const std::string kNotBySrun = kAlone + " (in a SLURM job, but not by srun)";
+const std::string kNoLauncher = "rank 0 of 1, without a launcher";
+const std::string kNotBySrun = kNoLauncher + " (in a SLURM job, but not by srun)";
 const std::string kByTorchrun =
     "rank 1 of 2, local rank 1 of 2, by torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), "
     "store localhost:41321";
@@ -131,16 +131,16 @@ const std::string kByEnv =
     "127.0.0.1:29501";
 
 const std::vector<Case> kCases = {
-    {"Nobody", {}, kAlone},
-    {"AnAddressAlone", {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}}, kAlone},
-    {"EmptyVariables", {{"RANK", ""}, {"WORLD_SIZE", ""}, {"SLURM_STEP_ID", ""}}, kAlone},
+    {"NoLauncher", {}, kNoLauncher},
+    {"AnAddressAlone", {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}}, kNoLauncher},
+    {"EmptyVariables", {{"RANK", ""}, {"WORLD_SIZE", ""}, {"SLURM_STEP_ID", ""}}, kNoLauncher},
     {"Torchrun", kTorchrun, kByTorchrun},
     {"RestartedTorchrun", with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}}),
      kByTorchrun + ", restart 3"},
     {"Accelerate", kAccelerate,
      "rank 1 of 2, local rank 1 of 2, by accelerate (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), "
      "store 127.0.0.1:41321"},
-    {"AccelerateWithOneProcess", {{"ACCELERATE_MIXED_PRECISION", "no"}}, kAlone},
+    {"AccelerateWithOneProcess", {{"ACCELERATE_MIXED_PRECISION", "no"}}, kNoLauncher},
     {"ByHand", kEnv, kByEnv},
     {"ByHandOnIpv6", with(kEnv, {{"MASTER_ADDR", "::1"}}),
      "rank 1 of 2, local rank 1 of 2, by env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), store "
@@ -215,7 +215,7 @@ TEST(LaunchEnvironment, ReadsTheEnvironmentByDefault) {
   unsetenv("MASTER_PORT");
 }
 
-TEST(LaunchEnvironment, TheAgentsStoreIsUsedOnlyIfTorchrunSaysTrue) {
+TEST(LaunchEnvironment, TorchrunsStoreIsUsedOnlyIfItsVariableIsTrue) {
   EXPECT_TRUE(read(kTorchrun).use_agent_store);
   EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).use_agent_store);
   EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", ""}})).use_agent_store);
@@ -321,7 +321,7 @@ TEST(TasksPerNode, RefusesWhatIsNoList) {
   for (const char* list :
        {"two", "2(x", "2(x3", "2(x31", "2(x)", "(x2)", "0", "2,", "2(x0),2", "2(x1)"}) {
     EXPECT_ERROR(read(with(kSrunManyNodes, {{"SLURM_STEP_TASKS_PER_NODE", list}})), UsageError,
-                 "SLURM_STEP_TASKS_PER_NODE: expected tasks of machines 0 to 1 at least, such as "
+                 "SLURM_STEP_TASKS_PER_NODE: expected task counts of machines 0 to 1, such as "
                  "2(x3),1, got '" +
                      std::string(list) + "'");
   }
@@ -343,7 +343,7 @@ TEST(LaunchOptions, AreCompletedByVariables) {
             "MASTER_PORT), store node0:4000");
 }
 
-TEST(LaunchOptions, NeedNoAddressWhenTheRanksMeetInAFile) {
+TEST(LaunchOptions, NeedNoAddressForARendezvousInAFile) {
   const auto result = read({}, {.rank = 1, .world_size = 2, .needs_address = false});
   EXPECT_EQ(result.description(), "rank 1 of 2, local rank 1 of 2, by options (rank, world_size)");
   EXPECT_EQ(read(kOpenMpi, {.needs_address = false}).rank, 1);
@@ -354,7 +354,7 @@ TEST(LaunchOptions, NeedNoAddressWhenTheRanksMeetInAFile) {
       4);
 }
 
-TEST(LaunchOptions, MayRepeatWhatTheLauncherSays) {
+TEST(LaunchOptions, MayRepeatTheLaunchersNumbers) {
   const LaunchOptions same{.rank = 1, .world_size = 2};
   for (const Table& table : {kTorchrun, kEnv, kOpenMpi, kMpich, kSrun}) {
     EXPECT_EQ(read(table, same).description(), read(table).description());
@@ -367,7 +367,7 @@ TEST(LaunchOptions, SayTheAddressUnderMpirun) {
   EXPECT_EQ(result.master_port, 4000);
 }
 
-TEST(LaunchOptions, CountInATaskThatIsAlone) {
+TEST(LaunchOptions, CountInAStepOfOneTask) {
   const Table one = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   const auto result =
       read(one, {.rank = 1, .world_size = 2, .master_addr = "node0", .master_port = 4000});
@@ -377,7 +377,7 @@ TEST(LaunchOptions, CountInATaskThatIsAlone) {
 
 TEST(LaunchOptions, ThatContradictTheLauncherAreRefused) {
   EXPECT_ERROR(read(with(kTorchrun, {{"RANK", "0"}}), {.rank = 1}), UsageError,
-               "rank: 1 contradicts RANK=0; hint: leave rank out, or: unset RANK");
+               "rank: 1 contradicts RANK=0; hint: omit rank, or: unset RANK");
   EXPECT_ERROR(read(kTorchrun, {.world_size = 4}), UsageError,
                "world_size: 4 contradicts WORLD_SIZE=2");
   EXPECT_ERROR(read(kTorchrun, {.master_addr = "node0"}), UsageError,
@@ -407,7 +407,7 @@ TEST(HalfSet, AllMissingVariablesAreNamedWithCommandsThatSetThem) {
       "MASTER_ADDR, MASTER_PORT: expected all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
       "or none, not set; hint: torchrun --standalone --nproc-per-node 4 --no-python "
       "PROGRAM, or by hand, once per rank: RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 "
-      "MASTER_PORT=29500 PROGRAM, or, to start alone: unset RANK WORLD_SIZE");
+      "MASTER_PORT=29500 PROGRAM, or, for one process: unset RANK WORLD_SIZE");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT: ");
   EXPECT_ERROR(read({{"RANK", "3"}}), UsageError, "RANK=3 WORLD_SIZE=4 ");
   EXPECT_ERROR(read({{"RANK", "2147483647"}}), UsageError,
@@ -427,13 +427,14 @@ TEST(HalfSet, EachOfTheFourIsNamed) {
 }
 
 TEST(HalfSet, VariablesOfSrunAndMpirunAreNamed) {
-  EXPECT_ERROR(read(with(kSrun, {{"SLURM_PROCID", ""}, {"SLURM_LOCALID", ""}})), UsageError,
-               "SLURM_PROCID, SLURM_LOCALID: expected values beside SLURM_STEP_ID, not set");
+  EXPECT_ERROR(
+      read(with(kSrun, {{"SLURM_PROCID", ""}, {"SLURM_LOCALID", ""}})), UsageError,
+      "SLURM_PROCID, SLURM_LOCALID: expected a number together with SLURM_STEP_ID, not set");
   EXPECT_ERROR(read(with(kSrun, {{"SLURM_STEP_NUM_TASKS", ""}, {"SLURM_NTASKS", ""}})), UsageError,
-               "SLURM_STEP_NUM_TASKS: expected values");
+               "SLURM_STEP_NUM_TASKS: expected a number");
   EXPECT_ERROR(read(with(kSrun, {{"SLURM_JOB_ID", ""}})), UsageError, "SLURM_JOB_ID: expected");
   EXPECT_ERROR(read({{"PMI_RANK", "1"}}), UsageError,
-               "PMI_SIZE: expected a number beside PMI_RANK, not set");
+               "PMI_SIZE: expected a number together with PMI_RANK, not set");
   EXPECT_ERROR(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), UsageError, "OMPI_COMM_WORLD_RANK: expected");
 }
 
@@ -531,7 +532,7 @@ TEST(TwoLaunchers, OneTorchrunAMachineIsWhatSrunAndMpirunMayStart) {
   }
 }
 
-TEST(TwoLaunchers, ATaskThatIsAloneOnlyCarriesTheProcess) {
+TEST(TwoLaunchers, AStepOfOneTaskMayStartAnotherLauncher) {
   const Table one_task = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
   const Table one_step = with(kSrun, {{"SLURM_PROCID", "0"},
                                       {"SLURM_LOCALID", "0"},
@@ -584,7 +585,7 @@ TEST(TwoLaunchers, AShellInAStepOfSeveralTasksMustSayWhatIsMeant) {
   EXPECT_ERROR(
       read(shell), UsageError,
       "srun: cannot distinguish a launch of 2 tasks from a shell in the first of them; hint: "
-      "SLURM_JOB_NAME=train srun -n 2 PROGRAM, or, alone: env -u SLURM_STEP_ID -u "
+      "SLURM_JOB_NAME=train srun -n 2 PROGRAM, or, for one process: env -u SLURM_STEP_ID -u "
       "SLURM_STEPID PROGRAM");
   EXPECT_EQ(read(with(shell, {{"SLURM_JOB_NAME", "train"}})).description(), kBySrun);
   EXPECT_EQ(read(with(shell, {{"SLURM_STEP_ID", ""}, {"SLURM_STEPID", ""}})).description(),
@@ -593,7 +594,7 @@ TEST(TwoLaunchers, AShellInAStepOfSeveralTasksMustSayWhatIsMeant) {
   EXPECT_EQ(read(with(shell, kOpenMpi)).description(), kByMpirun);
 }
 
-TEST(RequireLauncher, ReturnsWhatALauncherSays) {
+TEST(RequireLauncher, ReturnsTheLaunch) {
   for (const Table& table : {kTorchrun, kAccelerate, kEnv, kOpenMpi, kMpich, kSrun}) {
     EXPECT_EQ(require_launcher({}, lookup_in(table)).description(), read(table).description());
   }
@@ -601,12 +602,12 @@ TEST(RequireLauncher, ReturnsWhatALauncherSays) {
 
 TEST(RequireLauncher, NamesWhatIsMissingAndThreeCommandsThatWork) {
   EXPECT_ERROR(require_launcher({.program = "stage3"}, lookup_in({})), UsageError,
-               "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: expected launcher variables, not "
-               "set; hint: torchrun --standalone --nproc-per-node 2 --no-python "
+               "launcher variables not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; hint: "
+               "torchrun --standalone --nproc-per-node 2 --no-python "
                "stage3, or: mpirun -n 2 stage3, or: RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
                "MASTER_PORT=29500 stage3");
   EXPECT_ERROR(require_launcher({}, lookup_in({{"MASTER_ADDR", "a"}})), UsageError,
-               "RANK, WORLD_SIZE, MASTER_PORT: expected");
+               "launcher variables not set: RANK, WORLD_SIZE, MASTER_PORT; hint");
 }
 
 TEST(RequireLauncher, ProposesSrunInABatchScript) {

@@ -163,7 +163,7 @@ TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
   });
 }
 
-TEST_P(Collective, AllGatherGivesTensorsThatAreNobodyElses) {
+TEST_P(Collective, AllGatherReturnsTensorsThatShareNoMemory) {
   run([](const ProcessGroup& group) {
     const auto own = rows_of(group.rank(), 2);
     auto all = group.all_gather(own);
@@ -222,7 +222,9 @@ TEST_P(Collective, BarriersWaitForTheLastRank) {
   run([&](const ProcessGroup& group) {
     const auto arrive = [&](const std::string& name) {
       const bool is_last = group.rank() == group.world_size() - 1;
-      if (is_last) std::this_thread::sleep_for(milliseconds(100));  // so that nobody is early
+      if (is_last)
+        std::this_thread::sleep_for(
+            milliseconds(100));  // a barrier that does not wait returns before
       folder.write(name + std::to_string(group.rank()), "");
     };
     const auto world = static_cast<std::size_t>(group.world_size());
@@ -249,7 +251,7 @@ TEST(ProcessGroup, RefusesARootThatIsNoRankBeforeAnythingIsSent) {
   });
 }
 
-TEST(ProcessGroup, KnowsItsPlaceAndHowItWasMade) {
+TEST(ProcessGroup, HasItsRankBackendAndDescription) {
   run_ranks(3,
             [](const ProcessGroup& group) {
               EXPECT_EQ(group.world_size(), 3);
@@ -304,7 +306,7 @@ TEST(SingleGroup, ChangesNothingAndOpensNoSocket) {
   });
 }
 
-TEST(MonitoredBarrier, NamesTheRanksThatDidNotComeToEachThatWaits) {
+TEST(MonitoredBarrier, NamesTheMissingRanksOnEachWaitingRank) {
   run_ranks(4, [](const ProcessGroup& group) {
     const auto start = Clock::now();
     if (group.rank() % 2 == 0) {
@@ -355,7 +357,7 @@ TEST_P(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
   const auto end = end_of_group(
       3,
       [&](const ProcessGroup& group) {
-        signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
+        signal(SIGTERM, SIG_IGN);  // of spawn; here each rank must detect the loss itself
         group.barrier();
         if (group.rank() == 1) {
           std::thread([] {
@@ -396,7 +398,7 @@ TEST_P(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   EXPECT_NE(end.messages.find("all_reduce on rank "), std::string::npos) << end.messages;
 }
 
-TEST_P(LostRank, ThatThrowsLetsGoOfTheGroupAndItsErrorIsTheOneReported) {
+TEST_P(LostRank, ThatThrowsReleasesTheGroupAndItsErrorIsTheOneReported) {
   const auto start = Clock::now();
   const auto end = end_of_group(2,
                                 [](const ProcessGroup& group) {

@@ -55,31 +55,32 @@ Bytes bytes_of(int rank, std::size_t round, std::size_t count) {
   return bytes;
 }
 
-// What all ranks have shown, as this one read it, one after the other.
-std::vector<Bytes> shown_by_all(SharedMemory& memory, int world_size, const Bytes& own,
-                                milliseconds timeout = kTimeout,
-                                const std::string& operation = "all_reduce") {
+// What all ranks published, as this one read it, in rank order.
+std::vector<Bytes> published_by_all(SharedMemory& memory, int world_size, const Bytes& own,
+                                    milliseconds timeout = kTimeout,
+                                    const std::string& operation = "all_reduce") {
   std::vector<Bytes> all(static_cast<std::size_t>(world_size));
-  const auto read = [&](int rank, std::size_t offset, std::span<const std::byte> piece) {
+  const auto consume = [&](int rank, std::size_t offset, std::span<const std::byte> piece) {
     auto& bytes = all[static_cast<std::size_t>(rank)];
     EXPECT_EQ(offset, bytes.size()) << "pieces in order";
     bytes.insert(bytes.end(), piece.begin(), piece.end());
   };
-  memory.exchange({.operation = operation, .form = ""}, own, read, timeout);
+  memory.exchange({.operation = operation, .form = ""}, own, consume, timeout);
   return all;
 }
 
 class SharedMemoryOf : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SharedMemoryOf, testing::Range(1, 5));
 
-TEST_P(SharedMemoryOf, ShowsAnyNumberOfBytesOfAllRanks) {
+TEST_P(SharedMemoryOf, ExchangesAnyNumberOfBytes) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
     constexpr auto kChunkBytes = SharedMemory::kChunkBytes;
     for (const auto count : {std::size_t{0}, std::size_t{1}, kChunkBytes - 1, kChunkBytes,
                              kChunkBytes + 1, 3 * kChunkBytes + 5}) {
-      const auto all = shown_by_all(*memory, group.world_size(), bytes_of(group.rank(), 0, count));
+      const auto all =
+          published_by_all(*memory, group.world_size(), bytes_of(group.rank(), 0, count));
       for (int rank = 0; rank < group.world_size(); ++rank) {
         EXPECT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, 0, count)) << count;
       }
@@ -88,7 +89,7 @@ TEST_P(SharedMemoryOf, ShowsAnyNumberOfBytesOfAllRanks) {
 }
 
 // A slot that is written too early, or read too early, would show in one of so many rounds.
-TEST_P(SharedMemoryOf, StaysRightWhenRanksHurry) {
+TEST_P(SharedMemoryOf, KeepsItsBytesInManyFastRounds) {
   run_ranks(GetParam(), [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
@@ -96,7 +97,7 @@ TEST_P(SharedMemoryOf, StaysRightWhenRanksHurry) {
     for (std::size_t round = 0; round < 3'000; ++round) {
       for (volatile auto left = random() % 3'000; left > 0;) left = left - 1;
       const auto all =
-          shown_by_all(*memory, group.world_size(), bytes_of(group.rank(), round, 100));
+          published_by_all(*memory, group.world_size(), bytes_of(group.rank(), round, 100));
       for (int rank = 0; rank < group.world_size(); ++rank) {
         ASSERT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, round, 100)) << round;
       }
@@ -104,7 +105,7 @@ TEST_P(SharedMemoryOf, StaysRightWhenRanksHurry) {
   });
 }
 
-// Every rank comes to the same decision, also those that could take part.
+// All ranks decide alike, also those that could share memory.
 TEST(SharedMemory, IsRefusedByAllWhereOneRankIsElsewhere) {
   run_ranks(3, [](const ProcessGroup& group) {
     const auto of_another_machine = [&](const std::string& own) {
@@ -130,23 +131,23 @@ TEST(SharedMemory, IsRefusedByAllWhereOneRankCannotOpenIt) {
 
 TEST(SharedMemory, IsRefusedForMoreRanksThanItIsFastFor) {
   const auto unused = [](const std::string&) -> std::vector<std::string> {
-    ADD_FAILURE() << "no rank needs another one to see that";
+    ADD_FAILURE() << "the number of ranks decides";
     return {};
   };
   EXPECT_EQ(SharedMemory::make(0, SharedMemory::kMostRanks + 1, unused), nullptr);
 }
 
-TEST(SharedMemory, NamesARankThatDoesNotComeAndIsNotUsedAgain) {
+TEST(SharedMemory, NamesALateRankAndIsNotUsedAgain) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
     if (group.rank() == 0) {
       const auto start = Clock::now();
-      EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(10), milliseconds(300)), DistributedError,
+      EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10), milliseconds(300)), DistributedError,
                    "all_reduce on rank 0 of 2: timed out after 0.3 s waiting for rank 1; hint: ");
       EXPECT_GE(Clock::now() - start, milliseconds(300));
       EXPECT_LT(Clock::now() - start, milliseconds(3'000));
-      EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(10)), DistributedError,
+      EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10)), DistributedError,
                    "an earlier collective failed");
     }
     group.barrier();
@@ -157,11 +158,11 @@ TEST(SharedMemory, NamesARankThatWasKilledLongBeforeTheDeadline) {
   const TemporaryFolder folder;
   const auto start = Clock::now();
   const auto end = end_of_group(3, [&](const ProcessGroup& group) {
-    signal(SIGTERM, SIG_IGN);  // spawn's request to end; here each rank is to see for itself
+    signal(SIGTERM, SIG_IGN);  // of spawn; here each rank must detect the loss itself
     const auto memory = make(group);
     if (group.rank() == 1) raise(SIGKILL);
     try {
-      shown_by_all(*memory, 3, Bytes(10));
+      published_by_all(*memory, 3, Bytes(10));
     } catch (const DistributedError& error) {
       folder.write(std::to_string(group.rank()), error.what());
     }
@@ -181,37 +182,38 @@ TEST(SharedMemory, NamesBothSizesWhereTheyDiffer) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
-    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(group.rank() == 0 ? 10U : 11U)), DistributedError,
-                 group.rank() == 0
-                     ? "rank 1 is at all_reduce (11 bytes), this one at all_reduce (10 bytes)"
-                     : "rank 0 is at all_reduce (10 bytes), this one at all_reduce (11 bytes)");
+    EXPECT_ERROR(
+        published_by_all(*memory, 2, Bytes(group.rank() == 0 ? 10U : 11U)), DistributedError,
+        group.rank() == 0
+            ? "rank 1 called all_reduce (11 bytes), this rank called all_reduce (10 bytes)"
+            : "rank 0 called all_reduce (10 bytes), this rank called all_reduce (11 bytes)");
     group.barrier();
   });
 }
 
-TEST(SharedMemory, FindsThatOneRankHasNothingToShow) {
+TEST(SharedMemory, FindsThatOneRankPublishesNothing) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
-    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(group.rank() == 0 ? 0U : 8U)), DistributedError,
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(group.rank() == 0 ? 0U : 8U)), DistributedError,
                  "(0 bytes)");
     group.barrier();
   });
 }
 
-// Eight bytes each: what most collectives of a training loop have in common.
+// With eight bytes each, as most collectives of a training loop have.
 TEST(SharedMemory, FindsThatRanksCallDifferentCollectives) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
-    EXPECT_ERROR(shown_by_all(*memory, 2, Bytes(8), kTimeout,
-                              group.rank() == 0 ? "all_reduce" : "all_gather"),
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(8), kTimeout,
+                                  group.rank() == 0 ? "all_reduce" : "all_gather"),
                  DistributedError, "all_gather (8 bytes)");
     group.barrier();
   });
 }
 
-TEST(SharedMemory, TellsTheOthersAtOnceThatARankGaveUp) {
+TEST(SharedMemory, FailsOnAllRanksAtOnceWhenOneFails) {
   run_ranks(3, [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
@@ -223,8 +225,8 @@ TEST(SharedMemory, TellsTheOthersAtOnceThatARankGaveUp) {
       EXPECT_THROW(memory->exchange({"all_reduce", ""}, Bytes(8), refuse, kTimeout),
                    std::runtime_error);
     } else {
-      shown_by_all(*memory, 3, Bytes(8));
-      EXPECT_ERROR(shown_by_all(*memory, 3, Bytes(8)), DistributedError, "has given up");
+      published_by_all(*memory, 3, Bytes(8));
+      EXPECT_ERROR(published_by_all(*memory, 3, Bytes(8)), DistributedError, "has failed");
     }
     EXPECT_LT(Clock::now() - start, milliseconds(5'000));
     group.barrier();

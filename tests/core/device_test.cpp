@@ -15,7 +15,7 @@
 namespace ladder {
 namespace {
 
-TEST(ChooseDevice, TakesTheCpuByNameAndSaysNothing) {
+TEST(ChooseDevice, ChoosesTheCpuByNameWithoutALogLine) {
   const CapturedStream terminal;
   const Log log({.stream = terminal.get()});
   EXPECT_EQ(choose_device("cpu", log), c10::Device(c10::kCPU));
@@ -54,13 +54,13 @@ TEST(ChooseDevice, AutoFallsBackToTheCpuWithOneLine) {
   EXPECT_EQ(terminal.text(), "device: no GPU found, training on the CPU\n");
 }
 
-TEST(ChooseDevice, AutoTakesTheFirstGpu) {
+TEST(ChooseDevice, AutoIsTheFirstGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   EXPECT_EQ(choose_device("auto", Log({.quiet = true})), c10::Device(c10::kCUDA, 0));
   EXPECT_TRUE(choose_device("cuda", Log({.quiet = true})).is_cuda());
 }
 
-TEST(ChooseDevice, TakesTheGpuOfTheLocalRankAndSharesWhenThereAreMoreRanks) {
+TEST(ChooseDevice, ChoosesTheGpuOfTheLocalRankAndSharesGpusAmongMoreRanks) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   const int count = static_cast<unsigned char>(torch::cuda::device_count());
   for (int local_rank = 0; local_rank < 2 * count; ++local_rank) {
@@ -80,7 +80,7 @@ TEST(ChooseDevices, WithoutAGpuIsTwoReplicasOnTheCpu) {
   EXPECT_ERROR(choose_devices({"0", "1"}, "auto", Log({.quiet = true})), UsageError, "cuda:0");
 }
 
-TEST(ChooseDevices, TakesThoseThatAreAskedFor) {
+TEST(ChooseDevices, ChoosesTheRequestedDevices) {
   const Log log({.quiet = true});
   EXPECT_EQ(choose_devices({}, "cpu", log), kTwoReplicas);
   EXPECT_EQ(choose_devices({"cpu", "cpu"}, "auto", log), kTwoReplicas);
@@ -95,7 +95,7 @@ TEST(ChooseOutputDevice, IsTheFirstUnlessAskedFor) {
   EXPECT_EQ(choose_output_device("cpu", kTwoReplicas), c10::Device(c10::kCPU));
 }
 
-TEST(PrepareProcess, TellsLibTorchTheNumberOfThreads) {
+TEST(PrepareProcess, SetsTheNumberOfThreadsInLibTorch) {
   const ThreadChoice two = prepare_process({.requested = 2});
   EXPECT_EQ(two.threads, 2);
   EXPECT_EQ(two.reason, "requested");

@@ -51,7 +51,7 @@ TEST_F(Environment, AnIntegerBelowTheMinimumIsRefused) {
                "LADDER_TEST_VARIABLE to one, or: unset LADDER_TEST_VARIABLE");
 }
 
-TEST_F(Environment, WhatIsNoIntegerIsRefused) {
+TEST_F(Environment, AnotherTextThanAnIntegerIsRefused) {
   for (const char* text : {"two", "2x", " 2", "2.5", "0x10", "+2", "9223372036854775808"}) {
     set(text);
     EXPECT_ERROR(environment_integer(kName, 0), UsageError, "got '" + std::string(text) + "'");

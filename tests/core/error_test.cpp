@@ -39,7 +39,7 @@ TEST(Error, SystemErrorsEndWithOne) {
   EXPECT_EQ(static_cast<int>(ExitCode::kRuntime), 1);
 }
 
-TEST(Error, OutOfRangeSaysExpectedAndGot) {
+TEST(Error, OutOfRangeShowsExpectedAndGot) {
   EXPECT_EQ(message_of(UsageError::out_of_range("lr", -0.5, "0 or more")),
             "lr: expected 0 or more, got -0.5");
 }
@@ -92,7 +92,7 @@ TEST(Error, PartsOfDistributedAndNumericErrors) {
   EXPECT_EQ(message_of(NumericError::of("step 5", "a finite loss", "inf", "stop")), text);
 }
 
-TEST(Error, AnEmptyExpectedPartIsLeftOut) {
+TEST(Error, AnEmptyExpectedPartIsNotShown) {
   EXPECT_EQ(message_of(DistributedError::of("barrier", "", "timed out", "")), "barrier: timed out");
   EXPECT_EQ(message_of(NumericError::of("loss", "", "nan", "")), "loss: nan");
   EXPECT_EQ(message_of(ChildError::of(3, "rank 0", "", "exit code 3", "look")),
@@ -130,7 +130,7 @@ TEST(NearestName, FindsAMissingLetter) { EXPECT_EQ(nearest("--epoch"), "--epochs
 
 TEST(NearestName, FindsAMissingDash) { EXPECT_EQ(nearest("--batchsize"), "--batch-size"); }
 
-TEST(NearestName, TakesUnderscoresForDashes) {
+TEST(NearestName, TreatsUnderscoresAsDashes) {
   const std::vector<std::string> choices = {"--localrank", "--local-rank"};
   EXPECT_EQ(nearest_name("--local_rank", choices), "--local-rank");
 }

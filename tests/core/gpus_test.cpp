@@ -7,7 +7,11 @@
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "ladder/core/environment.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -46,8 +50,8 @@ TEST_F(Gpus, AreOneUnderWindows) {
   EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
 }
 
-// What torch.cuda._parse_visible_devices of PyTorch 2.11 makes of the same lists, with the
-// entries from the first that is 4 or more left out, as torch.cuda.device_count does.
+// The results of torch.cuda._parse_visible_devices of PyTorch 2.11 for the same lists, up to the
+// first entry that is 4 or more, as in torch.cuda.device_count.
 TEST_F(Gpus, FollowCudasRulesForTheList) {
   add({"nvidia0", "nvidia1", "nvidia2", "nvidia3"});
   const std::initializer_list<std::pair<const char*, int>> table = {
@@ -76,6 +80,33 @@ TEST_F(Gpus, OfTheMachineAreCountedWithoutTheList) {
   add({"nvidia0"});
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
+}
+
+TEST_F(Gpus, ThatContradictTheLaunchersAreRefused) {
+  std::vector<std::vector<const char*>> launchers = {{"ACCELERATE_MIXED_PRECISION"}};
+  for (const auto& names : kLauncherVariables) launchers.push_back({names.rank, names.world_size});
+  for (const auto& variables : launchers) {
+    for (const char* variable : variables) setenv(variable, "0", 1);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "0,1"));
+    setenv("CUDA_VISIBLE_DEVICES", "6, 7", 1);
+    EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "6,7"));
+    EXPECT_ERROR(require_gpus_of_launcher("gpu", "0,1"), UsageError,
+                 "gpu: 0,1 contradicts CUDA_VISIBLE_DEVICES=6,7 of the launcher; hint: omit gpu, "
+                 "or start the launcher with CUDA_VISIBLE_DEVICES=0,1");
+    EXPECT_ERROR(require_gpus_of_launcher("gpu", "7,6"), UsageError, "gpu: 7,6 contradicts");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    EXPECT_ERROR(require_gpus_of_launcher("gpu", "0"), UsageError, "gpu: 0 contradicts");
+    for (const char* variable : variables) unsetenv(variable);
+    EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "0"));
+  }
+}
+
+TEST_F(Gpus, OfABatchScriptAreNotThoseOfALauncher) {
+  setenv("SLURM_PROCID", "0", 1);
+  setenv("CUDA_VISIBLE_DEVICES", "6,7", 1);
+  EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "6"));
+  unsetenv("SLURM_PROCID");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace ladder {
 namespace {
 
-// 0, or the reason why nobody took the connection.
+// 0, or the errno of the connection.
 int connect_to(int port) {
   const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -30,14 +30,14 @@ int connect_to(int port) {
   return connect(client.get(), name, sizeof(address)) == 0 ? 0 : errno;
 }
 
-TEST(ListeningSocket, TakesAFreePort) {
+TEST(ListeningSocket, PicksAFreePort) {
   const ListeningSocket first;
   const ListeningSocket second;
   EXPECT_GT(first.port(), 0);
   EXPECT_NE(first.port(), second.port());
 }
 
-TEST(ListeningSocket, TakesConnectionsBeforeTheFirstAccept) {
+TEST(ListeningSocket, QueuesConnectionsBeforeTheFirstAccept) {
   const ListeningSocket socket;
   EXPECT_EQ(connect_to(socket.port()), 0);
 }
@@ -105,19 +105,19 @@ TEST(ListeningSocket, RefusesAPortInUse) {
                    "master_port 0 picks a free one");
 }
 
-TEST(ListeningSocket, RefusesWhatIsNoPort) {
+TEST(ListeningSocket, RefusesNumbersThatAreNoPort) {
   EXPECT_ERROR(ListeningSocket(65536), UsageError, "0 (a free one) to 65535, got 65536");
   EXPECT_ERROR(ListeningSocket(-1), UsageError, "got -1");
 }
 
-TEST(ListeningSocket, RefusesWhatIsNoAddressOfThisMachine) {
+TEST(ListeningSocket, RefusesAddressesOfOtherMachines) {
   EXPECT_ERROR(ListeningSocket(0, "localhost:1"), UsageError,
                "expected a numeric address, such as 127.0.0.1, got 'localhost:1'");
   EXPECT_ERROR(ListeningSocket(0, "192.0.2.1"), SystemError,
                "192.0.2.1 port 0: bind: Cannot assign requested address");
 }
 
-TEST(ListeningSocket, KnowsThePortOfAnIpv6Address) {
+TEST(ListeningSocket, HasThePortOfAnIpv6Address) {
   if (std::ifstream("/proc/net/if_inet6").peek() == EOF) GTEST_SKIP() << "no IPv6 here";
   EXPECT_GT(ListeningSocket(0, "::1").port(), 0);
 }

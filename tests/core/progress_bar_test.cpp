@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// A stream, and a clock that stands still until a test moves it.
+// A stream, and a clock that only the test advances.
 class ProgressTest : public testing::Test {
  protected:
   ProgressOptions options(std::int64_t total, bool terminal) {
@@ -58,7 +58,7 @@ TEST_F(ProgressTest, SeveralTenthsAtOnceMakeOneLine) {
   EXPECT_EQ(stream_.text(), "epoch 1/3 55/100  loss 1.0000\n");
 }
 
-TEST_F(ProgressTest, ALineSaysLossSpeedAndRemainingTime) {
+TEST_F(ProgressTest, ALineShowsLossSpeedAndRemainingTime) {
   ProgressBar progress(options(100, false));
   now_ += 2.0;
   progress.update(20, 1280, 0.23104);  // 640 samples/s; 80 steps at 0.1 s are left
@@ -80,7 +80,7 @@ TEST_F(ProgressTest, RemainingTimeHasHoursOnlyIfNeeded) {
             "epoch 1/3 1/2  1 samples/s  eta 1:02:05\n");
 }
 
-TEST_F(ProgressTest, AnUnknownLossIsLeftOut) {
+TEST_F(ProgressTest, AnUnknownLossIsNotShown) {
   ProgressBar progress(options(1, false));
   progress.update(1, 64, kUnknown);
   EXPECT_EQ(stream_.text(), "epoch 1/3 1/1\n");

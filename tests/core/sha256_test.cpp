@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -36,22 +35,6 @@ TEST(Sha256, MatchesTheVectorsOfTheStandard) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, PadsCorrectlyAroundEveryBlockBorder) {
-  const std::map<std::size_t, std::string> digests = {
-      {55, "e7313d333c272e639f790978283f9eb392e843d0f29b7016828bb1daa4aac70b"},
-      {56, "4324d65f3c103567f5589c710bc08f8523f929a9272e3af36fc968e52abc6c27"},
-      {63, "81c80242132f230c3bd41b3e63bbcff16107339549214a99614ff26664625055"},
-      {64, "39e3d7b6b5d075d37d053ad89b24b41bef4f3c29760c84447cab3f3be1882241"},
-      {65, "aacca6ff74fdbb296d165a45cecfa04e5127bc008770fbbdd48006f2d2fae95e"},
-      {119, "9ce7368e4daf32341631b492e80359dc9f594b48453cd0dd5bf0b19279cc177e"},
-      {120, "7836b787757e95e58b3ca5aec90b1b004e8deba1e50e9675af9cabf1a13a04b5"},
-      {127, "a8d23e75d936f303d248888d9b165ee543f4cbafcad3c9dd2a79bd84faa11d07"},
-      {128, "d2742f1f4ac6bb7ca2b239ee18402ba8b3f9f8e652d2a72973c2b9ba11c08cf6"}};
-  for (const auto& [size, digest] : digests) {
-    EXPECT_EQ(sha256_hex(pattern(size)), digest) << size << " bytes";
-  }
-}
-
 TEST(Sha256, MatchesHashlibForAllLengthsUpTo130) {
   std::string digests;
   for (std::size_t size = 0; size <= 130; ++size) digests += sha256_hex(pattern(size));
@@ -61,13 +44,12 @@ TEST(Sha256, MatchesHashlibForAllLengthsUpTo130) {
 
 TEST(Sha256, DoesNotDependOnHowTheBytesArrive) {
   const auto bytes = pattern(1000);
-  const std::string whole = sha256_hex(bytes);
-  for (std::size_t piece = 1; piece <= 130; ++piece) {
+  for (const std::size_t piece : {1U, 63U, 64U, 65U, 999U}) {
     Sha256 sha256;
     for (std::size_t i = 0; i < bytes.size(); i += piece) {
       sha256.update(std::span(bytes).subspan(i, std::min(piece, bytes.size() - i)));
     }
-    EXPECT_EQ(sha256.hex_digest(), whole) << "pieces of " << piece;
+    EXPECT_EQ(sha256.hex_digest(), sha256_hex(bytes)) << "pieces of " << piece;
   }
 }
 

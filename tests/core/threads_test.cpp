@@ -92,14 +92,14 @@ class ChooseThreads : public testing::Test {
   void TearDown() override { unsetenv("OMP_NUM_THREADS"); }
 };
 
-TEST_F(ChooseThreads, TakesTheRequestBeforeAllElse) {
+TEST_F(ChooseThreads, PrefersTheRequest) {
   setenv("OMP_NUM_THREADS", "5", 1);
   const auto choice = choose_threads({.requested = 3, .local_world_size = 2});
   EXPECT_EQ(choice.threads, 3);
   EXPECT_EQ(choice.reason, "requested");
 }
 
-TEST_F(ChooseThreads, TakesTheFirstNumberOfOmpNumThreads) {
+TEST_F(ChooseThreads, UsesTheFirstNumberOfOmpNumThreads) {
   setenv("OMP_NUM_THREADS", "2,1", 1);
   const auto choice = choose_threads({.local_world_size = 4});
   EXPECT_EQ(choice.threads, 2);

@@ -55,7 +55,7 @@ Plans plans_of(const nlohmann::json& wanted, const std::shared_ptr<const Sampler
   Plans ranks;
   for (std::int64_t rank = 0; rank < wanted.at("world_size"); ++rank) {
     const BatchSamplerShard sampler(whole_of(wanted, order), options_of(wanted, rank));
-    ranks.push_back(sampler.plan(epoch));
+    ranks.push_back(sampler.batches_of(epoch));
     EXPECT_EQ(std::ssize(ranks.back()), sampler.size()) << "rank " << rank;
     EXPECT_EQ(sampler.whole_size(), order->size());
   }
@@ -263,7 +263,7 @@ std::shared_ptr<const BatchSampler> ten_by_four(bool drop_last = false) {
 }
 
 TEST(BatchSamplerShard, FillsTheLastRoundUpFromTheBeginning) {
-  const auto plans = BatchSamplerShard(ten_by_four(), {.rank = 1, .world_size = 2}).plan(0);
+  const auto plans = BatchSamplerShard(ten_by_four(), {.rank = 1, .world_size = 2}).batches_of(0);
   ASSERT_EQ(plans.size(), 2U);
   EXPECT_EQ(plans[1].indices, (Indices{2, 3, 4, 5}));
   EXPECT_EQ(plans[1].positions, (Indices{12, 13, 14, 15})) << "past the ten: repetitions";
@@ -275,10 +275,10 @@ TEST(BatchSamplerShard, DispatchesAnEmptyBatchIfThereAreFewerSamplesThanRanks) {
   Indices sizes;
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const BatchSamplerShard sampler(one, {.dispatch_batches = true, .rank = rank, .world_size = 4});
-    ASSERT_EQ(sampler.plan(0).size(), 1U) << "a step for every rank";
-    EXPECT_EQ(sampler.plan(0)[0].global_size, 2);
+    ASSERT_EQ(sampler.batches_of(0).size(), 1U) << "a step for every rank";
+    EXPECT_EQ(sampler.batches_of(0)[0].global_size, 2);
     EXPECT_FALSE(sampler.evaluation_only());
-    sizes.push_back(std::ssize(sampler.plan(0)[0].indices));
+    sizes.push_back(std::ssize(sampler.batches_of(0)[0].indices));
   }
   EXPECT_EQ(sizes, (Indices{1, 1, 0, 0}));
 }
@@ -289,7 +289,7 @@ TEST(BatchSamplerShard, OfOneRankIsTheOtherSamplerInEveryMode) {
       const BatchSamplerShard sampler(ten_by_four(),
                                       {.split_batches = split, .dispatch_batches = dispatch});
       EXPECT_EQ(sampler.size(), 3);
-      EXPECT_EQ(sampler.plan(0).at(2).indices, (Indices{8, 9})) << "nothing is filled up";
+      EXPECT_EQ(sampler.batches_of(0).at(2).indices, (Indices{8, 9})) << "nothing is filled up";
     }
   }
 }
@@ -308,7 +308,7 @@ class Backwards : public BatchSampler {
         sizes_(std::move(sizes)) {}
 
   std::int64_t size() const override { return std::ssize(sizes_); }
-  std::vector<BatchIndices> plan(std::int64_t /*epoch*/) const override {
+  std::vector<BatchIndices> batches_of(std::int64_t /*epoch*/) const override {
     std::vector<BatchIndices> plans;
     std::int64_t position = 0;
     for (const std::int64_t size : sizes_) {
@@ -330,7 +330,7 @@ std::vector<Indices> of_first_rank(std::shared_ptr<const BatchSampler> whole,
                                    BatchSamplerShardOptions options) {
   options.world_size = 2;
   std::vector<Indices> batches;
-  for (const auto& plan : BatchSamplerShard(std::move(whole), options).plan(0)) {
+  for (const auto& plan : BatchSamplerShard(std::move(whole), options).batches_of(0)) {
     batches.push_back(plan.indices);
   }
   return batches;

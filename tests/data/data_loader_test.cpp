@@ -387,19 +387,20 @@ TEST(DataLoaderOfARank, RefusesToTrainWithASamplerForEvaluation) {
   const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{});
   for (const DataLoaderOptions& options :
        {DataLoaderOptions{.sampler = sampler}, DataLoaderOptions{.batch_sampler = batch_sampler}}) {
-    EXPECT_ERROR(DataLoader(numbers(10), options).set_epoch(1), UsageError,
-                 "DataLoader::set_epoch: this sampler is for evaluation: in training, ranks with "
-                 "unequal parts would wait for each other for ever; hint: train with a "
-                 "DistributedSampler or a ShardedBatchSampler");
+    EXPECT_ERROR(
+        DataLoader(numbers(10), options).set_epoch(1), UsageError,
+        "DataLoader::set_epoch: an evaluation sampler gives ranks unequal parts: in training "
+        "they would wait for each other without end; hint: train with a "
+        "DistributedSampler or a ShardedBatchSampler");
     auto shifted = options;
     shifted.transform = shift;
     EXPECT_ERROR(DataLoader(numbers(10), shifted), UsageError,
-                 "DataLoader: a transform with a sampler for evaluation; hint: evaluate");
+                 "DataLoader: a transform with an evaluation sampler; hint: evaluate");
   }
   EXPECT_ERROR(DataLoader(numbers(10), {.shuffle = true, .sampler = sampler}), UsageError,
                "shuffle and a sampler exclude each other");
   EXPECT_ERROR(DataLoader(numbers(10), {.sampler = sampler, .drop_last = true}), UsageError,
-               "drop_last: a sampler for evaluation must leave nothing out");
+               "drop_last: an evaluation sampler must not drop samples");
 }
 
 std::vector<Batch> batches_from(const DataLoader& loader, std::int64_t first) {
@@ -478,7 +479,7 @@ TEST(DataLoader, TellsItsPlanWithoutReading) {
   DataLoader loader(dataset, {.batch_size = 4, .shuffle = true});
   loader.set_epoch(2);
   std::vector<Indices> planned;
-  for (const auto& plan : loader.plan()) planned.push_back(plan.indices);
+  for (const auto& plan : loader.batch_indices()) planned.push_back(plan.indices);
   EXPECT_EQ(dataset->reads, 0);
   EXPECT_EQ(planned, labels_of(loader));
 }
@@ -487,7 +488,7 @@ TEST(DataLoader, TakesBatchesFromOutside) {
   struct Pairs : BatchSampler {
     Pairs() : BatchSampler(std::make_shared<SequentialSampler>(4), 4, false) {}
     std::int64_t size() const override { return 2; }
-    std::vector<BatchIndices> plan(std::int64_t /*epoch*/) const override {
+    std::vector<BatchIndices> batches_of(std::int64_t /*epoch*/) const override {
       return {{.indices = {3, 0}, .positions = {0, 1}, .global_size = 2},
               {.indices = {1, 2}, .positions = {2, 3}, .global_size = 2}};
     }
@@ -534,7 +535,7 @@ TEST(DataLoader, RefusesShuffleTogetherWithASampler) {
 
 TEST(DataLoader, RefusesImpossibleNumbers) {
   EXPECT_ERROR(DataLoader(numbers(4), {.batch_size = 0}), UsageError,
-               "batch size: expected a number > 0, got 0");
+               "batch_size: expected a number > 0, got 0");
   EXPECT_ERROR(DataLoader(numbers(4), {.num_workers = -1}), UsageError,
                "num_workers: expected a number >= 0, got -1");
 }

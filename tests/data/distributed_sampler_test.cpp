@@ -195,7 +195,7 @@ TEST(ExactEvalSampler, RefusesARankThatCannotBe) {
 std::vector<BatchIndices> plans_of(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                                    bool drop_last = false) {
   const BatchSampler batches(std::move(sampler), batch_size, drop_last);
-  auto plans = batches.plan(0);
+  auto plans = batches.batches_of(0);
   EXPECT_EQ(std::ssize(plans), batches.size());
   return plans;
 }
@@ -279,9 +279,9 @@ TEST(BatchSamplerOfAPart, CountsNothingOfARankThatIsThroughLongBefore) {
   EXPECT_EQ(plans_of(std::make_shared<Unequal>(1), 2).at(1).global_size, 2);
 }
 
-TEST(BatchSamplerOfAPart, RefusesToLeaveSamplesOutOfAnEvaluation) {
+TEST(BatchSamplerOfAPart, RefusesToDropSamplesOfAnEvaluation) {
   EXPECT_ERROR(plans_of(std::make_shared<ExactEvalSampler>(10), 4, /*drop_last=*/true), UsageError,
-               "drop_last: a sampler for evaluation must leave nothing out");
+               "drop_last: an evaluation sampler must not drop samples");
 }
 
 // One rank's slice of every batch.
@@ -298,7 +298,7 @@ Indices slice_sizes(std::int64_t size, std::int64_t batch_size, std::int64_t wor
                     std::size_t k) {
   Indices sizes;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
-    const auto plans = sharded(size, batch_size, world_size, rank).plan(0);
+    const auto plans = sharded(size, batch_size, world_size, rank).batches_of(0);
     sizes.push_back(std::ssize(plans.at(k).indices));
     EXPECT_EQ(plans.at(k).positions.size(), plans.at(k).indices.size());
   }
@@ -314,7 +314,7 @@ TEST(ShardedBatchSampler, GivesTheRemainderToTheFirstRanks) {
 TEST(ShardedBatchSampler, MayLeaveARankWithoutASample) {
   EXPECT_EQ(slice_sizes(67, 64, 4, 1), (Indices{1, 1, 1, 0}));
   EXPECT_EQ(slice_sizes(5, 2, 4, 0), (Indices{1, 1, 0, 0})) << "batches smaller than the world";
-  const auto plan = sharded(67, 64, 4, 3).plan(0).at(1);
+  const auto plan = sharded(67, 64, 4, 3).batches_of(0).at(1);
   EXPECT_EQ(plan.global_size, 3) << "the rank without a sample knows the batch all the same";
   EXPECT_EQ(plan.world_size, 4);
 }
@@ -325,7 +325,7 @@ std::vector<BatchIndices> joined(std::int64_t size, std::int64_t batch_size,
   std::vector<BatchIndices> whole;
   for (std::int64_t rank = 0; rank < world_size; ++rank) {
     const auto sampler = sharded(size, batch_size, world_size, rank, drop_last);
-    const auto plans = sampler.plan(epoch);
+    const auto plans = sampler.batches_of(epoch);
     EXPECT_EQ(std::ssize(plans), sampler.size());
     if (rank == 0) whole.resize(plans.size());
     EXPECT_EQ(plans.size(), whole.size()) << "steps of rank " << rank;
@@ -357,7 +357,8 @@ TEST(ShardedBatchSampler, BatchesOfTheRunAreTheSameForEveryNumberOfRanks) {
         for (std::int64_t world_size = 1; world_size <= 8; ++world_size) {
           SCOPED_TRACE(std::to_string(size) + " samples by " + std::to_string(batch_size) + " on " +
                        std::to_string(world_size) + " ranks");
-          expect_same_batches(joined(size, batch_size, world_size, drop_last, 3), one.plan(3));
+          expect_same_batches(joined(size, batch_size, world_size, drop_last, 3),
+                              one.batches_of(3));
         }
       }
     }
@@ -366,15 +367,15 @@ TEST(ShardedBatchSampler, BatchesOfTheRunAreTheSameForEveryNumberOfRanks) {
 
 TEST(ShardedBatchSampler, OfOneRankIsTheBatchSampler) {
   const auto order = std::make_shared<RandomSampler>(100, 42);
-  const auto plans = ShardedBatchSampler(order, {.batch_size = 64}).plan(1);
-  expect_same_batches(plans, BatchSampler(order, 64, /*drop_last=*/false).plan(1));
+  const auto plans = ShardedBatchSampler(order, {.batch_size = 64}).batches_of(1);
+  expect_same_batches(plans, BatchSampler(order, 64, /*drop_last=*/false).batches_of(1));
   EXPECT_EQ(plans.at(0).world_size, 1);
 }
 
 TEST(ShardedBatchSampler, ReadsAnotherOrderInAnotherEpoch) {
   const auto sampler = sharded(100, 16, 3, 1);
-  EXPECT_EQ(sampler.plan(1).at(0).indices, sampler.plan(1).at(0).indices);
-  EXPECT_NE(sampler.plan(1).at(0).indices, sampler.plan(2).at(0).indices);
+  EXPECT_EQ(sampler.batches_of(1).at(0).indices, sampler.batches_of(1).at(0).indices);
+  EXPECT_NE(sampler.batches_of(1).at(0).indices, sampler.batches_of(2).at(0).indices);
 }
 
 TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
@@ -389,7 +390,7 @@ TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
 struct Backwards : BatchSampler {
   Backwards() : BatchSampler(std::make_shared<SequentialSampler>(8), 4, /*drop_last=*/false) {}
   std::int64_t size() const override { return 3; }
-  std::vector<BatchIndices> plan(std::int64_t epoch) const override {
+  std::vector<BatchIndices> batches_of(std::int64_t epoch) const override {
     const std::int64_t first = 10 * epoch;
     return {{.indices = {first + 7, first + 6, first + 5}, .positions = {0, 1, 2}},
             {.indices = {first + 4}, .positions = {3}},
@@ -405,14 +406,14 @@ TEST(ShardedBatchSampler, SlicesBatchesThatAreThereAlready) {
     EXPECT_EQ(sampler.size(), 3);
     EXPECT_EQ(sampler.whole_size(), 8);
     EXPECT_EQ(sampler.world_size(), 2);
-    for (const auto& plan : sampler.plan(1)) batches[rank].push_back(plan.indices);
-    EXPECT_EQ(sampler.plan(1).at(1).global_size, 1);
-    EXPECT_EQ(sampler.plan(1).at(1).world_size, 2);
+    for (const auto& plan : sampler.batches_of(1)) batches[rank].push_back(plan.indices);
+    EXPECT_EQ(sampler.batches_of(1).at(1).global_size, 1);
+    EXPECT_EQ(sampler.batches_of(1).at(1).world_size, 2);
   }
   EXPECT_EQ(batches[0], (std::vector<Indices>{{17, 16}, {14}, {13, 12}}));
   EXPECT_EQ(batches[1], (std::vector<Indices>{{15}, {}, {11, 10}}));
   const ShardedBatchSampler last(std::make_shared<Backwards>(), {.rank = 1, .world_size = 2});
-  EXPECT_EQ(last.plan(0).at(2).positions, (Indices{6, 7}));
+  EXPECT_EQ(last.batches_of(0).at(2).positions, (Indices{6, 7}));
 }
 
 TEST(ShardedBatchSampler, SlicesTheBatchesOfASamplerAsItCutsThem) {
@@ -423,7 +424,7 @@ TEST(ShardedBatchSampler, SlicesTheBatchesOfASamplerAsItCutsThem) {
       for (std::int64_t rank = 0; rank < 7; ++rank) {
         const ShardedBatchSampler sampler(whole, {.rank = rank, .world_size = 7});
         const auto cut = sharded(size, 16, 7, rank, drop_last);
-        expect_same_batches(sampler.plan(2), cut.plan(2));
+        expect_same_batches(sampler.batches_of(2), cut.batches_of(2));
         EXPECT_EQ(sampler.size(), cut.size());
         EXPECT_EQ(sampler.batch_size(), cut.batch_size());
         EXPECT_EQ(sampler.drop_last(), cut.drop_last());
@@ -432,16 +433,17 @@ TEST(ShardedBatchSampler, SlicesTheBatchesOfASamplerAsItCutsThem) {
   }
 }
 
-TEST(ShardedBatchSampler, RefusesToDecideAgainWhatIsInABatch) {
+TEST(ShardedBatchSampler, RefusesOptionsThatItsBatchSamplerDetermines) {
   const auto whole = std::make_shared<Backwards>();
-  EXPECT_ERROR(ShardedBatchSampler(whole, {.batch_size = 4}), UsageError,
-               "ShardedBatchSampler: a batch_size for batches that are there already; hint: the "
-               "batch sampler that it divides decides");
+  EXPECT_ERROR(
+      ShardedBatchSampler(whole, {.batch_size = 4}), UsageError,
+      "ShardedBatchSampler: batch_size together with a batch sampler, which determines the "
+      "batches; hint: set it in that batch sampler");
   EXPECT_ERROR(ShardedBatchSampler(whole, {.drop_last = true}), UsageError,
-               "ShardedBatchSampler: drop_last for batches that are there already");
+               "ShardedBatchSampler: drop_last together with a batch sampler");
 }
 
-TEST(ShardedBatchSampler, HasBatchesOf64UnlessToldOtherwise) {
+TEST(ShardedBatchSampler, HasBatchesOf64ByDefault) {
   EXPECT_EQ(ShardedBatchSampler(std::make_shared<SequentialSampler>(100)).batch_size(), 64);
 }
 
@@ -479,7 +481,7 @@ TEST(WholeSize, TellsRepetitionsFromSamples) {
     for (std::int64_t rank = 0; rank < 7; ++rank) {
       const auto part = std::make_shared<DistributedSampler>(distributed(size, 7, rank));
       const BatchSampler batches(part, 3, /*drop_last=*/false);
-      for (const auto& plan : batches.plan(0)) {
+      for (const auto& plan : batches.batches_of(0)) {
         for (std::size_t i = 0; i < plan.indices.size(); ++i) {
           if (plan.positions[i] < batches.whole_size()) real.push_back(plan.indices[i]);
         }
@@ -497,7 +499,7 @@ TEST(ShardedBatchSampler, RefusesARankOrABatchThatCannotBe) {
                "ShardedBatchSampler rank: expected 0 to 1, got -1");
   EXPECT_ERROR(sharded(10, 4, 0, 0), UsageError,
                "ShardedBatchSampler world_size: expected a number >= 1, got 0");
-  EXPECT_ERROR(sharded(10, 0, 2, 0), UsageError, "batch size: expected a number > 0, got 0");
+  EXPECT_ERROR(sharded(10, 0, 2, 0), UsageError, "batch_size: expected a number > 0, got 0");
 }
 
 }  // namespace

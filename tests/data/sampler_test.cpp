@@ -12,7 +12,6 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
-#include "ladder/data/limited_batch_sampler.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {
@@ -50,13 +49,13 @@ TEST(SequentialSampler, CountsUpInEveryEpoch) {
   EXPECT_EQ(SequentialSampler(0).order(0), Indices{});
 }
 
-BatchSampler batches_of(std::int64_t size, std::int64_t batch_size, bool drop_last = false) {
+BatchSampler make_batches(std::int64_t size, std::int64_t batch_size, bool drop_last = false) {
   return {std::make_shared<SequentialSampler>(size), batch_size, drop_last};
 }
 
 TEST(BatchSampler, LeavesTheRemainderToAShorterLastBatch) {
-  const auto batches = batches_of(10, 4);
-  const auto plans = batches.plan(0);
+  const auto batches = make_batches(10, 4);
+  const auto plans = batches.batches_of(0);
   EXPECT_EQ(batches.size(), 3);
   ASSERT_EQ(plans.size(), 3U);
   EXPECT_EQ(plans[0].indices, (Indices{0, 1, 2, 3}));
@@ -68,32 +67,32 @@ TEST(BatchSampler, LeavesTheRemainderToAShorterLastBatch) {
 }
 
 TEST(BatchSampler, LeavesTheRemainderOutIfAsked) {
-  const auto batches = batches_of(10, 4, /*drop_last=*/true);
+  const auto batches = make_batches(10, 4, /*drop_last=*/true);
   EXPECT_EQ(batches.size(), 2);
-  const auto plans = batches.plan(0);
+  const auto plans = batches.batches_of(0);
   ASSERT_EQ(plans.size(), 2U);
   EXPECT_EQ(plans[1].indices, (Indices{4, 5, 6, 7}));
 }
 
 TEST(BatchSampler, HasOnlyWholeBatchesWhenTheSizeDivides) {
   for (const bool drop_last : {false, true}) {
-    EXPECT_EQ(batches_of(8, 4, drop_last).size(), 2);
-    EXPECT_EQ(batches_of(8, 4, drop_last).plan(0).back().global_size, 4);
+    EXPECT_EQ(make_batches(8, 4, drop_last).size(), 2);
+    EXPECT_EQ(make_batches(8, 4, drop_last).batches_of(0).back().global_size, 4);
   }
 }
 
 TEST(BatchSampler, KeepsASetThatIsSmallerThanABatch) {
-  EXPECT_EQ(batches_of(3, 64).plan(0).at(0).indices, (Indices{0, 1, 2}));
-  EXPECT_EQ(batches_of(3, 64, /*drop_last=*/true).size(), 0);
-  EXPECT_TRUE(batches_of(3, 64, /*drop_last=*/true).plan(0).empty());
-  EXPECT_TRUE(batches_of(0, 64).plan(0).empty());
+  EXPECT_EQ(make_batches(3, 64).batches_of(0).at(0).indices, (Indices{0, 1, 2}));
+  EXPECT_EQ(make_batches(3, 64, /*drop_last=*/true).size(), 0);
+  EXPECT_TRUE(make_batches(3, 64, /*drop_last=*/true).batches_of(0).empty());
+  EXPECT_TRUE(make_batches(0, 64).batches_of(0).empty());
 }
 
 TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
   const auto sampler = std::make_shared<RandomSampler>(10, 42);
   const auto order = sampler->order(1);
   Indices indices, positions;
-  for (const auto& plan : BatchSampler(sampler, 3, false).plan(1)) {
+  for (const auto& plan : BatchSampler(sampler, 3, false).batches_of(1)) {
     indices.insert(indices.end(), plan.indices.begin(), plan.indices.end());
     positions.insert(positions.end(), plan.positions.begin(), plan.positions.end());
   }
@@ -102,8 +101,8 @@ TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
 }
 
 TEST(BatchSampler, RefusesABatchOfNothing) {
-  EXPECT_ERROR(batches_of(10, 0), UsageError, "batch size: expected a number > 0, got 0");
-  EXPECT_ERROR(batches_of(10, -4), UsageError, "batch size: expected a number > 0, got -4");
+  EXPECT_ERROR(make_batches(10, 0), UsageError, "batch_size: expected a number > 0, got 0");
+  EXPECT_ERROR(make_batches(10, -4), UsageError, "batch_size: expected a number > 0, got -4");
 }
 
 TEST(LimitedBatchSampler, AreThoseOfEachEpoch) {
@@ -113,18 +112,18 @@ TEST(LimitedBatchSampler, AreThoseOfEachEpoch) {
   EXPECT_EQ(first.size(), 2);
   EXPECT_EQ(first.whole_size(), 8);
   for (const std::int64_t epoch : {0, 1}) {
-    const auto plans = first.plan(epoch);
-    const auto expected = whole->plan(epoch);
+    const auto plans = first.batches_of(epoch);
+    const auto expected = whole->batches_of(epoch);
     ASSERT_EQ(plans.size(), 2U);
     for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(plans[i].indices, expected[i].indices);
   }
 }
 
 TEST(LimitedBatchSampler, CountTheSamplesOfAShortLastBatch) {
-  const auto whole = std::make_shared<BatchSampler>(batches_of(10, 4));
+  const auto whole = std::make_shared<BatchSampler>(make_batches(10, 4));
   EXPECT_EQ(LimitedBatchSampler(whole, 3).whole_size(), 10);
   EXPECT_EQ(LimitedBatchSampler(whole, 99).size(), 3);
-  EXPECT_ERROR(LimitedBatchSampler(whole, 0), UsageError, "first_batches");
+  EXPECT_ERROR(LimitedBatchSampler(whole, 0), UsageError, "limit_batches");
 }
 
 }  // namespace

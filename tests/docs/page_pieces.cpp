@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The short pieces of code on docs/library.md and on the pages of stages 4 to 6, which show what
-// stands here between `#region NAME` and `#endregion NAME`. Each runs in two processes.
+// is here between `#region NAME` and `#endregion NAME`. Each runs in two processes.
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/amp/autocast.h>
 #include <ladder/amp/grad_scaler.h>
@@ -11,7 +11,6 @@
 #include <ladder/data/data_loader.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
-#include <ladder/optim/adamw.h>
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
@@ -56,7 +55,7 @@ class MyNet : public Model {
   torch::nn::Linear head = register_module("head", torch::nn::Linear(8, 10));
 };
 
-// As in two_inputs.cpp.
+// A module with two inputs that is no Model: GradientReducer serves it.
 struct Matcher : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images, const torch::Tensor& texts) {
     return (image->forward(images) * text->forward(texts)).sum(1);
@@ -99,22 +98,6 @@ void process_group() {
   group.all_reduce(counts);  // the sum over all ranks, on every rank
   // #endregion process-group
   if (group.rank() == 0) std::cout << "seen " << counts[1].item<std::int64_t>() << std::endl;
-}
-
-void one_input() {
-  const auto group = init_process_group({.device = "cpu"});
-  const torch::Device device(torch::kCPU);
-  const auto images = first_batch().inputs.only();
-  const auto labels = first_batch().targets;
-  // #region one-input
-  auto network = std::make_shared<MyNet>();
-  network->to(device);
-  auto model = std::make_shared<ladder::DistributedDataParallel>(network, group);
-  ladder::AdamW optimizer(model->parameters(), {.lr = 1e-3});
-  auto loss = loss_of(model->forward(images), labels);  // not network->forward
-  loss.backward();                                      // averages
-  optimizer.step();
-  // #endregion one-input
 }
 
 void float16() {
@@ -176,21 +159,6 @@ void what_travels() {
     loss_of(model.forward(batch.inputs), batch.targets).backward();
   }
   if (group.rank() == 0) std::cout << "sent " << bytes << " bytes" << std::endl;
-}
-
-struct Settings {
-  int ranks = 2;
-};
-
-void train(int rank, const Settings& settings) {
-  if (rank == settings.ranks - 1) std::cout << "rank " << rank << " has started" << std::endl;
-}
-
-void start_processes() {
-  const Settings settings{.ranks = 4};
-  // #region spawn
-  ladder::spawn([&](int rank) { train(rank, settings); }, {.nprocs = 4});
-  // #endregion spawn
 }
 
 // docs/stages/4-ddp-amp.md
@@ -310,10 +278,9 @@ void trainer() {
 
 int main() {
   return call_and_report([] {
-    for (const auto piece : {process_group, one_input, float16, several_backwards, what_travels,
+    for (const auto piece : {process_group, float16, several_backwards, what_travels,
                              autocast_outside, clipping, three_lines, trainer}) {
       spawn([&](int /*rank*/) { piece(); });
     }
-    start_processes();
   });
 }

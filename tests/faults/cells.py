@@ -100,7 +100,7 @@ def said_by_any(start: str, text: str) -> str:
 
 def ended(start: str, rank: int, signal: int = 0, code: int = 0, step: str = r", step \d+") -> str:
     """How the end of a rank that said nothing itself is told: of a signal, or with a code."""
-    lost = rf"^\[rank {1 - rank}\] error: .*{step}: rank {rank} has (ended|given up)"
+    lost = rf"^\[rank {1 - rank}\] error: .*{step}: rank {rank} has (ended|failed)"
     if start == "spawn":
         return rf"^error: rank {rank}{step}: .*got {f'signal {signal}' if signal else code}\b"
     if start == "torchrun":
@@ -234,7 +234,7 @@ def ranks_disagree() -> Cells:
     for place in ((3, "mpirun"), (4, "by hand"), (5, "by hand")):
         yield from_the_start(place, "numbers of steps that differ",
                              (strikes.more_flags("--batch-size 32"),), 4,
-                             r"^\[rank \d\] error: .*rank \d is at .*, this one at ",
+                             r"^\[rank \d\] error: .*rank \d called .*, this rank called ",
                              small("--timeout", DEADLINE))
 
 

@@ -19,7 +19,7 @@ namespace {
 
 Parser accelerate_file() {
   return {.name = "accelerate_file",
-          .sources = {"ladder/accelerate/accelerate_config.cpp", "ladder/accelerate/yaml_file.cpp"},
+          .sources = {"ladder/accelerate/accelerate_config.cpp", "ladder/core/yaml.cpp"},
           .samples = samples_of(
               {"compute_environment: LOCAL_MACHINE\ndeepspeed_config: {}\n"
                "distributed_type: MULTI_GPU\nmixed_precision: 'bf16'\nnum_processes: 2\n",
@@ -31,7 +31,8 @@ Parser accelerate_file() {
                "main_process_port: 0\nenable_cpu_affinity: true\nrdzv_backend: static\n",
                "distributed_type: NO\ntpu_use_cluster: true\nfsdp_config: {a: 1}\ngpu_ids: all\n",
                "distributed_type: FSDP\n", "compute_environment: AMAZON_SAGEMAKER\n",
-               "dynamo_backend: INDUCTOR\n", "? [a]\n: b\n"}),
+               "dynamo_backend: INDUCTOR\n", "? [a]\n: b\n", "a: &x 1\nb: *x\n", "a: !!str 1\n",
+               "a: [[[[[[[[1]]]]]]]]\n", "a: 1\n---\nb: 2\n", "a: 1\na: 2\n"}),
           .parse =
               [file = std::make_shared<const InputFile>("file.yaml")](const Bytes& bytes) {
                 const auto settings = read_config_file(file->with(bytes));
@@ -42,7 +43,7 @@ Parser accelerate_file() {
 
 Parser hparams() {
   return {.name = "hparams",
-          .sources = {"mnist/hparams.cpp", "ladder/accelerate/yaml_file.cpp"},
+          .sources = {"mnist/hparams.cpp", "ladder/core/yaml.cpp"},
           .samples =
               samples_of({"epochs: 3\nbatch_size: 64\nlr: 1e-3\nsave: 'a: b'\n",
                           R"({"epochs": 1, "batch-size": "64"})", "batch-size: 1\nbatch_size: 2\n",
@@ -60,7 +61,7 @@ Parser hparams() {
 std::vector<std::string> argument_names() {
   std::vector<std::string> names;
   for (const auto& row : training_argument_table()) names.emplace_back(row.name);
-  for (const auto& row : foreign_argument_table()) names.emplace_back(row.name);
+  for (const auto& row : unsupported_argument_table()) names.emplace_back(row.name);
   return names;
 }
 

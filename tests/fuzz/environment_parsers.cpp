@@ -16,6 +16,7 @@
 #include "ladder/comm/launch_environment.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/gpus.h"
+#include "ladder/core/text.h"
 #include "tests/fuzz/parsers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -44,7 +45,7 @@ std::optional<std::string> text_in(const Table& table, const std::string& name) 
 }
 
 std::optional<int> integer_in(const Table& table, const std::string& name) {
-  const auto number = whole_number(text_in(table, name).value_or(""));
+  const auto number = parse_number<std::int64_t>(text_in(table, name).value_or(""));
   if (!number || !std::in_range<int>(*number)) return std::nullopt;
   return static_cast<int>(*number);
 }
@@ -75,8 +76,7 @@ void read_launch(const Bytes& bytes) {
 Parser launch_environment() {
   return {
       .name = "launch_environment",
-      .sources = {"ladder/comm/launch_environment.cpp", "ladder/comm/launch_variables.cpp",
-                  "ladder/comm/slurm_step.cpp"},
+      .sources = {"ladder/comm/launch_environment.cpp", "ladder/comm/launch_variables.cpp"},
       .samples = samples_of(
           {"",
            "RANK=3\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nGROUP_WORLD_SIZE=2\n"
@@ -164,6 +164,7 @@ Parser process_environment() {
   return {.name = "process_environment",
           .sources = {"ladder/core/environment.cpp", "ladder/core/gpus.cpp"},
           .samples = samples_of({"OMP_NUM_THREADS=4, 1\nCUDA_VISIBLE_DEVICES=0,1\nRANK=1\n",
+                                 "RANK=1\nWORLD_SIZE=2\nCUDA_VISIBLE_DEVICES=6, 7\n",
                                  "CUDA_VISIBLE_DEVICES=GPU-4a,GPU-5b\nOMP_NUM_THREADS=1,,\n",
                                  "CUDA_VISIBLE_DEVICES=MIG-a,MIG-b\n", "CUDA_VISIBLE_DEVICES=1,1\n",
                                  "CUDA_VISIBLE_DEVICES= +1gpu\n", ""}),
@@ -178,6 +179,7 @@ Parser process_environment() {
                   require(threads >= 1, "less than one thread");
                 }
                 environment_integer("RANK", 0);
+                require_gpus_of_launcher("gpu", "0,1");
               },
           .refusal = ExitCode::kUsage};
 }

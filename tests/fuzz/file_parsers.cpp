@@ -4,13 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
 
 #include "ladder/checkpoint/checkpoint_manifest.h"
 #include "ladder/checkpoint/safetensors_header.h"
-#include "mnist/gzip_file.h"
+#include "mnist/files.h"
 #include "mnist/idx.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
@@ -39,15 +41,31 @@ Parser idx_labels() {
           .parse = [](const Bytes& bytes) { mnist::parse_idx_labels(bytes, "file"); }};
 }
 
+// The images of a data set; its labels are intact.
 Parser gzip_file() {
   constexpr std::size_t kSizeLimit = 10'000;
+  const auto images = std::make_shared<const InputFile>("t10k-images-idx3-ubyte.gz");
+  const auto folder = std::filesystem::path(images->with({})).parent_path();
+  const Bytes labels = idx_labels_file({7, 3});
+  std::ofstream(folder / "t10k-labels-idx1-ubyte", std::ios::binary)
+      .write(reinterpret_cast<const char*>(labels.data()),
+             static_cast<std::streamsize>(labels.size()));
   return {.name = "gzip",
-          .sources = {"mnist/gzip_file.cpp"},
-          .samples = {gzip(idx_images_file(3, 5, 4)), gzip(Bytes(kSizeLimit)),
-                      gzip(Bytes(kSizeLimit + 1)), gzip({}), idx_labels_file({7})},
-          .parse = [file = std::make_shared<const InputFile>("file.gz")](const Bytes& bytes) {
-            const auto read = mnist::read_gzip_or_plain(file->with(bytes), kSizeLimit);
+          .sources = {"mnist/files.cpp"},
+          .samples = {gzip(idx_images_file(3, 5, 4)),
+                      gzip(idx_images_file(2, 28, 28)),
+                      gzip(idx_images_file(3, 28, 28)),
+                      gzip(Bytes(kSizeLimit)),
+                      gzip(Bytes(kSizeLimit + 1)),
+                      gzip({}),
+                      idx_images_file(2, 28, 28),
+                      {}},
+          .parse = [images, folder](const Bytes& bytes) {
+            const std::string path = bytes.size() == 1 ? folder.string() : images->with(bytes);
+            const auto read = mnist::read_gzip_or_plain(path, kSizeLimit);
             require(read.bytes.size() <= kSizeLimit, "more than the limit");
+            // A path of a folder and a set that is missing are refused too.
+            mnist::read_files(folder, bytes.empty() ? mnist::Split::kTrain : mnist::Split::kTest);
           }};
 }
 
@@ -65,7 +83,9 @@ std::vector<Bytes> safetensors_samples() {
                            R"("b":{"dtype":"BF16","shape":[],"data_offsets":[7,9]}})",
                            9),
           safetensors_file(
-              R"({"w":{"dtype":"U8","shape":[)" + shape_of_65 + R"(],"data_offsets":[0,1]}})", 1)};
+              R"({"w":{"dtype":"U8","shape":[)" + shape_of_65 + R"(],"data_offsets":[0,1]}})", 1),
+          safetensors_file(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2),
+          {1, 0, 0, 1, 0, 0, 0, 0}};  // a hole; a header of 16 MiB and a byte
 }
 
 // The header ends with the last '}'.
@@ -97,7 +117,7 @@ void parse_safetensors(const Bytes& bytes) {
 
 Parser safetensors() {
   return {.name = "safetensors",
-          .sources = {"ladder/checkpoint/safetensors_header.cpp"},
+          .sources = {"ladder/checkpoint/safetensors_header.cpp", "ladder/core/json.cpp"},
           .samples = safetensors_samples(),
           .parse = parse_safetensors,
           .words = {"BOOL", "I8", "I16", "U16", "F16", "I32", "U32", "I64", "U64"},
@@ -123,15 +143,15 @@ std::vector<Bytes> large_manifests() {
 }
 
 void parse_manifest(const Bytes& bytes) {
-  const auto hint = [] { return std::string("hint"); };
-  const auto manifest = parse_checkpoint_manifest(bytes, "file", hint);
+  const auto manifest = parse_checkpoint_manifest(bytes, json_data_error("file"));
   const auto text = bytes_of(make_checkpoint_manifest(manifest));
-  require(parse_checkpoint_manifest(text, "again", hint) == manifest, "another manifest");
+  require(parse_checkpoint_manifest(text, json_data_error("again")) == manifest,
+          "another manifest");
 }
 
 Parser manifest() {
   return {.name = "manifest",
-          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp"},
+          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp", "ladder/core/json.cpp"},
           .samples = manifest_samples(),
           .parse = parse_manifest,
           .large = large_manifests()};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "ladder/checkpoint/saved_json.h"
-#include "ladder/optim/saved_options.h"
-#include "ladder/optim/saved_schedule.h"
+#include "ladder/core/json.h"
 #include "ladder/trainer/trainer_state.h"
+#include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
 
 namespace ladder {
@@ -29,68 +29,72 @@ std::vector<Bytes> trainer_states() {
           bytes_of(wrong.dump())};
 }
 
-void parse_trainer_state(const Bytes& bytes) {
+void parse_trainer_state(const std::string& path) {
   TrainerState state;
   state.compute_steps({}, 100);
-  state.plan_load(parse_saved_json(text_of(bytes), "file"), "file")();
+  state.plan_load(read_untrusted_json(path), "file")();
   const auto saved = state.state_dict().dump();
   TrainerState again;
-  again.plan_load(parse_saved_json(saved, "again"), "again")();
+  again.plan_load(parse_untrusted_json(saved, json_data_error("again")), "again")();
   require(again.state_dict().dump() == saved, "another state when read again");
 }
 
 Parser trainer_state() {
   return {.name = "trainer_state",
-          .sources = {"ladder/trainer/trainer_state.cpp", "ladder/checkpoint/saved_json.cpp"},
+          .sources = {"ladder/trainer/trainer_state.cpp", "ladder/core/json.cpp"},
           .samples = trainer_states(),
-          .parse = parse_trainer_state};
+          .parse = [file = std::make_shared<const InputFile>("file.json")](const Bytes& bytes) {
+            parse_trainer_state(file->with(bytes));
+          }};
 }
 
-// As ReduceLROnPlateau reads it, whose state has all kinds of values.
+// As ReduceLROnPlateau reads its state.
 void parse_schedule(const Bytes& bytes) {
-  const auto json = parse_saved_json(text_of(bytes), "file");
-  const SavedSchedule saved(json, "file");
-  saved.expect_names({"last_epoch", "base_lrs", "_last_lr", "best"});
+  const auto refuse = json_data_error("file");
+  const auto json = parse_untrusted_json(text_of(bytes), refuse);
+  const JsonReader saved(json, refuse);
+  saved.expect_only({"last_epoch", "base_lrs", "last_lr", "best"});
   require(saved.count("last_epoch") >= 0, "a negative count");
-  require(saved.rates("base_lrs", 2).size() == 2, "another number of rates");
-  saved.rates("_last_lr", 2);
-  const double best = saved.number_or_infinity("best");
-  require(saved_number_or_infinity(best) == json.at("best"), "another value when written again");
+  require(saved.numbers("base_lrs", 2).size() == 2, "another number of rates");
+  saved.numbers("last_lr", 2);
+  if (saved.value("best") != "inf") require(std::isfinite(saved.number("best")), "not finite");
 }
 
 Parser schedule() {
   return {.name = "schedule",
-          .sources = {"ladder/optim/saved_schedule.cpp", "ladder/checkpoint/saved_json.cpp"},
+          .sources = {"ladder/core/json.cpp"},
           .samples = samples_of(
-              {R"({"last_epoch":3,"base_lrs":[0.1,0.2],"_last_lr":[0.1,0.2],"best":"inf"})",
-               R"({"last_epoch":0,"base_lrs":[1,2],"_last_lr":[1e-9,2],"best":"-inf"})",
-               R"({"last_epoch":1,"base_lrs":[1,2],"_last_lr":[1,2],"best":0.25})"}),
+              {R"({"last_epoch":3,"base_lrs":[0.1,0.2],"last_lr":[0.1,0.2],"best":"inf"})",
+               R"({"last_epoch":1,"base_lrs":[1,2],"last_lr":[1e-9,2],"best":-0.25})"}),
           .parse = parse_schedule};
 }
 
 // As the optimizers read their groups; the names are those of several.
 void parse_groups(const Bytes& bytes) {
-  const auto groups = parse_saved_json(text_of(bytes), "file");
-  if (!groups.is_array()) throw DataError::mismatch("file", "an array", "something else", "");
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const SavedOptions saved(groups[i], i, "file");
-    saved.expect_params({"conv1.weight", "conv1.bias"});
-    saved.expect_names({"lr", "betas", "nesterov"});
-    const auto [beta1, beta2] = saved.two_numbers("betas");
-    saved.yes_or_no("nesterov");
-    const double rate = saved.number("lr");
-    saved.check({non_negative("lr", rate), from_zero_below_one("beta1", beta1),
-                 from_zero_below_one("beta2", beta2)});
-    check_options("SGD", {non_negative("lr", rate)});  // as for a rate that code gives
+  const auto refuse = json_data_error("file");
+  const auto groups = parse_untrusted_json(text_of(bytes), refuse);
+  if (!groups.is_array()) refuse("an array", json_for_message(groups));
+  for (const auto& group : groups) {
+    const JsonReader saved(group, refuse, " in group 0");
+    saved.expect_only({"params", "lr", "betas", "nesterov", "state"});
+    for (const auto& name : saved.array("params")) require(!name.is_discarded(), "no value");
+    saved.numbers("betas", 2);
+    saved.boolean("nesterov");
+    require(saved.number("lr", 0.0) >= 0.0, "below its least value");
+    if (!saved.contains("state")) continue;
+    saved.object("state").counts("shape");
+    saved.object("state").text("name");
   }
 }
 
 Parser optimizer_groups() {
   return {.name = "optimizer_groups",
-          .sources = {"ladder/optim/saved_options.cpp", "ladder/checkpoint/saved_json.cpp"},
+          .sources = {"ladder/core/json.cpp"},
           .samples = samples_of({R"([{"lr":0.1,"betas":[0.9,0.99],"nesterov":true,)"
                                  R"("params":["conv1.weight","conv1.bias"]}])",
-                                 "[]"}),
+                                 R"([{"lr":1,"betas":[0,1],"nesterov":false,"params":[null],)"
+                                 R"("state":{"shape":[0,2],"name":"w"}}])",
+                                 R"({"lr":0.1,"lr":0.2})", "[]"}),
           .parse = parse_groups};
 }
 

@@ -33,11 +33,12 @@ from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench" / "peers"))
+sys.path.append(str(ROOT / "bench" / "peers"))  # behind this folder: both have a trainer.py
 
 import accelerate_shards  # noqa: E402
 import common  # noqa: E402
 import trainer  # noqa: E402
+import trainer_hooks  # noqa: E402
 import trainer_optimizers  # noqa: E402
 
 INF = float("inf")
@@ -139,6 +140,11 @@ def trainer_cases(path: Path) -> None:
     versions = {"torch": TORCH_VERSION, "transformers": transformers.__version__}
     content = {**versions, **trainer_optimizers.HEAD, "cases": trainer_optimizers.cases()}
     write_json(path / "trainer_optimizers.json", content)
+
+
+def trainer_calls(path: Path) -> None:
+    versions = {"torch": TORCH_VERSION, "transformers": transformers.__version__}
+    write_json(path / "trainer_hooks.json", {**versions, **trainer_hooks.content()})
 
 
 # --- learning rates ---------------------------------------------------------------------
@@ -780,6 +786,7 @@ def main() -> None:
     torch.set_num_threads(1)
     makers = (samplers, distributed_samplers, schedules, plateaus, optimizers, clip_grad, models)
     makers += (loss_heads, batch_norm, grad_scaler, autocast, shards, trainer_cases, trainer_runs)
+    makers += (trainer_calls,)
     for make in makers:
         make(out)
     for file in sorted(out.iterdir()):

@@ -54,7 +54,7 @@ GROWN = """  const auto a = 1;
 STAGE = "# One\n\n## What changes\n\n## Why\n\n## The diff\n\n## Run it\n\n" \
         "## What you should see\n\n## Under the hood\n\n## Traps\n\n## Sources\n"
 TREE = {"main.cpp": PROGRAM, "README.md": PAGE, "docs/stages/one.md": STAGE}
-IN_ITS_ORDER = "quote it as it stands, in its order, with ... for lines left out"
+IN_ITS_ORDER = "quote it unchanged, in its order, with ... for omitted lines"
 
 
 class DocsSync(unittest.TestCase):
@@ -213,11 +213,11 @@ class DocsSync(unittest.TestCase):
                 self.write("README.md", table.format(heading, cell))
                 self.expect()
             self.write("README.md", table.format(heading, "`wrap(models, …)`"))
-            self.expect("README.md:5: stage 3 has no 'wrap(models, …)'; quote it as it stands")
+            self.expect("README.md:5: stage 3 has no 'wrap(models, …)'; quote it unchanged")
         self.write("README.md", table.format("against [stage 3](main.cpp)", "`other`"))
         self.expect()
         self.write("README.md", table.format("line of stage 4", "`run`"))
-        self.expect("README.md:5: stage 4 has no 'run'; quote it as it stands")
+        self.expect("README.md:5: stage 4 has no 'run'; quote it unchanged")
 
     def test_long_lines_and_a_long_first_page(self) -> None:
         row, block = f"| {'x' * 120} |\n", f"```\n{'x' * 121}\n```\n"

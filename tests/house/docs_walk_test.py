@@ -184,8 +184,8 @@ class Walk(unittest.TestCase):
     def test_pages_that_cannot_be_walked(self) -> None:
         for text, says in (
                 ("~~~\nPRINT a\nb\n~~~\n", "README.md:4: commands and other lines in one block"),
-                ("~~~\nother a\n~~~\n", "README.md:4: no command that this tool knows"),
-                ("~~~bash\nother a\n~~~\n", "README.md:4: no command that this tool knows"),
+                ("~~~\nother a\n~~~\n", "README.md:4: not a known command"),
+                ("~~~bash\nother a\n~~~\n", "README.md:4: not a known command"),
                 ("<!-- output -->\n\n~~~\na\n~~~\n",
                  "README.md:5: output, but of which command?"),
                 ("<!-- not run -->\n\n~~~\nPRINT a\n~~~\n",
@@ -238,7 +238,7 @@ class Tier(unittest.TestCase):
         found = re.search(r"^(/\S+) (\w+)\n (#!\S+)$", done.stdout, re.MULTILINE)
         clone, text, tool = found.groups()
         self.assertEqual((text, tool), ("committed", f"#!{clone}/.venv/bin/python"))
-        self.assertIn("what is not committed is left out", done.stdout)
+        self.assertIn("changes that are not committed are not tested", done.stdout)
         self.assertFalse(Path(clone).exists())
         self.assertIn(f"#!{self.root}/", self.tool.read_text(encoding="utf-8"))
 

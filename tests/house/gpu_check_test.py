@@ -199,7 +199,7 @@ class VerdictTest(GpuCheck):
             "stage1_one": ("weights=bbbb", "other weights than stage0"),
             "stage2_one": ("echo; echo 'error: no store'; exit 4", "exit code 4: error: no store"),
             "stage3_torchrun": ("backend=single", "backend: expected nccl, got single"),
-            "stage2_shared": ("exec sleep 600", "not done after 1 s"),
+            "stage2_shared": ("exec sleep 600", "timed out after 1 s"),
             "stage4_fp16": ("scaler=", "expected loss_scale and skipped_steps in the record"),
             "stage4_bf16": ("precision=fp32", "precision: expected bf16, got fp32"),
             "convnet": ("exit 0", "it wrote no result"),

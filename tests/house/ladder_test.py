@@ -486,17 +486,17 @@ class ShapeTest(LadderTest):
         start, end = STAGE1.index("// One pass"), STAGE1.index("void run")
         function = STAGE1[start:end]
         self.edit("stage1_data_parallel", (function, ""), ("}  // namespace", function + "}  // n"))
-        self.expect_one("stage1_data_parallel/main.cpp:31: run stands in the wrong place; every "
+        self.expect_one("stage1_data_parallel/main.cpp:31: run is in the wrong order; every "
                         "stage has make_data, make_model, train_epoch, run, main, once each")
 
     def test_a_function_twice(self) -> None:
         self.edit("stage1_data_parallel", ("void run(const RunOptions& options) {",
                                            "void run() { run({}); }\n"
                                            "void run(const RunOptions& options) {"))
-        self.expect_one("stage1_data_parallel/main.cpp:42: run stands in the wrong place")
+        self.expect_one("stage1_data_parallel/main.cpp:42: run is in the wrong order")
         last = STAGE1[STAGE1.index("int main") :]
         self.edit("stage1_data_parallel", (last, last + "int main() {}\n"))
-        self.expect_one("stage1_data_parallel/main.cpp:53: main stands in the wrong place")
+        self.expect_one("stage1_data_parallel/main.cpp:53: main is in the wrong order")
 
     def test_a_function_is_missing(self) -> None:
         self.edit("stage1_data_parallel", ("void run(", "void train("))

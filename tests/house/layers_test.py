@@ -111,7 +111,7 @@ class LayersTest(unittest.TestCase):
 
     def test_torch_in_a_parser(self) -> None:
         for name in ("ladder/data/batch_mode", "ladder/checkpoint/safetensors_header",
-                     "mnist/idx", "mnist/gzip_file"):
+                     "mnist/idx", "mnist/files"):
             header = self.root / f"{name}.h"
             before = header.read_text() if header.exists() else None
             self.expect_violation(

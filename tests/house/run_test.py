@@ -92,7 +92,7 @@ class Compare(unittest.TestCase):
             self.assertEqual(process.wait(timeout=30), 130)
         [part] = self.old.parent.glob("bench.??????")
         self.assertEqual(part.read_text(), "part\n")
-        self.assertEqual(rest, "run: stopped; what was measured so far: python3 "
+        self.assertEqual(rest, "run: stopped; for the results so far: python3 "
                                f"bench/report/report.py runs/{part.name}\n")
         self.assertEqual(self.old.read_text(), "old\n")
 

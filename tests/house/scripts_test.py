@@ -211,7 +211,7 @@ class RunTest(ScriptsTest):
     def expect_no_stage(self, name: str) -> None:
         code, output = self.start("./run", name)
         self.assertEqual(code, 2, output)
-        self.assertIn(f"there is no stage '{name}'", output)
+        self.assertIn(f"no stage '{name}'", output)
         self.assertEqual(self.calls_file.read_text(encoding="utf-8"), "")
 
     def test_refuses_an_empty_stage(self) -> None:

@@ -237,7 +237,7 @@ class Training(States):
         self.python("momentum", 0, 1)
         done = run("state_helper", "train", self.folder, "adamw", 1, 2)
         self.assertEqual(done.code, 3)
-        self.assertIn(f"{self.optimizer}: expected only lr, betas, eps, weight_decay and params",
+        self.assertIn(f"{self.optimizer}: expected only params, lr, betas, eps, weight_decay in ",
                       done.stderr)
 
 

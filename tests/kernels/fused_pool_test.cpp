@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// relu_max_pool2d and batch_norm_relu_max_pool2d against the operations that they stand for.
+// relu_max_pool2d and batch_norm_relu_max_pool2d against the operations that they equal.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "ladder/kernels/batch_norm_relu_max_pool.h"
 #include "ladder/kernels/channels_last.h"
+#include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/slopes.h"
@@ -116,7 +120,7 @@ TEST(ReluMaxPool, NothingAboveZeroGetsNoGradient) {
   expect_equal(passes(input, fused), passes(input, plain), "below zero");
 }
 
-TEST(ReluMaxPool, NanAndInfinityAreNotLost) {
+TEST(ReluMaxPool, KeepsNanAndInfinity) {
   for (const float odd :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (std::int64_t place = 0; place < 4; ++place) {
@@ -129,6 +133,49 @@ TEST(ReluMaxPool, NanAndInfinityAreNotLost) {
   }
 }
 
+// Every upper half of a float, so every NaN and both infinities, with lower halves around a tie.
+std::vector<float> floats_of_every_class() {
+  std::vector<float> floats;
+  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const std::uint32_t lower : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      floats.push_back(std::bit_cast<float>(upper << 16 | lower));
+    }
+  }
+  return floats;
+}
+
+TEST(Bfloat16, IsRoundedAsTheClassOfC10Rounds) {
+  auto numbers = floats_of_every_class();
+  const auto random =
+      torch::randint(std::numeric_limits<std::int32_t>::min(),
+                     std::numeric_limits<std::int32_t>::max(), {100'000}, torch::kInt32);
+  const auto* bits = random.const_data_ptr<std::int32_t>();
+  for (std::int64_t i = 0; i < random.numel(); ++i)
+    numbers.push_back(std::bit_cast<float>(bits[i]));
+  for (const float number : numbers) {
+    const auto got = kernels::rounded<kernels::Bfloat16Bits>(kernels::coefficient(number));
+    ASSERT_EQ(got, c10::BFloat16(number).x) << std::hex << std::bit_cast<std::uint32_t>(number);
+  }
+}
+
+// The loops, compiled for vector instructions, with the numbers as biases of an image of zeros.
+TEST(ReluMaxPool, RoundsEveryFloatToBfloat16AndKeepsNan) {
+  const auto numbers = floats_of_every_class();
+  const std::int64_t channels = kernels::kMostChannels;
+  const auto zeros = to_channels_last(torch::zeros({1, channels, 2, 2})).to(torch::kBFloat16);
+  for (std::size_t first = 0; first < numbers.size(); first += kernels::kMostChannels) {
+    const auto bias =
+        torch::tensor(at::ArrayRef<float>(numbers).slice(first, kernels::kMostChannels));
+    const auto output = relu_max_pool2d(zeros, bias);
+    const auto* got = output.const_data_ptr<c10::BFloat16>();
+    for (std::size_t i = 0; i < kernels::kMostChannels; ++i) {
+      const float number = numbers[first + i];
+      const c10::BFloat16 wanted = number <= 0.0F ? 0.0F : number;
+      ASSERT_EQ(got[i].x, wanted.x) << std::hex << std::bit_cast<std::uint32_t>(number);
+    }
+  }
+}
+
 TEST(ReluMaxPool, AGradientInAnotherLayoutIsTaken) {
   const auto input = images({2, 8, 4, 4});
   const auto flat = [](const auto& pool) {
@@ -137,7 +184,7 @@ TEST(ReluMaxPool, AGradientInAnotherLayoutIsTaken) {
   expect_equal(passes(input, flat(fused)), passes(input, flat(plain)), "flattened");
 }
 
-// The operations that batch_norm_relu_max_pool2d stands for, and all that they move.
+// The operations that batch_norm_relu_max_pool2d equals, and the tensors that they change.
 struct Normalised {
   torch::Tensor weight = torch::linspace(0.5, 1.5, 16).requires_grad_();
   torch::Tensor bias = torch::linspace(-0.3, 0.4, 16).requires_grad_();
@@ -231,7 +278,17 @@ TEST(BatchNormReluMaxPool, TakesBfloat16) {
   EXPECT_LT(relative_difference(fused.mean, wanted.mean), 1e-6);
 }
 
-TEST(BatchNormReluMaxPool, SaysWhichImagesItIsFor) {
+TEST(BatchNormReluMaxPool, KeepsANanWithTheLargestPayloadInBfloat16) {
+  Normalised net;
+  net.weight.mutable_data_ptr<float>()[3] = std::bit_cast<float>(0x7FFFFFFFU);
+  const auto got = net.fused(images({4, 16, 8, 8}, torch::kBFloat16));
+  for (const auto& tensor : {got.output, got.gradient}) {
+    EXPECT_TRUE(tensor.select(1, 3).isnan().all().item<bool>());
+    EXPECT_EQ(tensor.isnan().sum().item<std::int64_t>(), tensor.select(1, 3).numel());
+  }
+}
+
+TEST(BatchNormReluMaxPool, ReportsWhichImagesItTakes) {
   EXPECT_TRUE(can_fuse_batch_norm(images({2, 16, 4, 4})));
   EXPECT_FALSE(can_fuse_batch_norm(images({2, 12, 4, 4}))) << "channels";
   EXPECT_FALSE(can_fuse_batch_norm(images({2, 16, 5, 4}))) << "odd";

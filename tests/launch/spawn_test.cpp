@@ -31,9 +31,10 @@
 #include <thread>
 #include <vector>
 
-#include "ladder/core/current_step.h"
 #include "ladder/core/error.h"
 #include "ladder/core/listening_socket.h"
+#include "ladder/core/log.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/unique_fd.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
@@ -45,10 +46,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kDeadline = 20'000;  // milliseconds; whatever takes longer is a hang
+constexpr int kDeadline = 20'000;  // milliseconds; more is a hang
 constexpr milliseconds kLongGrace{60'000};
 
-// Processes talk to the test, and wait for each other, through these.
+// Carries text between processes and the test, and lets them wait for each other.
 class Pipe {
  public:
   Pipe() {
@@ -140,7 +141,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "-" : value;
 }
 
-[[noreturn]] void wait_for_ever() {
+[[noreturn]] void wait_forever() {
   while (true) pause();
 }
 
@@ -194,7 +195,7 @@ class Spawn : public testing::Test {
   Pipe pipe_;
 };
 
-TEST_F(Spawn, TellsEachRankItsPlace) {
+TEST_F(Spawn, SetsRankAndWorldSizeOfEachRank) {
   setenv("LADDER_LISTEN_FD", "77", 1);
   spawn(
       [&](int rank) {
@@ -210,7 +211,7 @@ TEST_F(Spawn, TellsEachRankItsPlace) {
                                    "2 2 2 3 3 127.0.0.1"}));
 }
 
-TEST_F(Spawn, LeavesTheEnvironmentOfTheCallerAlone) {
+TEST_F(Spawn, DoesNotChangeTheEnvironmentOfTheCaller) {
   spawn([](int) {}, options(2));
   EXPECT_EQ(variable("RANK"), "-");
   EXPECT_EQ(variable("MASTER_PORT"), "-");
@@ -235,7 +236,7 @@ void connect_and_say(const std::string& text) {
 
 std::string accept_and_hear(int fd) {
   pollfd ready{fd, POLLIN, 0};
-  if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("nobody came");
+  if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("no connection in time");
   const UniqueFd peer(accept(fd, nullptr, nullptr));
   std::array<char, 64> text{};
   const ssize_t count = read(peer.get(), text.data(), text.size());
@@ -297,8 +298,8 @@ TEST_F(Spawn, StartsRanksWithFreshSignalsAndNoInput) {
         };
         char c = 0;
         pipe_.put(sigisemptyset(&blocked) != 0 ? "none blocked, " : "some blocked, ");
-        pipe_.put(is(SIGUSR1, SIG_DFL) && is(SIGPIPE, SIG_DFL) ? "default, " : "handler, ");
-        pipe_.put(is(SIGUSR2, SIG_IGN) ? "ignored, " : "not ignored, ");
+        pipe_.put(is(SIGUSR1, SIG_DFL) ? "default, " : "handler, ");
+        pipe_.put(is(SIGUSR2, SIG_IGN) && is(SIGPIPE, SIG_IGN) ? "ignored, " : "not ignored, ");
         pipe_.put(getpgrp() == getpid() ? "own group, " : "other group, ");
         pipe_.put(read(STDIN_FILENO, &c, 1) == 0 ? "no input" : "input");
       },
@@ -343,7 +344,7 @@ TEST_F(Spawn, KeepsTheExitCodeOfARank) {
   try {
     spawn(
         [](int rank) {
-          if (rank == 0) wait_for_ever();
+          if (rank == 0) wait_forever();
           throw DataError::missing_file("data/x.gz", "pass --data-root");
         },
         options(2));
@@ -363,26 +364,38 @@ TEST_F(Spawn, NamesTheSignalThatKilledARank) {
   EXPECT_ERROR(
       spawn(
           [](int rank) {
-            if (rank == 0) wait_for_ever();
-            std::fprintf(stderr, "[rank 1] step 7\n\n");
+            if (rank == 0) wait_forever();
             set_current_step(8);
             raise(SIGKILL);
           },
           options(2)),
       DistributedError,
-      "rank 1, step 8: expected exit code 0, got signal 9 (Killed); its last line: \"[rank 1] "
-      "step 7\"; hint: see whether memory ran out");
+      "rank 1, step 8: expected exit code 0, got signal 9 (Killed); hint: see whether memory ran "
+      "out");
 }
 
 TEST_F(Spawn, CutsALongLastLine) {
+  const auto fail = [](int) { throw std::runtime_error(std::string(500, 'x')); };
+  EXPECT_ERROR(spawn(fail, options(1)), ChildError,
+               "got 1; its last line: \"error: " + std::string(293, 'x') + "...\"");
+}
+
+TEST_F(Spawn, QuotesTheFirstLineOfALongError) {
+  setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+  const auto fail = [](int) { throw std::runtime_error("shape mismatch\nframe #0: somewhere"); };
+  EXPECT_ERROR(spawn(fail, options(1)), ChildError,
+               "got 1; its last line: \"error: shape mismatch\"");
+  unsetenv("TORCH_SHOW_CPP_STACKTRACES");
+}
+
+TEST_F(Spawn, NamesTheStepOfARankThatEndsWithoutAnError) {
   EXPECT_ERROR(spawn(
                    [](int) {
-                     std::fprintf(stderr, "%s\n", std::string(500, 'x').c_str());
-                     raise(SIGKILL);
+                     set_current_step(8);
+                     _exit(7);
                    },
                    options(1)),
-               DistributedError,
-               "signal 9 (Killed); its last line: \"" + std::string(300, 'x') + "...\"");
+               ChildError, "rank 0, step 8: expected exit code 0, got 7");
 }
 
 TEST_F(Spawn, NamesACrash) {
@@ -398,11 +411,11 @@ TEST_F(Spawn, NamesACrash) {
                "after: ulimit -c unlimited");
 }
 
-TEST_F(Spawn, TakesASigtermOfSomebodyElseForTheCause) {
+TEST_F(Spawn, ReportsASigtermFromOutsideAsTheCause) {
   EXPECT_ERROR(spawn(
                    [](int rank) {
                      if (rank == 1) raise(SIGTERM);
-                     wait_for_ever();
+                     wait_forever();
                    },
                    options(2)),
                DistributedError, "rank 1: expected exit code 0, got signal 15 (Terminated)");
@@ -415,7 +428,7 @@ TEST_F(Spawn, WaitsForTheCauseBehindALostPeer) {
       pid_of_rank_0.put(std::to_string(getpid()) + "\n");
       throw lost_peer();
     }
-    if (rank == 2) wait_for_ever();
+    if (rank == 2) wait_forever();
     std::string text;
     while (!text.ends_with('\n')) text += pid_of_rank_0.get(1);
     wait_until([&] { return is_reaped(std::stoi(text)); });
@@ -439,7 +452,7 @@ TEST_F(Spawn, NamesARankThatHangs) {
     }
     ignore(SIGTERM);
     pipe_.put("i");
-    wait_for_ever();
+    wait_forever();
   };
   const auto start = Clock::now();
   EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError, "rank 0: expected exit code");
@@ -455,7 +468,7 @@ TEST_F(Spawn, NamesARankThatIsStopped) {
     if (rank == 1) {
       pipe_.put(std::to_string(getpid()) + "\n");
       raise(SIGSTOP);
-      wait_for_ever();
+      wait_forever();
     }
     std::string text;
     while (!text.ends_with('\n')) text += pipe_.get(1);
@@ -476,7 +489,7 @@ TEST_F(Spawn, LetsAStoppedRankEndByItself) {
       });
       pipe_.put(std::to_string(getpid()) + "\n");
       raise(SIGSTOP);
-      wait_for_ever();
+      wait_forever();
     }
     std::string text;
     while (!text.ends_with('\n')) text += pipe_.get(1);
@@ -495,77 +508,60 @@ TEST_F(Spawn, NamesARankThatSigtermDoesNotEnd) {
     }
     ignore(SIGTERM);
     pipe_.put("i");
-    wait_for_ever();
+    wait_forever();
   };
   EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
                "; hint: rank 1 ignored SIGTERM and had to be killed");
 }
 
-TEST_F(Spawn, EndsWhatARankStartedAndLeftBehind) {
+TEST_F(Spawn, KillsProcessesThatARankStarted) {
   spawn(
       [&](int) {
-        if (fork() == 0) wait_for_ever();
+        if (fork() == 0) wait_forever();
       },
       options(1));
-  EXPECT_EQ(pipe_.all(), "");  // the end comes when nobody holds the pipe any more
+  EXPECT_EQ(pipe_.all(), "");  // the end of the pipe: no process has it open
 }
 
 // --- messages ---
 
-TEST_F(Spawn, KeepsLinesWhole) {
+TEST_F(Spawn, LinesOfRanksDoNotMix) {
   const TemporaryFolder folder;
   const UniqueFd file(open(folder.file("all").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   constexpr int kLines = 300;
-  spawn(
-      [](int rank) {
-        const std::string half(1000, static_cast<char>('a' + rank));
-        for (int i = 0; i < kLines; ++i) {
-          std::fputs(half.c_str(), stderr);
-          std::fputs((half + "\n").c_str(), stderr);
-        }
-      },
-      {.nprocs = 3, .stderr_fd = file.get()});
+  const auto log_lines = [](int rank) {
+    const std::string line(2000, static_cast<char>('a' + rank));
+    for (int i = 0; i < kLines; ++i) Log().warn(line);
+  };
+  spawn(log_lines, {.nprocs = 3, .stderr_fd = file.get()});
   std::istringstream text(folder.read("all"));
   int count = 0;
   for (std::string line; std::getline(text, line); ++count) {
-    ASSERT_EQ(line, std::string(2000, line.front())) << "line " << count;
+    ASSERT_EQ(line, "warning: " + std::string(2000, line.back())) << "line " << count;
   }
   EXPECT_EQ(count, 3 * kLines);
 }
 
-TEST_F(Spawn, ShowsAnUnfinishedLineWhileItsRankRuns) {
-  Process process([&] {
-    spawn(
-        [&](int) {
-          std::fputs("waiting ...", stderr);
-          wait_for_ever();
-        },
-        {.nprocs = 1, .stderr_fd = pipe_.write_end()});
-  });
-  EXPECT_EQ(pipe_.get(11), "waiting ...");
-  process.send(SIGTERM);
-  EXPECT_EQ(process.end(), "signal 15");
-}
-
-TEST_F(Spawn, LetsRankZeroKeepATerminal) {
+TEST_F(Spawn, RanksShareTheTerminal) {
   const UniqueFd controller(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(controller);
   ASSERT_EQ(grantpt(controller.get()) | unlockpt(controller.get()), 0);
   const UniqueFd terminal(open(ptsname(controller.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(terminal);
-  spawn(
-      [&](int rank) {
-        const bool is_terminal = isatty(STDERR_FILENO) != 0;
-        pipe_.put(std::to_string(rank) + (is_terminal ? " terminal\n" : " pipe\n"));
-      },
-      {.nprocs = 2, .stderr_fd = terminal.get()});
-  EXPECT_EQ(lines_of(pipe_.all()), (std::set<std::string>{"0 terminal", "1 pipe"}));
+  spawn([&](int) { pipe_.put(isatty(STDERR_FILENO) != 0 ? "t" : "p"); },
+        {.nprocs = 2, .stderr_fd = terminal.get()});
+  EXPECT_EQ(pipe_.all(), "tt");
 }
 
-TEST_F(Spawn, DropsLinesThatNobodyReads) {
+TEST_F(Spawn, ALineWithoutAReaderEndsNoRank) {
   Pipe closed;
   closed.close_read_end();
-  spawn([](int) { std::fputs("hello\n", stderr); }, {.nprocs = 2, .stderr_fd = closed.write_end()});
+  const auto log_line = [&](int) {
+    Log().warn("hello");
+    pipe_.put("r");
+  };
+  spawn(log_line, {.nprocs = 2, .stderr_fd = closed.write_end()});
+  EXPECT_EQ(pipe_.all(), "rr");
 }
 
 TEST_F(Spawn, CanBeEndedWhileItsReaderIsBusy) {
@@ -602,7 +598,7 @@ TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
             _exit(0);
           });
           ready.put("r");
-          wait_for_ever();
+          wait_forever();
         },
         options(2));
   });
@@ -620,7 +616,7 @@ TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
         [&](int) {
           ignore(SIGINT);
           pipe_.put("r");
-          wait_for_ever();
+          wait_forever();
         },
         options(2, milliseconds(100)));
   });
@@ -639,7 +635,7 @@ TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
           std::signal(SIGTERM,
                       [](int) { [[maybe_unused]] const auto count = write(output, "s", 1); });
           pipe_.put("r");
-          wait_for_ever();
+          wait_forever();
         },
         options(1, kLongGrace));
   });
@@ -674,17 +670,17 @@ TEST_F(Spawn, LeavesNoRankIfTheParentIsKilled) {
     spawn(
         [&](int) {
           pipe_.put("r");
-          wait_for_ever();
+          wait_forever();
         },
         options(2));
   });
   EXPECT_EQ(pipe_.get(2), "rr");
   process.send(SIGKILL);
   EXPECT_EQ(process.end(), "signal 9");
-  EXPECT_EQ(pipe_.all(), "");  // the end comes when no rank holds the pipe any more
+  EXPECT_EQ(pipe_.all(), "");  // the end of the pipe: no rank has it open
 }
 
-// --- what is left behind, and what is refused ---
+// --- leaks and refused calls ---
 
 std::ptrdiff_t open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
@@ -713,7 +709,7 @@ TEST_F(Spawn, EndsTheFirstRanksIfALaterOneCannotStart) {
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit low{static_cast<rlim_t>(before) + 12, limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &low);
-  EXPECT_ERROR(spawn([](int) { wait_for_ever(); }, options(30)), SystemError,
+  EXPECT_ERROR(spawn([](int) { wait_forever(); }, options(30)), SystemError,
                "Too many open files; hint: lower nprocs, or raise the limits");
   setrlimit(RLIMIT_NOFILE, &limit);
   EXPECT_EQ(open_descriptors(), before);
@@ -754,6 +750,75 @@ TEST_F(Spawn, RefusesInsideARank) {
                "rank 0: expected exit code 0, got 2; its last line: \"error: spawn: RANK is 0: a "
                "launcher has already started the ranks");
 }
+
+// A folder like /proc/self: a process with these threads and open files.
+class RequireForkable : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* folder : {"task/100", "fd"}) {
+      std::filesystem::create_directories(process_.file(folder));
+    }
+    open_file("0", "/dev/null");
+  }
+  void open_file(const std::string& fd, const std::string& target) {
+    std::filesystem::create_symlink(target, process_.file("fd/" + fd));
+  }
+
+  TemporaryFolder process_;
+};
+
+TEST_F(RequireForkable, AllowsOneThreadWithoutAGpu) {
+  EXPECT_NO_THROW(require_forkable(process_.path()));
+}
+
+TEST_F(RequireForkable, AllowsThisProcess) { EXPECT_NO_THROW(require_forkable()); }
+
+TEST_F(RequireForkable, AllowsAProcessWhoseThreadHasJustBeenJoined) {
+  for (int i = 0; i < 200; ++i) {
+    std::thread([] {}).join();
+    EXPECT_NO_THROW(require_forkable());
+  }
+}
+
+TEST_F(RequireForkable, RefusesASecondThread) {
+  std::filesystem::create_directory(process_.file("task/101"));
+  EXPECT_ERROR(require_forkable(process_.path()), UsageError,
+               "spawn: this process has 2 threads, of which a rank would have one; hint: call "
+               "spawn first thing in main: before any tensor operation");
+}
+
+TEST_F(RequireForkable, RefusesAnOpenGpu) {
+  open_file("5", "/dev/nvidia-uvm");
+  EXPECT_ERROR(require_forkable(process_.path()), UsageError,
+               "spawn: this process has already opened /dev/nvidia-uvm; hint: ");
+}
+
+TEST_F(RequireForkable, AllowsAFileThatIsOnlyNamedLikeAGpu) {
+  open_file("5", "/home/me/dev/nvidia0");
+  EXPECT_NO_THROW(require_forkable(process_.path()));
+}
+
+class RequireNotLaunched : public testing::TestWithParam<std::pair<const char*, const char*>> {
+ protected:
+  void TearDown() override { unsetenv(GetParam().first); }
+};
+
+TEST_P(RequireNotLaunched, NamesTheVariableAndTheLauncher) {
+  const auto& [name, launcher] = GetParam();
+  EXPECT_NO_THROW(require_not_launched());
+  setenv(name, "3", 1);
+  EXPECT_ERROR(require_not_launched(), UsageError,
+               std::string("spawn: ") + name +
+                   " is 3: a launcher has already started the ranks; hint: start this program "
+                   "without " +
+                   launcher + ", or: unset " + name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Launchers, RequireNotLaunched,
+                         testing::Values(std::pair{"RANK", "torchrun"},
+                                         std::pair{"WORLD_SIZE", "torchrun"},
+                                         std::pair{"OMPI_COMM_WORLD_RANK", "mpirun"},
+                                         std::pair{"PMI_RANK", "mpirun"}));
 
 }  // namespace
 }  // namespace ladder

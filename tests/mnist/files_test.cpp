@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 
 #include "ladder/core/error.h"
-#include "mnist/gzip_file.h"
+#include "ladder/core/sha256.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_files.h"
 #include "tests/support/temporary_folder.h"
@@ -35,6 +36,113 @@ void write_train(const TemporaryFolder& folder, const Bytes& images, const Bytes
 void write_plain(const TemporaryFolder& folder, const std::string& name) {
   write(folder, name, read_gzip_or_plain(kMnist + "/" + name + ".gz", 50'000'000).bytes);
 }
+
+// --- One file, compressed or not ---
+
+constexpr std::size_t kLimit = 1'000'000;
+
+// Bytes that do not compress.
+Bytes noise(std::size_t size) {
+  Bytes bytes(size);
+  std::uint32_t state = 1;
+  for (auto& byte : bytes) {
+    state = state * 1664525U + 1013904223U;
+    byte = static_cast<std::uint8_t>(state >> 24);
+  }
+  return bytes;
+}
+
+class OneFile : public testing::Test {
+ protected:
+  FileBytes read(const Bytes& bytes, std::size_t size_limit = kLimit) const {
+    return read_gzip_or_plain(folder_.write("x.gz", std::as_bytes(std::span(bytes))), size_limit);
+  }
+  // The error names the file.
+  void expect_refused(const Bytes& bytes, const std::string& problem,
+                      std::size_t size_limit = kLimit) const {
+    EXPECT_ERROR(read(bytes, size_limit), DataError, folder_.file("x.gz") + ": " + problem);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(OneFile, IsInflatedByItsContentNotByItsName) {
+  for (const std::size_t size : {0U, 1U, 65536U, 70000U, 999'999U}) {
+    for (const Bytes& content : {noise(size), Bytes(size)}) {
+      const Bytes compressed = gzip(content);
+      EXPECT_EQ(read(compressed).bytes, content) << size << " bytes";
+      EXPECT_EQ(read(compressed).file_sha256, sha256_hex(std::as_bytes(std::span(compressed))));
+    }
+    EXPECT_EQ(read(noise(size)).bytes, noise(size)) << size << " plain bytes";
+  }
+}
+
+TEST_F(OneFile, HoldsAtMostTheLimitOnceInflated) {
+  EXPECT_EQ(read(gzip(noise(5000)), 5000).bytes, noise(5000));
+  EXPECT_EQ(read(noise(5000), 5000).bytes, noise(5000));
+  const std::string problem = "expected at most 5000 bytes of content, got more; hint: ";
+  expect_refused(gzip(noise(5001)), problem, 5000);
+  expect_refused(noise(5001), problem, 5000);
+  expect_refused(noise(100'000), problem, 5000);  // before it is read
+}
+
+TEST_F(OneFile, ABombIsRefused) {
+  const Bytes bomb = gzip(Bytes(std::size_t{64} << 20));  // 64 MiB of zeros in 64 kB
+  ASSERT_LT(bomb.size(), 70'000U);
+  expect_refused(bomb, "expected at most 1000000 bytes of content, got more");
+}
+
+TEST_F(OneFile, EveryTruncationOfGzipIsRefused) {
+  const Bytes whole = gzip(noise(300));
+  for (std::size_t size = 2; size < whole.size(); ++size) {
+    expect_refused(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)),
+                   "expected ");
+  }
+  // A part of a large file, such as a download that was interrupted.
+  const Bytes large = gzip(noise(200'000));
+  expect_refused(Bytes(large.begin(), large.begin() + 100'000),
+                 "expected a complete gzip stream, got its end after 100000 bytes; hint: fetch");
+}
+
+TEST_F(OneFile, ADamagedChecksumOrLengthIsRefused) {
+  Bytes checksum = gzip(noise(300));
+  checksum[checksum.size() - 8] ^= 1;
+  expect_refused(checksum, "expected an intact gzip stream, got incorrect data check near byte ");
+  for (const int damage : {1, 4, 0x80}) {  // 300 is 0x12c: one more, four and 128 less
+    Bytes length = gzip(noise(300));
+    length[length.size() - 4] ^= static_cast<std::uint8_t>(damage);
+    expect_refused(length, "expected an intact gzip stream, got ");
+  }
+  Bytes gigabytes = gzip(noise(300));
+  gigabytes.back() = 0xff;
+  expect_refused(gigabytes, "expected an intact gzip stream, got incorrect length check");
+}
+
+TEST_F(OneFile, BytesAfterTheGzipStreamAreRefused) {
+  const Bytes whole = gzip(noise(300));
+  for (const Bytes& more : {bytes_of("more"), Bytes(4), gzip(noise(10)), gzip(noise(400))}) {
+    Bytes bytes = whole;
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    expect_refused(bytes, "expected ");
+  }
+  Bytes bytes = whole;
+  bytes.insert(bytes.end(), 4, 0x7f);
+  expect_refused(bytes, "expected one gzip stream of " + std::to_string(whole.size()) +
+                            " bytes, got " + std::to_string(bytes.size()) + " bytes");
+}
+
+TEST_F(OneFile, ThatCannotBeReadIsNamed) {
+  EXPECT_ERROR(read_gzip_or_plain(folder_.file("x"), kLimit), DataError,
+               folder_.file("x") +
+                   ": expected a readable file, got No such file or directory; hint: check the "
+                   "path and its permissions");
+  EXPECT_ERROR(read_gzip_or_plain(folder_.path(), kLimit), DataError,
+               folder_.path() + ": expected a readable file, got Is a directory");
+  EXPECT_ERROR(read_gzip_or_plain("/dev/zero", kLimit), DataError,
+               "/dev/zero: expected a readable");
+}
+
+// --- The two files of a split ---
 
 TEST(Files, TheTrainingSetIsKnown) {
   const auto files = read_files(kMnist, Split::kTrain);

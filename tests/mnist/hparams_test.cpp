@@ -51,7 +51,7 @@ TEST_F(Hparams, WhatIsNotFlatIsRefused) {
   EXPECT_ERROR(read("lr: 1\nmodel:\n  width: 3\n"), UsageError,
                at(2) + ": model: expected one value, got 'a map'; hint: write each flag on a line");
   EXPECT_ERROR(read("gpus: [0, 1]\n"), UsageError, at(1) + ": gpus: expected one value, got 'a li");
-  EXPECT_ERROR(read("- lr\n"), UsageError, at(1) + ": no map of names to values");
+  EXPECT_ERROR(read("- lr\n"), UsageError, at(1) + ": not a map of names to values");
 }
 
 TEST_F(Hparams, AValueOfSeveralLinesIsRefused) {

@@ -16,7 +16,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/sgd.h"
 #include "mnist/dataset.h"

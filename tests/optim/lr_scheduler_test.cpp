@@ -253,30 +253,33 @@ TEST(LrSchedulers, LeaveTheRateInForceToTheOptimizersState) {
   EXPECT_EQ(scheduler->last_lr(), Rates{3.0});
 }
 
-// States, and what is said of each.
+// Damaged states, and the error of each.
 std::vector<std::pair<nlohmann::json, std::string>> damaged_states(const nlohmann::json& good) {
   using Json = nlohmann::json;
-  std::vector<std::pair<Json, std::string>> bad = {{Json::array(), R"(an object, got "[]")"},
-                                                   {nullptr, R"(an object, got "null")"},
-                                                   {Json::object(), "last_epoch, got none"}};
+  std::vector<std::pair<Json, std::string>> bad = {
+      {Json::array(), "an object, got []"},
+      {nullptr, "an object, got null"},
+      {Json::object(), "a whole number from 0 to 2^62 as \"last_epoch\", got none"}};
   const auto with = [&](const char* name, const Json& value, const std::string& text) {
     bad.emplace_back(good, text).first[name] = value;
   };
   for (const auto& item : good.items()) {
-    bad.emplace_back(good, item.key() + ", got none").first.erase(item.key());
+    const std::string form =
+        item.key() == "last_epoch" ? "a whole number" : "an array of 2 numbers";
+    bad.emplace_back(good, form).first.erase(item.key());
   }
-  with("gamma", 0.1, R"(only last_epoch, base_lrs and last_lr, got "gamma")");
+  with("gamma", 0.1, R"(only last_epoch, base_lrs, last_lr, got "gamma")");
   const auto huge = std::numeric_limits<std::int64_t>::max();
   for (const Json& value : {Json(-1), Json(1.0), Json(true), Json("1"), Json(nullptr), Json(huge),
                             Json(std::numeric_limits<std::uint64_t>::max())}) {
-    with("last_epoch", value, "a count as last_epoch, got ");
+    with("last_epoch", value, R"(a whole number from 0 to 2^62 as "last_epoch", got )");
   }
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   for (const char* name : {"base_lrs", "last_lr"}) {
     for (const Json& value : {Json(0.1), Json::array(), Json::array({0.1}), Json::array({1, 2, 3}),
                               Json::array({0.1, nullptr}), Json::array({true, 0.1}),
                               Json::array({0.1, "0.1"}), Json::array({0.1, nan})}) {
-      with(name, value, std::string("2 numbers, one a parameter group, as ") + name + ", got ");
+      with(name, value, std::string("an array of 2 numbers as \"") + name + "\", got ");
     }
   }
   return bad;

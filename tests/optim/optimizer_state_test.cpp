@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/optim/optimizer_state.h"
+#include "ladder/optim/fused_optimizer.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -21,8 +21,6 @@
 #include "ladder/core/error.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
-#include "ladder/optim/adamw.h"
-#include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/schedules.h"
@@ -489,7 +487,7 @@ constexpr const char* kHint = "; hint: is this the state of another optimizer or
 
 struct Damage {
   std::function<void(OptimizerState&)> make;
-  std::string text;  // what is said of it
+  std::string text;  // of the error
 };
 
 // Each of them must be refused in these words, and leave everything as it was.
@@ -514,9 +512,10 @@ Damage option(const std::string& pointer, const Json& value, const std::string& 
           text};
 }
 
-Damage without_option(const std::string& name) {
+// `form` is the form that the reader expects.
+Damage without_option(const std::string& name, const std::string& form = "a number") {
   return {[=](OptimizerState& state) { state.groups[0].erase(name); },
-          name + " in group 0, got none"};
+          form + " as \"" + name + "\" in group 0, got none"};
 }
 
 Damage tensor(const std::string& name, const torch::Tensor& value, const std::string& text) {
@@ -542,20 +541,20 @@ std::vector<Damage> damaged_groups(const Json& good) {
       groups(nullptr, "1 parameter groups, got no array"),
       groups(Json::array(), "1 parameter groups, got 0"),
       groups({good[0], good[0]}, "1 parameter groups, got 2"),
-      groups({"a"}, R"(an object with options in group 0, got "\"a\"")"),
-      params("a", R"(names under params in group 0, got "\"a\"")"),
+      groups({"a"}, R"(an object in group 0, got "a")"),
+      params("a", R"(an array as "params" in group 0, got "a")"),
       params({"a"}, "b at 1 of params in group 0, got nothing more"),
-      params({"a", "b", "c"}, R"(nothing more at 2 of params in group 0, got "\"c\"")"),
-      params({"b", "a"}, R"(a at 0 of params in group 0, got "\"b\"")"),
-      params({"module.a", "b"}, R"(a at 0 of params in group 0, got "\"module.a\"")"),
-      params({0, 1}, R"(a at 0 of params in group 0, got "0")"),
-      without_option("params"),
+      params({"a", "b", "c"}, R"(nothing more at 2 of params in group 0, got "c")"),
+      params({"b", "a"}, R"(a at 0 of params in group 0, got "b")"),
+      params({"module.a", "b"}, R"(a at 0 of params in group 0, got "module.a")"),
+      params({0, 1}, "a at 0 of params in group 0, got 0"),
+      without_option("params", "an array"),
       without_option("lr"),
-      option("/lr", "0.1", R"(a number as lr in group 0, got "\"0.1\"")"),
-      option("/lr", nullptr, R"(a number as lr in group 0, got "null")"),
-      option("/lr", true, R"(a number as lr in group 0, got "true")"),
+      option("/lr", "0.1", R"(a number as "lr" in group 0, got "0.1")"),
+      option("/lr", nullptr, R"(a number as "lr" in group 0, got null)"),
+      option("/lr", true, R"(a number as "lr" in group 0, got true)"),
       option("/lr", std::numeric_limits<double>::infinity(),
-             R"(a number as lr in group 0, got "null")"),
+             R"(a number as "lr" in group 0, got null)"),
       option("/lr", -0.5, "a value >= 0 for lr in group 0, got -0.5"),
       option("/weight_decay", -1, "a value >= 0 for weight_decay in group 0, got -1"),
   };
@@ -565,17 +564,17 @@ TEST(OptimizerState, OfAdamWIsRefusedWithAnyDamage) {
   const UsedAdamW source({.lr = 0.3});
   const auto good = copy_of(source.state());
   auto damages = damaged_groups(good.groups);
-  const std::string only = "only lr, betas, eps, weight_decay and params in group 0, got ";
+  const std::string only = "only params, lr, betas, eps, weight_decay in group 0, got ";
   const std::vector<Damage> own = {
-      without_option("betas"),
+      without_option("betas", "an array of 2 numbers"),
       without_option("eps"),
       option("/amsgrad", true, only + "\"amsgrad\""),
       option("/momentum", 0.9, only + "\"momentum\""),
-      option("/betas", 0.9, R"(two numbers as betas in group 0, got "0.9")"),
-      option("/betas", {0.9}, R"(two numbers as betas in group 0, got "[0.9]")"),
+      option("/betas", 0.9, R"(an array of 2 numbers as "betas" in group 0, got 0.9)"),
+      option("/betas", {0.9}, R"(an array of 2 numbers as "betas" in group 0, got [0.9])"),
       option("/betas", {0.8, 0.9, 0.99},
-             R"(two numbers as betas in group 0, got "[0.8,0.9,0.99]")"),
-      option("/betas", {0.9, "x"}, R"(two numbers as betas in group 0, got "[0.9,\"x\"]")"),
+             R"(an array of 2 numbers as "betas" in group 0, got [0.8,0.9,0.99])"),
+      option("/betas", {0.9, "x"}, R"(an array of 2 numbers as "betas" in group 0, got [0.9,"x"])"),
       option("/betas/0", 1.0, "0 <= beta < 1 for beta1 in group 0, got 1"),
       option("/betas/1", -0.1, "0 <= beta < 1 for beta2 in group 0, got -0.1"),
       option("/eps", -1e-8, "a value >= 0 for eps in group 0, got -1e-08"),
@@ -611,13 +610,13 @@ TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
   const std::vector<Damage> own = {
       without_option("momentum"),
       without_option("dampening"),
-      without_option("nesterov"),
+      without_option("nesterov", "true or false"),
       option("/betas", {0.9, 0.999},
-             "only lr, momentum, dampening, weight_decay, nesterov and params in group 0, got "
+             "only params, lr, momentum, dampening, weight_decay, nesterov in group 0, got "
              "\"betas\""),
       option("/momentum", -0.9, "a value >= 0 for momentum in group 0, got -0.9"),
-      option("/dampening", "", R"(a number as dampening in group 0, got "\"\"")"),
-      option("/nesterov", 1, R"(true or false as nesterov in group 0, got "1")"),
+      option("/dampening", "", R"(a number as "dampening" in group 0, got "")"),
+      option("/nesterov", 1, R"(true or false as "nesterov" in group 0, got 1)"),
       option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
       {[](OptimizerState& state) {
          state.groups[0]["nesterov"] = true;
@@ -637,11 +636,11 @@ TEST(OptimizerState, OfAdamIsRefusedWithAnyDamage) {
   const auto good = copy_of(source.state());
   auto damages = damaged_groups(good.groups);
   const std::vector<Damage> own = {
-      without_option("decoupled_weight_decay"),
+      without_option("decoupled_weight_decay", "true or false"),
       option("/decoupled_weight_decay", true,
-             "false as decoupled_weight_decay in group 0, got true"),
+             R"(false as "decoupled_weight_decay" in group 0, got true)"),
       option("/amsgrad", true,
-             "only lr, betas, eps, weight_decay, decoupled_weight_decay and params in group 0, got "
+             "only params, lr, betas, eps, weight_decay, decoupled_weight_decay in group 0, got "
              "\"amsgrad\""),
       option("/betas/0", 1.0, "0 <= beta < 1 for beta1 in group 0, got 1"),
       without_tensor("a.exp_avg"),
@@ -660,7 +659,7 @@ TEST(OptimizerState, OfAdagradIsRefusedWithAnyDamage) {
       without_option("initial_accumulator_value"),
       without_option("eps"),
       option("/betas", 1,
-             "only lr, lr_decay, weight_decay, initial_accumulator_value, eps and params in group "
+             "only params, lr, lr_decay, weight_decay, initial_accumulator_value, eps in group "
              "0, got \"betas\""),
       option("/lr_decay", -0.5, "a value >= 0 for lr_decay in group 0, got -0.5"),
       option("/initial_accumulator_value", -1,
@@ -684,14 +683,14 @@ TEST(OptimizerState, OfRMSpropIsRefusedWithAnyDamage) {
       without_option("alpha"),
       without_option("eps"),
       without_option("momentum"),
-      without_option("centered"),
+      without_option("centered", "true or false"),
       option("/nesterov", true,
-             "only lr, alpha, eps, weight_decay, momentum, centered and params in group 0, got "
+             "only params, lr, alpha, eps, weight_decay, momentum, centered in group 0, got "
              "\"nesterov\""),
       option("/alpha", -0.5, "a value >= 0 for alpha in group 0, got -0.5"),
       option("/eps", -0.5, "a value >= 0 for eps in group 0, got -0.5"),
       option("/momentum", -0.5, "a value >= 0 for momentum in group 0, got -0.5"),
-      option("/centered", 1, R"(true or false as centered in group 0, got "1")"),
+      option("/centered", 1, R"(true or false as "centered" in group 0, got 1)"),
       option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
       option("/centered", false, alone + "\"a.grad_avg\""),
       without_tensor("a.square_avg"),
@@ -707,17 +706,18 @@ TEST(OptimizerState, OfRMSpropIsRefusedWithAnyDamage) {
 TEST(OptimizerState, OfAdamAndAdamWAreNotTakenForEachOther) {
   UsedAdam adam({});
   UsedAdamW adamw({});
-  EXPECT_ERROR(adam.optimizer.load_state_dict(*adam.module, adamw.state(), "o"), DataError,
-               "o: expected decoupled_weight_decay in group 0, got none; hint: is this the state");
+  EXPECT_ERROR(
+      adam.optimizer.load_state_dict(*adam.module, adamw.state(), "o"), DataError,
+      R"(o: expected true or false as "decoupled_weight_decay" in group 0, got none; hint: is)");
   EXPECT_ERROR(adamw.optimizer.load_state_dict(*adamw.module, adam.state(), "o"), DataError,
-               "o: expected only lr, betas, eps, weight_decay and params in group 0, got \"dec");
+               "o: expected only params, lr, betas, eps, weight_decay in group 0, got \"dec");
 }
 
 TEST(OptimizerState, IsRefusedByAnotherKindOfOptimizer) {
   const UsedSgd sgd({.lr = 0.1, .momentum = 0.9});
   UsedAdamW adamw({});
   EXPECT_ERROR(adamw.optimizer.load_state_dict(*adamw.module, sgd.state(), "o.safetensors"),
-               DataError, "o.safetensors: expected only lr, betas, eps, weight_decay and params");
+               DataError, "o.safetensors: expected only params, lr, betas, eps, weight_decay in");
 }
 
 TEST(OptimizerState, NamesTheSecondGroupWhereItIsWrong) {
@@ -731,17 +731,13 @@ TEST(OptimizerState, NamesTheSecondGroupWhereItIsWrong) {
 }
 
 TEST(OptimizerState, ReadsNoOtherFile) {
-  const std::string text = "f: expected a JSON array under groups in the metadata, got ";
-  EXPECT_ERROR(optimizer_state_from({}, "f"), DataError, text + "none; hint: it must hold");
-  for (const char* groups : {"{}", "7"}) {
-    EXPECT_ERROR(optimizer_state_from({{}, {{"groups", groups}}}, "f"), DataError,
-                 text + "something else; hint: it must hold the state of an optimizer");
-  }
+  EXPECT_ERROR(optimizer_state_from({}, "f"), DataError,
+               "f: expected groups in the metadata, got none; hint: it must hold the state of");
   for (const char* groups : {"", "[", "[1e999]"}) {
     EXPECT_ERROR(optimizer_state_from({{}, {{"groups", groups}}}, "f"), DataError,
-                 "f: expected JSON of at most 16 levels, got something else");
+                 "f: expected valid JSON, got an error at byte ");
   }
-  // Deep enough to end the program if anything walked through it.
+  // Deep enough to overflow the stack of a recursive reader.
   const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
   EXPECT_ERROR(optimizer_state_from({{}, {{"groups", deep}}}, "f"), DataError,
                "f: expected JSON of at most 16 levels, got more");

@@ -21,7 +21,6 @@
 #include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
-#include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"

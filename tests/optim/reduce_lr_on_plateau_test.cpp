@@ -163,24 +163,26 @@ TEST(ReduceLROnPlateau, RefusesOptionsOutsideTheirRange) {
                "ReduceLROnPlateau cooldown: expected a number >= 0, got -1");
 }
 
-// States, and what is said of each.
+// Damaged states, and the error of each.
 std::vector<std::pair<Json, std::string>> damaged_states(const Json& good) {
   std::vector<std::pair<Json, std::string>> bad;
   const auto with = [&](const char* name, const Json& value, const std::string& text) {
     bad.emplace_back(good, text).first[name] = value;
   };
   for (const auto& item : good.items()) {
-    bad.emplace_back(good, item.key() + ", got none").first.erase(item.key());
+    const bool has_rates = item.key() == "base_lrs" || item.key() == "last_lr";
+    const std::string form = has_rates ? "an array of 1 number as" : "a ";
+    bad.emplace_back(good, form).first.erase(item.key());
   }
   with("factor", 0.1,
-       "only last_epoch, base_lrs, last_lr, best, cooldown_counter and num_bad_epochs, got "
+       "only last_epoch, base_lrs, last_lr, best, cooldown_counter, num_bad_epochs, got "
        "\"factor\"");
   for (const Json& value : {Json(nullptr), Json("nan"), Json(true), Json(kInfinity)}) {
-    with("best", value, "a number, \"inf\" or \"-inf\" as best, got ");
+    with("best", value, "a number as \"best\", got ");
   }
   for (const char* name : {"num_bad_epochs", "cooldown_counter"}) {
     for (const Json& value : {Json(-1), Json(1.5), Json("1")}) {
-      with(name, value, std::string("a count as ") + name + ", got ");
+      with(name, value, std::string("a whole number from 0 to 2^62 as \"") + name + "\", got ");
     }
   }
   return bad;

@@ -437,7 +437,7 @@ TEST(DataParallel, WantsDevicesAndTheModelOnTheFirst) {
     };
     EXPECT_ERROR(with_devices({}), UsageError, "one device or more in device_ids");
     EXPECT_ERROR(with_devices({torch::Device("cuda:0"), torch::kCPU}), UsageError,
-                 "layer1.0.weight lies on cpu, not on the first device, cuda:0; hint: move");
+                 "layer1.0.weight is on cpu, expected cuda:0; hint: move");
     EXPECT_TRUE(with_devices(cpus(2)));
   });
 }
@@ -454,7 +454,7 @@ TEST(DataParallel, RefusesAModelThatWasMovedSince) {
     const auto model = wrapped(witness, 2);
     witness->replace_module("linear", std::make_shared<OnMeta>());
     EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError,
-                 "linear.weight lies on meta, not on the first device, cpu");
+                 "linear.weight is on meta, expected cpu");
   });
 }
 

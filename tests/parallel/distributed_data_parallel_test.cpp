@@ -16,7 +16,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/replica_check.h"
@@ -305,11 +305,11 @@ TEST(DistributedDataParallel, WantsTheModelOnTheOneDeviceThatIsNamed) {
     EXPECT_NO_THROW(with_devices({}));
     EXPECT_NO_THROW(with_devices({torch::kCPU}));
     EXPECT_ERROR(with_devices({torch::kCPU, torch::kCPU}), UsageError,
-                 "device_ids: expected one device a process, got 2");
+                 "device_ids: expected one device per process, got 2");
     EXPECT_ERROR(with_devices({torch::Device("cuda:0")}), UsageError,
-                 "the model lies on cpu, device_ids says cuda:0; hint: model->to(device)");
+                 "conv1.weight is on cpu, expected cuda:0; hint: move the model");
     EXPECT_ERROR(wrapped(std::make_shared<OnTwoDevices>(), group), UsageError,
-                 "the model lies on cpu and on meta");
+                 "there is on meta, expected cpu");
   });
 }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/optim/adamw.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"

@@ -119,7 +119,7 @@ class Environment(AcceleratorTest):
         run = self.train(*tiny("--gradient-accumulation-steps", 2, batch_size=8),
                          ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4)
         self.assertEqual(run.result["steps"], 3)
-        self.assertIn("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 wins over", run.done.stderr)
+        self.assertIn("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 takes precedence", run.done.stderr)
 
     def test_use_cpu(self) -> None:
         run = self.train(*tiny(), device=(), ACCELERATE_USE_CPU="yes")

@@ -51,7 +51,7 @@ class NoLauncher(LaunchTest):
     """Stage 3 alone names what is missing, and commands that work."""
 
     def commands(self) -> list[str]:
-        missing = "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: "
+        missing = "launcher variables not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; "
         error = self.refused(Way((STAGE3,)), 2, missing).stderr.strip()
         return error.split("; hint: ")[1].split(", or: ")
 
@@ -84,6 +84,13 @@ class Contradictions(LaunchTest):
         self.refused(one_rank(0, 2, 1), 2, "world_size: 3 contradicts WORLD_SIZE=2",
                      "--world-size", 3)
 
+    def test_other_gpus_than_the_launchers(self) -> None:
+        way = one_rank(0, 2, 1)
+        way.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
+        for gpus in (("--gpu_ids", 0, 1), ("--gpu", "0,1")):
+            self.refused(way, 2, "--gpu: 0,1 contradicts CUDA_VISIBLE_DEVICES=6,7 of the launcher",
+                         *gpus)
+
     def test_ranks_outside_the_world(self) -> None:
         self.refused(one_rank(2, 2, 1), 2, "RANK: ")
         self.refused(one_rank(0, 0, 1), 2, "WORLD_SIZE: ")
@@ -105,7 +112,8 @@ class Contradictions(LaunchTest):
             way.environment["CUDA_VISIBLE_DEVICES"] = ""
             done = self.start(way, "--backend", "nccl")
             self.assertEqual((done.code, done.stdout), (2, ""), done.stderr)
-            self.assertIn("backend nccl: 2 ranks on this machine but 0 GPUs", done.stderr)
+            self.assertRegex(done.stderr, "--backend nccl: this machine has no GPU; hint: use --backend "
+                             "gloo|backend nccl: 2 ranks on this machine but 0 GPUs")
 
 
 class MeetingPlace(LaunchTest):

@@ -212,8 +212,9 @@ class Flags(RanksTest):
     def test_numbers_out_of_range_are_refused(self) -> None:
         program = spawned().command[0]
         for text, *flags in (("expected a number >= 0, got -1", "--nprocs", -1),
-                             ("expected 1 to 256, got 300", "--nprocs", 300),
-                             ("65535, got 70000", "--master-port", 70000),
+                             ("--nprocs: expected 0 to 256, got 300", "--nprocs", 300),
+                             ("--master-port: expected 0 to 65535, got 70000", "--master-port",
+                              70000),
                              ("expected a number >= 0, got -1", "--master-port", -1),
                              ("expected a number >= 1, got 0", "--timeout", 0)):
             self.refused(text, *flags, way=alone(program))

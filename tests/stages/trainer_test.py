@@ -248,7 +248,7 @@ class Resume(unittest.TestCase):
         more = start(*ten, *five, "--logging-steps", 2, "--max-grad-norm", 0,
                      "--lr-scheduler-type", "cosine", cwd=folder)
         self.assertEqual(more.code, 0, more.stderr)
-        for text in ("logging_steps was 0", 'lr_scheduler_type was "linear"'):
+        for text in ("logging_steps is 0", 'lr_scheduler_type is "linear"'):
             self.assertIn(text, more.stderr)
         refused = start(*ten, *five, "--gradient-accumulation-steps", 2, "--quiet", cwd=folder)
         self.assertEqual((refused.code, refused.stdout), (3, ""), refused.stderr)

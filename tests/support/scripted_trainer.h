@@ -66,6 +66,29 @@ class Linear : public Model {
   torch::Tensor bias;
 };
 
+// Calls note() with the name of each event, as Python spells it without "on_".
+class EventNoter : public TrainerCallback {
+ public:
+  void on_init_end(TrainerEvent& event) override { note("init_end", event); }
+  void on_train_begin(TrainerEvent& event) override { note("train_begin", event); }
+  void on_epoch_begin(TrainerEvent& event) override { note("epoch_begin", event); }
+  void on_step_begin(TrainerEvent& event) override { note("step_begin", event); }
+  void on_substep_end(TrainerEvent& event) override { note("substep_end", event); }
+  void on_pre_optimizer_step(TrainerEvent& event) override { note("pre_optimizer_step", event); }
+  void on_optimizer_step(TrainerEvent& event) override { note("optimizer_step", event); }
+  void on_step_end(TrainerEvent& event) override { note("step_end", event); }
+  void on_epoch_end(TrainerEvent& event) override { note("epoch_end", event); }
+  void on_train_end(TrainerEvent& event) override { note("train_end", event); }
+  void on_prediction_step(TrainerEvent& event) override { note("prediction_step", event); }
+  void on_evaluate(TrainerEvent& event) override { note("evaluate", event); }
+  void on_predict(TrainerEvent& event) override { note("predict", event); }
+  void on_save(TrainerEvent& event) override { note("save", event); }
+  void on_log(TrainerEvent& event) override { note("log", event); }
+
+ private:
+  virtual void note(const std::string& name, TrainerEvent& event) = 0;
+};
+
 // Micro-batch k has the loss train_losses[k], else (k + 1) / 4, and the gradient 2 for the first
 // bias. Batch j of evaluation i has the loss eval_losses[i] + j.
 class ScriptedTrainer : public Trainer {

@@ -21,7 +21,6 @@
 #include "ladder/nn/model.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
-#include "ladder/optim/adamw.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/optim/rmsprop.h"
@@ -240,21 +239,23 @@ TEST(MakeScheduler, RefusesKwargsThatTheScheduleCannotTake) {
   const auto model = mnist::make_conv_net();
   const auto optimizer = make_optimizer({}, *model);
   const std::vector<Refusal> refusals = {
-      {kLinear, "", ": expected a JSON object, got ''; hint: such as {"},
-      {kLinear, "[]", ": expected a JSON object, got '[]'"},
-      {kLinear, "{\"a\": 1e999}", ": expected a JSON object, got '{\"a\": 1e999}'"},
-      {kLinear, R"({"num_cycles": 2})", ": this schedule takes no num_cycles; hint: leave it out"},
+      {kLinear, "", ": expected valid JSON, got an error at byte 1, line 1; hint: such as {"},
+      {kLinear, "[]", ": expected an object, got []; hint: such as {"},
+      {kLinear, "{\"a\": 1e999}", ": expected valid JSON, got an error at byte"},
+      {kLinear, R"({"num_cycles": 2})", ": this schedule takes no num_cycles; hint: remove it"},
       {kConstant, R"({"x": 2})", ": this schedule takes no x"},
       {kConstantWithWarmup, R"({"x": 2})", ": this schedule takes no x"},
       {kCosine, R"({"num_cycle": 2})",
        ": expected one of num_cycles, got 'num_cycle'; hint: did you mean num_cycles?"},
-      {kCosine, R"({"num_cycles": "2"})", " num_cycles: expected a number, got '\"2\"'"},
+      {kCosine, R"({"num_cycles": "2"})", R"(: expected a number as "num_cycles", got "2")"},
       {kPolynomial, R"({"lr_ends": 0})",
        ": expected one of lr_end, power, got 'lr_ends'; hint: did you mean lr_end?"},
-      {kInverseSqrt, R"({"timescale": 1.5})", " timescale: expected a whole number, got '1.5'"},
-      {kReduceLrOnPlateau, R"({"mode": "low"})", " mode: expected min or max, got '\"low\"'"},
+      {kInverseSqrt, R"({"timescale": 1.5})",
+       R"(: expected a whole number from 0 to 2^62 as "timescale", got 1.5)"},
+      {kReduceLrOnPlateau, R"({"mode": "low"})", R"(: expected min or max as "mode", got "low")"},
       {kReduceLrOnPlateau, R"({"treshold": 1})", ": expected one of mode, factor, patience, thre"},
-      {kReduceLrOnPlateau, R"({"patience": true})", " patience: expected a whole number, got"},
+      {kReduceLrOnPlateau, R"({"patience": true})",
+       R"(: expected a whole number from 0 to 2^62 as "patience", got true)"},
   };
   for (const auto& [type, kwargs, text] : refusals) {
     EXPECT_ERROR(make_scheduler(with_kwargs(type, kwargs), *optimizer, 10), UsageError,

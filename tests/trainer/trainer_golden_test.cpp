@@ -61,36 +61,14 @@ std::vector<std::string> expanded_events(const json& entries) {
 }
 
 // Notes each event as it comes, then makes the changes of the script.
-class Recorder : public TrainerCallback {
+class Recorder : public EventNoter {
  public:
   explicit Recorder(json changes) : changes_(std::move(changes)) {}
   std::vector<std::string> events;
   ScriptedTrainer* trainer = nullptr;
 
-  void on_init_end(TrainerEvent& event) override { note("init_end", event); }
-  void on_train_begin(TrainerEvent& event) override { note("train_begin", event); }
-  void on_epoch_begin(TrainerEvent& event) override { note("epoch_begin", event); }
-  void on_step_begin(TrainerEvent& event) override { note("step_begin", event); }
-  void on_substep_end(TrainerEvent& event) override { note("substep_end", event); }
-  void on_pre_optimizer_step(TrainerEvent& event) override { note("pre_optimizer_step", event); }
-  void on_optimizer_step(TrainerEvent& event) override { note("optimizer_step", event); }
-  void on_step_end(TrainerEvent& event) override { note("step_end", event); }
-  void on_epoch_end(TrainerEvent& event) override { note("epoch_end", event); }
-  void on_train_end(TrainerEvent& event) override { note("train_end", event); }
-  void on_prediction_step(TrainerEvent& event) override { note("prediction_step", event); }
-  void on_evaluate(TrainerEvent& event) override { end_evaluation("evaluate", event); }
-  void on_predict(TrainerEvent& event) override { end_evaluation("predict", event); }
-  void on_save(TrainerEvent& event) override { note("save", event); }
-  void on_log(TrainerEvent& event) override { note("log", event); }
-
  private:
-  void end_evaluation(const char* name, TrainerEvent& event) {
-    note(name, event);
-    ++trainer->evaluations;
-    trainer->eval_batch = 0.0;
-  }
-
-  void note(const char* name, TrainerEvent& event) {
+  void note(const std::string& name, TrainerEvent& event) override {
     auto& control = event.control;
     std::string flags;
     if (control.should_training_stop) flags += 'T';
@@ -112,6 +90,9 @@ class Recorder : public TrainerCallback {
       if (!is_now) continue;
       for (const auto& flag : change.at("set")) *by_name.at(flag.get<std::string>()) = true;
     }
+    if (name != "evaluate" && name != "predict") return;
+    ++trainer->evaluations;
+    trainer->eval_batch = 0.0;
   }
 
   json changes_;

@@ -90,7 +90,7 @@ void train(const TemporaryFolder& folder) {
       if (value != nullptr) seen["losses"].push_back(*value);
     }
   }
-  seen["labels"] = values_of<std::int64_t>(output.label_ids);
+  seen["labels"] = values_of<std::int64_t>(output.label_ids.only());
   seen["predictions"] = values_of<float>(output.predictions);
   seen["weights"] = values_of<float>(trainer.model().parameters()[0]);
   seen["best"] = *trainer.state().best_metric;

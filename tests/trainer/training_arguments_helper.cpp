@@ -3,9 +3,9 @@
 // What the library makes of training arguments, as JSON on standard output, for the tests that
 // compare it with the Python package:
 //
-//     training_arguments_helper tables       all defaults; names and defaults of what is foreign
-//     training_arguments_helper read FILE    what the file says
-//     training_arguments_helper resolve FILE the same, completed and checked
+//     training_arguments_helper tables       all defaults; names and defaults of unsupported
+//     arguments training_arguments_helper read FILE    what the file says training_arguments_helper
+//     resolve FILE the same, completed and checked
 //
 // A refusal is its message on standard error, and the exit code of its error.
 #include <fmt/core.h>
@@ -25,11 +25,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json tables() {
-  Json foreign = Json::object();
-  for (const auto& row : foreign_argument_table()) foreign[row.name] = Json::parse(row.standard);
-  Json old = Json::object();
-  for (const auto& name : old_argument_names()) old[name.old] = name.now;
-  return {{"arguments", to_json({})}, {"foreign", foreign}, {"old", old}};
+  Json unsupported = Json::object();
+  for (const auto& row : unsupported_argument_table())
+    unsupported[row.name] = Json::parse(row.default_json);
+  Json deprecated = Json::object();
+  for (const auto& name : deprecated_names()) deprecated[name.old] = name.now;
+  return {{"arguments", to_json({})}, {"unsupported", unsupported}, {"deprecated", deprecated}};
 }
 
 Json read(const std::string& path, bool completed) {

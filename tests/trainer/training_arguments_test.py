@@ -78,9 +78,9 @@ TABLES = helper("tables")
 class Tables(unittest.TestCase):
     def test_every_name_of_the_package_is_known(self) -> None:
         theirs = {field.name for field in dataclasses.fields(Real)}
-        ours = set(TABLES["arguments"]) | set(TABLES["foreign"])
+        ours = set(TABLES["arguments"]) | set(TABLES["unsupported"])
         self.assertEqual(ours, theirs | OWN | OLD)
-        self.assertEqual(TABLES["old"], OLD_SPELLINGS)
+        self.assertEqual(TABLES["deprecated"], OLD_SPELLINGS)
         self.assertFalse(set(OLD_SPELLINGS) & theirs)
 
     def test_defaults_are_those_of_the_package(self) -> None:
@@ -95,14 +95,14 @@ class Tables(unittest.TestCase):
                 else:
                     self.assertEqual(*expected)
 
-    def test_defaults_of_what_is_foreign(self) -> None:
+    def test_defaults_of_unsupported_arguments(self) -> None:
         for field in dataclasses.fields(Real):
-            if field.name not in TABLES["foreign"]:
+            if field.name not in TABLES["unsupported"]:
                 continue
             known = field.default is not dataclasses.MISSING
             standard = field.default if known else field.default_factory()  # type: ignore[misc]
             with self.subTest(field.name):
-                self.assertEqual(TABLES["foreign"][field.name], standard)
+                self.assertEqual(TABLES["unsupported"][field.name], standard)
 
     def test_optimizers_and_schedules_are_called_as_in_the_package(self) -> None:
         refusal = helper("read", {"optim": "none such"})
@@ -148,7 +148,9 @@ class Lists(unittest.TestCase):
                 self.assertEqual(value, other)
 
     def test_the_same_list(self) -> None:
-        for arguments in (self.TUTORIAL, self.LONG, {"output_dir": "out"}):
+        for arguments in (self.TUTORIAL, self.LONG, {"output_dir": "out"},
+                          {"output_dir": "out", "label_names": []},
+                          {"output_dir": "out", "label_names": ["start", "end"]}):
             read = helper("resolve", {**arguments, "use_cpu": True})
             self.assertIsInstance(read, dict, read)
             self.same(read["arguments"], values(real(**arguments)))

@@ -64,8 +64,8 @@ class Traps(unittest.TestCase):
         self.assertEqual(shown.one("mistake", "steps"), "100")
         self.assertGreater(shown.number("mistake", "distance between ranks"), 0.01)
         self.assertEqual(shown.one("guard", "distance between ranks"), "0")
-        self.assertIn("did not go through the wrapper", shown.one("guard", "says at once"))
-        self.assertIn("tensor", shown.one("guard", "says at the end"))
+        self.assertIn("did not go through the wrapper", shown.one("guard", "error at once"))
+        self.assertIn("tensor", shown.one("guard", "error at the end"))
 
     def test_no_sampler(self) -> None:
         shown = self.show("no-sampler")
@@ -83,21 +83,21 @@ class Traps(unittest.TestCase):
         self.assertLess(max(parts), 0.6 * whole)
         self.assertEqual(shown.one("guard", "images seen"), "2000")
         self.assertIn("expected 2000 samples, each counted once, got 1000",
-                      shown.one("guard", "says"))
+                      shown.one("guard", "error"))
 
     def test_padded_evaluation(self) -> None:
         shown = self.show("padded-evaluation")
         self.assertEqual((shown.one("mistake", "images counted"),
                           shown.one("mistake", "counted with drop_last"),
                           shown.one("guard", "images counted")), ("10003", "9996", "10000"))
-        self.assertIn("got 10003", shown.one("guard", "says"))
-        self.assertIn("got 9996", shown.one("guard", "says with drop_last"))
+        self.assertIn("got 10003", shown.one("guard", "error"))
+        self.assertIn("got 9996", shown.one("guard", "error with drop_last"))
 
     def test_test_on_rank_0(self) -> None:
         shown = self.show("test-on-rank-0")
         waited = shown.number("mistake", "waited, seconds")
         self.assertTrue(2.5 <= waited <= 8, waited)
-        self.assertIn("all_reduce on rank 0 of 2", shown.one("guard", "says"))
+        self.assertIn("all_reduce on rank 0 of 2", shown.one("guard", "error"))
         self.assertEqual(shown.one("guard", "images seen by both"), "1000")
 
     def test_no_set_epoch(self) -> None:
@@ -109,18 +109,18 @@ class Traps(unittest.TestCase):
     def test_batch_64_by_7(self) -> None:
         shown = self.show("batch-64-by-7")
         self.assertEqual([shown.one("mistake", label) for label in
-                          ("images of each rank", "images a step", "steps an epoch")],
+                          ("images per rank", "images per step", "steps per epoch")],
                          ["9 9 9 9 9 9 9", "63", "953"])
         self.assertEqual([shown.one("guard", label) for label in
-                          ("images of each rank", "images a step", "steps an epoch")],
+                          ("images per rank", "images per step", "steps per epoch")],
                          ["10 9 9 9 9 9 9", "64", "938"])
 
     def test_scheduler_too_fast(self) -> None:
         shown = self.show("scheduler-too-fast")
-        self.assertEqual((shown.one("mistake", "steps of a step()"),
+        self.assertEqual((shown.one("mistake", "steps per step()"),
                           shown.one("mistake", "rates of epochs 1 to 6")),
                          ("2", "0.1 0.01 0.001 0.0001 1e-05 1e-06"))
-        self.assertEqual((shown.one("guard", "steps of a step()"),
+        self.assertEqual((shown.one("guard", "steps per step()"),
                           shown.one("guard", "rates of epochs 1 to 6")),
                          ("1", "0.1 0.1 0.01 0.01 0.001 0.001"))
 
@@ -130,12 +130,12 @@ class Traps(unittest.TestCase):
         self.assertEqual(shown.one("guard", "rates in epoch 3"), "0.0005 0.0005")
         self.assertGreater(shown.number("mistake", "distance between ranks"), 1e-4)
         self.assertEqual(shown.one("guard", "distance between ranks"), "0")
-        self.assertIn("replicas, tensor", shown.one("guard", "says"))
+        self.assertIn("replicas, tensor", shown.one("guard", "error"))
 
     def test_plain_backward(self) -> None:
         shown = self.show("plain-backward")
         self.assertAlmostEqual(shown.number("mistake", "times too large"), 4.0, delta=0.01)
-        self.assertIn("replace loss.backward()", shown.one("guard", "says with --debug"))
+        self.assertIn("replace loss.backward()", shown.one("guard", "error with --debug"))
 
     def test_per_device_batch(self) -> None:
         shown = self.show("per-device-batch")
@@ -165,18 +165,18 @@ class Traps(unittest.TestCase):
         self.assertGreater(shown.number("mistake", "gradient's distance"), 0.01)
         self.assertLess(shown.number("guard", "gradient's distance"), 1e-5)
         self.assertEqual(shown.one("guard", "layers converted"), "2")
-        self.assertIn("the model is wrapped already", shown.one("guard", "says"))
+        self.assertIn("the model is wrapped already", shown.one("guard", "error"))
 
     def test_unscale_twice(self) -> None:
         shown = self.show("unscale-twice")
         self.assertAlmostEqual(shown.number("mistake", "times too small") / 65536, 1, delta=0.01)
-        self.assertIn("unscale_ twice", shown.one("guard", "says"))
+        self.assertIn("unscale_ twice", shown.one("guard", "error"))
 
     def test_fork_after_threads(self) -> None:
         shown = self.show("fork-after-threads")
         self.assertGreaterEqual(shown.number("mistake", "threads before the fork"), 2)
         self.assertEqual(shown.one("mistake", "the copy computes"), "no: killed after 3 seconds")
-        self.assertIn("threads, of which a rank would have one", shown.one("guard", "says"))
+        self.assertIn("threads, of which a rank would have one", shown.one("guard", "error"))
 
     def test_mean_of_means(self) -> None:
         shown = self.show("mean-of-means")
@@ -184,16 +184,16 @@ class Traps(unittest.TestCase):
                             shown.one("guard", "loss of 1025 images"))
         self.assertGreater(shown.number("mistake", "gradient of 2 + 1 images"), 0.01)
         self.assertLess(shown.number("guard", "gradient of 2 + 1 images"), 1e-5)
-        self.assertIn("expected a finite loss, got", shown.one("guard", "says of a mean of nothing"))
+        self.assertIn("expected a finite loss, got", shown.one("guard", "error of an empty mean"))
 
     def test_nproc_per_nodes(self) -> None:
         shown = self.show("nproc-per-nodes")
         self.assertEqual((shown.one("mistake", "exit code"),
                           shown.one("guard", "exit code, spelled right")), ("2", "0"))
-        self.assertIn("--nproc_per_nodes", shown.one("mistake", "torchrun says"))
+        self.assertIn("--nproc_per_nodes", shown.one("mistake", "error of torchrun"))
         self.assertIn("--nproc-per-nodes: no such option", shown.one("guard",
-                                                                     "stage 2 says of this flag"))
-        self.assertIn("torchrun", shown.one("guard", "says without a launcher"))
+                                                                     "error of stage 2"))
+        self.assertIn("torchrun", shown.one("guard", "error without a launcher"))
 
 
 class List(unittest.TestCase):

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/json.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <ios>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kShown = 80;  // bytes of a text or value in a message
+
+bool is_finite_number(const Json& value) {
+  return value.is_number() && std::isfinite(value.get<double>());
+}
+
+// At most 2^62, so that a sum of two fits 64 bits.
+bool is_count(const Json& value) {
+  if (!value.is_number_integer()) return false;
+  const auto number = value.get<std::int64_t>();  // negative for a number above 2^63
+  return number >= 0 && number <= std::int64_t{1} << 62;
+}
+
+std::string ascii(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+void check_size(std::uint64_t bytes, const JsonLimits& limits, const JsonRefusal& refuse) {
+  if (bytes <= limits.max_bytes) return;
+  refuse(fmt::format("at most {} bytes", limits.max_bytes), fmt::format("{}", bytes));
+}
+
+// Builds the document event by event, so that a limit ends the parser where it is passed.
+class BoundedBuilder : public nlohmann::json_sax<Json> {
+ public:
+  BoundedBuilder(std::string_view text, const JsonRefusal& refuse, int max_depth)
+      : text_(text), refuse_(refuse), max_depth_(max_depth) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add({}); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& /*value*/) override { return false; }  // not part of JSON
+
+  bool start_object(std::size_t /*size*/) override { return open(Json::object()); }
+  bool start_array(std::size_t /*size*/) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& key) override {
+    const auto [element, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(key, nullptr);
+    if (!is_new) refuse_("every key once", quoted_for_message(key) + " twice");
+    last_ = &element->second;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    const auto before = text_.substr(0, position);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    refuse_("valid JSON", fmt::format("an error at byte {}, line {}", position, line));
+    return false;
+  }
+
+ private:
+  bool add(Json value) {
+    if (open_.empty()) {
+      last_ = &root_;
+    } else if (open_.back()->is_array()) {
+      last_ = &open_.back()->emplace_back();
+    }
+    *last_ = std::move(value);  // in an object: under the last key
+    return true;
+  }
+
+  bool open(Json value) {
+    if (static_cast<int>(open_.size()) == max_depth_) {
+      refuse_(fmt::format("JSON of at most {} levels", max_depth_), "more");
+    }
+    add(std::move(value));
+    open_.push_back(last_);
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  const JsonRefusal& refuse_;
+  int max_depth_;
+  Json root_;
+  std::vector<Json*> open_;  // arrays and objects, each inside the one before it
+  Json* last_ = nullptr;     // the last value
+};
+
+}  // namespace
+
+JsonRefusal json_data_error(std::string_view name, std::string_view hint) {
+  return
+      [name = std::string(name), hint = std::string(hint)](const auto& expected, const auto& got) {
+        throw DataError::mismatch(name, expected, got, hint);
+      };
+}
+
+Json parse_untrusted_json(std::string_view text, const JsonRefusal& refuse,
+                          const JsonLimits& limits) {
+  check_size(text.size(), limits, refuse);
+  const auto zero = text.find('\0');  // nlohmann's parser takes it for the end of the text
+  if (zero != text.npos) refuse("valid JSON", fmt::format("a zero byte at byte {}", zero + 1));
+  BoundedBuilder builder(text, refuse, limits.max_depth);
+  Json::sax_parse(text, &builder);
+  return builder.take();
+}
+
+Json read_untrusted_json(const std::string& path) {
+  const auto refuse = json_data_error(path);
+  const JsonLimits limits;
+  std::error_code unknown;
+  const std::uint64_t bytes = std::filesystem::file_size(path, unknown);
+  std::string text;  // empty for a file without a size
+  if (!unknown) {
+    check_size(bytes, limits, refuse);
+    text.resize(bytes);
+  }
+  std::ifstream file(path, std::ios::binary);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return parse_untrusted_json(text, refuse, limits);
+}
+
+JsonReader::JsonReader(const Json& object, JsonRefusal refuse, std::string where)
+    : object_(object), refuse_(std::move(refuse)), where_(std::move(where)) {
+  if (!object.is_object()) JsonReader::refuse("an object", json_for_message(object));
+}
+
+void JsonReader::expect_only(const std::vector<std::string>& keys) const {
+  for (const auto& item : object_.items()) {
+    if (std::find(keys.begin(), keys.end(), item.key()) != keys.end()) continue;
+    refuse(fmt::format("only {}", fmt::join(keys, ", ")), quoted_for_message(item.key()));
+  }
+}
+
+bool JsonReader::contains(std::string_view key) const { return object_.contains(key); }
+
+const Json& JsonReader::value(std::string_view key) const {
+  static const Json none;
+  const auto found = object_.find(key);
+  return found == object_.end() ? none : *found;
+}
+
+std::int64_t JsonReader::count(std::string_view key) const {
+  const auto& found = value(key);
+  if (!is_count(found)) refuse_value("a whole number from 0 to 2^62", key);
+  return found.get<std::int64_t>();
+}
+
+double JsonReader::number(std::string_view key, double least) const {
+  const auto& found = value(key);
+  if (is_finite_number(found) && found.get<double>() >= least) return found.get<double>();
+  refuse_value(std::isinf(least) ? "a number" : fmt::format("a number >= {}", least), key);
+}
+
+bool JsonReader::boolean(std::string_view key) const {
+  const auto& found = value(key);
+  if (!found.is_boolean()) refuse_value("true or false", key);
+  return found.get<bool>();
+}
+
+const std::string& JsonReader::text(std::string_view key) const {
+  const auto& found = value(key);
+  if (!found.is_string()) refuse_value("a text", key);
+  return found.get_ref<const std::string&>();
+}
+
+const Json& JsonReader::array(std::string_view key) const {
+  const auto& found = value(key);
+  if (!found.is_array()) refuse_value("an array", key);
+  return found;
+}
+
+std::vector<double> JsonReader::numbers(std::string_view key, std::size_t size) const {
+  const auto& found = value(key);
+  if (found.is_array() && found.size() == size &&
+      std::all_of(found.begin(), found.end(), is_finite_number)) {
+    return found.get<std::vector<double>>();
+  }
+  refuse_value(fmt::format("an array of {} number{}", size, size == 1 ? "" : "s"), key);
+}
+
+std::vector<std::int64_t> JsonReader::counts(std::string_view key) const {
+  const auto& found = value(key);
+  if (found.is_array() && std::all_of(found.begin(), found.end(), is_count)) {
+    return found.get<std::vector<std::int64_t>>();
+  }
+  refuse_value("an array of whole numbers from 0 to 2^62", key);
+}
+
+JsonReader JsonReader::object(std::string_view key) const {
+  const auto& found = value(key);
+  if (!found.is_object()) refuse_value("an object", key);
+  return {found, refuse_, fmt::format(" of {}{}", quoted_for_message(key), where_)};
+}
+
+void JsonReader::refuse(const std::string& expected, const std::string& got) const {
+  refuse_(expected + where_, got);
+  std::abort();  // a refusal throws
+}
+
+void JsonReader::refuse_value(const std::string& what, std::string_view key) const {
+  refuse(fmt::format("{} as {}", what, quoted_for_message(key)),
+         contains(key) ? json_for_message(value(key)) : "none");
+}
+
+std::string quoted_for_message(std::string_view text) {
+  return ascii(Json(text.substr(0, kShown)));
+}
+
+std::string json_for_message(const Json& value) { return ascii(value).substr(0, kShown); }
+
+}  // namespace ladder

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+
+bool parse_bool(std::string_view where, std::string_view text) {
+  constexpr std::array<std::string_view, 6> kTrue = {"y", "yes", "t", "true", "on", "1"};
+  constexpr std::array<std::string_view, 6> kFalse = {"n", "no", "f", "false", "off", "0"};
+  constexpr std::size_t kLongest = 80;
+  const std::string word = to_lower(text);
+  if (std::find(kTrue.begin(), kTrue.end(), word) != kTrue.end()) return true;
+  if (std::find(kFalse.begin(), kFalse.end(), word) != kFalse.end()) return false;
+  throw UsageError::malformed(
+      where, "true or false",
+      fmt::format("{}{}", text.substr(0, kLongest), text.size() > kLongest ? "..." : ""));
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string to_lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return lower;
+}
+
+std::string grouped_digits(std::int64_t number) {
+  if (number < 1000) return fmt::format("{}", number);
+  return fmt::format("{},{:03}", grouped_digits(number / 1000), number % 1000);
+}
+
+}  // namespace ladder

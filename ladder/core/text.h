@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace ladder {
+
+// Numbers and words of a text.
+
+// The number that the whole text is, or nothing: "12", "-3", and for floating point "1e-3", "inf".
+// No blanks, no sign '+', no suffix.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stopped == end ? std::optional(value) : std::nullopt;
+}
+
+// A flag by Python's rule: y, yes, t, true, on, 1 or n, no, f, false, off, 0, in upper or lower
+// case. Throws UsageError, which begins with `where`, for everything else.
+bool parse_bool(std::string_view where, std::string_view text);
+
+// The parts between separators, empty ones included: "a,,b" has three, "" has one.
+std::vector<std::string> split(std::string_view text, char separator);
+
+// The letters A to Z in lower case; all other bytes stay, in any locale.
+std::string to_lower(std::string_view text);
+
+// "1,199,882". `number` >= 0.
+std::string grouped_digits(std::int64_t number);
+
+// count / by, rounded up. Both >= 0, `by` > 0.
+constexpr std::int64_t ceil_div(std::int64_t count, std::int64_t by) {
+  return (count + by - 1) / by;
+}
+
+}  // namespace ladder

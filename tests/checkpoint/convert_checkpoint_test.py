@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/convert_checkpoint.py, and the error that names it."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.programs import DATA, PYTHON, ROOT, Result, run  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "tools"))
+import convert_checkpoint  # noqa: E402
+
+TOOL = ROOT / "tools" / "convert_checkpoint.py"
+SCALER = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000,
+          "_growth_tracker": 7}
+
+
+class ConvertCheckpoint(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory(prefix="ladder-convert-")
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+        self.weights = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.tensor(3),
+                        "c": torch.ones(4, dtype=torch.bfloat16)}
+
+    def convert(self, source: str, target: str, *more: str) -> Result:
+        with contextlib.redirect_stdout(io.StringIO()) as out, \
+             contextlib.redirect_stderr(io.StringIO()) as errors:
+            try:
+                code = convert_checkpoint.main([f"{self.folder}/{source}", f"{self.folder}/{target}",
+                                                *more])
+            except SystemExit as end:  # of argparse
+                code = int(end.code or 0)
+        return Result(code, out.getvalue(), errors.getvalue())
+
+    def save(self, content: object, name: str = "a.pt") -> None:
+        torch.save(content, self.folder / name)
+
+    def same(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.assertEqual(sorted(tensors), sorted(self.weights))
+        for name, tensor in self.weights.items():
+            self.assertEqual(tensors[name].dtype, tensor.dtype)
+            self.assertTrue(torch.equal(tensors[name], tensor), name)
+
+    def converted(self, *more: str) -> dict[str, torch.Tensor]:
+        done = self.convert("a.pt", "a.safetensors", *more)
+        self.assertEqual((done.code, done.stdout),
+                         (0, f"{self.folder}/a.safetensors: 3 tensors\n"), done.stderr)
+        return load_file(self.folder / "a.safetensors")
+
+    def refused(self, text: str, source: str = "a.pt", target: str = "a.safetensors",
+                *more: str, code: int = 1) -> None:
+        before = sorted(self.folder.iterdir())
+        done = self.convert(source, target, *more)
+        self.assertEqual((done.code, done.stdout), (code, ""), done.stderr)
+        self.assertIn(text, done.stderr)
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def test_a_state_dictionary_and_back(self) -> None:
+        self.save(self.weights)
+        self.same(self.converted())
+        self.assertEqual(self.convert("a.safetensors", "b.pt").code, 0)
+        self.same(torch.load(self.folder / "b.pt", weights_only=True))
+
+    def test_the_prefix_of_a_wrapper_is_removed(self) -> None:
+        self.save({f"module.{name}": tensor for name, tensor in self.weights.items()})
+        self.same(self.converted())
+
+    def test_a_tensor_with_and_without_the_prefix_is_refused(self) -> None:
+        self.save({"module.b": torch.ones(1), "b": torch.ones(1)})
+        self.refused("a.pt: expected every tensor once, got one with and one without the prefix")
+
+    def test_views_of_one_tensor_are_written_each(self) -> None:
+        both = torch.arange(6.0).view(3, 2)
+        self.weights = {"a": both.t(), "b": both[0], "c": both}
+        self.save(self.weights)
+        self.same(self.converted())
+
+    def test_the_state_of_a_scaler_goes_along(self) -> None:
+        self.save({"model": self.weights, "scaler": SCALER, "epoch": 3})
+        self.same(self.converted())
+        with safetensors.safe_open(self.folder / "a.safetensors", "pt") as file:
+            self.assertEqual(json.loads(file.metadata()["scaler"]), SCALER)
+        done = self.convert("a.safetensors", "b.pt")
+        self.assertEqual(done.code, 0, done.stderr)
+        back = torch.load(self.folder / "b.pt", weights_only=True)
+        self.assertEqual(back["scaler"], SCALER)
+        self.same(back["model"])
+
+    def test_what_is_dropped_is_named(self) -> None:
+        self.save({"state_dict": self.weights, "epoch": 3, "optimizer": {"lr": 0.1}})
+        done = self.convert("a.pt", "a.safetensors")
+        self.assertEqual((done.code, done.stderr),
+                         (0, f"{self.folder}/a.pt: not converted: epoch, optimizer\n"))
+
+    def test_another_key_is_named_by_the_user(self) -> None:
+        self.save({"ema": self.weights})
+        self.refused("expected a state dictionary, got dict with 'ema'; hint: name the one of the "
+                     "weights with --key")
+        self.refused("expected a state dictionary under 'x'", "a.pt", "a.safetensors", "--key", "x")
+        self.same(self.converted("--key", "ema"))
+
+    def test_a_file_that_could_run_code_is_refused(self) -> None:
+        self.save(torch.nn.Linear(1, 1))
+        self.refused("with tensors and plain values only, got: ")
+
+    def test_a_file_of_another_kind_is_refused(self) -> None:
+        (self.folder / "a.pt").write_bytes(b"PK\3\4 damaged")
+        self.refused("a.pt: expected a file of torch.save")
+        (self.folder / "b.safetensors").write_bytes(b"{}")
+        self.refused("b.safetensors: expected a safetensors file", "b.safetensors", "b.pt")
+
+    def test_an_existing_file_is_kept(self) -> None:
+        self.save(self.weights)
+        save_file(self.weights, self.folder / "a.safetensors")
+        before = (self.folder / "a.safetensors").read_bytes()
+        self.refused("a.safetensors: expected no file of this name, got one; hint: remove it")
+        self.assertEqual((self.folder / "a.safetensors").read_bytes(), before)
+
+    def test_missing_files_and_folders(self) -> None:
+        self.refused("a.pt: No such file or directory; hint: check the path")
+        self.save(self.weights)
+        self.refused("nowhere", "a.pt", "nowhere/a.safetensors")
+
+    def test_the_names_decide_the_direction(self) -> None:
+        self.refused("expected one .safetensors file and one other", "a.pt", "b.pt", code=2)
+        self.refused("OUTPUT: expected .safetensors, .pt", "a.safetensors", "b.txt", code=2)
+
+    def test_help(self) -> None:
+        done = run(PYTHON, TOOL, "--help")
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertIn("weights_only=True", done.stdout)
+
+    def test_a_stage_reads_what_was_converted_and_names_the_tool_before(self) -> None:
+        tiny = ("--limit-train", 64, "--limit-test", 10, "--data-root", DATA, "--threads", 1)
+        weights = self.folder / "a.safetensors"
+        first = run("stage0_single_gpu", *tiny, "--save", weights, cwd=self.folder)
+        self.assertEqual(first.code, 0, first.stderr)
+        torch.save({"model": {f"module.{name}": tensor for name, tensor in load_file(weights).items()}},
+                   self.folder / "b.pt")
+        done = run("stage0_single_gpu", *tiny, "--load", "b.pt", cwd=self.folder)
+        self.assertEqual((done.code, done.stdout), (3, ""))
+        self.assertIn("b.pt: expected a safetensors file, got one of torch.save; hint: "
+                      ".venv/bin/python tools/convert_checkpoint.py b.pt b.safetensors\n", done.stderr)
+        self.assertEqual(self.convert("b.pt", "b.safetensors").code, 0)
+        self.assertEqual((self.folder / "b.safetensors").read_bytes(), weights.read_bytes())
+        done = run("stage0_single_gpu", *tiny, "--load", "b.safetensors", cwd=self.folder)
+        self.assertEqual(done.code, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installs the library, builds a copy of examples/ outside the project, and runs what its page states."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from examples import compare  # noqa: E402
+from tests.support.programs import DATA, PYTHON, ROOT, SECONDS, Result, launch  # noqa: E402
+
+TORCH = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/torch")).resolve()
+BUILD = Path(os.environ.get("LADDER_BUILD", ROOT / "build"))
+FEW = ("--data", DATA, "--pairs", 1301, "--epochs", 2)  # 21 in the last batch
+
+# What a check prints when it meets the limit: its exit code, and a part of the message.
+LIMITS = {
+    "output_rows": (2, "gather_for_metrics: expected 8 rows"),
+    "input_rows": (2, "input right: expected 4 rows, as left has"),
+    "several_devices": (2, "DistributedDataParallel: pixels.weight is on cpu, expected meta"),
+    "unused_parameter": (4, "expected a gradient for every parameter, got none for spare.weight, "
+                            "spare.bias"),
+    "class_scores": (1, "Dimension out of range"),
+    "dropout_scope": (2, "expected a RandomScope around the forward"),
+    "second_backward": (1, "second time"),
+    "transform_in_evaluation": (2, "DataLoader: a transform with"),
+    "fp16_without_gpu": (2, "mixed_precision fp16: it needs a GPU"),
+    "spawn_after_tensor": (2, "spawn: this process has"),
+    "dispatched_lengths": (2, "dispatch_batches: input x: expected rows as in the first batch"),
+    "sparse_gradient": (1, "SparseTensorImpl"),
+}
+
+
+def cmake(*arguments: object) -> None:
+    done = subprocess.run(["cmake", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Examples(unittest.TestCase):
+    folder: Path
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="ladder-examples-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+        cmake("--install", BUILD, "--prefix", cls.folder / "prefix")
+        shutil.copytree(ROOT / "examples", cls.folder / "examples")
+        shutil.copytree(ROOT / "tests" / "examples", cls.folder / "checks")
+        for project in ("examples", "checks"):
+            build = cls.folder / "build" / project
+            cmake("-S", cls.folder / project, "-B", build, "-G", "Ninja",
+                  f"-DCMAKE_PREFIX_PATH={cls.folder / 'prefix'}",
+                  f"-DEXAMPLES={cls.folder / 'examples'}")
+            cmake("--build", build)
+
+    def run_program(self, program: str, *arguments: object) -> Result:
+        return launch(self.folder / "build" / program, *arguments,
+                      environment={"CUDA_VISIBLE_DEVICES": ""})
+
+    def lines_of(self, program: str, *arguments: object) -> list[str]:
+        done = self.run_program(program, *arguments)
+        self.assertEqual(done.code, 0, done.stderr)
+        return done.lines
+
+    def weights_of_training(self, program: str, processes: int) -> str:
+        """Of a training whose test loss went down in each epoch, with equal weights on all ranks."""
+        lines = self.lines_of(f"examples/{program}", *FEW, "--nprocs", processes)
+        losses = [float(loss) for loss, _ in compare.LINE.findall("\n".join(lines))]
+        self.assertEqual(len(losses), 2, lines)
+        self.assertLess(losses[1], losses[0])
+        self.assertLess(losses[0], 0.69)  # that of a coin
+        return lines[-1]
+
+    def test_loop_and_trainer_end_with_equal_weights(self) -> None:
+        for processes in (1, 2):
+            with self.subTest(processes=processes):
+                self.assertEqual(self.weights_of_training("ddp", processes),
+                                 self.weights_of_training("trainer", processes))
+
+    def test_data_parallel_and_accelerator_end_with_those_weights(self) -> None:
+        weights = self.weights_of_training("ddp", 2)
+        self.assertEqual(self.lines_of("checks/checks", "data_parallel", *FEW, "--nprocs", 1),
+                         [weights])
+        accelerated, accumulated = self.lines_of("checks/checks", "accelerator", *FEW,
+                                                 "--nprocs", 2)
+        self.assertEqual(accelerated, weights)
+        self.assertLess(float(accumulated.removeprefix("accumulation ")), 1e-5)
+
+    def test_several_labels_reach_compute_metrics(self) -> None:
+        line, = self.lines_of("checks/checks", "two_labels", *FEW, "--nprocs", 1)
+        self.assertRegex(line, r"^brightness 0\.13\d\d$")  # the mean of MNIST is 0.13
+
+    def test_python_draws_the_same_pairs(self) -> None:
+        code = ("import sys; sys.path.insert(0, sys.argv[1]); import pairs, torch\n"
+                "from pathlib import Path\n"
+                "left, right, same = pairs.pairs(Path(sys.argv[2]), 'train', 1301, 1).tensors\n"
+                "rows = [left.long(), right.long(), 255 * same.long()]\n"
+                "print('pairs', *((one.flatten() * torch.arange(one.numel())).sum().item() "
+                "for one in rows))")
+        done = launch(PYTHON, "-c", code, ROOT / "examples" / "pairs", DATA)
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertEqual(done.lines, self.lines_of("checks/checks", "pairs_sum", *FEW,
+                                                   "--nprocs", 1))
+
+    def test_the_comparison_writes_a_record_and_a_table(self) -> None:
+        record = self.folder / "results.json"
+        done = launch(PYTHON, ROOT / "examples" / "compare.py", "--build",
+                      self.folder / "build" / "examples", "--pairs", 640, "--epochs", 1,
+                      "--seeds", 1, "--output", record)
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertEqual(len(json.loads(record.read_text())["runs"]), 5)
+        self.assertEqual(len([line for line in done.lines if line.startswith("| `")]), 5)
+        self.assertIn("Equal weights of ddp and trainer: 2 of 2 pairs of runs", done.lines)
+
+    def test_each_limit_is_met_as_the_page_states(self) -> None:
+        for limit, (code, message) in LIMITS.items():
+            with self.subTest(limit=limit):
+                done = self.run_program("checks/checks", limit, *FEW, "--nprocs",
+                                        2 if limit == "dispatched_lengths" else 1)
+                self.assertEqual(done.code, code, done.stderr)
+                self.assertIn(message, done.stderr)
+
+    def test_a_missing_file_and_an_unknown_flag_are_named(self) -> None:
+        for arguments, code, message in ((("--data", "/nowhere"), 3, "/nowhere/train-images"),
+                                         (("--lr", 1), 2, "--lr"), (("--pairs",), 2, "--pairs")):
+            with self.subTest(arguments=arguments):
+                done = self.run_program("examples/ddp", *arguments)
+                self.assertEqual(done.code, code, done.stderr)
+                self.assertIn(message, done.stderr)
+
+    def test_the_package_is_the_library_without_the_application(self) -> None:
+        prefix = self.folder / "prefix"
+        installed = [path.relative_to(prefix) for path in prefix.rglob("*.h")]
+        self.assertEqual([path for path in installed if "mnist" in str(path)], [])
+        included = [path for path in prefix.rglob("*.h")
+                    if re.search(r'#include [<"]mnist/', path.read_text())]
+        self.assertEqual(included, [])
+        self.assertEqual(launch(prefix / "bin" / "stage0_single_gpu", "--version").code, 0)
+
+    def test_another_version_of_the_package_is_refused(self) -> None:
+        (self.folder / "later").mkdir()
+        (self.folder / "later" / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES C CXX)\n"
+            "find_package(ladder 0.2 REQUIRED)\n")
+        with self.assertRaisesRegex(AssertionError, 'requested version "0.2"'):
+            cmake("-S", self.folder / "later", "-B", self.folder / "later" / "build",
+                  f"-DCMAKE_PREFIX_PATH={self.folder / 'prefix'}")
+
+
+class Page(unittest.TestCase):
+    @unittest.skipUnless(compare.RECORD.exists(), "skipped: no examples/results.json yet")
+    def test_it_shows_the_record(self) -> None:
+        record = json.loads(compare.RECORD.read_text(encoding="utf-8"))
+        self.assertIn(compare.table(record),
+                      (ROOT / "examples" / "README.md").read_text(encoding="utf-8"))
+        equal, total = compare.pairs_of_equal_weights(record)
+        self.assertEqual(equal, total)
+
+    def test_each_program_has_at_most_ninety_lines(self) -> None:
+        for program in ("ddp", "trainer"):
+            text = (ROOT / "examples" / "pairs" / f"{program}.cpp").read_text(encoding="utf-8")
+            self.assertLessEqual(len(text.splitlines()), 90, program)
+
+
+class OtherLibTorch(unittest.TestCase):
+    """LADDER_TORCH_DIR and Torch_DIR name another LibTorch; only the configuration is tried."""
+
+    def configure(self, **variables: object) -> subprocess.CompletedProcess:
+        with tempfile.TemporaryDirectory(prefix="ladder-configure-") as folder:
+            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+            return subprocess.run(
+                ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DLADDER_TESTS=OFF",
+                 "-DLADDER_BENCH=OFF"], env=environment, capture_output=True, text=True,
+                timeout=SECONDS, check=False)
+
+    def test_a_folder_by_name(self) -> None:
+        done = self.configure(LADDER_TORCH_DIR=TORCH, PATH="/usr/bin:/bin", CUDA_HOME="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"LibTorch: {TORCH}", done.stdout)
+
+    def test_a_folder_that_is_none(self) -> None:
+        done = self.configure(LADDER_TORCH_DIR="/nowhere")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("/nowhere/lib/libtorch_cpu.so", done.stderr)
+
+    def test_a_package_by_torch_dir(self) -> None:
+        if shutil.which("nvcc") is None:
+            self.skipTest("skipped: LibTorch's own package wants nvcc, and there is none")
+        done = self.configure(Torch_DIR=TORCH / "share/cmake/Torch", TORCH_CUDA_ARCH_LIST="9.0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"LibTorch: {TORCH}/share/cmake/Torch", done.stdout)
+
+    def test_a_prefix_path_without_torch_leaves_the_own_one(self) -> None:
+        done = self.configure(CMAKE_PREFIX_PATH="/nowhere")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"LibTorch: {TORCH}", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Converts a checkpoint of PyTorch (.pt) to safetensors, which the stages read, or back.
+
+    .venv/bin/python tools/convert_checkpoint.py model.pt model.safetensors
+    .venv/bin/python tools/convert_checkpoint.py model.safetensors model.pt
+
+The .pt file holds a state dictionary, or a dictionary with one under "model", "state_dict" or
+"model_state_dict" (--key names another). It is read with weights_only=True, so it cannot run code.
+The prefix "module.", which DistributedDataParallel puts before each name, is removed, as --save
+does. The state of a GradScaler under "scaler" is converted too, both ways; all else is dropped,
+with a note. OUTPUT must not exist. Exit code: 0 written, 1 refused, 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+KEYS = ("model", "state_dict", "model_state_dict")
+PREFIX = "module."
+
+try:
+    import safetensors
+    import torch
+    from safetensors.torch import save_file
+except ImportError as missing:
+    sys.exit(f"error: {missing}; hint: run it with .venv/bin/python, which ./run makes")
+
+
+class Refused(Exception):
+    """A conversion that cannot be done; the message has the file and a hint."""
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, torch.Tensor]
+    scaler: dict[str, Any] | None  # state of a GradScaler
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def is_state_dict(value: object) -> bool:
+    return (isinstance(value, Mapping) and len(value) > 0
+            and all(isinstance(tensor, torch.Tensor) for tensor in value.values()))
+
+
+def without_prefix(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    result = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    if len(result) < len(tensors):
+        raise Refused(f"{path}: expected every tensor once, got one with and one without the prefix "
+                      f"{PREFIX}; hint: remove one of the two")
+    return result
+
+
+def read_pickled(path: Path, key: str | None) -> Checkpoint:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise Refused(f"{path}: expected a file of torch.save with tensors and plain values only, got: "
+                      f"{first_line(error)}; hint: save model.state_dict(), not the model"
+                      ) from error
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise Refused(f"{path}: expected a file of torch.save, got: {first_line(error)}; hint: the "
+                      "file is damaged, or of another kind") from error
+    if key is None and is_state_dict(content):
+        return Checkpoint(without_prefix(path, content), None)
+    found = content if isinstance(content, Mapping) else {}
+    keys = [key] if key is not None else [name for name in KEYS if name in found]
+    if not keys or not is_state_dict(found.get(keys[0])):
+        raise Refused(f"{path}: expected a state dictionary{f' under {key!r}' if key else ''}, got "
+                      f"{type(content).__name__} with {', '.join(map(repr, found)) or 'no keys'}; "
+                      "hint: name the one of the weights with --key")
+    scaler = found.get("scaler") or None
+    if scaler is not None and not (isinstance(scaler, Mapping) and all(
+            isinstance(value, (int, float)) for value in scaler.values())):
+        raise Refused(f"{path}: expected numbers by name under 'scaler', got {type(scaler).__name__}; "
+                      "hint: save scaler.state_dict()")
+    dropped = [name for name in found if name not in (keys[0], "scaler")]
+    if dropped:
+        print(f"{path}: not converted: {', '.join(dropped)}", file=sys.stderr)
+    return Checkpoint(without_prefix(path, found[keys[0]]), dict(scaler) if scaler else None)
+
+
+def read_safetensors(path: Path) -> Checkpoint:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            scaler = (file.metadata() or {}).get("scaler")
+            return Checkpoint(without_prefix(path, tensors), json.loads(scaler) if scaler else None)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise Refused(f"{path}: expected a safetensors file, got {error}; hint: the file is damaged, "
+                      "or of another kind") from error
+
+
+def write(checkpoint: Checkpoint, path: Path) -> None:
+    if path.suffix == ".safetensors":
+        metadata = {"format": "pt"}
+        if checkpoint.scaler is not None:
+            metadata["scaler"] = json.dumps(checkpoint.scaler)
+        # Tensors that share memory are refused otherwise.
+        tensors = {name: tensor.detach().contiguous().clone()
+                   for name, tensor in checkpoint.tensors.items()}
+        save_file(tensors, path, metadata)
+    elif checkpoint.scaler is not None:
+        torch.save({"model": checkpoint.tensors, "scaler": checkpoint.scaler}, path)
+    else:
+        torch.save(checkpoint.tensors, path)
+
+
+def convert(source: Path, target: Path, key: str | None) -> int:
+    """Returns the number of tensors."""
+    if target.exists():
+        raise Refused(f"{target}: expected no file of this name, got one; hint: remove it, or name "
+                      "another")
+    to_safetensors = target.suffix == ".safetensors"
+    checkpoint = read_pickled(source, key) if to_safetensors else read_safetensors(source)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
+        whole = Path(folder) / target.name
+        write(checkpoint, whole)
+        os.link(whole, target)  # unlike rename, never replaces a file
+    return len(checkpoint.tensors)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", type=Path, metavar="INPUT", help="checkpoint to read")
+    parser.add_argument("output", type=Path, metavar="OUTPUT",
+                        help=f"file to write: .safetensors, or {', '.join(PICKLED)}")
+    parser.add_argument("--key", metavar="NAME", help="entry of a .pt file with the weights")
+    options = parser.parse_args(given)
+    if (options.output.suffix == ".safetensors") == (options.input.suffix == ".safetensors"):
+        parser.error("expected one .safetensors file and one other, got "
+                     f"{options.input.name} and {options.output.name}")
+    if options.output.suffix not in (".safetensors", *PICKLED):
+        parser.error(f"OUTPUT: expected .safetensors, {', '.join(PICKLED)}, got {options.output.name}")
+    try:
+        count = convert(options.input, options.output, options.key)
+    except Refused as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename or options.input}: {error.strerror}; hint: check the path and "
+              "its permissions", file=sys.stderr)
+        return 1
+    print(f"{options.output}: {count} tensors")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
