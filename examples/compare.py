@@ -60,7 +60,14 @@ def processor() -> str:
 
 
 def table(record: dict[str, Any]) -> str:
-    lines = ["| Program | Processes | Accuracy, % | Lowest to highest | Seconds |",
+    """A line with the conditions, and the table."""
+    machine = record["machine"]
+    seeds = len({one["seed"] for one in record["runs"]})
+    lines = [f"Test accuracy after {record['epochs']} epochs over {record['pairs']:,} pairs, mean of "
+             f"{seeds} seeds",
+             f"({machine['processor']}, {machine['cpus']} CPUs; threads per process: "
+             f"{record['threads']}):", "",
+             "| Program | Processes | Accuracy, % | Lowest to highest | Seconds |",
              "| --- | ---: | ---: | ---: | ---: |"]
     for program, processes in WAYS:
         runs = [one for one in record["runs"]

@@ -17,11 +17,6 @@
 namespace ladder {
 namespace {
 
-std::string shortened(std::string_view text) {
-  constexpr std::size_t kLongest = 80;
-  return fmt::format("{}{}", text.substr(0, kLongest), text.size() > kLongest ? "..." : "");
-}
-
 class ConfigFile {
  public:
   explicit ConfigFile(std::string name) : name_(std::move(name)) {}

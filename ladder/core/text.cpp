@@ -13,13 +13,10 @@ namespace ladder {
 bool parse_bool(std::string_view where, std::string_view text) {
   constexpr std::array<std::string_view, 6> kTrue = {"y", "yes", "t", "true", "on", "1"};
   constexpr std::array<std::string_view, 6> kFalse = {"n", "no", "f", "false", "off", "0"};
-  constexpr std::size_t kLongest = 80;
   const std::string word = to_lower(text);
   if (std::find(kTrue.begin(), kTrue.end(), word) != kTrue.end()) return true;
   if (std::find(kFalse.begin(), kFalse.end(), word) != kFalse.end()) return false;
-  throw UsageError::malformed(
-      where, "true or false",
-      fmt::format("{}{}", text.substr(0, kLongest), text.size() > kLongest ? "..." : ""));
+  throw UsageError::malformed(where, "true or false", shortened(text));
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -37,6 +34,10 @@ std::string to_lower(std::string_view text) {
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return lower;
+}
+
+std::string shortened(std::string_view text, std::size_t longest) {
+  return fmt::format("{}{}", text.substr(0, longest), text.size() > longest ? "..." : "");
 }
 
 std::string grouped_digits(std::int64_t number) {

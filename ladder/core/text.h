@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ std::vector<std::string> split(std::string_view text, char separator);
 
 // The letters A to Z in lower case; all other bytes stay, in any locale.
 std::string to_lower(std::string_view text);
+
+// The first `longest` bytes, with "..." if there are more: for messages.
+std::string shortened(std::string_view text, std::size_t longest = 80);
 
 // "1,199,882". `number` >= 0.
 std::string grouped_digits(std::int64_t number);

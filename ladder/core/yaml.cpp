@@ -20,7 +20,6 @@
 namespace ladder {
 namespace {
 
-constexpr std::size_t kLargestFile = 65'536;
 constexpr int kDeepest = 8;
 constexpr int kMostValues = 1000;
 
@@ -116,7 +115,7 @@ class TreeReader {
 // What the parser would misread: it drops a line that begins with %, takes byte 4 for the end of
 // its input, and guesses UTF-16 from zero bytes.
 void check_bytes(std::string_view bytes, const std::string& name) {
-  if (bytes.size() > kLargestFile) {
+  if (bytes.size() > kLargestConfigFile) {
     throw UsageError::out_of_range(name, bytes.size(), "at most 65536 bytes",
                                    "is it the configuration file?");
   }
@@ -166,15 +165,19 @@ YamlNode parse_yaml(std::string_view bytes, const std::string& name) {
   return TreeReader(name).read(root, line_of(root.Mark()));
 }
 
-YamlNode read_yaml_file(const std::string& path, std::string_view hint) {
+std::string read_config_bytes(const std::string& path, std::string_view hint) {
   std::error_code ignored;
   std::ifstream stream;
   if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
   if (!stream.is_open()) throw UsageError::conflict(path, "cannot be read", hint);
-  std::string bytes(kLargestFile + 1, '\0');
+  std::string bytes(kLargestConfigFile + 1, '\0');
   stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(stream.gcount()));
-  return parse_yaml(bytes, path);
+  return bytes;
+}
+
+YamlNode read_yaml_file(const std::string& path, std::string_view hint) {
+  return parse_yaml(read_config_bytes(path, hint), path);
 }
 
 }  // namespace ladder

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,10 +36,16 @@ struct YamlNode {
   bool is_empty() const { return text.empty() && children.empty(); }
 };
 
+constexpr std::size_t kLargestConfigFile = 65'536;  // bytes
+
+// The bytes of a configuration file; of one that is too long, the first kLargestConfigFile + 1.
+// Throws UsageError, with `hint`, unless it is a regular file that can be read.
+std::string read_config_bytes(const std::string& path, std::string_view hint);
+
 // Parses the bytes of a file; `name` begins the messages. The result is a map.
 YamlNode parse_yaml(std::string_view bytes, const std::string& name);
 
-// Reads a file. Throws UsageError, with `hint`, if there is none.
+// Parses what read_config_bytes returns.
 YamlNode read_yaml_file(const std::string& path, std::string_view hint);
 
 }  // namespace ladder

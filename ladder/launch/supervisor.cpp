@@ -13,6 +13,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/stopped_by_signal.h"
+#include "ladder/core/text.h"
 
 namespace ladder {
 namespace {
@@ -148,9 +149,7 @@ void Supervisor::throw_failure() const {
   constexpr std::size_t kLongest = 300;
   const std::string line = rank->last_line();
   const std::string quoted =
-      line.empty() ? ""
-                   : fmt::format("; its last line: \"{}{}\"", line.substr(0, kLongest),
-                                 line.size() > kLongest ? "..." : "");
+      line.empty() ? "" : fmt::format("; its last line: \"{}\"", shortened(line, kLongest));
   if (rank->signal() != 0) {
     throw DistributedError::of(
         name_of(*rank), "exit code 0",

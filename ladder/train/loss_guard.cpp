@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -159,9 +160,12 @@ void LossGuard::agree() {
   // A step and a rank as one number, larger for earlier steps; 0 = no bad step.
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   const std::int64_t own = bad_ ? kMost - (bad_->step * world_size + group.rank()) : 0;
-  auto of_all = torch::tensor({own}, torch::kInt64).to(setup_.device);
-  group.all_reduce(of_all, ReduceOp::kMax);
-  const auto first = of_all.item<std::int64_t>();
+  std::int64_t first = own;
+  if (world_size > 1) {
+    auto of_all = torch::tensor({own}, torch::kInt64).to(setup_.device);
+    group.all_reduce(of_all, ReduceOp::kMax);
+    first = of_all.item<std::int64_t>();
+  }
   if (bad_) {
     const auto& last = setup_.checkpoints.last;
     const auto checkpoint = last ? last() : "";

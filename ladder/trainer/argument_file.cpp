@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
-#include <ios>
-#include <system_error>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -21,7 +18,6 @@ namespace ladder {
 namespace {
 
 constexpr std::size_t kLongestName = 80;
-constexpr std::size_t kLargestFile = 65'536;
 constexpr const char* kHint = "write 'name: value' lines into a file whose name ends in .yaml";
 
 const TrainingArgument* find_argument(std::string_view name) {
@@ -67,17 +63,6 @@ nlohmann::json json_of(const YamlNode& node) {
   return json;
 }
 
-std::string bytes_of(const std::string& path) {
-  std::error_code ignored;
-  std::ifstream stream;
-  if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
-  if (!stream.is_open()) throw UsageError::conflict(path, "cannot be read", kHint);
-  std::string bytes(kLargestFile + 1, '\0');
-  stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  bytes.resize(static_cast<std::size_t>(stream.gcount()));
-  return bytes;
-}
-
 }  // namespace
 
 std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,
@@ -94,14 +79,14 @@ std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::st
 
 std::vector<ArgumentEntry> read_argument_file(const std::string& path,
                                               std::vector<std::string>& warnings) {
-  const std::string bytes = bytes_of(path);
+  const std::string bytes = read_config_bytes(path, kHint);
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".json") {
     const auto refuse = [&](const std::string& expected, const std::string& got) {
       throw UsageError::conflict(path, fmt::format("expected {}, got {}", expected, got),
                                  "write {\"name\": value}, with names and texts in double quotes");
     };
-    const JsonLimits limits{.max_bytes = kLargestFile};
+    const JsonLimits limits{.max_bytes = kLargestConfigFile};
     return parse_arguments(parse_untrusted_json(bytes, refuse, limits), path, warnings);
   }
   if (extension != ".yaml" && extension != ".yml") {
