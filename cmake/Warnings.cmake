@@ -7,4 +7,5 @@ add_library(ladder_warnings INTERFACE)
 target_compile_options(ladder_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers
+  $<$<BOOL:${LADDER_UNITY}>:-Wno-subobject-linkage>  # takes the sources of a group for headers
   $<$<BOOL:${LADDER_WERROR}>:-Werror>)

@@ -23,7 +23,6 @@ namespace {
 
 using namespace ladder;
 
-constexpr const char* kProfile = "--profile";
 constexpr const char* kGroup = "Training arguments, with the defaults of --profile none";
 
 struct Alias {
@@ -144,7 +143,7 @@ void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::st
   if (profile == "parity") presets = parity_presets(options.recipe);
   if (profile == "hf-defaults") presets = hf_presets();
   presets.insert(presets.end(), {{"--do-train", "true"}, {"--do-eval", "true"}});
-  for (const auto& [flag, value] : presets) flags.preset(flag, value, kProfile);
+  for (const auto& [flag, value] : presets) flags.preset(flag, value, "--profile");
 }
 
 }  // namespace

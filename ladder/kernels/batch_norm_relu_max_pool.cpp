@@ -24,8 +24,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using namespace kernels;
 
-constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
-
 // The passes over all images, on all threads; batch_norm_passes.h has them over one row.
 enum class Phase { kMoments, kPool, kGradientSums, kGradient };
 
@@ -194,7 +192,8 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
     const auto* weight = saved[2].const_data_ptr<float>();
     const auto* mean = saved[3].const_data_ptr<double>();
     const auto* invstd = saved[4].const_data_ptr<double>();
-    BatchNormBuffers buffers = buffers_for(saved[0], gradients[0].contiguous(kLast), saved[1]);
+    BatchNormBuffers buffers =
+        buffers_for(saved[0], gradients[0].contiguous(torch::MemoryFormat::ChannelsLast), saved[1]);
     std::copy_n(mean, buffers.a.size(), buffers.a.begin());
     auto sums = sums_of_rows(Phase::kGradientSums, buffers);
     const auto channels = buffers.a.size();

@@ -21,12 +21,10 @@ using kernels::rounded;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
-
 bool can_transpose(const torch::Tensor& images) {
   const auto type = images.scalar_type();
   return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
-         images.dim() == 4 && images.is_contiguous(kLast);
+         images.dim() == 4 && images.is_contiguous(torch::MemoryFormat::ChannelsLast);
 }
 
 // Calls body(index in NCHW, index in channels_last) for the elements of a sample, in tiles of
@@ -114,8 +112,9 @@ class DropoutFlatten : public torch::autograd::Function<DropoutFlatten> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto flat = gradients[0].contiguous();
-    const auto images = torch::empty(context->saved_data["sizes"].toIntVector(),
-                                     flat.options().memory_format(kLast));
+    const auto images =
+        torch::empty(context->saved_data["sizes"].toIntVector(),
+                     flat.options().memory_format(torch::MemoryFormat::ChannelsLast));
     transpose_samples(Direction::kBack, images, flat, context->get_saved_variables()[0],
                       context->saved_data["scale"].toDouble());
     return {images, {}, {}};

@@ -4,8 +4,6 @@
 namespace ladder {
 namespace {
 
-using Group = GroupOptions<AdagradOptions>;
-
 struct AdagradState : torch::optim::OptimizerCloneableParamState<AdagradState> {
   AdagradState(const torch::Tensor& parameter, double initial_sum)
       : step(torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()))),
@@ -25,7 +23,8 @@ std::vector<CheckedOption> ranges_of(const AdagradOptions& options) {
 }  // namespace
 
 Adagrad::Adagrad(std::vector<torch::Tensor> parameters, AdagradOptions options)
-    : FusedOptimizer(std::move(parameters), std::make_unique<Group>(options)) {
+    : FusedOptimizer(std::move(parameters),
+                     std::make_unique<GroupOptions<AdagradOptions>>(options)) {
   check_options("Adagrad", ranges_of(options));
 }
 
@@ -53,7 +52,7 @@ void Adagrad::step_group(const torch::optim::OptimizerParamGroup& group,
 }
 
 nlohmann::json Adagrad::json_of(const Options& options) const {
-  const auto& values = static_cast<const Group&>(options).values;
+  const auto& values = static_cast<const GroupOptions<AdagradOptions>&>(options).values;
   return {{"lr", values.lr},
           {"lr_decay", values.lr_decay},
           {"weight_decay", values.weight_decay},
@@ -71,12 +70,12 @@ std::unique_ptr<Adagrad::Options> Adagrad::options_from(const JsonReader& saved)
       .initial_accumulator_value = saved.number("initial_accumulator_value"),
       .eps = saved.number("eps")};
   check_options(saved, ranges_of(options));
-  return std::make_unique<Group>(options);
+  return std::make_unique<GroupOptions<AdagradOptions>>(options);
 }
 
 std::unique_ptr<Adagrad::ParamState> Adagrad::new_state(const Options& options,
                                                         const torch::Tensor& parameter) const {
-  const auto& values = static_cast<const Group&>(options).values;
+  const auto& values = static_cast<const GroupOptions<AdagradOptions>&>(options).values;
   return std::make_unique<AdagradState>(parameter, values.initial_accumulator_value);
 }
 

@@ -14,8 +14,6 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kName = "convert_sync_batchnorm";
-
 template <typename... Types>
 bool is_one_of(const torch::nn::Module& module) {
   return (... || (dynamic_cast<const Types*>(&module) != nullptr));
@@ -23,12 +21,12 @@ bool is_one_of(const torch::nn::Module& module) {
 
 void require_convertible(const std::string& name, const torch::nn::Module& module) {
   if (is_one_of<DistributedDataParallel, DataParallel>(module)) {
-    throw UsageError::conflict(kName, "the model is wrapped already",
+    throw UsageError::conflict("convert_sync_batchnorm", "the model is wrapped already",
                                "convert the network first, then wrap it");
   }
   if (is_one_of<torch::nn::BatchNorm1dImpl, torch::nn::BatchNorm2dImpl, torch::nn::BatchNorm3dImpl>(
           module)) {
-    throw UsageError::conflict(kName,
+    throw UsageError::conflict("convert_sync_batchnorm",
                                name + " is a BatchNorm of torch::nn, which cannot be converted",
                                "build the network with ladder::BatchNorm");
   }

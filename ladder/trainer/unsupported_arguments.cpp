@@ -29,7 +29,7 @@ bool is_default(const UnsupportedArgument& argument, std::string_view where,
   return to_lower(text_of(value)) == to_lower(text_of(standard));
 }
 
-constexpr UnsupportedArgument kRows[] = {
+constexpr UnsupportedArgument kUnsupported[] = {
     // Refused, unless they have the default of transformers.
     {"ddp_static_graph"},
     {"deepspeed"},
@@ -92,7 +92,7 @@ constexpr UnsupportedArgument kRows[] = {
 
 }  // namespace
 
-std::span<const UnsupportedArgument> unsupported_argument_table() { return kRows; }
+std::span<const UnsupportedArgument> unsupported_argument_table() { return kUnsupported; }
 
 const UnsupportedArgument* find_unsupported_argument(std::string_view name) {
   const auto table = unsupported_argument_table();
