@@ -55,7 +55,7 @@ install_packages() {
   say "installing Debian packages: ${missing[*]}"
   local start=$SECONDS
   as_root apt-get update -qq || say "apt-get update failed; trying with the present lists"
-  as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
+  as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
   say "Debian packages installed in $((SECONDS - start)) s"
 }
 

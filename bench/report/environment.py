@@ -92,6 +92,7 @@ def environment_table(results: Results) -> Table:
     for words, text in (("load while measuring", load_text),
                         ("stolen ticks while measuring", stolen_text)):
         rows.append([words, *(text(results, file) for file in range(len(results.contexts)))])
+    rows = [row for row in rows if set(row[1:]) != {NOT_RECORDED}]
     header = ("field", *(f"file {i + 1}" for i in range(len(results.contexts))))
     if len(results.contexts) == 1:
         header = ("field", "value")
@@ -138,45 +139,63 @@ def run_notes(results: Results) -> list[str]:
     return notes
 
 
+# Each with the rows that it is about: a kind, twins, or any.
 GENERAL_NOTES = (
-    "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken in "
-    "one run travel better than times.",
-    "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run is "
-    "from the start of the program to its end, with imports, launcher and the meeting of the "
-    "ranks, and happens once a row: it has no interval.",
-    "A ratio is that of two medians. Repetitions of all rows are run in an order drawn by lot, and "
-    "its interval draws those of either row on their own. Rows without a twin say \"twin not "
-    "run\".",
-    "The interval of an accuracy says what another test set of the same size might show. It does "
-    "not say what another seed would; a difference marked as noise may be chance. It is marked "
-    "rather freely: both tests were taken as independent, though their images are the same.",
-    "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
-    "bits, or in Python, sums are taken in another order, and only accuracies compare.",
-    "The C++ programs and their twins follow the same recipe, on the same data. The C++ rows use "
-    "--math fast: channels_last, dropout by counter, and memory kept between steps. The twins have "
-    "PyTorch's defaults with fused optimizers. With --math reference both have the same bits.",
-    "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot on a "
-    "CPU: its ratio to the twin compares more work with less.",
-    "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, rank 0. "
-    "\"data\" is everything from the optimizer to the first convolution.",
-    "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
-    "convolutions and matrix products at this machine's measured peak: in 16 bits at that in "
-    "bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a step "
-    "does is in it, so no program reaches it.",
-    "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts once "
-    "for each. Launcher and parent processes are not counted. Bytes a step are those of the "
-    "loopback device: all that the machine sends to itself meanwhile, start-up included. What "
-    "ranks exchange in shared memory (the stages, on one machine) is not among them; the twins "
-    "send it.",
-    "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
-    "writes, and not the library under it.",
-    "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with all "
-    "threads. Some twins have no whole run: python_data_parallel, python_accelerate and "
-    "python_trainer train to the weights of python_single, and python_ddp_torchrun to those of "
-    "python_ddp_spawn. Their accuracy would be the same; their whole time and memory were not "
-    "measured.",
+    ("any",
+     "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken "
+     "in one run travel better than times."),
+    ("slice",
+     "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run "
+     "is from the start of the program to its end, with imports, launcher and the meeting of the "
+     "ranks, and happens once a row: it has no interval."),
+    ("twin",
+     "A ratio is that of two medians. Repetitions of all rows are run in an order drawn by lot, "
+     'and its interval draws those of either row on their own. Rows without a twin say "twin '
+     'not run".'),
+    ("full",
+     "The interval of an accuracy says what another test set of the same size might show. It "
+     "does not say what another seed would; a difference marked as noise may be chance. It is "
+     "marked rather freely: both tests were taken as independent, though their images are the "
+     "same."),
+    ("check",
+     "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
+     "bits, or in Python, sums are taken in another order, and only accuracies compare."),
+    ("twin",
+     "The C++ programs and their twins follow the same recipe, on the same data. The C++ rows "
+     "use --math fast: channels_last, dropout by counter, and memory kept between steps. The "
+     "twins have PyTorch's defaults with fused optimizers. With --math reference both have the "
+     "same bits."),
+    ("twin",
+     "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot "
+     "on a CPU: its ratio to the twin compares more work with less."),
+    ("phases",
+     "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, rank 0. "
+     '"data" is everything from the optimizer to the first convolution.'),
+    ("slice",
+     "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
+     "convolutions and matrix products at this machine's measured peak: in 16 bits at that in "
+     "bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a "
+     "step does is in it, so no program reaches it."),
+    ("any",
+     "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts "
+     "once for each. Launcher and parent processes are not counted. Bytes a step are those of "
+     "the loopback device: all that the machine sends to itself meanwhile, start-up included. "
+     "What ranks exchange in shared memory (the stages, on one machine) is not among them; the "
+     "twins send it."),
+    ("any",
+     "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
+     "writes, and not the library under it."),
+    ("twin",
+     "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with "
+     "all threads. Some twins have no whole run: python_data_parallel, python_accelerate and "
+     "python_trainer train to the weights of python_single, and python_ddp_torchrun to those of "
+     "python_ddp_spawn. Their accuracy would be the same; their whole time and memory were not "
+     "measured."),
 )
 
 
 def honesty(results: Results) -> list[str]:
-    return [*run_notes(results), *GENERAL_NOTES]
+    there = {"any", *(row.key.kind for row in results.rows.values())}
+    if any(is_twin(row.key.setup.program) for row in results.rows.values()):
+        there.add("twin")
+    return [*run_notes(results), *(text for about, text in GENERAL_NOTES if about in there)]

@@ -77,10 +77,10 @@ def pictures_of(shown: set[str]) -> dict[Path, str]:
             raise
         return {}
     results = read([ROOT / RECORD])
-    found = [pictures.code_picture(results)]
+    found = pictures.code_pictures(results)
     for recipe in results.recipes():
         found += pictures.recipe_pictures(results, recipe)
-    drawn = {picture.name: picture.svg for picture in found if picture.svg}
+    drawn = {picture.name: picture.svg for picture in found}
     for name in sorted(shown - set(drawn)):
         raise ResultsError(f"images/bench-{name}.svg: {RECORD} has no such picture; it has "
                            + ", ".join(sorted(drawn)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pictures the page has, and the numbers in each.
 
-A picture is chosen here and drawn in drawing.py. One that has nothing to show is a sentence.
+A picture is chosen here and drawn in drawing.py. One that has nothing to show is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Picture:
     title: str
     caption: str
     description: str  # its numbers in words, for those who do not see it
-    svg: str = ""  # empty: the caption says why there is none
+    svg: str
 
 
 @dataclass
@@ -62,9 +62,9 @@ def told(bars: list[Bar], unit: str) -> str:
 
 
 def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
-                bars: list[Bar]) -> Picture:
+                bars: list[Bar]) -> Picture | None:
     if not any(bar.estimate for bar in bars):
-        return Picture(name, title, f"No picture: {title.lower()} was not measured.", "")
+        return None
     description = told(bars, unit)
     svg = draw_bars(name, title, description, axis, bars)
     return Picture(name, title, caption, description, svg)
@@ -73,7 +73,7 @@ def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
 # --- bars -------------------------------------------------------------------------------
 
 
-def time_picture(results: Results, recipe: str) -> Picture:
+def time_picture(results: Results, recipe: str) -> Picture | None:
     bars = []
     for setup in plain_setups(results, recipe, "slice"):
         row = results.row("slice", setup)
@@ -87,7 +87,7 @@ def time_picture(results: Results, recipe: str) -> Picture:
                        "seconds for 200 steps", bars)
 
 
-def memory_picture(results: Results, recipe: str) -> Picture:
+def memory_picture(results: Results, recipe: str) -> Picture | None:
     bars = []
     for setup in plain_setups(results, recipe, "slice", "full"):
         rows = [row for kind in ("full", "slice") if (row := results.row(kind, setup))]
@@ -101,7 +101,8 @@ def memory_picture(results: Results, recipe: str) -> Picture:
                        "megabytes, all ranks", bars)
 
 
-def code_picture(results: Results) -> Picture:
+def code_pictures(results: Results) -> list[Picture]:
+    """One, if lines were counted."""
     lines: dict[str, float] = {}
     for row in results.of_kind("full", "slice", "check"):
         counted = row.counter("user_lines")
@@ -109,11 +110,12 @@ def code_picture(results: Results) -> Picture:
             lines[row.key.setup.program] = counted
     bars = [Bar(idea_of(program), colour_of(program), False, Estimate(lines[program]),
                 f"{lines[program]:.0f}") for program in sorted(lines, key=rung)]
-    return bar_picture("code", "Code a user writes", "Lines of main.cpp that are code.", "lines",
-                       "lines of code", bars)
+    picture = bar_picture("code", "Code a user writes", "Lines of main.cpp that are code.", "lines",
+                          "lines of code", bars)
+    return [picture] if picture else []
 
 
-def phase_picture(results: Results, recipe: str) -> Picture:
+def phase_picture(results: Results, recipe: str) -> Picture | None:
     name, title = f"phases-{recipe}", f"Where a step's time goes, {recipe}"
     stacks = []
     for setup in plain_setups(results, recipe, "phases"):
@@ -122,8 +124,7 @@ def phase_picture(results: Results, recipe: str) -> Picture:
         if any(part is not None for part in parts):
             stacks.append((label_of(results, setup), [part or 0.0 for part in parts]))
     if not stacks:
-        return Picture(name, title, "No picture: the results do not divide the time of a step into "
-                       "data, forward, backward, communication and optimizer.", "")
+        return None
     description = "; ".join(
         f"{label}: " + ", ".join(f"{phase} {part:.2f} ms" for phase, part in zip(PHASES, parts))
         for label, parts in stacks)
@@ -149,7 +150,7 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], ser
                    draw_lines(name, title, description, axes, lines, **how))
 
 
-def accuracy_picture(results: Results, recipe: str) -> Picture:
+def accuracy_picture(results: Results, recipe: str) -> Picture | None:
     series: dict[Setup, Series] = {}
     for row in curve_rows(results, recipe):
         accuracy, seconds = row.accuracy(), row.counter("train_seconds")
@@ -159,7 +160,7 @@ def accuracy_picture(results: Results, recipe: str) -> Picture:
             one.points.append(Point(seconds, accuracy))
     name, title = f"accuracy-{recipe}", f"Accuracy over training time, {recipe}"
     if not series:
-        return Picture(name, title, "No picture: no whole run of this recipe has ended.", "")
+        return None
     caption = ("Each point is a run of its own, of so many epochs. Whisker: 95 % interval. Hollow "
                "and dashed: Python. Up and to the left is better.")
     return line_picture(name, title, caption, ("seconds of training (logarithmic)",
@@ -195,12 +196,11 @@ def scaling_series(results: Results, recipe: str) -> list[Series]:
     return list(series.values())
 
 
-def scaling_picture(results: Results, recipe: str) -> Picture:
+def scaling_picture(results: Results, recipe: str) -> Picture | None:
     name, title = f"scaling-{recipe}", f"Speed over world size, {recipe}"
     series = scaling_series(results, recipe)
     if not series:
-        return Picture(name, title, "No picture: no program ran alone and with several processes "
-                       "of as many threads.", "")
+        return None
     caption = ("Samples a second, as multiples of one process with as many threads: of the same "
                "program, or of the single one if it did not run alone; x1 is one thread. Dotted: "
                "ideal.")

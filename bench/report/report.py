@@ -17,7 +17,7 @@ from pathlib import Path
 from claims import claims_table
 from environment import environment_table, honesty, machine_line
 from results import Results, ResultsError, read
-from tables import Table, check_table, curve_table, recipe_table, stage_table, summary
+from tables import Table, check_table, curve_table, more, recipe_table, stage_table, summary
 from words import ALL_COLOURS, FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_twin
 
 try:
@@ -72,9 +72,9 @@ def row_html(table: Table, place: int) -> str:
 
 
 def table_html(table: Table) -> str:
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
     if not table.rows:
-        return f"<p>Not run.</p>{notes}"
+        return ""
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
     header = "".join(f'<th scope="col"{cell_class("", column < table.texts)}>{escape(word)}</th>'
                      for column, word in enumerate(table.header))
     rows = "\n".join(row_html(table, place) for place in range(len(table.rows)))
@@ -83,6 +83,9 @@ def table_html(table: Table) -> str:
 
 
 def section(title: str, *content: str) -> str:
+    """Nothing where nothing was measured."""
+    if not any(content):
+        return ""
     return f"<section><h2>{escape(title)}</h2>\n" + "\n".join(content) + "</section>"
 
 
@@ -92,11 +95,9 @@ def figure_html(picture: pictures.Picture) -> str:
 
 
 def figures_html(found: list[pictures.Picture]) -> str:
-    """Pictures in a grid; those that there is nothing to draw for as sentences below."""
-    drawn = "\n".join(figure_html(picture) for picture in found if picture.svg)
-    absent = "".join(f'<p class="note">{escape(picture.title)}. {escape(picture.caption)}</p>'
-                     for picture in found if not picture.svg)
-    return (f'<div class="pictures">{drawn}</div>' if drawn else "") + absent
+    """Pictures in a grid."""
+    drawn = "\n".join(map(figure_html, found))
+    return f'<div class="pictures">{drawn}</div>' if drawn else ""
 
 
 def recipe_html(results: Results, recipe: str) -> str:
@@ -112,15 +113,17 @@ def list_html(lines: list[str]) -> str:
 def body(results: Results) -> str:
     parts = [f"<h1>{escape(TITLE)}</h1>",
              f'<p class="machine">{escape(machine_line(results))}</p>', list_html(summary(results))]
-    code = figures_html([pictures.code_picture(results)]) if pictures else ""
-    missing = "" if pictures else f'<p class="bad">{escape(NO_PICTURES)}</p>'
+    if not pictures:
+        parts.append(f'<p class="bad">{escape(NO_PICTURES)}</p>')
+    code = figures_html(pictures.code_pictures(results)) if pictures else ""
     stages = stage_table(results)
-    parts.append(section(stages.title, missing, table_html(stages), "<p></p>", code))
+    parts.append(section(stages.title, table_html(stages), code and f"<p></p>\n{code}"))
     parts += [recipe_html(results, recipe) for recipe in results.recipes()]
     for table in (curve_table(results), check_table(results), claims_table(results),
                   environment_table(results)):
         parts.append(section(table.title, table_html(table)))
     parts.append(section("What this does not say", list_html(honesty(results))))
+    parts += [f"<p>{escape(line)}</p>" for line in more(results)]
     return "\n".join(parts)
 
 

@@ -16,7 +16,9 @@ import textwrap
 from claims import claims_table
 from environment import environment_table, honesty, machine_line
 from results import Results, ResultsError, read
-from tables import Table, check_table, curve_table, recipe_table, speed_table, stage_table, summary
+from tables import (
+    Table, check_table, curve_table, more, recipe_table, speed_table, stage_table, summary,
+)
 from words import FAILED
 
 TERMINAL = 100  # columns
@@ -24,11 +26,11 @@ SHORT_WORDS = {"memory, MB": "mem, MB", "accuracy, %": "accuracy, % [95 %]"}
 
 
 def all_tables(results: Results) -> list[Table]:
-    """Those of the full comparison, in their order; empty ones say "not run"."""
+    """Those of the full comparison that have rows, in their order."""
     tables = [stage_table(results)]
     tables += [recipe_table(results, recipe) for recipe in results.recipes()]
     tables += [curve_table(results), check_table(results), claims_table(results)]
-    return tables
+    return [table for table in tables if table.rows]
 
 
 # --- for a terminal ---------------------------------------------------------------------
@@ -84,6 +86,8 @@ def short_text(results: Results) -> str:
         lines += ["", f"{table.title}:", terminal_table(table)]
     if len(lines) == 1:
         lines += ["", "No row that this table shows was run: --markdown shows all."]
+    for line in more(results):
+        lines += ["", *textwrap.wrap(line, TERMINAL)]
     return "\n".join(lines) + "\n"
 
 
@@ -102,12 +106,9 @@ def markdown_line(cells: list[str]) -> str:
 
 def markdown_table(table: Table) -> str:
     lines = [f"## {table.title}", ""]
-    if table.rows:
-        marks = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
-        lines += [markdown_line(list(table.header)), "| " + " | ".join(marks) + " |"]
-        lines += map(markdown_line, table.rows)
-    else:
-        lines.append("Not run.")
+    marks = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
+    lines += [markdown_line(list(table.header)), "| " + " | ".join(marks) + " |"]
+    lines += map(markdown_line, table.rows)
     for note in table.notes:
         lines += ["", markdown_cell(note)]
     return "\n".join(lines)
@@ -118,6 +119,7 @@ def markdown_text(results: Results) -> str:
     parts += map(markdown_table, [*all_tables(results), environment_table(results)])
     parts.append("## What this does not say")
     parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))
+    parts += more(results)
     return "\n\n".join(parts) + "\n"
 
 

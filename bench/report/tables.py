@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from equality import EQUAL, NOT_CHECKED, WRONG, Verdict, checks, stage_0_of, verdict_for
 from intervals import Estimate, within_noise
-from results import Results, Row, Setup, same_device
+from results import KINDS, Results, Row, Setup, same_device
 from words import (
-    FAILED, NOT_MEASURED, NOT_RUN, STAGES, count, is_twin, megabytes, number, percent,
-    significant, twin_of,
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TWIN_NOT_RUN, count, is_twin, megabytes, number,
+    percent, significant, twin_of,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 1, 1)  # how each stage is meant to run
 PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
+MORE = ("./run bench measures the rest: the time of 200 steps with 95 % intervals, a second network, "
+        "more processes, and the same programs in Python.")
 
 
 @dataclass
@@ -26,6 +28,17 @@ class Table:
     notes: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)  # of each row, for its colour
     texts: int = 1  # so many columns from the left hold words, the rest numbers
+
+    def measured(self) -> Table:
+        """Without the columns that have no value in any row."""
+        if not self.rows:
+            return self
+        kept = [place for place in range(len(self.header))
+                if any(row[place] not in (NOT_RUN, NOT_MEASURED, TWIN_NOT_RUN)
+                       for row in self.rows)]
+        return replace(self, header=tuple(self.header[place] for place in kept),
+                       rows=[[row[place] for place in kept] for row in self.rows],
+                       texts=sum(place < self.texts for place in kept))
 
 
 def estimate_text(estimate: Estimate | None, write: Callable[[float], str]) -> str:
@@ -109,8 +122,11 @@ def stage_notes(results: Results) -> list[str]:
 
 
 def stage_table(results: Results) -> Table:
-    rows = [stage_cells(results, stage) for stage in range(len(STAGES))]
-    return Table("The seven stages", STAGE_HEADER, rows, stage_notes(results), list(STAGES), 3)
+    """Without rows if no stage had a whole run."""
+    found = [usual_row(results, stage) for stage in range(len(STAGES))]
+    rows = [stage_cells(results, stage) for stage in range(len(STAGES))] if any(found) else []
+    return Table("The seven stages", STAGE_HEADER, rows, stage_notes(results), list(STAGES),
+                 3).measured()
 
 
 # --- a recipe, every row ----------------------------------------------------------------
@@ -131,7 +147,7 @@ def ratio_text(results: Results, setup: Setup) -> str:
     if twin and twin.error:
         return "twin failed"
     ratio = results.ratio_to_twin(setup)
-    return "twin not run" if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+    return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
 
 
 def difference_text(results: Results, row: Row) -> str:
@@ -220,7 +236,7 @@ def recipe_table(results: Results, recipe: str) -> Table:
     setups = results.setups(recipe)
     rows = [recipe_cells(results, setup) for setup in setups]
     return Table(f"Recipe {recipe}", RECIPE_HEADER, rows, recipe_notes(results, setups),
-                 [setup.program for setup in setups], 1)
+                 [setup.program for setup in setups], 1).measured()
 
 
 def speed_table(results: Results, recipe: str) -> Table:
@@ -236,7 +252,7 @@ def speed_table(results: Results, recipe: str) -> Table:
         rows.append([name_text(setup, row), f"{setup.world} x {setup.threads}", setup.precision,
                      *measured, ratio_text(results, setup)])
     return Table(f"Recipe {recipe}, 200 steps", header, rows, [],
-                 [setup.program for setup in setups], 3)
+                 [setup.program for setup in setups], 3).measured()
 
 
 # --- accuracy over time, and equality ---------------------------------------------------
@@ -280,6 +296,13 @@ def check_table(results: Results) -> Table:
 
 
 # --- in one sentence --------------------------------------------------------------------
+
+
+def more(results: Results) -> list[str]:
+    """Which command measures the rest, unless all kinds of rows are there."""
+    kinds = {row.key.kind for row in results.rows.values()}
+    twins = any(is_twin(row.key.setup.program) for row in results.rows.values())
+    return [] if twins and kinds == set(KINDS) else [MORE]
 
 
 def fastest(results: Results, right: list[Row]) -> str:

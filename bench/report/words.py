@@ -35,6 +35,7 @@ PHASES = ("data", "forward", "backward", "communication", "optimizer")
 
 NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
+TWIN_NOT_RUN = "twin not run"
 FAILED = "failed"
 
 

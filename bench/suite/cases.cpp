@@ -167,6 +167,17 @@ void add_checks(std::vector<Case>& rows, const char* recipe) {
   }
 }
 
+// The checks of the short tier: each stage at the world size of its whole run, and stage 2 alone
+// too. Stages 1 to 4 on two processes equal each other, and by stage 2 alone they equal stage 0.
+void add_short_checks(std::vector<Case>& rows, const char* recipe) {
+  for (const std::size_t stage : {0U, 2U, 5U, 6U}) {
+    rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 1, 1));
+  }
+  for (const std::size_t stage : {1U, 2U, 3U, 4U}) {
+    rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 2, 1));
+  }
+}
+
 // The seven stages: the first with one process, those for several with two.
 void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
   const int each = std::max(1, cpus / 2);
@@ -297,13 +308,13 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
     throw UsageError::unknown_name("--tier", tier, std::vector<std::string>{"short", "bench"});
   }
   std::vector<Case> rows;
-  add_checks(rows, "basicnet");
   if (tier == "short") {
     add_short(rows, Kind::kFull, "basicnet", cpus);
+    add_short_checks(rows, "basicnet");
     return rows;
   }
-  add_checks(rows, "convnet");
   for (const char* recipe : {"basicnet", "convnet"}) {
+    add_checks(rows, recipe);
     add_speed(rows, recipe, cpus);
     add_accuracy(rows, recipe, cpus);
   }

@@ -69,7 +69,8 @@ bool is_twin(const Case& row);
 // convolutions, without their padding, and matrix products count.
 double training_flops(const std::string& recipe, int width = 1);
 
-// The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs.
+// The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs. The
+// short tier begins with the whole run of stage 0 and has only the checks that connect its rows.
 std::vector<Case> cases_of(const std::string& tier, int cpus);
 
 }  // namespace ladder::bench

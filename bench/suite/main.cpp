@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the stages with each other and with their Python twins: each benchmark is a child
-// process whose records are read. Google Benchmark runs them in random order, so that other load of
-// the machine affects all alike.
+// process whose records are read. They run in random order, so that other load of the machine
+// affects all alike.
 //   build/bin/suite --tier short --benchmark_out=short.json
 //   build/bin/suite --benchmark_filter=slice/basicnet --benchmark_out=slices.json
 //   build/bin/suite --benchmark_list_tests
@@ -19,6 +19,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -28,6 +29,7 @@
 #include "bench/suite/child.h"
 #include "bench/suite/machine.h"
 #include "bench/suite/phases.h"
+#include "bench/suite/turns.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/progress_bar.h"
@@ -51,39 +53,6 @@ struct SuiteOptions {
   Places places = {.bin = fs::path(LADDER_BINARY_DIR) / "bin",
                    .peers = fs::path(LADDER_SOURCE_DIR) / "bench" / "peers",
                    .venv = fs::path(LADDER_SOURCE_DIR) / ".venv"};
-};
-
-// The progress of the suite, on the standard error.
-class Turns {
- public:
-  void announce(const Case& row, int runs) {
-    total_ += runs;
-    work_left_ += runs * work_of(row);
-  }
-  void begin(const Case& row) {
-    ++done_;
-    const auto left = work_done_ > 0.0 ? fmt::format("about {:.0f} min left", minutes_left())
-                                       : std::string("the first");
-    fmt::print(stderr, "[{}/{}] {}  {}\n", done_, total_, name_of(row), left);
-    work_done_ += work_of(row);
-    work_left_ -= work_of(row);
-  }
-
- private:
-  double minutes_left() const {
-    return (steady_seconds() - started_) / 60.0 / work_done_ * work_left_;
-  }
-  // The relative lengths of the rows, roughly.
-  static double work_of(const Case& row) {
-    if (row.kind == Kind::kFull || row.kind == Kind::kCurve) return 40.0;
-    return row.kind == Kind::kSlice ? 8.0 : 2.0;
-  }
-
-  int total_ = 0;
-  int done_ = 0;
-  double work_done_ = 0.0;
-  double work_left_ = 0.0;
-  double started_ = steady_seconds();
 };
 
 // Prints nothing: the table is made from the file of results.
@@ -158,13 +127,13 @@ class Runner {
     turns_.begin(row);
     for (auto _ : state) {
       try {
-        run_once(row, state);
+        turns_.end(row, run_once(row, state));
       } catch (const std::exception& error) {
         const auto said = options_.folder / (flat(name_of(row)) + ".stderr");
         std::error_code ignored;  // there may be none
         fs::copy_file(options_.folder / "stderr", said, fs::copy_options::overwrite_existing,
                       ignored);
-        fmt::print(stderr, "  failed: {}; output: {}\n", error.what(), said.string());
+        turns_.end(row, fmt::format("failed: {}; output: {}", error.what(), said.string()));
         ++failed_;
         state.SkipWithError(error.what());
         return;
@@ -186,7 +155,8 @@ class Runner {
     return name;
   }
 
-  void run_once(const Case& row, benchmark::State& state) {
+  // Returns the result in words.
+  std::string run_once(const Case& row, benchmark::State& state) {
     for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(options_.folder / name);
     const auto sent = loopback_bytes();
     const auto end =
@@ -206,6 +176,18 @@ class Runner {
       state.counters["loopback_bytes_per_step"] =
           static_cast<double>(*arrived - *sent) / number_of(result, "steps");
     }
+    return summary_of(row, result, end.seconds);
+  }
+
+  static std::string summary_of(const Case& row, const json& result, double seconds) {
+    if (row.kind == Kind::kSlice)
+      return fmt::format("{:.2f} s for 200 steps", seconds_of_slice(result));
+    if (row.kind == Kind::kPhases) return "trace of 10 steps";
+    if (row.kind == Kind::kCheck) {
+      const auto weights = result.value("weights_sha256", "unknown");
+      return fmt::format("weights {:.8} after 20 steps", weights);
+    }
+    return fmt::format("{:6.2f} %  {:5.1f} s", number_of(result, "accuracy"), seconds);
   }
 
   // A launcher may have started another number of processes.
@@ -255,12 +237,16 @@ class Runner {
     return label;
   }
 
+  static double seconds_of_slice(const json& result) {
+    return number_of(result, "train_seconds") - number_of(result, "warm_up_seconds");
+  }
+
   // Of the steps after the warm-up.
   void report_speed(const Case& row, const json& result, benchmark::State& state) {
     constexpr double kWarmUp = 20.0;
     const double steps = number_of(result, "steps");
     const double trained = number_of(result, "train_seconds");
-    const double seconds = trained - number_of(result, "warm_up_seconds");
+    const double seconds = seconds_of_slice(result);
     const double images =
         number_of(result, "samples_per_second") * trained * (steps - kWarmUp) / steps;
     state.SetIterationTime(seconds);
@@ -289,7 +275,7 @@ class Runner {
 
   SuiteOptions options_;
   Peaks peaks_;
-  Turns turns_;
+  Turns turns_{stderr, is_terminal(stderr)};
   int failed_ = 0;
 };
 
@@ -326,10 +312,21 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
   return options;
 }
 
-void initialize_benchmark(const std::vector<std::string>& arguments) {
+// The short tier runs each row once, after stage 0 in random order. Google Benchmark shuffles the
+// repetitions of the other one.
+std::vector<Case> rows_of(const SuiteOptions& options) {
+  auto rows = cases_of(options.tier, options.cpus);
+  if (options.tier == "short") {
+    std::shuffle(rows.begin() + 1, rows.end(), std::mt19937(std::random_device{}()));
+  }
+  return rows;
+}
+
+void initialize_benchmark(const std::string& tier, const std::vector<std::string>& arguments) {
   static std::string program = "suite";  // Google Benchmark keeps the address
-  std::vector<std::string> words = {"--benchmark_enable_random_interleaving=true",
-                                    "--benchmark_out_format=json"};
+  std::vector<std::string> words = {
+      fmt::format("--benchmark_enable_random_interleaving={}", tier != "short"),
+      "--benchmark_out_format=json"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers = {program.data()};
   for (auto& word : words) pointers.push_back(word.data());
@@ -357,6 +354,7 @@ Peaks describe(const SuiteOptions& options, const std::string& command_line) {
            options.places.bin / "stage0_single_gpu", tool(options.places, "python3"))) {
     benchmark::AddCustomContext(name, value);
   }
+  if (options.tier == "short") return {};  // it has no row with a floor
   const auto peaks = measure_peaks(options.cpus);
   benchmark::AddCustomContext("peak_gflops_1", fmt::format("{:.1f}", peaks.one_thread));
   benchmark::AddCustomContext("peak_gflops", fmt::format("{:.1f}", peaks.all));
@@ -379,10 +377,10 @@ void run_suite(std::vector<std::string> arguments) {
     fs::create_directories(options.folder);
     arguments.push_back("--benchmark_out=" + results.string());
   }
-  initialize_benchmark(arguments);
+  initialize_benchmark(options.tier, arguments);
   const auto lock = lists ? UniqueFd() : locked(options.folder);
   Runner runner(options, lists ? Peaks{} : describe(options, command_line));
-  for (const auto& row : cases_of(options.tier, options.cpus)) runner.add(row);
+  for (const auto& row : rows_of(options)) runner.add(row);
   NoReporter nothing;
   if (benchmark::RunSpecifiedBenchmarks(&nothing) == 0) {
     throw UsageError::conflict("--benchmark_filter", "matches no row",

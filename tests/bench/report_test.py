@@ -33,7 +33,7 @@ from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
 from intervals import bootstrap, median_of, ratio_of, wilson, within_noise  # noqa: E402
 from results import Results, ResultsError, Setup, read, read_key  # noqa: E402
-from tables import recipe_table, stage_cells, summary  # noqa: E402
+from tables import MORE, recipe_table, stage_cells, summary  # noqa: E402
 from tests.bench import sample_results as made  # noqa: E402
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS  # noqa: E402
 
@@ -62,6 +62,14 @@ class FilesTest(unittest.TestCase):
         code, out, err = self.start(program, *arguments)
         self.assertEqual((code, err), (0, ""))
         return out
+
+
+def short() -> dict[str, Any]:
+    """What ./run measures."""
+    rows = [row for row in made.sample()["benchmarks"]
+            if row["name"].startswith(("check/basicnet/", "full/basicnet/stage"))]
+    return {"context": {name: value for name, value in made.CONTEXT.items()
+                        if not name.startswith("peak")}, "benchmarks": rows}
 
 
 def step_record() -> dict[str, Any]:
@@ -477,12 +485,18 @@ class TerminalTable(FilesTest):
         rows = made.slices("convnet", "stage0_single_gpu", 2.0, 1, 2)
         lines = self.lines({"context": dict(made.CONTEXT), "benchmarks": rows})
         self.assertEqual(lines[2], "Recipe convnet, 200 steps:")
-        self.assertTrue(lines[-1].endswith("twin not run"), lines)
-        self.assertEqual(len(lines), 5, "nothing is said about stages")
+        self.assertTrue(lines[3].endswith("% of floor"), "no column of twins")
+        self.assertEqual(lines[5], "", "nothing is said about stages")
+
+    def test_the_table_of_the_short_tier_ends_with_the_command_that_measures_the_rest(self) -> None:
+        text = " ".join(self.lines(short()))
+        self.assertTrue(text.endswith(f" {MORE}"), text)
+        self.assertNotIn("not run", text)
+        self.assertNotIn(MORE, " ".join(self.lines(made.sample())))
 
     def test_a_file_without_runs_and_slices_says_so(self) -> None:
         lines = self.lines({"context": dict(made.CONTEXT), "benchmarks": made.checks("basicnet", {})})
-        self.assertEqual(lines[2:], ["No row that this table shows was run: --markdown shows all."])
+        self.assertEqual(lines[2], "No row that this table shows was run: --markdown shows all.")
 
     def test_a_twin_that_failed_is_not_one_that_was_not_run(self) -> None:
         rows = made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2)
@@ -638,20 +652,24 @@ class Markdown(FilesTest):
         rows = [made.full("convnet-ddp-practice", "stage4_ddp_amp", 9.0, 2, 1, 8741)]
         self.text = self.output(table, self.write({"context": made.CONTEXT, "benchmarks": rows}),
                                 "--markdown")
-        for row in self.rows("Claims of the source tutorials"):
-            self.assertEqual(row[2:], ["not run", "not run"])
+        self.assertNotIn("Claims of the source tutorials", self.text)
 
-    def test_claims_without_rows_were_not_run(self) -> None:
-        path = self.write({"context": made.CONTEXT, "benchmarks": made.checks("basicnet", {})})
-        self.text = self.output(table, path, "--markdown")
-        for row in self.rows("Claims of the source tutorials"):
-            self.assertEqual(row[2:], ["not run", "not run"])
+    def test_sections_columns_and_notes_without_a_value_are_left_out(self) -> None:
+        self.text = self.output(table, self.write(short()), "--markdown")
+        self.assertEqual(re.findall("^## (.*)$", self.text, re.MULTILINE),
+                         ["The seven stages", "Recipe basicnet", "Equality", "Environment",
+                          "What this does not say"])
+        self.assertEqual(len(self.rows("Recipe basicnet")[0]), 12, "5 of 17 are gone")
+        for words in ("| not run", "not measured", "not recorded", "200 steps leaves", "profiler",
+                      "twins follow"):
+            self.assertNotIn(words, self.text)
+        self.assertTrue(self.text.endswith(f"\n\n{MORE}\n"))
 
     def test_the_environment_is_whole(self) -> None:
         fields = dict(self.rows("Environment"))
         self.assertEqual(fields["CPU"], "Sample CPU of nobody")
         self.assertEqual(fields["libraries"], "libtorch 2.11.0, onednn 3.7.1")
-        self.assertEqual(fields["frequency governor"], "not recorded")
+        self.assertNotIn("frequency governor", fields)  # it was not recorded
         self.assertEqual(fields["Python and its packages"], "torch 2.11.0, accelerate 1.12.0")
         self.assertEqual(fields["environment variables"], "OMP_PROC_BIND close")
         self.assertEqual(fields["compiler flags"], "-O3 -march=native")
@@ -707,7 +725,7 @@ class Notes(FilesTest):
             self.assertTrue(cells[7].startswith(ratio), cells[7])
 
     def test_the_words_say_what_was_measured(self) -> None:
-        text = " ".join(honesty(self.read(*made.checks("basicnet", {}))))
+        text = " ".join(honesty(self.read(*made.sample()["benchmarks"])))
         for words in ("from the start of the program to its end", "Launcher and parent processes "
                       "are not counted", "--math fast: channels_last", "fused optimizers",
                       "compares more work with less", "steps 5 to 8, rank 0", '"twin not run"',
@@ -744,10 +762,19 @@ class PageReader(HTMLParser):
 
 
 class Page(FilesTest):
+    whole = ""  # of made.sample(), for several tests
+
     def page(self, content: dict[str, Any]) -> tuple[str, PageReader]:
         path = self.folder / "report.html"
         self.output(report, self.write(content), "-o", path)
-        text = path.read_text(encoding="utf-8")
+        return self.read_page(path.read_text(encoding="utf-8"))
+
+    def sample_page(self) -> tuple[str, PageReader]:
+        self.write(made.sample())
+        Page.whole = Page.whole or self.page(made.sample())[0]
+        return self.read_page(Page.whole)
+
+    def read_page(self, text: str) -> tuple[str, PageReader]:
         reader = PageReader()
         reader.feed(text)
         reader.close()
@@ -755,7 +782,7 @@ class Page(FilesTest):
         return text, reader
 
     def test_needs_nothing_from_elsewhere(self) -> None:
-        text, reader = self.page(made.sample())
+        text, reader = self.sample_page()
         self.assertNotRegex(text, r"https?://|//[a-z]|@import|url\((?!#)")
         for tag in ("script", "link", "img", "iframe", "object"):
             self.assertEqual(reader.all(tag), [], tag)
@@ -764,7 +791,7 @@ class Page(FilesTest):
                 self.assertTrue(value is None or value.startswith("#"), (name, value))
 
     def test_has_the_tables_of_the_markdown(self) -> None:
-        text, reader = self.page(made.sample())
+        text, reader = self.sample_page()
         markdown = self.output(table, self.folder / "a.json", "--markdown")
         words = "\n".join(reader.texts)
         for title in re.findall(r"^## (.*)$", markdown, re.MULTILINE):
@@ -776,7 +803,7 @@ class Page(FilesTest):
         self.assertIn(made.REASON, reader.texts[reader.texts.index("failed: " + made.REASON)])
 
     def test_every_id_is_there_once_and_every_reference_leads_to_one(self) -> None:
-        text, reader = self.page(made.sample())
+        text, reader = self.sample_page()
         ids = [attributes["id"] for _, attributes in reader.elements if attributes.get("id")]
         self.assertEqual(len(ids), len(set(ids)))
         self.assertLessEqual(set(re.findall(r'(?:url\(|href=")#([^)"]+)', text)), set(ids))
@@ -784,7 +811,7 @@ class Page(FilesTest):
             self.assertLessEqual(set(svg["aria-labelledby"].split()), set(ids))
 
     def test_has_every_picture_with_title_and_description(self) -> None:
-        text, reader = self.page(made.sample())
+        text, reader = self.sample_page()
         found = {figure["id"] for figure in reader.all("figure")}
         kinds = ("time", "accuracy", "scaling", "memory", "phases")
         recipes = ("basicnet", "convnet")
@@ -800,15 +827,18 @@ class Page(FilesTest):
         self.assertIn("launcher and parent processes are not counted", text)
 
     def test_pictures_have_the_colours_of_the_page_alone(self) -> None:
-        text, _ = self.page(made.sample())
+        text, _ = self.sample_page()
         colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", text.split("</style>", 1)[1]))
         self.assertEqual(colours, set())
 
-    def test_without_times_of_parts_a_sentence_says_so(self) -> None:
-        text, reader = self.page(made.sample(phases=False))
-        found = {figure["id"] for figure in reader.all("figure")}
-        self.assertNotIn("picture-phases-basicnet", found)
-        self.assertIn("do not divide the time of a step", text)
+    def test_the_page_of_the_short_tier_has_what_was_measured_alone(self) -> None:
+        text, reader = self.page(short())
+        self.assertEqual({figure["id"] for figure in reader.all("figure")},
+                         {"picture-code", "picture-accuracy-basicnet", "picture-memory-basicnet"})
+        self.assertEqual(len(reader.all("h2")), 5)
+        self.assertEqual({"Not run.", "not run", "not measured"} & set(reader.texts), set())
+        self.assertNotIn("No picture", text)
+        self.assertEqual([text for text in reader.texts if text.strip()][-1], MORE)
 
     def test_a_wrong_stage_is_marked_in_table_and_pictures(self) -> None:
         text, reader = self.page(made.sample(weights={("stage1_data_parallel", 1): "c" * 64}))
@@ -828,7 +858,7 @@ class Page(FilesTest):
         self.assertIn("picture-width-basicnet", {figure["id"] for figure in reader.all("figure")})
 
     def test_the_same_file_gives_the_same_page(self) -> None:
-        self.assertEqual(self.page(made.sample())[0], self.page(made.sample())[0])
+        self.assertEqual(self.page(made.sample())[0], self.sample_page()[0])
 
     def test_nothing_but_failures_is_a_page_too(self) -> None:
         row = made.failed("slice", "basicnet", "stage0_single_gpu", 1, 2)

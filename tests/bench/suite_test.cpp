@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,6 +19,7 @@
 #include "bench/suite/cases.h"
 #include "bench/suite/child.h"
 #include "bench/suite/phases.h"
+#include "bench/suite/turns.h"
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -138,11 +141,18 @@ TEST(Cases, CountTheWorkOfASample) {
 
 TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
   const auto rows = cases_of("short", 2);
+  EXPECT_EQ(name_of(rows.front()),
+            "full/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2");
   const auto full = of_kind(rows, Kind::kFull);
   ASSERT_EQ(full.size(), 7U);
   for (const auto& row : full) EXPECT_EQ(row.world * row.threads, 2) << name_of(row);
-  EXPECT_EQ(of_kind(rows, Kind::kCheck).size(), 13U);
-  EXPECT_EQ(rows.size(), 20U);
+  for (const auto& row : full) {
+    const auto is_check = [&](const Case& other) {
+      return other.kind == Kind::kCheck && other.program == row.program && other.world == row.world;
+    };
+    EXPECT_EQ(std::count_if(rows.begin(), rows.end(), is_check), 1) << name_of(row);
+  }
+  EXPECT_EQ(rows.size(), 15U) << "and stage 2 alone";
 }
 
 TEST(Cases, TheLongTierHasATwinForEveryStage) {
@@ -239,6 +249,45 @@ TEST(Child, OneThatIsNotThereIsNamed) {
   const Command command = {.arguments = {"/none/stage"}, .environment = {}};
   EXPECT_EQ(run_child(command, folder.path(), std::chrono::seconds(5)).failure,
             "/none/stage: No such file or directory");
+}
+
+// What is written for six whole runs, of which the first takes half of the usual time, and a check.
+std::string text_of_turns(bool terminal) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* stream = ::open_memstream(&text, &size);
+  const Case whole = {.kind = Kind::kFull, .recipe = "basicnet", .program = "stage0_single_gpu"};
+  const Case check = {.kind = Kind::kCheck, .recipe = "basicnet", .program = "stage6_trainer"};
+  double now = 100.0;
+  Turns turns(stream, terminal, [&] { return now; });
+  turns.announce(whole, 6);
+  turns.announce(check, 1);
+  for (int i = 0; i < 7; ++i) {
+    const auto& row = i < 6 ? whole : check;
+    turns.begin(row);
+    now += i < 6 ? 9.0 : 1.5;
+    turns.end(row, "result");
+  }
+  std::fclose(stream);
+  std::string written(text, size);
+  std::free(text);
+  return written;
+}
+
+TEST(Turns, EachRowAddsALineWithTheRemainingTimeAtTheMeasuredSpeed) {
+  const auto text = text_of_turns(false);
+  EXPECT_EQ(text.substr(0, text.find('\n')),
+            "[1/7] stage0_single_gpu     basicnet  1 x 1  fp32  result  about 70 s left");
+  const std::string kLast = "[7/7] stage6_trainer        basicnet  1 x 1  fp32  result\n";
+  EXPECT_EQ(text.substr(text.size() - kLast.size()), kLast);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7);
+}
+
+TEST(Turns, OnATerminalTheRowUnderWayIsRedrawn) {
+  const auto text = text_of_turns(true);
+  const std::string kHeading = "[1/7] stage0_single_gpu     basicnet  1 x 1  fp32  ";
+  const auto kFirst = kHeading + "training  about 2 min left\x1b[K\r" + kHeading + "result\x1b[K\n";
+  EXPECT_EQ(text.substr(0, kFirst.size()), kFirst);
 }
 
 std::string box(const std::string& name, int begin, int duration) {

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -23,16 +25,28 @@ done
 echo "whole $1 $2" > "$out"
 exit ${code:-0}
 """
+# Notes what is built; its steps are those of ninja, whose NINJA_STATUS comes before each.
+CMAKE = """#!/bin/bash
+[[ $1 == --build ]] || exit 0
+echo "${@:5}" >> targets
+for step in {1..40}; do
+  status=${NINJA_STATUS/\\%f/$step}
+  echo "${status/\\%t/40}Building $step.o"
+done
+echo 'a.cpp:1: warning: unused'
+[[ ! -e breaks ]] || { echo 'FAILED: b.o'; exit 1; }
+"""
 STUBS = {
     "tools/setup.sh": "#!/bin/bash\n",
     "tools/configure.sh": "#!/bin/bash\n",
     "build/bin/suite": SUITE,
     ".venv/bin/python": '#!/bin/bash\necho "$(basename "$1")" "$(cat "$2")" "${@:3}"\n',
-    "bin/cmake": "#!/bin/bash\n",
+    "bin/cmake": CMAKE,
+    "build/bin/stage0_single_gpu": '#!/bin/bash\necho stage0 "$@"\n',
 }
 
 
-class Compare(unittest.TestCase):
+class RunTest(unittest.TestCase):
     def setUp(self) -> None:
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
@@ -52,8 +66,77 @@ class Compare(unittest.TestCase):
         done = subprocess.run([self.root / "run", *flags], check=False, capture_output=True,
                               text=True, env=self.environment, timeout=60)
         return done.returncode, [line for line in done.stdout.splitlines()
-                                 if not line.startswith("run: programs are")]
+                                 if not line.startswith("run: ") and "warning" not in line]
 
+
+class Build(RunTest):
+    def built(self) -> str:
+        return (self.root / "targets").read_text().strip()
+
+    def test_a_stage_is_built_alone(self) -> None:
+        self.assertEqual(self.run_it("stage0_single_gpu", "--help"), (0, ["stage0 --help"]))
+        self.assertEqual(self.built(), "stage0_single_gpu")
+
+    def test_a_comparison_builds_stages_and_suite(self) -> None:
+        self.run_it()
+        self.run_it("bench")
+        self.assertEqual(self.built(), "stages suite\nstages suite")
+
+    def test_a_build_that_fails_shows_its_errors_and_trains_nothing(self) -> None:
+        (self.root / "breaks").touch()
+        self.assertEqual(self.run_it("stage0_single_gpu"), (1, ["FAILED: b.o"]))
+
+
+class Progress(RunTest):
+    def output(self, code: int = 0) -> str:
+        """Of ./run on a terminal."""
+        leader, terminal = pty.openpty()
+        with subprocess.Popen([self.root / "run"], stdout=terminal, stderr=terminal,
+                              env=self.environment) as process:
+            os.close(terminal)
+            parts = []
+            with os.fdopen(leader, "rb") as stream:
+                try:
+                    while part := stream.read1():
+                        parts.append(part)
+                except OSError:  # the other end is closed
+                    pass
+            self.assertEqual(process.wait(timeout=60), code)
+        return b"".join(parts).decode()
+
+    def test_in_a_file_it_is_a_line_for_each_tenth_of_the_build(self) -> None:
+        done = subprocess.run([self.root / "run"], check=True, capture_output=True, text=True,
+                              env=self.environment, timeout=60)
+        lines = done.stdout.splitlines()
+        steps = [line for line in lines if line.startswith("run: build, step ")]
+        self.assertEqual([int(line.split()[3]) for line in steps], [1, *range(4, 41, 4)])
+        for line in steps:
+            self.assertRegex(line, r" of 40, about \d min left$")
+        self.assertIn("a.cpp:1: warning: unused", lines)
+
+    def test_on_a_terminal_it_is_one_line_that_is_redrawn(self) -> None:
+        output = self.output()
+        steps = re.findall(r"run: build, step \d+ of 40, about \d min left\x1b\[K(.)", output)
+        self.assertEqual(steps, ["\r"] * 40)
+        self.assertIn("\r\x1b[Ka.cpp:1: warning: unused\r\n", output)
+
+    def test_packages_count_down_and_end_it_if_they_cannot_be_installed(self) -> None:
+        (self.root / "tools/setup.sh").write_text("#!/bin/bash\nsleep 1.5\necho no >&2\nexit 3\n")
+        self.assertRegex(self.output(3), r"^run: packages, about \d min left\x1b\[K\rno\r\n$")
+        self.assertFalse((self.root / "targets").exists())
+
+    def test_each_part_is_followed_by_its_time_and_the_last_line_has_all(self) -> None:
+        done = subprocess.run([self.root / "run"], check=True, capture_output=True, text=True,
+                              env=self.environment, timeout=60)
+        parts = [line for line in done.stdout.splitlines() if re.match(r"run: .* \d+ s\b", line)
+                 and "left" not in line]
+        self.assertEqual([re.sub(r"\d+", "N", line) for line in parts], [
+            "run: packages N s", "run: build N s; programs are in build/bin",
+            "run: packages N s, build N s, training N s; N s in all"])
+        self.assertEqual(done.stdout.splitlines()[-1], parts[-1])
+
+
+class Compare(RunTest):
     def expect_kept(self) -> None:
         self.assertEqual(self.old.read_text(), "old\n")
         self.assertEqual(sorted(path.name for path in self.old.parent.iterdir()),

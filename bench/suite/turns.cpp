@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/suite/turns.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <utility>
+
+namespace ladder::bench {
+namespace {
+
+// The usual seconds of a run on two cores, start and end of the program included.
+double usual_seconds(const Case& row) {
+  const double factor = is_twin(row) ? 2.5 : 1.0;
+  if (row.kind == Kind::kFull || row.kind == Kind::kCurve) return 18.0 * factor;
+  return (row.kind == Kind::kSlice ? 6.0 : 1.5) * factor;
+}
+
+const char* work_of(Kind kind) {
+  if (kind == Kind::kSlice) return "200 steps";
+  if (kind == Kind::kCheck) return "20 steps";
+  return kind == Kind::kPhases ? "10 steps" : "training";
+}
+
+}  // namespace
+
+Turns::Turns(std::FILE* stream, bool terminal, std::function<double()> clock)
+    : stream_(stream), terminal_(terminal), clock_(std::move(clock)), started_(clock_()) {}
+
+void Turns::announce(const Case& row, int runs) {
+  total_ += runs;
+  work_left_ += runs * usual_seconds(row);
+}
+
+void Turns::begin(const Case& row) {
+  ++begun_;
+  if (!terminal_) return;
+  fmt::print(stream_, "{}  {}{}\x1b[K\r", heading(row), work_of(row.kind), remaining());
+  std::fflush(stream_);
+}
+
+void Turns::end(const Case& row, const std::string& result) {
+  work_done_ += usual_seconds(row);
+  work_left_ -= usual_seconds(row);
+  if (terminal_) {
+    fmt::print(stream_, "{}  {}\x1b[K\n", heading(row), result);
+  } else {
+    fmt::print(stream_, "{}  {}{}\n", heading(row), result, remaining());
+  }
+  std::fflush(stream_);
+}
+
+std::string Turns::heading(const Case& row) const {
+  const auto total = fmt::format("{}", total_);
+  auto text = fmt::format("[{:>{}}/{}] {:<20}  {}  {} x {}  {}", begun_, total.size(), total,
+                          row.program, row.recipe, row.world, row.threads, row.precision);
+  if (row.width != 1) text += fmt::format("  width {}", row.width);
+  if (row.epochs > 0) text += fmt::format("  {} epochs", row.epochs);
+  return text;
+}
+
+// The usual speed counts as much as this many seconds of measurement.
+std::string Turns::remaining() const {
+  constexpr double kTrusted = 20.0;
+  constexpr double kMinute = 60.0;
+  constexpr double kTen = 10.0;
+  const double slowness = (clock_() - started_ + kTrusted) / (work_done_ + kTrusted);
+  const double seconds = work_left_ * slowness;
+  if (seconds < 0.5) return "";
+  if (seconds < 1.5 * kMinute) {
+    return fmt::format("  about {:.0f} s left", std::ceil(seconds / kTen) * kTen);
+  }
+  return fmt::format("  about {:.0f} min left", seconds / kMinute);
+}
+
+}  // namespace ladder::bench
