@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the pages: quoted code equals its source, and links and names exist.
 
-    tools/docs_sync.py [--root DIR] [--check]    compares
-    tools/docs_sync.py --update                  writes the snippets and help texts again
+    tools/docs_sync.py [--root DIR]    compares
+    tools/docs_sync.py --update        writes the snippets and help texts again
 
 A line above a fenced block names its source; each block of C++ or of a diff has one:
 
@@ -15,9 +15,9 @@ A line above a fenced block names its source; each block of C++ or of a diff has
 
 Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a test
 that is named exists, in a file that is named beside it; in a table, code under "line of stage N" or
-"in stage N" is in that stage; lines have at most 120 characters, and README.md
-has at most 200 lines. A page of docs/stages/ has the sections that a reader of the others expects,
-in their order; a name in the middle column of docs/glossary.md is in a header of the right one.
+"in stage N" is in that stage; lines have at most 120 characters. A page of docs/stages/ has the
+sections that a reader of the others expects, in their order; a name in the middle column of
+docs/glossary.md is in a header of the right one.
 
 Each violation is one line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be
 read or written.
@@ -30,13 +30,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-SECTIONS = ("What changes", "Why", "The diff", "Run it", "What you should see", "Under the hood",
-            "Traps")
-COLUMNS, README_LINES = 120, 200
+SECTIONS = ["What changes", "Why", "The diff", "Run it", "What you should see", "Under the hood",
+            "Traps"]
+COLUMNS = 120
 GENERATED = "docs/bench.md"
 CURE = "run tools/docs_sync.py --update"
 SOURCE = re.compile(r"<!-- (snippet|quote|help): (\S+) -->")
@@ -334,25 +334,17 @@ def check_stage_cells(page: Page) -> Iterator[Violation]:
                             for code in CODE.findall(cells[place]) if not has_code(text, code))
 
 
-def check_size(page: Page) -> Iterator[Violation]:
+def check_columns(page: Page) -> Iterator[Violation]:
     for number, line in page.prose:
         if len(line) > COLUMNS and not line.lstrip().startswith("|") and page.name != GENERATED:
             yield page.at(number, f"{len(line)} characters, a line has at most {COLUMNS}; break it")
-    if page.name == "README.md" and len(page.lines) > README_LINES:
-        yield page.at(README_LINES, f"{len(page.lines)} lines, the first page has at most "
-                      f"{README_LINES}; move something into docs/")
 
 
 def check_sections(page: Page) -> Iterator[Violation]:
-    own = [text for level, text in page.headings() if level == 2]
-    for section in SECTIONS:
-        if section not in own:
-            yield page.at(0, f"has no section '## {section}'; add it, as the other stages have it")
-    places = [own.index(section) for section in SECTIONS if section in own]
-    for one, other in pairwise(places):
-        if one > other:
-            yield page.at(0, f"'## {own[other]}' stands before '## {own[one]}'; the order is "
-                          + ", ".join(SECTIONS))
+    own = [text for level, text in page.headings() if level == 2 and text in SECTIONS]
+    if own != SECTIONS:
+        yield page.at(0, f"has the sections {', '.join(own)}; expected {', '.join(SECTIONS)}, in "
+                      "this order, as the other stages")
 
 
 def check_glossary(page: Page) -> Iterator[Violation]:
@@ -390,7 +382,7 @@ def check(root: Path) -> Iterator[Violation]:
         yield from check_links(page, pages)
         yield from check_tests(page)
         yield from check_stage_cells(page)
-        yield from check_size(page)
+        yield from check_columns(page)
         if page.name.startswith("docs/stages/"):
             yield from check_sections(page)
         if page.name == GLOSSARY:
@@ -415,9 +407,7 @@ def main(arguments: Sequence[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1],
                         help="default: this checkout")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="only compare: the default")
-    mode.add_argument("--update", action="store_true", help="write snippets and help texts again")
+    parser.add_argument("--update", action="store_true", help="write snippets and help texts again")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     try:

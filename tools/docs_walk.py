@@ -180,14 +180,6 @@ def write_files(page: Page) -> None:
                                           encoding="utf-8")
 
 
-def write_files_up_to(root: Path, name: str) -> None:
-    """Those of later pages are not there yet, as for a reader: `./run` shows whether there are."""
-    for page in pages_of(root, PAGES):
-        write_files(page)
-        if page.name == name:
-            return
-
-
 # The output of the page and of the program.
 
 
@@ -334,7 +326,7 @@ def walk(root: Path, commands: Sequence[Command]) -> int:
     for command in commands:
         name = command.place.partition(":")[0]
         if name not in counts:
-            write_files_up_to(root, name)
+            write_files(Page(root, root / name))
         outcome, seconds, wrong = "not run", 0.0, []
         if not command.reason:
             done = run(root, command)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the stages honest: each is the stage before it plus one idea, and the diffs show it.
+"""Checks that each stage is the stage before it plus one idea, and that the pages show it.
 
-    tools/ladder.py [--root DIR] [--check]    compares the stages with the diffs under docs/diffs/
-    tools/ladder.py --update                  writes the diffs again; then read `git diff`
+    tools/ladder.py [--root DIR]    compares the stages with docs/diffs/, and with the tables of
+                                    lines in README.md and docs/stages/6-trainer.md
+    tools/ladder.py --update        writes diffs and tables; then read `git diff`
 
-Reads every stageN_NAME/main.cpp on disk. Its five functions are in one order, so the diff of
-a rung is made function by function: the #include lines that differ, then each function that
-differs, whole. The comparison ignores in a main.cpp only:
+Each stageN_NAME/main.cpp has the same functions in the same order, so a rung is compared function
+by function: the #include lines that differ, then each function that differs, whole. The comparison
+ignores in a main.cpp only:
 
   - the comment at the head of the file, up to the first line that is neither comment nor blank;
   - blank lines, spaces at the end of a line, and the markers `// #region` and `// #endregion`;
@@ -27,253 +28,101 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import dropwhile, takewhile, zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
-FUNCTIONS = ("make_data", "make_model", "train_epoch", "run", "main")
-LOOP = "train_epoch"  # which the stage of the Trainer has not
-TRAINER_STAGE = "stage6_trainer"
+FUNCTIONS = ["make_data", "make_model", "train_epoch", "run", "main"]
+TRAINER_STAGE = "stage6_trainer"  # has no train_epoch
 STAGE_LINES = 150  # of a main.cpp, the head comment included
 TRAINER_LINES = 60  # of that of the Trainer
 RUNG_LINES = 60  # that a stage may add to the one before it
 DIFFS = "docs/diffs"
-CURE = f"run tools/ladder.py --update, then read git diff {DIFFS}"
+FIRST_PAGE, TRAINER_PAGE = "README.md", "docs/stages/6-trainer.md"
+CURE = "run tools/ladder.py --update, then read git diff"
 
-STAGE = re.compile(r"stage(0|[1-9]\d*)_[a-z0-9_]+")
+STAGE = re.compile(r"stage(\d)_[a-z0-9_]+")
 REGION = re.compile(r"\s*//\s*#(end)?region\b")
-INCLUDE = re.compile(r"#\s*include\b")
-# What holds no code: strings, characters, comments to the end of the line.
-NO_CODE = re.compile(r'"(?:\\.|[^"\\])*"|' r"'(?:\\.[0-7a-fx]*|[^'\\])'|//.*")
-# Lines that are no part of a declaration: preprocessor, a namespace's two ends.
-ALONE = re.compile(r"#|\}|(inline )?namespace\b.*\{$")
-FUNCTION = re.compile(r"(\w+|operator\W+)\s*\(")
+# clang-format begins the head of a function, and ends its body, at the left margin.
+HEAD = re.compile(r"(?![\s/]).*?(\w+|operator\W+)\(")
+END = re.compile(r"\}|\S.*\{.*\}")
 INCLUDES, DECLARATIONS = "includes", "declarations"
 
 
-class Violation(NamedTuple):
-    place: str  # file or file:line
-    text: str  # the rule, and what to do
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
-
-
-class Line(NamedTuple):
-    number: int  # in its file, from 1
-    text: str
-
-    def code(self) -> str:
-        return NO_CODE.sub(" ", self.text).strip()
-
-
-class Function(NamedTuple):
-    name: str
-    line: int
-
-
-class Row(NamedTuple):
-    """A line of a file under docs/diffs/."""
-
-    text: str
-    place: str = "the stages"  # file:line, if it is about one line
-
-
-def compared_lines(text: str) -> list[Line]:
-    """The lines of a main.cpp that are compared, in their order."""
-    lines = (Line(number, raw.rstrip()) for number, raw in enumerate(text.splitlines(), start=1))
-    body = dropwhile(lambda line: not line.text or line.text.startswith("//"), lines)
-    return [line for line in body if line.text and not REGION.match(line.text)]
-
-
-def declarations(lines: list[Line]) -> Iterator[list[Line]]:
-    """Cuts the lines at the top level, each piece with the comment above it."""
-    piece: list[Line] = []
-    depth = 0
+def cut(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Functions by name. Lines between two belong to the second, lines behind the last to main."""
+    part: list[str] = []
     for line in lines:
-        piece.append(line)
-        code = line.code()
-        if not code:
-            continue
-        alone = depth == 0 and ALONE.match(code)
-        if not alone:
-            depth += sum(code.count(mark) for mark in "({[") - sum(map(code.count, ")}]"))
-        if alone or (depth == 0 and code.endswith((";", "}"))):
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+        part.append(line)
+        if END.fullmatch(line) and (heads := list(filter(None, map(HEAD.match, part)))):
+            yield heads[-1][1], part
+            part = []
+    yield "", part
 
 
-def defined_function(piece: list[Line]) -> Function | None:
-    """The function that a piece defines: an expression `name(`, and a body without `;`."""
-    code = [(line.number, line.code()) for line in piece]
-    if not code[-1][1].endswith("}"):
-        return None
-    found = ((number, FUNCTION.search(text)) for number, text in code)
-    return next((Function(match[1], number) for number, match in found if match), None)
+def divide(part: list[str]) -> tuple[list[str], list[str]]:
+    """The declarations before the first function, and that function with its comment."""
+    begin = max((number for number, line in enumerate(part) if HEAD.match(line)), default=0)
+    while begin and part[begin - 1].startswith("//"):
+        begin -= 1
+    return part[:begin], part[begin:]
 
 
 class Stage:
     """One stageN_NAME/main.cpp, cut into the parts that are compared with its neighbours."""
 
     def __init__(self, root: Path, folder: str) -> None:
-        self.number = int(STAGE.fullmatch(folder)[1])
         self.folder = folder
         self.name = f"{folder}/main.cpp"
-        text = (root / self.name).read_text(encoding="utf-8", errors="replace")
-        self.length = len(text.splitlines())
-        lines = compared_lines(text)
-        includes = list(takewhile(lambda line: INCLUDE.match(line.text), lines))
-        self.parts = {INCLUDES: sorted(includes, key=lambda line: line.text)}
-        self.functions: list[Function] = []
-        self.cut(lines[len(includes):])
-
-    def cut(self, lines: list[Line]) -> None:
-        """Lines between two functions belong to the second; lines before the first to neither."""
-        label, part = DECLARATIONS, []
-        for piece in declarations(lines):
-            function = defined_function(piece)
-            if function and not self.functions:
-                self.parts[DECLARATIONS], part = part, []
-            part += piece
-            if function:
-                self.functions.append(function)
-                label = function.name
-                self.parts[label], part = part, []
-        self.parts[label] = self.parts.get(label, []) + part
-
-    def texts(self, label: str) -> list[str]:
-        return [line.text for line in self.parts.get(label, [])]
-
-    def rows(self, label: str, begin: int, end: int, mark: str) -> list[Row]:
-        return [Row(mark + line.text, f"{self.name}:{line.number}")
-                for line in self.parts.get(label, [])[begin:end]]
-
-    def at(self, line: int, text: str) -> Violation:
-        return Violation(f"{self.name}:{line}", text)
+        text = (root / self.name).read_text(encoding="utf-8")
+        lines = [line.rstrip() for line in text.splitlines()]
+        self.length = len(lines)
+        self.code = sum(1 for line in lines if line and not line.lstrip().startswith(("//", "#")))
+        body = dropwhile(lambda line: not line or line.startswith("//"), lines)
+        compared = [line for line in body if line and not REGION.match(line)]
+        includes = list(takewhile(lambda line: line.startswith("#include"), compared))
+        *functions, (_, rest) = cut(compared[len(includes):])
+        self.functions = [name for name, _ in functions]
+        self.parts = {INCLUDES: sorted(includes)} | dict(functions)
+        if functions:
+            first = self.functions[0]
+            self.parts[DECLARATIONS], self.parts[first] = divide(self.parts[first])
+            self.parts[self.functions[-1]] += rest
 
 
-class Hunk(NamedTuple):
-    label: str
-    rows: list[Row]  # each behind its ' ', '-' or '+'
-
-    def count(self, mark: str) -> int:
-        return sum(row.text[0] == mark for row in self.rows)
-
-
-def marked(old: Stage, new: Stage, label: str) -> list[Row]:
+def marked(old: list[str], new: list[str]) -> Iterator[str]:
     """All lines of both, as a unified diff marks them."""
-    rows = []
-    matcher = SequenceMatcher(None, old.texts(label), new.texts(label), autojunk=False)
-    for tag, i, j, k, m in matcher.get_opcodes():
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
-            rows += new.rows(label, k, m, " ")
+            yield from (f" {line}" for line in new[k:m])
         else:
-            rows += old.rows(label, i, j, "-") + new.rows(label, k, m, "+")
-    return rows
+            yield from (f"-{line}" for line in old[i:j])
+            yield from (f"+{line}" for line in new[k:m])
 
 
 class Rung:
     """The step from one stage to the next."""
 
-    def __init__(self, old: Stage, new: Stage) -> None:
+    def __init__(self, number: int, old: Stage, new: Stage) -> None:
         self.old, self.new = old, new
-        self.file = f"stage{old.number}-to-stage{new.number}.diff"
-        labels = [label for label in (INCLUDES, DECLARATIONS, *FUNCTIONS)
-                  if old.texts(label) != new.texts(label)]
-        self.hunks = [Hunk(label, marked(old, new, label)) for label in labels]
-
-    def count(self, mark: str) -> int:
-        return sum(hunk.count(mark) for hunk in self.hunks)
-
-    def adds_code(self) -> bool:
-        return any(row.text[0] == "+" and Line(0, row.text[1:]).code()
-                   for hunk in self.hunks if hunk.label != INCLUDES for row in hunk.rows)
-
-    def rows(self) -> list[Row]:
-        rows = [Row(f"--- {self.old.name}"), Row(f"+++ {self.new.name}")]
-        for hunk in self.hunks:
-            # Their order does not count, so unchanged ones are no difference.
-            shown = (row for row in hunk.rows if hunk.label != INCLUDES or row.text[0] != " ")
-            rows += [Row(f"@@ {hunk.label} @@"), *shown]
-        return rows
+        self.file = f"stage{number}-to-stage{number + 1}.diff"
+        self.lines = [f"--- {old.name}", f"+++ {new.name}"]
+        for label in (INCLUDES, DECLARATIONS, *FUNCTIONS):
+            one, other = old.parts.get(label, []), new.parts.get(label, [])
+            if one != other:
+                # The order of includes does not count, so unchanged ones are no difference.
+                self.lines += [f"@@ {label} @@", *(line for line in marked(one, other)
+                                                   if label != INCLUDES or line[0] != " ")]
+        self.added, self.removed = (sum(line[0] == mark for line in self.lines[2:])
+                                    for mark in "+-")
 
 
-def stage_folders(root: Path) -> tuple[list[str], list[Violation]]:
-    """The folders of the stages by number, and the violations of their sequence."""
-    names = sorted(path.name for path in root.iterdir()
-                   if path.is_dir() and path.name.startswith("stage"))
-    stages = [name for name in names if STAGE.fullmatch(name)]
-    stages.sort(key=lambda name: int(STAGE.fullmatch(name)[1]))
-    violations = [Violation(name, "not a stage: a stage is stageN_NAME/main.cpp; "
-                                  "rename or remove it")
-                  for name in names
-                  if name not in stages or not (root / name / "main.cpp").is_file()]
-    if not stages:
-        return [], [*violations, Violation("stage0_NAME/main.cpp", "no stage on disk; "
-                                           "the ladder begins with stage 0")]
-    for name, before in zip(stages, [None, *stages]):
-        violations += check_number(name, before)
-    return stages, violations
+def row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
-def check_number(name: str, before: str | None) -> Iterator[Violation]:
-    number = int(STAGE.fullmatch(name)[1])
-    wanted = int(STAGE.fullmatch(before)[1]) + 1 if before else 0
-    if number < wanted:
-        yield Violation(name, f"the number {number} is that of {before} too; "
-                              "give each stage a number of its own")
-    elif number > wanted:
-        yield Violation(name, f"there is no stage {wanted}; stages are numbered from 0 without "
-                              "gaps, so add it or renumber")
-
-
-def check_functions(stage: Stage) -> Iterator[Violation]:
-    """The five functions, in their order, and no other."""
-    wanted_here = tuple(name for name in FUNCTIONS
-                        if name != LOOP or stage.folder != TRAINER_STAGE)
-    rule = f"every stage has {', '.join(FUNCTIONS)}, once each and in this order"
-    if stage.folder == TRAINER_STAGE:
-        rule = f"{TRAINER_STAGE} has {', '.join(wanted_here)}, once each and in this order"
-    names = [function.name for function in stage.functions]
-    missing = [name for name in wanted_here if name not in names]
-    for name in missing:
-        yield Violation(stage.name, f"no function {name}; {rule}, so write it")
-    for name, line in stage.functions:
-        if name not in wanted_here:
-            yield stage.at(line, f"{name} is one function too many; {rule}, and nothing beside "
-                                 "them: move it into ladder/ or into the function that needs it")
-    ours = [function for function in stage.functions if function.name in wanted_here]
-    for (name, line), wanted in zip_longest(ours, wanted_here[: len(ours)]):
-        if name != wanted and not missing:
-            yield stage.at(line, f"{name} is in the wrong order; {rule}, so move it")
-            return
-
-
-def check_length(stage: Stage) -> Iterator[Violation]:
-    most = TRAINER_LINES if stage.folder == TRAINER_STAGE else STAGE_LINES
-    if stage.length > most:
-        yield stage.at(most + 1, f"{stage.length} lines, a stage has at most {most}; "
-                                        "move what is not its lesson into ladder/")
-
-
-def check_rung(rung: Rung) -> Iterator[Violation]:
-    added = rung.count("+")
-    if added > RUNG_LINES:
-        yield Violation(rung.new.name, f"adds {added} lines to {rung.old.folder}, a rung adds at "
-                                       f"most {RUNG_LINES}; move a part into ladder/")
-    if not rung.adds_code():
-        yield Violation(rung.new.name, f"adds no code to {rung.old.folder}; a rung is one idea, "
-                                       "so write it or remove the stage")
-
-
-def table(stages: list[Stage], rungs: list[Rung]) -> list[list[str]]:
-    counts = [["", ""]] + [[f"+{rung.count('+')}", f"-{rung.count('-')}"] for rung in rungs]
-    return [[stage.folder, str(stage.length), *row] for stage, row in zip(stages, counts)]
-
-
-def page(stages: list[Stage], rungs: list[Rung]) -> list[Row]:
+def diffs_page(stages: list[Stage], rungs: list[Rung]) -> str:
     """docs/diffs/README.md."""
-    lines = [
+    counts = [("", "", "")] + [(f"+{rung.added}", f"-{rung.removed}", f"[{rung.file}]({rung.file})")
+                               for rung in rungs]
+    return "\n".join([
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
         "# What each stage adds to the one before it",
         "",
@@ -282,92 +131,98 @@ def page(stages: list[Stage], rungs: list[Rung]) -> list[Row]:
         "leaves out the comment at the head of the file and blank lines. A rung adds at most",
         f"{RUNG_LINES} lines, a `main.cpp` has at most {STAGE_LINES}, the last {TRAINER_LINES}.",
         "",
-        "| stage | lines | added | removed | diff |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
-    links = ["", *(f"[{rung.file}]({rung.file})" for rung in rungs)]
-    for row, link in zip(table(stages, rungs), links):
-        lines.append("| " + " | ".join([f"`{row[0]}`", *row[1:], link]) + " |")
-    return [Row(line) for line in lines]
+        row("stage", "lines", "added", "removed", "diff"),
+        row("---", "---:", "---:", "---:", "---"),
+        *(row(f"`{stage.folder}`", stage.length, *some) for stage, some in zip(stages, counts)),
+        ""])
 
 
-def difference(wanted: list[Row], found: str) -> tuple[int, str] | None:
-    """The first line that differs: one that a diff adds or removes, before any line around it."""
-    end = "the end of the file"
-    for marks in (("+", "-"), ("",)):
-        rows = [row for row in [*wanted, Row("")] if row.text.startswith(marks)]
-        lines = [line for line in enumerate(found.split("\n"), start=1)
-                 if line[1].startswith(marks)]
-        for now, line in zip_longest(rows, lines):
-            now, (number, then) = now or Row(end), line or (len(found.splitlines()), end)
-            if now.text != then:
-                return number, f"stale: '{now.text}' by {now.place}, '{then}' in the file"
-    return None
+def with_cells(text: str, begin: int, cells: dict[str, list[object]]) -> str:
+    """A page, with these cells in the rows of the stages, from column `begin` on (the first: 1)."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        found = line.split("|")
+        own = cells.get(found[1].strip(" `"), []) if line.startswith("| `stage") else []
+        found[begin:begin + len(own)] = [f" {cell} " for cell in own]
+        lines[number] = "|".join(found)
+    return "\n".join(lines)
 
 
-def check_file(root: Path, name: str, wanted: list[Row]) -> Iterator[Violation]:
-    """A committed file against the present stages."""
-    path = root / DIFFS / name
-    if not path.is_file():
-        yield Violation(f"{DIFFS}/{name}", f"missing; {CURE}")
-        return
-    stale = difference(wanted, path.read_text(encoding="utf-8", errors="replace"))
-    if stale:
-        yield Violation(f"{DIFFS}/{name}:{stale[0]}", f"{stale[1]}; {CURE}")
+def wanted_files(root: Path, stages: list[Stage], rungs: list[Rung]) -> dict[str, str]:
+    """By name, what each written file has to be."""
+    files = {f"{DIFFS}/README.md": diffs_page(stages, rungs)}
+    files |= {f"{DIFFS}/{rung.file}": "\n".join([*rung.lines, ""]) for rung in rungs}
+    lines: dict[str, list[object]] = {stages[0].folder: [stages[0].length]}
+    for rung in rungs:
+        lines[rung.new.folder] = [f"[+{rung.added} -{rung.removed}]({DIFFS}/{rung.file})"]
+    code = {stage.folder: [stage.length, stage.code] for stage in stages}
+    for name, column, cells in ((FIRST_PAGE, 3, lines), (TRAINER_PAGE, 2, code)):
+        files[name] = with_cells((root / name).read_text(encoding="utf-8"), column, cells)
+    return files
 
 
-def surplus(root: Path, wanted: dict[str, list[Row]]) -> list[Path]:
-    folder = root / DIFFS
-    present = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in present if path.name not in wanted]
+def surplus(root: Path, wanted: dict[str, str]) -> list[str]:
+    names = (path.relative_to(root).as_posix() for path in sorted((root / DIFFS).glob("*.diff")))
+    return [name for name in names if name not in wanted]
 
 
-def check_files(root: Path, wanted: dict[str, list[Row]]) -> Iterator[Violation]:
-    for name, rows in wanted.items():
-        yield from check_file(root, name, rows)
-    for path in surplus(root, wanted):
-        cure = CURE if path.suffix == ".diff" else "move it elsewhere"
-        yield Violation(f"{DIFFS}/{path.name}", f"belongs to no rung on disk; {cure}")
+def check_files(root: Path, wanted: dict[str, str]) -> Iterator[str]:
+    for name, text in wanted.items():
+        path = root / name
+        found = path.read_text(encoding="utf-8") if path.is_file() else ""
+        pairs = zip_longest(text.split("\n"), found.split("\n"), fillvalue="the end of the file")
+        stale = ((place, *pair) for place, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
+        for place, now, then in list(stale)[:1]:
+            yield f"{name}:{place}: stale: expected '{now}', got '{then}'; {CURE}"
+    for name in surplus(root, wanted):
+        yield f"{name}: belongs to no rung; {CURE}"
 
 
-def update(root: Path, wanted: dict[str, list[Row]]) -> None:
-    """Writes the files that differ; of the surplus, it removes diffs alone."""
+def update(root: Path, wanted: dict[str, str]) -> None:
     (root / DIFFS).mkdir(parents=True, exist_ok=True)
-    for name, rows in wanted.items():
-        if any(check_file(root, name, rows)):
-            text = "".join(f"{row.text}\n" for row in rows)
-            (root / DIFFS / name).write_text(text, encoding="utf-8")
-            print(f"wrote {DIFFS}/{name}")
-    for path in surplus(root, wanted):
-        if path.suffix == ".diff":
-            path.unlink()
-            print(f"removed {DIFFS}/{path.name}")
+    for name in [one.partition(":")[0] for one in check_files(root, wanted)]:
+        if name in wanted:
+            (root / name).write_text(wanted[name], encoding="utf-8")
+        else:
+            (root / name).unlink()
+        print(f"{'wrote' if name in wanted else 'removed'} {name}")
 
 
-def print_table(rows: list[list[str]]) -> None:
-    width = max(len(row[0]) for row in rows)
-    for stage, *numbers in [["stage", "lines", "added", "removed"], *rows]:
-        cells = (f"{number:>9}" for number in numbers)
-        print(f"{stage:<{width}}{''.join(cells)}".rstrip())
+def check_stage(stage: Stage, number: int) -> Iterator[str]:
+    """Number and functions. What fails here is not compared."""
+    if stage.folder[5] != str(number):
+        yield f"{stage.folder}: expected stage{number}_NAME; number the stages from 0, without gaps"
+    wanted = [name for name in FUNCTIONS
+              if name != "train_epoch" or stage.folder != TRAINER_STAGE]
+    if stage.functions != wanted:
+        yield (f"{stage.name}: has {', '.join(stage.functions)}; expected {', '.join(wanted)}, in "
+               "this order: move anything else into ladder/ or mnist/")
 
 
-def check_tree(root: Path, write: bool) -> tuple[int, list[Violation]]:
-    """The number of stages, and the violations. Stages of the wrong shape are not compared."""
-    folders, violations = stage_folders(root)
-    if violations:
-        return len(folders), violations
-    stages = [Stage(root, folder) for folder in folders]
-    violations += [violation for stage in stages for violation in check_functions(stage)]
-    if violations:
-        return len(stages), violations
-    rungs = [Rung(old, new) for old, new in zip(stages, stages[1:])]
-    wanted = {"README.md": page(stages, rungs)} | {rung.file: rung.rows() for rung in rungs}
+def check_lengths(stages: list[Stage], rungs: list[Rung]) -> Iterator[str]:
+    for stage in stages:
+        most = TRAINER_LINES if stage.folder == TRAINER_STAGE else STAGE_LINES
+        if stage.length > most:
+            yield (f"{stage.name}: {stage.length} lines, expected at most {most}; move what is not "
+                   "its lesson into ladder/ or mnist/")
+    for rung in rungs:
+        if rung.added > RUNG_LINES:
+            yield (f"{rung.new.name}: adds {rung.added} lines to {rung.old.folder}, expected at "
+                   f"most {RUNG_LINES}; move a part into ladder/ or mnist/")
+
+
+def check_tree(root: Path, write: bool) -> list[str]:
+    """The violations."""
+    folders = sorted(path.parent.name for path in root.glob("stage*/main.cpp"))
+    stages = [Stage(root, folder) for folder in folders if STAGE.fullmatch(folder)]
+    violations = [one for number, stage in enumerate(stages) for one in check_stage(stage, number)]
+    if violations or not stages:
+        return violations or [f"{root}: no stageN_NAME/main.cpp; is --root the project's root?"]
+    rungs = [Rung(number, *pair) for number, pair in enumerate(zip(stages, stages[1:]))]
+    wanted = wanted_files(root, stages, rungs)
     if write:
         update(root, wanted)
-    print_table(table(stages, rungs))
-    violations += [violation for stage in stages for violation in check_length(stage)]
-    violations += [violation for rung in rungs for violation in check_rung(rung)]
-    return len(stages), violations + list(check_files(root, wanted))
+    return [*check_lengths(stages, rungs), *check_files(root, wanted)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -376,19 +231,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     here = Path(__file__).resolve().parents[1]
     parser.add_argument("--root", type=Path, default=here, help="default: this checkout")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="only compare: the default")
-    mode.add_argument("--update", action="store_true", help=f"write {DIFFS}/ again")
+    parser.add_argument("--update", action="store_true", help="write diffs and tables")
     options = parser.parse_args(arguments)
     try:
-        count, violations = check_tree(options.root, options.update)
+        violations = check_tree(options.root, options.update)
     except OSError as error:
-        print(f"ladder: cannot read the stages and diffs of {options.root}: {error}",
-              file=sys.stderr)
+        print(f"ladder: {error}", file=sys.stderr)
         return 2
-    for violation in violations:
-        print(violation)
-    print(f"ladder: {count} stages, {max(count - 1, 0)} rungs, {len(violations)} violations")
+    print(*violations, f"ladder: {len(violations)} violations", sep="\n")
     return 1 if violations else 0
 
 

@@ -4,7 +4,8 @@
 
     tools/layers.py [--root DIR]
 
-Looks at the files that git tracks and those that it would add. Each violation is one linewith file, rule and fix. Exit code: 0 none, 1 some, 2 the folder cannot be listed.
+Looks at the files that git tracks and those that it would add. Each violation is one line
+with file, rule and fix. Exit code: 0 none, 1 some, 2 the folder cannot be listed.
 """
 
 from __future__ import annotations
@@ -18,73 +19,22 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-
-class Layer(NamedTuple):
-    """A folder of ladder/. It may include itself and folders of a smaller number."""
-
-    number: int
-    torch: bool  # may its files include torch headers?
-    other_way: frozenset[str] = frozenset()  # names (without suffix) for which `torch` is reversed
-
-
-LAYERS = {
-    "core": Layer(0, torch=False, other_way=frozenset({"device", "versions"})),
-    "kernels": Layer(1, torch=True),
-    "launch": Layer(2, torch=False),
-    "comm": Layer(
-        2, torch=True,
-        other_way=frozenset({"errors", "launch_environment", "launch_variables", "shared_memory"}),
-    ),
-    "data": Layer(2, torch=True, other_way=frozenset({"batch_mode"})),
-    "checkpoint": Layer(
-        2, torch=True,
-        other_way=frozenset({"atomic_file", "checkpoint_folder", "checkpoint_manifest",
-                             "safetensors_header"}),
-    ),
-    "nn": Layer(3, torch=True),
-    "optim": Layer(3, torch=True),
-    "parallel": Layer(4, torch=True),
-    "amp": Layer(4, torch=True),
-    "train": Layer(5, torch=True, other_way=frozenset({"monitor_options"})),
-    "accelerate": Layer(
-        6, torch=True,
-        other_way=frozenset({"accelerate_config", "accelerator_options", "event_file",
-                             "function_launcher", "trackers"}),
-    ),
-    "trainer": Layer(
-        7, torch=True,
-        other_way=frozenset({"argument_file", "argument_table", "metrics",
-                             "trainer_state", "training_arguments", "training_plan",
-                             "unsupported_arguments"}),
-    ),
-}
+# A folder of ladder/ may include itself and folders of a smaller number. What ladder_base holds is
+# compiled without LibTorch's headers, so the compiler sees to that part being torch-free.
+LAYERS = {"core": 0, "kernels": 1, "launch": 2, "comm": 2, "data": 2, "checkpoint": 2, "nn": 3,
+          "optim": 3, "parallel": 4, "amp": 4, "train": 5, "accelerate": 6, "trainer": 7}
 
 # Of mnist/, the files that do without torch: a program forks after it has read its command line.
-TORCH_FREE_MNIST = {"command_line", "files", "flags", "hparams", "idx", "main", "options",
-                    "recipe_options", "trainer_flags"}
+TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "trainer_flags"}
 
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
 C10D_HEADER = "ladder/comm/c10d_group.h"
 
 ROOMS = {"ladder", "mnist", "examples", "bench", "tests", "docs", "traps", "data", "cmake", "tools",
          "scripts", ".ci"}
-ROOT_FILES = {
-    ".clang-format",
-    ".clang-tidy",
-    ".editorconfig",
-    ".gitattributes",
-    ".gitignore",
-    "CHANGELOG.md",
-    "CMakeLists.txt",
-    "CMakePresets.json",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "README.md",
-    "requirements-test.txt",
-    "requirements.txt",
-    "run",
-    "test",
-}
+ROOT_FILES = {".clang-format", ".clang-tidy", ".editorconfig", ".gitattributes", ".gitignore",
+              "CHANGELOG.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE",
+              "README.md", "requirements-test.txt", "requirements.txt", "run", "test"}
 
 STAGE = re.compile(r"stage\d_[a-z0-9_]+")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -202,15 +152,16 @@ def check_library(file: File) -> Iterator[Violation]:
 
 
 def check_mnist_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
-    """mnist/ is one folder of files, which use it and ladder/."""
-    if len(file.parts) != 2:
-        yield file.at(1, "mnist/ holds files and no folders; move it up")
+    """mnist/ uses itself and ladder/."""
     for include in file.includes():
         if include.quoted and not include.target.startswith(("ladder/", "mnist/")):
             yield file.at(include.line, f'mnist/ may not include "{include.target}"; it uses '
                                         "ladder/ and mnist/")
-        if file.path.stem in TORCH_FREE_MNIST:
-            yield from check_torch_free(file, include, files)
+        route = route_to_torch(include.target, files, set())
+        if route and file.path.stem in TORCH_FREE:
+            yield file.at(include.line, f"this file is torch-free but includes "
+                                        f"{' -> '.join(route)}; move what needs torch into "
+                                        "another file")
 
 
 def check_stage_include(file: File, include: Include) -> Iterator[Violation]:
@@ -237,15 +188,10 @@ def check_order(file: File, include: Include) -> Iterator[Violation]:
     own, other = file.parts[1], parts[1]
     if other not in LAYERS:
         yield file.at(include.line, f"{other}/ is not in the layer table of tools/layers.py")
-    elif own != other and LAYERS[other].number >= LAYERS[own].number:
-        yield file.at(include.line, f"{own}/ (layer {LAYERS[own].number}) may not include "
-                                    f"{other}/ (layer {LAYERS[other].number}); move the shared "
-                                    "part down, or pass it in from above")
-
-
-def may_use_torch(file: File) -> bool:
-    layer = LAYERS[file.parts[1]]
-    return layer.torch != (file.path.stem in layer.other_way)
+    elif own != other and LAYERS[other] >= LAYERS[own]:
+        yield file.at(include.line, f"{own}/ (layer {LAYERS[own]}) may not include {other}/ (layer "
+                                    f"{LAYERS[other]}); move the shared part down, or pass it in "
+                                    "from above")
 
 
 def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[str]:
@@ -262,39 +208,18 @@ def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[
     return []
 
 
-def check_torch_free(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
-    route = route_to_torch(include.target, files, set())
-    if route:
-        yield file.at(include.line, f"this file is torch-free but includes {' -> '.join(route)}; "
-                                    "move what needs torch into another file")
-
-
-def check_torch(file: File, include: Include, files: dict[str, File]) -> Iterator[Violation]:
-    if not may_use_torch(file):
-        yield from check_torch_free(file, include, files)
-    is_public = file.path.suffix == ".h" and file.name != C10D_HEADER
-    if file.parts[1] == "comm" and is_public and C10D_INCLUDE.match(include.target):
-        yield file.at(include.line, f"headers of comm/ show no c10d types; include "
-                                    f"{include.target} in the .cpp or in {C10D_HEADER}")
-
-
-def check_ladder_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
-    """A file is in a folder of the table, and a source beside its header.
-
-    The source of a large class may have parts: trainer.cpp, trainer_loop.cpp beside trainer.h.
-    """
+def check_ladder_file(file: File) -> Iterator[Violation]:
+    """A file is in a folder of the table, and its includes follow the table."""
     if len(file.parts) != 3 or file.parts[1] not in LAYERS:
         yield file.at(1, "ladder/ holds FOLDER/FILE with a folder of the layer table in "
                          "tools/layers.py; move the file or add the folder there")
         return
-    words = file.path.stem.split("_")
-    headers = ("_".join(words[:count]) + ".h" for count in range(1, len(words) + 1))
-    is_source = file.path.suffix in {".cpp", ".cu"}
-    if is_source and not any(str(file.path.with_name(header)) in files for header in headers):
-        yield file.at(1, f"no {file.path.stem}.h beside it; header and source are side by side")
+    is_public = file.path.suffix == ".h" and file.name != C10D_HEADER
     for include in file.includes():
         yield from check_order(file, include)
-        yield from check_torch(file, include, files)
+        if file.parts[1] == "comm" and is_public and C10D_INCLUDE.match(include.target):
+            yield file.at(include.line, f"headers of comm/ show no c10d types; include "
+                                        f"{include.target} in the .cpp or in {C10D_HEADER}")
 
 
 def check_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
@@ -304,7 +229,7 @@ def check_file(file: File, files: dict[str, File]) -> Iterator[Violation]:
     yield from check_no_pickle(file)
     if file.parts[0] == "ladder":
         yield from check_library(file)
-        yield from check_ladder_file(file, files)
+        yield from check_ladder_file(file)
     elif file.parts[0] == "mnist":
         yield from check_mnist_file(file, files)
     elif STAGE.fullmatch(file.parts[0]):

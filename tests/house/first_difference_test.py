@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/first_difference on small files made here, run as a user runs it."""
+"""tools/first_difference on small files made here."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
-import subprocess
-import sys
+import runpy
 import tempfile
 import unittest
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "first_difference"
+TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "first_difference"))
 
 
 def record(step: int, rank: int = 0) -> dict:
@@ -39,10 +40,10 @@ class FirstDifferenceTest(unittest.TestCase):
         return str(path)
 
     def run_tool(self, a: str, b: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, str(TOOL), a, b], capture_output=True, text=True, check=False
-        )
-        return done.returncode, (done.stdout + done.stderr).strip()
+        with (contextlib.redirect_stdout(io.StringIO()) as output,
+              contextlib.redirect_stderr(output)):
+            code = TOOL["main"]([a, b])
+        return code, output.getvalue().strip()
 
     def compare(self, a: list[dict], b: list[dict]) -> tuple[int, str]:
         return self.run_tool(self.write("a.jsonl", a), self.write("b.jsonl", b))

@@ -88,38 +88,26 @@ class ScriptsTest(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name).resolve()
         self.folder.chmod(0o755)  # one test runs as another user
+        self.checkout = self.folder / "checkout"
+        (self.checkout / "tools").mkdir(parents=True)
+        for pattern in ("run", "test", "tools/*.sh", "requirements*.txt"):
+            for path in ROOT.glob(pattern):
+                shutil.copy(path, self.checkout / path.relative_to(ROOT))
         for name, text in STUBS.items():
             self.write_program(f"stubs/{name}", text)
-        self.checkout = self.make_checkout("checkout")
+        self.write_program(f"checkout/build/bin/{STAGE}", PROGRAM)
         self.calls_file = self.folder / "calls"
         self.calls_file.touch()
         self.environment = {
-            "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin",
-            "CALLS": str(self.calls_file),
-            "INSTALLED": " ".join(ALL_PACKAGES),
-            "FOREIGN": "",
-            "REMOVED": "",
-            "SUDO_WORKS": "1",
-            "PIP_FAILS": "",
-            "LADDER_TORCH_DIR": "/opt/libtorch",
-        }
+            "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin", "CALLS": str(self.calls_file),
+            "INSTALLED": " ".join(ALL_PACKAGES), "FOREIGN": "", "REMOVED": "", "SUDO_WORKS": "1",
+            "PIP_FAILS": "", "LADDER_TORCH_DIR": "/opt/libtorch"}
 
     def write_program(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
-
-    def make_checkout(self, name: str) -> Path:
-        checkout = self.folder / name
-        (checkout / "tools").mkdir(parents=True)
-        scripts = [ROOT / "run", ROOT / "test", *ROOT.glob("tools/*.sh")]
-        for script in scripts:
-            shutil.copy(script, checkout / script.relative_to(ROOT))
-        for requirements in ROOT.glob("requirements*.txt"):
-            shutil.copy(requirements, checkout)
-        self.write_program(f"{name}/build/bin/{STAGE}", PROGRAM)
-        return checkout
 
     def start(self, *command: str, **changes: str) -> tuple[int, str]:
         """Runs a command in the checkout; the calls of the stubs are those of this run alone."""
@@ -134,35 +122,22 @@ class ScriptsTest(unittest.TestCase):
         lines = self.calls_file.read_text(encoding="utf-8").splitlines()
         return [line for line in lines if line.split()[0] == name]
 
-    def write_cache(self, home: Path | str, folder: str = "build") -> None:
-        path = self.checkout / folder / "CMakeCache.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n", encoding="utf-8")
-
-    def expect_installed(self, packages: list[str]) -> None:
-        wanted = "apt-get install -y -qq --no-install-recommends " + " ".join(packages)
-        installs = [call for call in self.calls("apt-get") if " update" not in call]
-        self.assertEqual(installs, [wanted])
-
 
 class SetupTest(ScriptsTest):
-    def test_a_fresh_machine_gets_every_package_in_one_call(self) -> None:
-        code, output = self.start("tools/setup.sh", INSTALLED="")
-        self.assertEqual(code, 0, output)
-        self.expect_installed(BUILD_PACKAGES)
-
-    def test_installs_those_that_are_missing_alone(self) -> None:
+    def test_installs_in_one_call_the_packages_that_are_missing(self) -> None:
         others = ("cmake", "ccache", "zlib1g-dev", "g++")
-        known = [name for name in BUILD_PACKAGES if name not in others]
-        code, output = self.start(
-            "tools/setup.sh", INSTALLED=" ".join(known), FOREIGN="zlib1g-dev", REMOVED="cmake"
-        )
-        self.assertEqual(code, 0, output)
-        self.expect_installed(["g++", "cmake", "ccache"])
-
-    def test_leaves_a_complete_machine_alone(self) -> None:
-        code, output = self.start("tools/setup.sh")
-        self.assertEqual((code, self.calls("apt-get")), (0, []), output)
+        some = " ".join(name for name in BUILD_PACKAGES if name not in others)
+        for state, wanted in (
+                ({"INSTALLED": ""}, BUILD_PACKAGES),
+                ({"INSTALLED": some, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"},
+                 ["g++", "cmake", "ccache"]),
+                ({}, [])):
+            with self.subTest(wanted):
+                code, output = self.start("tools/setup.sh", **state)
+                self.assertEqual(code, 0, output)
+                call = "apt-get install -y -qq --no-install-recommends " + " ".join(wanted)
+                self.assertEqual([one for one in self.calls("apt-get") if " update" not in one],
+                                 [call] if wanted else [])
 
     def test_without_root_it_prints_the_line_to_type(self) -> None:
         as_user = NOBODY if os.geteuid() == 0 else []
@@ -174,7 +149,7 @@ class SetupTest(ScriptsTest):
             reachable = False
         if not reachable:
             reason = "this is root, and setpriv cannot start the script as another user"
-            print(f"skipped: {reason}")  # unittest says no more than "s"
+            print(f"skipped: {reason}")  # unittest prints no more than "s"
             self.skipTest(reason)
         self.calls_file.chmod(0o666)
         known = [name for name in BUILD_PACKAGES if name not in ("cmake", "ccache")]
@@ -186,39 +161,26 @@ class SetupTest(ScriptsTest):
         self.assertIn(line, [text.removeprefix("setup:").strip() for text in output.splitlines()])
         self.assertEqual(self.calls("apt-get"), [])
 
-    def test_a_failing_pip_leaves_no_stamp(self) -> None:
-        def fail() -> None:
-            code, output = self.start("tools/setup.sh", LADDER_TORCH_DIR="", PIP_FAILS="1")
-            self.assertNotEqual(code, 0, output)
-            self.assertNotIn("is ready", output)
-            self.assertIn("pip install", "\n".join(self.calls("python")))
-            self.assertEqual(list((self.checkout / ".venv").glob(".ladder-*")), [])
-
-        fail()
-        self.assertEqual(self.start("tools/setup.sh", LADDER_TORCH_DIR="")[0], 0)
-        (self.checkout / "requirements.txt").write_text("numpy==0\n", encoding="utf-8")
-        fail()
-
-    def test_python_packages_are_installed_once(self) -> None:
-        for installs in (1, 0):
-            code, output = self.start("tools/setup.sh", LADDER_TORCH_DIR="")
-            self.assertEqual(code, 0, output)
+    def test_python_packages_are_installed_once_and_again_when_that_failed(self) -> None:
+        for fails, installs in (("1", 1), ("", 1), ("", 0), ("changed", 1), ("", 1)):
+            if fails == "changed":
+                (self.checkout / "requirements.txt").write_text("numpy==0\n", encoding="utf-8")
+            code, output = self.start("tools/setup.sh", LADDER_TORCH_DIR="", PIP_FAILS=fails)
+            self.assertEqual(code != 0, bool(fails), output)
+            self.assertEqual("is ready" in output, not fails, output)
             found = [call for call in self.calls("python") if "pip install" in call]
             self.assertEqual(len(found), installs, output)
+            stamps = list((self.checkout / ".venv").glob(".ladder-*"))
+            self.assertEqual(len(stamps), int(not fails))
 
 
 class RunTest(ScriptsTest):
-    def expect_no_stage(self, name: str) -> None:
-        code, output = self.start("./run", name)
-        self.assertEqual(code, 2, output)
-        self.assertIn(f"no stage '{name}'", output)
-        self.assertEqual(self.calls_file.read_text(encoding="utf-8"), "")
-
-    def test_refuses_an_empty_stage(self) -> None:
-        self.expect_no_stage("")
-
     def test_refuses_an_unknown_stage(self) -> None:
-        self.expect_no_stage("stage9")
+        for name in ("", "stage9"):
+            code, output = self.start("./run", name)
+            self.assertEqual(code, 2, output)
+            self.assertIn(f"no stage '{name}'", output)
+            self.assertEqual(self.calls_file.read_text(encoding="utf-8"), "")
 
     def test_flags_go_to_the_program_unchanged(self) -> None:
         code, output = self.start("./run", STAGE, "--metrics", "a  b.jsonl", "")
@@ -227,44 +189,37 @@ class RunTest(ScriptsTest):
 
 
 class ConfigureTest(ScriptsTest):
-    def test_a_moved_checkout_configures_anew(self) -> None:
-        for command in (["./run", STAGE], ["./test", "--quick"]):
-            self.write_cache(self.folder / "where-it-was")
-            code, output = self.start(*command)
-            self.assertEqual(code, 0, output)
-            self.assertEqual(self.calls("cmake")[0], "cmake --fresh --preset release", command)
-
-    def test_a_moved_checkout_loses_the_caches_of_fetched_libraries_alone(self) -> None:
-        for name in ("fmt-subbuild", "fmt-src"):
-            (self.checkout / "build/_deps" / name).mkdir(parents=True)
-        self.write_cache(self.folder / "where-it-was")
-        self.start("./run", STAGE)
-        left = [path.name for path in (self.checkout / "build/_deps").iterdir()]
-        self.assertEqual(left, ["fmt-src"])
-
-    def test_a_checkout_in_its_place_keeps_its_cache(self) -> None:
+    def test_a_moved_checkout_alone_configures_anew(self) -> None:
         link = self.folder / "link"
         link.symlink_to(self.checkout)
-        for home in (self.checkout, link):
-            self.write_cache(home)
-            code, output = self.start("./run", STAGE)
-            self.assertEqual(code, 0, output)
-            self.assertEqual(self.calls("cmake")[0], "cmake --preset release")
-
-    def test_the_first_build_needs_no_cache(self) -> None:
-        code, output = self.start("./run", STAGE)
-        self.assertEqual(code, 0, output)
-        self.assertEqual(self.calls("cmake")[0], "cmake --preset release")
+        for command, home, fresh in (
+                (["./run", STAGE], None, ""),
+                (["./run", STAGE], self.checkout, ""),
+                (["./run", STAGE], link, ""),
+                (["./run", STAGE], self.folder / "where-it-was", "--fresh "),
+                (["./test", "--quick"], self.folder / "where-it-was", "--fresh ")):
+            with self.subTest(f"{command} {home}"):
+                for name in ("fmt-subbuild", "fmt-src"):
+                    (self.checkout / "build/_deps" / name).mkdir(parents=True, exist_ok=True)
+                if home:
+                    (self.checkout / "build/CMakeCache.txt").write_text(
+                        f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n", encoding="utf-8")
+                code, output = self.start(*command)
+                self.assertEqual(code, 0, output)
+                self.assertEqual(self.calls("cmake")[0], f"cmake {fresh}--preset release")
+                # The caches of fetched libraries, which --fresh leaves, go too.
+                left = sorted(path.name for path in (self.checkout / "build/_deps").iterdir())
+                self.assertEqual(left, ["fmt-src", "fmt-subbuild"][:1 if fresh else 2])
 
 
 class LintTest(ScriptsTest):
-    def setUp(self) -> None:
-        super().setUp()
-        self.checkout = self.make_checkout("c++")
+    def test_reads_every_source_but_the_tests(self) -> None:
         for name in ("ladder/core", "bench/micro", STAGE, "tests/core"):
             (self.checkout / name).mkdir(parents=True)
+        code, output = self.start("./test", "--quick", "--lint")
+        self.assertEqual((code, self.calls("ctest")), (1, []), output)
+        self.assertIn("no sources to lint", output)
 
-    def test_reads_every_source_but_the_tests_in_any_folder(self) -> None:
         sources = ["bench/micro/main.cpp", "ladder/core/error.cpp", f"{STAGE}/main.cpp"]
         for name in [*sources, "tests/core/error_test.cpp"]:
             (self.checkout / name).touch()
@@ -274,15 +229,7 @@ class LintTest(ScriptsTest):
         self.assertEqual(read, sources)
         self.assertIn("clang-tidy found nothing in 3 sources", output)
 
-    def test_fails_when_there_is_nothing_to_read(self) -> None:
-        code, output = self.start("./test", "--quick", "--lint")
-        self.assertEqual(code, 1, output)
-        self.assertIn("no sources to lint", output)
-        self.assertEqual(self.calls("ctest"), [])
-
-    def test_fails_when_clang_tidy_does(self) -> None:
         self.write_program("stubs/clang-tidy-19", "#!/usr/bin/env bash\nexit 1\n")
-        (self.checkout / "ladder/core/error.cpp").touch()
         code, output = self.start("./test", "--quick", "--lint")
         self.assertNotEqual(code, 0, output)
         self.assertNotIn("found nothing", output)

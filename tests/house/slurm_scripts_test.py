@@ -44,15 +44,15 @@ class ByHandTest(StartScripts):
             self.assertEqual(code, 7, output)
 
     def test_a_last_rank_that_fails_is_not_forgotten(self) -> None:
-        for failing in ("0", "1", "2"):
+        for failing in ("0", "2"):
             code, output = self.run_script("by_hand.sh", NPROC_PER_NODE="3", FAILING=failing)
             self.assertEqual(code, 7, output)
 
     def test_a_rank_deaf_to_sigterm_is_killed(self) -> None:
         started = time.monotonic()
-        code, output = self.run_script("by_hand.sh", FAILING="1", HANG="deaf", GRACE_SECONDS="0.5")
+        code, output = self.run_script("by_hand.sh", FAILING="1", HANG="deaf", GRACE_SECONDS="0.2")
         self.assertEqual(code, 7, output)
-        self.assertGreater(time.monotonic() - started, 0.5)
+        self.assertGreater(time.monotonic() - started, 0.2)
 
     def test_sigterm_and_ctrl_c_end_all_ranks(self) -> None:
         for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
@@ -77,18 +77,12 @@ class SlurmTest(StartScripts):
 
 
 class SlurmByHandTest(SlurmTest):
-    def test_srun_is_started_once_a_machine(self) -> None:
-        code, output = self.run_script("slurm_by_hand.sbatch")
-        self.assertEqual(code, 0, output)
-        expected = [
-            ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--cpus-per-task=4"]
-            for host in ("host5", "host6", "host9")
-        ]
-        self.assertEqual([call["flags"] for call in self.calls("srun")], expected)
-
     def test_every_rank_of_every_machine_gets_its_place_and_the_flags(self) -> None:
         code, output = self.run_script("slurm_by_hand.sbatch", *FLAGS)
         self.assertEqual(code, 0, output)
+        self.assertEqual([call["flags"] for call in self.calls("srun")], [
+            ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--cpus-per-task=4"]
+            for host in ("host5", "host6", "host9")])
         ranks = self.calls("program")
         self.assertEqual(self.column(ranks, "RANK"), [str(rank) for rank in range(6)])
         self.assertEqual(self.column(ranks, "LOCAL_RANK"), ["0", "1"] * 3)
@@ -100,7 +94,7 @@ class SlurmByHandTest(SlurmTest):
         self.assertEqual([rank["flags"] for rank in ranks], [FLAGS] * 6)
 
     def test_a_failure_on_any_machine_is_the_status_of_the_job(self) -> None:
-        for failing in ("0", "3", "5"):
+        for failing in ("0", "5"):
             code, output = self.run_script("slurm_by_hand.sbatch", FAILING=failing)
             self.assertEqual(code, 7, output)
 
