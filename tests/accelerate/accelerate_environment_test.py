@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds what the library reads, file and environment, against the Python package accelerate."""
+"""Holds what the library reads, file and environment, against the Python package accelerate.
+
+Its launcher starts a stage in tests/interop/accelerate_test.py.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import BIN, ROOT, launch  # noqa: E402
+from tests.support.programs import BIN  # noqa: E402
 
 # Before the package is imported: a configuration of the user must not count.
 HOME = tempfile.mkdtemp(prefix="ladder-accelerate-")
@@ -41,7 +44,6 @@ from accelerate.utils.launch import (  # noqa: E402
 )
 
 HELPER = BIN / "accelerate_helper"
-ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
 SECONDS = 120
 DEFAULTS = {"mixed_precision": "no", "gradient_accumulation_steps": 1, "use_cpu": False,
             "debug": False, "device": "", "fork_launched": False, "notes": []}
@@ -287,38 +289,6 @@ class Environment(unittest.TestCase):
                                        "ACCELERATE_DEBUG_MODE": "false"})
         self.assertEqual((read["mixed_precision"], read["debug"], read["use_cpu"]),
                          ("bf16", False, True))
-
-
-class Launch(unittest.TestCase):
-    """The real `accelerate launch` starts the helper, as it would start a stage."""
-
-    def ranks(self, text: str, *flags: str) -> list[dict[str, Any]]:
-        with file_of(text) as path:
-            done = launch(ACCELERATE, "launch", "--config_file", path, *flags, "--no_python",
-                          HELPER, "resolve", environment={"HF_HOME": HOME}, seconds=SECONDS)
-        self.assertEqual(done.code, 0, done.stderr)
-        # Both ranks may write into one line.
-        decoder, rest, ranks = json.JSONDecoder(), done.stdout.strip(), []
-        while rest:
-            rank, end = decoder.raw_decode(rest)
-            ranks.append(rank)
-            rest = rest[end:].strip()
-        return sorted(ranks, key=lambda rank: rank["rank"])
-
-    def test_two_processes_by_the_file_of_two_gpus(self) -> None:
-        ranks = self.ranks(TWO_GPUS.replace("fp16", "bf16"), "--main_process_port", "0")
-        self.assertEqual([(rank["rank"], rank["world_size"], rank["launcher"]) for rank in ranks],
-                         [(0, 2, "accelerate"), (1, 2, "accelerate")])
-        for rank in ranks:
-            self.assertLessEqual((DEFAULTS | {"mixed_precision": "bf16"}).items(), rank.items())
-
-    def test_one_process_on_the_cpu_in_debug_mode(self) -> None:
-        text = changed(distributed_type="'NO'", num_processes="1", use_cpu="true", debug="true",
-                       enable_cpu_affinity="true")
-        ranks = self.ranks(text, "--mixed_precision", "bf16")
-        self.assertEqual([(rank["rank"], rank["world_size"]) for rank in ranks], [(0, 1)])
-        self.assertLessEqual((DEFAULTS | {"mixed_precision": "bf16", "use_cpu": True,
-                                          "debug": True}).items(), ranks[0].items())
 
 
 if __name__ == "__main__":

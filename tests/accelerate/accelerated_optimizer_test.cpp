@@ -21,6 +21,7 @@
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
 
 namespace ladder {
 namespace {
@@ -205,8 +206,8 @@ TEST(Accelerator, OptimizerStepWasSkippedIfAnyOptimizerSkippedItsLastStep) {
 TEST(AcceleratedOptimizer, OfTwoEachNeedsABackwardInDebugMode) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.debug = true});
-    const auto one = first_model(basicnet());
-    const auto two = first_model(basicnet());
+    const auto one = small_net();
+    const auto two = small_net();
     auto [first, second] = accelerator->prepare(plain_sgd(*one), plain_sgd(*two));
     run_backward(*accelerator, *one, basicnet(), random_batch(2));
     run_backward(*accelerator, *two, basicnet(), random_batch(2));

@@ -16,6 +16,7 @@
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -24,10 +25,7 @@ namespace {
 using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
 using MakeOptimizer = std::function<Optimizer(Model&)>;
 
-// Seven batches of five and one of two, in windows of three: the last window is short, and so is
-// its last batch. With two processes the batches do not divide either.
-constexpr std::int64_t kSamples = 37;
-constexpr std::int64_t kBatch = 5;
+// The last window is short, and so is its last batch.
 constexpr int kSteps = 3;
 constexpr int kWindows = 3;
 
@@ -50,7 +48,7 @@ Result train_with(Accelerators& ranks, const Training& training,
   const auto accelerator =
       ranks.make({.gradient_accumulation = {.num_steps = training.num_steps,
                                             .sync_each_batch = training.sync_each_batch}});
-  const auto network = first_model(basicnet());
+  const auto network = small_net();
   auto [loader, model, optimizer] = accelerator->prepare(
       image_loader(kSamples, training.batch_size), network, training.make_optimizer(*network));
   Result result;
@@ -122,7 +120,7 @@ TEST_P(AccumulationOfRanks, EndsWithTheWeightsOfLargeBatches) {
       small.batch_size = kBatch;
       const auto expected = train(ranks, large).weights;
       EXPECT_LE(relative_difference(train(ranks, small).weights, expected), tolerance);
-      EXPECT_GE(relative_difference(expected, flat_weights(*first_model(basicnet()))), 1e-4);
+      EXPECT_GE(relative_difference(expected, flat_weights(*small_net())), 1e-4);
     };
     expect_near([](Model& model) { return plain_sgd(model); }, 1e-5);
     expect_near(adamw, 2e-3);
@@ -133,7 +131,7 @@ TEST_P(AccumulationOfRanks, EndsWithTheWeightsOfLargeBatches) {
 std::vector<bool> equal_gradients_in_window(Accelerators& ranks, bool sync_each_batch) {
   const auto accelerator =
       ranks.make({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = sync_each_batch}});
-  auto [loader, model] = accelerator->prepare(image_loader(12, 4), first_model(basicnet()));
+  auto [loader, model] = accelerator->prepare(image_loader(12, 4), small_net());
   std::vector<bool> equal;
   for (const Batch& batch : loader) {
     const auto accumulation = accelerator->accumulate(*model);
@@ -154,7 +152,7 @@ TEST(Accumulation, SynchronisesNothingInTheMiddleOfAWindow) {
 TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
-    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto model = accelerator->prepare(small_net());
     const int rank = accelerator->process_index();
     const auto equal_after_backward = [&] {
       run_backward(*accelerator, *model, basicnet(), slice_of(random_batch(4), rank, 2));
@@ -172,7 +170,7 @@ TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
 TEST(Accumulation, PausesAllModelsThatItIsGiven) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
-    auto [one, two] = accelerator->prepare(first_model(basicnet()), first_model(basicnet()));
+    auto [one, two] = accelerator->prepare(small_net(), small_net());
     const auto batch = slice_of(random_batch(4), accelerator->process_index(), 2);
     for (const bool equal : {false, true}) {
       const auto accumulation = accelerator->accumulate(*one, *two);
@@ -191,7 +189,7 @@ TEST(Accumulation, PausesAllModelsThatItIsGiven) {
 TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
-    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto model = accelerator->prepare(small_net());
     const auto expect_windows = [&](int steps, const std::vector<bool>& syncs) {
       accelerator->set_gradient_accumulation_steps(steps);
       EXPECT_EQ(accelerator->gradient_accumulation_steps(), steps);
@@ -216,7 +214,7 @@ TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
 TEST(Accumulation, IsRequiredWithSeveralSteps) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
-    const auto model = accelerator->prepare(first_model(basicnet()));
+    const auto model = accelerator->prepare(small_net());
     EXPECT_ERROR(run_backward(*accelerator, *model, basicnet(), random_batch(2)), UsageError,
                  "const auto accumulation = accelerator.accumulate(*model);");
   });

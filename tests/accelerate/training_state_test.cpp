@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
@@ -31,7 +30,6 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/nn/dropout.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/schedules.h"
@@ -39,6 +37,7 @@
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -46,8 +45,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kSamples = 37;
-constexpr std::int64_t kBatch = 5;
 constexpr int kBatches = 8;  // an epoch
 
 struct Settings {
@@ -56,36 +53,13 @@ struct Settings {
   AcceleratorOptions options = {.gradient_accumulation = {.num_steps = 2}};
 };
 
-// A network of 500 weights with dropout, so that checkpoints are quick.
-class SmallNet : public Model {
- public:
-  explicit SmallNet(DropoutMasks masks)
-      : masks_(masks),
-        dropout_(
-            register_module("dropout", std::make_shared<Dropout>(DropoutOptions{.masks = masks}))),
-        linear_(register_module("linear", torch::nn::Linear(49, 10))) {}
-
-  torch::Tensor forward(const Inputs& inputs) override {
-    const auto& images = inputs.only();
-    const auto small = torch::avg_pool2d(images, 4).flatten(1);
-    return torch::log_softmax(at_least_float32(linear_->forward(dropout_->forward(small))), 1);
-  }
-  std::shared_ptr<Model> new_like() const override { return new_network_like(*this, masks_); }
-
- private:
-  DropoutMasks masks_;
-  std::shared_ptr<Dropout> dropout_;
-  torch::nn::Linear linear_;
-};
-
 DropoutMasks masks_of(Math math) {
   return math == Math::kFast ? DropoutMasks::kByPosition : DropoutMasks::kByGenerator;
 }
 
 std::shared_ptr<Model> make_network(const Recipe& recipe, Math math) {
   if (recipe.name() == "convnet") return first_model(recipe);
-  torch::manual_seed(recipe.seed());
-  return std::make_shared<SmallNet>(masks_of(math));
+  return small_net(masks_of(math));
 }
 
 // A small training run with all that a checkpoint holds.
@@ -226,8 +200,8 @@ TEST(ResumeElsewhere, WithAnotherNumberOfProcessesGoesOn) {
 
 // --- what does not fit ---
 
-TEST_P(Resume, IsRefusedInTheMiddleOfAWindow) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, IsRefusedInTheMiddleOfAWindow) {
+  run_accelerators(2, [](Accelerators& ranks) {
     Trainee trainee(ranks);
     trainee.train_until(3);
     const auto path = ranks.folder().file("checkpoint");
@@ -238,8 +212,8 @@ TEST_P(Resume, IsRefusedInTheMiddleOfAWindow) {
   });
 }
 
-TEST_P(Resume, IsRefusedForOtherObjects) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, IsRefusedForOtherObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     Trainee saved(ranks);
     saved.train_until(2);
@@ -290,8 +264,8 @@ void expect_refused(Accelerators& ranks, Trainee& trainee, const std::string& to
   EXPECT_EQ(trainee.loader->state_dict(), position);
 }
 
-TEST_P(Resume, ChangesNothingWhenAFileIsDamaged) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, ChangesNothingWhenAFileIsDamaged) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto good = ranks.folder().file("good");
     Trainee trainee(ranks);
     trainee.train_until(2);
@@ -315,8 +289,8 @@ TEST_P(Resume, ChangesNothingWhenAFileIsDamaged) {
   });
 }
 
-TEST_P(Resume, ChangesNothingWhenTheNetworkIsAnother) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, ChangesNothingWhenTheNetworkIsAnother) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     Trainee other(ranks, {.network = "convnet"});
     other.accelerator->save_state(path);
@@ -327,8 +301,8 @@ TEST_P(Resume, ChangesNothingWhenTheNetworkIsAnother) {
 
 // --- numbers, limits, failures ---
 
-TEST_P(Resume, NumbersCheckpointsAndKeepsTheLast) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, NumbersCheckpointsAndKeepsTheLast) {
+  run_accelerators(2, [](Accelerators& ranks) {
     Settings settings;
     const auto project = ranks.folder().file("project");
     settings.options.project = {.project_dir = project, .total_limit = 2};
@@ -467,8 +441,8 @@ static_assert(LoadsState<Counter> && !PlansLoading<Counter>);
 static_assert(PlansLoading<Planned>);
 static_assert(!LoadsState<std::string> && !PlansLoading<std::string>);
 
-TEST_P(Resume, IncludesRegisteredObjects) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, IncludesRegisteredObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
     Counter counter{1};
@@ -489,8 +463,8 @@ TEST_P(Resume, IncludesRegisteredObjects) {
   });
 }
 
-TEST_P(Resume, UsesTheFileNameOfTheProgram) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, UsesTheFileNameOfTheProgram) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
     Counter named{1};
@@ -507,8 +481,8 @@ TEST_P(Resume, UsesTheFileNameOfTheProgram) {
   });
 }
 
-TEST_P(Resume, SavesOnlyTheModelOnRequest) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, SavesOnlyTheModelOnRequest) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("of_the_model");
     Trainee trainee(ranks);
     Counter counter{1};
@@ -524,23 +498,23 @@ TEST_P(Resume, SavesOnlyTheModelOnRequest) {
   });
 }
 
-TEST_P(Resume, OmitsFreedObjects) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, OmitsFreedObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     Trainee trainee(ranks);
     trainee.accelerator->free_memory();
     trainee.accelerator->save_state(path);
     EXPECT_FALSE(fs::exists(path + "/model.safetensors"));
     EXPECT_FALSE(fs::exists(path + "/sampler.json"));
-    auto again = std::make_shared<SmallNet>(DropoutMasks::kByPosition);
+    auto again = small_net();
     trainee.accelerator->prepare(again);
     trainee.accelerator->save_state(path);
     EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
   });
 }
 
-TEST_P(Resume, OmitsEvaluationLoaders) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, OmitsEvaluationLoaders) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
     const auto loader = accelerator->prepare_eval_loader(numbered_loader(23, {.batch_size = 4}));
@@ -574,8 +548,8 @@ AcceleratedDataLoader shuffled_loader(Accelerator& accelerator) {
   return accelerator.prepare(numbered_loader(23, {.batch_size = 4, .shuffle = true}));
 }
 
-TEST_P(Resume, SkipsTheFirstBatches) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, SkipsTheFirstBatches) {
+  run_accelerators(2, [](Accelerators& ranks) {
     for (const auto mode : {LoaderMode::kGlobal, LoaderMode::kPerProcess}) {
       const auto accelerator = ranks.make({.data_loader = {.mode = mode}});
       auto loader = shuffled_loader(*accelerator);
@@ -598,8 +572,8 @@ TEST_P(Resume, SkipsTheFirstBatches) {
 }
 
 // As the package's loaders do. Else the second epoch would repeat the first, order and masks.
-TEST_P(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     auto with_set_epoch = shuffled_loader(*accelerator);
     const auto without = shuffled_loader(*accelerator);
@@ -611,8 +585,8 @@ TEST_P(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
   });
 }
 
-TEST_P(Resume, RefusesAPositionInAnotherOrder) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, RefusesAPositionInAnotherOrder) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto before = ranks.make();
     auto loader = shuffled_loader(*before);
@@ -625,8 +599,8 @@ TEST_P(Resume, RefusesAPositionInAnotherOrder) {
   });
 }
 
-TEST_P(Resume, RestoresThePositionOfTheLoader) {
-  run_accelerators(world(), [](Accelerators& ranks) {
+TEST(Resume, RestoresThePositionOfTheLoader) {
+  run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto before = ranks.make();
     auto broken_off = shuffled_loader(*before);

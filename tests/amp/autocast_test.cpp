@@ -7,7 +7,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "ladder/parallel/data_parallel.h"
 #include "ladder/train/evaluation.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -146,8 +146,7 @@ void expect_dtypes(const nlohmann::json& golden) {
 }
 
 TEST(Autocast, GivesEachOperationTheDtypeThatPythonGivesIt) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/autocast.json");
-  const auto cases = nlohmann::json::parse(file).at("cases");
+  const auto& cases = golden_json("autocast.json").at("cases");
   EXPECT_EQ(cases.size(), 4U);
   for (const auto& golden : cases) {
     SCOPED_TRACE(golden.at("autocast").get<std::string>() + " of " +

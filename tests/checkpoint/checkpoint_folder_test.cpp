@@ -385,15 +385,6 @@ TEST_F(DamagedCheckpoint, LinksFoldersAndPipesAreNoFiles) {
   }
 }
 
-TEST_F(DamagedCheckpoint, AListThatLeadsElsewhereIsRefused) {
-  std::string manifest = read("manifest.json");
-  folder_.write("model.bin", read("model.bin"));
-  manifest.insert(manifest.find("model.bin"), "../");
-  write("manifest.json", manifest);
-  expect_refused("manifest.json",
-                 "names of letters, digits, '.', '_' and '-', got \"../model.bin\"");
-}
-
 TEST_F(DamagedCheckpoint, TheHintNamesTheNewestOlderOneThatIsWhole) {
   for (const char* name : {"checkpoint_9", "checkpoint_10", "checkpoint_11", "checkpoint_12"}) {
     write_checkpoint(folder_.file(name), name);

@@ -56,12 +56,6 @@ TEST(CheckpointManifest, TheFormIsTheOneInTheDocuments) {
                 "}\n");
 }
 
-TEST(CheckpointManifest, TheOrderOfKeysDoesNotMatter) {
-  EXPECT_EQ(parse(R"({"files":{"m.bin":{"sha256":")" + kDigest +
-                  R"(","bytes":4611686018427387904}},"version":1,"format":"ladder checkpoint"})"),
-            (CheckpointManifest{{"m.bin", {std::uint64_t{1} << 62, kDigest}}}));
-}
-
 TEST(CheckpointManifest, AnErrorHasPathExpectedGotAndHint) {
   EXPECT_ERROR(
       parse(with_digest(R"({"bytes": -1})")), DataError,
@@ -69,17 +63,13 @@ TEST(CheckpointManifest, AnErrorHasPathExpectedGotAndHint) {
       "\"files\", got -1; hint: try another");
 }
 
-TEST(CheckpointManifest, RefusesWhatIsNotJson) {
+// What is refused in any JSON from elsewhere is in core/json_test.cpp; here are the form and limits
+// of a manifest.
+TEST(CheckpointManifest, RefusesWhatIsNotJsonOrTooDeep) {
   const std::string valid = make_checkpoint_manifest({{"m.bin", {3, kDigest}}});
-  EXPECT_ERROR(parse(""), DataError, "expected valid JSON, got an error at byte 1");
-  EXPECT_ERROR(parse(valid + "x"), DataError, "expected valid JSON");
-  EXPECT_ERROR(parse(valid + std::string("\0{}", 3)), DataError,
-               "expected valid JSON, got a zero byte at byte " + std::to_string(valid.size() + 1));
   EXPECT_ERROR(parse(std::string_view(valid).substr(0, valid.size() - 2)), DataError,
                "expected valid JSON");
-  EXPECT_ERROR(parse("\x80\x04"
-                     "a pickle"),
-               DataError, "expected valid JSON");
+  EXPECT_ERROR(parse(with_digest(R"({"bytes": {"bytes": 1}})")), DataError, "at most 3 levels");
 }
 
 TEST(CheckpointManifest, RefusesAnotherFormatAndAnotherVersion) {
@@ -88,49 +78,30 @@ TEST(CheckpointManifest, RefusesAnotherFormatAndAnotherVersion) {
   };
   const std::string format = R"("ladder checkpoint")";
   EXPECT_EQ(parse(with(format, "1")), CheckpointManifest());
-  EXPECT_ERROR(parse("[]"), DataError, "expected an object, got []");
-  EXPECT_ERROR(parse("{}"), DataError, R"(expected a text as "format", got none)");
   EXPECT_ERROR(parse(R"({"format": "ladder checkpoint", "version": 1})"), DataError,
                R"(expected an object as "files", got none)");
   EXPECT_ERROR(parse(with(R"("web app")", "1")), DataError,
                R"(expected "ladder checkpoint" as "format", got "web app")");
   EXPECT_ERROR(parse(with(format, "2")), DataError, R"(expected 1 as "version", got 2)");
-  for (const char* version : {"\"1\"", "1.0", "true", "[1]"}) {
-    EXPECT_ERROR(parse(with(format, version)), DataError,
-                 R"(a whole number from 0 to 2^62 as "version", got )");
-  }
 }
 
-TEST(CheckpointManifest, RefusesUnknownKeysAndKeysTwice) {
+TEST(CheckpointManifest, RefusesUnknownKeys) {
   EXPECT_ERROR(parse(R"({"name": "web app"})"), DataError,
                R"(expected only format, version, files, got "name")");
   EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "files": 2})")), DataError,
                R"(expected only bytes, sha256 of "m.bin" of "files", got "files")");
-  const std::string file = R"("m.bin": {"bytes": 1, "sha256": ")" + kDigest + "\"}";
-  EXPECT_ERROR(parse(with_files("{" + file + "," + file + "}")), DataError,
-               R"(every key once, got "m.bin" twice)");
 }
 
 TEST(CheckpointManifest, RefusesLengthsAndDigestsThatAreNone) {
-  EXPECT_ERROR(parse(with_files("[]")), DataError, R"(expected an object as "files", got [])");
-  EXPECT_ERROR(parse(with_digest("12")), DataError,
-               R"(expected an object as "m.bin" of "files", got 12)");
   EXPECT_ERROR(parse(with_digest("{}")), DataError,
                R"(as "bytes" of "m.bin" of "files", got none)");
   EXPECT_ERROR(parse(with_digest(R"({"bytes": 1})")), DataError,
                R"(expected a text as "sha256" of "m.bin" of "files", got none)");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": 9223372036854775808})")), DataError,
-               R"(as "bytes" of "m.bin" of "files", got 9223372036854775808)");
   for (const std::string& digest : {std::string(), std::string(63, 'a'), std::string(65, 'a'),
                                     std::string(64, 'A'), std::string(64, 'g')}) {
     EXPECT_ERROR(parse(with_digest(R"({"bytes": 1, "sha256": ")" + digest + "\"}")), DataError,
                  R"(expected 64 hexadecimal characters as "sha256" of "m.bin")");
   }
-}
-
-TEST(CheckpointManifest, RefusesDeepNesting) {
-  EXPECT_ERROR(parse(std::string(1'000'000, '[')), DataError, "JSON of at most 3 levels, got more");
-  EXPECT_ERROR(parse(with_digest(R"({"bytes": {"bytes": 1}})")), DataError, "at most 3 levels");
 }
 
 TEST(CheckpointManifest, RefusesTooMuch) {

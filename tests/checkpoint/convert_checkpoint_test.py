@@ -15,12 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import DATA, PYTHON, ROOT, Result, run  # noqa: E402
+from tests.support.programs import DATA, ROOT, Result, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tools"))
 import convert_checkpoint  # noqa: E402
 
-TOOL = ROOT / "tools" / "convert_checkpoint.py"
 SCALER = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000,
           "_growth_tracker": 7}
 
@@ -33,15 +32,17 @@ class ConvertCheckpoint(unittest.TestCase):
         self.weights = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.tensor(3),
                         "c": torch.ones(4, dtype=torch.bfloat16)}
 
-    def convert(self, source: str, target: str, *more: str) -> Result:
+    def run_tool(self, *arguments: str) -> Result:
         with contextlib.redirect_stdout(io.StringIO()) as out, \
              contextlib.redirect_stderr(io.StringIO()) as errors:
             try:
-                code = convert_checkpoint.main([f"{self.folder}/{source}", f"{self.folder}/{target}",
-                                                *more])
+                code = convert_checkpoint.main([*arguments])
             except SystemExit as end:  # of argparse
                 code = int(end.code or 0)
         return Result(code, out.getvalue(), errors.getvalue())
+
+    def convert(self, source: str, target: str, *more: str) -> Result:
+        return self.run_tool(f"{self.folder}/{source}", f"{self.folder}/{target}", *more)
 
     def save(self, content: object, name: str = "a.pt") -> None:
         torch.save(content, self.folder / name)
@@ -137,7 +138,7 @@ class ConvertCheckpoint(unittest.TestCase):
         self.refused("OUTPUT: expected .safetensors, .pt", "a.safetensors", "b.txt", code=2)
 
     def test_help(self) -> None:
-        done = run(PYTHON, TOOL, "--help")
+        done = self.run_tool("--help")
         self.assertEqual(done.code, 0, done.stderr)
         self.assertIn("weights_only=True", done.stdout)
 

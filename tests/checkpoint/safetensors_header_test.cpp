@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/checkpoint/safetensors_header.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
@@ -80,10 +82,6 @@ TEST(ParseSafetensorsHeader, RefusesAPrefixThatEndsInsideTheHeader) {
                    " bytes up to the end of the header, got 100");
 }
 
-TEST(ParseSafetensorsHeader, AcceptsAFileWithoutTensors) {
-  EXPECT_TRUE(parse("{}", 0).entries.empty());
-}
-
 TEST(ParseSafetensorsHeader, ReturnsEntriesInTheOrderOfTheirBytes) {
   const auto header = parse(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
                             R"("b":{"data_offsets":[0,2],"shape":[2],"dtype":"BOOL"}})",
@@ -91,15 +89,6 @@ TEST(ParseSafetensorsHeader, ReturnsEntriesInTheOrderOfTheirBytes) {
   ASSERT_EQ(header.entries.size(), 2U);
   EXPECT_EQ(header.entries[0].name, "b");
   EXPECT_EQ(header.entries[1].name, "a");
-}
-
-TEST(ParseSafetensorsHeader, AcceptsEmptyTensorsBetweenOthers) {
-  EXPECT_EQ(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-                  R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[2,2]},)"
-                  R"("b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
-                  3)
-                .entries.size(),
-            3U);
 }
 
 // One tensor "w" of this dtype, of 24 elements, with these bytes.
@@ -139,65 +128,16 @@ TEST(ParseSafetensorsHeader, RefusesAHeaderAbove16MiB) {
   EXPECT_TRUE(parse(json, 0).entries.empty());
 }
 
-TEST(ParseSafetensorsHeader, RefusesTheLargestSize) {
+TEST(ParseSafetensorsHeader, RefusesAHeaderOfAnotherSizeOrBeginning) {
   EXPECT_ERROR(parse(Bytes(20, 0xff)), DataError, "got 18446744073709551615");
-}
-
-TEST(ParseSafetensorsHeader, RefusesAHeaderBeyondTheEndOfTheFile) {
   Bytes file = safetensors_file("{}", 0);
   file[0] = 3;
   EXPECT_ERROR(parse(file), DataError,
                "m.st: expected a header inside the file of 10 bytes, got one of 3 bytes");
-}
-
-TEST(ParseSafetensorsHeader, RefusesAnEmptyHeader) {
   EXPECT_ERROR(parse("", 0), DataError,
                "m.st: expected a header that begins with '{', got an empty");
-}
-
-TEST(ParseSafetensorsHeader, RefusesAHeaderThatBeginsOtherwise) {
   EXPECT_ERROR(parse(" {}", 0), DataError,
                "m.st: expected a header that begins with '{', got byte 0x20");
-}
-
-TEST(ParseSafetensorsHeader, RefusesJsonThatIsNotValid) {
-  for (const std::string_view json :
-       {"{", "{}x", "{'a':1}", R"({"a":})", "{/**/}", "{\"\xff\":{}}", R"({"w":[1e999]})"}) {
-    EXPECT_ERROR(parse(json, 0), DataError, "m.st: expected valid JSON, got an error at byte ");
-  }
-}
-
-TEST(ParseSafetensorsHeader, RefusesBytesHiddenBehindAZero) {
-  EXPECT_ERROR(
-      parse(std::string_view("{}\0hidden", 9), 0), DataError,
-      "m.st: expected valid JSON, got a zero byte at byte 3; hint: the file is damaged, or "
-      "not a safetensors file");
-}
-
-struct Refusal {
-  std::string_view json;
-  std::string_view message;
-};
-
-TEST(ParseSafetensorsHeader, RefusesAKeyTwice) {
-  const std::vector<Refusal> cases = {
-      {R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{}})", R"("w" twice)"},
-      {R"({"w":{"shape":[0],"shape":[1]}})", R"("shape" twice)"},
-      {R"({"__metadata__":{"a":"1","a":"2"}})", R"("a" twice)"},
-      {R"({"__metadata__":{},"__metadata__":{}})", R"("__metadata__" twice)"}};
-  for (const auto& [json, message] : cases) {
-    EXPECT_ERROR(parse(json, 0), DataError,
-                 "m.st: expected every key once, got " + std::string(message));
-  }
-}
-
-TEST(ParseSafetensorsHeader, AcceptsTheSameKeyInDifferentObjects) {
-  EXPECT_EQ(
-      parse(R"({"__metadata__":{"a":"1"},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
-            R"("b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
-            0)
-          .entries.size(),
-      2U);
 }
 
 // A header whose only tensor "w" has these values.
@@ -207,44 +147,27 @@ std::string with_values(const std::string& dtype, const std::string& shape,
          "}}";
 }
 
-TEST(ParseSafetensorsHeader, RefusesEveryValueInTheWrongPlace) {
+// What is refused in any JSON from elsewhere is in core/json_test.cpp: text that is no JSON, keys
+// that occur twice, values of another kind.
+TEST(ParseSafetensorsHeader, RefusesAnotherFormOfHeader) {
   const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{}x", "valid JSON, got an error at byte "},
+      {R"({"w":{"shape":[[0]]}})", "JSON of at most 3 levels, got more"},
       {R"({"w":null})", R"(an object as "w", got null)"},
-      {R"({"w":[]})", R"(an object as "w", got [])"},
-      {R"({"__metadata__":1})", R"(an object as "__metadata__", got 1)"},
       {R"({"__metadata__":{"a":1}})", R"(a text as "a" of "__metadata__", got 1)"},
       {with_values("1", "[]", "[0,0]"), R"(a text as "dtype" of "w", got 1)"},
-      {with_values("\"U8\"", "\"x\"", "[0,0]"),
-       R"(an array of whole numbers from 0 to 2^62 as "shape" of "w", got "x")"},
-      {with_values("\"U8\"", "[-1]", "[0,0]"), R"(as "shape" of "w", got [-1])"},
-      {with_values("\"U8\"", "[1.0]", "[0,0]"), R"(as "shape" of "w", got [1.0])"},
-      {with_values("\"U8\"", "[9223372036854775808]", "[0,0]"), R"(as "shape" of "w", got [92)"},
-      {with_values("\"U8\"", "[0]", "{}"), R"(as "data_offsets" of "w", got {})"},
+      {with_values("\"U8\"", "[-1]", "[0,0]"),
+       R"(an array of whole numbers from 0 to 2^62 as "shape" of "w", got [-1])"},
+      {with_values("\"U8\"", "[0]", "{}"),
+       R"(an array of whole numbers from 0 to 2^62 as "data_offsets" of "w", got {})"},
       {with_values("\"U8\"", "[0]", "[0]"), R"(two offsets as "data_offsets" of "w", got [0])"},
       {with_values("\"U8\"", "[0]", "[0,1,2]"), R"(two offsets as "data_offsets" of "w", got [0,)"},
-      {with_values("\"U8\"", "[0]", "[0,18446744073709551616]"),
-       R"(as "data_offsets" of "w", got )"},
       {R"({"w":{"device":"cpu"}})", R"(only dtype, shape, data_offsets of "w", got "device")"},
-      {R"({"w":{"dtype":"U8","shape":[0]}})", R"(as "data_offsets" of "w", got none)"}};
+      {R"({"w":{"dtype":"U8","shape":[0]}})",
+       R"(an array of whole numbers from 0 to 2^62 as "data_offsets" of "w", got none)"}};
   for (const auto& [json, message] : cases) {
-    EXPECT_ERROR(parse(json, 0), DataError, "m.st: expected ");
-    EXPECT_ERROR(parse(json, 0), DataError, message);
+    EXPECT_ERROR(parse(json, 0), DataError, "m.st: expected " + message);
   }
-}
-
-TEST(ParseSafetensorsHeader, RefusesDeepNestingBeforeItIsBuilt) {
-  const std::string deep = R"({"w":{"shape":)" + std::string(5'000'000, '[');
-  EXPECT_ERROR(parse(deep, 0), DataError, "m.st: expected JSON of at most 3 levels, got more");
-}
-
-TEST(ParseSafetensorsHeader, CutsLongNamesInMessages) {
-  const std::string name = "a\\n" + std::string(1000, 'x');
-  EXPECT_ERROR(parse("{\"" + name + "\":1}", 0), DataError,
-               "as \"a\\n" + std::string(78, 'x') + "\", got 1");
-}
-
-TEST(ParseSafetensorsHeader, EscapesNamesInMessages) {
-  EXPECT_ERROR(parse("{\"\xc3\xa9\":1}", 0), DataError, R"(as "\u00e9", got 1)");
 }
 
 TEST(ParseSafetensorsHeader, RefusesALengthThatIsNotShapeTimesDtype) {
@@ -286,31 +209,27 @@ TEST(ParseSafetensorsHeader, RefusesAShapeThatOverflows) {
   }
 }
 
-TEST(ParseSafetensorsHeader, RefusesAHole) {
-  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-                     R"("b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})",
-                     5),
-               DataError, R"(m.st: expected "b" to begin at byte 2, got 3 (a hole or an overlap))");
+// Two tensors of two bytes each, the first of which begins at `first`, the second at `second`.
+std::string two_tensors(int first, int second) {
+  return fmt::format(R"({{"a":{{"dtype":"U8","shape":[2],"data_offsets":[{},{}]}},)"
+                     R"("b":{{"dtype":"U8","shape":[2],"data_offsets":[{},{}]}}}})",
+                     first, first + 2, second, second + 2);
 }
 
-TEST(ParseSafetensorsHeader, RefusesAHoleAtTheBeginning) {
-  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), DataError,
+TEST(ParseSafetensorsHeader, RefusesHolesAndOverlaps) {
+  EXPECT_EQ(parse(two_tensors(0, 2), 4).entries.size(), 2U);
+  EXPECT_ERROR(parse(two_tensors(1, 3), 5), DataError,
                R"(m.st: expected "a" to begin at byte 0, got 1)");
+  EXPECT_ERROR(parse(two_tensors(0, 3), 5), DataError,
+               R"(m.st: expected "b" to begin at byte 2, got 3 (a hole or an overlap))");
+  EXPECT_ERROR(parse(two_tensors(0, 1), 3), DataError, R"(to begin at byte 2, got 1 (a hole or)");
 }
 
-TEST(ParseSafetensorsHeader, RefusesAnOverlap) {
-  EXPECT_ERROR(parse(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-                     R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-                     3),
-               DataError, R"(m.st: expected "b" to begin at byte 2, got 1 (a hole or an overlap))");
-}
-
-TEST(ParseSafetensorsHeader, RefusesATruncatedDataPart) {
-  EXPECT_ERROR(parse(kTwoTensors, 31), DataError, "m.st: expected a data part of 32 bytes, got 31");
-}
-
-TEST(ParseSafetensorsHeader, RefusesBytesAfterTheDataPart) {
-  EXPECT_ERROR(parse(kTwoTensors, 33), DataError, "m.st: expected a data part of 32 bytes, got 33");
+TEST(ParseSafetensorsHeader, RefusesADataPartOfAnotherSize) {
+  for (const std::size_t size : {31U, 33U}) {
+    EXPECT_ERROR(parse(kTwoTensors, size), DataError,
+                 "m.st: expected a data part of 32 bytes, got " + std::to_string(size));
+  }
 }
 
 TEST(MakeSafetensorsHeader, WritesTheFormatByteForByte) {
@@ -320,9 +239,6 @@ TEST(MakeSafetensorsHeader, WritesTheFormatByteForByte) {
       R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   ASSERT_EQ(json.size(), 85U);
   EXPECT_EQ(text, std::string("\x58\0\0\0\0\0\0\0", 8) + json + "   ");  // padded to 88
-}
-
-TEST(MakeSafetensorsHeader, LeavesOutEmptyMetadata) {
   EXPECT_EQ(make_safetensors_header({}, {}), std::string("\x08\0\0\0\0\0\0\0", 8) + "{}      ");
 }
 
@@ -350,14 +266,11 @@ TEST(MakeSafetensorsHeader, RefusesAHeaderThatNoReaderAccepts) {
                "safetensors header: expected at most 16777216 bytes, got 16777248");
 }
 
-TEST(MakeSafetensorsHeader, EscapesMetadata) {
-  const std::string text = make_safetensors_header({{"quote\"", "line\n"}}, {});
-  EXPECT_EQ(parse(bytes_of(text)).metadata.at("quote\""), "line\n");
-}
-
-TEST(MakeSafetensorsHeader, ReplacesTextThatIsNotUtf8) {
-  const std::string text = make_safetensors_header({{"path", "a\xff"}}, {});
-  EXPECT_EQ(parse(bytes_of(text)).metadata.at("path"), "a\xef\xbf\xbd");
+TEST(MakeSafetensorsHeader, EscapesMetadataAndReplacesWhatIsNotUtf8) {
+  const std::string text = make_safetensors_header({{"quote\"", "line\n"}, {"path", "a\xff"}}, {});
+  const auto metadata = parse(bytes_of(text)).metadata;
+  EXPECT_EQ(metadata.at("quote\""), "line\n");
+  EXPECT_EQ(metadata.at("path"), "a\xef\xbf\xbd");
 }
 
 }  // namespace

@@ -13,13 +13,14 @@
 #include "ladder/nn/model.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
 
 // Every dtype of the format, a scalar and an empty tensor.
-StateDict sample() {
+StateDict every_dtype() {
   StateDict tensors;
   for (const auto dtype : {torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kUInt16,
                            torch::kInt32, torch::kUInt32, torch::kInt64, torch::kUInt64,
@@ -45,9 +46,9 @@ void expect_equal(const StateDict& got, const StateDict& wanted) {
 TEST(Safetensors, GivesBackEveryDtypeScalarsAndEmptyTensors) {
   const TemporaryFolder folder;
   const auto path = folder.file("a.safetensors");
-  save_safetensors(path, {sample(), {{"format", "pt"}, {"note", "ä \"quoted\"\nline"}}});
+  save_safetensors(path, {every_dtype(), {{"format", "pt"}, {"note", "ä \"quoted\"\nline"}}});
   const auto loaded = load_safetensors(path);
-  expect_equal(loaded.tensors, sample());
+  expect_equal(loaded.tensors, every_dtype());
   EXPECT_EQ(loaded.metadata.size(), 2U);
   EXPECT_EQ(loaded.metadata.at("note"), "ä \"quoted\"\nline");
 }
@@ -62,8 +63,8 @@ TEST(Safetensors, GivesBackNothingForNothing) {
 
 TEST(Safetensors, EqualContentMakesEqualFiles) {
   const TemporaryFolder folder;
-  save_safetensors(folder.file("a"), {sample(), {{"x", "1"}, {"a", "2"}}});
-  save_safetensors(folder.file("b"), {sample(), {{"a", "2"}, {"x", "1"}}});
+  save_safetensors(folder.file("a"), {every_dtype(), {{"x", "1"}, {"a", "2"}}});
+  save_safetensors(folder.file("b"), {every_dtype(), {{"a", "2"}, {"x", "1"}}});
   EXPECT_EQ(folder.read("a"), folder.read("b"));
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "b"})) << "no temporary file is left";
 }
@@ -107,11 +108,11 @@ TEST(Safetensors, SavesTheValuesOfAViewAndNotItsStorage) {
 
 TEST(Safetensors, LoadedTensorsDoNotShareMemory) {
   const TemporaryFolder folder;
-  save_safetensors(folder.file("a"), {sample(), {}});
+  save_safetensors(folder.file("a"), {every_dtype(), {}});
   const auto loaded = load_safetensors(folder.file("a"));
   loaded.tensors.at("F32").fill_(9.0F);
-  expect_equal(load_safetensors(folder.file("a")).tensors, sample());
-  EXPECT_TRUE(torch::equal(loaded.tensors.at("F64"), sample().at("F64")));
+  expect_equal(load_safetensors(folder.file("a")).tensors, every_dtype());
+  EXPECT_TRUE(torch::equal(loaded.tensors.at("F64"), every_dtype().at("F64")));
 }
 
 TEST(Safetensors, RefusesADtypeThatTheFormatLacksAndKeepsTheOldFile) {
@@ -179,13 +180,9 @@ TEST(SaveModel, RefusesWeightsThatAreNotFiniteAndLeavesTheOldFile) {
   EXPECT_TRUE(load_safetensors(path).tensors.contains("fc.bias"));
 }
 
-struct Wrapper : torch::nn::Module {
-  Wrapper() { register_module("module", mnist::make_conv_net()); }
-};
-
 TEST(SaveModel, LeavesTheWrappersPrefixOut) {
   const TemporaryFolder folder;
-  Wrapper wrapped;
+  Wrapper wrapped(mnist::make_conv_net());
   save_model(wrapped, folder.file("a"));
   EXPECT_TRUE(load_safetensors(folder.file("a")).tensors.contains("layer1.0.weight"));
   const auto plain = mnist::make_conv_net();

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <future>
 #include <stdexcept>
 #include <string>
@@ -22,6 +23,8 @@
 
 namespace ladder {
 namespace {
+
+using std::chrono::milliseconds;
 
 constexpr c10::SourceLocation kHere{"here", "file.cpp", 1};
 
@@ -126,8 +129,7 @@ class SilentStore : public c10d::HashStore {
       : answer_(std::move(answer)), destroyed_(std::move(destroyed)) {}
   ~SilentStore() override { destroyed_.set_value(); }
   using c10d::HashStore::wait;
-  void wait(const std::vector<std::string>& /*keys*/,
-            const std::chrono::milliseconds& /*timeout*/) override {
+  void wait(const std::vector<std::string>& /*keys*/, const milliseconds& /*timeout*/) override {
     answer_.wait();
   }
 
@@ -136,26 +138,39 @@ class SilentStore : public c10d::HashStore {
   std::promise<void> destroyed_;
 };
 
-TEST(RunWithDeadline, LeavesTheLogLevelOfLibTorchAsItWasAlsoAfterTheLateThread) {
-  run_alone([] {
-    const int before = FLAGS_caffe2_log_level;
-    std::promise<void> answer;
-    std::promise<void> destroyed;
-    auto ended = destroyed.get_future();
-    auto store =
-        c10::make_intrusive<SilentStore>(answer.get_future().share(), std::move(destroyed));
-    EXPECT_ERROR(
-        run_with_deadline(std::chrono::milliseconds(1), "HOST:1",
-                          [store] { wait_for_keys(*store, {"a"}, std::chrono::milliseconds(1)); }),
-        DistributedError, "store at HOST:1: timed out after 0.001 s waiting for an answer");
-    EXPECT_EQ(FLAGS_caffe2_log_level, before);
-    FLAGS_caffe2_log_level = before + 1;
-    store.reset();
-    answer.set_value();
-    ended.wait();  // the thread has returned and freed what it owned
-    EXPECT_EQ(FLAGS_caffe2_log_level, before + 1);
-    FLAGS_caffe2_log_level = before;
-  });
+void expect_log_level_as_before_after_a_late_thread() {
+  const int before = FLAGS_caffe2_log_level;
+  std::promise<void> answer;
+  std::promise<void> destroyed;
+  auto ended = destroyed.get_future();
+  auto store = c10::make_intrusive<SilentStore>(answer.get_future().share(), std::move(destroyed));
+  EXPECT_ERROR(run_with_deadline(milliseconds(1), "HOST:1",
+                                 [store] { wait_for_keys(*store, {"a"}, milliseconds(1)); }),
+               DistributedError, "store at HOST:1: timed out after 0.001 s waiting for an answer");
+  EXPECT_EQ(FLAGS_caffe2_log_level, before);
+  FLAGS_caffe2_log_level = before + 1;
+  store.reset();
+  answer.set_value();
+  ended.wait();  // the thread has returned and freed what it owned
+  EXPECT_EQ(FLAGS_caffe2_log_level, before + 1);
+  FLAGS_caffe2_log_level = before;
+}
+
+// Side by side: both wait four seconds longer than their timeout, for an error of c10d itself.
+TEST(RunWithDeadline, GivesUpAStoreThatStopsToAnswer) {
+  const auto end = end_of_group(3,
+                                [](const ProcessGroup& group) {
+                                  group.barrier();
+                                  if (group.rank() == 0) raise(SIGSTOP);
+                                  if (group.rank() == 1) group.monitored_barrier(milliseconds(100));
+                                  if (group.rank() == 2)
+                                    expect_log_level_as_before_after_a_late_thread();
+                                },
+                                {.grace = milliseconds(200)});
+  EXPECT_EQ(end.exit_code, 4) << end.error << end.messages;
+  EXPECT_NE(end.messages.find("store at rank 0: timed out after 0.1 s waiting for"),
+            std::string::npos)
+      << end.messages;
 }
 
 TEST(RunWithDeadline, RethrowsTheErrorOfItsThread) {

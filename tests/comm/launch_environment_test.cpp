@@ -222,11 +222,6 @@ TEST(LaunchEnvironment, TorchrunsStoreIsUsedOnlyIfItsVariableIsTrue) {
   EXPECT_FALSE(read(kEnv).use_agent_store);
 }
 
-TEST(LaunchEnvironment, RestartsAreCounted) {
-  EXPECT_EQ(read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}})).restart_count, 2);
-  EXPECT_EQ(read(kEnv).restart_count, 0);
-}
-
 TEST(LaunchEnvironment, TheSocketOfSpawnIsPassedOn) {
   EXPECT_EQ(read(with(kEnv, {{"LADDER_LISTEN_FD", "5"}})).listen_fd, 5);
   EXPECT_EQ(read(kEnv).listen_fd, std::nullopt);

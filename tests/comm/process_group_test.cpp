@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -49,6 +50,161 @@ torch::Tensor rows_of(int rank, std::int64_t rows, torch::ScalarType dtype = tor
   return torch::arange(rows * 3, dtype).reshape({rows, 3}) + 100 * rank;
 }
 
+void all_reduce_sums_and_finds_minima_and_maxima(const ProcessGroup& group) {
+  const int world = group.world_size();
+  for (const auto dtype : kDtypes) {
+    SCOPED_TRACE(torch::toString(dtype));
+    const auto own = torch::tensor({group.rank() + 1, -group.rank(), 10}, torch::kInt64).to(dtype);
+    auto sum = own.clone();
+    group.all_reduce(sum);
+    const int triangle = world * (world - 1) / 2;
+    expect_equal(sum, torch::tensor({triangle + world, -triangle, 10 * world}).to(dtype));
+    auto least = own.clone();
+    group.all_reduce(least, ReduceOp::kMin);
+    expect_equal(least, torch::tensor({1, 1 - world, 10}).to(dtype));
+    auto most = own.clone();
+    group.all_reduce(most, ReduceOp::kMax);
+    expect_equal(most, torch::tensor({world, 0, 10}).to(dtype));
+  }
+}
+
+// More than one piece of shared memory, in every dtype, and in rows that do not lie together.
+void all_reduce_and_all_gather_take_large_tensors(const ProcessGroup& group) {
+  const int world = group.world_size();
+  for (const auto dtype : kDtypes) {
+    SCOPED_TRACE(torch::toString(dtype));
+    const auto numbers = [&](int rank) {
+      return ((torch::arange(150'003) % 7) + rank).view({3, 50'001}).to(dtype).t();
+    };
+    auto expected = numbers(0).clone();
+    for (int rank = 1; rank < world; ++rank) expected += numbers(rank);
+    auto sum = numbers(group.rank());
+    group.all_reduce(sum);
+    expect_equal(sum, expected);
+    const auto all = group.all_gather_into_tensor(numbers(group.rank()));
+    for (int rank = 0; rank < world; ++rank) expect_equal(all[rank], numbers(rank));
+  }
+}
+
+void reduce_gives_the_result_to_any_root(const ProcessGroup& group) {
+  for (int root = 0; root < group.world_size(); ++root) {
+    const auto own = torch::tensor({group.rank(), -1}, torch::kInt64);
+    auto sum = own.clone();
+    group.reduce(sum, root);
+    auto most = own.clone();
+    group.reduce(most, root, ReduceOp::kMax);
+    if (group.rank() != root) continue;
+    const int world = group.world_size();
+    expect_equal(sum, torch::tensor({world * (world - 1) / 2, -world}).to(torch::kInt64));
+    expect_equal(most, torch::tensor({world - 1, -1}).to(torch::kInt64));
+  }
+}
+
+void broadcast_overwrites_with_that_of_any_root(const ProcessGroup& group) {
+  for (int root = 0; root < group.world_size(); ++root) {
+    auto tensor = rows_of(group.rank(), 2);
+    group.broadcast(tensor, root);
+    expect_equal(tensor, rows_of(root, 2));
+  }
+}
+
+void all_gather_gives_every_rank_all_in_rank_order(const ProcessGroup& group) {
+  for (const auto dtype : kDtypes) {
+    const auto all = group.all_gather(rows_of(group.rank(), 4, dtype));
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(group.world_size()));
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      expect_equal(of_rank(rank, all), rows_of(rank, 4, dtype));
+    }
+  }
+}
+
+void all_gather_takes_uneven_rows_and_none(const ProcessGroup& group) {
+  const auto rows = [](int rank) { return rank == 0 ? 0 : 6 - rank; };
+  for (const auto dtype : kDtypes) {
+    const auto all = group.all_gather(rows_of(group.rank(), rows(group.rank()), dtype));
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      expect_equal(of_rank(rank, all), rows_of(rank, rows(rank), dtype));
+    }
+  }
+  const auto nothing = group.all_gather(torch::empty({0, 2}));
+  for (const auto& tensor : nothing) EXPECT_EQ(tensor.sizes(), (std::vector<int64_t>{0, 2}));
+}
+
+void all_gather_takes_scalars_and_views_that_are_not_contiguous(const ProcessGroup& group) {
+  const auto scalars = group.all_gather(torch::tensor(group.rank() + 0.5, torch::kFloat64));
+  const auto views = group.all_gather(rows_of(group.rank(), 4).t());
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    expect_equal(of_rank(rank, scalars), torch::tensor({rank + 0.5}, torch::kFloat64));
+    expect_equal(of_rank(rank, views), rows_of(rank, 4).t());
+  }
+}
+
+void all_gather_returns_tensors_that_share_no_memory(const ProcessGroup& group) {
+  const auto own = rows_of(group.rank(), 2);
+  auto all = group.all_gather(own);
+  for (auto& tensor : all) {
+    EXPECT_TRUE(tensor.is_contiguous());
+    tensor.add_(1);
+  }
+  expect_equal(own, rows_of(group.rank(), 2));
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    expect_equal(of_rank(rank, all), rows_of(rank, 2) + 1);
+  }
+}
+
+void all_gather_into_tensor_stacks_the_tensors_in_rank_order(const ProcessGroup& group) {
+  const auto expect_stacked = [&](const std::function<torch::Tensor(int rank)>& of) {
+    const auto own = of(group.rank());
+    const auto all = group.all_gather_into_tensor(own);
+    std::vector<torch::Tensor> expected;
+    for (int rank = 0; rank < group.world_size(); ++rank) expected.push_back(of(rank));
+    expect_equal(all, torch::stack(expected));
+    EXPECT_TRUE(all.is_contiguous());
+    EXPECT_FALSE(all.is_alias_of(own));
+    expect_equal(own, of(group.rank()));
+  };
+  for (const auto dtype : kDtypes) {
+    SCOPED_TRACE(torch::toString(dtype));
+    expect_stacked([&](int rank) { return torch::tensor(rank + 5).to(dtype); });
+    expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).flatten(); });
+    expect_stacked([&](int rank) { return rows_of(rank, 4, dtype); });
+    expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).reshape({2, 3, 1, 2}); });
+    expect_stacked([&](int rank) { return rows_of(rank, 0, dtype); });
+  }
+  expect_stacked([](int rank) { return rows_of(rank, 4).t(); });
+  expect_stacked([](int rank) { return rows_of(rank, 6).slice(0, 1, 6, 2); });
+  expect_stacked([](int rank) { return torch::tensor(rank).expand({2, 3}); });
+}
+
+void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& group) {
+  for (int root = 0; root < group.world_size(); ++root) {
+    const auto all = group.gather(rows_of(group.rank(), group.rank()), root);
+    const int count = group.rank() == root ? group.world_size() : 0;
+    ASSERT_EQ(static_cast<int>(all.size()), count);
+    for (int rank = 0; rank < count; ++rank) {
+      expect_equal(of_rank(rank, all), rows_of(rank, rank));
+    }
+  }
+}
+
+using Check = void (*)(const ProcessGroup&);
+
+const std::map<std::string, Check> kChecks = {
+    {"AllReduceSumsAndFindsMinimaAndMaxima", all_reduce_sums_and_finds_minima_and_maxima},
+    {"AllReduceAndAllGatherTakeLargeTensors", all_reduce_and_all_gather_take_large_tensors},
+    {"ReduceGivesTheResultToAnyRoot", reduce_gives_the_result_to_any_root},
+    {"BroadcastOverwritesWithThatOfAnyRoot", broadcast_overwrites_with_that_of_any_root},
+    {"AllGatherGivesEveryRankAllInRankOrder", all_gather_gives_every_rank_all_in_rank_order},
+    {"AllGatherTakesUnevenRowsAndNone", all_gather_takes_uneven_rows_and_none},
+    {"AllGatherTakesScalarsAndViewsThatAreNotContiguous",
+     all_gather_takes_scalars_and_views_that_are_not_contiguous},
+    {"AllGatherReturnsTensorsThatShareNoMemory", all_gather_returns_tensors_that_share_no_memory},
+    {"AllGatherIntoTensorStacksTheTensorsInRankOrder",
+     all_gather_into_tensor_stacks_the_tensors_in_rank_order},
+    {"GatherGivesAllToTheRootAndNothingToTheOthers",
+     gather_gives_all_to_the_root_and_nothing_to_the_others},
+};
+
 class Collective : public testing::TestWithParam<std::tuple<int, std::string>> {
  protected:
   static int world() { return std::get<0>(GetParam()); }
@@ -57,162 +213,14 @@ class Collective : public testing::TestWithParam<std::tuple<int, std::string>> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, Collective,
-                         testing::Combine(testing::Range(1, 5), testing::Values("gloo", "shm")));
+                         testing::Combine(testing::Range(1, 4), testing::Values("gloo", "shm")));
 
-TEST_P(Collective, AllReduceSumsAndFindsMinimaAndMaxima) {
+// One start of the ranks for all, because a start costs more than the collectives.
+TEST_P(Collective, GivesItsResult) {
   run([](const ProcessGroup& group) {
-    const int world = group.world_size();
-    for (const auto dtype : kDtypes) {
-      SCOPED_TRACE(torch::toString(dtype));
-      const auto own =
-          torch::tensor({group.rank() + 1, -group.rank(), 10}, torch::kInt64).to(dtype);
-      auto sum = own.clone();
-      group.all_reduce(sum);
-      const int triangle = world * (world - 1) / 2;
-      expect_equal(sum, torch::tensor({triangle + world, -triangle, 10 * world}).to(dtype));
-      auto least = own.clone();
-      group.all_reduce(least, ReduceOp::kMin);
-      expect_equal(least, torch::tensor({1, 1 - world, 10}).to(dtype));
-      auto most = own.clone();
-      group.all_reduce(most, ReduceOp::kMax);
-      expect_equal(most, torch::tensor({world, 0, 10}).to(dtype));
-    }
-  });
-}
-
-// More than one piece of shared memory, in every dtype, and in rows that do not lie together.
-TEST_P(Collective, AllReduceAndAllGatherTakeLargeTensors) {
-  run([](const ProcessGroup& group) {
-    const int world = group.world_size();
-    for (const auto dtype : kDtypes) {
-      SCOPED_TRACE(torch::toString(dtype));
-      const auto numbers = [&](int rank) {
-        return ((torch::arange(300'003) % 7) + rank).view({3, 100'001}).to(dtype).t();
-      };
-      auto expected = numbers(0).clone();
-      for (int rank = 1; rank < world; ++rank) expected += numbers(rank);
-      auto sum = numbers(group.rank());
-      group.all_reduce(sum);
-      expect_equal(sum, expected);
-      const auto all = group.all_gather_into_tensor(numbers(group.rank()));
-      for (int rank = 0; rank < world; ++rank) expect_equal(all[rank], numbers(rank));
-    }
-  });
-}
-
-TEST_P(Collective, ReduceGivesTheResultToAnyRoot) {
-  run([](const ProcessGroup& group) {
-    for (int root = 0; root < group.world_size(); ++root) {
-      const auto own = torch::tensor({group.rank(), -1}, torch::kInt64);
-      auto sum = own.clone();
-      group.reduce(sum, root);
-      auto most = own.clone();
-      group.reduce(most, root, ReduceOp::kMax);
-      if (group.rank() != root) continue;
-      const int world = group.world_size();
-      expect_equal(sum, torch::tensor({world * (world - 1) / 2, -world}).to(torch::kInt64));
-      expect_equal(most, torch::tensor({world - 1, -1}).to(torch::kInt64));
-    }
-  });
-}
-
-TEST_P(Collective, BroadcastOverwritesWithThatOfAnyRoot) {
-  run([](const ProcessGroup& group) {
-    for (int root = 0; root < group.world_size(); ++root) {
-      auto tensor = rows_of(group.rank(), 2);
-      group.broadcast(tensor, root);
-      expect_equal(tensor, rows_of(root, 2));
-    }
-  });
-}
-
-TEST_P(Collective, AllGatherGivesEveryRankAllInRankOrder) {
-  run([](const ProcessGroup& group) {
-    for (const auto dtype : kDtypes) {
-      const auto all = group.all_gather(rows_of(group.rank(), 4, dtype));
-      ASSERT_EQ(all.size(), static_cast<std::size_t>(group.world_size()));
-      for (int rank = 0; rank < group.world_size(); ++rank) {
-        expect_equal(of_rank(rank, all), rows_of(rank, 4, dtype));
-      }
-    }
-  });
-}
-
-TEST_P(Collective, AllGatherTakesUnevenRowsAndNone) {
-  run([](const ProcessGroup& group) {
-    const auto rows = [](int rank) { return rank == 0 ? 0 : 6 - rank; };
-    for (const auto dtype : kDtypes) {
-      const auto all = group.all_gather(rows_of(group.rank(), rows(group.rank()), dtype));
-      for (int rank = 0; rank < group.world_size(); ++rank) {
-        expect_equal(of_rank(rank, all), rows_of(rank, rows(rank), dtype));
-      }
-    }
-    const auto nothing = group.all_gather(torch::empty({0, 2}));
-    for (const auto& tensor : nothing) EXPECT_EQ(tensor.sizes(), (std::vector<int64_t>{0, 2}));
-  });
-}
-
-TEST_P(Collective, AllGatherTakesScalarsAndViewsThatAreNotContiguous) {
-  run([](const ProcessGroup& group) {
-    const auto scalars = group.all_gather(torch::tensor(group.rank() + 0.5, torch::kFloat64));
-    const auto views = group.all_gather(rows_of(group.rank(), 4).t());
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      expect_equal(of_rank(rank, scalars), torch::tensor({rank + 0.5}, torch::kFloat64));
-      expect_equal(of_rank(rank, views), rows_of(rank, 4).t());
-    }
-  });
-}
-
-TEST_P(Collective, AllGatherReturnsTensorsThatShareNoMemory) {
-  run([](const ProcessGroup& group) {
-    const auto own = rows_of(group.rank(), 2);
-    auto all = group.all_gather(own);
-    for (auto& tensor : all) {
-      EXPECT_TRUE(tensor.is_contiguous());
-      tensor.add_(1);
-    }
-    expect_equal(own, rows_of(group.rank(), 2));
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      expect_equal(of_rank(rank, all), rows_of(rank, 2) + 1);
-    }
-  });
-}
-
-TEST_P(Collective, AllGatherIntoTensorStacksTheTensorsInRankOrder) {
-  run([](const ProcessGroup& group) {
-    const auto expect_stacked = [&](const std::function<torch::Tensor(int rank)>& of) {
-      const auto own = of(group.rank());
-      const auto all = group.all_gather_into_tensor(own);
-      std::vector<torch::Tensor> expected;
-      for (int rank = 0; rank < group.world_size(); ++rank) expected.push_back(of(rank));
-      expect_equal(all, torch::stack(expected));
-      EXPECT_TRUE(all.is_contiguous());
-      EXPECT_FALSE(all.is_alias_of(own));
-      expect_equal(own, of(group.rank()));
-    };
-    for (const auto dtype : kDtypes) {
-      SCOPED_TRACE(torch::toString(dtype));
-      expect_stacked([&](int rank) { return torch::tensor(rank + 5).to(dtype); });
-      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).flatten(); });
-      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype); });
-      expect_stacked([&](int rank) { return rows_of(rank, 4, dtype).reshape({2, 3, 1, 2}); });
-      expect_stacked([&](int rank) { return rows_of(rank, 0, dtype); });
-    }
-    expect_stacked([](int rank) { return rows_of(rank, 4).t(); });
-    expect_stacked([](int rank) { return rows_of(rank, 6).slice(0, 1, 6, 2); });
-    expect_stacked([](int rank) { return torch::tensor(rank).expand({2, 3}); });
-  });
-}
-
-TEST_P(Collective, GatherGivesAllToTheRootAndNothingToTheOthers) {
-  run([](const ProcessGroup& group) {
-    for (int root = 0; root < group.world_size(); ++root) {
-      const auto all = group.gather(rows_of(group.rank(), group.rank()), root);
-      const int count = group.rank() == root ? group.world_size() : 0;
-      ASSERT_EQ(static_cast<int>(all.size()), count);
-      for (int rank = 0; rank < count; ++rank) {
-        expect_equal(of_rank(rank, all), rows_of(rank, rank));
-      }
+    for (const auto& [name, check] : kChecks) {
+      SCOPED_TRACE(name);
+      check(group);
     }
   });
 }
@@ -222,9 +230,8 @@ TEST_P(Collective, BarriersWaitForTheLastRank) {
   run([&](const ProcessGroup& group) {
     const auto arrive = [&](const std::string& name) {
       const bool is_last = group.rank() == group.world_size() - 1;
-      if (is_last)
-        std::this_thread::sleep_for(
-            milliseconds(100));  // a barrier that does not wait returns before
+      // So that the others leave a barrier that does not wait before there are all names.
+      if (is_last) std::this_thread::sleep_for(milliseconds(30));
       folder.write(name + std::to_string(group.rank()), "");
     };
     const auto world = static_cast<std::size_t>(group.world_size());
@@ -237,7 +244,7 @@ TEST_P(Collective, BarriersWaitForTheLastRank) {
   });
 }
 
-TEST(ProcessGroup, RefusesARootThatIsNoRankBeforeAnythingIsSent) {
+TEST(ProcessGroup, RefusesARootThatIsNoRankAndIsSharedByItsCopies) {
   run_ranks(2, [](const ProcessGroup& group) {
     auto tensor = torch::zeros({2});
     EXPECT_ERROR(group.broadcast(tensor, 2), UsageError,
@@ -248,26 +255,6 @@ TEST(ProcessGroup, RefusesARootThatIsNoRankBeforeAnythingIsSent) {
       EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
     }
     group.all_reduce(tensor);
-  });
-}
-
-TEST(ProcessGroup, HasItsRankBackendAndDescription) {
-  run_ranks(3,
-            [](const ProcessGroup& group) {
-              EXPECT_EQ(group.world_size(), 3);
-              EXPECT_EQ(group.local_world_size(), 3);
-              EXPECT_EQ(group.rank(), std::stoi(getenv("RANK")));
-              EXPECT_EQ(group.local_rank(), group.rank());
-              EXPECT_EQ(group.backend(), "gloo");
-              EXPECT_EQ(group.timeout(), milliseconds(7'000));
-              const std::string start = "rank " + std::to_string(group.rank()) + " of 3, ";
-              EXPECT_TRUE(group.description().starts_with(start)) << group.description();
-            },
-            {.timeout = milliseconds(7'000)});
-}
-
-TEST(ProcessGroup, IsSharedByItsCopies) {
-  run_ranks(2, [](const ProcessGroup& group) {
     {
       const ProcessGroup copy = group;
     }  // NOLINT: its end must not end the group
@@ -275,6 +262,21 @@ TEST(ProcessGroup, IsSharedByItsCopies) {
     ProcessGroup(group).all_reduce(sum);
     EXPECT_EQ(sum.item<float>(), 2.0F);
   });
+}
+
+TEST(ProcessGroup, HasItsRankBackendAndDescription) {
+  run_ranks(2,
+            [](const ProcessGroup& group) {
+              EXPECT_EQ(group.world_size(), 2);
+              EXPECT_EQ(group.local_world_size(), 2);
+              EXPECT_EQ(group.rank(), std::stoi(getenv("RANK")));
+              EXPECT_EQ(group.local_rank(), group.rank());
+              EXPECT_EQ(group.backend(), "gloo");
+              EXPECT_EQ(group.timeout(), milliseconds(7'000));
+              const std::string start = "rank " + std::to_string(group.rank()) + " of 2, ";
+              EXPECT_TRUE(group.description().starts_with(start)) << group.description();
+            },
+            {.timeout = milliseconds(7'000)});
 }
 
 TEST(SingleGroup, ChangesNothingAndOpensNoSocket) {
@@ -312,7 +314,7 @@ TEST(MonitoredBarrier, NamesTheMissingRanksOnEachWaitingRank) {
     if (group.rank() % 2 == 0) {
       EXPECT_ERROR(group.monitored_barrier(milliseconds(500)), DistributedError,
                    "rendezvous: timed out after 0.5 s waiting for ranks 1, 3 of 4; ");
-      EXPECT_GE(since(start), milliseconds(400));
+      EXPECT_GE(since(start), milliseconds(500));
       EXPECT_LT(since(start), milliseconds(5'000));
     }
     auto sum = torch::ones({1});
@@ -380,18 +382,18 @@ TEST_P(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
   }
 }
 
-TEST_P(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
+// Of shared memory in shared_memory_test.cpp.
+TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   const auto start = Clock::now();
-  const auto end = end_of_group(
-      3,
-      [](const ProcessGroup& group) {
-        group.barrier();
-        if (group.rank() == 1) raise(SIGSTOP);
-        auto tensor = torch::ones({1'000});
-        group.all_reduce(tensor);
-      },
-      {.backend = GetParam(), .timeout = milliseconds(2'000), .grace = milliseconds(1'000)});
-  EXPECT_GE(since(start), milliseconds(2'000));
+  const auto end = end_of_group(2,
+                                [](const ProcessGroup& group) {
+                                  group.barrier();
+                                  if (group.rank() == 1) raise(SIGSTOP);
+                                  auto tensor = torch::ones({1'000});
+                                  group.all_reduce(tensor);
+                                },
+                                {.timeout = milliseconds(1'000), .grace = milliseconds(200)});
+  EXPECT_GE(since(start), milliseconds(1'000));
   EXPECT_LT(since(start), milliseconds(10'000));
   EXPECT_EQ(end.exit_code, 4);
   EXPECT_NE(end.error.find("rank 1 (stopped) hung"), std::string::npos) << end.error;
@@ -411,16 +413,6 @@ TEST_P(LostRank, ThatThrowsReleasesTheGroupAndItsErrorIsTheOneReported) {
   EXPECT_LT(since(start), milliseconds(8'000));
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_NE(end.error.find("a mistake on rank 1"), std::string::npos) << end.error;
-}
-
-TEST(ProcessGroup, ListensOnTheLoopbackInterfaceOnly) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    group.barrier();
-    const auto addresses = listening_addresses();
-    EXPECT_FALSE(addresses.empty());
-    for (const auto& address : addresses) EXPECT_TRUE(is_loopback(address)) << address;
-    group.barrier();
-  });
 }
 
 TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {

@@ -14,8 +14,6 @@
 namespace ladder {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 TEST(JsonLines, ARecordIsALineInTheOrderGiven) {
   const TemporaryFolder folder;
   JsonLines lines(folder.file("m.jsonl"));
@@ -80,19 +78,10 @@ TEST(JsonLines, AMissingFolderIsAUsageErrorNamingThePath) {
   EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory: name another file");
 }
 
-TEST(JsonLines, AFolderIsAUsageError) {
-  const TemporaryFolder folder;
-  EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory");
-}
-
 TEST(JsonLines, AFullDiskIsASystemErrorWithAHint) {
   JsonLines lines("/dev/full");
   EXPECT_ERROR(lines.write({{"a", 1}}), SystemError,
                "/dev/full: write: No space left on device; hint: free some space");
-}
-
-TEST(JsonLines, AFullDiskIsNoticedForLongRecordsToo) {
-  JsonLines lines("/dev/full");
   EXPECT_ERROR(lines.write({{"a", std::string(100'000, 'x')}}), SystemError,
                "/dev/full: write: No space left on device");
 }

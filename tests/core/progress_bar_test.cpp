@@ -197,10 +197,5 @@ TEST(IsTerminal, IsTrueForATerminal) {
   std::fclose(stream);
 }
 
-TEST(SteadySeconds, NeverGoesBack) {
-  const double before = steady_seconds();
-  EXPECT_GE(steady_seconds(), before);
-}
-
 }  // namespace
 }  // namespace ladder

@@ -124,13 +124,6 @@ TEST_F(ChooseThreads, RefusesANegativeRequest) {
                "threads: expected 0 (choose) or more, got -1");
 }
 
-TEST_F(ChooseThreads, RefusesAnOmpNumThreadsThatIsNoNumber) {
-  setenv("OMP_NUM_THREADS", "all", 1);
-  EXPECT_ERROR(choose_threads({}), UsageError,
-               "OMP_NUM_THREADS: expected whole numbers of at least 1, separated by commas, got "
-               "'all'");
-}
-
 TEST_F(ChooseThreads, RefusesMoreThreadsThanAnyProgramGainsFrom) {
   setenv("OMP_NUM_THREADS", "2147483648", 1);
   EXPECT_ERROR(choose_threads({}), UsageError, "OMP_NUM_THREADS: expected at most ");

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
-YamlNode parse(const std::string& text) { return parse_yaml(text, "f.yaml"); }
+YamlNode parse_text(const std::string& text) { return parse_yaml(text, "f.yaml"); }
 
 std::string repeated(const std::string& text, int times) {
   std::string all;
@@ -23,7 +23,7 @@ std::string repeated(const std::string& text, int times) {
 }
 
 TEST(Yaml, BecomesATreeOfNamesAndTextsWithTheirLines) {
-  const YamlNode root = parse("a: 1\nb:\n  c: 'x: y'\n  d: [p, {q: r}]\n\ne:\nf: ~\n");
+  const YamlNode root = parse_text("a: 1\nb:\n  c: 'x: y'\n  d: [p, {q: r}]\n\ne:\nf: ~\n");
   ASSERT_EQ(root.children.size(), 4U);
   EXPECT_EQ(root.children[0].key, "a");
   EXPECT_EQ(root.children[0].text, "1");
@@ -42,21 +42,21 @@ TEST(Yaml, BecomesATreeOfNamesAndTextsWithTheirLines) {
 }
 
 TEST(Yaml, NullAndEmptyTextsMapsAndListsAreEmpty) {
-  for (const auto& node : parse("a:\nb: {}\nc: []\nd: ''\n").children) {
+  for (const auto& node : parse_text("a:\nb: {}\nc: []\nd: ''\n").children) {
     EXPECT_TRUE(node.is_empty()) << node.key;
   }
-  for (const auto& node : parse("a: 0\nb: {c: }\nd: [~]\n").children) {
+  for (const auto& node : parse_text("a: 0\nb: {c: }\nd: [~]\n").children) {
     EXPECT_FALSE(node.is_empty()) << node.key;
   }
 }
 
 TEST(Yaml, AQuotedNullIsAText) {
-  EXPECT_EQ(parse("a: 'null'\n").children[0].kind, Kind::kText);
-  EXPECT_EQ(parse("a: null\n").children[0].kind, Kind::kNull);
+  EXPECT_EQ(parse_text("a: 'null'\n").children[0].kind, Kind::kText);
+  EXPECT_EQ(parse_text("a: null\n").children[0].kind, Kind::kNull);
 }
 
 TEST(Yaml, TakesAByteOrderMarkAndWindowsLineEnds) {
-  const YamlNode root = parse(
+  const YamlNode root = parse_text(
       "\xef\xbb\xbf"
       "a: 1\r\nb: 2\r\n");
   EXPECT_EQ(root.children[0].key, "a");
@@ -65,16 +65,16 @@ TEST(Yaml, TakesAByteOrderMarkAndWindowsLineEnds) {
 }
 
 TEST(Yaml, InvalidYamlIsRefusedWithItsLine) {
-  EXPECT_ERROR(parse("a: 1\nb: [1\n"), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: 1\nb: 'x\n"), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: 1\nb: \"x\n\n  \n"), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: 1\nb: '\n"), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: 1\nb: \""), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: 1\n b: 2\n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\nb: [1\n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\nb: 'x\n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\nb: \"x\n\n  \n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\nb: '\n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\nb: \""), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: 1\n b: 2\n"), UsageError, "f.yaml:2: not YAML: ");
 }
 
 TEST(Yaml, ARepeatedNameIsRefused) {
-  EXPECT_ERROR(parse("a: 1\nb: 2\na: 3\n"), UsageError,
+  EXPECT_ERROR(parse_text("a: 1\nb: 2\na: 3\n"), UsageError,
                "f.yaml:3: 'a' is set again, after line 1; hint: keep one of the two");
 }
 
@@ -82,19 +82,20 @@ TEST(Yaml, AliasesAndTagsAreRefused) {
   const std::string alias = "f.yaml:2: an alias (*name) is not allowed; hint: write the value out";
   for (const char* text : {"a: &x 1\nb: *x\n", "a: &x\nb: *x\n", "a: &x [1]\nb: [2, *x]\n",
                            "a: &x {b: 1}\nc: {d: *x}\n", "a: &x\n  b: *x\n", "&x a: 1\n*x : 2\n"}) {
-    EXPECT_ERROR(parse(text), UsageError, alias);
+    EXPECT_ERROR(parse_text(text), UsageError, alias);
   }
-  EXPECT_EQ(parse("a: &x 1\n").children[0].text, "1");  // an anchor alone changes nothing
-  EXPECT_ERROR(parse("a: 1\nb: *x\n"), UsageError, "f.yaml:2: not YAML: ");
-  EXPECT_ERROR(parse("a: !!python/object:os.system 1\n"), UsageError,
+  EXPECT_EQ(parse_text("a: &x 1\n").children[0].text, "1");  // an anchor alone changes nothing
+  EXPECT_ERROR(parse_text("a: 1\nb: *x\n"), UsageError, "f.yaml:2: not YAML: ");
+  EXPECT_ERROR(parse_text("a: !!python/object:os.system 1\n"), UsageError,
                "f.yaml:1: a tag (tag:yaml.org,2002:python/object:os.system) is not allowed");
-  EXPECT_ERROR(parse("a: !!map {}\n"), UsageError, "a tag (");
+  EXPECT_ERROR(parse_text("a: !!map {}\n"), UsageError, "a tag (");
 }
 
 TEST(Yaml, ALineThatBeginsWithAPercentSignIsRefused) {
-  EXPECT_ERROR(parse("a: 1\n%b: 2\n"), UsageError, "f.yaml:2: a line that begins with %");
-  EXPECT_ERROR(parse("%YAML 1.1\n---\na: 1\n"), UsageError, "f.yaml:1: a line that begins with");
-  EXPECT_EQ(parse("a: 5%\n").children[0].text, "5%");
+  EXPECT_ERROR(parse_text("a: 1\n%b: 2\n"), UsageError, "f.yaml:2: a line that begins with %");
+  EXPECT_ERROR(parse_text("%YAML 1.1\n---\na: 1\n"), UsageError,
+               "f.yaml:1: a line that begins with");
+  EXPECT_EQ(parse_text("a: 5%\n").children[0].text, "5%");
 }
 
 TEST(Yaml, ABombIsRefusedAtItsFirstAlias) {
@@ -103,29 +104,31 @@ TEST(Yaml, ABombIsRefusedAtItsFirstAlias) {
     const std::string one = "*a" + std::to_string(i - 1) + ", ";
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + repeated(one, 9) + "]\n";
   }
-  EXPECT_ERROR(parse(bomb), UsageError, "f.yaml:2: an alias");
+  EXPECT_ERROR(parse_text(bomb), UsageError, "f.yaml:2: an alias");
 }
 
 TEST(Yaml, DeepNestingIsRefused) {
-  EXPECT_NO_THROW(parse("a: " + repeated("[", 7) + repeated("]", 7)));
+  EXPECT_NO_THROW(parse_text("a: " + repeated("[", 7) + repeated("]", 7)));
   const std::string message = "f.yaml:1: nested deeper than 8 levels";
-  EXPECT_ERROR(parse("a: " + repeated("[", 8) + repeated("]", 8)), UsageError, message);
-  EXPECT_ERROR(parse("a: " + repeated("[", 30'000) + repeated("]", 30'000)), UsageError, message);
-  EXPECT_ERROR(parse("a: " + repeated("[", 60'000)), UsageError, message);
-  EXPECT_ERROR(parse("a: " + repeated("{a: ", 15'000)), UsageError, "f.yaml:1: ");
-  EXPECT_ERROR(parse("a: " + repeated("{a: ", 8) + repeated("}", 8)), UsageError, message);
-  EXPECT_ERROR(parse("a:\n" + repeated("- ", 30'000)), UsageError, "nested deeper than 8");
-  EXPECT_ERROR(parse(repeated("? ", 30'000)), UsageError, "f.yaml:1: ");
+  EXPECT_ERROR(parse_text("a: " + repeated("[", 8) + repeated("]", 8)), UsageError, message);
+  EXPECT_ERROR(parse_text("a: " + repeated("[", 30'000) + repeated("]", 30'000)), UsageError,
+               message);
+  EXPECT_ERROR(parse_text("a: " + repeated("[", 60'000)), UsageError, message);
+  EXPECT_ERROR(parse_text("a: " + repeated("{a: ", 15'000)), UsageError, "f.yaml:1: ");
+  EXPECT_ERROR(parse_text("a: " + repeated("{a: ", 8) + repeated("}", 8)), UsageError, message);
+  EXPECT_ERROR(parse_text("a:\n" + repeated("- ", 30'000)), UsageError, "nested deeper than 8");
+  EXPECT_ERROR(parse_text(repeated("? ", 30'000)), UsageError, "f.yaml:1: ");
 }
 
 TEST(Yaml, ManyValuesAreRefused) {
-  EXPECT_NO_THROW(parse("a: [" + repeated("1, ", 998) + "]"));
-  EXPECT_ERROR(parse("a: [" + repeated("1, ", 999) + "]"), UsageError, "more than 1000 values");
+  EXPECT_NO_THROW(parse_text("a: [" + repeated("1, ", 998) + "]"));
+  EXPECT_ERROR(parse_text("a: [" + repeated("1, ", 999) + "]"), UsageError,
+               "more than 1000 values");
 }
 
 TEST(Yaml, ALongFileIsRefused) {
-  EXPECT_NO_THROW(parse("a: 1\n#" + repeated(" ", 65'536 - 6)));
-  EXPECT_ERROR(parse("a: 1\n#" + repeated(" ", 65'536 - 5)), UsageError,
+  EXPECT_NO_THROW(parse_text("a: 1\n#" + repeated(" ", 65'536 - 6)));
+  EXPECT_ERROR(parse_text("a: 1\n#" + repeated(" ", 65'536 - 5)), UsageError,
                "f.yaml: expected at most 65536 bytes, got 65537");
   const TemporaryFolder folder;
   const std::string path = folder.write("f.yaml", "a: 1\n#" + repeated(" ", 1'000'000));
@@ -134,28 +137,30 @@ TEST(Yaml, ALongFileIsRefused) {
 
 TEST(Yaml, ControlCharactersAreRefused) {
   // The parser would end the text silently at byte 4.
-  EXPECT_ERROR(parse("a: 1\nb: 2\x04\nc: 3\n"), UsageError, "f.yaml:2: the control character 0x04");
-  EXPECT_ERROR(parse(std::string("a: 1\0", 5)), UsageError, "the control character 0x00");
-  EXPECT_ERROR(parse("a: \x7f\n"), UsageError, "the control character 0x7f");
+  EXPECT_ERROR(parse_text("a: 1\nb: 2\x04\nc: 3\n"), UsageError,
+               "f.yaml:2: the control character 0x04");
+  EXPECT_ERROR(parse_text(std::string("a: 1\0", 5)), UsageError, "the control character 0x00");
+  EXPECT_ERROR(parse_text("a: \x7f\n"), UsageError, "the control character 0x7f");
 }
 
 TEST(Yaml, TextThatIsNotUtf8IsRefused) {
-  EXPECT_ERROR(parse("a: \xff\n"), UsageError, "f.yaml: the text is not UTF-8");
-  EXPECT_EQ(parse("a: \xc3\xa4\n").children[0].text, "\xc3\xa4");
+  EXPECT_ERROR(parse_text("a: \xff\n"), UsageError, "f.yaml: the text is not UTF-8");
+  EXPECT_EQ(parse_text("a: \xc3\xa4\n").children[0].text, "\xc3\xa4");
 }
 
 TEST(Yaml, AnythingButOneMapIsRefused) {
   for (const char* text : {"", "# nothing\n", "- a\n", "text\n", "~\n"}) {
-    EXPECT_ERROR(parse(text), UsageError, "f.yaml:1: not a map of names to values");
+    EXPECT_ERROR(parse_text(text), UsageError, "f.yaml:1: not a map of names to values");
   }
-  EXPECT_ERROR(parse("a: 1\n---\nb: 2\n"), UsageError, "f.yaml:2: a second document begins");
-  EXPECT_ERROR(parse("? [a]\n: 1\n"), UsageError, "f.yaml:1: a name is missing before a value");
-  EXPECT_ERROR(parse(": 1\n"), UsageError, "f.yaml:1: a name is missing before a value");
+  EXPECT_ERROR(parse_text("a: 1\n---\nb: 2\n"), UsageError, "f.yaml:2: a second document begins");
+  EXPECT_ERROR(parse_text("? [a]\n: 1\n"), UsageError,
+               "f.yaml:1: a name is missing before a value");
+  EXPECT_ERROR(parse_text(": 1\n"), UsageError, "f.yaml:1: a name is missing before a value");
   // For some texts YAML::LoadAll makes documents without end.
   for (const char* text : {"a: 1\n]\n", ", a\n", ": [\n, b\n"})
-    EXPECT_THROW(parse(text), UsageError);
+    EXPECT_THROW(parse_text(text), UsageError);
   for (const char* text : {"---\na: 1\n...\n", "a: 1\n...", "a: 1\n...\n\n", "a: 1"}) {
-    EXPECT_EQ(parse(text).children[0].text, "1");
+    EXPECT_EQ(parse_text(text).children[0].text, "1");
   }
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "ladder/core/sha256.h"
 #include "ladder/data/distributed_sampler.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace ladder {
 namespace {
@@ -28,13 +28,7 @@ using Indices = std::vector<std::int64_t>;
 using Table = std::vector<std::vector<Indices>>;       // [rank][batch][sample]
 using Plans = std::vector<std::vector<BatchIndices>>;  // [rank][batch]
 
-const nlohmann::json& golden() {
-  static const auto content = [] {
-    std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/accelerate_shards.json");
-    return nlohmann::json::parse(file);
-  }();
-  return content;
-}
+const nlohmann::json& golden() { return golden_json("accelerate_shards.json"); }
 
 BatchSamplerShardOptions options_of(const nlohmann::json& wanted, std::int64_t rank) {
   return {.split_batches = wanted.at("split_batches"),
@@ -226,12 +220,14 @@ TEST(BatchSamplerShard, PositionsArePlacesInTheWrappedOrder) {
   });
 }
 
-TEST(BatchSamplerShard, KnowsTheSizeOfARoundOverAllRanks) {
-  for_each_table([](const nlohmann::json& wanted, std::int64_t n, std::size_t /*i*/) {
-    const auto ranks = plans_of(wanted, std::make_shared<SequentialSampler>(n));
-    std::vector<std::int64_t> sums;
+TEST(BatchSamplerShard, GivesAllRanksAsManyBatchesAndKnowsTheSizeOfARound) {
+  int empty = 0;
+  for_each_table([&](const nlohmann::json& wanted, std::int64_t n, std::size_t /*i*/) {
+    const auto order = std::make_shared<SequentialSampler>(n);
+    const auto ranks = plans_of(wanted, order);
+    std::vector<std::int64_t> sums(ranks.front().size());
     for (const auto& plans : ranks) {
-      sums.resize(std::max(sums.size(), plans.size()));
+      ASSERT_EQ(plans.size(), sums.size());
       for (std::size_t k = 0; k < plans.size(); ++k) sums[k] += std::ssize(plans[k].indices);
     }
     for (const auto& plans : ranks) {
@@ -240,18 +236,9 @@ TEST(BatchSamplerShard, KnowsTheSizeOfARoundOverAllRanks) {
         EXPECT_EQ(plans[k].world_size, std::ssize(ranks));
       }
     }
-  });
-}
-
-TEST(BatchSamplerShard, GivesAllRanksAsManyBatches) {
-  int empty = 0;
-  for_each_table([&](const nlohmann::json& wanted, std::int64_t n, std::size_t /*i*/) {
-    const auto ranks = plans_of(wanted, std::make_shared<SequentialSampler>(n));
-    for (const auto& plans : ranks) EXPECT_EQ(plans.size(), ranks.front().size());
     if (!ranks.back().empty() && ranks.back().back().indices.empty()) ++empty;
-    EXPECT_FALSE(BatchSamplerShard(whole_of(wanted, std::make_shared<SequentialSampler>(n)),
-                                   options_of(wanted, 0))
-                     .evaluation_only());
+    EXPECT_FALSE(
+        BatchSamplerShard(whole_of(wanted, order), options_of(wanted, 0)).evaluation_only());
   });
   EXPECT_GE(empty, 500) << "so that the others need not wait";
 }

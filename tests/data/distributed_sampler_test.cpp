@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -16,6 +15,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace ladder {
 namespace {
@@ -62,8 +62,7 @@ void expect_as_recorded(const Indices& order, const nlohmann::json& wanted, std:
 }
 
 TEST(DistributedSampler, GivesEachRankPythonsIndices) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/distributed_samplers.json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto& golden = golden_json("distributed_samplers.json");
   ASSERT_GE(golden.at("cases").size(), 170U);
   for (const auto& wanted : golden.at("cases")) {
     const std::int64_t world_size = wanted.at("world_size");
@@ -365,19 +364,6 @@ TEST(ShardedBatchSampler, BatchesOfTheRunAreTheSameForEveryNumberOfRanks) {
   }
 }
 
-TEST(ShardedBatchSampler, OfOneRankIsTheBatchSampler) {
-  const auto order = std::make_shared<RandomSampler>(100, 42);
-  const auto plans = ShardedBatchSampler(order, {.batch_size = 64}).batches_of(1);
-  expect_same_batches(plans, BatchSampler(order, 64, /*drop_last=*/false).batches_of(1));
-  EXPECT_EQ(plans.at(0).world_size, 1);
-}
-
-TEST(ShardedBatchSampler, ReadsAnotherOrderInAnotherEpoch) {
-  const auto sampler = sharded(100, 16, 3, 1);
-  EXPECT_EQ(sampler.batches_of(1).at(0).indices, sampler.batches_of(1).at(0).indices);
-  EXPECT_NE(sampler.batches_of(1).at(0).indices, sampler.batches_of(2).at(0).indices);
-}
-
 TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
   EXPECT_FALSE(sharded(10, 4, 2, 0).evaluation_only());
   EXPECT_TRUE(ShardedBatchSampler(std::make_shared<ExactEvalSampler>(10)).evaluation_only());
@@ -387,8 +373,9 @@ TEST(ShardedBatchSampler, IsForEvaluationOnlyIfItsSamplerIs) {
 }
 
 // Batches of one's own: of 3, 1 and 4 samples, backwards.
-struct Backwards : BatchSampler {
-  Backwards() : BatchSampler(std::make_shared<SequentialSampler>(8), 4, /*drop_last=*/false) {}
+struct BackwardsOfEight : BatchSampler {
+  BackwardsOfEight()
+      : BatchSampler(std::make_shared<SequentialSampler>(8), 4, /*drop_last=*/false) {}
   std::int64_t size() const override { return 3; }
   std::vector<BatchIndices> batches_of(std::int64_t epoch) const override {
     const std::int64_t first = 10 * epoch;
@@ -401,7 +388,7 @@ struct Backwards : BatchSampler {
 TEST(ShardedBatchSampler, SlicesBatchesThatAreThereAlready) {
   std::vector<Indices> batches[2];
   for (std::int64_t rank = 0; rank < 2; ++rank) {
-    const ShardedBatchSampler sampler(std::make_shared<Backwards>(),
+    const ShardedBatchSampler sampler(std::make_shared<BackwardsOfEight>(),
                                       {.rank = rank, .world_size = 2});
     EXPECT_EQ(sampler.size(), 3);
     EXPECT_EQ(sampler.whole_size(), 8);
@@ -412,7 +399,8 @@ TEST(ShardedBatchSampler, SlicesBatchesThatAreThereAlready) {
   }
   EXPECT_EQ(batches[0], (std::vector<Indices>{{17, 16}, {14}, {13, 12}}));
   EXPECT_EQ(batches[1], (std::vector<Indices>{{15}, {}, {11, 10}}));
-  const ShardedBatchSampler last(std::make_shared<Backwards>(), {.rank = 1, .world_size = 2});
+  const ShardedBatchSampler last(std::make_shared<BackwardsOfEight>(),
+                                 {.rank = 1, .world_size = 2});
   EXPECT_EQ(last.batches_of(0).at(2).positions, (Indices{6, 7}));
 }
 
@@ -434,7 +422,7 @@ TEST(ShardedBatchSampler, SlicesTheBatchesOfASamplerAsItCutsThem) {
 }
 
 TEST(ShardedBatchSampler, RefusesOptionsThatItsBatchSamplerDetermines) {
-  const auto whole = std::make_shared<Backwards>();
+  const auto whole = std::make_shared<BackwardsOfEight>();
   EXPECT_ERROR(
       ShardedBatchSampler(whole, {.batch_size = 4}), UsageError,
       "ShardedBatchSampler: batch_size together with a batch sampler, which determines the "

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -13,6 +12,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace ladder {
 namespace {
@@ -20,8 +20,7 @@ namespace {
 using Indices = std::vector<std::int64_t>;
 
 TEST(RandomSampler, GivesPythonsOrderIndexByIndex) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/samplers.json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto& golden = golden_json("samplers.json");
   ASSERT_GE(golden.at("cases").size(), 45U);
   for (const auto& wanted : golden.at("cases")) {
     SCOPED_TRACE(wanted.dump());

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import re
 import shutil
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import TORCHRUN, free_port, launch, records  # noqa: E402
-from tests.support.twins import (PEERS, Command, Ended, in_reference_math, trained,  # noqa: E402
-                                 twin)
+from tests.support.programs import PYTHON, TORCHRUN, free_port  # noqa: E402
+from tests.support.twins import (PEERS, Command, Ended, in_reference_math,  # noqa: E402
+                                 train_forked, trained, twin)
 from tests.support.ways import (ACCELERATE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
                                 STAGE5, STAGE6, compare_fingerprints,
                                 ignore_accelerate_configuration)
@@ -60,12 +60,14 @@ class Row(NamedTuple):
     # all images at once, rounds the same numbers otherwise.
     rounded: bool = False
 
-    def trained(self) -> list[Ended]:
+    def commands(self) -> tuple[Command, Command]:
         images = self.batches * RECIPES[self.recipe].batch_size + 1
         flags = ("--recipe", self.recipe, "--epochs", self.epochs, "--limit-train", images,
                  "--limit-test", self.seen, *self.flags)
-        return trained((*in_reference_math(*self.cpp), *flags), (*self.python, *flags),
-                       parent=FOLDER)
+        return (*in_reference_math(*self.cpp), *flags), (*self.python, *flags)
+
+    def trained(self) -> list[Ended]:
+        return trained(*self.commands(), parent=FOLDER)
 
 
 def spawned(stage: Path, script: str, recipe: str, ranks: int, *flags: object,
@@ -82,34 +84,75 @@ def ddp(recipe: str, ranks: int, *flags: object, **more: object) -> Row:
 GLOO = ("--backend", "gloo")  # sums of three and more round by their order, and Python's is Gloo's
 UNDER_TORCHRUN = ddp("convnet", 2)._replace(cpp=(*TWO, "--no-python", STAGE3),
                                             python=(*TWO, PEERS / "ddp.py"))
-DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=29,
+SPAWNED = ddp("basicnet", 2)
+DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=9,
                      seen=500) for recipe in RECIPES]
 SINGLE = [row._replace(cpp=(STAGE0,), python=twin("single.py")) for row in DATA_PARALLEL]
 TABLE = [
     *SINGLE,
     *DATA_PARALLEL,
     UNDER_TORCHRUN,
-    UNDER_TORCHRUN._replace(cpp=(STAGE2, "--nprocs", 2)),
-    ddp("basicnet", 2),
+    SPAWNED,
     ddp("convnet", 3, *GLOO, seen=2),  # one rank has no image to test
     ddp("basicnet", 2, flags=PER_DEVICE, steps=6),
-    ddp("convnet", 3, *GLOO, flags=PER_DEVICE, steps=5),
-    *(spawned(STAGE4, "ddp.py", recipe, ranks, "--no-sync-bn", flags=BF16, epochs=1, batches=29,
-              seen=65) for recipe in RECIPES for ranks in (1, 2)),
-    Row((STAGE5,), twin("accelerated.py"), "basicnet"),
-    Row((STAGE5,), twin("accelerated.py"), "convnet"),
-    Row((STAGE5,), twin("accelerated.py"), "convnet", flags=WIDE),
+    *(spawned(STAGE4, "ddp.py", recipe, 2, "--no-sync-bn", flags=BF16, epochs=1, batches=9, seen=65)
+      for recipe in RECIPES),
     Row((STAGE5,), twin("accelerated.py"), "basicnet", flags=MIXED),
+    Row((STAGE5,), twin("accelerated.py"), "convnet", flags=WIDE),
     spawned(STAGE5, "accelerated.py", "basicnet", 2, rounded=True),
-    Row((STAGE5, "--nprocs", 2), (*TWO, PEERS / "accelerated.py"), "convnet", 2, rounded=True),
     Row((STAGE5, "--nprocs", 2), (*ACCELERATE_TWO, PEERS / "accelerated.py"), "convnet", 2,
         flags=MIXED, rounded=True),
     Row((STAGE6,), twin("trainer.py"), "basicnet", rounded=True),
-    Row((STAGE6,), twin("trainer.py"), "convnet", rounded=True),
     Row((STAGE6,), twin("trainer.py"), "convnet", flags=WIDE, rounded=True),
-    spawned(STAGE6, "trainer.py", "basicnet", 2, rounded=True),
-    Row((STAGE6, "--nprocs", 2), (*TWO, PEERS / "trainer.py"), "convnet", 2, rounded=True),
+    spawned(STAGE6, "trainer.py", "convnet", 2, rounded=True),
 ]
+
+
+def scaled(recipe: str, steps: int, scale: float) -> Row:
+    """In fp16 from a file of Python, with a scale that is too large and soon grows again."""
+    torch.manual_seed(1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+    start = Path(tempfile.mkdtemp(dir=FOLDER)) / "start.safetensors"
+    save_weights(RECIPES[recipe].model(), start, {"scaler": json.dumps(scaler.state_dict())})
+    return spawned(STAGE4, "ddp.py", recipe, 2, "--no-sync-bn", epochs=1, batches=steps - 1,
+                   seen=65, flags=("--precision", "fp16", "--load", start))
+
+
+SCALED = [scaled("basicnet", 5, 2.0**19), scaled("convnet", 12, 2.0**20)]
+
+
+def with_defaults(recipe: str, ranks: int) -> tuple[Command, Command]:
+    """Of transformers."""
+    flags = ("--profile", "hf-defaults", "--nprocs", ranks, "--recipe", recipe,
+             "--limit-train", 300, "--limit-test", 97)
+    return ((*in_reference_math(STAGE6), "--output-dir", "out", *flags),
+            twin("trainer.py", *flags))
+
+
+# With the steps, and the samples that are trained in them.
+DEFAULTS = [(with_defaults("basicnet", 1), 5, 300), (with_defaults("convnet", 2), 3, 3 * 128)]
+# --steps ends a run of a twin without a test, in the middle of the second epoch.
+EIGHT_STEPS = [twin(script, *more, "--recipe", "convnet", "--epochs", 2, "--limit-train", 5 * 32 + 1,
+                    "--steps", 8)
+               for script, *more in (("data_parallel.py",), ("accelerated.py", "--nprocs", 2),
+                                     ("trainer.py",),
+                                     ("trainer.py", "--profile", "hf-defaults", "--nprocs", 2,
+                                      "-b", 16))]
+
+
+def setUpModule() -> None:
+    """Trains programs and twins at the same time, the twins in forks that start quickly. The rows of
+    launchers, and one of --nprocs, start as a user starts them."""
+    rows = [row for row in (*TABLE, *SCALED) if row.python[0] == PYTHON and row != SPAWNED]
+    pairs = [*(row.commands() for row in rows), *(commands for commands, *_ in DEFAULTS)]
+    with ThreadPoolExecutor(1) as pool:
+        twins = pool.submit(train_forked, [*(python for _, python in pairs), *EIGHT_STEPS], FOLDER)
+        for cpp, _ in pairs:
+            trained(cpp, parent=FOLDER)
+        for row in TABLE:
+            if row not in rows:
+                row.trained()
+        twins.result()
 
 
 class Twins(unittest.TestCase):
@@ -156,74 +199,38 @@ class Twins(unittest.TestCase):
         self.assertEqual(*recorded)
 
     def test_fp16_scales_the_loss_alike(self) -> None:
-        """From a file of Python, with a scale that is too large and soon grows again."""
-        for recipe, ranks, steps, scale in (("basicnet", 1, 5, 2.0**19), ("convnet", 1, 12, 2.0**20),
-                                            ("convnet", 2, 12, 2.0**20)):
-            with self.subTest(recipe=recipe, ranks=ranks):
-                torch.manual_seed(1)
-                scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
-                start = Path(tempfile.mkdtemp(dir=FOLDER)) / "start.safetensors"
-                save_weights(RECIPES[recipe].model(), start,
-                             {"scaler": json.dumps(scaler.state_dict())})
-                row = spawned(STAGE4, "ddp.py", recipe, ranks, "--no-sync-bn", epochs=1,
-                              batches=steps - 1, seen=65,
-                              flags=("--precision", "fp16", "--load", start))
+        for row in SCALED:
+            with self.subTest(row=row):
                 self.expect_equal(row)
                 ours, theirs = row.trained()
                 self.assertEqual(ours.result["loss_scale"], theirs.result["loss_scale"])
                 self.assertEqual(*(json.loads(run.metadata["scaler"]) for run in (ours, theirs)))
-                self.assertTrue(0 < ours.result["skipped_steps"] < steps, ours.result)
-
-    def test_python_loads_the_weights_of_stage_zero(self) -> None:
-        """In fast math, which has another layout of the images."""
-        for recipe in RECIPES:
-            run, = trained((STAGE0, "--device", "cpu", "--recipe", recipe, "--epochs", 1,
-                            "--limit-train", 64, "--limit-test", 10), parent=FOLDER)
-            keys = RECIPES[recipe].model().load_state_dict(run.tensors, strict=True)
-            self.assertEqual((keys.missing_keys, keys.unexpected_keys), ([], []))
-            self.assertEqual(run.metadata, {"format": "pt"})
+                self.assertTrue(0 < ours.result["skipped_steps"] <= row.batches, ours.result)
 
     def test_the_defaults_of_transformers_take_the_same_steps(self) -> None:
-        """Of as many samples. Other random numbers, so other weights."""
-        profile = ("--profile", "hf-defaults")
-        for recipe, ranks, steps, samples in (("basicnet", 1, 5, 300), ("convnet", 2, 3, 3 * 128)):
-            flags = ("--nprocs", ranks, "--recipe", recipe, "--limit-train", 300, "--limit-test", 97)
-            ours = (*in_reference_math(STAGE6), *profile, "--output-dir", "out", *flags)
-            runs = trained(ours, twin("trainer.py", *profile, *flags), parent=FOLDER)
+        """Other random numbers, so other weights."""
+        for commands, steps, samples in DEFAULTS:
+            runs = trained(*commands, parent=FOLDER)
             for run in runs:
                 result, (epoch,) = run.result, [r for r in run.records if r["record"] == "epoch"]
-                self.assertEqual([result[key] for key in ("epochs", "steps", "seen")], [1, steps, 97])
+                self.assertEqual([result[key] for key in ("epochs", "steps", "seen")],
+                                 [1, steps, 97])
                 self.assertEqual((epoch["steps"], epoch["samples"]), (steps, samples))
             self.assertEqual([runs[1].records[0][key] for key in
                               ("batch_size", "eval_batch_size", "lr")], [64, 64, 5e-5])
 
 
-class Steps(unittest.TestCase):
-    """--steps ends a run of a twin without a test, in the middle of the second epoch."""
-
-    def expect_steps(self, script: str, *more: object) -> None:
-        metrics = Path(tempfile.mkdtemp(dir=FOLDER)) / "a.jsonl"
-        done = launch(*twin(script, *more), "--recipe", "convnet", "--epochs", 2, "--limit-train",
-                      5 * 32 + 1, "--threads", 1, "--steps", 8, "--metrics", metrics,
-                      cwd=metrics.parent)
-        self.assertEqual(done.code, 0, done.stderr)
-        self.assertEqual(os.listdir(metrics.parent), ["a.jsonl"])
-        _, first, second, result = records(metrics)
-        self.assertEqual([first["steps"], second["steps"], result["steps"]], [6, 2, 8])
-        self.assertEqual((result["seen"], result["accuracy"]), (None, None))
-        self.assertNotIn("Accuracy", done.stdout)
-
-    def test_data_parallel(self) -> None:
-        self.expect_steps("data_parallel.py")
-
-    def test_accelerated(self) -> None:
-        self.expect_steps("accelerated.py", "--nprocs", 2)
-
-    def test_trainer(self) -> None:
-        self.expect_steps("trainer.py")
-
-    def test_trainer_with_its_defaults(self) -> None:
-        self.expect_steps("trainer.py", "--profile", "hf-defaults", "--nprocs", 2, "-b", 16)
+    def test_steps_end_a_twin_without_a_test(self) -> None:
+        for command in EIGHT_STEPS:
+            with self.subTest(command=command):
+                run, = trained(command, parent=FOLDER)
+                _, first, second, result = run.records
+                self.assertEqual([first["steps"], second["steps"], result["steps"]], [6, 2, 8])
+                self.assertEqual((result["seen"], result["accuracy"]), (None, None))
+                self.assertNotIn("Accuracy", run.done.stdout)
+                written = [path.name for path in run.stem.parent.iterdir()
+                           if not path.name.startswith("a.rank")]
+                self.assertEqual(sorted(written), ["a.jsonl", "a.safetensors", "stderr", "stdout"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.leftovers import Before
+from tests.faults.leftovers import Before, adopt_orphans, reap_orphans
 from tests.support.programs import Launched, Process, Result, poll_until, result_record
 from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Run, Way,
                                 alone, by_hand, mpirun, spawned, torchrun, train)
@@ -29,6 +29,8 @@ STARTS: dict[str, Callable[[Path], Way]] = {
 }
 MARKED = ("--metrics", "a.jsonl", "--fingerprint", 1)
 MARKS = ("a.jsonl", "a.rank?.jsonl")
+DIRECT = ("alone", "spawn", "one")  # the command is a stage itself
+COLLECTS = ("spawn", "one", "by hand")  # what starts the ranks is ours, and waits for all of them
 # What a launcher itself leaves in its temporary folder: the logs of ranks that failed.
 OF_LAUNCHERS = {"torchrun": ("torchelastic_*",)}
 
@@ -119,6 +121,7 @@ def struck(cell: Cell, space: Workspace, started: Launched, before: Before) -> f
 def require_ending(cell: Cell, done: Result, took: float) -> None:
     shown = f"exit code {done.code} after {took:.1f} s\n{done.stdout}{done.stderr}"
     assert shell_code(done.code) in cell.codes, f"expected exit code {cell.codes}: {shown}"
+    assert done.code <= 128 or cell.start not in DIRECT, f"expected it to die of a signal: {shown}"
     assert took <= cell.seconds, f"expected the end within {cell.seconds} s: {shown}"
     assert re.search(cell.cause, done.stderr, re.MULTILINE), f"expected {cell.cause!r}: {shown}"
     if done.code != 0:  # else they were started again
@@ -136,6 +139,7 @@ def stop_ignoring_signals() -> None:
 def run_cell(cell: Cell, parent: Path) -> float:
     """Returns the seconds from the fault to the end. Raises AssertionError, or SkipTest."""
     stop_ignoring_signals()
+    adopt_orphans()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=parent))
         space = Workspace(Path(folder), stack)
@@ -150,7 +154,10 @@ def run_cell(cell: Cell, parent: Path) -> float:
         begin = struck(cell, space, started, before) if cell.strike else started.started
         done = started.finish(cell.seconds + 5)
         took = time.monotonic() - begin
+        orphans = reap_orphans(program.name for program in PROGRAMS)
         require_ending(cell, done, took)
+        if cell.start in COLLECTS and done.code != -signal.SIGKILL:
+            assert not orphans, f"ranks that were not waited for: {orphans}\n{done.stderr}"
         allowed = (*cell.left, *(MARKS if marked else ()), *OF_LAUNCHERS.get(cell.start, ()))
         left = before.left(allowed)
         assert not left, f"left behind: {left}\n{done.stderr}"

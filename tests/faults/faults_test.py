@@ -7,16 +7,19 @@ import collections
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.faults.cell import PROGRAMS, Cell, require_ending, run_cell  # noqa: E402
-from tests.faults.cells import QUICK, table  # noqa: E402
-from tests.faults.leftovers import SHARED_MEMORY, Before  # noqa: E402
-from tests.support.programs import Process, Result  # noqa: E402
+from tests.faults.cells import KINDS, QUICK, restarts, table  # noqa: E402
+from tests.faults.leftovers import (SHARED_MEMORY, Before, adopt_orphans,  # noqa: E402
+                                    reap_orphans)
+from tests.support.programs import Process, Result, poll_until  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-faults-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -36,6 +39,13 @@ class Table(unittest.TestCase):
         self.assertEqual([name for name, count in names.items() if count > 1], [])
         self.assertEqual(QUICK - set(names), set())
 
+    def test_the_quick_cells_are_of_all_kinds_and_stages(self) -> None:
+        for kind in KINDS:
+            if kind != restarts:  # stages/launch_test.py has one
+                self.assertTrue(QUICK & {cell.name for cell in kind()}, kind.__name__)
+        self.assertEqual({cell.stage for cell in table() if cell.name in QUICK},
+                         set(range(len(PROGRAMS))))
+
     def test_no_stage_is_left_out(self) -> None:
         cells = collections.Counter(cell.stage for cell in table() if not cell.once)
         self.assertGreaterEqual(sum(cells.values()), 60)
@@ -46,14 +56,14 @@ class Ending(unittest.TestCase):
     CELL = Cell((2, "spawn"), "x", codes=(137,), cause="^error: rank 1: ", seconds=5)
     SAID = "error: rank 1: gone\n[rank 0] error: lost\n"
 
-    def refused(self, text: str, code: int = 137, said: str = SAID, took: float = 1.0) -> None:
+    def refused(self, text: str, code: int = -9, said: str = SAID, took: float = 1.0) -> None:
         with self.assertRaisesRegex(AssertionError, text):
             require_ending(self.CELL, Result(code, "", said), took)
 
     def test_code_time_and_cause_count(self) -> None:
-        for code in (137, -9):
-            require_ending(self.CELL, Result(code, "", self.SAID), 1.0)
+        require_ending(self.CELL, Result(-9, "", self.SAID), 1.0)
         self.refused("exit code", code=0)
+        self.refused("die of a signal", code=137)
         self.refused("within 5", took=5.1)
         self.refused("rank 1", said="[rank 0] error: lost\n")
         self.refused("a line from each", said=self.SAID + "[rank 0] error: lost again\n")
@@ -76,7 +86,23 @@ class Leftovers(unittest.TestCase):
         path = SHARED_MEMORY / f"ladder-faults-test-{os.getpid()}"
         path.touch()
         self.addCleanup(path.unlink)
-        self.assertIn(f"shared memory {path.name}", self.before.left())
+        with unittest.mock.patch("tests.faults.leftovers.SECONDS", 0.1):
+            self.assertIn(f"shared memory {path.name}", self.before.left())
+
+    def test_a_process_that_was_not_waited_for_is_noticed(self) -> None:
+        program = self.folder / "stage_of_this_test"
+        program.write_text("#!/bin/sh\nread line\n")
+        program.chmod(0o755)
+        adopt_orphans()
+        script = '"$0" <&0 >/dev/null & echo $!'
+        with subprocess.Popen(["bash", "-c", script, program], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True) as shell:
+            orphan = Process(int(shell.stdout.readline()))
+            shell.wait(60)  # and then the end of its input
+        self.assertTrue(poll_until(lambda: orphan.state == "Z", 60))
+        self.assertEqual(reap_orphans(["another"]), [])
+        self.assertEqual(reap_orphans([program.name]), [orphan.pid])
+        self.assertEqual(orphan.state, "")
 
     def test_a_socket_that_still_listens_is_noticed(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run may leave behind but must not: files, shared memory, listening sockets."""
+"""What a run must not leave behind: files, shared memory, listening sockets, ended processes."""
 from __future__ import annotations
 
+import ctypes
 import fnmatch
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.support.programs import Process, address_of, poll_until
+from tests.support.programs import Process, address_of, all_processes, poll_until
 
 SHARED_MEMORY = Path("/dev/shm")
 SECONDS = 3.0  # what other programs of this machine put there meanwhile goes again
@@ -22,6 +24,22 @@ def listeners() -> set[str]:
     tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
     rows = (line.split() for table in tables for line in table)
     return {address_of(row[1]) for row in rows if row[3] == "0A"}
+
+
+def adopt_orphans() -> None:
+    """From now on, processes whose parent has ended are children of this process, not of init."""
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def reap_orphans(names: Iterable[str]) -> list[int]:
+    """The adopted processes with these names that have ended: no process had waited for them."""
+    short = {name[:15] for name in names}
+    found = [process.pid for process in all_processes() if process.parent == os.getpid()
+             and process.state == "Z" and process.name in short]
+    for pid in found:
+        os.waitpid(pid, 0)
+    return found
 
 
 class Before:

@@ -126,6 +126,10 @@ def more_flags(odd: str, others: str = "") -> Prepare:
     return odd_rank(f'set -- "$@" {odd}', f'set -- "$@" {others}')
 
 
+def with_variable(name: str, value: object) -> Prepare:
+    return lambda space, way: Way(way.command, {**way.environment, name: value})
+
+
 # Rank 1 is a child of its script, which outlives it and exits with 3.
 EXITS = odd_rank('PROGRAM "$@"; exit 3')
 NEVER_ARRIVES = odd_rank("exec sleep 600")

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/random_keys.h"
 
 namespace ladder {
 namespace {
@@ -18,14 +19,6 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 constexpr auto kChannelsLast = torch::MemoryFormat::ChannelsLast;
-
-torch::Tensor positions(std::int64_t begin, std::int64_t count) {
-  return torch::arange(begin, begin + count, torch::kInt64);
-}
-
-RandomKey key_from(std::int64_t begin, std::int64_t count) {
-  return {.seed = 42, .epoch = 3, .positions = positions(begin, count)};
-}
 
 torch::Tensor mask_of(const Shape& shape, const DropoutMaskOptions& options = {.layer = 2}) {
   return counter_mask(torch::empty(shape), key_from(5, shape[0]), options);

@@ -18,6 +18,7 @@
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/relative_difference.h"
 #include "tests/support/slopes.h"
 
 namespace ladder {
@@ -204,11 +205,6 @@ struct Normalised {
     });
   }
 };
-
-double relative_difference(const torch::Tensor& got, const torch::Tensor& wanted) {
-  const auto difference = (got.to(torch::kFloat64) - wanted.to(torch::kFloat64)).norm();
-  return (difference / wanted.to(torch::kFloat64).norm()).item<double>();
-}
 
 TEST(BatchNormReluMaxPool, EqualsTheThreeOperations) {
   const auto input = images({6, 16, 28, 28}) * 2.0 + 5.0;

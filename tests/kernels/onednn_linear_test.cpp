@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
+#include "tests/support/relative_difference.h"
 #include "tests/support/slopes.h"
-#include "tests/support/training.h"
 
 namespace ladder {
 namespace {
@@ -39,8 +39,8 @@ std::vector<torch::Tensor> passes(const Layer& of, const Function& function) {
   return {output.detach(), of.input.grad(), of.weight.grad(), of.bias.grad()};
 }
 
-torch::Tensor plain(const torch::Tensor& input, const torch::Tensor& weight,
-                    const torch::Tensor& bias) {
+torch::Tensor plain_linear(const torch::Tensor& input, const torch::Tensor& weight,
+                           const torch::Tensor& bias) {
   return torch::linear(input, weight, bias);
 }
 
@@ -50,7 +50,7 @@ TEST(OnednnLinear, IsThatOfLibTorch) {
        {std::array<std::int64_t, 3>{64, 9216, 128}, {1, 7, 3}, {33, 40, 1}, {5, 1, 4}}) {
     const Layer of = layer(samples, inputs, outputs);
     const auto got = passes(of, onednn_linear);
-    const auto wanted = passes(of, plain);
+    const auto wanted = passes(of, plain_linear);
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_LT(relative_difference(got[i], wanted[i]), kOtherOrder) << i << " at " << inputs;
       EXPECT_TRUE(got[i].is_contiguous()) << i << " at " << inputs;
@@ -64,7 +64,7 @@ TEST(OnednnLinear, TakesAGradientInAnotherLayout) {
     return [&function](const auto&... arguments) { return function(arguments...).t(); };
   };
   const auto got = passes(of, transposed(onednn_linear));
-  const auto wanted = passes(of, transposed(plain));
+  const auto wanted = passes(of, transposed(plain_linear));
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(torch::allclose(got[i], wanted[i], 1e-5, 1e-6)) << i;
   }
@@ -82,7 +82,7 @@ TEST(OnednnLinear, LeavesOtherTypesAndEmptyBatchesToLibTorch) {
   for (const Layer& of :
        {layer(3, 8, 5, torch::kDouble), layer(3, 8, 5, torch::kBFloat16), layer(0, 8, 5)}) {
     const auto got = passes(of, onednn_linear);
-    const auto wanted = passes(of, plain);
+    const auto wanted = passes(of, plain_linear);
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(got[i], wanted[i])) << i;
   }
 }

@@ -209,17 +209,8 @@ TEST_F(Spawn, SetsRankAndWorldSizeOfEachRank) {
   EXPECT_EQ(lines_of(pipe_.all()),
             (std::set<std::string>{"0 0 0 3 3 127.0.0.1 fd", "1 1 1 3 3 127.0.0.1",
                                    "2 2 2 3 3 127.0.0.1"}));
-}
-
-TEST_F(Spawn, DoesNotChangeTheEnvironmentOfTheCaller) {
-  spawn([](int) {}, options(2));
-  EXPECT_EQ(variable("RANK"), "-");
+  EXPECT_EQ(variable("RANK"), "-") << "the environment of the caller";
   EXPECT_EQ(variable("MASTER_PORT"), "-");
-}
-
-TEST_F(Spawn, RunsOneRankToo) {
-  spawn([&](int rank) { pipe_.put(std::to_string(rank) + variable("WORLD_SIZE")); }, options(1));
-  EXPECT_EQ(pipe_.all(), "01");
 }
 
 void connect_and_say(const std::string& text) {
@@ -455,12 +446,10 @@ TEST_F(Spawn, NamesARankThatHangs) {
     wait_forever();
   };
   const auto start = Clock::now();
-  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError, "rank 0: expected exit code");
-  EXPECT_GE(Clock::now() - start, milliseconds(400));
-  EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
-  pipe_.put("1");
   EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
                "; hint: rank 1 hung; when it hangs again, see where: gdb -p <process id>");
+  EXPECT_GE(Clock::now() - start, milliseconds(400));
+  EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
 }
 
 TEST_F(Spawn, NamesARankThatIsStopped) {
@@ -731,20 +720,6 @@ TEST_F(Spawn, RefusesWithASecondThread) {
   EXPECT_NO_THROW(spawn([](int) {}, options(1)));
 }
 
-#ifdef _OPENMP
-TEST_F(Spawn, RefusesAfterAnOpenMpRegion) {
-  Process process([&] {
-    int sum = 0;
-#pragma omp parallel num_threads(2) reduction(+ : sum)
-    sum += 1;
-    if (sum != 2) throw std::runtime_error("no second thread");
-    EXPECT_ERROR(spawn([](int) {}, options(1)), UsageError, "this process has 2 threads");
-    _exit(HasFailure() ? 1 : 0);
-  });
-  EXPECT_EQ(process.end(), "exit 0");
-}
-#endif
-
 TEST_F(Spawn, RefusesInsideARank) {
   EXPECT_ERROR(spawn([&](int) { spawn([](int) {}, options(2)); }, options(1)), ChildError,
                "rank 0: expected exit code 0, got 2; its last line: \"error: spawn: RANK is 0: a "
@@ -770,8 +745,6 @@ class RequireForkable : public testing::Test {
 TEST_F(RequireForkable, AllowsOneThreadWithoutAGpu) {
   EXPECT_NO_THROW(require_forkable(process_.path()));
 }
-
-TEST_F(RequireForkable, AllowsThisProcess) { EXPECT_NO_THROW(require_forkable()); }
 
 TEST_F(RequireForkable, AllowsAProcessWhoseThreadHasJustBeenJoined) {
   for (int i = 0; i < 200; ++i) {

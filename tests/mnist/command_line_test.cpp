@@ -709,20 +709,5 @@ TEST(RunMain, TurnsErrorsIntoExitCodes) {
   EXPECT_EQ(throws(NumericError::of("a", "b", "c", "d")), 5);
 }
 
-TEST(RunMain, SaysWhatToDoWhenMemoryRunsOut) {
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(main_with([](const SingleOptions&) { throw std::bad_alloc(); }), 1);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "error: out of memory: std::bad_alloc; hint: use a smaller batch size\n");
-}
-
-TEST(RunMain, PrintsErrorsOfLibTorchWithoutTheirStackTrace) {
-  testing::internal::CaptureStderr();
-  const auto fail = [](const SingleOptions&) { throw std::runtime_error("wrong\nframe #0: f()"); };
-  EXPECT_EQ(main_with(fail), 1);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "error: wrong; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it happened\n");
-}
-
 }  // namespace
 }  // namespace mnist

@@ -18,6 +18,7 @@
 #include "ladder/nn/random_scope.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/relative_difference.h"
 
 namespace mnist {
 namespace {
@@ -62,11 +63,6 @@ const SafetensorsFile& golden() {
   static const SafetensorsFile file =
       load_safetensors(LADDER_SOURCE_DIR "/tests/golden/models.safetensors");
   return file;
-}
-
-double relative_difference(const torch::Tensor& got, const torch::Tensor& wanted) {
-  const auto difference = (got.to(torch::kFloat64) - wanted.to(torch::kFloat64)).norm();
-  return (difference / wanted.to(torch::kFloat64).norm()).item<double>();
 }
 
 TEST(BasicNet, HasPythonsParametersInItsOrder) {

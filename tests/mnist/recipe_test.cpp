@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -22,6 +20,7 @@
 #include "mnist/dataset.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace mnist {
 namespace {
@@ -121,12 +120,8 @@ torch::Tensor averaged_gradient(const Recipe& recipe, const Scores& scores,
 }
 
 TEST(RecipeLoss, WithSmoothingIsThatOfTransformers) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/trainer.json");
-  const auto golden = nlohmann::json::parse(file)["label_smoothing"];
+  const auto& golden = golden_json("trainer.json").at("label_smoothing");
   EXPECT_EQ(golden.size(), 3U);
-  const auto number = [](const nlohmann::json& text) {
-    return std::strtod(text.get<std::string>().c_str(), nullptr);
-  };
   const auto rows = [&](const nlohmann::json& matrix) {
     std::vector<torch::Tensor> tensors;
     for (const auto& row : matrix) {
@@ -318,15 +313,6 @@ TEST(Recipe, HasAScheduleThatStaysOrDropsEveryThirtyEpochs) {
     EXPECT_DOUBLE_EQ(lr_of(*optimizer), drops ? 1e-4 : 1e-3);
   }
   EXPECT_ERROR(Recipe({.scheduler = "steps"}), UsageError, "did you mean step?");
-}
-
-TEST(Recipe, EvaluatesBasicnetWithoutARandomScope) {
-  const Recipe recipe({});
-  const auto model = recipe.make_model();  // in training mode: dropout would throw
-  const auto set = load_test({.root = LADDER_SOURCE_DIR "/data/mnist", .limit_test = 7}, recipe);
-  const auto result = evaluate(*model, DataLoader(set), recipe.criterion(), torch::kCPU);
-  EXPECT_EQ(result.seen, 7);
-  EXPECT_TRUE(std::isfinite(result.loss_sum));
 }
 
 }  // namespace

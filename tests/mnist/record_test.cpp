@@ -16,6 +16,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 
 namespace mnist {
@@ -24,17 +25,6 @@ namespace {
 using namespace ladder;
 
 using Json = nlohmann::ordered_json;
-
-struct OneWeight : torch::nn::Module {
-  OneWeight() { register_parameter("weight", torch::ones({3})); }
-};
-
-Batch batch_of(std::int64_t size) {
-  return {.targets = torch::zeros({size}, torch::kInt64),
-          .positions = torch::arange(size),
-          .indices = 100 + torch::arange(size),
-          .global_size = size};
-}
 
 struct Digits : ladder::Dataset {
   explicit Digits(std::int64_t number) : count(number) {}

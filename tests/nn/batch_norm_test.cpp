@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/comm/process_group.h"
 
 namespace ladder {
 namespace {
@@ -129,42 +128,10 @@ TEST(BatchNorm, IsBitEqualToPythons) {
   }
 }
 
-TEST(BatchNorm, EvaluationChangesNoStatistics) {
-  BatchNorm layer(BatchNormOptions{.features = 2});
-  layer->eval();
-  const auto input = torch::randn({2, 2, 3, 3});
-  layer->forward(input);
-  EXPECT_TRUE(torch::equal(layer->running_mean, torch::zeros({2})));
-  EXPECT_TRUE(torch::equal(layer->running_var, torch::ones({2})));
-  EXPECT_EQ(layer->num_batches_tracked.item<std::int64_t>(), 0);
-}
-
 TEST(BatchNorm, KeepsTheLayout) {
   BatchNorm layer(BatchNormOptions{.features = 3});
   const auto input = torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast);
   EXPECT_TRUE(layer->forward(input).is_contiguous(torch::MemoryFormat::ChannelsLast));
-}
-
-// What several ranks do is tested in parallel/sync_batch_norm_test.cpp.
-TEST(BatchNorm, InAGroupOfOneIsAsWithoutAGroup) {
-  for (const Momentum momentum : kMomenta) {
-    torch::manual_seed(1);
-    Pair pair(momentum);
-    pair.ours->set_process_group(ProcessGroup::single());
-    for (int step = 0; step < 3; ++step) {
-      const auto ours = (torch::randn({4, 3, 5, 5}) * 2 + 1).requires_grad_();
-      const auto theirs = ours.detach().clone().requires_grad_();
-      pair.ours->forward(ours).square().sum().backward();
-      pair.theirs->forward(theirs).square().sum().backward();
-      EXPECT_TRUE(torch::equal(ours.grad(), theirs.grad()));
-      EXPECT_TRUE(torch::equal(pair.ours->weight.grad(), pair.theirs->weight.grad()));
-      EXPECT_TRUE(torch::equal(pair.ours->bias.grad(), pair.theirs->bias.grad()));
-      pair.expect_equal_state();
-    }
-    pair.ours->eval();
-    pair.theirs->eval();
-    pair.expect_equal_outputs(torch::randn({4, 3, 5, 5}));
-  }
 }
 
 TEST(BatchNorm, HasPythonsNamesAndDtypes) {

@@ -14,6 +14,7 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random_keys.h"
 #include "tests/support/slopes.h"
 
 namespace ladder {
@@ -22,14 +23,6 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 constexpr auto kChannelsLast = torch::MemoryFormat::ChannelsLast;
-
-torch::Tensor positions(std::int64_t begin, std::int64_t count) {
-  return torch::arange(begin, begin + count, torch::kInt64);
-}
-
-RandomKey key_from(std::int64_t begin, std::int64_t count) {
-  return {.seed = 42, .epoch = 3, .positions = positions(begin, count)};
-}
 
 TEST(Dropout, MultipliesByTheMaskAndKeepsTheLayout) {
   const Dropout dropout({.p = 0.25, .layer = 1});

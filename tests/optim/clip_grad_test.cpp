@@ -18,15 +18,15 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-constexpr int kTensors = 3;
+constexpr int kClipped = 3;
 
-const SafetensorsFile& golden() {
+const SafetensorsFile& clip_file() {
   static const SafetensorsFile file =
       load_safetensors(LADDER_SOURCE_DIR "/tests/golden/clip_grad.safetensors");
   return file;
 }
 
-const torch::Tensor& golden(const std::string& name) { return golden().tensors.at(name); }
+const torch::Tensor& clip_tensor(const std::string& name) { return clip_file().tensors.at(name); }
 
 torch::Tensor parameter_with(const torch::Tensor& gradient) {
   auto parameter = torch::zeros_like(gradient).requires_grad_();
@@ -34,10 +34,10 @@ torch::Tensor parameter_with(const torch::Tensor& gradient) {
   return parameter;
 }
 
-Tensors golden_parameters() {
+Tensors clip_parameters() {
   Tensors parameters;
-  for (int i = 0; i < kTensors; ++i) {
-    parameters.push_back(parameter_with(golden("gradient" + std::to_string(i))));
+  for (int i = 0; i < kClipped; ++i) {
+    parameters.push_back(parameter_with(clip_tensor("gradient" + std::to_string(i))));
   }
   return parameters;
 }
@@ -49,41 +49,41 @@ void expect_same_bits(const torch::Tensor& got, const torch::Tensor& expected) {
   EXPECT_TRUE(torch::equal(got.nan_to_num(), expected.nan_to_num())) << got;
 }
 
-void expect_golden(const Tensors& parameters, const std::string& name) {
-  for (int i = 0; i < kTensors; ++i) {
+void expect_gradients(const Tensors& parameters, const std::string& name) {
+  for (int i = 0; i < kClipped; ++i) {
     expect_same_bits(parameters[static_cast<std::size_t>(i)].grad(),
-                     golden(name + ".gradient" + std::to_string(i)));
+                     clip_tensor(name + ".gradient" + std::to_string(i)));
   }
 }
 
 TEST(ClipGradNorm, IsPythons) {
-  const auto norms = nlohmann::json::parse(golden().metadata.at("norms"));
+  const auto norms = nlohmann::json::parse(clip_file().metadata.at("norms"));
   EXPECT_EQ(norms.size(), 5U);
   for (const auto& [name, options] : norms.items()) {
     SCOPED_TRACE(name);
-    const auto parameters = golden_parameters();
+    const auto parameters = clip_parameters();
     const auto norm = clip_grad_norm_(parameters, std::stod(options[0].get<std::string>()),
                                       std::stod(options[1].get<std::string>()));
     EXPECT_EQ(norm.dim(), 0);
-    expect_same_bits(norm, golden(name + ".norm"));
-    expect_golden(parameters, name);
+    expect_same_bits(norm, clip_tensor(name + ".norm"));
+    expect_gradients(parameters, name);
   }
 }
 
 TEST(ClipGradNorm, OfInfAndNanIsPythons) {
   for (const std::string name : {"inf", "nan"}) {
     SCOPED_TRACE(name);
-    const auto parameters = golden_parameters();
+    const auto parameters = clip_parameters();
     parameters.back().grad()[3] = std::stod(name);
-    expect_same_bits(clip_grad_norm_(parameters, 1.0), golden(name + ".norm"));
-    expect_golden(parameters, name);
+    expect_same_bits(clip_grad_norm_(parameters, 1.0), clip_tensor(name + ".norm"));
+    expect_gradients(parameters, name);
   }
 }
 
 TEST(ClipGradValue, IsPythons) {
-  const auto parameters = golden_parameters();
-  clip_grad_value_(parameters, std::stod(golden().metadata.at("value")));
-  expect_golden(parameters, "value");
+  const auto parameters = clip_parameters();
+  clip_grad_value_(parameters, std::stod(clip_file().metadata.at("value")));
+  expect_gradients(parameters, "value");
 }
 
 TEST(ClipGrad, LeavesParametersWithoutAGradientAlone) {

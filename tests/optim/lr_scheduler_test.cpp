@@ -5,8 +5,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,18 +18,13 @@
 #include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/optimizers.h"
 
 namespace ladder {
 namespace {
 
 using Rates = std::vector<double>;
-
-SGD optimizer_with(double lr) { return SGD({torch::zeros({1})}, {.lr = lr}); }
-
-// Python writes doubles as hexadecimal floats, which lose nothing.
-double number(const nlohmann::json& text) {
-  return std::strtod(text.get<std::string>().c_str(), nullptr);
-}
 
 std::unique_ptr<LrScheduler> schedule_of(const std::string& name, const nlohmann::json& options,
                                          torch::optim::Optimizer& optimizer) {
@@ -71,7 +64,7 @@ std::unique_ptr<LrScheduler> scheduler_of(const nlohmann::json& golden,
   return schedule_of(name, options, optimizer);
 }
 
-void expect_golden(const nlohmann::json& golden) {
+void expect_rates(const nlohmann::json& golden) {
   auto optimizer = optimizer_with(number(golden.at("base_lr")));
   const auto scheduler = scheduler_of(golden, optimizer);
   for (const char* part : {"lr", "after_end"}) {
@@ -85,12 +78,11 @@ void expect_golden(const nlohmann::json& golden) {
 }
 
 TEST(LrSchedulers, GivePythonsRatesToTheLastBit) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/schedulers.json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto& golden = golden_json("schedulers.json");
   ASSERT_GE(golden.at("cases").size(), 80U);
   for (const auto& schedule : golden.at("cases")) {
     SCOPED_TRACE(schedule.at("schedule").dump() + schedule.at("options").dump());
-    expect_golden(schedule);
+    expect_rates(schedule);
   }
 }
 
@@ -231,8 +223,7 @@ Rates rates_with_a_stop(const nlohmann::json& golden, int stop) {
 }
 
 TEST(LrSchedulers, GoOnFromTheirState) {
-  std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/schedulers.json");
-  const auto golden = nlohmann::json::parse(file);
+  const auto& golden = golden_json("schedulers.json");
   for (const auto& schedule : golden.at("cases")) {
     SCOPED_TRACE(schedule.at("schedule").dump() + schedule.at("options").dump());
     const auto whole = rates_with_a_stop(schedule, 45);

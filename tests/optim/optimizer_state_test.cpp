@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -26,6 +25,7 @@
 #include "ladder/optim/schedules.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
 
@@ -35,7 +35,7 @@ namespace {
 using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 using Tensors = std::vector<torch::Tensor>;
-using OptimizerPointer = std::unique_ptr<FusedOptimizer>;
+using FusedPointer = std::unique_ptr<FusedOptimizer>;
 
 // A module with parameters "a" of shape [2, 3] and "b" of shape [4], all ones.
 struct Small : torch::nn::Module {
@@ -45,12 +45,6 @@ struct Small : torch::nn::Module {
 
   torch::Tensor a;
   torch::Tensor b;
-};
-
-struct Wrapper : torch::nn::Module {
-  explicit Wrapper(std::shared_ptr<torch::nn::Module> inner) {
-    register_module("module", std::move(inner));
-  }
 };
 
 void step_with(FusedOptimizer& optimizer, const Tensors& parameters, double gradient) {
@@ -227,7 +221,7 @@ constexpr int kSteps = 8;
 
 struct Way {
   std::string name;
-  std::function<OptimizerPointer(Tensors)> optimizer;
+  std::function<FusedPointer(Tensors)> optimizer;
   std::function<std::unique_ptr<LrScheduler>(torch::optim::Optimizer&)> scheduler;
 };
 
@@ -235,7 +229,7 @@ struct Way {
 // weight decay.
 template <typename Optimizer, typename Options>
 auto two_groups(Options options) {
-  return [options](const Tensors& parameters) -> OptimizerPointer {
+  return [options](const Tensors& parameters) -> FusedPointer {
     Tensors weights;
     Tensors biases;
     for (const auto& parameter : parameters) {
@@ -251,11 +245,11 @@ auto two_groups(Options options) {
 }
 
 std::vector<Way> ways() {
-  const auto adamw = [](Tensors parameters) -> OptimizerPointer {
+  const auto adamw = [](Tensors parameters) -> FusedPointer {
     return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = 0.01});
   };
   const auto sgd = [](SgdOptions options) {
-    return [options](Tensors parameters) -> OptimizerPointer {
+    return [options](Tensors parameters) -> FusedPointer {
       return std::make_unique<SGD>(std::move(parameters), options);
     };
   };
@@ -307,7 +301,7 @@ struct Training {
   std::string weights() const { return weights_sha256(state_dict(*model)); }
 
   std::shared_ptr<Model> model;
-  OptimizerPointer optimizer;
+  FusedPointer optimizer;
   std::unique_ptr<LrScheduler> scheduler;
 };
 
@@ -335,7 +329,7 @@ TEST(OptimizerState, GoesOnAsIfTheRunHadNeverStopped) {
   for (const auto& way : ways()) {
     Training whole(way);
     whole.go(0, kSteps);
-    for (const int stop : {0, 1, 4, kSteps - 1}) {
+    for (const int stop : {0, 1, kSteps - 1}) {
       SCOPED_TRACE(way.name + ", stopped after " + std::to_string(stop));
       const TemporaryFolder folder;
       Training first(way);
@@ -531,30 +525,20 @@ Damage groups(const Json& value, const std::string& text) {
   return {[=](OptimizerState& state) { state.groups = value; }, text};
 }
 
-// Those that any optimizer may meet.
+// Those that any optimizer may meet. What is refused in any JSON is in core/json_test.cpp.
 std::vector<Damage> damaged_groups(const Json& good) {
   const auto params = [](const Json& value, const std::string& text) {
     return option("/params", value, text);
   };
   return {
       groups(Json::object(), "1 parameter groups, got no array"),
-      groups(nullptr, "1 parameter groups, got no array"),
       groups(Json::array(), "1 parameter groups, got 0"),
       groups({good[0], good[0]}, "1 parameter groups, got 2"),
-      groups({"a"}, R"(an object in group 0, got "a")"),
-      params("a", R"(an array as "params" in group 0, got "a")"),
       params({"a"}, "b at 1 of params in group 0, got nothing more"),
       params({"a", "b", "c"}, R"(nothing more at 2 of params in group 0, got "c")"),
       params({"b", "a"}, R"(a at 0 of params in group 0, got "b")"),
       params({"module.a", "b"}, R"(a at 0 of params in group 0, got "module.a")"),
-      params({0, 1}, "a at 0 of params in group 0, got 0"),
-      without_option("params", "an array"),
       without_option("lr"),
-      option("/lr", "0.1", R"(a number as "lr" in group 0, got "0.1")"),
-      option("/lr", nullptr, R"(a number as "lr" in group 0, got null)"),
-      option("/lr", true, R"(a number as "lr" in group 0, got true)"),
-      option("/lr", std::numeric_limits<double>::infinity(),
-             R"(a number as "lr" in group 0, got null)"),
       option("/lr", -0.5, "a value >= 0 for lr in group 0, got -0.5"),
       option("/weight_decay", -1, "a value >= 0 for weight_decay in group 0, got -1"),
   };
@@ -570,11 +554,6 @@ TEST(OptimizerState, OfAdamWIsRefusedWithAnyDamage) {
       without_option("eps"),
       option("/amsgrad", true, only + "\"amsgrad\""),
       option("/momentum", 0.9, only + "\"momentum\""),
-      option("/betas", 0.9, R"(an array of 2 numbers as "betas" in group 0, got 0.9)"),
-      option("/betas", {0.9}, R"(an array of 2 numbers as "betas" in group 0, got [0.9])"),
-      option("/betas", {0.8, 0.9, 0.99},
-             R"(an array of 2 numbers as "betas" in group 0, got [0.8,0.9,0.99])"),
-      option("/betas", {0.9, "x"}, R"(an array of 2 numbers as "betas" in group 0, got [0.9,"x"])"),
       option("/betas/0", 1.0, "0 <= beta < 1 for beta1 in group 0, got 1"),
       option("/betas/1", -0.1, "0 <= beta < 1 for beta2 in group 0, got -0.1"),
       option("/eps", -1e-8, "a value >= 0 for eps in group 0, got -1e-08"),
@@ -615,8 +594,6 @@ TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
              "only params, lr, momentum, dampening, weight_decay, nesterov in group 0, got "
              "\"betas\""),
       option("/momentum", -0.9, "a value >= 0 for momentum in group 0, got -0.9"),
-      option("/dampening", "", R"(a number as "dampening" in group 0, got "")"),
-      option("/nesterov", 1, R"(true or false as "nesterov" in group 0, got 1)"),
       option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
       {[](OptimizerState& state) {
          state.groups[0]["nesterov"] = true;
@@ -690,7 +667,6 @@ TEST(OptimizerState, OfRMSpropIsRefusedWithAnyDamage) {
       option("/alpha", -0.5, "a value >= 0 for alpha in group 0, got -0.5"),
       option("/eps", -0.5, "a value >= 0 for eps in group 0, got -0.5"),
       option("/momentum", -0.5, "a value >= 0 for momentum in group 0, got -0.5"),
-      option("/centered", 1, R"(true or false as "centered" in group 0, got 1)"),
       option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
       option("/centered", false, alone + "\"a.grad_avg\""),
       without_tensor("a.square_avg"),
@@ -713,13 +689,6 @@ TEST(OptimizerState, OfAdamAndAdamWAreNotTakenForEachOther) {
                "o: expected only params, lr, betas, eps, weight_decay in group 0, got \"dec");
 }
 
-TEST(OptimizerState, IsRefusedByAnotherKindOfOptimizer) {
-  const UsedSgd sgd({.lr = 0.1, .momentum = 0.9});
-  UsedAdamW adamw({});
-  EXPECT_ERROR(adamw.optimizer.load_state_dict(*adamw.module, sgd.state(), "o.safetensors"),
-               DataError, "o.safetensors: expected only params, lr, betas, eps, weight_decay in");
-}
-
 TEST(OptimizerState, NamesTheSecondGroupWhereItIsWrong) {
   Small module;
   AdamW optimizer({module.b}, {.lr = 0.1});
@@ -733,14 +702,8 @@ TEST(OptimizerState, NamesTheSecondGroupWhereItIsWrong) {
 TEST(OptimizerState, ReadsNoOtherFile) {
   EXPECT_ERROR(optimizer_state_from({}, "f"), DataError,
                "f: expected groups in the metadata, got none; hint: it must hold the state of");
-  for (const char* groups : {"", "[", "[1e999]"}) {
-    EXPECT_ERROR(optimizer_state_from({{}, {{"groups", groups}}}, "f"), DataError,
-                 "f: expected valid JSON, got an error at byte ");
-  }
-  // Deep enough to overflow the stack of a recursive reader.
-  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
-  EXPECT_ERROR(optimizer_state_from({{}, {{"groups", deep}}}, "f"), DataError,
-               "f: expected JSON of at most 16 levels, got more");
+  EXPECT_ERROR(optimizer_state_from({{}, {{"groups", "["}}}, "f"), DataError,
+               "f: expected valid JSON, got an error at byte ");
 }
 
 }  // namespace

@@ -243,32 +243,6 @@ TEST(Optimizers, TakeScaledStepsBitEqualToPythons) {
   for (const auto& name : golden_names()) expect_scaled_golden(name);
 }
 
-TEST(AdamW, FirstStepMovesByTheLearningRateAndTheDecay) {
-  auto weight = parameter(1.0);
-  AdamW optimizer({weight}, {.lr = 0.5, .weight_decay = 0.5});
-  set_gradient(weight, -3.0);
-  optimizer.step();                                              // 1 · (1 − 0.5 · 0.5) + 0.5 · sign
-  EXPECT_TRUE(torch::allclose(weight, torch::full({2}, 1.25)));  // eps costs a few last bits
-}
-
-TEST(Sgd, StepsDownTheGradient) {
-  auto weight = parameter(1.0);
-  SGD optimizer({weight}, {.lr = 0.5});
-  set_gradient(weight, 0.5);
-  optimizer.step();
-  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.75F)));
-}
-
-TEST(Sgd, MomentumStartsWithTheFirstGradientWhateverTheDampening) {
-  auto weight = parameter(0.0);
-  SGD optimizer({weight}, {.lr = 1.0, .momentum = 0.5, .dampening = 0.5});
-  set_gradient(weight, 1.0);
-  optimizer.step();
-  EXPECT_TRUE(torch::equal(weight, torch::full({2}, -1.0F)));
-  optimizer.step();  // momentum 0.5 · 1 + 0.5 · 1
-  EXPECT_TRUE(torch::equal(weight, torch::full({2}, -2.0F)));
-}
-
 std::vector<OptimizerPointer> one_of_each(const Tensors& parameters) {
   std::vector<OptimizerPointer> optimizers;
   optimizers.push_back(std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.1}));

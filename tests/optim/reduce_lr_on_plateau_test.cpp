@@ -6,8 +6,6 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +16,8 @@
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/optimizers.h"
 
 namespace ladder {
 namespace {
@@ -26,10 +26,6 @@ using Json = nlohmann::json;
 using Rates = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-SGD optimizer_with(double lr) { return SGD({torch::zeros({1})}, {.lr = lr}); }
-
-double number(const Json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
 
 PlateauOptions options_of(const Json& json) {
   PlateauOptions options;
@@ -44,13 +40,7 @@ PlateauOptions options_of(const Json& json) {
   return options;
 }
 
-const Json& golden_cases() {
-  static const Json cases = [] {
-    std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/reduce_lr_on_plateau.json");
-    return Json::parse(file).at("cases");
-  }();
-  return cases;
-}
+const Json& plateau_cases() { return golden_json("reduce_lr_on_plateau.json").at("cases"); }
 
 // An optimizer of two groups with the first rates of a case, and a schedule of it.
 struct PlateauRun {
@@ -90,8 +80,8 @@ struct PlateauRun {
 };
 
 TEST(ReduceLROnPlateau, GivesPythonsRatesAndStateToTheLastBit) {
-  ASSERT_GE(golden_cases().size(), 9U);
-  for (const auto& golden : golden_cases()) {
+  ASSERT_GE(plateau_cases().size(), 9U);
+  for (const auto& golden : plateau_cases()) {
     SCOPED_TRACE(golden.at("options").dump());
     PlateauRun run(golden);
     run.expect_golden(0);
@@ -101,7 +91,7 @@ TEST(ReduceLROnPlateau, GivesPythonsRatesAndStateToTheLastBit) {
 }
 
 TEST(ReduceLROnPlateau, GoesOnFromItsState) {
-  for (const auto& golden : golden_cases()) {
+  for (const auto& golden : plateau_cases()) {
     for (const std::size_t stop : {0U, 1U, 7U, 21U, 30U}) {
       SCOPED_TRACE(golden.at("options").dump() + " stopped after " + std::to_string(stop));
       PlateauRun first(golden);
@@ -164,7 +154,7 @@ TEST(ReduceLROnPlateau, RefusesOptionsOutsideTheirRange) {
 }
 
 // Damaged states, and the error of each.
-std::vector<std::pair<Json, std::string>> damaged_states(const Json& good) {
+std::vector<std::pair<Json, std::string>> damaged_plateau_states(const Json& good) {
   std::vector<std::pair<Json, std::string>> bad;
   const auto with = [&](const char* name, const Json& value, const std::string& text) {
     bad.emplace_back(good, text).first[name] = value;
@@ -194,7 +184,7 @@ TEST(ReduceLROnPlateau, RefusesADamagedStateAndStaysAsItWas) {
   scheduler.step(0.5);
   scheduler.step(0.75);
   const auto before = scheduler.state_dict();
-  for (const auto& [state, text] : damaged_states(before)) {
+  for (const auto& [state, text] : damaged_plateau_states(before)) {
     SCOPED_TRACE(state.dump());
     EXPECT_ERROR(scheduler.load_state_dict(state, "scheduler.json"), DataError,
                  "scheduler.json: expected " + text);

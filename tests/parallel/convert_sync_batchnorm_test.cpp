@@ -19,6 +19,7 @@
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -27,10 +28,6 @@ namespace {
 constexpr const char* kWrapped =
     "convert_sync_batchnorm: the model is wrapped already; "
     "hint: convert the network first, then wrap it";
-
-std::shared_ptr<DistributedDataParallel> ddp_of(const std::shared_ptr<Model>& model) {
-  return std::make_shared<DistributedDataParallel>(model, ProcessGroup::single());
-}
 
 std::map<std::string, void*> tensors_of(const torch::nn::Module& module) {
   std::map<std::string, void*> tensors;
@@ -67,7 +64,7 @@ TEST(ConvertSyncBatchnorm, KeepsTheTensorsAndTheirNames) {
 TEST(ConvertSyncBatchnorm, RefusesAModelThatIsWrappedAlready) {
   run_alone([] {
     const auto group = ProcessGroup::single();
-    const auto ddp = ddp_of(first_model(convnet()));
+    const auto ddp = wrapped(first_model(convnet()), group);
     EXPECT_ERROR(convert_sync_batchnorm(*ddp, group), UsageError, kWrapped);
     DataParallel replicas(first_model(convnet()), {.device_ids = {torch::kCPU, torch::kCPU}});
     EXPECT_ERROR(convert_sync_batchnorm(replicas, group), UsageError, kWrapped);

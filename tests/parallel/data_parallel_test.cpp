@@ -27,6 +27,7 @@
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
 #include "tests/support/training.h"
 #include "tests/support/two_inputs.h"
 
@@ -37,14 +38,9 @@ using Devices = std::vector<torch::Device>;
 
 Devices cpus(std::size_t count) { return Devices(count, torch::kCPU); }
 
-std::shared_ptr<DataParallel> wrapped(const std::shared_ptr<Model>& model, std::size_t replicas) {
+std::shared_ptr<DataParallel> replicated(const std::shared_ptr<Model>& model,
+                                         std::size_t replicas) {
   return std::make_shared<DataParallel>(model, DataParallelOptions{.device_ids = cpus(replicas)});
-}
-
-torch::Tensor gradient_of_plain(const Recipe& recipe, const Batch& batch) {
-  const auto model = first_model(recipe);
-  run_backward(*model, recipe, batch);
-  return flat_gradients(*model);
 }
 
 std::string hash_of_run(const std::shared_ptr<Model>& model, const Recipe& recipe) {
@@ -57,7 +53,7 @@ std::string hash_of_run(const std::shared_ptr<Model>& model, const Recipe& recip
 TEST(DataParallel, OnOneDeviceIsBitEqualToThePlainModel) {
   run_alone([] {
     for (const auto& recipe : {basicnet(), convnet()}) {
-      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), 1), recipe),
+      EXPECT_EQ(hash_of_run(replicated(first_model(recipe), 1), recipe),
                 hash_of_run(first_model(recipe), recipe));
     }
   });
@@ -67,12 +63,13 @@ TEST(DataParallel, OnOneDeviceIsBitEqualToThePlainModel) {
 TEST(DataParallel, HasTheGradientOfThePlainModel) {
   run_alone([] {
     for (const std::size_t replicas : {2U, 3U, 4U}) {
-      const auto model = wrapped(first_model(basicnet()), replicas);
+      const auto model = replicated(small_net(), replicas);
       for (const std::int64_t size : {12, 7, 5, 2, 1}) {
         SCOPED_TRACE(std::to_string(size) + " images, " + std::to_string(replicas) + " replicas");
         run_backward(*model, basicnet(), random_batch(size));
-        EXPECT_LE(relative_difference(flat_gradients(*model),
-                                      gradient_of_plain(basicnet(), random_batch(size))),
+        EXPECT_LE(relative_difference(
+                      flat_gradients(*model),
+                      gradient_of_one_process(small_net(), basicnet(), random_batch(size))),
                   1e-6);
       }
     }
@@ -81,7 +78,7 @@ TEST(DataParallel, HasTheGradientOfThePlainModel) {
 
 TEST(DataParallel, TakesAnEmptyBatch) {
   run_alone([] {
-    const auto model = wrapped(first_model(basicnet()), 2);
+    const auto model = replicated(small_net(), 2);
     auto batch = part_of(random_batch(4), 0, 0, 1);
     EXPECT_EQ(loss_of(*model, basicnet(), batch).item<float>(), 0.0F);
     run_backward(*model, basicnet(), batch);
@@ -91,8 +88,8 @@ TEST(DataParallel, TakesAnEmptyBatch) {
 
 TEST(DataParallel, GivesTheOutputsInTheOrderOfTheImages) {
   run_alone([] {
-    const auto model = wrapped(first_model(basicnet()), 3);
-    const auto plain = first_model(basicnet());
+    const auto model = replicated(small_net(), 3);
+    const auto plain = small_net();
     const auto batch = random_batch(8);
     const RandomScope random({42, 0, batch.positions});
     EXPECT_LE(relative_difference(model->forward(batch.inputs), plain->forward(batch.inputs)),
@@ -103,8 +100,8 @@ TEST(DataParallel, GivesTheOutputsInTheOrderOfTheImages) {
 TEST(DataParallel, EndsTwiceWithTheSameBits) {
   run_alone([] {
     for (const auto& recipe : {basicnet(), convnet()}) {
-      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), 3), recipe),
-                hash_of_run(wrapped(first_model(recipe), 3), recipe));
+      EXPECT_EQ(hash_of_run(replicated(first_model(recipe), 3), recipe),
+                hash_of_run(replicated(first_model(recipe), 3), recipe));
     }
   });
 }
@@ -112,7 +109,7 @@ TEST(DataParallel, EndsTwiceWithTheSameBits) {
 // Two parts, added in the same order.
 TEST(DataParallel, WithTwoReplicasIsBitEqualToTwoRanks) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const auto replicas = wrapped(first_model(basicnet()), 2);
+    const auto replicas = replicated(first_model(basicnet()), 2);
     const auto ranks = std::make_shared<DistributedDataParallel>(first_model(basicnet()), group);
     const auto of_replicas = basicnet().make_optimizer(replicas->parameters());
     const auto of_ranks = basicnet().make_optimizer(ranks->parameters());
@@ -130,7 +127,7 @@ TEST(DataParallel, WithTwoReplicasIsBitEqualToTwoRanks) {
 
 TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
   run_alone([] {
-    const auto model = wrapped(first_model(convnet()), 3);
+    const auto model = replicated(first_model(convnet()), 3);
     const auto plain = first_model(convnet());
     for (int step = 1; step <= 3; ++step) {
       const auto images = random_batch(9, static_cast<std::uint64_t>(step)).inputs.only();
@@ -144,7 +141,7 @@ TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
 
 TEST(DataParallel, EvaluatesWithTheBuffersOfTheModelOnEveryReplica) {
   run_alone([] {
-    const auto model = wrapped(first_model(convnet()), 2);
+    const auto model = replicated(first_model(convnet()), 2);
     model->forward(random_batch(6).inputs.only());
     const auto plain = model->new_like();
     model->eval();
@@ -198,7 +195,7 @@ class Witness : public Model {
 TEST(DataParallel, RunsEachReplicaOnAThreadOfItsOwn) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
-    const auto model = wrapped(witness, 3);
+    const auto model = replicated(witness, 3);
     for (int step = 0; step < 3; ++step) model->forward(random_batch(6).inputs.only());
     EXPECT_EQ(witness->threads.size(), 3U);
     EXPECT_EQ(witness->threads.count(std::this_thread::get_id()), 0U);
@@ -209,7 +206,7 @@ TEST(DataParallel, DividesTheThreadsAmongTheReplicasAndLeavesTheCallersAlone) {
   run_alone([] {
     at::set_num_threads(6);
     const auto witness = std::make_shared<Witness>();
-    wrapped(witness, 3)->forward(random_batch(6).inputs.only());
+    replicated(witness, 3)->forward(random_batch(6).inputs.only());
     EXPECT_EQ(witness->teams, std::set<int>{2});
     EXPECT_EQ(at::get_num_threads(), 6);
   });
@@ -218,7 +215,7 @@ TEST(DataParallel, DividesTheThreadsAmongTheReplicasAndLeavesTheCallersAlone) {
 TEST(DataParallel, BuildsNoGraphWithoutGradMode) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
-    const auto model = wrapped(witness, 2);
+    const auto model = replicated(witness, 2);
     {
       const torch::NoGradGuard no_grad;
       EXPECT_FALSE(model->forward(random_batch(4).inputs.only()).requires_grad());
@@ -232,7 +229,7 @@ TEST(DataParallel, BuildsNoGraphWithoutGradMode) {
 TEST(DataParallel, TakesTheAutocastOfTheCallerToTheReplicas) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
-    const auto model = wrapped(witness, 2);
+    const auto model = replicated(witness, 2);
     const auto images = random_batch(4).inputs.only();
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -258,7 +255,7 @@ TEST(DataParallel, HasTheGradientOfThePlainModelUnderAutocast) {
       return flat_gradients(model);
     };
     constexpr double kBFloat16Unit = 1.0 / 256;
-    EXPECT_LE(relative_difference(gradient(*wrapped(first_model(basicnet()), 2)),
+    EXPECT_LE(relative_difference(gradient(*replicated(first_model(basicnet()), 2)),
                                   gradient(*first_model(basicnet()))),
               2 * kBFloat16Unit);
   });
@@ -272,10 +269,9 @@ TEST(DataParallel, GivesGradientsToTheImagesIfTheyAskForThem) {
       run_backward(model, basicnet(), batch);
       return batch.inputs.only().grad();
     };
-    EXPECT_LE(relative_difference(gradient(*wrapped(first_model(basicnet()), 3)),
-                                  gradient(*first_model(basicnet()))),
+    EXPECT_LE(relative_difference(gradient(*replicated(small_net(), 3)), gradient(*small_net())),
               1e-6);
-    const auto model = wrapped(first_model(basicnet()), 2);
+    const auto model = replicated(small_net(), 2);
     run_backward(*model, basicnet(), random_batch(4));  // and none if they do not
   });
 }
@@ -291,7 +287,7 @@ TEST(DataParallel, DividesEveryInputAndGivesGradientsToThoseThatAskForThem) {
     const auto [weights, images] = trained(std::make_shared<TwoInputNet>());
     for (const std::size_t devices : {1U, 2U, 3U}) {
       const auto [got_weights, got_images] =
-          trained(wrapped(std::make_shared<TwoInputNet>(), devices));
+          trained(replicated(std::make_shared<TwoInputNet>(), devices));
       EXPECT_LE(relative_difference(got_weights, weights), 1e-6) << devices;
       EXPECT_LE(relative_difference(got_images, images), 1e-6) << devices;
     }
@@ -300,12 +296,12 @@ TEST(DataParallel, DividesEveryInputAndGivesGradientsToThoseThatAskForThem) {
 
 TEST(DataParallel, AddsUpGradientsOfSeveralBackwards) {
   run_alone([] {
-    const auto model = wrapped(first_model(basicnet()), 2);
+    const auto model = replicated(small_net(), 2);
     const auto batch = random_batch(8);
     const auto first = loss_of(*model, basicnet(), part_of(batch, 0, 4, 1));
     const auto second = loss_of(*model, basicnet(), part_of(batch, 4, 4, 1));
     (first + second).backward();  // both forwards before any backward
-    const auto whole = gradient_of_plain(basicnet(), batch);
+    const auto whole = gradient_of_one_process(small_net(), basicnet(), batch);
     EXPECT_LE(relative_difference(flat_gradients(*model), whole), 1e-6);
   });
 }
@@ -313,7 +309,7 @@ TEST(DataParallel, AddsUpGradientsOfSeveralBackwards) {
 // BatchNorm's buffers are brought to the replicas in between.
 TEST(DataParallel, AllowsTwoForwardsBeforeABackwardWithBatchNorm) {
   run_alone([] {
-    const auto model = wrapped(first_model(convnet()), 2);
+    const auto model = replicated(first_model(convnet()), 2);
     const auto first = loss_of(*model, convnet(), random_batch(8, 1));
     const auto second = loss_of(*model, convnet(), random_batch(8, 2));
     EXPECT_NO_THROW((first + second).backward());
@@ -322,14 +318,15 @@ TEST(DataParallel, AllowsTwoForwardsBeforeABackwardWithBatchNorm) {
 
 TEST(DataParallel, MayBeGoneWhenItsBackwardRuns) {
   run_alone([] {
-    const auto network = first_model(basicnet());
-    auto model = wrapped(network, 2);
+    const auto network = small_net();
+    auto model = replicated(network, 2);
     const auto loss = loss_of(*model, basicnet(), random_batch(6));
     model.reset();
     loss.backward();
-    EXPECT_LE(relative_difference(flat_gradients(*network),
-                                  gradient_of_plain(basicnet(), random_batch(6))),
-              1e-6);
+    EXPECT_LE(
+        relative_difference(flat_gradients(*network),
+                            gradient_of_one_process(small_net(), basicnet(), random_batch(6))),
+        1e-6);
   });
 }
 
@@ -343,7 +340,7 @@ TEST(DataParallel, TrainsLikeThePlainModelAsReplicasSeeEachStep) {
       return flat_weights(*model);
     };
     const auto plain = weights(first_model(convnet()));
-    EXPECT_LE(relative_difference(weights(wrapped(first_model(convnet()), 2)), plain), 1e-6);
+    EXPECT_LE(relative_difference(weights(replicated(first_model(convnet()), 2)), plain), 1e-6);
     EXPECT_GE(relative_difference(flat_weights(*first_model(convnet())), plain), 1e-5);
   });
 }
@@ -352,7 +349,7 @@ TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
   run_alone([] {
     torch::manual_seed(9);
     const auto other = convnet().make_model();
-    const auto model = wrapped(first_model(convnet()), 2);
+    const auto model = replicated(first_model(convnet()), 2);
     const auto images = random_batch(4).inputs.only();
     const torch::NoGradGuard no_grad;
     model->eval();
@@ -372,7 +369,7 @@ TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
 
 TEST(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
   run_alone([] {
-    const auto model = wrapped(first_model(convnet()), 3);
+    const auto model = replicated(first_model(convnet()), 3);
     model->forward(random_batch(3).inputs.only());
     std::set<std::string> expected;
     for (const auto& [name, tensor] : state_dict(*first_model(convnet()))) {
@@ -387,7 +384,7 @@ TEST(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
 
 TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
   run_alone([] {
-    const auto model = wrapped(first_model(convnet()), 2);
+    const auto model = replicated(first_model(convnet()), 2);
     const auto copy = model->new_like();
     const auto network = first_model(convnet());
     EXPECT_EQ(typeid(*copy), typeid(*network));
@@ -399,7 +396,7 @@ TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
 TEST(DataParallel, MovesNoRandomGenerator) {
   run_alone([] {
     const auto draw = [](std::size_t replicas) {
-      const auto model = wrapped(first_model(convnet()), replicas);
+      const auto model = replicated(first_model(convnet()), replicas);
       model->forward(random_batch(4).inputs.only());
       return torch::rand({1}).item<float>();
     };
@@ -410,7 +407,7 @@ TEST(DataParallel, MovesNoRandomGenerator) {
 TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
-    const auto model = wrapped(witness, 2);
+    const auto model = replicated(witness, 2);
     auto images = random_batch(4).inputs.only();
     images[3].fill_(std::nan(""));
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -425,7 +422,7 @@ TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
 
 TEST(DataParallel, RefusesToDropOutWithoutARandomScope) {
   run_alone([] {
-    const auto model = wrapped(first_model(basicnet()), 2);
+    const auto model = replicated(small_net(), 2);
     EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError, "RandomScope");
   });
 }
@@ -451,7 +448,7 @@ class OnMeta : public torch::nn::Module {
 TEST(DataParallel, RefusesAModelThatWasMovedSince) {
   run_alone([] {
     const auto witness = std::make_shared<Witness>();
-    const auto model = wrapped(witness, 2);
+    const auto model = replicated(witness, 2);
     witness->replace_module("linear", std::make_shared<OnMeta>());
     EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError,
                  "linear.weight is on meta, expected cpu");
@@ -476,8 +473,9 @@ TEST(DataParallel, HasTheGradientOfThePlainModelOnAGpuShared) {
     model->to(gpu);
     DataParallel replicas(model, {.device_ids = {gpu, gpu}});
     run_backward(replicas, basicnet(), random_batch(8).to(gpu));
-    EXPECT_LE(relative_difference(flat_gradients(replicas).cpu(),
-                                  gradient_of_plain(basicnet(), random_batch(8))),
+    EXPECT_LE(relative_difference(
+                  flat_gradients(replicas).cpu(),
+                  gradient_of_one_process(first_model(basicnet()), basicnet(), random_batch(8))),
               1e-4);  // cuDNN's kernels and the CPU's round differently
   });
 }

@@ -23,45 +23,22 @@
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
+#include "tests/support/small_net.h"
 #include "tests/support/training.h"
 #include "tests/support/two_inputs.h"
 
 namespace ladder {
 namespace {
 
-using Options = DistributedDataParallelOptions;
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 using MakeOptimizer = std::function<Optimizer(std::vector<torch::Tensor>)>;
-
-std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
-                                                 const ProcessGroup& group,
-                                                 const Options& options = {}) {
-  return std::make_shared<DistributedDataParallel>(model, group, options);
-}
-
-// The same step of the same run in one process.
-torch::Tensor gradient_of_one_process(const Recipe& recipe, const Batch& batch) {
-  const auto model = first_model(recipe);
-  run_backward(*model, recipe, batch);
-  return flat_gradients(*model);
-}
-
-void expect_equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
-  for (const auto& other : group.all_gather(tensor)) EXPECT_TRUE(torch::equal(other, tensor));
-}
-
-bool equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
-  auto unequal = torch::zeros({1});
-  for (const auto& other : group.all_gather(tensor)) unequal += torch::equal(other, tensor) ? 0 : 1;
-  group.all_reduce(unequal);
-  return unequal.item<float>() == 0.0F;
-}
 
 class World : public testing::TestWithParam<int> {
  protected:
   static int world() { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(OfRanks, World, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(OfRanks, World, testing::Values(2, 3));
 
 // Slices of one size, of two sizes, and an empty one on the last rank. Dropout included.
 TEST_P(World, HasTheGradientOfOneProcess) {
@@ -69,10 +46,12 @@ TEST_P(World, HasTheGradientOfOneProcess) {
     for (const std::int64_t size : {12, 7, group.world_size() - 1}) {
       SCOPED_TRACE(size);
       const auto batch = random_batch(size);
-      const auto model = wrapped(first_model(basicnet()), group);
+      const auto model = wrapped(small_net(), group);
       run_backward(*model, basicnet(), slice_of(batch, group.rank(), group.world_size()));
       const auto gradient = flat_gradients(*model);
-      EXPECT_LE(relative_difference(gradient, gradient_of_one_process(basicnet(), batch)), 1e-6);
+      EXPECT_LE(
+          relative_difference(gradient, gradient_of_one_process(small_net(), basicnet(), batch)),
+          1e-6);
       expect_equal_on_all_ranks(gradient, group);
     }
   });
@@ -85,12 +64,12 @@ void expect_run_like_one_process(const ProcessGroup& group, const MakeOptimizer&
   const auto slice = [&](int step) {
     return slice_of(whole(step), group.rank(), group.world_size());
   };
-  const auto model = wrapped(first_model(basicnet()), group);
+  const auto model = wrapped(small_net(), group);
   train(*model, *make_optimizer(model->parameters()), basicnet(), kSteps, slice);
   require_equal_replicas(*model, group);
   expect_equal_on_all_ranks(flat_weights(*model), group);
   if (group.rank() != 0) return;
-  const auto alone = first_model(basicnet());
+  const auto alone = small_net();
   train(*alone, *make_optimizer(alone->parameters()), basicnet(), kSteps, whole);
   EXPECT_LE(relative_difference(flat_weights(*model), flat_weights(*alone)), tolerance);
 }
@@ -100,9 +79,7 @@ TEST(DistributedDataParallel, EndsNearOneProcessAfter50StepsOfSgd) {
     const auto sgd = [](std::vector<torch::Tensor> parameters) {
       return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = 0.01});
     };
-    // Where two pixels of a pooling window are equal but for rounding, the kernels of the CPU
-    // decide which of them gets the gradient: 2.4e-5 on Zen 3, below 1e-5 on Zen 4 and 5.
-    expect_run_like_one_process(group, sgd, 1e-4);
+    expect_run_like_one_process(group, sgd, 1e-5);
   });
 }
 
@@ -119,6 +96,9 @@ TEST(DistributedDataParallel, EndsNearOneProcessAfter50StepsOfAdamW) {
 TEST(DistributedDataParallel, OnOneRankIsBitEqualToNoWrapper) {
   run_ranks(1, [](const ProcessGroup& gloo) {
     for (const Recipe& recipe : {basicnet(), convnet()}) {
+      const auto network = [&] {
+        return recipe.name() == "convnet" ? first_model(recipe) : small_net();
+      };
       const auto hash_of_run = [&](const std::shared_ptr<Model>& model) {
         const auto optimizer = recipe.make_optimizer(model->parameters());
         train(*model, *optimizer, recipe, 4,
@@ -126,9 +106,9 @@ TEST(DistributedDataParallel, OnOneRankIsBitEqualToNoWrapper) {
         model->eval();
         return weights_sha256(state_dict(*model));
       };
-      const auto plain = hash_of_run(first_model(recipe));
-      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), ProcessGroup::single())), plain);
-      EXPECT_EQ(hash_of_run(wrapped(first_model(recipe), gloo)), plain);
+      const auto plain = hash_of_run(network());
+      EXPECT_EQ(hash_of_run(wrapped(network(), ProcessGroup::single())), plain);
+      EXPECT_EQ(hash_of_run(wrapped(network(), gloo)), plain);
     }
   });
 }
@@ -155,19 +135,19 @@ TEST(DistributedDataParallel, TakesParametersOfTheWrapperOrOfTheModelForTheOptim
     const auto slice = [&](int step) {
       return slice_of(random_batch(4, static_cast<std::uint64_t>(step)), group.rank(), 2);
     };
-    const auto of_wrapper = wrapped(first_model(basicnet()), group);
+    const auto of_wrapper = wrapped(small_net(), group);
     train(*of_wrapper, *basicnet().make_optimizer(of_wrapper->parameters()), basicnet(), 3, slice);
-    const auto of_model = wrapped(first_model(basicnet()), group);
+    const auto of_model = wrapped(small_net(), group);
     train(*of_model, *basicnet().make_optimizer(of_model->module().parameters()), basicnet(), 3,
           slice);
     EXPECT_TRUE(torch::equal(flat_weights(*of_wrapper), flat_weights(*of_model)));
-    EXPECT_FALSE(torch::equal(flat_weights(*of_wrapper), flat_weights(*first_model(basicnet()))));
+    EXPECT_FALSE(torch::equal(flat_weights(*of_wrapper), flat_weights(*small_net())));
   });
 }
 
 TEST(DistributedDataParallel, RefusesABackwardThatItDidNotSeeTheForwardOf) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(first_model(basicnet()), group);
+    const auto model = wrapped(small_net(), group);
     const auto optimizer = basicnet().make_optimizer(model->parameters());
     const auto batch = slice_of(random_batch(4), group.rank(), 2);
     const auto before = flat_weights(*model);
@@ -187,7 +167,7 @@ TEST(DistributedDataParallel, RefusesABackwardThatItDidNotSeeTheForwardOf) {
 
 TEST(DistributedDataParallel, RefusesASecondBackwardOfOneForward) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(first_model(basicnet()), group);
+    const auto model = wrapped(small_net(), group);
     const auto loss = loss_of(*model, basicnet(), slice_of(random_batch(4), group.rank(), 2));
     loss.backward({}, /*retain_graph=*/true);
     EXPECT_ERROR(loss.backward(), UsageError, "once for each backward");
@@ -300,14 +280,14 @@ class OnTwoDevices : public Model {
 TEST(DistributedDataParallel, WantsTheModelOnTheOneDeviceThatIsNamed) {
   run_ranks(1, [](const ProcessGroup& group) {
     const auto with_devices = [&](const std::vector<torch::Device>& devices) {
-      return wrapped(first_model(basicnet()), group, {.device_ids = devices});
+      return wrapped(small_net(), group, {.device_ids = devices});
     };
     EXPECT_NO_THROW(with_devices({}));
     EXPECT_NO_THROW(with_devices({torch::kCPU}));
     EXPECT_ERROR(with_devices({torch::kCPU, torch::kCPU}), UsageError,
                  "device_ids: expected one device per process, got 2");
     EXPECT_ERROR(with_devices({torch::Device("cuda:0")}), UsageError,
-                 "conv1.weight is on cpu, expected cuda:0; hint: move the model");
+                 "linear.weight is on cpu, expected cuda:0; hint: move the model");
     EXPECT_ERROR(wrapped(std::make_shared<OnTwoDevices>(), group), UsageError,
                  "there is on meta, expected cpu");
   });
@@ -335,23 +315,6 @@ TEST(DistributedDataParallel, NamesTensorsAsPythonDoes) {
   });
 }
 
-TEST(DistributedDataParallel, LoadsWeightsWithAndWithoutThePrefix) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    torch::manual_seed(7);
-    const std::vector<std::shared_ptr<Model>> sources = {convnet().make_model(),
-                                                         wrapped(convnet().make_model(), group)};
-    for (const auto& source : sources) {
-      const std::vector<std::shared_ptr<Model>> targets = {first_model(convnet()),
-                                                           wrapped(first_model(convnet()), group)};
-      for (const auto& target : targets) {
-        EXPECT_FALSE(torch::equal(flat_weights(*target), flat_weights(*source)));
-        load_state_dict(*target, state_dict(*source), "a test");
-        EXPECT_TRUE(torch::equal(flat_weights(*target), flat_weights(*source)));
-      }
-    }
-  });
-}
-
 TEST(DistributedDataParallel, GivesACopyOfTheModelWithoutItself) {
   run_ranks(1, [](const ProcessGroup& group) {
     const auto ddp = wrapped(first_model(convnet()), group);
@@ -365,7 +328,7 @@ TEST(DistributedDataParallel, GivesACopyOfTheModelWithoutItself) {
 
 TEST(DistributedDataParallel, LeavesAPlainModelBehind) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = first_model(basicnet());
+    const auto model = small_net();
     const auto slice = slice_of(random_batch(4), group.rank(), 2);
     {
       const auto ddp = wrapped(model, group);
@@ -373,7 +336,8 @@ TEST(DistributedDataParallel, LeavesAPlainModelBehind) {
       EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*model), group));
     }
     run_backward(*model, basicnet(), slice);
-    EXPECT_TRUE(torch::equal(flat_gradients(*model), gradient_of_one_process(basicnet(), slice)));
+    EXPECT_TRUE(torch::equal(flat_gradients(*model),
+                             gradient_of_one_process(small_net(), basicnet(), slice)));
     EXPECT_FALSE(equal_on_all_ranks(flat_gradients(*model), group));
   });
 }
@@ -382,13 +346,13 @@ TEST(DistributedDataParallel, ServesTwoModelsOneAfterTheOtherAndSideBySide) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto batch = random_batch(4);
     const auto slice = slice_of(batch, group.rank(), 2);
-    const auto expected = gradient_of_one_process(basicnet(), batch);
+    const auto expected = gradient_of_one_process(small_net(), basicnet(), batch);
     for (int i = 0; i < 2; ++i) {
-      const auto model = wrapped(first_model(basicnet()), group);
+      const auto model = wrapped(small_net(), group);
       run_backward(*model, basicnet(), slice);
       EXPECT_LE(relative_difference(flat_gradients(*model), expected), 1e-6);
     }
-    const auto first = wrapped(first_model(basicnet()), group);
+    const auto first = wrapped(small_net(), group);
     const auto second = wrapped(first_model(convnet()), group);
     const auto first_loss = loss_of(*first, basicnet(), slice);
     run_backward(*second, convnet(), slice);
@@ -400,11 +364,11 @@ TEST(DistributedDataParallel, ServesTwoModelsOneAfterTheOtherAndSideBySide) {
 
 TEST(DistributedDataParallel, KeepsTheLearningRateEqualIfEveryRankStepsItsScheduler) {
   run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(first_model(convnet()), group);
+    const auto model = wrapped(small_net(), group);
     SGD optimizer(model->parameters(), {.lr = 0.5});
     StepLR scheduler(optimizer, {.step_size = 2, .gamma = 0.5});
     for (int epoch = 0; epoch < 4; ++epoch) {
-      train(*model, optimizer, convnet(), 1,
+      train(*model, optimizer, basicnet(), 1,
             [&](int /*step*/) { return slice_of(random_batch(4), group.rank(), 2); });
       scheduler.step();
     }

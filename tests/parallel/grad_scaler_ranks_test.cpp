@@ -19,6 +19,8 @@
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
 #include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
+#include "tests/support/small_net.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -46,11 +48,6 @@ struct Trained {
   torch::Tensor weights;       // at the end
 };
 
-std::shared_ptr<DistributedDataParallel> wrapped(const std::shared_ptr<Model>& model,
-                                                 const ProcessGroup& group) {
-  return std::make_shared<DistributedDataParallel>(model, group);
-}
-
 Batch slice_of_step(int step, const ProcessGroup& group) {
   const auto seed = static_cast<std::uint64_t>(step + 1);
   return slice_of(random_batch(2 * group.world_size() + 1, seed), group.rank(), group.world_size());
@@ -70,7 +67,7 @@ void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch b
     batch.inputs = batch.inputs.only().clone();
     batch.inputs.only()[0][0][14][14] = kInf;
   }
-  auto loss = loss_of(model, convnet(), batch);
+  auto loss = loss_of(model, basicnet(), batch);
   if (fault.where == Injected::kInLoss) loss = loss * kInf;
   const auto bias = model.parameters().back();
   const bool hooked = fault.where == Injected::kInOneGradient;
@@ -81,7 +78,7 @@ void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch b
 
 Trained run_with(const Fault& fault, const MakeOptimizer& make_optimizer,
                  const ProcessGroup& group) {
-  const auto model = wrapped(first_model(convnet()), group);
+  const auto model = wrapped(small_net(), group);
   const auto optimizer = make_optimizer(model->parameters());
   GradScaler scaler({.init_scale = 1024.0, .growth_interval = 3});
   Trained run;
@@ -92,7 +89,7 @@ Trained run_with(const Fault& fault, const MakeOptimizer& make_optimizer,
     if (step == kBadStep && group.rank() == fault.rank) {
       backward_with(fault, *model, scaler, batch);
     } else {
-      scaler.scale(loss_of(*model, convnet(), batch)).backward();
+      scaler.scale(loss_of(*model, basicnet(), batch)).backward();
     }
     run.taken.push_back(scaler.step(*optimizer).taken());
     scaler.update();
@@ -108,11 +105,11 @@ Trained run_with(const Fault& fault, const MakeOptimizer& make_optimizer,
 // The same run without a scaler, and without the bad step.
 torch::Tensor weights_without_the_bad_step(const MakeOptimizer& make_optimizer,
                                            const ProcessGroup& group) {
-  const auto model = wrapped(first_model(convnet()), group);
+  const auto model = wrapped(small_net(), group);
   const auto optimizer = make_optimizer(model->parameters());
   for (int step = 0; step < kSteps; ++step) {
     if (step == kBadStep) continue;
-    run_backward(*model, convnet(), slice_of_step(step, group));
+    run_backward(*model, basicnet(), slice_of_step(step, group));
     optimizer->step();
   }
   return flat_weights(*model);
@@ -158,7 +155,7 @@ class InfOnOneRank : public testing::TestWithParam<int> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, InfOnOneRank, testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Worlds, InfOnOneRank, testing::Values(3));
 
 TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithAdamW) { expect_all_skip(adamw); }
 TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithSgd) { expect_all_skip(sgd); }

@@ -24,6 +24,7 @@
 #include "ladder/parallel/replica_check.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -173,11 +174,6 @@ torch::Tensor sum_of_ranks(const torch::Tensor& tensor, const ProcessGroup& grou
   return sum;
 }
 
-void expect_equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
-  const auto mine = tensor.cpu().reshape({1, -1});
-  for (const auto& other : group.all_gather(mine)) EXPECT_TRUE(torch::equal(other, mine));
-}
-
 // A step of the converted layer, of which this rank has a slice.
 Results step_of_ranks(BatchNorm& layer, const Case& test, const Step& batch,
                       const ProcessGroup& group) {
@@ -243,7 +239,7 @@ class SyncBatchNorm : public testing::TestWithParam<int> {
  protected:
   static int world() { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Worlds, SyncBatchNorm, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, SyncBatchNorm, testing::Values(2, 3));
 
 TEST_P(SyncBatchNorm, IsBatchNormOfTheGlobalBatch) {
   run_ranks(world(), [](const ProcessGroup& group) {
@@ -395,11 +391,11 @@ TEST(SyncBatchNormAlone, TakesAnInputThatIsNotContiguous) {
 std::shared_ptr<Model> converted_network(const ProcessGroup& group) {
   const auto network = first_model(convnet());
   EXPECT_EQ(convert_sync_batchnorm(*network, group), 2);
-  return std::make_shared<DistributedDataParallel>(network, group);
+  return wrapped(network, group);
 }
 
 std::shared_ptr<Model> local_network(const ProcessGroup& group) {
-  return std::make_shared<DistributedDataParallel>(first_model(convnet()), group);
+  return wrapped(first_model(convnet()), group);
 }
 
 // Slices of two sizes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 5 at length: stops at many points, a crash at every call."""
+"""Stage 5 at length: stops at many points, a crash at every call, all modes of the loaders."""
 from __future__ import annotations
 
 import atexit
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import launch  # noqa: E402
 from tests.support.resume import (Training, calls_of, crash_and_go_on, faulty_disk,  # noqa: E402
                                   hidden_in, require_all_whole, require_same_end)
-from tests.support.ways import small  # noqa: E402
+from tests.support.ways import STAGE5, small, spawned, train  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-accelerator-full-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -65,7 +65,7 @@ class Resume(unittest.TestCase):
         flags = basicnet("--dispatch-batches", loader_mode="per-process", epochs=4)
         self.stop_often(Training(2, flags), 27)
 
-    def test_a_checkpoint_an_epoch(self) -> None:
+    def test_a_checkpoint_per_epoch(self) -> None:
         flags = small(recipe="convnet", epochs=5, limit_train=65, limit_test=50, batch_size=16)
         self.stop_often(Training(2, flags, ("--checkpointing-steps", "epoch")), 24, first=7)
 
@@ -73,6 +73,12 @@ class Resume(unittest.TestCase):
         flags = small("--mixed-precision", "bf16", recipe="convnet", epochs=2, limit_train=200,
                       limit_test=50, batch_size=16)
         self.stop_often(Training(2, flags), 25)
+
+
+    def test_a_learning_rate_that_drops_after_30_epochs(self) -> None:
+        flags = small(recipe="convnet", scheduler="step", epochs=34, lr=0.1, batch_size=16,
+                      limit_train=32, limit_test=50)
+        self.stop_often(Training(1, flags), 63, first=57)
 
 
 class Crash(unittest.TestCase):
@@ -124,6 +130,20 @@ class Errors(unittest.TestCase):
                 require_same_end(attempt.resumed(), expected)
                 self.assertEqual(hidden_in(attempt.project), [])
                 shutil.rmtree(attempt.folder)
+
+
+class LoaderModes(unittest.TestCase):
+    def test_every_test_image_is_seen_once(self) -> None:
+        modes = (("global", "--even-batches"), ("per-process", "--even-batches"),
+                 ("per-process", "--no-even-batches"), ("split-batches", "--even-batches"),
+                 ("split-batches", "--no-even-batches"))
+        for world, test in ((2, 64), (2, 75), (3, 75)):
+            for mode, even in modes:
+                with self.subTest(f"{world} processes, {test} images, {mode} {even}"):
+                    flags = small(even, recipe="convnet", limit_train=48, limit_test=test,
+                                  batch_size=24, eval_batch_size=24, loader_mode=mode)
+                    run = train(spawned(world, program=STAGE5), *flags, parent=FOLDER)
+                    self.assertEqual(run.result["seen"], test)
 
 
 if __name__ == "__main__":

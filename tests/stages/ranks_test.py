@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two ranks print, write, save and load, and the flags that only several ranks have."""
+"""Output, files, checkpoints and traces of two ranks, and the flags for several ranks alone."""
 from __future__ import annotations
 
 import atexit
@@ -14,9 +14,9 @@ from pathlib import Path
 from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import launch, records  # noqa: E402
-from tests.support.ways import (STAGE0, STAGE1, STAGE4, Run, Way, alone, by_hand,  # noqa: E402
-                                distance, mpirun, small, spawned, torchrun, train)
+from tests.support.programs import records  # noqa: E402
+from tests.support.ways import (STAGE0, STAGE1, STAGE4, Run, alone, by_hand, distance,  # noqa: E402
+                                small, spawned, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-ranks-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -25,35 +25,40 @@ WAYS = {
     "stage 0": lambda: alone(STAGE0),
     "stage 1": lambda: alone(STAGE1, "--device-ids", "cpu,cpu"),
     "stage 2": spawned,
+    "stage 2, 1 rank": lambda: spawned(1),
     "stage 2, 3 ranks": lambda: spawned(3),
+    "stage 3": by_hand,
     "stage 4": lambda: spawned(2, "--precision", "fp32", program=STAGE4),
-    "torchrun": torchrun,
-    "by hand": by_hand,
-    "mpirun": mpirun,
 }
 
 
 @functools.cache
-def trained(way: str, *flags: object) -> Run:
-    return train(WAYS[way](), *flags, parent=FOLDER)
+def trained(way: str, *flags: object, **changes: object) -> Run:
+    return train(WAYS[way](), *small(*flags, **changes), parent=FOLDER)
 
 
-class RanksTest(unittest.TestCase):
-    def refused(self, text: str, *flags: object, way: Way | None = None, code: int = 2) -> None:
-        """Expects one line on the standard error, before anything is trained or written."""
-        way = way or spawned()
-        folder = Path(tempfile.mkdtemp(dir=FOLDER))
-        done = launch(*way.command, *flags, cwd=folder, environment=way.environment)
-        self.assertEqual((done.code, done.stdout, len(done.errors)), (code, "", 1), done.stderr)
-        self.assertIn(text, done.stderr)
-        self.assertEqual(list(folder.iterdir()), [])
+def plain() -> Run:
+    return trained("stage 2")
 
 
-class Output(RanksTest):
+def marked() -> Run:
+    """In shared memory, with all that looks at a run."""
+    return trained("stage 2", fingerprint=1, trace="trace.json", check_replicas=2)
+
+
+def over_sockets() -> Run:
+    return trained("stage 2", backend="gloo", trace="trace.json")
+
+
+def convnet_on_three() -> Run:
+    return trained("stage 2, 3 ranks", recipe="convnet", limit_train=320, epochs=2, fingerprint=1)
+
+
+class Output(unittest.TestCase):
     def test_only_rank_zero_prints_and_records(self) -> None:
-        for way in ("stage 2", "stage 2, 3 ranks", "stage 4", "by hand", "mpirun", "torchrun"):
+        for way in ("stage 2", "stage 3", "stage 4"):
             with self.subTest(way):
-                run = trained(way, *small())
+                run = trained(way)
                 self.assertEqual(len(run.done.lines), 2, run.done.stdout)
                 self.assertRegex(run.done.lines[0], r"^Accuracy: \d+\.\d\d$")
                 self.assertRegex(run.done.lines[1], r"^time elapsed: \d+\.\d\d seconds$")
@@ -64,28 +69,22 @@ class Output(RanksTest):
                 self.assertEqual(sorted(path.name for path in run.folder.iterdir()),
                                  ["a.jsonl", "a.safetensors"])
 
-    def test_quiet_ranks_say_nothing_else(self) -> None:
-        for way in ("stage 1", "stage 2", "stage 4", "by hand"):
-            self.assertEqual(trained(way, *small("--quiet")).done.stderr, "", way)
-
     def test_convnet_prints_the_lines_of_its_tutorial_once(self) -> None:
-        lines = trained("stage 2", *small(recipe="convnet", epochs=2)).done.lines
+        lines = convnet_on_three().done.lines
         self.assertEqual(lines[:3], ["begin training of epoch 1/2", "begin training of epoch 2/2",
                                      "begin testing"])
         self.assertEqual(len(lines), 5, lines)
 
-    def test_a_line_says_how_the_ranks_met(self) -> None:
-        for way, launcher in (("stage 2", "spawn"), ("torchrun", "torchrun"), ("by hand", "env")):
-            run = trained(way, *small())
+    def test_a_line_names_launcher_and_backend(self) -> None:
+        for way, launcher in (("stage 2", "spawn"), ("stage 3", "env")):
+            run = trained(way)
             self.assertRegex(run.done.stderr, rf"rank 0 of 2, .* by {launcher} .*backend shm")
             self.assertEqual((run.header["world_size"], run.header["backend"]), (2, "shm"))
 
 
-class Fingerprints(RanksTest):
+class Fingerprints(unittest.TestCase):
     def test_all_ranks_hold_the_same_weights_after_each_step(self) -> None:
-        for recipe, way in (("basicnet", "stage 2"), ("convnet", "stage 2, 3 ranks")):
-            flags = small(recipe=recipe, fingerprint=1)
-            run = trained(way, *flags)
+        for run in (marked(), convnet_on_three()):
             ranks = [records(run.folder / f"a.rank{rank}.jsonl")
                      for rank in range(run.result["world_size"])]
             self.assertEqual({len(marks) for marks in ranks}, {run.result["steps"]})
@@ -103,57 +102,44 @@ class Fingerprints(RanksTest):
                     self.assertEqual(mark["weights"][name], digest, (step, rank, name))
         self.assertEqual(len({mark["positions"] for mark in marks}), len(marks))
 
-    def test_the_fingerprint_changes_nothing(self) -> None:
-        marked = trained("stage 2", *small(fingerprint=1, recipe="basicnet"))
-        self.assertEqual(marked.result["weights_sha256"],
-                         trained("stage 2", *small()).result["weights_sha256"])
 
+class Checkpoint(unittest.TestCase):
+    def evaluate(self, way: str, path: Path) -> Run:
+        """Loads and saves, without a step."""
+        return trained(way, "--quiet", epochs=0, load=path)
 
-class Checkpoint(RanksTest):
-    def test_python_reads_the_plain_names(self) -> None:
-        for way in ("stage 1", "stage 2"):
-            names = sorted(load_file(trained(way, *small()).weights))
-            self.assertEqual(names, sorted(
-                f"{layer}.{kind}" for layer in ("conv1", "conv2", "fc1", "fc2")
-                for kind in ("weight", "bias")))
-
-    def evaluate(self, way: str, path: Path, saved: Run) -> None:
-        run = trained(way, *small(epochs=0, load=path))
-        for field in ("weights_sha256", "correct", "seen"):
-            self.assertEqual(run.result[field], saved.result[field], (way, field))
-        self.assertAlmostEqual(run.result["eval_loss"], saved.result["eval_loss"], places=6)
-
-    def test_every_stage_evaluates_what_two_ranks_saved(self) -> None:
-        saved = trained("stage 2", *small())
-        for way in ("stage 0", "stage 1", "stage 2", "stage 4", "by hand"):
-            self.evaluate(way, saved.weights, saved)
-
-    def test_names_with_the_prefix_of_a_wrapper_load_too(self) -> None:
-        saved = trained("stage 2", *small())
+    def wrapped(self) -> Path:
+        """The weights of `plain()` under the names that PyTorch's wrappers give them."""
         path = FOLDER / "wrapped.safetensors"
-        save_file({f"module.{name}": tensor for name, tensor in load_file(saved.weights).items()},
-                  path)
-        for way in ("stage 0", "stage 1", "stage 2"):
-            self.evaluate(way, path, saved)
+        tensors = load_file(plain().weights)
+        save_file({f"module.{name}": tensor for name, tensor in tensors.items()}, path)
+        return path
 
-    def test_loading_continues_training(self) -> None:
-        saved = trained("stage 2", *small())
-        run = trained("stage 2", *small(load=saved.weights))
-        self.assertLess(run.records[1]["train_loss"], saved.records[1]["train_loss"] / 2)
+    def test_every_stage_evaluates_and_saves_what_two_ranks_saved(self) -> None:
+        for way, path in (("stage 0", plain().weights), ("stage 1", self.wrapped()),
+                          ("stage 2", self.wrapped()), ("stage 3", plain().weights),
+                          ("stage 4", plain().weights)):
+            with self.subTest(way):
+                run = self.evaluate(way, path)
+                for field in ("weights_sha256", "correct", "seen"):
+                    self.assertEqual(run.result[field], plain().result[field], field)
+                self.assertAlmostEqual(run.result["eval_loss"], plain().result["eval_loss"],
+                                       places=6)
+                self.assertEqual(run.done.stderr, "")  # quiet
+                self.check_names(run.weights)
 
-    def test_a_checkpoint_of_another_network_is_refused_by_all(self) -> None:
-        saved = trained("stage 2", *small())
-        done = launch(*spawned().command, *small(recipe="convnet", load=saved.weights),
-                      cwd=FOLDER)
-        self.assertEqual((done.code, done.stdout), (3, ""), done.stderr)
-        self.assertIn("a tensor fc.bias, got none", done.stderr)
+    def check_names(self, path: Path) -> None:
+        """Python reads the names of the network without a wrapper."""
+        self.assertEqual(sorted(load_file(path)), sorted(
+            f"{layer}.{kind}" for layer in ("conv1", "conv2", "fc1", "fc2")
+            for kind in ("weight", "bias")))
 
 
-class Traces(RanksTest):
-    """What a trace shows of a step: where the all-reduces of gradients lie.
+class Traces(unittest.TestCase):
+    """The all-reduces within a step.
 
-    Of the gradients come two. One more says whether all losses are finite (in the last step, the
-    trace ends before it); in some steps another one asks whether a rank was told to stop.
+    Two are of gradients. One more checks that all losses are finite (in the last step, the trace
+    ends before it); in some steps another one checks for a signal to stop.
     """
 
     def events(self, path: Path) -> list[dict]:
@@ -161,10 +147,9 @@ class Traces(RanksTest):
                 if event.get("ph") == "X"]
 
     def test_gradients_travel_while_backward_runs(self) -> None:
-        run = trained("stage 2", *small(trace="trace.json", backend="gloo"))
         for name in ("trace.json", "trace.rank1.json"):
             with self.subTest(name):
-                self.check_overlap(self.events(run.folder / name))
+                self.check_overlap(self.events(over_sockets().folder / name))
 
     def check_overlap(self, events: list[dict]) -> None:
         # Steps carry no name. Each begins with the first of its two convolutions.
@@ -180,70 +165,34 @@ class Traces(RanksTest):
             self.assertLess(min(event["ts"] for event in sums), max(convolutions))
 
     def test_in_shared_memory_nothing_travels(self) -> None:
-        run = trained("stage 2", *small(trace="trace.json"))
-        names = [event["name"] for event in self.events(run.folder / "trace.json")]
+        names = [event["name"] for event in self.events(marked().folder / "trace.json")]
         self.assertIn(names.count("c10d::allreduce_"), range(14, 21))
         self.assertEqual(names.count("gloo:all_reduce"), 0)
 
-    def test_it_changes_nothing(self) -> None:
-        traced = trained("stage 2", *small(trace="trace.json"))
-        self.assertEqual(traced.result["weights_sha256"],
-                         trained("stage 2", *small()).result["weights_sha256"])
 
-
-class Flags(RanksTest):
+class Flags(unittest.TestCase):
     def test_two_ranks_train_the_same_over_sockets_and_in_shared_memory(self) -> None:
-        for recipe in ("basicnet", "convnet"):
-            sockets = trained("stage 2", *small(recipe=recipe, backend="gloo"))
-            self.assertEqual(sockets.header["backend"], "gloo")
-            self.assertEqual(sockets.result["weights_sha256"],
-                             trained("stage 2", *small(recipe=recipe)).result["weights_sha256"])
+        self.assertEqual(over_sockets().header["backend"], "gloo")
+        self.assertEqual(over_sockets().result["weights_sha256"], plain().result["weights_sha256"])
 
-    def test_replicas_can_be_compared_while_training(self) -> None:
-        checked = trained("stage 2, 3 ranks", *small(check_replicas=2))
-        self.assertEqual(checked.result["weights_sha256"],
-                         trained("stage 2, 3 ranks", *small()).result["weights_sha256"])
+    def test_fingerprints_traces_and_checks_of_replicas_change_nothing(self) -> None:
+        self.assertEqual(marked().result["weights_sha256"], plain().result["weights_sha256"])
 
-    def test_nprocs_zero_means_two_without_a_gpu(self) -> None:
-        run = train(alone(spawned().command[0], "--nprocs", 0), *small(limit_train=64),
-                    parent=FOLDER)
-        self.assertEqual(run.result["world_size"], 2)
+    def test_the_learning_rate_grows_with_the_ranks_on_request(self) -> None:
+        per_device = {"batch_mode": "per-device", "limit_train": 128}
+        run = trained("stage 2", scale_lr="linear", **per_device)
+        self.assertEqual(run.header["lr"], 2e-3)
+        given = trained("stage 2", lr=2e-3, **per_device)
+        self.assertEqual(run.result["weights_sha256"], given.result["weights_sha256"])
 
-    def test_numbers_out_of_range_are_refused(self) -> None:
-        program = spawned().command[0]
-        for text, *flags in (("expected a number >= 0, got -1", "--nprocs", -1),
-                             ("--nprocs: expected 0 to 256, got 300", "--nprocs", 300),
-                             ("--master-port: expected 0 to 65535, got 70000", "--master-port",
-                              70000),
-                             ("expected a number >= 0, got -1", "--master-port", -1),
-                             ("expected a number >= 1, got 0", "--timeout", 0)):
-            self.refused(text, *flags, way=alone(program))
-
-    def test_the_rate_grows_only_with_the_batch(self) -> None:
-        self.refused("--scale-lr: in global mode the batch does not grow", "--scale-lr", "linear")
-
-
-class LearningRate(RanksTest):
-    PER_DEVICE = small(batch_mode="per-device", limit_train=128)
-
-    def test_it_is_the_given_one_unless_told(self) -> None:
-        self.assertEqual(trained("stage 2", *self.PER_DEVICE).header["lr"], 1e-3)
-
-    def test_it_grows_with_the_ranks(self) -> None:
-        for rule, factor in (("linear", 2.0), ("sqrt", 2.0 ** 0.5)):
-            run = trained("stage 2", *self.PER_DEVICE, "--scale-lr", rule)
-            self.assertAlmostEqual(run.header["lr"], 1e-3 * factor, places=12, msg=rule)
-            given = trained("stage 2", *self.PER_DEVICE, "--lr", repr(run.header["lr"]))
-            self.assertEqual(run.result["weights_sha256"], given.result["weights_sha256"])
-
-    def test_a_schedule_lowers_it_after_thirty_epochs(self) -> None:
-        tiny = functools.partial(small, limit_train=8, batch_size=8, limit_test=8)
-        before = trained("stage 2", *tiny(epochs=30))
-        plain = trained("stage 2", *tiny(epochs=31))
-        scheduled = trained("stage 2", *tiny(epochs=31, scheduler="step"))
+    def test_a_schedule_lowers_the_learning_rate_after_thirty_epochs(self) -> None:
+        tiny = functools.partial(trained, "stage 2, 1 rank", limit_train=8, batch_size=8,
+                                 limit_test=8)
+        before, after, scheduled = tiny(epochs=30), tiny(epochs=31), tiny(epochs=31,
+                                                                         scheduler="step")
         # A step of AdamW is proportional to the learning rate.
-        self.assertAlmostEqual(distance(scheduled, before) / distance(plain, before), 0.1, places=3)
-        self.assertGreater(distance(plain, before), 0)
+        self.assertAlmostEqual(distance(scheduled, before) / distance(after, before), 0.1, places=3)
+        self.assertGreater(distance(after, before), 0)
 
 
 if __name__ == "__main__":

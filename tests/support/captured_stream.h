@@ -37,7 +37,7 @@ class CapturedStream {
   // What one call wrote; empty if there is no more. Does not flush: that is the code's duty.
   std::string next_write() const {
     std::array<char, 4096> buffer{};
-    const ssize_t count = read(read_end_, buffer.data(), buffer.size());
+    const ssize_t count = ::read(read_end_, buffer.data(), buffer.size());
     return {buffer.data(), static_cast<std::size_t>(count > 0 ? count : 0)};
   }
 

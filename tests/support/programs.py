@@ -24,6 +24,7 @@ BIN = Path(os.environ.get("LADDER_BIN", ROOT / "build" / "bin"))
 PYTHON = ROOT / ".venv" / "bin" / "python"
 TORCHRUN = PYTHON.parent / "torchrun"
 DATA = ROOT / "data" / "mnist"
+FULL = "LADDER_FULL" in os.environ  # the tier --full
 SECONDS = 240  # no program here runs longer: a hang fails instead of blocking
 MARK = "LADDER_TEST_MARK"  # in the environment of all that one command started
 
@@ -113,6 +114,11 @@ class Process:
     @property
     def program(self) -> str:
         return self._read("cmdline").split(b"\0")[0].decode(errors="replace")
+
+    @property
+    def name(self) -> str:
+        """At most 15 characters of the program's. One that ended has it until it is waited for."""
+        return self._read("comm").decode(errors="replace").rstrip("\n")
 
     @property
     def environment(self) -> dict[str, str]:

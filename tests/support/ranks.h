@@ -34,10 +34,13 @@ namespace ladder {
 // A failed expectation in a rank fails the test. What ranks write to their standard error is
 // shown only when they end otherwise than expected.
 
+// Many times what a group of a test needs.
+constexpr std::chrono::milliseconds kTimeout{20'000};
+
 struct RanksOptions {
   std::string backend = "gloo";
-  std::chrono::milliseconds timeout{20'000};  // of the group
-  std::chrono::milliseconds grace{2'000};     // see SpawnOptions
+  std::chrono::milliseconds timeout = kTimeout;  // of the group
+  std::chrono::milliseconds grace{2'000};        // see SpawnOptions
 };
 
 // How a call of spawn ended.

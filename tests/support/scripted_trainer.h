@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,15 +13,10 @@
 #include "ladder/data/dataset.h"
 #include "ladder/nn/model.h"
 #include "ladder/trainer/trainer.h"
+#include "tests/support/golden.h"
 
 // The runs of tests/golden/trainer.json, as tests/golden/trainer.py describes them.
 namespace ladder::scripted {
-
-// A float stands as text, mostly hexadecimal; an integer as a number.
-inline double number(const nlohmann::json& value) {
-  return value.is_string() ? std::strtod(value.get<std::string>().c_str(), nullptr)
-                           : value.get<double>();
-}
 
 // Entry i; after the last, the last one again.
 inline double entry(const nlohmann::json& list, std::size_t i) {

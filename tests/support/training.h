@@ -17,6 +17,7 @@
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "mnist/recipe.h"
+#include "tests/support/relative_difference.h"
 
 namespace ladder {
 
@@ -107,10 +108,11 @@ inline torch::Tensor flat_gradients(const torch::nn::Module& model) {
   return flat(gradients);
 }
 
-// The length of the difference over the length of what is expected.
-inline double relative_difference(const torch::Tensor& got, const torch::Tensor& expected) {
-  const auto reference = expected.to(torch::kFloat64);
-  return ((got.to(torch::kFloat64) - reference).norm() / reference.norm()).item<double>();
+// The gradients that one batch gives a model that has not been wrapped.
+inline torch::Tensor gradient_of_one_process(const std::shared_ptr<Model>& model,
+                                             const Recipe& recipe, const Batch& batch) {
+  run_backward(*model, recipe, batch);
+  return flat_gradients(*model);
 }
 
 }  // namespace ladder

@@ -2,6 +2,7 @@
 """Runs programs beside their Python twins of bench/peers, each command once."""
 from __future__ import annotations
 
+import json
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.support.programs import PYTHON, ROOT, Launched, Result, records, result_record
+from tests.support.programs import (PYTHON, ROOT, Launched, Result, launch, records,
+                                    result_record)
 
 PEERS = ROOT / "bench" / "peers"
+FORKED = ROOT / "tests" / "support" / "forked.py"
 Command = tuple[object, ...]
 
 
@@ -56,6 +59,12 @@ def in_reference_math(*program: object) -> Command:
 _trained: dict[Command, Ended] = {}
 
 
+def recorded(stem: Path) -> Command:
+    """What is added to each command."""
+    return ("--threads", 1, "--fingerprint", 1, "--metrics", f"{stem}.jsonl",
+            "--save", f"{stem}.safetensors")
+
+
 def trained(*commands: Command, parent: Path) -> list[Ended]:
     """Runs them at the same time, on one thread per rank, each once. A function among the parts of
     a command is called at the start. Fails unless each ends well."""
@@ -65,12 +74,31 @@ def trained(*commands: Command, parent: Path) -> list[Ended]:
             if command not in _trained:
                 stem = Path(tempfile.mkdtemp(dir=parent)) / "a"
                 parts = [part() if callable(part) else part for part in command]
-                started[command] = stem, stack.enter_context(Launched(
-                    *parts, "--threads", 1, "--fingerprint", 1, "--metrics", f"{stem}.jsonl",
-                    "--save", f"{stem}.safetensors", cwd=stem.parent))
+                started[command] = stem, stack.enter_context(
+                    Launched(*parts, *recorded(stem), cwd=stem.parent))
         for command, (stem, launched) in started.items():
             done = launched.finish()
             if done.code != 0:
                 raise AssertionError(f"{command}\nexit code {done.code}\n{done.stdout}{done.stderr}")
             _trained[command] = Ended(stem, done)
     return [_trained[command] for command in commands]
+
+
+def train_forked(commands: list[Command], parent: Path) -> None:
+    """Runs twins on the CPU, one after the other, in forks of one process that has imported their
+    packages; with --nprocs 2 in two forks, as a launcher would. `trained` returns them from then on.
+    Fails unless each ends well."""
+    stems = [Path(tempfile.mkdtemp(dir=parent)) / "a" for _ in commands]
+    plan = [{"program": [*map(str, (*command[1:], *recorded(stem)))], "folder": str(stem.parent),
+             "ranks": command[command.index("--nprocs") + 1] if "--nprocs" in command else 1}
+            for command, stem in zip(commands, stems)]
+    path = Path(tempfile.mkdtemp(dir=parent)) / "plan.json"
+    path.write_text(json.dumps(plan), encoding="utf-8")
+    # OpenBLAS starts threads where numpy is imported; a process that has some must not fork.
+    done = launch(PYTHON, FORKED, path, seconds=600,
+                  environment={"OPENBLAS_NUM_THREADS": 1, "CUDA_VISIBLE_DEVICES": ""})
+    if done.code != 0:
+        raise AssertionError(done.stderr)
+    for command, stem in zip(commands, stems):
+        printed = [(stem.parent / name).read_text() for name in ("stdout", "stderr")]
+        _trained[command] = Ended(stem, Result(0, *printed))

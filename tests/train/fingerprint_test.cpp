@@ -13,6 +13,7 @@
 
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -33,7 +34,7 @@ std::vector<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// A wrapped network: one parameter with a gradient, one without, a buffer.
+// One parameter with a gradient, one without, a buffer.
 struct Inner : torch::nn::Module {
   Inner() {
     weight = register_parameter("weight", torch::ones({2}));
@@ -43,9 +44,6 @@ struct Inner : torch::nn::Module {
   }
   torch::Tensor weight;
 };
-struct Wrapper : torch::nn::Module {
-  Wrapper() { register_module("module", std::make_shared<Inner>()); }
-};
 
 Batch sample_batch() {
   return {.targets = torch::zeros({3}, torch::kInt64), .positions = torch::arange(3), .epoch = 4};
@@ -54,7 +52,7 @@ Batch sample_batch() {
 std::vector<Json> recorded(std::int64_t interval, std::int64_t steps) {
   const TemporaryFolder folder;
   Fingerprint fingerprint(folder.file("a.jsonl"), interval, /*rank=*/1);
-  const Wrapper model;
+  const Wrapper model(std::make_shared<Inner>());
   for (std::int64_t step = 1; step <= steps; ++step) {
     fingerprint.record(step, sample_batch(), torch::tensor(0.5F), model);
   }
@@ -92,7 +90,7 @@ TEST(Fingerprint, NamesTensorsWithoutTheWrapperAndLeavesMissingGradientsOut) {
 
 TEST(Fingerprint, ThatWasNotAskedForRecordsNothing) {
   Fingerprint none;
-  none.record(1, sample_batch(), torch::tensor(0.5F), Wrapper());
+  none.record(1, sample_batch(), torch::tensor(0.5F), Inner());
 }
 
 TEST(Fingerprint, HasAFileARankBesideTheMetrics) {

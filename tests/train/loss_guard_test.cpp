@@ -2,7 +2,6 @@
 #include "ladder/train/loss_guard.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <limits>
@@ -10,22 +9,12 @@
 
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 
 namespace ladder {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-struct OneWeight : torch::nn::Module {
-  OneWeight() { weight = register_parameter("weight", torch::ones({3})); }
-  torch::Tensor weight;
-};
-
-Batch batch_of(std::int64_t size) {
-  return {.targets = torch::zeros({size}, torch::kInt64),
-          .indices = 100 + torch::arange(size),
-          .global_size = size};
-}
 
 TEST(LossGuard, ThrowsInTheStepOfALossThatIsNotFinite) {
   const OneWeight model;

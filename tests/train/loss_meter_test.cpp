@@ -14,11 +14,11 @@
 namespace ladder {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kLate = LossMeter::kGpuInterval;
 
-Batch batch_of(std::int64_t size, std::int64_t global_size, std::int64_t world_size = 1) {
+Batch slice_of_batch(std::int64_t size, std::int64_t global_size, std::int64_t world_size = 1) {
   return {.targets = torch::zeros({size}, torch::kInt64),
           .global_size = global_size,
           .world_size = world_size};
@@ -26,7 +26,7 @@ Batch batch_of(std::int64_t size, std::int64_t global_size, std::int64_t world_s
 
 std::optional<NonFiniteStep> add(LossMeter& meter, double loss, std::int64_t step,
                                  std::int64_t size = 1) {
-  return meter.add(torch::tensor(loss, torch::kFloat32), batch_of(size, size), step);
+  return meter.add(torch::tensor(loss, torch::kFloat32), slice_of_batch(size, size), step);
 }
 
 std::string text(const std::optional<NonFiniteStep>& bad) {
@@ -50,9 +50,9 @@ TEST(LossMeter, AveragesOverTheSamplesOfThisRank) {
   LossMeter meter(torch::kCPU);
   meter.begin_epoch(1);
   // One sample of a global batch of four on two ranks: its loss of 3 comes as 3 · 2 ÷ 4.
-  meter.add(torch::tensor(1.5F), batch_of(1, 4, 2), 1);
+  meter.add(torch::tensor(1.5F), slice_of_batch(1, 4, 2), 1);
   // An empty slice.
-  meter.add(torch::tensor(0.0F), batch_of(0, 1, 2), 2);
+  meter.add(torch::tensor(0.0F), slice_of_batch(0, 1, 2), 2);
   EXPECT_EQ(meter.mean(), 3.0);
 }
 
@@ -96,7 +96,7 @@ TEST(LossMeter, OnTheCpuStopsAtTheStepThatIsNotFinite) {
   LossMeter meter(torch::kCPU);
   meter.begin_epoch(2);
   add(meter, 1.0, 6);
-  EXPECT_EQ(text(add(meter, kNan, 7)), "epoch 2, step 7: nan");
+  EXPECT_EQ(text(add(meter, kNotANumber, 7)), "epoch 2, step 7: nan");
   EXPECT_EQ(text(add(meter, kInf, 8)), "epoch 2, step 8: inf");
   EXPECT_EQ(text(add(meter, -kInf, 9)), "epoch 2, step 9: -inf");
   EXPECT_EQ(meter.mean(), 1.0) << "the bad steps do not count";
@@ -106,7 +106,7 @@ TEST(LossMeter, LookingLateStillNamesTheFirstBadStepWhenFlushed) {
   LossMeter meter(torch::kCPU, kLate);
   meter.begin_epoch(3);
   for (std::int64_t step = 101; step < 120; ++step) {
-    add(meter, step == 113 ? kInf : (step == 117 ? kNan : 1.0), step);
+    add(meter, step == 113 ? kInf : (step == 117 ? kNotANumber : 1.0), step);
   }
   EXPECT_EQ(text(meter.flush()), "epoch 3, step 113: inf");
 }
@@ -114,7 +114,8 @@ TEST(LossMeter, LookingLateStillNamesTheFirstBadStepWhenFlushed) {
 TEST(LossMeter, LookingLateStopsAtTheFiftiethStepAtTheLatest) {
   LossMeter meter(torch::kCPU, kLate);
   meter.begin_epoch(1);
-  for (std::int64_t step = 1; step < kLate; ++step) add(meter, step == 13 ? kNan : 1.0, step);
+  for (std::int64_t step = 1; step < kLate; ++step)
+    add(meter, step == 13 ? kNotANumber : 1.0, step);
   EXPECT_EQ(text(add(meter, 1.0, kLate)), "epoch 1, step 13: nan");
 }
 
@@ -122,9 +123,9 @@ TEST(LossMeter, LookingLateWaitsForTheStepOfTheOptimizer) {
   LossMeter meter(torch::kCPU, kLate);
   meter.begin_epoch(1);
   const auto window = [&](double loss, bool updated) {
-    return meter.add(torch::tensor(loss), batch_of(2, 2, 1), 1, updated);
+    return meter.add(torch::tensor(loss), slice_of_batch(2, 2, 1), 1, updated);
   };
-  EXPECT_FALSE(window(kNan, false));
+  EXPECT_FALSE(window(kNotANumber, false));
   for (std::int64_t batch = 1; batch <= kLate; ++batch) EXPECT_FALSE(window(1.0, false)) << batch;
   EXPECT_EQ(text(window(1.0, true)), "epoch 1, step 1: nan");
 }
@@ -148,7 +149,7 @@ TEST(LossMeter, KeepsNoGraphAlive) {
   const auto weight = torch::ones({}, torch::requires_grad());
   const auto loss = weight * 2.0;
   meter.begin_epoch(1);
-  meter.add(loss, batch_of(1, 1), 1);
+  meter.add(loss, slice_of_batch(1, 1), 1);
   meter.flush();
   loss.backward();  // would throw if the loss had been changed in place
   EXPECT_EQ(weight.grad().item<float>(), 2.0F);
@@ -158,8 +159,8 @@ TEST(LossMeter, OnAGpuLooksEveryFiftySteps) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   LossMeter meter(torch::kCUDA);
   meter.begin_epoch(1);
-  const auto loss = torch::tensor(kNan, torch::dtype(torch::kFloat32).device(torch::kCUDA));
-  meter.add(loss, batch_of(1, 1), 4);
+  const auto loss = torch::tensor(kNotANumber, torch::dtype(torch::kFloat32).device(torch::kCUDA));
+  meter.add(loss, slice_of_batch(1, 1), 4);
   EXPECT_EQ(text(meter.flush()), "epoch 1, step 4: nan");
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TrainingMonitor on several ranks.
 #include <gtest/gtest.h>
-#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <csignal>
@@ -15,14 +14,10 @@
 #include "ladder/train/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_modules.h"
 
 namespace ladder {
 namespace {
-
-struct OneWeight : torch::nn::Module {
-  OneWeight() { weight = register_parameter("weight", torch::ones({3})); }
-  torch::Tensor weight;
-};
 
 Batch batch_of_two(const ProcessGroup& group) {
   return {.targets = torch::zeros({2}, torch::kInt64),

@@ -2,7 +2,6 @@
 #include "ladder/train/training_monitor.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -13,21 +12,11 @@
 
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
-
-struct OneWeight : torch::nn::Module {
-  OneWeight() { register_parameter("weight", torch::ones({3})); }
-};
-
-Batch batch_of(std::int64_t size) {
-  return {.targets = torch::zeros({size}, torch::kInt64),
-          .positions = torch::arange(size),
-          .indices = 100 + torch::arange(size),
-          .global_size = size};
-}
 
 // Epochs of two steps with losses 1 and 4.
 TrainingTotals totals_of(std::int64_t epochs, MonitorOptions options = {.quiet = true}) {

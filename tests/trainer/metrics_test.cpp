@@ -4,31 +4,24 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "ladder/trainer/training_plan.h"
+#include "tests/support/golden.h"
 
 namespace ladder {
 namespace {
 
 using nlohmann::ordered_json;
 
-const ordered_json& golden() {
-  static const ordered_json file = [] {
-    std::ifstream stream(std::string(LADDER_SOURCE_DIR) + "/tests/golden/trainer.json");
-    return ordered_json::parse(stream);
-  }();
-  return file;
-}
+const ordered_json& golden() { return golden_json<ordered_json>("trainer.json"); }
 
 // False if there is a number that Python holds as an integer: ours are all floats.
 bool read(const ordered_json& values, Metrics& metrics) {
   for (const auto& [name, value] : values.items()) {
     if (!value.is_string()) return false;
-    metrics[name] = std::strtod(value.get<std::string>().c_str(), nullptr);
+    metrics[name] = number(value);
   }
   return true;
 }

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,6 +25,7 @@
 #include "ladder/optim/sgd.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 
 namespace ladder {
 namespace {
@@ -66,15 +65,7 @@ std::shared_ptr<torch::nn::Module> model_of(const std::string& name) {
   return std::make_shared<Odd>();
 }
 
-const Json& golden() {
-  static const Json file = [] {
-    std::ifstream text(LADDER_SOURCE_DIR "/tests/golden/trainer_optimizers.json");
-    return Json::parse(text);
-  }();
-  return file;
-}
-
-double number(const Json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
+const Json& golden() { return golden_json("trainer_optimizers.json"); }
 
 OptimizerName optimizer_name(const std::string& name) {
   const std::map<std::string, OptimizerName> names = {

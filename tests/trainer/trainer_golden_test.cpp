@@ -16,6 +16,7 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/trainer/progress_callback.h"
 #include "ladder/trainer/trainer.h"
+#include "tests/support/golden.h"
 #include "tests/support/scripted_trainer.h"
 #include "tests/support/temporary_folder.h"
 
@@ -24,13 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-const json& golden() {
-  static const json file = [] {
-    std::ifstream stream(std::string(LADDER_SOURCE_DIR) + "/tests/golden/trainer.json");
-    return json::parse(stream);
-  }();
-  return file;
-}
+const json& golden() { return golden_json("trainer.json"); }
 
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);

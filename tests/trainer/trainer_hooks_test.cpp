@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -18,6 +17,7 @@
 #include "ladder/trainer/progress_callback.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/scripted_trainer.h"
 #include "tests/support/temporary_folder.h"
 
@@ -27,13 +27,7 @@ namespace {
 using nlohmann::json;
 using Calls = std::vector<std::string>;
 
-const json& golden() {
-  static const json file = [] {
-    std::ifstream stream(std::string(LADDER_SOURCE_DIR) + "/tests/golden/trainer_hooks.json");
-    return json::parse(stream);
-  }();
-  return file;
-}
+const json& hooks() { return golden_json("trainer_hooks.json"); }
 
 // --- the runs of tests/golden/trainer_hooks.py ---
 
@@ -141,7 +135,7 @@ struct Results {
 };
 
 TrainerOptions options_of(const json& run, Results& results, const std::string& folder) {
-  json arguments = golden()["common_arguments"];
+  json arguments = hooks()["common_arguments"];
   arguments.update(run["arguments"]);
   TrainerOptions options{.model = std::make_shared<Classifier>(),
                          .args = training_arguments_from(arguments, "golden"),
@@ -196,7 +190,7 @@ void expect_losses(const json& got, const json& expected) {
 }
 
 TEST(TrainerHooks, AreCalledWhenAndAsOftenAsInTransformers) {
-  for (const auto& run : golden()["cases"]) {
+  for (const auto& run : hooks()["cases"]) {
     SCOPED_TRACE(run["name"].get<std::string>());
     const TemporaryFolder folder;
     Results results;
@@ -263,7 +257,7 @@ TEST(TrainerCallbacks, AreAddedAndRemovedByClassAsInTransformers) {
   Trainer trainer(plain_options());
   Calls called;
   auto popped = json::array();
-  const auto& expected = golden()["callbacks"];
+  const auto& expected = hooks()["callbacks"];
   const auto operations = expected["operations"].get<std::vector<std::string>>();
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const auto number = " " + std::to_string(i);

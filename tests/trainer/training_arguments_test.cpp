@@ -133,7 +133,7 @@ TEST(TrainingArguments, ATextKeepsEveryFieldToItsLastBit) {
 }
 
 TEST(TrainingArguments, WhatIsUnsetIsNull) {
-  const auto json = to_json({});
+  const auto json = to_json(TrainingArguments{});
   for (const char* name : {"run_name", "warmup_ratio", "tf32", "eval_steps", "save_total_limit",
                            "metric_for_best_model", "greater_is_better", "resume_from_checkpoint",
                            "data_seed", "ddp_backend", "ddp_bucket_cap_mb"}) {
@@ -173,7 +173,7 @@ TEST(TrainingArguments, ATextUnsets) {
 TEST(TrainingArguments, BothNamesOfAdamW) {
   EXPECT_EQ(from({{"optim", "adamw_torch"}}).optim, OptimizerName::kAdamW);
   EXPECT_EQ(from({{"optim", "adamw_torch_fused"}}).optim, OptimizerName::kAdamW);
-  EXPECT_EQ(to_json({}).at("optim"), "adamw_torch_fused");
+  EXPECT_EQ(to_json(TrainingArguments{}).at("optim"), "adamw_torch_fused");
   EXPECT_ERROR(from({{"optim", "adafactor"}}), UsageError,
                "a.json: optim: expected one of adamw_torch_fused, adam, sgd, adagrad, rmsprop");
 }
