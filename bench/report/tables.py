@@ -16,8 +16,8 @@ from words import (
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 1, 1)  # how each stage is meant to run
 PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
-MORE = ("./run bench measures the rest: the time of 200 steps with 95 % intervals, a second network, "
-        "more processes, and the same programs in Python.")
+MORE = ("For the time of 200 steps with 95 % intervals, a second network, more processes and the same "
+        "programs in Python: ./run bench")
 
 
 @dataclass
