@@ -3,8 +3,8 @@
 # LibTorch, most of the work, are then read once for all of them. Without it a changed source is
 # compiled alone, which also finds the #include that it lacks.
 option(LADDER_UNITY "Compile the sources of a folder together" OFF)
-if(LADDER_UNITY) # up to 4 GB of them, g++ does not collect garbage: an eighth of its time
-  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=4000000>)
+if(LADDER_UNITY) # below 1.5 GB g++ does not collect garbage: an eighth of its time
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1500000>)
 endif()
 
 # ladder_unity(target): the folders are those of the target's sources, relative to its CMakeLists.txt.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -159,7 +160,6 @@ class Workspace:
         time; copied ones get the present one, so that they are compiled again. Returns the hash of
         the sources."""
         wanted = tracked_files()
-        self.tree.mkdir(parents=True, exist_ok=True)
         for name in wanted:
             source, copy = ROOT / name, self.tree / name
             if copy.is_file() and copy.read_bytes() == source.read_bytes():
@@ -222,6 +222,17 @@ class Workspace:
         known = {test["name"] for test in json.loads(listing)["tests"]}
         if missing := sorted(set(tests) - known):
             raise Unusable(f"no tests of the default tier: {', '.join(missing)}")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within, no other call can use this folder."""
+        self.tree.mkdir(parents=True, exist_ok=True)
+        with (self.tree.parent / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Unusable(f"{self.tree.parent}: in use; choose another --folder") from None
+            yield
 
     @contextlib.contextmanager
     def mutated(self, fault: Fault) -> Iterator[None]:
@@ -344,7 +355,11 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.report:
             results = results_of(space, faults, hash_of_sources(ROOT, tracked_files()))
         else:
-            results = run(space, faults)
+            with space.locked():
+                results = run(space, faults)
+    except KeyboardInterrupt:
+        print("\nmutants: stopped; the same command goes on", file=sys.stderr)
+        return 130
     except (Unusable, OSError) as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2

@@ -149,7 +149,7 @@ GENERAL_NOTES = (
      "is from the start of the program to its end, with imports, launcher and the meeting of the "
      "ranks, and happens once a row: it has no interval."),
     ("twin",
-     "A ratio is that of two medians. Repetitions of all rows are run in an order drawn by lot, "
+     "A ratio is that of two medians. The rows are run in an order drawn by lot, "
      'and its interval draws those of either row on their own. Rows without a twin say "twin '
      'not run".'),
     ("full",

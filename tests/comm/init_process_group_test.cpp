@@ -241,11 +241,11 @@ TEST(InitProcessGroup, NamesTheMissingRanks) {
   const auto start_rank = [](int /*rank*/) {
     setenv("WORLD_SIZE", "4", 1);
     setenv("LOCAL_WORLD_SIZE", "4", 1);
-    init_process_group({.backend = "gloo", .timeout = kShortTimeout});
+    init_process_group({.backend = "gloo", .timeout = milliseconds(500)});
   };
   const auto end = end_of_ranks(2, start_rank, milliseconds(200));
   EXPECT_LT(Clock::now() - start, milliseconds(8'000));
-  expect_ended_with(end, 4, "rendezvous: timed out after 1 s waiting for ranks 2, 3 of 4; ");
+  expect_ended_with(end, 4, "rendezvous: timed out after 0.5 s waiting for ranks 2, 3 of 4; ");
 }
 
 TEST(InitProcessGroup, NamesTheAddressOfAStoreThatIsNotOpen) {
