@@ -245,6 +245,7 @@ TEST(LocalRank, IsCompletedFromWhatIsThere) {
       {{}, 0, 1},
       {{{"LOCAL_RANK", "1"}}, 1, 2},
       {{{"LOCAL_WORLD_SIZE", "2"}}, 1, 2},
+      {{{"LOCAL_WORLD_SIZE", "4"}}, 3, 4},
       {{{"MASTER_ADDR", "localhost"}}, 3, 4},
       {{{"MASTER_ADDR", "127.3.2.1"}}, 3, 4},
       {{{"MASTER_ADDR", "::1"}}, 3, 4},
