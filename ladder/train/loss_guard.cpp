@@ -132,7 +132,10 @@ LossGuard::LossGuard(const torch::nn::Module& model, RunSetup setup)
 void LossGuard::add(const Batch& batch, const torch::Tensor& loss, std::int64_t step,
                     bool updated) {
   note(meter_.add(loss, batch, step, updated), &batch);
-  if (updated && meter_.is_read()) agree();
+  if (!updated) return;
+  // A GPU's steps are read together, and then all are due.
+  const bool each_read = setup_.group.world_size() == 1 || !setup_.device.is_cpu();
+  if (++unchecked_ >= (each_read ? 1 : kSteps) && meter_.is_read()) agree();
 }
 
 void LossGuard::flush() {
@@ -155,6 +158,7 @@ void LossGuard::note(const std::optional<NonFiniteStep>& found, const Batch* bat
 
 // Throws, on all ranks, if one of them has a bad step.
 void LossGuard::agree() {
+  unchecked_ = 0;
   const auto& group = setup_.group;
   const std::int64_t world_size = group.world_size();
   // A step and a rank as one number, larger for earlier steps; 0 = no bad step.
@@ -166,7 +170,10 @@ void LossGuard::agree() {
     group.all_reduce(of_all, ReduceOp::kMax);
     first = of_all.item<std::int64_t>();
   }
-  if (bad_) {
+  if (first == 0) return;
+  const auto first_step = (kMost - first) / world_size;
+  const auto first_rank = (kMost - first) % world_size;
+  if (bad_ && bad_->step == first_step) {
     const auto& last = setup_.checkpoints.last;
     const auto checkpoint = last ? last() : "";
     throw NumericError::of(
@@ -176,12 +183,9 @@ void LossGuard::agree() {
                     checkpoint.empty() ? "none" : checkpoint),
         "use a smaller learning rate, or find the first bad step with a fingerprint of every step");
   }
-  if (first == 0) return;
-  const auto code = kMost - first;
-  throw DistributedError::of(step_text(meter_.epoch(), code / world_size),
-                             "a finite loss on every rank",
-                             fmt::format("NaN or infinity on rank {}", code % world_size),
-                             fmt::format("see the error of rank {}", code % world_size));
+  throw DistributedError::of(step_text(meter_.epoch(), first_step), "a finite loss on every rank",
+                             fmt::format("NaN or infinity on rank {}", first_rank),
+                             fmt::format("see the error of rank {}", first_rank));
 }
 
 }  // namespace ladder

@@ -85,7 +85,7 @@ class LossMeter {
                            // step among pending_steps_ counted from 1, its loss
 };
 
-// Ends a training whose loss is NaN or infinite, on all ranks in the same step.
+// Ends a training whose loss is NaN or infinite, on all ranks after the same step.
 //
 //     LossGuard guard(*model, {.group = group, .device = device});
 //     guard.begin_epoch(epoch);
@@ -95,12 +95,15 @@ class LossMeter {
 //       guard.add(batch, loss, ++step);  // before zero_grad: the message names a bad gradient
 //     }
 //
-// The rank with the bad loss throws a NumericError with its samples, the first tensor that is not
-// finite, and the last checkpoint. The others throw a DistributedError that names that rank. The
-// ranks agree by an all-reduce of one number whenever LossMeter reads the loss, so the guard makes
-// no assumption about the network.
+// A rank with the first bad loss throws a NumericError with its samples, the first tensor that is
+// not finite, and the last checkpoint. The others throw a DistributedError that names that rank.
+// The ranks agree by an all-reduce of one number, so the guard makes no assumption about the
+// network: every kSteps steps on the CPU, and whenever LossMeter reads the loss on a GPU. A group
+// of one rank throws as soon as it has read the loss.
 class LossGuard {
  public:
+  static constexpr std::int64_t kSteps = 10;
+
   // `model` must outlive the guard.
   LossGuard(const torch::nn::Module& model, RunSetup setup);
 
@@ -108,7 +111,8 @@ class LossGuard {
   void begin_epoch(std::int64_t epoch) { meter_.begin_epoch(epoch); }
 
   // As LossMeter::add. `updated` is false for all but the last micro-batch of an accumulation
-  // window. With `updated` a collective: every step on the CPU, every kGpuInterval steps on a GPU.
+  // window. With `updated` a collective: every kSteps steps on the CPU, every kGpuInterval steps on
+  // a GPU.
   void add(const Batch& batch, const torch::Tensor& loss, std::int64_t step, bool updated = true);
 
   // As LossMeter::flush. A collective.
@@ -123,7 +127,8 @@ class LossGuard {
   const torch::nn::Module& model_;
   RunSetup setup_;
   LossMeter meter_;
-  std::optional<NonFiniteStep> bad_;  // of this rank, until its accumulation window ends
+  std::int64_t unchecked_ = 0;        // steps since the ranks agreed
+  std::optional<NonFiniteStep> bad_;  // the first of this rank, until the ranks agree
   std::string bad_tensor_;
 };
 

@@ -43,26 +43,31 @@ void average_gradient(const ProcessGroup& group, OneWeight& model, double own) {
   model.weight.mutable_grad() = gradient / group.world_size();
 }
 
-// Whatever the network does with it: here no gradient shows the bad loss.
-TEST(TrainingMonitorOfRanks, AllStopInTheStepInWhichOneHasABadLoss) {
-  for (const bool gradient_shows_it : {true, false}) {
+// Whatever the network makes of it: no gradient shows the bad loss, or all losses after it are bad.
+TEST(TrainingMonitorOfRanks, AllStopTogetherAndNameTheFirstBadLoss) {
+  for (const bool spreads : {true, false}) {
     run_ranks(3, [=](const ProcessGroup& group) {
       OneWeight model;
       const auto monitor = begun(group, model);
-      const auto step = [&](double loss) {
-        average_gradient(group, model, gradient_shows_it ? loss : 1.0);
+      std::int64_t done = 0;
+      const auto step = [&] {
+        const bool is_first = done == 1 && group.rank() == 1;
+        const bool is_bad = is_first || (spreads && done > 1);
+        const double loss = is_bad ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+        average_gradient(group, model, spreads ? loss : 1.0);
         monitor->step(batch_of_two(group), torch::tensor(static_cast<float>(loss)));
+        ++done;
       };
-      step(1.0);
+      while (done + 1 < LossGuard::kSteps) step();
       if (group.rank() == 1) {
-        EXPECT_ERROR(step(std::numeric_limits<double>::quiet_NaN()), NumericError,
-                     gradient_shows_it
+        EXPECT_ERROR(step(), NumericError,
+                     spreads
                          ? "epoch 1, step 2: expected a finite loss, got nan (first bad tensor: "
                            "gradient of weight; samples 11 21; last checkpoint: none)"
                          : "epoch 1, step 2: expected a finite loss, got nan (first bad tensor: "
                            "the loss; samples 11 21; last checkpoint: none)");
       } else {
-        EXPECT_ERROR(step(1.0), DistributedError,
+        EXPECT_ERROR(step(), DistributedError,
                      "epoch 1, step 2: expected a finite loss on every rank, got NaN or infinity "
                      "on rank 1; hint: see the error of rank 1");
       }
