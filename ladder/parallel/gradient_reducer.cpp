@@ -161,6 +161,11 @@ struct GradientReducer::Impl {
         trained(trained_parameters(module, group)),
         guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
 
+  // A rank alone has nothing to average: its gradients stay where backward puts them.
+  bool exchanges() const {
+    return group.world_size() > 1 || options.comm_hook || options.gradient_as_bucket_view;
+  }
+
   torch::nn::Module& module;
   ProcessGroup group;
   GradientReducerOptions options;
@@ -201,7 +206,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
-  if (sync_) impl_->reducer->prepare_for_forward();
+  if (sync_ && impl_->exchanges()) impl_->reducer->prepare_for_forward();
   impl_->reducer->rebuild_buckets();
   const std::int64_t interval = impl_->options.check_replicas;
   if (interval > 0 && impl_->forwards++ % interval == 0) {
@@ -215,7 +220,7 @@ void GradientReducer::after_forward(const std::vector<torch::Tensor>& outputs) {
   impl_->sync_buffers = sync_;
   impl_->guard->expect(sync_ ? BackwardGuard::Expects::kAverage
                              : BackwardGuard::Expects::kLocalSum);
-  if (!sync_) return;
+  if (!sync_ || !impl_->exchanges()) return;
   impl_->reducer->prepare_for_backward(
       impl_->options.find_unused_parameters ? outputs : std::vector<torch::Tensor>{});
 }

@@ -51,6 +51,9 @@ struct GradientReducerOptions {
 // If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
 // Gloo or NCCL, which call_and_report (core/exit_status.h) recognises.
 //
+// A rank alone exchanges nothing: without a comm_hook and gradient_as_bucket_view, its gradients
+// are not copied to the buckets and back.
+//
 // With gradient_as_bucket_view, reset the gradients with module.zero_grad(): LibTorch's
 // Optimizer::zero_grad detaches them, which a view does not allow.
 //
