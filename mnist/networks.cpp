@@ -9,8 +9,9 @@
 #include <torch/types.h>
 
 #include "ladder/kernels/channels_last.h"
+#include "ladder/kernels/conv_relu_max_pool.h"
+#include "ladder/kernels/first_conv2d.h"
 #include "ladder/kernels/onednn_linear.h"
-#include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/model.h"
@@ -50,10 +51,13 @@ class BasicNet : public Model {
     const bool fast = options_.math == Math::kFast;
     const auto& images = inputs.only();
     auto x = fast ? to_channels_last(images) : images;
-    x = conv1_->forward(x);
-    x = fast ? torch::relu_(x) : torch::relu(x);
-    x = fast && x.is_cpu() ? relu_max_pool2d(torch::conv2d(x, conv2_->weight), conv2_->bias)
-                           : torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
+    if (fast && x.is_cpu()) {
+      x = first_conv2d(x, conv1_->weight, conv1_->bias, 0, Activation::kRelu);
+      x = conv2d_relu_max_pool2d(x, conv2_->weight, conv2_->bias);
+    } else {
+      x = torch::relu(conv1_->forward(x));
+      x = torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
+    }
     x = dropout1_->forward_flatten(x);
     x = torch::relu(fast ? onednn_linear(x, fc1_->weight, fc1_->bias) : fc1_->forward(x));
     x = dropout2_->forward(x);
@@ -79,9 +83,7 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
       torch::nn::MaxPool2d(2));
 }
 
-// A layer as two operations: everything after the convolution is one.
-torch::Tensor forward_fast(torch::nn::Sequential& layer, const torch::Tensor& input) {
-  const auto images = layer->at<torch::nn::Conv2dImpl>(0).forward(input);
+torch::Tensor batch_norm_relu_max_pool(torch::nn::Sequential& layer, const torch::Tensor& images) {
   return layer->at<BatchNormImpl>(1).forward_relu_max_pool2d(images);
 }
 
@@ -99,8 +101,15 @@ class ConvNet : public Model {
     const bool fast = options_.math == Math::kFast;
     const auto& images = inputs.only();
     auto x = fast ? to_channels_last(images) : images;
-    x = fast ? forward_fast(layer1_, x) : layer1_->forward(x);
-    x = fast ? forward_fast(layer2_, x) : layer2_->forward(x);
+    if (fast) {
+      const auto& conv1 = layer1_->at<torch::nn::Conv2dImpl>(0);
+      x = first_conv2d(x, conv1.weight, conv1.bias, 2, Activation::kNone);
+      x = batch_norm_relu_max_pool(layer1_, x);
+      x = layer2_->at<torch::nn::Conv2dImpl>(0).forward(x);
+      x = batch_norm_relu_max_pool(layer2_, x);
+    } else {
+      x = layer2_->forward(layer1_->forward(x));
+    }
     return apply_head(fc_->forward(torch::flatten(x, 1)), options_.head);
   }
 

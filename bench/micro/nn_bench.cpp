@@ -10,6 +10,8 @@
 
 #include "bench/micro/training_step.h"
 #include "ladder/kernels/channels_last.h"
+#include "ladder/kernels/conv_relu_max_pool.h"
+#include "ladder/kernels/first_conv2d.h"
 #include "ladder/kernels/onednn_linear.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/batch_norm.h"
@@ -49,20 +51,69 @@ void pass_through(benchmark::State& state, at::IntArrayRef sizes, const Part& pa
   }
 }
 
-// BasicNet's second convolution with all that follows it: as three operations, and as two, of which
-// the second adds the bias too.
-void nn_conv_relu_max_pool(benchmark::State& state, bool fused) {
-  torch::nn::Conv2d conv(32, 64, 3);
+// The first convolutions, whose images need no gradient: LibTorch's, and with all that follows.
+void nn_first_conv(benchmark::State& state, bool fused, std::int64_t batch, std::int64_t channels,
+                   std::int64_t size, std::int64_t padding, Activation activation) {
+  const auto images = to_channels_last(torch::randn({batch, 1, 28, 28}));
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(1, channels, size).padding(padding));
   use_channels_last(*conv);
-  pass_through(state, {64, 32, 26, 26}, [&](const torch::Tensor& x) {
-    return fused ? relu_max_pool2d(torch::conv2d(x, conv->weight), conv->bias)
-                 : torch::max_pool2d(torch::relu(conv->forward(x)), 2);
-  });
+  const auto layer = [&] {
+    if (fused) return first_conv2d(images, conv->weight, conv->bias, padding, activation);
+    const auto output = conv->forward(images);
+    return activation == Activation::kRelu ? output.relu() : output;
+  };
+  const auto gradient = torch::randn_like(layer().detach());
+  for (auto _ : state) {
+    conv->zero_grad();
+    layer().backward(gradient);
+  }
 }
-BENCHMARK_CAPTURE(nn_conv_relu_max_pool, three_operations, false)
+BENCHMARK_CAPTURE(nn_first_conv, basicnet_libtorch, false, 64, 32, 3, 0, Activation::kRelu)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(nn_conv_relu_max_pool, fused, true)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK_CAPTURE(nn_first_conv, basicnet, true, 64, 32, 3, 0, Activation::kRelu)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_first_conv, convnet_libtorch, false, 32, 16, 5, 2, Activation::kNone)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_first_conv, convnet, true, 32, 16, 5, 2, Activation::kNone)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// BasicNet's second convolution with all that follows it: as three operations; as two, of which the
+// second adds the bias too; and as one, whose backward skips the zeros.
+using ConvLayer = torch::Tensor(const torch::Tensor& input, const torch::Tensor& weight,
+                                const torch::Tensor& bias);
+torch::Tensor three_operations(const torch::Tensor& input, const torch::Tensor& weight,
+                               const torch::Tensor& bias) {
+  return torch::max_pool2d(torch::relu(torch::conv2d(input, weight, bias)), 2);
+}
+torch::Tensor dense(const torch::Tensor& input, const torch::Tensor& weight,
+                    const torch::Tensor& bias) {
+  return relu_max_pool2d(torch::conv2d(input, weight), bias);
+}
+void nn_conv_relu_max_pool(benchmark::State& state, ConvLayer* layer) {
+  torch::nn::Conv2d conv(32, 64, 3);
+  use_channels_last(*conv);
+  const auto images = to_channels_last(torch::randn({64, 32, 26, 26})).requires_grad_();
+  auto gradient = torch::randn_like(layer(images, conv->weight, conv->bias).detach());
+  gradient *= torch::rand_like(gradient) > 0.25;  // as a dropout leaves it
+  for (auto _ : state) {
+    images.mutable_grad() = torch::Tensor();
+    conv->zero_grad();
+    layer(images, conv->weight, conv->bias).backward(gradient);
+  }
+}
+BENCHMARK_CAPTURE(nn_conv_relu_max_pool, three_operations, three_operations)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_conv_relu_max_pool, dense, dense)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(nn_conv_relu_max_pool, sparse, conv2d_relu_max_pool2d)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 // Between BasicNet's images and fc1: dropout and flatten as two operations, and as one.
 void nn_dropout_flatten(benchmark::State& state, bool fused) {

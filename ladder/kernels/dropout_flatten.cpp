@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/pool_windows.h"
+#include "ladder/kernels/bfloat16.h"
 
 namespace ladder {
 namespace {

@@ -118,14 +118,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input,
                                const torch::Tensor& bias) {
-    auto output = empty_pooled(input);
-    const auto choices = torch::empty_like(output, torch::kUInt8);
-    const auto* numbers = bias.const_data_ptr<float>();
-    std::vector<float> shift(numbers, numbers + bias.numel());
-    if (input.scalar_type() == torch::kBFloat16) {
-      std::transform(shift.begin(), shift.end(), shift.begin(), coefficient);
-    }
-    do_rows(Pass::kPool, shift.data(), input, output, choices);
+    const auto [output, choices] = relu_max_pool2d_with_choices(input, bias);
     context->save_for_backward({choices});
     return output;
   }
@@ -140,6 +133,21 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
 };
 
 }  // namespace
+
+PooledWithChoices relu_max_pool2d_with_choices(const torch::Tensor& input,
+                                               const torch::Tensor& bias) {
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == input.size(1),
+              "relu_max_pool2d: expected a bias of [", input.size(1), "], got ", bias.sizes());
+  const auto output = empty_pooled(input);
+  const auto choices = torch::empty_like(output, torch::kUInt8);
+  const auto* numbers = bias.const_data_ptr<float>();
+  std::vector<float> shift(numbers, numbers + bias.numel());
+  if (input.scalar_type() == torch::kBFloat16) {
+    std::transform(shift.begin(), shift.end(), shift.begin(), coefficient);
+  }
+  do_rows(Pass::kPool, shift.data(), input, output, choices);
+  return {output, choices};
+}
 
 torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& bias) {
   RECORD_FUNCTION("ladder::relu_max_pool2d", {});

@@ -25,4 +25,15 @@ namespace ladder {
 // c10::Error for a bias of another size.
 torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& bias);
 
+// The output, and the byte of each window: 0 to 3 = the pixel that won, 4 = none above zero.
+struct PooledWithChoices {
+  torch::Tensor output;
+  torch::Tensor choices;  // uint8, shape and layout of the output
+};
+
+// relu_max_pool2d without its backward, for operations that have a backward of their own. `input`
+// must be one that relu_max_pool2d is fast for.
+PooledWithChoices relu_max_pool2d_with_choices(const torch::Tensor& input,
+                                               const torch::Tensor& bias);
+
 }  // namespace ladder

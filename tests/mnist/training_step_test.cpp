@@ -22,9 +22,10 @@ using namespace ladder;
 
 constexpr double kOtherOrder = 1e-5;  // of sums, and of the kernels of another layout
 
-// Not seed 1: in it two pixels of a window are equal up to rounding, and which of them is the
-// largest, and gets the gradient, is different.
-Batch images() { return random_batch(32, 2); }
+// Not any seed: in some, two pixels of a window are equal up to rounding, and which of them is the
+// largest, and gets the gradient, is different; or a gradient of a weight is near zero, and AdamW's
+// first step follows its sign.
+Batch images() { return random_batch(32, 10); }
 
 // BasicNet as PyTorch's example writes it, in NCHW, with the masks that fast math draws.
 torch::Tensor plain_basicnet(const Model& model, const Batch& batch) {
@@ -133,13 +134,14 @@ TEST_P(TrainingStep, TakesTheFastOperations) {
   const Recipe recipe({.name = GetParam()});
   const auto model = first_model(recipe);
   const Calls calls;
-  loss_of(*model, recipe, images());
+  run_backward(*model, recipe, images());
   const auto called = [](const char* name) { return Calls::names().contains(name); };
   EXPECT_FALSE(called("aten::max_pool2d"));
   EXPECT_FALSE(called("aten::max_pool2d_with_indices"));
   if (recipe.name() == "basicnet") {
     EXPECT_TRUE(called("mkldnn::_linear_pointwise"));
     EXPECT_FALSE(called("aten::flatten"));
+    EXPECT_FALSE(called("aten::convolution_backward"));
   } else {
     EXPECT_FALSE(called("aten::batch_norm"));
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -138,8 +139,8 @@ class Checkpoint(unittest.TestCase):
 class Traces(unittest.TestCase):
     """The all-reduces within a step.
 
-    Two are of gradients. One more checks that all losses are finite (in the last step, the trace
-    ends before it); in some steps another one checks for a signal to stop.
+    Two are of gradients; in some steps another one checks for a signal to stop. That all losses are
+    finite is checked after ten steps, or five of an epoch that has no more, when the trace has ended.
     """
 
     def events(self, path: Path) -> list[dict]:
@@ -152,21 +153,24 @@ class Traces(unittest.TestCase):
                 self.check_overlap(self.events(over_sockets().folder / name))
 
     def check_overlap(self, events: list[dict]) -> None:
-        # Steps carry no name. Each begins with the first of its two convolutions.
-        starts = sorted(event["ts"] for event in events if event["name"] == "aten::conv2d")[::2]
+        # Steps carry no name. Each begins with the first convolution.
+        starts = sorted(event["ts"] for event in events
+                        if event["name"] == "ladder::first_conv2d")
         self.assertEqual(len(starts), 5)
         for begin, end in zip(starts, [*starts[1:], float("inf")]):
             step = [event for event in events if begin <= event["ts"] < end]
             sums = [event for event in step if event["name"] == "gloo:all_reduce"]
-            convolutions = [event["ts"] + event["dur"] for event in step if event["name"] ==
-                            "autograd::engine::evaluate_function: ConvolutionBackward0"]
-            self.assertIn(len(sums), (2, 3, 4))
+            convolutions = [event["ts"] + event["dur"] for event in step
+                            if re.match(r"autograd::.*(FirstConv2d|ConvReluMaxPool)",
+                                        event["name"])]
+            self.assertIn(len(sums), (2, 3))
             self.assertEqual(len(convolutions), 2)
-            self.assertLess(min(event["ts"] for event in sums), max(convolutions))
+            begun = [event["ts"] for event in step if event["name"] == "c10d::allreduce_"]
+            self.assertLess(min(begun), min(convolutions))
 
     def test_in_shared_memory_nothing_travels(self) -> None:
         names = [event["name"] for event in self.events(marked().folder / "trace.json")]
-        self.assertIn(names.count("c10d::allreduce_"), range(14, 21))
+        self.assertIn(names.count("c10d::allreduce_"), range(10, 16))
         self.assertEqual(names.count("gloo:all_reduce"), 0)
 
 
