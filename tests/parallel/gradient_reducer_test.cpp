@@ -171,6 +171,12 @@ TEST(GradientReducer, SendsTheLastLayersFirstInBucketsOfTheSizeThatIsSet) {
     EXPECT_EQ(each.size(), 8U);
     EXPECT_EQ(each.at(0) + each.at(1), fc2);
     EXPECT_EQ(each.at(6) + each.at(7), conv1);
+    const auto never_rebuilt =
+        wrapped(first_model(basicnet()), group,
+                {.reducer = {.bucket_cap_mb = 1e-6, .find_unused_parameters = true}})
+            ->reducer()
+            .bucket_bytes();
+    EXPECT_EQ(never_rebuilt.back(), 4 * 32 * 9) << "conv1.weight, the last of backward";
   });
 }
 
