@@ -83,10 +83,6 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
       torch::nn::MaxPool2d(2));
 }
 
-torch::Tensor batch_norm_relu_max_pool(torch::nn::Sequential& layer, const torch::Tensor& images) {
-  return layer->at<BatchNormImpl>(1).forward_relu_max_pool2d(images);
-}
-
 class ConvNet : public Model {
  public:
   explicit ConvNet(NetworkOptions options)
@@ -101,12 +97,13 @@ class ConvNet : public Model {
     const bool fast = options_.math == Math::kFast;
     const auto& images = inputs.only();
     auto x = fast ? to_channels_last(images) : images;
-    if (fast) {
+    if (fast && x.is_cpu()) {
       const auto& conv1 = layer1_->at<torch::nn::Conv2dImpl>(0);
       x = first_conv2d(x, conv1.weight, conv1.bias, 2, Activation::kNone);
-      x = batch_norm_relu_max_pool(layer1_, x);
-      x = layer2_->at<torch::nn::Conv2dImpl>(0).forward(x);
-      x = batch_norm_relu_max_pool(layer2_, x);
+      x = layer1_->at<BatchNormImpl>(1).forward_relu_max_pool2d(x);
+      const auto& conv2 = layer2_->at<torch::nn::Conv2dImpl>(0);
+      x = torch::conv2d(x, conv2.weight, {}, 1, 2);
+      x = layer2_->at<BatchNormImpl>(1).forward_relu_max_pool2d(x, conv2.bias);
     } else {
       x = layer2_->forward(layer1_->forward(x));
     }

@@ -157,7 +157,9 @@ Statistics statistics_of(const BatchNormBuffers& buffers, const BatchNormTensors
     const double variance = std::max(0.0, sums[channels + c] / count - mean * mean);
     found.mean.data_ptr<double>()[c] = mean;
     found.invstd.data_ptr<double>()[c] = 1.0 / std::sqrt(variance + eps);
-    move(tensors.running_mean.data_ptr<float>()[c], momentum, mean);
+    const double shift =
+        tensors.input_bias.defined() ? tensors.input_bias.const_data_ptr<float>()[c] : 0.0;
+    move(tensors.running_mean.data_ptr<float>()[c], momentum, mean + shift);
     move(tensors.running_var.data_ptr<float>()[c], momentum, variance * count / (count - 1.0));
   }
   return found;
@@ -167,8 +169,8 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input,
                                const torch::Tensor& weight, const torch::Tensor& bias,
-                               const BatchNormTensors& tensors, double momentum, double eps,
-                               const SumOverRanks& sum_over_ranks) {
+                               const torch::Tensor& /*input_bias*/, const BatchNormTensors& tensors,
+                               double momentum, double eps, const SumOverRanks& sum_over_ranks) {
     auto output = empty_pooled(input);
     BatchNormBuffers buffers = buffers_for(input, output, torch::empty_like(output, torch::kUInt8));
     const auto found = statistics_of(buffers, tensors, momentum, eps, sum_over_ranks);
@@ -215,7 +217,9 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
     }
     buffers.gradient = torch::empty_like(saved[0]);
     for_all_rows(Phase::kGradient, buffers);
-    return {buffers.gradient, weight_gradient, bias_gradient, {}, {}, {}, {}};
+    const auto of_input_bias =
+        context->needs_input_grad(3) ? torch::zeros_like(saved[2]) : torch::Tensor();
+    return {buffers.gradient, weight_gradient, bias_gradient, of_input_bias, {}, {}, {}, {}};
   }
 };
 
@@ -236,8 +240,11 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const SumOverRanks& sum_over_ranks) {
   RECORD_FUNCTION("ladder::batch_norm_relu_max_pool2d", {});
-  return BatchNormReluMaxPool::apply(input, tensors.weight, tensors.bias, tensors, momentum, eps,
-                                     sum_over_ranks);
+  // An argument of a Function must be defined.
+  const auto input_bias =
+      tensors.input_bias.defined() ? tensors.input_bias : tensors.running_mean.detach();
+  return BatchNormReluMaxPool::apply(input, tensors.weight, tensors.bias, input_bias, tensors,
+                                     momentum, eps, sum_over_ranks);
 }
 
 }  // namespace ladder

@@ -15,6 +15,7 @@ struct BatchNormTensors {
   torch::Tensor bias;          // float [C]
   torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
   torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
+  torch::Tensor input_bias;    // float [C], added to the input; undefined = none
 };
 
 // A collective: the sum of a float64 tensor over the ranks of a process group, equal bits on all of
@@ -31,6 +32,9 @@ struct SumOverRanksHolder : torch::CustomClassHolder {
 //
 // Does not write the normalised images. Forward and backward read the input twice each: once for
 // sums per channel, once for the result. PyTorch's three operations pass over memory 15 times.
+//
+// The bias of a convolution in front is best added here, as `input_bias`: normalising takes it off
+// again, so that it only moves the running mean, and its gradient is zero, exactly.
 //
 // With `sum_over_ranks`, mean and variance are those of the batches of all ranks, and forward and
 // backward are collectives, as in sync_batch_norm.

@@ -32,14 +32,17 @@ torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
                            update_weight(), options_.eps, at::globalContext().userEnabledCuDNN());
 }
 
-torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input) {
+torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input,
+                                                     const torch::Tensor& input_bias) {
   const bool shared = group_ && group_->world_size() > 1;
   if (!is_training() || !can_fuse_batch_norm(input) || (!shared && input.numel() == 0)) {
-    const auto images = forward(input);
+    const auto sum =
+        input_bias.defined() ? input + input_bias.view({-1, 1, 1}).to(input.scalar_type()) : input;
+    const auto images = forward(sum);
     return images.is_cpu() ? relu_max_pool2d(images, torch::zeros({images.size(1)}))
                            : torch::max_pool2d(torch::relu(images), 2);
   }
-  return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var},
+  return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var, input_bias},
                                     update_weight(), options_.eps,
                                     shared ? sum_over_ranks_of(*group_) : SumOverRanks());
 }

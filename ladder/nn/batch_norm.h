@@ -36,9 +36,11 @@ class BatchNormImpl : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  // max_pool2d(relu(forward(input)), 2); on the CPU in one operation with other last bits, if
+  // max_pool2d(relu(forward(input + input_bias)), 2), where `input_bias`, float [C], is that of the
+  // convolution in front; undefined = none. On the CPU in one operation with other last bits, if
   // can_fuse_batch_norm(input). See kernels/batch_norm_relu_max_pool.h.
-  torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input);
+  torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input,
+                                        const torch::Tensor& input_bias = {});
 
   // Shares the statistics with the ranks of `group` from now on; a group of one changes nothing.
   void set_process_group(ProcessGroup group) { group_ = std::move(group); }

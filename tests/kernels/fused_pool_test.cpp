@@ -250,6 +250,23 @@ TEST(BatchNormReluMaxPool, GradientsAreTheSlopesOfTheLoss) {
   });
 }
 
+TEST(BatchNormReluMaxPool, TheBiasOfTheInputOnlyMovesTheRunningMean) {
+  const auto input = images({6, 16, 28, 28});
+  const auto input_bias = torch::linspace(-2.0, 2.0, 16).requires_grad_();
+  Normalised wanted;
+  wanted.fused(input + input_bias.detach().view({-1, 1, 1}));
+  Normalised got;
+  auto tensors = got.tensors();
+  tensors.input_bias = input_bias;
+  const auto output = [&](const torch::Tensor& x) {
+    return batch_norm_relu_max_pool2d(x, tensors, 0.1, 1e-5);
+  };
+  expect_equal(passes(input, output), Normalised().fused(input), "the same normalised images");
+  EXPECT_EQ(input_bias.grad().count_nonzero().item<int>(), 0);
+  EXPECT_LT(relative_difference(got.mean, wanted.mean), 1e-6);
+  EXPECT_LT(relative_difference(got.var, wanted.var), 1e-5);
+}
+
 TEST(BatchNormReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {
   const auto input = images({32, 16, 28, 28});
   const int before = at::get_num_threads();
