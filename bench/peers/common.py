@@ -372,18 +372,20 @@ class Record:
     prints and writes metrics; what they say are sums over the ranks.
     """
 
-    def __init__(self, stage: str, options: argparse.Namespace, world: World = World()) -> None:
+    def __init__(self, stage: str, options: argparse.Namespace, world: World = World(),
+                 device: str = "cpu") -> None:
         self.start = self.epoch_start = time.perf_counter()
         self.stage = stage
         self.options = options
         self.recipe = RECIPES[options.recipe]
         self.world = world
+        self.device = device
         self.done: list[Epoch] = []
         self.first_step_at: float | None = None  # time.monotonic()
         self.warm_up_seconds: float | None = None
         self.metrics = Metrics(options.metrics if world.rank == 0 else None)
         self.fingerprint = Fingerprint(options.metrics, options.fingerprint, world.rank)
-        self.metrics.write("run", stage=stage, world_size=world.size, rank=0, device="cpu",
+        self.metrics.write("run", stage=stage, world_size=world.size, rank=0, device=device,
                            **vars(options), versions=versions())
 
     def say(self, line: str) -> None:
@@ -461,7 +463,7 @@ class Record:
             recipe=self.options.recipe,
             world_size=self.world.size,
             precision=self.options.precision,
-            device="cpu",
+            device=self.device,
             epochs=self.options.epochs,
             steps=self.steps,
             accuracy=test.accuracy if test else None,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import PYTHON, TORCHRUN, free_port  # noqa: E402
+from tests.support.programs import PYTHON, TORCHRUN, free_port, records  # noqa: E402
 from tests.support.twins import (PEERS, Command, Ended, in_reference_math,  # noqa: E402
                                  train_forked, trained, twin)
 from tests.support.ways import (ACCELERATE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
@@ -140,13 +140,19 @@ EIGHT_STEPS = [twin(script, *more, "--recipe", "convnet", "--epochs", 2, "--limi
                                       "-b", 16))]
 
 
+# Five steps of tuned Python, and the same of the twin. Convnet has no dropout, whose masks differ.
+TUNED = tuple(twin(script, "--recipe", "convnet", "--epochs", 1, "--limit-train", 5 * 32,
+                   "--limit-test", 65) for script in ("tuned.py", "single.py"))
+
+
 def setUpModule() -> None:
     """Trains programs and twins at the same time, the twins in forks that start quickly. The rows of
     launchers, and one of --nprocs, start as a user starts them."""
     rows = [row for row in (*TABLE, *SCALED) if row.python[0] == PYTHON and row != SPAWNED]
     pairs = [*(row.commands() for row in rows), *(commands for commands, *_ in DEFAULTS)]
     with ThreadPoolExecutor(1) as pool:
-        twins = pool.submit(train_forked, [*(python for _, python in pairs), *EIGHT_STEPS], FOLDER)
+        twins = pool.submit(train_forked, [*(python for _, python in pairs), *EIGHT_STEPS, *TUNED],
+                            FOLDER)
         for cpp, _ in pairs:
             trained(cpp, parent=FOLDER)
         for row in TABLE:
@@ -219,6 +225,22 @@ class Twins(unittest.TestCase):
             self.assertEqual([runs[1].records[0][key] for key in
                               ("batch_size", "eval_batch_size", "lr")], [64, 64, 5e-5])
 
+    def test_tuned_python_trains_as_its_twin(self) -> None:
+        """In channels_last, so sums are in another order, and BatchNorm's are less exact."""
+        tuned, single = trained(*TUNED, parent=FOLDER)
+        steps = [[record["loss_value"] for record in records(run.stem.with_suffix(".rank0.jsonl"))]
+                 for run in (tuned, single)]
+        self.assertEqual([len(losses) for losses in steps], [5, 5])
+        torch.testing.assert_close(*map(torch.tensor, steps), rtol=1e-5, atol=0)
+        for name, expected in single.tensors.items():
+            rtol = 1e-3 if "running" in name else 1e-5
+            torch.testing.assert_close(tuned.tensors[name], expected, rtol=rtol, atol=rtol / 10,
+                                       msg=lambda text, name=name: f"{name}: {text}")
+        own = {"stage", "accuracy", "correct", "train_loss", "eval_loss", "train_seconds",
+               "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
+               "peak_rss_bytes", "weights_sha256"}
+        self.assertEqual(*({key: None if key in own else value for key, value in run.result.items()}
+                           for run in (tuned, single)))
 
     def test_steps_end_a_twin_without_a_test(self) -> None:
         for command in EIGHT_STEPS:

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The strongest Python opponent of stage 0: the same recipes, tuned for speed.
+
+    .venv/bin/python bench/peers/tuned.py
+    .venv/bin/python bench/peers/tuned.py --precision bf16 --compile    autocast, torch.compile
+
+One process without a DataLoader: all images are tensors in memory, normalised once, and each batch
+is gathered by index. Model and images are channels_last, the optimizer is fused. A GPU is used if
+there is one. torch.compile needs a C++ compiler and Python's headers; exit code 77 if it fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import torch
+from common import (
+    RECIPES,
+    Mnist,
+    Record,
+    evaluate,
+    make_datasets,
+    make_optimizer,
+    make_parser,
+    parse_options,
+    save_weights,
+)
+from single import make_model
+from torch import Tensor, nn
+
+NOT_AVAILABLE = 77  # exit code: the suite reports the row as not run
+
+
+def in_memory(data: Mnist, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The images, normalised, and their labels."""
+    images = torch.from_numpy(data.images).unsqueeze(1).to(torch.float32).div_(255)
+    if data.mean_std is not None:
+        images.sub_(data.mean_std[0]).div_(data.mean_std[1])
+    images = images.to(device, memory_format=torch.channels_last)
+    return images, torch.from_numpy(data.labels).to(device)
+
+
+def autocast(options: argparse.Namespace, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
+
+
+def make_loss(
+    options: argparse.Namespace, network: nn.Module, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The mean loss of a batch. With --compile the first call compiles it."""
+
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+        with autocast(options, device):
+            output = network(images)
+        return RECIPES[options.recipe].loss(output, labels)
+
+    return torch.compile(loss_of) if options.compile else loss_of
+
+
+def run(options: argparse.Namespace) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    record = Record("peer_tuned", options, device=device.type)
+    (images, labels), test_data = (in_memory(part, device) for part in make_datasets(options))
+    network = make_model(options).to(device, memory_format=torch.channels_last)
+    loss_of = make_loss(options, network, device)
+    optimizer = make_optimizer(options, network)
+    for epoch in record.epochs():
+        network.train()
+        generator = torch.Generator().manual_seed(options.seed + epoch - 1)
+        order = torch.randperm(len(labels), generator=generator).to(device)
+        for batch in order.split(options.batch_size):
+            loss = loss_of(images[batch], labels[batch])
+            loss.backward()
+            optimizer.step()
+            record.step(network, loss, len(batch))
+            optimizer.zero_grad()
+            if record.enough:
+                break
+    test = None
+    if not options.steps:
+        record.begin_testing()
+        batches = zip(*(part.split(options.eval_batch_size) for part in test_data))
+        with autocast(options, device):
+            test = evaluate(network, batches, record.recipe.loss)
+    record.finish(network, test)
+    save_weights(network, options.save)
+
+
+def main() -> None:
+    parser = make_parser("The strongest Python opponent of stage 0: one process, tuned for speed.")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32",
+                        help="of convolutions and matrix products; default: %(default)s")
+    parser.add_argument("--compile", action="store_true", help="torch.compile forward and loss")
+    options = parse_options(parser)
+    torch.set_num_threads(options.threads)
+    try:
+        run(options)
+    except RuntimeError as failure:
+        if not options.compile:
+            raise
+        print(f"error: torch.compile: {failure}", file=sys.stderr)
+        sys.exit(NOT_AVAILABLE)
+
+
+if __name__ == "__main__":
+    main()
