@@ -26,6 +26,8 @@ constexpr std::array<const char*, 7> kStages = {
 constexpr std::array<const char*, 7> kTwins = {
     "python_single",  "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
     "python_ddp_amp", "python_accelerate",    "python_trainer"};
+// Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
+constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
 
 const char* name_of(Kind kind) {
   constexpr std::array<const char*, 5> kNames = {"slice", "full", "curve", "check", "phases"};
@@ -36,8 +38,11 @@ bool is_convnet(const std::string& recipe) { return recipe.starts_with("convnet"
 
 std::int64_t batch_size(const std::string& recipe) { return is_convnet(recipe) ? 32 : 64; }
 
+bool is_tuned(const std::string& program) { return program.starts_with(kTuned[0]); }
+
 // The stage of a program, 0 to 6.
 std::size_t stage_of(const std::string& program) {
+  if (is_tuned(program)) return 0;
   for (const auto* const names : {&kStages, &kTwins}) {
     const auto* const found = std::find(names->begin(), names->end(), program);
     if (found != names->end()) return static_cast<std::size_t>(found - names->begin());
@@ -78,7 +83,14 @@ Words start_of_stage(const Case& row, const Places& places) {
   return words;
 }
 
+Words start_of_tuned(const Case& row, const Places& places) {
+  Words words = {tool(places, "python3"), places.peers / "tuned.py", "--precision", row.precision};
+  if (row.program == kTuned[1]) words.emplace_back("--compile");
+  return words;
+}
+
 Words start_of_twin(const Case& row, const Places& places) {
+  if (is_tuned(row.program)) return start_of_tuned(row, places);
   constexpr std::array<const char*, 7> kScripts = {
       "single.py", "data_parallel.py", "ddp.py",    "ddp.py",
       "ddp.py",    "accelerated.py",   "trainer.py"};
@@ -199,11 +211,22 @@ void add_with_twins(std::vector<Case>& rows, const std::vector<Case>& stages) {
   }
 }
 
+void add_tuned(std::vector<Case>& rows, const char* recipe, int cpus) {
+  for (const char* program : kTuned) {
+    rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus));
+    if (!is_convnet(recipe)) {
+      rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus, "bf16"));
+    }
+  }
+}
+
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_short(stages, Kind::kSlice, recipe, cpus);
   add_with_twins(rows, stages);
+  add_tuned(rows, recipe, cpus);
   rows.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
+  rows.push_back(row_of(Kind::kSlice, recipe, kStages[2], 1, cpus));
   for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };

@@ -25,7 +25,7 @@ enum class Kind {
 struct Case {
   Kind kind = Kind::kSlice;
   std::string recipe;   // "basicnet", ...
-  std::string program;  // a stage, or python_... for its Python twin
+  std::string program;  // a stage, python_... for its Python twin, or python_tuned...
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
   int threads = 1;          // of each process
@@ -62,6 +62,7 @@ std::string base_recipe(const Case& row);
 // Its command, with its records in `folder`.
 Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder);
 
+// Whether the program is a Python one.
 bool is_twin(const Case& row);
 
 // Floating-point operations of one training sample: forward, and both halves of backward except the

@@ -24,6 +24,7 @@ namespace ladder::bench {
 namespace {
 
 constexpr std::chrono::seconds kGrace{40};
+constexpr int kNotAvailable = 77;
 
 // Files and variables of a child, in the form of posix_spawn.
 class Setting {
@@ -143,6 +144,7 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
   end.seconds = steady_seconds() - end.started_at;
   end.failure = failure_of(status, waited == Wait::kEnded, deadline);
   if (!end.failure.empty()) end.failure += "; " + last_words_of(folder / "stderr");
+  end.available = !WIFEXITED(status) || WEXITSTATUS(status) != kNotAvailable;
   return end;
 }
 

@@ -13,6 +13,7 @@ struct ChildEnd {
   double started_at = 0.0;  // seconds of the steady clock
   double seconds = 0.0;     // until it ended
   std::string failure;      // empty, or exit code, signal or timeout, and its last line
+  bool available = true;    // false: exit code 77, the machine lacks what the program needs
 };
 
 // Runs a command to its end, with its output in the files `stdout` and `stderr` of `folder`. After

@@ -55,6 +55,12 @@ struct SuiteOptions {
                    .venv = fs::path(LADDER_SOURCE_DIR) / ".venv"};
 };
 
+// What the program of a row needs is not on this machine.
+class NotAvailable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Prints nothing: the table is made from the file of results.
 class NoReporter : public benchmark::BenchmarkReporter {
  public:
@@ -128,6 +134,11 @@ class Runner {
     for (auto _ : state) {
       try {
         turns_.end(row, run_once(row, state));
+      } catch (const NotAvailable& error) {
+        const auto result = fmt::format("not run: {}", error.what());
+        turns_.end(row, result);
+        state.SkipWithError(result.c_str());
+        return;
       } catch (const std::exception& error) {
         const auto said = options_.folder / (flat(name_of(row)) + ".stderr");
         std::error_code ignored;  // there may be none
@@ -162,6 +173,7 @@ class Runner {
     const auto end =
         run_child(command_of(row, options_.places, options_.folder), options_.folder, kDeadline);
     const auto arrived = loopback_bytes();
+    if (!end.available) throw NotAvailable(end.failure);
     if (!end.failure.empty()) throw std::runtime_error(end.failure);
     const auto metrics = options_.folder / kMetricsFile;
     const auto result = last_record(metrics, "result");

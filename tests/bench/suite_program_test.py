@@ -136,6 +136,14 @@ class Suite(unittest.TestCase):
             self.stage(**changed)
             self.expect_failure("its record belongs to another row")
 
+    def test_a_program_that_the_machine_cannot_run_is_no_failure(self) -> None:
+        self.stage(before="print('error: no compiler', file=sys.stderr); sys.exit(77)")
+        said = self.run_suite(f"full/{ROW}")
+        [row] = self.rows()
+        reason = "not run: exit code 77; last line: error: no compiler"
+        self.assertEqual((row["error_occurred"], row["error_message"]), (True, reason))
+        self.assertIn(f"  {reason}\n", said)
+
     def test_a_program_that_fails_is_told_in_its_words_and_they_are_kept(self) -> None:
         self.stage(before="print('error: no data', file=sys.stderr); sys.exit(3)")
         self.expect_failure("exit code 3; last line: error: no data")

@@ -74,6 +74,9 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
             "venv/bin/torchrun --standalone --nproc-per-node 2 peers/ddp.py");
   EXPECT_EQ(start("python_trainer", 2, "bf16"),
             "venv/bin/python3 peers/trainer.py --nprocs 2 --precision bf16");
+  EXPECT_EQ(start("python_tuned", 1), "venv/bin/python3 peers/tuned.py --precision fp32");
+  EXPECT_EQ(start("python_tuned_compile", 1, "bf16"),
+            "venv/bin/python3 peers/tuned.py --precision bf16 --compile");
   EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
 }
 
@@ -165,10 +168,31 @@ TEST(Cases, TheLongTierHasATwinForEveryStage) {
     for (const auto& row : of_kind(rows, kind)) found.insert(row.program);
     return found;
   };
-  EXPECT_EQ(programs(Kind::kSlice).size(), 14U);
+  EXPECT_EQ(programs(Kind::kSlice).size(), 16U) << "and tuned Python";
   EXPECT_EQ(programs(Kind::kFull).size(), 11U) << "python_trainer for the claims";
   EXPECT_FALSE(programs(Kind::kFull).contains("python_ddp_torchrun")) << "is python_ddp_spawn";
   EXPECT_TRUE(names.contains("slice/convnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1"));
+}
+
+// Each target on speed is a ratio of two of these.
+TEST(Cases, TheLongTierHasTheRowsOfTheTargets) {
+  std::set<std::string> names;
+  for (const auto& row : cases_of("bench", 2)) names.insert(name_of(row));
+  for (const char* name : {"basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2",
+                           "basicnet/python_tuned/world:1/precision:fp32/threads:2",
+                           "basicnet/python_tuned_compile/world:1/precision:fp32/threads:2",
+                           "basicnet/stage4_ddp_amp/world:1/precision:bf16/threads:2",
+                           "basicnet/python_tuned/world:1/precision:bf16/threads:2",
+                           "basicnet/python_tuned_compile/world:1/precision:bf16/threads:2",
+                           "convnet/stage0_single_gpu/world:1/precision:fp32/threads:2",
+                           "convnet/python_tuned/world:1/precision:fp32/threads:2",
+                           "convnet/python_tuned_compile/world:1/precision:fp32/threads:2",
+                           "basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:1",
+                           "basicnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1",
+                           "basicnet/stage2_ddp_spawn/world:1/precision:fp32/threads:2"}) {
+    EXPECT_TRUE(names.contains(fmt::format("slice/{}", name))) << name;
+  }
+  EXPECT_FALSE(names.contains("slice/convnet/python_tuned/world:1/precision:bf16/threads:2"));
 }
 
 TEST(Cases, MoreCpusAreDivided) {
@@ -192,6 +216,14 @@ TEST(Child, ItsEndIsToldInWords) {
   EXPECT_EQ(run("echo one >&2; echo $WORD >&2; exit 3", folder).failure,
             "exit code 3; last line: said");
   EXPECT_EQ(run("kill -SEGV $$", folder).failure, "ended by Segmentation fault; no output");
+}
+
+TEST(Child, ExitCode77MeansThatTheMachineLacksSomething) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(run("echo error: no compiler >&2; exit 77", folder).available);
+  for (const char* other : {"exit 0", "exit 3", "kill -SEGV $$"}) {
+    EXPECT_TRUE(run(other, folder).available) << other;
+  }
 }
 
 TEST(Child, AnErrorIsToldRatherThanWhatComesAfterIt) {
