@@ -1,14 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that the source tutorials print, and ours of the same recipe beside them."""
+"""What is claimed: our speed against Python's, and the numbers that the source tutorials print."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from marks import all_cpus, fastest_tuned, inverse, ratio
 from results import Results, Row
 from tables import Table, accuracy_text, cells, counter
-from words import DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, TWINS, count, number, rung
+from words import (
+    DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TWINS, count, number, rung,
+)
+
+
+def speed_claim(results: Results) -> str:
+    """Stage 0 against the fastest tuned Python of the record, else its twin; "" without either."""
+    stage0, twin = (all_cpus(results, "basicnet", program) for program in (STAGES[0], TWINS[0]))
+    tuned = fastest_tuned(results, stage0)
+    faster = inverse(ratio(results, stage0, tuned or twin))
+    if faster is None:
+        return ""
+    name = f"the fastest tuned Python program ({tuned.program})" if tuned else "its Python twin"
+    return (f"BasicNet, fp32, {stage0.threads} threads: stage 0 trains "
+            f"{faster.text(lambda value: f'{value:.2f}')} times as fast as {name}.")
 
 
 class Claim(NamedTuple):

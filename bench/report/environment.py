@@ -8,7 +8,7 @@ from typing import Any
 
 from results import Results
 from tables import Table
-from words import is_twin
+from words import TUNED, is_twin
 
 NOT_RECORDED = "not recorded"
 FIELDS = (
@@ -139,7 +139,7 @@ def run_notes(results: Results) -> list[str]:
     return notes
 
 
-# Each with the rows that it is about: a kind, twins, or any.
+# Each with the rows that it is about: a kind, twins, tuned Python, or any.
 GENERAL_NOTES = (
     ("any",
      "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken "
@@ -168,6 +168,10 @@ GENERAL_NOTES = (
     ("twin",
      "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot "
      "on a CPU: its ratio to the twin compares more work with less."),
+    ("tuned",
+     "python_tuned and python_tuned_compile are no twins of a stage but Python tuned for speed: "
+     "images in memory, channels_last, and torch.compile in the second. They run on one process "
+     "with all threads, like stage 0. The time of torch.compile is in the start-up alone."),
     ("phases",
      "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, rank 0. "
      '"data" is everything from the optimizer to the first convolution.'),
@@ -198,4 +202,6 @@ def honesty(results: Results) -> list[str]:
     there = {"any", *(row.key.kind for row in results.rows.values())}
     if any(is_twin(row.key.setup.program) for row in results.rows.values()):
         there.add("twin")
+    if any(row.key.setup.program in TUNED for row in results.rows.values()):
+        there.add("tuned")
     return [*run_notes(results), *(text for about, text in GENERAL_NOTES if about in there)]

@@ -10,7 +10,7 @@ A page names its record where a table begins, and the table ends at a line of it
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level, --marks how near the marks are. --step is the table of a record of step.py,
+of the third level, --marks how near the targets are, --speed the speed against Python. --step is the table of a record of step.py,
 whose picture is images/step.svg. images/stages.svg is the picture of the README, by stages.py.
 Other pictures are those of the report that a page shows; they are compared only where matplotlib
 is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
@@ -22,10 +22,12 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import stages
 import step
+from claims import speed_claim
 from report import colours
 from marks import marks_text
 from results import ResultsError, read
@@ -36,13 +38,14 @@ PAGES = ("README.md", "docs/bench.md", "docs/performance.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks) -->\n).*?(<!-- end of the record -->)",
-                   re.DOTALL)
+BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed) -->\n).*?"
+                   r"(<!-- end of the record -->)", re.DOTALL)
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
 HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 """
+COLUMNS = 120
 CURE = "run python3 bench/report/pages.py --update"
 
 
@@ -53,6 +56,9 @@ def filled(match: re.Match[str]) -> str:
     results = read([ROOT / path])
     if form == "--marks":
         return f"{begin}\n{marks_text(results)}\n{end}"
+    if form == "--speed":
+        claim = textwrap.fill(speed_claim(results) or "Not measured.", COLUMNS)
+        return f"{begin}\n{claim}\n\n{end}"
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
     return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{end}"

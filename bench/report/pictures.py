@@ -79,7 +79,7 @@ def time_picture(results: Results, recipe: str) -> Picture | None:
         row = results.row("slice", setup)
         time, percent = row.seconds(), row.counter("percent_of_floor")
         floor = time.value * percent / 100 if time and percent else None
-        text = significant(time.value) if time else "failed"
+        text = significant(time.value) if time else row.missing
         bars.append(bar_of(results, row, time, text, floor))
     caption = (f"{HOW_BARS_READ} Whisker: 95 % interval. Upright line: the floor, which is the "
                "arithmetic at this machine's measured peak. Shorter is better.")
@@ -94,7 +94,7 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
         row = next((row for row in rows if row.counter("peak_rss_bytes") is not None), rows[0])
         peak = row.counter("peak_rss_bytes")
         estimate = Estimate(peak / 1e6) if peak is not None else None
-        bars.append(bar_of(results, row, estimate, f"{peak / 1e6:.0f}" if estimate else "failed"))
+        bars.append(bar_of(results, row, estimate, f"{peak / 1e6:.0f}" if estimate else row.missing))
     caption = (f"{HOW_BARS_READ} The sum of the peaks of the ranks; launcher and parent processes "
                "are not counted. Shorter is better.")
     return bar_picture(f"memory-{recipe}", f"Peak memory, {recipe}", caption, "MB",

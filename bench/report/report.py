@@ -14,7 +14,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-from claims import claims_table
+from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
 from results import Results, ResultsError, read
 from tables import Table, check_table, curve_table, more, recipe_table, stage_table, summary
@@ -111,8 +111,9 @@ def list_html(lines: list[str]) -> str:
 
 
 def body(results: Results) -> str:
+    claims = list(filter(None, [*summary(results), speed_claim(results)]))
     parts = [f"<h1>{escape(TITLE)}</h1>",
-             f'<p class="machine">{escape(machine_line(results))}</p>', list_html(summary(results))]
+             f'<p class="machine">{escape(machine_line(results))}</p>', list_html(claims)]
     if not pictures:
         parts.append(f'<p class="bad">{escape(NO_PICTURES)}</p>')
     code = figures_html(pictures.code_pictures(results)) if pictures else ""

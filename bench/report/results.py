@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from intervals import Estimate, median_of, ratio_of, wilson
-from words import DDP_PRACTICE, HF_DEFAULTS, is_twin, rung, twin_of
+from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -77,6 +77,11 @@ class Row:
     def error(self) -> str:
         """Why there is no number: the reason of the first failure, if every run failed."""
         return "" if self.good else self.repetitions[0].error
+
+    @property
+    def missing(self) -> str:
+        """What a cell without a number shows. The suite begins a reason with "not run" or not."""
+        return NOT_RUN if self.error.startswith(NOT_RUN) else FAILED
 
     @property
     def failures(self) -> str:

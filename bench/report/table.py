@@ -13,7 +13,7 @@ import argparse
 import sys
 import textwrap
 
-from claims import claims_table
+from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
 from results import Results, ResultsError, read
 from tables import (
@@ -84,6 +84,8 @@ def short_text(results: Results) -> str:
     tables = [speed_table(results, recipe) for recipe in results.recipes()]
     for table in filter(lambda table: table.rows, tables):
         lines += ["", f"{table.title}:", terminal_table(table)]
+    if claim := speed_claim(results):
+        lines += ["", *textwrap.wrap(claim, TERMINAL)]
     if len(lines) == 1:
         lines += ["", "No row that this table shows was run: --markdown shows all."]
     for line in more(results):
@@ -115,7 +117,8 @@ def markdown_table(table: Table) -> str:
 
 
 def markdown_text(results: Results) -> str:
-    parts = ["\n".join(f"- {markdown_cell(line)}" for line in summary(results))]
+    claims = filter(None, [*summary(results), speed_claim(results)])
+    parts = ["\n".join(f"- {markdown_cell(line)}" for line in claims)]
     parts += map(markdown_table, [*all_tables(results), environment_table(results)])
     parts.append("## What this does not say")
     parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))

@@ -10,7 +10,7 @@ from equality import EQUAL, NOT_CHECKED, WRONG, Verdict, checks, stage_0_of, ver
 from intervals import Estimate, within_noise
 from results import KINDS, Results, Row, Setup, same_device
 from words import (
-    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TWIN_NOT_RUN, count, is_twin, megabytes, number,
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, count, is_twin, megabytes, number,
     percent, significant, twin_of,
 )
 
@@ -58,13 +58,14 @@ def cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
     if row is None:
         return [NOT_RUN] * len(writers)
     if row.error:
-        return [f"{FAILED}: {row.error}", *[FAILED] * (len(writers) - 1)]
+        reason = row.error if row.missing == NOT_RUN else f"{FAILED}: {row.error}"
+        return [reason, *[row.missing] * (len(writers) - 1)]
     return [write(row) for write in writers]
 
 
 def more_cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
     """Behind cells() of the same row: a failure has been explained there."""
-    return [FAILED if cell.startswith(FAILED) else cell for cell in cells(row, writers)]
+    return [row.missing] * len(writers) if row and row.error else cells(row, writers)
 
 
 def counter(name: str, write: Callable[[float | None], str]) -> Callable[[Row], str]:
@@ -139,7 +140,7 @@ RECIPE_HEADER = ("program", "world", "precision", "threads", "200 steps, s [95 %
 
 def ratio_text(results: Results, setup: Setup) -> str:
     if is_twin(setup.program):
-        return "is the twin"
+        return "not a twin" if setup.program in TUNED else "is the twin"
     ours = results.row("slice", setup)
     twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
     if ours and twin and twin.good and not same_device(ours, twin):

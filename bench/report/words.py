@@ -24,6 +24,7 @@ TWINS = (
     "python_accelerate",
     "python_trainer",
 )
+TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Accelerator", "Trainer")
 
 TEST_IMAGES = 10_000
@@ -100,7 +101,7 @@ def idea_of(program: str) -> str:
     """A program's name for a picture: "2 DDP spawn", or "py DDP spawn" for its twin."""
     place = rung(program)
     if place == len(STAGES):
-        return program
+        return program.replace("python_", "py ").replace("_", " ")
     return f"{'py' if is_twin(program) else place} {IDEAS[place]}"
 
 

@@ -29,6 +29,7 @@ import report  # noqa: E402
 import stages  # noqa: E402
 import step  # noqa: E402
 import table  # noqa: E402
+from claims import speed_claim  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
 from intervals import bootstrap, median_of, ratio_of, wilson, within_noise  # noqa: E402
@@ -131,11 +132,48 @@ class Marks(FilesTest):
         rows = self.rows(*made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2),
                          *made.slices("basicnet", "python_single", 5.0, 1, 2),
                          *made.slices("basicnet", "stage5_accelerator", 2.1, 1, 2))
-        wanted, here, reached = rows["M1 BasicNet, fp32: stage 0 against its Python twin, 200 steps"]
+        wanted, here, reached = rows["BasicNet, fp32: stage 0 against its Python twin, 200 steps"]
         self.assertEqual((wanted, reached), ("≥ 2.0 ×", "yes"))
         self.assertRegex(here, r"^2\.50 \[1\.\d\d, 3\.\d\d\]$")
-        self.assertEqual(rows["M5 stage 5 over stage 0, BasicNet"][2], "no")
-        self.assertEqual(rows["M5 stage 6 over stage 0, BasicNet"][1:], ["not run", "no"])
+        self.assertEqual(rows["BasicNet: stage 5 over stage 0"][2], "no")
+        self.assertEqual(rows["BasicNet: stage 6 over stage 0"][1:], ["not run", "no"])
+
+    def test_the_opponent_is_the_faster_tuned_program_of_the_same_precision_and_threads(self) -> None:
+        stage0, stage4 = "stage0_single_gpu", "stage4_ddp_amp"
+        eager, compiled = "python_tuned", "python_tuned_compile"
+        rows = [*made.slices("basicnet", stage0, 2.0, 1, 2),
+                *made.slices("basicnet", eager, 7.0, 1, 2),
+                *made.slices("basicnet", compiled, 6.0, 1, 2),
+                *made.slices("basicnet", eager, 0.1, 1, 1),  # on fewer threads
+                *made.slices("basicnet", stage4, 1.0, 1, 2, "bf16"),
+                *made.slices("basicnet", eager, 2.0, 1, 2, "bf16"),
+                *made.slices("basicnet", compiled, 3.0, 1, 2, "bf16"),
+                *made.slices("convnet", stage0, 1.0, 1, 2),
+                *made.slices("convnet", eager, 2.6, 1, 2),
+                made.entry("slice", "convnet", compiled, 1, 2, real_time=0.0, error_occurred=True,
+                           error_message=made.NOT_RUN)]
+        found = self.rows(*rows)
+        for target, *wanted in (
+            ("S1 BasicNet, fp32: stage 0", "≥ 3.0 ×", "3.00 [", "yes"),
+            ("S3 BasicNet, bf16: stage 4, one rank,", "≥ 2.3 ×", "2.00 [", "no"),
+            ("S4 ConvNet, fp32: stage 0", "≥ 2.5 ×", "2.60 [", "yes"),
+        ):
+            cells = found[f"{target} against the fastest tuned Python"]
+            self.assertEqual([cells[0], cells[1][:6], cells[2]], wanted)
+        self.assertRegex(speed_claim(self.read(*rows)),
+                         r"^BasicNet, fp32, 2 threads: stage 0 trains 3\.00 \[2\.\d\d, 3\.\d\d\] "
+                         r"times as fast as the fastest tuned Python program "
+                         r"\(python_tuned_compile\)\.$")
+
+    def test_a_record_without_tuned_python_claims_the_twin_else_nothing(self) -> None:
+        stage = made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2)
+        twin = made.slices("basicnet", "python_single", 5.0, 1, 2)
+        self.assertRegex(speed_claim(self.read(*stage, *twin)),
+                         r"stage 0 trains 2\.50 \[.*\] times as fast as its Python twin\.$")
+        self.assertEqual(self.rows(*stage, *twin)["S1 BasicNet, fp32: stage 0 against the fastest "
+                                                  "tuned Python"][1:], ["not run", "no"])
+        self.assertEqual(speed_claim(self.read(*stage)), "")
+        self.assertEqual(speed_claim(self.read(*twin)), "")
 
     def test_whole_runs_and_starts_have_no_interval(self) -> None:
         rows = self.rows(*made.slices("convnet", "stage0_single_gpu", 1.0, 1, 2),
@@ -145,18 +183,22 @@ class Marks(FilesTest):
                          made.full("convnet", "python_single", 50.0, 1, 2, 9200),
                          made.full("convnet", "stage3_ddp_torchrun", 50.0, 2, 1, 9200,
                                    startup_seconds=9.0))
-        self.assertEqual(rows["M3 … three epochs with tests"], ["≥ 1.9 ×", "2.50 (one run)", "yes"])
-        self.assertEqual(rows["M7 start of a program to its first step, slowest stage"],
+        self.assertEqual(rows["ConvNet, fp32: … three epochs with tests"],
+                         ["≥ 1.9 ×", "2.50 (one run)", "yes"])
+        self.assertEqual(rows["Start of a program to its first step, slowest stage"],
                          ["≤ 1.0 s", "0.50 (one run)", "yes"])
 
-    def test_the_floor_and_two_ranks(self) -> None:
+    def test_the_floor_and_one_and_two_ranks(self) -> None:
         rows = self.rows(*made.slices("basicnet", "stage0_single_gpu", 3.9, 1, 2),
                          *made.slices("basicnet", "stage2_ddp_spawn", 6.0, 1, 1),
+                         *made.slices("basicnet", "stage2_ddp_spawn", 4.29, 1, 2),
                          *made.slices("basicnet", "stage2_ddp_spawn", 3.0, 2, 1))
-        self.assertEqual(rows["M1 … time over the floor of arithmetic"][1],
+        self.assertEqual(rows["S2 … time over the floor of arithmetic"][1],
                          "1.01 [0.98, 1.30]")
-        self.assertTrue(
-            rows["M6 two ranks × 1 thread against one × 1 thread, BasicNet"][1].startswith("2.00 ["))
+        self.assertTrue(rows["S5 BasicNet: two ranks × 1 thread against one × 1 thread"][1]
+                        .startswith("2.00 ["))
+        self.assertTrue(rows["S6 BasicNet: stage 2 with one rank over stage 0"][1]
+                        .startswith("1.10 ["))
 
 
 class StagesPicture(FilesTest):
@@ -198,7 +240,7 @@ class Pages(FilesTest):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             made.write(self.folder / name, made.sample())
         (self.folder / pages.STEP_RECORD).write_text(json.dumps(step_record()))
-        blocks = {"README.md": "short.json --short", "docs/bench.md": "two-cores.json --markdown",
+        blocks = {"README.md": "two-cores.json --speed", "docs/bench.md": "two-cores.json --markdown",
                   "docs/performance.md": "two-cores.step.json --step"}
         for page, record in blocks.items():
             (self.folder / page).parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +260,7 @@ class Pages(FilesTest):
         self.assertEqual(self.start(pages), (0, "", ""))
         readme = (self.folder / "README.md").read_text(encoding="utf-8")
         self.assertTrue(readme.startswith("before\n![Time]") and readme.endswith("-->\nafter\n"))
-        self.assertIn("```\nSample CPU of nobody", readme)
+        self.assertIn("\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 [", readme)
         bench = self.folder / "docs" / "bench.md"
         self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
         picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
@@ -598,8 +640,8 @@ class Markdown(FilesTest):
         return found[0]
 
     def test_every_row_is_there_and_no_cell_is_empty(self) -> None:
-        # Scaling with a row that failed; scaling with widths.
-        for recipe, more in (("basicnet", 3), ("convnet", 8)):
+        # Scaling with a row that failed, and tuned Python; scaling with widths, and tuned Python.
+        for recipe, more in (("basicnet", 3 + 5), ("convnet", 8 + 2)):
             rows = self.rows(f"Recipe {recipe}")
             self.assertEqual(len(rows), 14 + more)
         for title in re.findall(r"^## (.*)$", self.text, re.MULTILINE)[:-1]:
@@ -617,12 +659,19 @@ class Markdown(FilesTest):
         self.assertEqual((twin[7], twin[10], twin[12], twin[16]),
                          ("is the twin", "-0.18 (noise)", "not checked", "not counted"))
         self.row("Recipe basicnet", "python_data_parallel (1 replica: no GPU)", "2")
+        self.assertEqual(self.row("Recipe convnet", "python_tuned")[7], "not a twin")
+        self.assertIn("python_tuned and python_tuned_compile are no twins", self.text)
 
     def test_failed_rows_say_why_and_absent_ones_that_they_did_not_run(self) -> None:
         row = self.row("Recipe basicnet", "stage6_trainer", "2")
         reason = "failed: " + made.REASON.replace("|", "\\|").replace("<", "\\<")
         self.assertEqual(row[4:8], [reason, "failed", "failed", "failed"])
         self.assertEqual(row[8:12], ["not run"] * 4)
+
+    def test_a_program_that_the_machine_cannot_run_has_not_failed(self) -> None:
+        row = self.row("Recipe convnet", "python_tuned_compile")
+        self.assertEqual(row[4:8], [made.NOT_RUN, *["not run"] * 3])
+        self.assertNotIn("failed", row)
 
     def test_some_failed_repetitions_are_told_beside_the_numbers(self) -> None:
         rows = made.slices("basicnet", "stage0_single_gpu", 5, 1, 2)

@@ -12,6 +12,7 @@ TWINS = ("python_single", "python_data_parallel", "python_ddp_spawn", "python_dd
          "python_ddp_amp", "python_accelerate", "python_trainer")
 SAME, AT_WORLD_2 = "a" * 64, "b" * 64
 REASON = "exit code 4: rank 1: no answer within 30 s | hint: see <log>"
+NOT_RUN = "not run: exit code 77; last line: fatal error: Python.h: No such file or directory"
 JITTER = (1.00, 1.03, 0.98, 1.30, 1.01)  # of each repetition, for all programs alike
 LINES = (118, 121, 131, 124, 142, 96, 57)
 
@@ -132,6 +133,19 @@ def width_rows() -> list[Entry]:
     return found
 
 
+def tuned_rows() -> list[Entry]:
+    """Tuned Python beside stage 0 and stage 4 with one rank; one program that was not run."""
+    found = slices("basicnet", "stage4_ddp_amp", 3.0, 1, 2, "bf16")
+    for recipe, scale, precision in (("basicnet", 1.0, "fp32"), ("basicnet", 0.6, "bf16"),
+                                     ("convnet", 0.12, "fp32")):
+        found += slices(recipe, "python_tuned", 9.0 * scale, 1, 2, precision)
+        if recipe == "basicnet":
+            found += slices(recipe, "python_tuned_compile", 8.0 * scale, 1, 2, precision)
+    found.append(entry("slice", "convnet", "python_tuned_compile", 1, 2, real_time=0.0,
+                       error_occurred=True, error_message=NOT_RUN))
+    return found
+
+
 def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = None) -> Entry:
     """The whole comparison: two recipes, curves, scaling, widths, and a row that failed."""
     found = checks("basicnet", weights or {}) + checks("convnet", weights or {})
@@ -143,7 +157,7 @@ def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = Non
         for program, seconds in (("stage0_single_gpu", 5.1), ("python_single", 14.8)):
             found.append(full("convnet", program, seconds * epochs, 1, 2, correct, kind="curve",
                               more=f"/epochs:{epochs}"))
-    found += width_rows()
+    found += width_rows() + tuned_rows()
     found.append(full("basicnet-hf-defaults", "stage6_trainer", 21.5, 1, 2, 9189, steps=938,
                       train_loss=0.6, logged_loss=0.8493))
     for program, seconds in (("stage4_ddp_amp", 21.5), ("python_ddp_amp", 40.0)):
