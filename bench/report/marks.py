@@ -23,8 +23,10 @@ class Mark:
     reached: bool
 
     def cells(self) -> list[str]:
-        here = "not run" if self.here is None else self.here.text(lambda value: f"{value:.2f}")
-        return [self.what, self.wanted, here, "yes" if self.here and self.reached else "no"]
+        if self.here is None:
+            return [self.what, self.wanted, "not run", ""]
+        here = self.here.text(lambda value: f"{value:.2f}")
+        return [self.what, self.wanted, here, "yes" if self.reached else "no"]
 
 
 def inverse(estimate: Estimate | None) -> Estimate | None:
@@ -136,5 +138,5 @@ def marks(results: Results) -> list[Mark]:
 
 def marks_text(results: Results) -> str:
     lines = ["| " + " | ".join(HEADER) + " |", "| --- | ---: | ---: | --- |"]
-    lines += ["| " + " | ".join(mark.cells()) + " |" for mark in marks(results)]
+    lines += ["| " + " | ".join(mark.cells()) + " |" for mark in marks(results) if mark.here]
     return "\n".join(lines) + "\n"

@@ -196,13 +196,14 @@ class FirstConv2d : public torch::autograd::Function<FirstConv2d> {
   }
 };
 
-bool can_multiply(const torch::Tensor& input, const torch::Tensor& weight) {
+bool can_multiply(const torch::Tensor& input, const torch::Tensor& weight, std::int64_t padding) {
   const auto type = input.scalar_type();
   return input.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
          input.dim() == 4 && input.size(1) == 1 && !input.requires_grad() && weight.dim() == 4 &&
          weight.scalar_type() == torch::kFloat && weight.size(0) % 16 == 0 && weight.size(1) == 1 &&
          weight.size(2) == weight.size(3) && (weight.size(2) == 3 || weight.size(2) == 5) &&
-         weight.size(2) <= input.size(2) && weight.size(3) <= input.size(3);
+         weight.size(2) <= input.size(2) + 2 * padding &&
+         weight.size(3) <= input.size(3) + 2 * padding;
 }
 
 }  // namespace
@@ -211,12 +212,17 @@ torch::Tensor first_conv2d(const torch::Tensor& input, const torch::Tensor& weig
                            const torch::Tensor& bias, std::int64_t padding, Activation activation) {
   RECORD_FUNCTION("ladder::first_conv2d", {});
   const bool relu = activation == Activation::kRelu;
-  const auto images = at::autocast::is_autocast_enabled(at::kCPU)
+  const auto images = input.is_cpu() && at::autocast::is_autocast_enabled(at::kCPU)
                           ? input.to(at::autocast::get_autocast_dtype(at::kCPU))
                           : input;
-  const auto padded =
-      padding == 0 ? images : torch::constant_pad_nd(images, {padding, padding, padding, padding});
-  if (can_multiply(padded, weight)) return FirstConv2d::apply(padded, weight, bias, relu);
+  if (can_multiply(images, weight, padding)) {
+    TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0),
+                "first_conv2d: expected a bias of [", weight.size(0), "], got ", bias.sizes());
+    const auto padded = padding == 0
+                            ? images
+                            : torch::constant_pad_nd(images, {padding, padding, padding, padding});
+    return FirstConv2d::apply(padded, weight, bias, relu);
+  }
   const auto output = torch::conv2d(input, weight, bias, 1, padding);
   return relu ? torch::relu(output) : output;
 }

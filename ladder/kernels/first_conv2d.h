@@ -23,7 +23,7 @@ enum class Activation { kNone, kRelu };
 //
 // Fast on the CPU for an input without gradient, float or bfloat16, K = 3 or 5, C a multiple of 16;
 // other inputs take PyTorch's operations. Runs on all threads of ATen; the same bits on any number
-// of them.
+// of them. Throws c10::Error for a bias of another size.
 torch::Tensor first_conv2d(const torch::Tensor& input, const torch::Tensor& weight,
                            const torch::Tensor& bias, std::int64_t padding, Activation activation);
 

@@ -284,6 +284,12 @@ TEST_F(ConvReluMaxPool, SpreadsANanOfTheGradient) {
   EXPECT_FALSE(got[1][4].isnan().any().item<bool>());
 }
 
+TEST_F(FirstConv2d, RefusesABiasOfAnotherSize) {
+  const ConvLayer of = first_layer({2, 8, 8, 16, 3, 0});
+  EXPECT_ERROR(first(0, Activation::kNone)(of.input, of.weight, torch::zeros({7})), c10::Error,
+               "first_conv2d: expected a bias of [16], got [7]");
+}
+
 TEST_F(ConvReluMaxPool, RefusesABiasOfAnotherSize) {
   const ConvLayer of = conv_layer({1, 16, 4, 4, 16});
   EXPECT_ERROR(conv2d_relu_max_pool2d(of.input, of.weight, torch::zeros({7})), c10::Error,
