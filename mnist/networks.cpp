@@ -102,8 +102,10 @@ class ConvNet : public Model {
       x = first_conv2d(x, conv1.weight, conv1.bias, 2, Activation::kNone);
       x = layer1_->at<BatchNormImpl>(1).forward_relu_max_pool2d(x);
       const auto& conv2 = layer2_->at<torch::nn::Conv2dImpl>(0);
-      x = torch::conv2d(x, conv2.weight, {}, 1, 2);
-      x = layer2_->at<BatchNormImpl>(1).forward_relu_max_pool2d(x, conv2.bias);
+      auto& norm2 = layer2_->at<BatchNormImpl>(1);
+      x = is_training()
+              ? norm2.forward_relu_max_pool2d(torch::conv2d(x, conv2.weight, {}, 1, 2), conv2.bias)
+              : norm2.forward_relu_max_pool2d(torch::conv2d(x, conv2.weight, conv2.bias, 1, 2));
     } else {
       x = layer2_->forward(layer1_->forward(x));
     }

@@ -241,9 +241,16 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          double eps, const SumOverRanks& sum_over_ranks) {
   RECORD_FUNCTION("ladder::batch_norm_relu_max_pool2d", {});
   // An argument of a Function must be defined.
+  auto given = tensors;
+  if (tensors.input_bias.defined()) {
+    given.input_bias = tensors.input_bias.to(torch::kFloat).contiguous();
+    TORCH_CHECK(given.input_bias.dim() == 1 && given.input_bias.size(0) == input.size(1),
+                "batch_norm_relu_max_pool2d: expected an input_bias of [", input.size(1), "], got ",
+                given.input_bias.sizes());
+  }
   const auto input_bias =
-      tensors.input_bias.defined() ? tensors.input_bias : tensors.running_mean.detach();
-  return BatchNormReluMaxPool::apply(input, tensors.weight, tensors.bias, input_bias, tensors,
+      given.input_bias.defined() ? given.input_bias : tensors.running_mean.detach();
+  return BatchNormReluMaxPool::apply(input, tensors.weight, tensors.bias, input_bias, given,
                                      momentum, eps, sum_over_ranks);
 }
 

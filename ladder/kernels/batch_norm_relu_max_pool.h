@@ -33,8 +33,8 @@ struct SumOverRanksHolder : torch::CustomClassHolder {
 // Does not write the normalised images. Forward and backward read the input twice each: once for
 // sums per channel, once for the result. PyTorch's three operations pass over memory 15 times.
 //
-// The bias of a convolution in front is best added here, as `input_bias`: normalising takes it off
-// again, so that it only moves the running mean, and its gradient is zero, exactly.
+// The bias of a convolution in front is best added here, as `input_bias`: normalising removes it
+// again, so that it only moves the running mean, and its gradient is exactly zero.
 //
 // With `sum_over_ranks`, mean and variance are those of the batches of all ranks, and forward and
 // backward are collectives, as in sync_batch_norm.

@@ -54,6 +54,8 @@ torch::Tensor in_blocks(const torch::Tensor& images) {
       .contiguous();
 }
 
+constexpr std::int64_t kMostPixels = 1 << 24;  // of an image: places in it are 32 bits
+
 class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input,
@@ -82,7 +84,9 @@ class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
         // Views of floats; copies of bfloat16s, which are widened once for all their uses.
         const auto g = gradient.narrow(0, i, 1).to(torch::kFloat);
         const auto x = in_blocks(input.narrow(0, i, 1));
-        const auto dx = of_input.defined() ? of_input.narrow(0, i, 1).to(torch::kFloat) : of_input;
+        const auto out = of_input.defined() ? of_input.narrow(0, i, 1) : of_input;
+        const bool copies = out.defined() && out.scalar_type() != torch::kFloat;
+        const auto dx = copies ? torch::empty_like(out, torch::kFloat) : out;
         pass({.shape = shape,
               .gradient = g.const_data_ptr<float>(),
               .choice = choices.const_data_ptr<std::uint8_t>() + i * shape.pooled_size(),
@@ -92,7 +96,7 @@ class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
               .input_gradient = dx.defined() ? dx.data_ptr<float>() : nullptr,
               .weight_gradient = sums,
               .bias_gradient = sums + shape.weight_size()});
-        if (dx.defined() && !dx.is_alias_of(of_input)) of_input.narrow(0, i, 1).copy_(dx);
+        if (copies) out.copy_(dx);
       }
     };
     const auto sums = sum_over_images(input.size(0), shape.weight_size() + shape.out_channels, add);
@@ -110,7 +114,8 @@ bool can_skip_zeros(const torch::Tensor& input, const torch::Tensor& weight) {
          input.size(1) % 16 == 0 && input.size(2) % 2 == 0 && input.size(3) % 2 == 0 &&
          input.size(2) > 2 && input.size(3) > 2 && weight.scalar_type() == torch::kFloat &&
          weight.sizes() == c10::IntArrayRef({weight.size(0), input.size(1), 3, 3}) &&
-         weight.size(0) % 16 == 0;
+         weight.size(0) % 16 == 0 && weight.size(0) > 0 && weight.size(0) <= kMostChannels &&
+         input.size(2) * input.size(3) < kMostPixels;
 }
 
 }  // namespace
@@ -121,8 +126,10 @@ torch::Tensor conv2d_relu_max_pool2d(const torch::Tensor& input, const torch::Te
   const auto images = at::autocast::is_autocast_enabled(at::kCPU) && input.is_cpu()
                           ? input.to(at::autocast::get_autocast_dtype(at::kCPU))
                           : input;
-  if (can_skip_zeros(images, weight)) return ConvReluMaxPool::apply(images, weight, bias);
-  return relu_max_pool2d(torch::conv2d(images, weight), bias);
+  if (can_skip_zeros(images, weight)) {
+    return ConvReluMaxPool::apply(images, weight, bias.to(torch::kFloat));
+  }
+  return relu_max_pool2d(torch::conv2d(images, weight.to(images.scalar_type())), bias);
 }
 
 }  // namespace ladder

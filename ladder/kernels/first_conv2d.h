@@ -11,10 +11,10 @@ enum class Activation { kNone, kRelu };
 
 // Equals: conv2d(input, weight, bias, 1, padding), and relu of it with Activation::kRelu.
 //
-// For the first layer of a network: images of one channel, whose gradient nobody asks for. There
-// oneDNN spends more time on reordering than on arithmetic. Here the weights of 16 channels, or of
-// 8, stay in registers, forward as factors and backward as sums; ReLU, its mask and the gradient of
-// the bias are part of the same passes.
+// For the first layer of a network: images of one channel, without a gradient. There oneDNN spends
+// more time on reordering than on arithmetic. Here the weights of 16 channels, or of 8, stay in
+// registers, forward as factors and backward as sums; ReLU, its mask and the gradient of the bias
+// are part of the same passes.
 //
 // input   [N, 1, H, W], floating
 // weight  float32 [C, 1, K, K]

@@ -52,7 +52,8 @@ inline bool can_cut(const torch::Tensor& images) {
   const auto type = images.scalar_type();
   return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
          images.dim() == 4 && images.is_contiguous(torch::MemoryFormat::ChannelsLast) &&
-         images.size(2) % 2 == 0 && images.size(3) % 2 == 0 && images.size(1) <= kMostChannels;
+         images.size(2) % 2 == 0 && images.size(3) % 2 == 0 && images.size(1) > 0 &&
+         images.size(1) <= kMostChannels;
 }
 
 // Uninitialised images of the same dtype, with half or twice the height and width.

@@ -153,7 +153,7 @@ torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& b
   RECORD_FUNCTION("ladder::relu_max_pool2d", {});
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == input.size(1),
               "relu_max_pool2d: expected a bias of [", input.size(1), "], got ", bias.sizes());
-  if (can_cut(input)) return ReluMaxPool::apply(input, bias.contiguous());
+  if (can_cut(input)) return ReluMaxPool::apply(input, bias.to(torch::kFloat).contiguous());
   const auto sum = input + bias.view({-1, 1, 1});
   return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
 }

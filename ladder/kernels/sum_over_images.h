@@ -19,7 +19,7 @@ torch::Tensor sum_over_images(std::int64_t images, std::int64_t size, const Add&
   constexpr std::int64_t kMostGroups = 16;
   const std::int64_t groups =
       std::clamp<std::int64_t>((images + kImages - 1) / kImages, 1, kMostGroups);
-  const auto sums = torch::zeros({groups, size});
+  const auto sums = torch::zeros({groups, size}, torch::kFloat);
   at::parallel_for(0, groups, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t group = first; group < last; ++group) {
       add(group * images / groups, (group + 1) * images / groups,

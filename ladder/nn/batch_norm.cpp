@@ -36,10 +36,13 @@ torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input,
                                                      const torch::Tensor& input_bias) {
   const bool shared = group_ && group_->world_size() > 1;
   if (!is_training() || !can_fuse_batch_norm(input) || (!shared && input.numel() == 0)) {
+    TORCH_CHECK(!input_bias.defined() || input_bias.numel() == input.size(1),
+                "forward_relu_max_pool2d: expected an input_bias of [", input.size(1), "], got ",
+                input_bias.sizes());
     const auto sum =
         input_bias.defined() ? input + input_bias.view({-1, 1, 1}).to(input.scalar_type()) : input;
     const auto images = forward(sum);
-    return images.is_cpu() ? relu_max_pool2d(images, torch::zeros({images.size(1)}))
+    return images.is_cpu() ? relu_max_pool2d(images, torch::zeros({images.size(1)}, torch::kFloat))
                            : torch::max_pool2d(torch::relu(images), 2);
   }
   return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var, input_bias},

@@ -6,7 +6,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
 #include "ladder/kernels/vectors.h"
+#include "tests/support/cpu_capability.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/relative_difference.h"
 #include "tests/support/slopes.h"
@@ -63,35 +63,22 @@ void expect_close(const std::vector<torch::Tensor>& got, const std::vector<torch
   }
 }
 
-// The environment variable that chooses the instructions.
-std::string capability() {
-  const char* value = std::getenv("ATEN_CPU_CAPABILITY");
-  return value == nullptr ? "" : value;
-}
-
-// LibTorch does not ask whether the processor has what the variable demands.
 class Convolution : public testing::Test {
  protected:
   void SetUp() override {
-#if defined(__x86_64__)
-    const bool has_it = capability() == "avx512" ? __builtin_cpu_supports("avx512bw")
-                        : capability() == "avx2" ? __builtin_cpu_supports("avx2")
-                                                 : true;
-    if (!has_it) GTEST_SKIP() << "this processor has no " << capability();
-#else
-    if (capability().starts_with("avx")) GTEST_SKIP() << "no x86 processor";
-#endif
+    if (!has_cpu_capability()) GTEST_SKIP() << "this processor has no " << cpu_capability();
   }
 };
 class FirstConv2d : public Convolution {};
 class ConvReluMaxPool : public Convolution {};
 
 TEST_F(Convolution, UsesTheInstructionsThatTheTestIsFor) {
+  if (cpu_capability().empty()) GTEST_SKIP() << "ATEN_CPU_CAPABILITY is not set";
   const auto plain = [] { return "default"; };
   const auto avx2 = [] { return "avx2"; };
   const auto avx512 = [] { return "avx512"; };
   using Name = const char*();
-  EXPECT_EQ(kernels::for_this_cpu<Name>(plain, avx2, avx512)(), capability());
+  EXPECT_EQ(kernels::for_this_cpu<Name>(plain, avx2, avx512)(), cpu_capability());
 }
 
 struct FirstShape {
@@ -132,13 +119,24 @@ TEST_F(FirstConv2d, IsThatOfLibTorch) {
     for (const auto activation : {Activation::kNone, Activation::kRelu}) {
       const ConvLayer of = first_layer(shape);
       const auto got = conv_passes(of, false, first(shape.padding, activation));
-      if (shape.images == 0) continue;
+      if (shape.images == 0) {
+        EXPECT_EQ(got[1].count_nonzero().item<int>(), 0);
+        continue;
+      }
       const auto wanted =
           conv_passes(of.to(torch::kFloat64), false, plain_first(shape.padding, activation));
       expect_close(got, wanted, kConvOrder, std::to_string(shape.channels) + " channels");
       EXPECT_TRUE(got[0].is_contiguous(torch::MemoryFormat::ChannelsLast));
     }
   }
+}
+
+TEST_F(FirstConv2d, GradientsAreTheSlopesOfTheLoss) {
+  const ConvLayer of = first_layer({2, 7, 7, 16, 5, 2});
+  expect_gradients_are_slopes({of.weight, of.bias}, [&](const auto& at) {
+    const auto output = first(2, Activation::kRelu)(of.input, at[0], at[1]);
+    return (output.to(torch::kFloat64) * of.gradient).sum();
+  });
 }
 
 TEST_F(FirstConv2d, ComputesInBfloat16UnderAutocast) {
@@ -201,7 +199,10 @@ TEST_F(ConvReluMaxPool, IsThatOfLibTorch) {
   for (const auto& shape : kConvShapes) {
     const ConvLayer of = conv_layer(shape);
     const auto got = conv_passes(of, true, conv2d_relu_max_pool2d);
-    if (shape.images == 0) continue;
+    if (shape.images == 0) {
+      EXPECT_EQ(got[1].count_nonzero().item<int>(), 0);
+      continue;
+    }
     const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain_conv);
     expect_close(got, wanted, kConvOrder, std::to_string(shape.outputs) + " channels");
     EXPECT_TRUE(got[0].is_contiguous(torch::MemoryFormat::ChannelsLast));
@@ -265,9 +266,11 @@ TEST_F(ConvReluMaxPool, TakesADenseBackwardForOtherInputs) {
   ConvLayer twelve_inputs = conv_layer({2, 12, 8, 8, 16});
   ConvLayer ten_outputs = conv_layer({2, 16, 8, 8, 10});
   ConvLayer in_double = conv_layer({2, 16, 8, 8, 16}).to(torch::kFloat64);
+  ConvLayer many_outputs = conv_layer({1, 16, 4, 4, 4112});
   ConvLayer nchw = conv_layer({2, 16, 8, 8, 16});
   nchw.input = nchw.input.contiguous();
-  for (const ConvLayer* of : {&odd, &twelve_inputs, &ten_outputs, &in_double, &nchw}) {
+  for (const ConvLayer* of :
+       {&odd, &twelve_inputs, &ten_outputs, &in_double, &many_outputs, &nchw}) {
     expect_close(conv_passes(*of, true, conv2d_relu_max_pool2d), conv_passes(*of, true, plain_conv),
                  1e-6, "another input");
   }

@@ -265,6 +265,8 @@ TEST(BatchNormReluMaxPool, TheBiasOfTheInputOnlyMovesTheRunningMean) {
   EXPECT_EQ(input_bias.grad().count_nonzero().item<int>(), 0);
   EXPECT_LT(relative_difference(got.mean, wanted.mean), 1e-6);
   EXPECT_LT(relative_difference(got.var, wanted.var), 1e-5);
+  tensors.input_bias = torch::zeros({15});
+  EXPECT_ERROR(output(input), c10::Error, "expected an input_bias of [16], got [15]");
 }
 
 TEST(BatchNormReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {

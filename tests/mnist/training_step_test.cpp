@@ -13,6 +13,7 @@
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/random_scope.h"
+#include "tests/support/cpu_capability.h"
 #include "tests/support/training.h"
 
 namespace mnist {
@@ -47,7 +48,12 @@ torch::Tensor plain_output(Model& model, const Recipe& recipe, const Batch& batc
   return recipe.name() == "basicnet" ? plain_basicnet(model, batch) : model.forward(batch.inputs);
 }
 
-class TrainingStep : public testing::TestWithParam<const char*> {};
+class TrainingStep : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!has_cpu_capability()) GTEST_SKIP() << "this processor has no " << cpu_capability();
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Networks, TrainingStep, testing::Values("basicnet", "convnet"));
 
 TEST_P(TrainingStep, InFastMathIsThatOfThePlainOperations) {
