@@ -144,7 +144,7 @@ void nn_linear(benchmark::State& state, bool onednn) {
 BENCHMARK_CAPTURE(nn_linear, libtorch, false)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(nn_linear, onednn, true)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// What stands behind ConvNet's first convolution: as three operations, and as one.
+// What follows ConvNet's first convolution: as three operations, and as one.
 void nn_batch_norm_relu_max_pool(benchmark::State& state, bool fused) {
   BatchNorm norm(BatchNormOptions{.features = 16});
   pass_through(state, {32, 16, 28, 28}, [&](const torch::Tensor& x) {
@@ -181,8 +181,8 @@ BENCHMARK_CAPTURE(nn_loss, convnet, "convnet")
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// The gradients of one batch. Reference math lies in NCHW and draws PyTorch's dropout, fast math
-// lies in channels_last and draws by counter.
+// The gradients of one batch. Reference math is in NCHW and draws PyTorch's dropout, fast math
+// is in channels_last and draws by counter.
 void nn_forward_backward(benchmark::State& state, const std::string& recipe, Math math) {
   TrainingStep step({.recipe = recipe, .batch_size = state.range(0), .math = math});
   for (auto _ : state) step.forward_and_backward();
