@@ -176,13 +176,43 @@ void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_
                 "seconds that a rank waits for the others");
 }
 
-void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas) {
+// --sums and --micro-batch, as written.
+struct SumTexts {
+  bool exact = false;
+  std::int64_t micro_batch = ExactDataParallelOptions{}.micro_batch;
+};
+
+void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
+                    SumTexts& sums) {
   flags.choice(
       "--scale-lr", recipe.scale_lr,
       {{"none", LrScaling::kNone}, {"linear", LrScaling::kLinear}, {"sqrt", LrScaling::kSqrt}},
       "scaling of the learning rate with the ranks, for per-device");
   flags.integer("--check-replicas", check_replicas, {0},
                 "steps between comparisons of all ranks' weights; 0 = never");
+  flags.choice("--sums", sums.exact, {{"fast", false}, {"exact", true}},
+               "sums of gradients; exact: in integers, the same weights for any number of ranks");
+  flags.integer("--micro-batch", sums.micro_batch, {1},
+                "images that are added in float, with --sums exact");
+}
+
+// Unset for sums in float.
+std::optional<ExactDataParallelOptions> exact_options(const SumTexts& sums, const Flags& flags,
+                                                      std::int64_t check_replicas) {
+  if (sums.exact) {
+    return ExactDataParallelOptions{.micro_batch = sums.micro_batch,
+                                    .check_replicas = check_replicas};
+  }
+  if (!flags.given("--micro-batch")) return std::nullopt;
+  throw UsageError::conflict("--micro-batch", "sums in float have no micro-batches",
+                             "add --sums exact");
+}
+
+void require_global_batches(bool global, const char* mode) {
+  if (global) return;
+  throw UsageError::conflict("--sums exact",
+                             fmt::format("with {} the batches depend on the number of ranks", mode),
+                             fmt::format("omit {}: the ranks divide each batch", mode));
 }
 
 // Instead of --batch-mode: how a prepared loader divides its batches.
@@ -417,6 +447,7 @@ struct CommandTexts {
   std::string profile = "none";
   std::int64_t timeout_seconds = 0;
   std::string hparams;
+  SumTexts sums;
   TrainerTexts trainer;
 };
 
@@ -439,7 +470,7 @@ void add_flags(Flags& flags, RankOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
   add_group_flags(flags, options, texts.timeout_seconds);
   add_batch_mode_flag(flags, options);
-  add_rank_flags(flags, options.recipe, options.check_replicas);
+  add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
 }
 
 void add_flags(Flags& flags, SpawnedOptions& options, CommandTexts& texts) {
@@ -460,7 +491,7 @@ void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
   add_output_flags(flags, options, kAmpSavePath);
   add_group_flags(flags, options, texts.timeout_seconds);
   add_batch_mode_flag(flags, options);
-  add_rank_flags(flags, options.recipe, options.check_replicas);
+  add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
   add_process_flags(flags, options, kOnePerGpu);
   add_launcher_flags(flags, options);
   add_mixed_precision_flags(flags, options, texts.profile);
@@ -469,7 +500,7 @@ void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
 void add_flags(Flags& flags, AcceleratedOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
   add_group_flags(flags, options, texts.timeout_seconds);
-  add_rank_flags(flags, options.recipe, options.check_replicas);
+  add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
   add_process_flags(flags, options, kAsConfigured);
   add_launcher_flags(flags, options);
   add_accelerator_flags(flags, options, texts.hparams);
@@ -555,6 +586,9 @@ void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts
   complete_group(options, texts, require_launcher);
   require_growing_batch(options.recipe, options.batch_mode == BatchMode::kPerDevice,
                         "--batch-mode per-device");
+  options.exact = exact_options(texts.sums, flags, options.check_replicas);
+  require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
+                         "--batch-mode per-device");
   complete_all(options, flags, default_save_path);
 }
 
@@ -568,6 +602,12 @@ void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& 
 
 void complete(AmpOptions& options, const Flags& flags, const CommandTexts& texts) {
   complete_ranks(options, flags, texts, /*require_launcher=*/false, kAmpSavePath);
+  const bool synchronises = options.recipe.name == "convnet" || flags.given("--sync-bn");
+  if (options.exact && options.sync_bn && synchronises) {
+    throw UsageError::conflict(
+        "--sums exact", "SyncBatchNorm adds floats over the ranks, so the sum depends on them",
+        "add --no-sync-bn: each micro-batch has statistics of its own, on any number of ranks");
+  }
 }
 
 void complete(AcceleratedOptions& options, const Flags& flags, const CommandTexts& texts) {
@@ -578,6 +618,10 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   require_project(options);
   require_growing_batch(options.recipe, accelerator.data_loader.mode == LoaderMode::kPerProcess,
                         "--loader-mode per-process");
+  accelerator.exact_sums = exact_options(texts.sums, flags, options.check_replicas);
+  require_global_batches(
+      !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
+      "--loader-mode other than global");
   complete_all(options, flags);
 }
 

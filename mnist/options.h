@@ -11,6 +11,7 @@
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
+#include "ladder/parallel/exact_data_parallel_options.h"
 #include "ladder/train/monitor_options.h"
 #include "ladder/trainer/training_arguments.h"
 #include "mnist/recipe_options.h"
@@ -67,6 +68,10 @@ struct GroupOptions : SingleOptions {
 struct RankOptions : GroupOptions {
   ladder::BatchMode batch_mode = ladder::BatchMode::kGlobal;  // --batch-mode
   std::int64_t check_replicas = 0;  // --check-replicas: every N steps; 0 = never
+  // --sums exact, --micro-batch; unset = --sums fast
+  std::optional<ladder::ExactDataParallelOptions> exact;
+
+  std::int64_t micro_batch() const { return exact ? exact->micro_batch : 0; }
 };
 
 // The processes that a program starts itself.

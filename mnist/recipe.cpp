@@ -123,7 +123,7 @@ torch::Tensor Recipe::loss(const torch::Tensor& output, const Batch& batch) cons
 
 torch::Tensor Recipe::loss(const torch::Tensor& output, const torch::Tensor& targets,
                            const NumItems& num_items) const {
-  return num_items.mean(loss_sum(output, targets));
+  return num_items.mean(criterion(), output, targets);
 }
 
 std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const NumItems&)>

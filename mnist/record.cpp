@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/record.h"
 
+#include <ATen/Version.h>
 #include <fmt/core.h>
 #include <torch/types.h>
 
@@ -13,6 +14,7 @@
 #include "ladder/core/progress_bar.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/parallel/exact_data_parallel.h"
 
 namespace mnist {
 namespace {
@@ -46,6 +48,9 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                    const torch::nn::Module& model) {
   setup_ = setup;
   const std::int64_t parameters = parameter_count(model);
+  if (const auto* const exact = dynamic_cast<const ExactDataParallel*>(&model)) {
+    micro_batch_ = exact->micro_batch();
+  }
   log_.info(
       fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
                   recipe_.name(), grouped_digits(parameters), setup.device.str(),
@@ -54,6 +59,12 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   setup.threads.reason, train.dataset().description()));
   if (group_.world_size() > 1) {
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
+  }
+  if (micro_batch_ > 0) {
+    log_.info(
+        fmt::format("exact sums over micro-batches of {}: the same weights for any number of "
+                    "ranks and threads with {} instructions",
+                    micro_batch_, at::get_cpu_capability()));
   }
   write_header(train, test, parameters);
 }
@@ -75,6 +86,9 @@ void Record::write_header(const DataLoader& train, const DataLoader& test,
                   {"device", setup_.device.str()},
                   {"precision", name_of(setup_.precision)},
                   {"threads", setup_.threads.threads},
+                  {"sums", micro_batch_ > 0 ? "exact" : "fast"},
+                  {"micro_batch", micro_batch_},
+                  {"cpu_capability", at::get_cpu_capability()},
                   {"parameters", parameters},
                   {"data", train.dataset().description()},
                   {"train_size", train.dataset().size()},

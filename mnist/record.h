@@ -59,6 +59,7 @@ class Record {
   ladder::Log log_;
   ladder::JsonLines metrics_;
   ladder::RunSetup setup_;
+  std::int64_t micro_batch_ = 0;  // of exact sums; 0 = sums in float
 };
 
 }  // namespace mnist

@@ -20,6 +20,7 @@
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/exact_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/train/evaluation.h"
 #include "ladder/train/training_monitor.h"
@@ -48,7 +49,8 @@ Data make_data(const Options& options, const mnist::Recipe& recipe, const torch:
                                                       .batch_size = recipe.batch_size(),
                                                       .seed = recipe.seed(),
                                                       .rank = group.rank(),
-                                                      .world_size = group.world_size()});
+                                                      .world_size = group.world_size(),
+                                                      .micro_batch = options.micro_batch()});
   const auto test_part = std::make_shared<ExactEvalSampler>(
       test->size(),
       ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
@@ -70,6 +72,7 @@ std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& r
   auto model = recipe.make_model();
   if (!options.load.empty()) load_model(*model, options.load);
   model->to(device);
+  if (options.exact) return std::make_shared<ExactDataParallel>(model, group, *options.exact);
   return std::make_shared<DistributedDataParallel>(
       model, group,
       DistributedDataParallelOptions{.device_ids = {device},

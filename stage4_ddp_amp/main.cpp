@@ -22,6 +22,7 @@
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/exact_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/train/evaluation.h"
 #include "ladder/train/training_monitor.h"
@@ -50,7 +51,8 @@ Data make_data(const Options& options, const mnist::Recipe& recipe, const torch:
                                                       .batch_size = recipe.batch_size(),
                                                       .seed = recipe.seed(),
                                                       .rank = group.rank(),
-                                                      .world_size = group.world_size()});
+                                                      .world_size = group.world_size(),
+                                                      .micro_batch = options.micro_batch()});
   const auto test_part = std::make_shared<ExactEvalSampler>(
       test->size(),
       ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
@@ -64,16 +66,17 @@ Data make_data(const Options& options, const mnist::Recipe& recipe, const torch:
                                     .pin_memory = options.data.pin_memory})};
 }
 
-// Seeded just before the weights are drawn: the same seed gives the same network everywhere.
-// DistributedDataParallel averages the gradients; what changes the network comes before it.
+// Seeded just before the weights are drawn. What changes the network comes before the averaging.
 std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& recipe,
                                   const torch::Device& device, const ProcessGroup& group,
-                                  Precision precision) {
+                                  Precision precision, const GradScaler& scaler) {
   torch::manual_seed(recipe.seed());
   auto model = std::make_shared<AutocastModel>(recipe.make_model(), dtype_of(precision));
   if (!options.load.empty()) load_model(*model, options.load);
   model->to(device);
   if (options.sync_bn) convert_sync_batchnorm(*model, group);
+  if (options.exact)
+    return std::make_shared<ExactDataParallel>(model, group, options.exact->scaled_by(scaler));
   return std::make_shared<DistributedDataParallel>(
       model, group,
       DistributedDataParallelOptions{.device_ids = {device},
@@ -108,13 +111,12 @@ void run(const Options& options) {
   const auto device = choose_device(options.device, record.log(), group.local_rank());
   auto data = make_data(options, recipe, device, group);
   const auto precision = choose_precision(options.precision, device, record.log());
-  auto model = make_model(options, recipe, device, group, precision);
-  auto optimizer = recipe.make_optimizer(model->parameters());
   GradScaler scaler({.enabled = precision == Precision::kFp16});
+  auto model = make_model(options, recipe, device, group, precision, scaler);
+  auto optimizer = recipe.make_optimizer(model->parameters());
   if (!options.load.empty()) load_scaler(scaler, options.load);
   auto scheduler = recipe.make_scheduler(*optimizer);
-  const RunSetup setup{
-      .group = group, .device = device, .precision = precision, .threads = threads};
+  const RunSetup setup{group, device, precision, threads};
   TrainingMonitor monitor(options.monitor, setup, *model, data.train.size());
   record.begin(setup, data.train, data.test, *model);
 

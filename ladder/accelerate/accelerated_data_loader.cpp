@@ -20,11 +20,13 @@ namespace ladder {
 namespace {
 
 std::shared_ptr<const BatchSampler> part_of_rank(const std::shared_ptr<const BatchSampler>& whole,
-                                                 const DataLoaderConfiguration& configuration,
-                                                 std::int64_t rank, std::int64_t world_size) {
+                                                 const LoaderSetup& setup, std::int64_t rank) {
+  const auto& configuration = setup.configuration;
+  const std::int64_t world_size = setup.group.world_size();
   if (configuration.mode == LoaderMode::kGlobal) {
     return std::make_shared<ShardedBatchSampler>(
-        whole, ShardedBatchSamplerOptions{.rank = rank, .world_size = world_size});
+        whole, ShardedBatchSamplerOptions{
+                   .rank = rank, .world_size = world_size, .micro_batch = setup.micro_batch});
   }
   return std::make_shared<BatchSamplerShard>(
       whole,
@@ -130,10 +132,8 @@ AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setu
       whole_(loader_.batch_sampler()),
       setup_(std::move(setup)) {
   const auto world_size = setup_.group.world_size();
-  if (world_size == 1) return;
-  const auto part = [&](int rank) {
-    return part_of_rank(whole_, setup_.configuration, rank, world_size);
-  };
+  if (world_size == 1 && setup_.micro_batch == 0) return;
+  const auto part = [&](int rank) { return part_of_rank(whole_, setup_, rank); };
   if (setup_.configuration.dispatch_batches) {
     for (int rank = 0; rank < world_size; ++rank) parts_.push_back(part(rank));
   }
@@ -166,10 +166,12 @@ AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches)
 
 nlohmann::json AcceleratedDataLoader::state_dict() const {
   const std::int64_t batch = position_->finished ? 0 : position_->done;
-  return {{"epoch", epoch()},
-          {"batch", batch},
-          {"batches", size()},
-          {"order", batch == 0 ? "" : order_digest(*whole_, epoch())}};
+  nlohmann::json state = {{"epoch", epoch()},
+                          {"batch", batch},
+                          {"batches", size()},
+                          {"order", batch == 0 ? "" : order_digest(*whole_, epoch())}};
+  if (setup_.micro_batch > 0) state["micro_batch"] = setup_.micro_batch;
+  return state;
 }
 
 std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
@@ -190,6 +192,16 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
     throw UsageError::conflict(
         origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
         "resume with the data, batch size and seed of the run that wrote it");
+  }
+  const auto micro_batch = saved.contains("micro_batch") ? saved.count("micro_batch") : 0;
+  if (micro_batch != setup_.micro_batch) {
+    const auto text = [](std::int64_t size) {
+      return size == 0 ? "sums in float" : fmt::format("exact sums of micro-batches of {}", size);
+    };
+    throw UsageError::conflict(origin,
+                               fmt::format("it was written with {}, and this run has {}",
+                                           text(micro_batch), text(setup_.micro_batch)),
+                               "resume with the sums and the micro-batch size of that run");
   }
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),

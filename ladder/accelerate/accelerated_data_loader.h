@@ -24,6 +24,7 @@ struct LoaderSetup {
   torch::Device device = torch::kCPU;  // of the batches
   DataLoaderConfiguration configuration = {};
   std::shared_ptr<GradientState> gradients;
+  std::int64_t micro_batch = 0;  // > 0: parts are whole micro-batches; kGlobal only
 };
 
 // A DataLoader that gives each process its part of every batch, on its device.

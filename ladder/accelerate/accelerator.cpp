@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "ladder/accelerate/dispatch.h"
@@ -20,6 +21,8 @@
 #include "ladder/core/error.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/exact_data_parallel.h"
+#include "ladder/parallel/one_thread.h"
 
 namespace ladder {
 namespace {
@@ -84,6 +87,11 @@ Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handler
     throw UsageError::conflict("mixed_precision fp16", "it needs a GPU, and this run is on the CPU",
                                "use bf16, which needs no gradient scaler: mixed_precision: bf16");
   }
+  if (options_.exact_sums && options_.data_loader.mode != LoaderMode::kGlobal) {
+    throw UsageError::conflict(
+        "exact_sums", "it needs batches that do not depend on the number of processes",
+        "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch");
+  }
   choose_precision(config_.mixed_precision, device_, log_);
   make_project_folder();
   state_.scaler = scaler_;
@@ -106,12 +114,20 @@ std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) 
   if (config_.mixed_precision != Precision::kFp32) {
     model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
   }
-  if (use_distributed()) {
+  if (options_.exact_sums) {
+    model = in_exact_data_parallel(std::move(model));
+  } else if (use_distributed()) {
     model = std::make_shared<DistributedDataParallel>(
         model, group_, DistributedDataParallelOptions{.reducer = handlers_.ddp});
   }
   state_.models.push_back(model);
   return model;
+}
+
+std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model> model) const {
+  auto options = options_.exact_sums->scaled_by(*scaler_);
+  options.check_replicas = handlers_.ddp.check_replicas;
+  return std::make_shared<ExactDataParallel>(std::move(model), group_, std::move(options));
 }
 
 std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
@@ -155,7 +171,8 @@ AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const 
           LoaderSetup{.group = group_,
                       .device = options_.device_placement ? device_ : torch::Device(torch::kCPU),
                       .configuration = options_.data_loader,
-                      .gradients = gradients_}};
+                      .gradients = gradients_,
+                      .micro_batch = options_.exact_sums ? options_.exact_sums->micro_batch : 0}};
 }
 
 Model& Accelerator::unwrap_model(Model& model) {
@@ -173,10 +190,13 @@ std::shared_ptr<const Dataset> Accelerator::load_dataset(
 }
 
 void Accelerator::pause(Model& model, Accumulation& accumulation) {
-  auto* const wrapper = dynamic_cast<DistributedDataParallel*>(&model);
-  if (wrapper == nullptr) return;
-  accumulation.pauses_.push_back(
-      std::unique_ptr<GradientReducer::NoSync>(new auto(wrapper->no_sync())));
+  using NoSync = GradientReducer::NoSync;
+  if (auto* const fast = dynamic_cast<DistributedDataParallel*>(&model)) {
+    accumulation.pauses_.push_back(std::unique_ptr<NoSync>(new auto(fast->no_sync())));
+  }
+  if (auto* const exact = dynamic_cast<ExactDataParallel*>(&model)) {
+    accumulation.pauses_.push_back(std::unique_ptr<NoSync>(new auto(exact->no_sync())));
+  }
 }
 
 Accelerator::Accumulation Accelerator::no_sync(Model& model) {
@@ -201,6 +221,9 @@ void Accelerator::backward(const torch::Tensor& loss) {
 void Accelerator::drop_window() {
   gradients_->drop_window();
   for (const auto& optimizer : *optimizers_) optimizer->zero_grad();
+  for (const auto& model : state_.models) {
+    if (auto* const exact = dynamic_cast<ExactDataParallel*>(model.get())) exact->forget();
+  }
 }
 
 void Accelerator::unscale_gradients() {
@@ -211,6 +234,8 @@ torch::Tensor Accelerator::clip_grad_norm_(const std::vector<torch::Tensor>& par
                                            double max_norm, double norm_type) {
   if (!sync_gradients()) return {};
   unscale_gradients();
+  std::optional<OneThread> one_thread;
+  if (options_.exact_sums) one_thread.emplace();
   return ladder::clip_grad_norm_(parameters, max_norm, norm_type);
 }
 

@@ -103,7 +103,8 @@ class Accelerator {
   //
   //     std::shared_ptr<Model>                   on the device, under autocast if the precision is
   //                                              mixed, and with several processes wrapped in
-  //                                              DistributedDataParallel (a collective)
+  //                                              DistributedDataParallel, or in ExactDataParallel
+  //                                              with exact_sums (a collective)
   //     unique or shared torch::optim::Optimizer an AcceleratedOptimizer
   //     unique or shared LrScheduler             an AcceleratedScheduler
   //     DataLoader                               an AcceleratedDataLoader
@@ -317,9 +318,9 @@ class Accelerator {
   //
   // With the same threads, loader mode and number of processes, the run then equals an
   // uninterrupted one bit for bit; with three and more processes, sums over the ranks may differ in
-  // their last bits (docs/design.md). With another number of processes the random generators are
-  // not restored, with a log line, and a position in the middle of an epoch is accepted in global
-  // mode only.
+  // their last bits (docs/design.md), unless the sums are exact. With another number of processes
+  // the random generators are not restored, with a log line, and a position in the middle of an
+  // epoch is accepted in global mode only.
   std::string load_state(const std::string& path = "");
 
   // The last checkpoint that this object has written or loaded; empty if none.
@@ -361,6 +362,7 @@ class Accelerator {
   static AcceleratedDataLoader prepare_one(AcceleratedDataLoader loader) { return loader; }
 
   static void pause(Model& model, Accumulation& accumulation);
+  std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_one(const torch::Tensor& tensor) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
   torch::Tensor reduce_one(const torch::Tensor& tensor, Reduction reduction) const;

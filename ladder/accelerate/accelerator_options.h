@@ -9,6 +9,7 @@
 
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
+#include "ladder/parallel/exact_data_parallel_options.h"
 
 namespace ladder {
 
@@ -59,6 +60,9 @@ struct AcceleratorOptions {
   std::optional<bool> debug;    // check shapes before collectives, and that backward was scaled
   std::string config_file;      // written by `accelerate config`; empty = none
   DataLoaderConfiguration data_loader;
+  // Wraps models in ExactDataParallel, also on one process: the same weights for any number of
+  // processes and threads. Its loss_scale follows the precision. Only in LoaderMode::kGlobal.
+  std::optional<ExactDataParallelOptions> exact_sums;  // unset = sums in float
   ProjectConfiguration project;
   std::vector<std::string> log_with;  // trackers: jsonl, csv, tensorboard
   // The scheduler steps when the optimizer does: not inside an accumulation window, and not after a

@@ -110,7 +110,8 @@ std::optional<Batch> BatchDispatcher::next() {
                 .indices = torch::tensor(plan.indices, torch::kInt64),
                 .epoch = epoch_,
                 .global_size = plan.global_size,
-                .world_size = plan.world_size};
+                .world_size = plan.world_size,
+                .micro_batch = plan.micro_batch};
   for (const auto& [name, dtype, row_shape] : layout_) {
     auto shape = row_shape;
     shape.insert(shape.begin(), rows);

@@ -34,6 +34,7 @@ struct BatchMaker {
     batch.epoch = epoch;
     batch.global_size = wanted.global_size;
     batch.world_size = wanted.world_size;
+    batch.micro_batch = wanted.micro_batch;
     if (pin_memory && torch::hasCUDA() && batch.inputs.device().is_cpu()) {
       const auto pinned = [](const torch::Tensor& tensor) { return tensor.pin_memory(); };
       batch.inputs = batch.inputs.map(pinned);

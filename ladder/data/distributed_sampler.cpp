@@ -58,11 +58,11 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const Sampler> sampler,
     : ShardedBatchSampler(std::make_shared<BatchSampler>(
                               std::move(sampler), options.batch_size.value_or(kDefaultBatchSize),
                               options.drop_last),
-                          options.rank, options.world_size) {}
+                          options.rank, options.world_size, options.micro_batch) {}
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
                                          ShardedBatchSamplerOptions options)
-    : ShardedBatchSampler(std::move(whole), options.rank, options.world_size) {
+    : ShardedBatchSampler(std::move(whole), options.rank, options.world_size, options.micro_batch) {
   if (!options.batch_size.has_value() && !options.drop_last) return;
   throw UsageError::conflict(
       "ShardedBatchSampler",
@@ -72,10 +72,19 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
 }
 
 ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole,
-                                         std::int64_t rank, std::int64_t world_size)
-    : BatchSampler(*whole), whole_(std::move(whole)), rank_(rank), world_size_(world_size) {
+                                         std::int64_t rank, std::int64_t world_size,
+                                         std::int64_t micro_batch)
+    : BatchSampler(*whole),
+      whole_(std::move(whole)),
+      rank_(rank),
+      world_size_(world_size),
+      micro_batch_(micro_batch) {
   require_rank("ShardedBatchSampler", rank_, world_size_);
   require_whole("ShardedBatchSampler", whole_->world_size());
+  if (micro_batch_ < 0) {
+    throw UsageError::out_of_range("ShardedBatchSampler micro_batch", micro_batch_,
+                                   "a number >= 0");
+  }
 }
 
 std::vector<BatchIndices> ShardedBatchSampler::batches_of(std::int64_t epoch) const {
@@ -86,22 +95,32 @@ std::vector<BatchIndices> ShardedBatchSampler::batches_of(std::int64_t epoch) co
 
 BatchIndices ShardedBatchSampler::slice(const BatchIndices& whole) const {
   const std::int64_t global_size = std::ssize(whole.indices);
-  const std::int64_t count = global_size / world_size_;
-  const std::int64_t remainder = global_size % world_size_;
-  const std::int64_t begin = rank_ * count + std::min(rank_, remainder);
-  const std::int64_t end = begin + count + (rank_ < remainder ? 1 : 0);
+  const std::int64_t unit = std::max<std::int64_t>(1, micro_batch_);
+  const std::int64_t units = (global_size + unit - 1) / unit;
+  // The sample before which the part of a rank begins.
+  const auto first_of = [&](std::int64_t rank) {
+    const auto before = rank * (units / world_size_) + std::min(rank, units % world_size_);
+    return std::min(global_size, before * unit);
+  };
+  const std::int64_t begin = first_of(rank_);
+  const std::int64_t end = first_of(rank_ + 1);
   const auto cut = [&](const std::vector<std::int64_t>& all) {
     return std::vector<std::int64_t>(all.begin() + begin, all.begin() + end);
   };
   return {.indices = cut(whole.indices),
           .positions = cut(whole.positions),
           .global_size = global_size,
-          .world_size = world_size_};
+          .world_size = world_size_,
+          .micro_batch = micro_batch_};
 }
 
 std::shared_ptr<const BatchSampler> divide_batches(std::int64_t size,
                                                    DivideBatchesOptions options) {
   if (options.mode == BatchMode::kPerDevice) {
+    if (options.micro_batch > 0) {
+      throw UsageError::conflict("divide_batches", "micro-batches together with per-device batches",
+                                 "use the global mode, in which the ranks divide each batch");
+    }
     const auto part = std::make_shared<DistributedSampler>(
         size, DistributedSamplerOptions{
                   .world_size = options.world_size, .rank = options.rank, .seed = options.seed});
@@ -111,7 +130,8 @@ std::shared_ptr<const BatchSampler> divide_batches(std::int64_t size,
       std::make_shared<RandomSampler>(size, options.seed),
       ShardedBatchSamplerOptions{.batch_size = options.batch_size,
                                  .rank = options.rank,
-                                 .world_size = options.world_size});
+                                 .world_size = options.world_size,
+                                 .micro_batch = options.micro_batch});
 }
 
 }  // namespace ladder

@@ -90,6 +90,7 @@ struct ShardedBatchSamplerOptions {
   bool drop_last = false;                  // drop a short last batch
   std::int64_t rank = 0;                   // of this process: 0 to world_size - 1
   std::int64_t world_size = 1;             // ranks that share each batch; >= 1
+  std::int64_t micro_batch = 0;  // > 0: slices are whole micro-batches, for ExactDataParallel
 };
 
 // This rank's slice of every batch: batch k of the run holds the same samples, in the same order,
@@ -97,7 +98,8 @@ struct ShardedBatchSamplerOptions {
 //
 // A batch is cut into world_size consecutive slices; the first ranks take one sample more if it
 // does not divide: 64 on 7 ranks are 10, 9, 9, 9, 9, 9, 9. A slice may be empty: a last batch of 3
-// on 4 ranks is 1, 1, 1, 0, and the rank without a sample still takes the step.
+// on 4 ranks is 1, 1, 1, 0, and the rank without a sample still takes the step. With micro-batches
+// of 16, 64 on 7 ranks are 16, 16, 16, 16, 0, 0, 0.
 //
 //     auto order = std::make_shared<RandomSampler>(dataset->size(), seed);
 //     DataLoader loader(dataset, {.batch_sampler = std::make_shared<ShardedBatchSampler>(
@@ -126,12 +128,13 @@ class ShardedBatchSampler : public BatchSampler {
 
  private:
   ShardedBatchSampler(std::shared_ptr<const BatchSampler> whole, std::int64_t rank,
-                      std::int64_t world_size);
+                      std::int64_t world_size, std::int64_t micro_batch);
   BatchIndices slice(const BatchIndices& whole) const;
 
   std::shared_ptr<const BatchSampler> whole_;  // the batches of all ranks
   std::int64_t rank_;
   std::int64_t world_size_;
+  std::int64_t micro_batch_;
 };
 
 struct DivideBatchesOptions {
@@ -140,6 +143,7 @@ struct DivideBatchesOptions {
   std::uint64_t seed = 42;              // of the shuffle; the same on all ranks
   std::int64_t rank = 0;                // of this process: 0 to world_size - 1
   std::int64_t world_size = 1;          // ranks that train together; >= 1
+  std::int64_t micro_batch = 0;         // as for ShardedBatchSampler; global mode only
 };
 
 // This rank's batches of a shuffled training set of `size` samples: a ShardedBatchSampler in

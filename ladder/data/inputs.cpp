@@ -93,15 +93,25 @@ Inputs Inputs::map(const std::function<torch::Tensor(const torch::Tensor&)>& cha
   return changed;
 }
 
-std::vector<Inputs> Inputs::chunk(std::int64_t parts) const {
+template <typename Cut>
+std::vector<Inputs> Inputs::pieces(const Cut& cut) const {
   rows();
-  std::vector<Inputs> pieces;
+  std::vector<Inputs> result;
   for (const auto& [name, tensor] : named_) {
-    const auto chunks = tensor.chunk(parts);
-    pieces.resize(chunks.size());
-    for (std::size_t i = 0; i < chunks.size(); ++i) pieces[i].named_.emplace_back(name, chunks[i]);
+    const auto parts = cut(tensor);
+    result.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) result[i].named_.emplace_back(name, parts[i]);
   }
-  return pieces;
+  return result;
+}
+
+std::vector<Inputs> Inputs::chunk(std::int64_t parts) const {
+  return pieces([&](const torch::Tensor& tensor) { return tensor.chunk(parts); });
+}
+
+std::vector<Inputs> Inputs::split(std::int64_t size) const {
+  if (rows() == 0) return {};
+  return pieces([&](const torch::Tensor& tensor) { return tensor.split(size); });
 }
 
 }  // namespace ladder

@@ -57,7 +57,12 @@ class Inputs {
   // At most `parts` pieces of consecutive rows, divided as torch::Tensor::chunk divides.
   std::vector<Inputs> chunk(std::int64_t parts) const;
 
+  // Pieces of `size` consecutive rows; the last may be shorter. Without rows, none.
+  std::vector<Inputs> split(std::int64_t size) const;
+
  private:
+  template <typename Cut>
+  std::vector<Inputs> pieces(const Cut& cut) const;
   const Named& first() const;
 
   std::vector<Named> named_;

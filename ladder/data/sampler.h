@@ -79,6 +79,7 @@ struct BatchIndices {
   std::vector<std::int64_t> positions;  // in the epoch's order; as many
   std::int64_t global_size = 0;         // samples of the batch over all ranks
   std::int64_t world_size = 1;          // ranks that share it
+  std::int64_t micro_batch = 0;         // see Batch
 };
 
 inline constexpr std::int64_t kDefaultBatchSize = 64;

@@ -44,6 +44,7 @@ class BatchNormImpl : public torch::nn::Module {
 
   // Shares the statistics with the ranks of `group` from now on; a group of one changes nothing.
   void set_process_group(ProcessGroup group) { group_ = std::move(group); }
+  bool is_synchronised() const { return group_.has_value(); }
 
   torch::Tensor weight;               // float [C], starts as 1
   torch::Tensor bias;                 // float [C], starts as 0

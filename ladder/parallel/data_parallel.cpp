@@ -18,6 +18,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
+#include "ladder/parallel/replicas.h"
 #include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
@@ -59,28 +60,8 @@ class ReplicaThread {
   std::jthread thread_;              // last member: it uses the others
 };
 
-// Gives `target` the memory of `source`.
-void share(const Tensors& source, const Tensors& target) {
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (!target[i].is_alias_of(source[i])) target[i].set_data(source[i].detach());
-  }
-}
-
 void copy(const Tensors& source, const Tensors& target) {
   for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i], /*non_blocking=*/true);
-}
-
-// The random key of each replica: the positions of its part of the batch.
-std::vector<std::optional<RandomKey>> divide_key(const std::vector<Inputs>& parts) {
-  const RandomKey* whole = RandomScope::find();
-  std::vector<std::optional<RandomKey>> keys(parts.size());
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; whole != nullptr && i < parts.size(); ++i) {
-    const auto size = parts[i].rows();
-    keys[i] = RandomKey{whole->seed, whole->epoch, whole->positions.narrow(0, begin, size)};
-    begin += size;
-  }
-  return keys;
 }
 
 }  // namespace
@@ -117,9 +98,9 @@ class DataParallel::Replicas {
       // As for the model itself: only weights that a step has changed invalidate an earlier graph.
       const bool unchanged = versions == versions_;
       const VersionCounterGuard keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
-      (same_device ? share : copy)(parameters, models_[i]->parameters());
+      (same_device ? share_memory : copy)(parameters, models_[i]->parameters());
       const VersionCounterGuard keep(models_[i]->buffers());
-      (i == 0 ? share : copy)(model.buffers(), models_[i]->buffers());
+      (i == 0 ? share_memory : copy)(model.buffers(), models_[i]->buffers());
       models_[i]->train(model.is_training());
     }
     versions_ = versions;
@@ -131,7 +112,7 @@ class DataParallel::Replicas {
     const auto detached = inputs.map([](const torch::Tensor& tensor) { return tensor.detach(); });
     pass->inputs = detached.chunk(static_cast<std::int64_t>(models_.size()));
     pass->outputs.resize(pass->inputs.size());
-    const auto keys = divide_key(pass->inputs);
+    const auto keys = divide_random_key(pass->inputs);
     side_by_side(pass->inputs.size(), [&](std::size_t i) {
       const torch::AutoGradMode grad_mode(with_grad);
       std::optional<RandomScope> random;

@@ -180,13 +180,8 @@ struct GradientReducer::Impl {
 GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
                                  GradientReducerOptions options)
     : impl_(std::make_unique<Impl>(module, std::move(group), std::move(options))) {
-  const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> all = module.parameters();
-  const auto buffers = module.buffers();
-  all.insert(all.end(), buffers.begin(), buffers.end());
+  broadcast_replica(module, impl_->group);
   const auto c10d = c10d_group(impl_->group);
-  run_collective(impl_->group, "broadcast of the model",
-                 [&] { c10d::broadcast_coalesced(c10d, all, kBroadcastBytes); });
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
   const auto& hook = impl_->options.comm_hook;
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));

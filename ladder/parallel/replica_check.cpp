@@ -4,8 +4,11 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <torch/types.h>
+#include <torch/utils.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
@@ -88,6 +92,16 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
     parameters.emplace(without_module_prefix(item.key()), item.value());
   }
   require_equal_values(parameters, group);
+}
+
+void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group) {
+  constexpr std::size_t kPieceBytes = std::size_t{250} << 20U;
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> all = module.parameters();
+  const auto buffers = module.buffers();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  run_collective(group, "broadcast of the model",
+                 [&] { c10d::broadcast_coalesced(c10d_group(group), all, kPieceBytes); });
 }
 
 }  // namespace ladder

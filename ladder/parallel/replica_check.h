@@ -7,7 +7,7 @@
 
 namespace ladder {
 
-// Data-parallel training requires equal replicas of the model on all ranks. These checks are
+// Data-parallel training requires equal replicas of the model on all ranks. The checks are
 // collectives: one small all-gather of hashes if the replicas are equal. If not, every rank throws
 // the same DistributedError, which names the first tensor that differs.
 
@@ -20,5 +20,8 @@ void require_equal_replicas(const torch::nn::Module& module, const ProcessGroup&
 // The values of the parameters alone: between two steps the buffers of BatchNorm differ, because
 // each rank has seen other samples.
 void require_equal_parameters(const torch::nn::Module& module, const ProcessGroup& group);
+
+// Gives the replicas of all ranks the parameters and buffers of rank 0. A collective.
+void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace ladder

@@ -81,30 +81,32 @@ void LossMeter::begin_epoch(std::int64_t epoch) {
 std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
                                             std::int64_t step, bool updated) {
   // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
-  const double weight =
-      static_cast<double>(batch.global_size) / static_cast<double>(batch.world_size);
+  const auto items = batch.num_items();
+  const double weight = static_cast<double>(items.global) / static_cast<double>(items.processes);
+  // With micro-batches the loss is this rank's share of the mean; this turns it into a mean.
+  const double share = static_cast<double>(batch.world_size) / static_cast<double>(items.processes);
   if (interval_ == 1) {
     const auto value = loss.item<double>();
     if (!std::isfinite(value)) return NonFiniteStep{value, epoch_, step, batch.indices};
     sum_ += value * weight;
-    last_ = value;
+    last_ = value * share;
     samples_ += batch.size();
     return std::nullopt;
   }
   pending_steps_.push_back({step, batch.indices});
   pending_samples_ += batch.size();
-  keep_on_device(loss.detach(), weight);
+  keep_on_device(loss.detach(), weight, share);
   return updated && std::ssize(pending_steps_) >= interval_ ? flush() : std::nullopt;
 }
 
-void LossMeter::keep_on_device(const torch::Tensor& loss, double weight) {
+void LossMeter::keep_on_device(const torch::Tensor& loss, double weight, double share) {
   const auto value = loss.to(torch::kFloat64);
   if (pending_steps_.size() == 1) {
     pending_ = torch::zeros({4}, torch::dtype(torch::kFloat64).device(device_));
   }
   const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(value.isfinite().logical_not());
   pending_[kSum] += value * weight;
-  pending_[kLast].copy_(value);
+  pending_[kLast].copy_(value * share);
   pending_[kBadLoss].copy_(torch::where(is_first_bad, value, pending_[kBadLoss]));
   pending_[kBadStep].copy_(
       torch::where(is_first_bad, static_cast<double>(pending_steps_.size()), pending_[kBadStep]));

@@ -58,7 +58,8 @@ class LossMeter {
   double sum() const { return sum_; }
   std::int64_t samples() const { return samples_; }
 
-  // The last loss that was read; NaN before the first read.
+  // The last loss that was read, as a mean over this rank's samples if all ranks have as many; NaN
+  // before the first read.
   double last() const { return last_; }
 
   std::int64_t epoch() const { return epoch_; }
@@ -66,7 +67,7 @@ class LossMeter {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-  void keep_on_device(const torch::Tensor& loss, double weight);
+  void keep_on_device(const torch::Tensor& loss, double weight, double share);
 
   torch::Device device_;
   std::int64_t interval_;

@@ -35,6 +35,7 @@ constexpr const char* names_of(SchedulerType) {
          "inverse_sqrt|reduce_lr_on_plateau";
 }
 constexpr const char* names_of(Banner) { return "tutorial|v5"; }
+constexpr const char* names_of(Sums) { return "fast|exact"; }
 
 [[noreturn]] void refuse(const std::string& where, std::string_view expected, const Json& value,
                          std::string_view hint = "") {
@@ -369,6 +370,8 @@ constexpr TrainingArgument kRows[] = {
     {"accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches", false,
      read_accelerator_config, write_accelerator_config},
     flag<&T::use_cpu>("use_cpu", "CPU even if GPUs are present"),
+    choice<&T::sums>("sums", "sums of gradients; exact: the same weights on any number of ranks"),
+    row<&T::micro_batch>("micro_batch", "N", "samples that are added in float, with exact sums"),
 
     flag<&T::do_train>("do_train", "training"),
     flag<&T::do_eval>("do_eval", "evaluation at the end"),

@@ -23,6 +23,7 @@ AcceleratorOptions accelerator_options(AcceleratorOptions options, const Trainin
   options.data_loader = {.mode = args.accelerator_config.mode(),
                          .even_batches = args.accelerator_config.even_batches,
                          .dispatch_batches = args.accelerator_config.dispatch_batches};
+  if (args.sums == Sums::kExact) options.exact_sums.emplace().micro_batch = args.micro_batch;
   options.project.project_dir = args.output_dir;
   if (!args.output_dir.empty()) options.project.logging_dir = args.output_dir + "/runs";
   options.log_with = args.report_to;
@@ -205,9 +206,11 @@ LossOutput Trainer::compute_loss(Model& model, const Inputs& inputs,
   const auto outputs = model.forward(without(inputs, names));
   const auto& loss = options_.compute_loss_func;
   if (loss) return {loss(outputs, labels, num_items_in_batch), outputs};
-  const auto sum = torch::cross_entropy_loss(outputs, labels, /*weight=*/{}, at::Reduction::Sum,
-                                             kIgnoreIndex, args_.label_smoothing_factor);
-  return {num_items_in_batch.mean(sum), outputs};
+  const auto sum = [&](const torch::Tensor& output, const torch::Tensor& target) {
+    return torch::cross_entropy_loss(output, target, /*weight=*/{}, at::Reduction::Sum,
+                                     kIgnoreIndex, args_.label_smoothing_factor);
+  };
+  return {num_items_in_batch.mean(sum, outputs, labels), outputs};
 }
 
 torch::Tensor Trainer::training_step(Model& model, const Inputs& inputs,

@@ -212,6 +212,7 @@ class Trainer {
   // The loss is a mean over the batch of all processes and of all batches of the accumulation
   // window. Make it from the sum over the samples of this part: num_items_in_batch.mean(sum). A
   // plain mean over the part is the same only if all parts have one size, and NaN for an empty one.
+  // With exact sums, mean(function of the sum, outputs, labels) keeps the logged loss exact too.
   virtual LossOutput compute_loss(Model& model, const Inputs& inputs,
                                   const NumItems& num_items_in_batch);
 
@@ -269,6 +270,7 @@ class Trainer {
   void optimizer_step(const Batch& batch, const torch::Tensor& loss);
   void clip_gradients();
   void log_save_evaluate();
+  double take_loss();
   void log_progress();
   TrainOutput finish_training(double seconds);
 
@@ -321,8 +323,10 @@ class Trainer {
   std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 
-  torch::Tensor loss_;        // float64 scalar on the device: sum over the steps since the last log
-  double logged_loss_ = 0.0;  // sum over the steps before it
+  torch::Tensor loss_;  // float64 scalar on the device: sum over the steps since the last log
+  std::vector<std::pair<torch::Tensor, double>> shares_;  // the same with exact sums: the loss of
+                                                          // each batch, and its weight
+  double logged_loss_ = 0.0;                              // sum over the steps before it
   std::int64_t logged_step_ = 0;
   std::int64_t first_step_ = 0;  // of this call of train()
   torch::Tensor grad_norm_;      // of the last step, if it was computed

@@ -2,6 +2,9 @@
 // Trainer::train: the loop that stage 5 writes out.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <utility>
@@ -47,6 +50,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   if (!checkpoint.empty()) resume(checkpoint);
   first_step_ = logged_step_ = state_.global_step;
   loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(accelerator_.device()));
+  shares_.clear();
   logged_loss_ = 0.0;
   print_lines(plan_.banner());
   if (!checkpoint.empty()) {
@@ -189,14 +193,42 @@ torch::Tensor Trainer::train_on(const Batch& batch) {
   const RandomScope random({args_.seed, batch.epoch, batch.positions});
   const auto inputs = options_.data_collator(batch);
   const auto loss = training_step(*prepared_model_, inputs, batch.num_items());
+  state_.total_flos += floating_point_ops(inputs);
+  if (args_.sums == Sums::kExact) {
+    shares_.emplace_back(loss.to(torch::kFloat64), accelerator_.loss_weight());
+    return loss;
+  }
   auto value = loss.to(torch::kFloat64) * accelerator_.loss_weight();
   if (args_.logging_nan_inf_filter) {
     const auto steps = static_cast<double>(1 + state_.global_step - logged_step_);
     value = torch::where(value.isfinite(), value, loss_ / steps);
   }
   loss_ += value;  // on the device: no wait for a GPU
-  state_.total_flos += floating_point_ops(inputs);
   return loss;
+}
+
+// The sum of the losses of all steps since the last call, each a mean over all processes. A
+// collective.
+double Trainer::take_loss() {
+  if (args_.sums == Sums::kFast) {
+    const auto sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
+    loss_.zero_();
+    return sum;
+  }
+  if (shares_.empty()) return 0.0;
+  // Shares of all processes, which doubles add without rounding (NumItems::mean), one by one.
+  std::vector<torch::Tensor> parts;
+  for (const auto& [share, weight] : shares_) parts.push_back(share);
+  const auto means = accelerator_.reduce(torch::stack(parts), Reduction::kSum).cpu();
+  double sum = 0.0;
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const double value = means.const_data_ptr<double>()[i];
+    const bool is_counted = std::isfinite(value) || !args_.logging_nan_inf_filter;
+    sum += is_counted ? value * shares_[i].second
+                      : sum / static_cast<double>(std::max<std::size_t>(1, i));
+  }
+  shares_.clear();
+  return sum;
 }
 
 void Trainer::optimizer_step(const Batch& batch, const torch::Tensor& loss) {
@@ -235,8 +267,7 @@ void Trainer::log_save_evaluate() {
 }
 
 void Trainer::log_progress() {
-  const auto sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
-  loss_.zero_();
+  const double sum = take_loss();
   Metrics logs;
   logs["loss"] = sum / static_cast<double>(state_.global_step - logged_step_);
   if (grad_norm_.defined()) logs["grad_norm"] = grad_norm_.item<double>();
@@ -262,8 +293,7 @@ void Trainer::log(Metrics& logs) {
 
 TrainOutput Trainer::finish_training(double seconds) {
   set_current_step(0);
-  logged_loss_ += accelerator_.reduce(loss_, Reduction::kMean).item<double>();
-  loss_.zero_();
+  logged_loss_ += take_loss();
   const auto steps = static_cast<double>(state_.global_step - first_step_);
   const double share = steps / static_cast<double>(std::max<std::int64_t>(1, plan_.max_steps));
   auto metrics = speed_metrics("train", seconds, plan_.num_train_samples * share, steps);

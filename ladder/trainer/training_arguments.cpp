@@ -58,6 +58,7 @@ void check_numbers(const TrainingArguments& arguments) {
           "unset keeps all");
   require("dataloader_num_workers", arguments.dataloader_num_workers, {});
   require("ddp_bucket_cap_mb", arguments.ddp_bucket_cap_mb.value_or(1), one_or_more);
+  require("micro_batch", arguments.micro_batch, one_or_more);
   require("ddp_timeout", arguments.ddp_timeout, {.least = 1.0, .most = kLongestTimeout});
   if (arguments.max_steps == 0 || arguments.max_steps < -1) {
     throw UsageError::out_of_range("max_steps", arguments.max_steps, "a number >= 1, or -1",
@@ -144,6 +145,12 @@ void check_together(const TrainingArguments& arguments) {
   if (plateau && arguments.eval_strategy == IntervalStrategy::kNo) {
     throw UsageError::conflict("lr_scheduler_type", "reduce_lr_on_plateau needs evaluations",
                                "set eval_strategy to epoch or steps");
+  }
+  if (arguments.sums == Sums::kExact &&
+      arguments.accelerator_config.mode() != LoaderMode::kGlobal) {
+    throw UsageError::conflict(
+        "sums exact", "the batches of this accelerator_config depend on the number of processes",
+        "set accelerator_config to {\"split_batches\": true, \"even_batches\": false}");
   }
   check_best_model(arguments);
 }

@@ -26,6 +26,7 @@ enum class SchedulerType {
   kReduceLrOnPlateau
 };
 enum class Banner { kTutorial, kV5 };
+enum class Sums { kFast, kExact };
 
 // How the processes share batches: `accelerator_config` of transformers. A JSON object in files.
 struct AcceleratorConfig {
@@ -129,6 +130,9 @@ struct TrainingArguments {
   std::int64_t ddp_timeout = 1800;  // seconds
   AcceleratorConfig accelerator_config;
   bool use_cpu = false;
+  Sums sums = Sums::kFast;        // not in transformers; exact: the same weights for any number of
+                                  // processes and threads, see ExactDataParallel
+  std::int64_t micro_batch = 16;  // not in transformers: samples added in float, with exact sums
 
   // --- For the program; a Trainer ignores them ---
   bool do_train = false;
@@ -146,6 +150,8 @@ struct TrainingArguments {
 //   - eval_strategy other than no sets do_eval; eval_steps are logging_steps if unset;
 //   - load_best_model_at_end and reduce_lr_on_plateau set metric_for_best_model to "loss" if unset;
 //     greater_is_better follows from its name;
+//   - sums exact needs batches that the processes divide: accelerator_config with split_batches and
+//     without even_batches;
 //   - warmup_ratio becomes warmup_steps; "~/" in output_dir the home folder; use_cpu switches
 //     dataloader_pin_memory off; report_to "all" becomes all trackers.
 //

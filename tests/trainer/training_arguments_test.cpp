@@ -92,6 +92,8 @@ TrainingArguments all_changed() {
                                  .dispatch_batches = true,
                                  .even_batches = false},
           .use_cpu = true,
+          .sums = Sums::kExact,
+          .micro_batch = 8,
           .do_train = true,
           .do_eval = true,
           .do_predict = true,

@@ -32,7 +32,7 @@ HELPER = BIN / "training_arguments_helper"
 SECONDS = 60
 
 # Arguments of the library's own.
-OWN = {"banner", "fast_dev_run", "limit_train_batches"}
+OWN = {"banner", "fast_dev_run", "limit_train_batches", "sums", "micro_batch"}
 # Names that earlier versions of the package had, and tutorials still have.
 OLD = {"warmup_ratio", "logging_dir", "overwrite_output_dir", "save_safetensors", "group_by_length"}
 OLD_SPELLINGS = {"evaluation_strategy": "eval_strategy", "no_cuda": "use_cpu"}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/exact_data_parallel.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/batch_norm.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/parallel/exact_sums.h"
+#include "ladder/parallel/one_thread.h"
+#include "ladder/parallel/replica_check.h"
+#include "ladder/parallel/replicas.h"
+#include "ladder/parallel/version_counter_guard.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = ExactSums::Tensors;
+
+constexpr const char* kExact = "ExactDataParallel";
+
+// The indices of the trained parameters, each once.
+std::vector<std::size_t> trained_indices(const Tensors& parameters) {
+  std::vector<std::size_t> trained;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool known = std::any_of(trained.begin(), trained.end(), [&](std::size_t other) {
+      return parameters[other].is_same(parameters[i]);
+    });
+    if (!known && parameters[i].requires_grad()) trained.push_back(i);
+  }
+  return trained;
+}
+
+// The buffers that are numbers.
+Tensors statistics_of(const Model& model) {
+  Tensors result;
+  for (const auto& buffer : model.buffers()) {
+    if (buffer.scalar_type() != torch::kBool && !buffer.is_complex()) result.push_back(buffer);
+  }
+  return result;
+}
+
+Tensors as_float(const Tensors& tensors) {
+  Tensors result;
+  for (const auto& tensor : tensors) result.push_back(tensor.to(torch::kFloat));
+  return result;
+}
+
+void check(const Model& model, const ExactDataParallelOptions& options) {
+  if (options.micro_batch < 1) {
+    throw UsageError::out_of_range("micro_batch", options.micro_batch, "a number >= 1");
+  }
+  if (options.threads < 0) {
+    throw UsageError::out_of_range("threads", options.threads, "a number >= 0");
+  }
+  for (const auto& module : model.modules()) {
+    const auto* const norm = dynamic_cast<const BatchNormImpl*>(module.get());
+    if (norm == nullptr || !norm->is_synchronised()) continue;
+    throw UsageError::conflict(
+        kExact, "SyncBatchNorm, which adds floats over the ranks, so that the sum depends on them",
+        "do not convert the model: each micro-batch has statistics of its own, on any number of "
+        "ranks");
+  }
+}
+
+}  // namespace
+
+// The replicas of this process, one a thread, which share the memory of the model's parameters and
+// have buffers of their own.
+class ExactDataParallel::Replicas {
+ public:
+  // One forward, kept for its backward.
+  struct Pass : torch::CustomClassHolder {
+    std::vector<Inputs> inputs;          // of each micro-batch, leaves of its graph
+    Tensors outputs;                     // of each micro-batch, with its graph
+    std::vector<Tensors> statistics;     // of each micro-batch: the changes of the buffers
+    std::vector<torch::Device> devices;  // of the caller's inputs
+    bool sync = true;
+    std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
+  };
+
+  Replicas(Model& model, ProcessGroup group, ExactDataParallelOptions options)
+      : group_(std::move(group)),
+        options_(std::move(options)),
+        parameters_(model.parameters()),
+        trained_(trained_indices(parameters_)),
+        statistics_(statistics_of(model)),
+        device_(parameters_.empty() ? torch::Device(torch::kCPU) : parameters_.front().device()),
+        sums_(trained_of(parameters_), as_float(statistics_)) {
+    for (std::int64_t i = 0; i < number_of_threads(); ++i) models_.push_back(model.new_like());
+  }
+
+  const torch::Device& device() const { return device_; }
+  std::int64_t micro_batch() const { return options_.micro_batch; }
+  void forget() { sums_.clear(); }
+
+  void compare_sometimes(const Model& model) {
+    const auto interval = options_.check_replicas;
+    if (interval > 0 && forwards_++ % interval == 0) require_equal_parameters(model, group_);
+  }
+
+  // The trained parameters among all.
+  Tensors trained_of(const Tensors& parameters) const {
+    Tensors result;
+    for (const auto index : trained_) result.push_back(parameters[index]);
+    return result;
+  }
+  Tensors trained() const { return trained_of(parameters_); }
+
+  c10::intrusive_ptr<Pass> forward(const Model& model, const Inputs& inputs, bool sync,
+                                   bool with_grad) {
+    refresh(model);
+    auto pass = c10::make_intrusive<Pass>();
+    pass->sync = sync;
+    for (const auto& [name, tensor] : inputs) pass->devices.push_back(tensor.device());
+    const auto detached =
+        inputs.map([&](const auto& tensor) { return tensor.to(device_).detach(); });
+    pass->inputs = detached.split(options_.micro_batch);
+    pass->outputs.resize(pass->inputs.size());
+    pass->statistics.resize(pass->inputs.size());
+    const auto keys = divide_random_key(pass->inputs);
+    for_micro_batches(pass->inputs.size(), [&](Model& replica, std::size_t k) {
+      const torch::AutoGradMode grad_mode(with_grad);
+      std::optional<RandomScope> random;
+      if (keys[k]) random.emplace(*keys[k]);
+      for (const auto& [name, whole] : inputs) {
+        const auto part = pass->inputs[k].at(name).detach();
+        pass->inputs[k].set(name, part.set_requires_grad(with_grad && whole.requires_grad()));
+      }
+      copy_statistics(replica);
+      pass->outputs[k] = replica.forward(pass->inputs[k]);
+      pass->statistics[k] = changes_of_statistics(replica);
+    });
+    if (pass->outputs.empty()) pass->outputs.push_back(empty_output(detached));
+    return pass;
+  }
+
+  // The gradients of each input (undefined unless it needs one) and each trained parameter.
+  Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
+    const std::size_t count = pass.inputs.size();
+    const double loss_scale = options_.loss_scale ? options_.loss_scale() : 1.0;
+    std::vector<ExactSums::Addends> found(count);
+    std::vector<Tensors> of_inputs(count);
+    for_micro_batches(count, [&](Model& replica, std::size_t k) {
+      const auto begin = static_cast<std::int64_t>(k) * options_.micro_batch;
+      const auto& output = pass.outputs[k];
+      auto leaves = trained_of(replica.parameters());
+      for (const auto& [name, input] : pass.inputs[k]) {
+        if (input.requires_grad()) leaves.push_back(input);
+      }
+      auto gradients = torch::autograd::grad(
+          {output}, leaves, {gradient.narrow(0, begin, output.size(0)).to(output.device())},
+          /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
+      of_inputs[k].assign(gradients.begin() + std::ssize(trained_), gradients.end());
+      gradients.resize(trained_.size());
+      found[k] = {std::move(gradients), pass.statistics[k], loss_scale};
+    });
+    auto result = gradients_of_inputs(pass, of_inputs);
+    if (!pass.sync) {
+      sums_.add(found);
+      result.resize(result.size() + trained_.size());
+      return result;
+    }
+    auto totals = sums_.finish(found, loss_scale, group_);
+    add_to_statistics(totals.statistics);
+    std::move(totals.gradients.begin(), totals.gradients.end(), std::back_inserter(result));
+    return result;
+  }
+
+  static torch::Tensor joined(const Pass& pass) {
+    Tensors outputs;
+    for (const auto& output : pass.outputs) outputs.push_back(output.detach());
+    return outputs.size() == 1 ? outputs.front() : torch::cat(outputs);
+  }
+
+  // The node that stands for all micro-batches in the graph of the caller.
+  struct Node : torch::autograd::Function<Node> {
+    static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                                 const std::shared_ptr<Replicas>& replicas, const Model& model,
+                                 bool sync, const Inputs& inputs,
+                                 at::TensorList /*inputs_and_parameters*/) {
+      auto pass = replicas->forward(model, inputs, sync, /*with_grad=*/true);
+      pass->replicas = replicas;
+      context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+      return joined(*pass);
+    }
+
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   const torch::autograd::variable_list& gradient) {
+      const auto capsule = context->saved_data["pass"].toCapsule();
+      const auto& pass = static_cast<const Pass&>(*capsule);
+      auto gradients = pass.replicas->backward(pass, gradient.front());
+      gradients.insert(gradients.begin(), 4, torch::Tensor());  // the arguments before the list
+      return gradients;
+    }
+  };
+
+ private:
+  // On a GPU one: the engine has a thread per device, and this may be that thread.
+  std::int64_t number_of_threads() const {
+    if (!device_.is_cpu()) return 1;
+    return options_.threads > 0 ? options_.threads : at::get_num_threads();
+  }
+
+  // Gives the replicas the model's memory and mode.
+  void refresh(const Model& model) {
+    const torch::NoGradGuard no_grad;
+    for (const auto& replica : models_) {
+      const auto own = replica->parameters();
+      share_memory(parameters_, own);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        own[i].set_requires_grad(parameters_[i].requires_grad());
+      }
+      replica->train(model.is_training());
+    }
+  }
+
+  // Each micro-batch begins with the statistics of the model.
+  void copy_statistics(const Model& replica) const {
+    const torch::NoGradGuard no_grad;
+    const auto own = statistics_of(replica);
+    const VersionCounterGuard keep(own);
+    for (std::size_t i = 0; i < own.size(); ++i) own[i].copy_(statistics_[i]);
+  }
+
+  Tensors changes_of_statistics(const Model& replica) const {
+    const torch::NoGradGuard no_grad;
+    const auto own = statistics_of(replica);
+    Tensors changes;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      changes.push_back((own[i] - statistics_[i]).to(torch::kFloat));
+    }
+    return changes;
+  }
+
+  void add_to_statistics(const Tensors& changes) const {
+    const torch::NoGradGuard no_grad;
+    const VersionCounterGuard keep(statistics_);
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      if (changes[i].defined()) statistics_[i].add_(changes[i].to(statistics_[i].scalar_type()));
+    }
+  }
+
+  // The form of the output, for a rank without samples.
+  torch::Tensor empty_output(const Inputs& inputs) const {
+    const torch::NoGradGuard no_grad;
+    models_.front()->eval();  // refresh() sets the mode
+    return models_.front()->forward(inputs);
+  }
+
+  static Tensors gradients_of_inputs(const Pass& pass, const std::vector<Tensors>& found) {
+    Tensors result(pass.devices.size());
+    if (pass.inputs.empty()) return result;
+    std::size_t input = 0;
+    std::size_t leaf = 0;  // index among the inputs that need a gradient
+    for (const auto& [name, first] : pass.inputs.front()) {
+      const auto& device = pass.devices[input];
+      auto& gradient = result[input++];
+      if (!first.requires_grad()) continue;
+      Tensors rows;
+      for (std::size_t k = 0; k < found.size(); ++k) {
+        const auto& part = found[k][leaf];
+        rows.push_back(part.defined() ? part : torch::zeros_like(pass.inputs[k].at(name)));
+      }
+      gradient = torch::cat(rows).to(device);
+      ++leaf;
+    }
+    return result;
+  }
+
+  // Micro-batch k < count on the replica of a thread, with the caller's thread-local state. The
+  // threads are those of LibTorch's operations: others would compete with them, because a thread of
+  // OpenMP keeps a core busy for a while after its work.
+  void for_micro_batches(std::size_t count,
+                         const std::function<void(Model& replica, std::size_t k)>& task) {
+    const at::ThreadLocalState state;
+    const auto threads = std::min(count, models_.size());
+    at::parallel_for(0, static_cast<std::int64_t>(threads), 1, [&](auto begin, auto end) {
+      const at::ThreadLocalStateGuard same_state(state);
+      const OneThread one_thread;
+      for (auto thread = static_cast<std::size_t>(begin); std::cmp_less(thread, end); ++thread) {
+        for (auto k = thread; k < count; k += threads) task(*models_[thread], k);
+      }
+    });
+  }
+
+  const ProcessGroup group_;
+  const ExactDataParallelOptions options_;
+  const Tensors parameters_;
+  const std::vector<std::size_t> trained_;
+  const Tensors statistics_;
+  const torch::Device device_;
+  ExactSums sums_;
+  std::vector<std::shared_ptr<Model>> models_;  // one a thread
+  std::int64_t forwards_ = 0;
+};
+
+ExactDataParallel::ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
+                                     ExactDataParallelOptions options)
+    : module_(register_module("module", std::move(module))) {
+  check(*module_, options);
+  require_same_parameters(*module_, group);
+  broadcast_replica(*module_, group);
+  replicas_ = std::make_shared<Replicas>(*module_, std::move(group), std::move(options));
+  require_on_device(kExact, *module_, replicas_->device());
+}
+
+ExactDataParallel::~ExactDataParallel() = default;
+
+std::int64_t ExactDataParallel::micro_batch() const { return replicas_->micro_batch(); }
+
+void ExactDataParallel::forget() { replicas_->forget(); }
+
+torch::Tensor ExactDataParallel::forward(const Inputs& inputs) {
+  RECORD_USER_SCOPE("ExactDataParallel.forward");  // for StepTrace
+  if (!torch::GradMode::is_enabled()) {
+    return Replicas::joined(
+        *replicas_->forward(*module_, inputs, /*sync=*/false, /*with_grad=*/false));
+  }
+  replicas_->compare_sometimes(*module_);
+  Tensors tensors;
+  for (const auto& [name, tensor] : inputs) tensors.push_back(tensor);
+  for (const auto& parameter : replicas_->trained()) tensors.push_back(parameter);
+  const at::TensorList leaves = tensors;  // as a vector, autograd would not see them
+  const Model& model = *module_;
+  return Replicas::Node::apply(replicas_, model, sync_, inputs, leaves);
+}
+
+}  // namespace ladder
