@@ -10,6 +10,8 @@
 #include <optional>
 #include <string_view>
 
+#include "ladder/kernels/weight_products.h"
+
 namespace ladder {
 namespace {
 
@@ -48,7 +50,7 @@ class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
     variable_list found(3);
     if (context->needs_input_grad(0)) found[0] = gradient.sum(0);
     if (context->needs_input_grad(1)) found[1] = times_transposed(gradient, saved[1].t());
-    if (context->needs_input_grad(2)) {
+    if (context->needs_input_grad(2) && !DeferredProducts::keep(saved[1], {gradient, saved[0]})) {
       found[2] = times_transposed(gradient.t().contiguous(), saved[0].t());
     }
     return found;

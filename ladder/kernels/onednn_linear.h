@@ -13,6 +13,8 @@ namespace ladder {
 // Intel: there a large linear layer takes up to twice the time, forward and backward. This function
 // calls the oneDNN operation that LibTorch contains for linear layers rewritten by torch.compile.
 //
+// With DeferredProducts (weight_products.h) in the thread, backward computes no weight gradient.
+//
 // float32 on the CPU, without autocast, where LibTorch has oneDNN; other inputs take torch::linear.
 torch::Tensor onednn_linear(const torch::Tensor& input, const torch::Tensor& weight,
                             const torch::Tensor& bias);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/exact_sums.h"
@@ -159,16 +160,21 @@ class ExactDataParallel::Replicas {
       for (const auto& [name, input] : pass.inputs[k]) {
         if (input.requires_grad()) leaves.push_back(input);
       }
+      const DeferredProducts deferred;
       auto gradients = torch::autograd::grad(
           {output}, leaves, {gradient.narrow(0, begin, output.size(0)).to(output.device())},
           /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
       of_inputs[k].assign(gradients.begin() + std::ssize(trained_), gradients.end());
       gradients.resize(trained_.size());
-      found[k] = {std::move(gradients), pass.statistics[k], loss_scale};
+      std::vector<std::vector<WeightProduct>> products;
+      for (const auto& weight : trained_of(replica.parameters())) {
+        products.push_back(deferred.of(weight));
+      }
+      found[k] = {std::move(gradients), std::move(products), pass.statistics[k]};
     });
     auto result = gradients_of_inputs(pass, of_inputs);
     if (!pass.sync) {
-      sums_.add(found);
+      sums_.add(found, loss_scale);
       result.resize(result.size() + trained_.size());
       return result;
     }

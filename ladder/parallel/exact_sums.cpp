@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <limits>
 #include <string>
 #include <utility>
@@ -67,137 +68,152 @@ ExactSums::ExactSums(Tensors gradients_like, Tensors statistics_like)
   };
   add(gradients_like, kFixedPointGradient);
   add(statistics_like, kFixedPointStatistic);
-  addends_ = size;
-  counts_ = addends_ + std::ssize(targets_);
+  counts_.resize(kCounts + targets_.size());
   const auto device = targets_.empty() ? torch::Device(torch::kCPU) : targets_[0].like.device();
-  sums_ = torch::zeros({counts_ + kCounts}, torch::dtype(torch::kInt64).device(device));
+  sums_ = torch::empty({size + std::ssize(counts_)}, torch::dtype(torch::kInt64).device(device));
 }
 
-Tensors ExactSums::addends_of(std::size_t target, const std::vector<Addends>& micro_batches) const {
-  Tensors addends;
+double ExactSums::factor_of(std::size_t target) const {
+  return is_gradient(target) ? loss_scale_ : 1.0 / static_cast<double>(counts_[kMicroBatches]);
+}
+
+std::vector<ExactSums::Parts> ExactSums::parts_of(const std::vector<Addends>& micro_batches) const {
+  std::vector<Parts> all(targets_.size());
   for (const auto& micro_batch : micro_batches) {
-    const auto& tensor = is_gradient(target) ? micro_batch.gradients[target]
-                                             : micro_batch.statistics[target - gradients_];
-    if (tensor.defined()) addends.push_back(laid_out_as(targets_[target].like, tensor));
-  }
-  return addends;
-}
-
-void ExactSums::add_target(std::size_t index, const std::vector<Addends>& micro_batches) {
-  const auto& target = targets_[index];
-  const auto size = target.like.numel();
-  const auto addends = addends_of(index, micro_batches);
-  const double divisor =
-      is_gradient(index) && !micro_batches.empty() ? micro_batches.front().loss_scale : 1.0;
-  sums_[addends_ + static_cast<std::int64_t>(index)] += std::ssize(addends);
-  auto sum = sums_.narrow(0, target.begin, size);
-  auto bad = sums_[counts_ + bad_count(index)];
-  if (addends.empty()) {
-    if (!holds_any_) sum.zero_();
-  } else if (is_plain(addends.front())) {
-    std::atomic<std::int64_t> outside = 0;
-    for_blocks(addends, size, [&](std::int64_t begin, std::int64_t count, const auto& from) {
-      outside += static_cast<std::int64_t>(
-          !add_in_fixed_point(target.form, from, divisor, count, /*fresh=*/!holds_any_,
-                              sum.data_ptr<std::int64_t>() + begin));
-    });
-    bad += outside.load();
-  } else {
-    if (!holds_any_) sum.zero_();
-    for (const auto& addend : addends) {
-      const auto number = elements_of(addend).to(torch::kDouble) / divisor;
-      bad += number.abs().le(target.form.limit).logical_not().sum();
-      sum += (number / target.form.step).round().to(torch::kInt64);
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      const auto& tensor =
+          is_gradient(i) ? micro_batch.gradients[i] : micro_batch.statistics[i - gradients_];
+      auto& parts = all[i];
+      if (tensor.defined()) parts.tensors.push_back(laid_out_as(targets_[i].like, tensor));
+      if (!is_gradient(i) || micro_batch.products.empty()) continue;
+      const auto& products = micro_batch.products[i];
+      parts.products.insert(parts.products.end(), products.begin(), products.end());
     }
   }
+  return all;
 }
 
-void ExactSums::add(const std::vector<Addends>& micro_batches) {
+void ExactSums::add_counts(const std::vector<Parts>& parts,
+                           const std::vector<Addends>& micro_batches) {
+  if (!holds_any_) std::fill(counts_.begin(), counts_.end(), 0);
+  counts_[kMicroBatches] += std::ssize(micro_batches);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    addends(i) += std::ssize(parts[i].tensors) + std::ssize(parts[i].products);
+  }
+}
+
+void ExactSums::add_to_sum(std::size_t index, const Parts& parts) {
+  const auto& target = targets_[index];
+  const double divisor = is_gradient(index) ? loss_scale_ : 1.0;
+  auto sum = sums_.narrow(0, target.begin, target.like.numel());
+  bool fresh = !holds_any_;
+  if (!parts.products.empty()) {
+    bad(index) += static_cast<std::int64_t>(!add_products_in_fixed_point(
+        target.form, parts.products, divisor, fresh, sum.data_ptr<std::int64_t>(), 1.0, nullptr));
+    fresh = false;
+  }
+  const auto& tensors = parts.tensors;
+  if (!tensors.empty() && is_plain(tensors.front())) {
+    std::atomic<std::int64_t> outside = 0;
+    for_blocks(tensors, sum.numel(), [&](std::int64_t begin, std::int64_t count, const auto& from) {
+      outside += static_cast<std::int64_t>(!add_in_fixed_point(
+          target.form, from, divisor, count, fresh, sum.data_ptr<std::int64_t>() + begin));
+    });
+    bad(index) += outside;
+    return;
+  }
+  if (fresh) sum.zero_();
+  for (const auto& tensor : tensors) {
+    const auto numbers = elements_of(tensor).to(torch::kDouble) / divisor;
+    bad(index) += numbers.abs().le(target.form.limit).logical_not().sum().item<std::int64_t>();
+    sum += (numbers / target.form.step).round().to(torch::kInt64);
+  }
+}
+
+void ExactSums::add(const std::vector<Addends>& micro_batches, double loss_scale) {
   const torch::NoGradGuard no_grad;
-  if (!holds_any_) sums_.narrow(0, addends_, sums_.size(0) - addends_).zero_();
-  for (std::size_t i = 0; i < targets_.size(); ++i) add_target(i, micro_batches);
-  sums_[counts_ + kMicroBatches] += std::ssize(micro_batches);
+  loss_scale_ = loss_scale;
+  const auto parts = parts_of(micro_batches);
+  add_counts(parts, micro_batches);
+  for (std::size_t i = 0; i < targets_.size(); ++i) add_to_sum(i, parts[i]);
   holds_any_ = true;
-}
-
-double ExactSums::factor_of(std::size_t target, std::int64_t micro_batches,
-                            double loss_scale) const {
-  return is_gradient(target) ? loss_scale : 1.0 / static_cast<double>(micro_batches);
 }
 
 ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, double loss_scale,
                                     const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
-  const bool plain = std::all_of(targets_.begin(), targets_.end(),
-                                 [](const Target& target) { return is_plain(target.like); });
-  if (group.world_size() == 1 && !holds_any_ && plain) {
-    return finish_alone(micro_batches, loss_scale);
+  loss_scale_ = loss_scale;
+  const auto parts = parts_of(micro_batches);
+  const auto is_one_kind = [](const Parts& each) {
+    return each.products.empty() || (each.tensors.empty() && is_plain(each.products.front().input));
+  };
+  const bool alone = group.world_size() == 1 && !holds_any_ &&
+                     std::ranges::all_of(parts, is_one_kind) &&
+                     std::ranges::all_of(targets_, is_plain, &Target::like);
+  add_counts(parts, micro_batches);
+  if (!alone) {
+    for (std::size_t i = 0; i < targets_.size(); ++i) add_to_sum(i, parts[i]);
+    auto room = sums_.narrow(0, sums_.size(0) - std::ssize(counts_), std::ssize(counts_));
+    room.copy_(torch::tensor(counts_, torch::kInt64));
+    group.all_reduce(sums_);
+    const auto totals = room.cpu();
+    std::copy_n(totals.const_data_ptr<std::int64_t>(), counts_.size(), counts_.begin());
   }
-  add(micro_batches);
-  group.all_reduce(sums_);
   clear();
-  const auto numbers = sums_.narrow(0, addends_, sums_.size(0) - addends_).cpu();
-  const auto* const addends = numbers.const_data_ptr<std::int64_t>();
-  const auto* const counts = addends + targets_.size();
-  if (counts[kMicroBatches] > FixedPoint::kMostAddends) {
-    throw UsageError::out_of_range("micro-batches of one step", counts[kMicroBatches],
+  if (counts_[kMicroBatches] > FixedPoint::kMostAddends) {
+    throw UsageError::out_of_range("micro-batches of one step", counts_[kMicroBatches],
                                    "at most " + std::to_string(FixedPoint::kMostAddends),
                                    "use larger micro-batches, or fewer accumulation steps");
   }
-  Totals totals;
+  Tensors totals(targets_.size());
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const auto& target = targets_[i];
-    const double factor = factor_of(i, counts[kMicroBatches], loss_scale);
-    const auto sum = sums_.narrow(0, target.begin, target.like.numel());
-    torch::Tensor total;
-    if (addends[i] == 0) {
-    } else if (counts[bad_count(i)] > 0) {
-      total = torch::full_like(target.like, kNan);
-    } else if (is_plain(target.like)) {
-      total = torch::empty_like(target.like);
-      at::parallel_for(0, sum.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-        from_fixed_point(target.form, sum.const_data_ptr<std::int64_t>() + begin, factor,
-                         end - begin, total.data_ptr<float>() + begin);
-      });
-    } else {
-      total = torch::empty_like(target.like);
-      elements_of(total).copy_(sum.to(torch::kDouble) * (target.form.step * factor));
-    }
-    (is_gradient(i) ? totals.gradients : totals.statistics).push_back(std::move(total));
+    if (addends(i) > 0) totals[i] = alone ? finish_alone(i, parts[i]) : decoded(i);
   }
-  return totals;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (bad(i) > 0 && totals[i].defined()) totals[i].fill_(kNan);
+  }
+  const auto statistics = totals.begin() + static_cast<std::ptrdiff_t>(gradients_);
+  return {{totals.begin(), statistics}, {statistics, totals.end()}};
 }
 
-// Nothing to exchange and nothing before: the integers of a block never leave the cache.
-ExactSums::Totals ExactSums::finish_alone(const std::vector<Addends>& micro_batches,
-                                          double loss_scale) {
-  std::array<std::atomic<bool>, kCounts> bad = {};
-  Totals totals;
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const auto& target = targets_[i];
-    const auto addends = addends_of(i, micro_batches);
-    const double divisor = is_gradient(i) ? loss_scale : 1.0;
-    const double factor = factor_of(i, std::ssize(micro_batches), loss_scale);
-    torch::Tensor total;
-    if (!addends.empty()) total = torch::empty_like(target.like);
-    for_blocks(addends, addends.empty() ? 0 : target.like.numel(),
-               [&](std::int64_t begin, std::int64_t count, const auto& from) {
-                 std::array<std::int64_t, kBlock> sum;
-                 if (!add_in_fixed_point(target.form, from, divisor, count, true, sum.data())) {
-                   bad[bad_count(i)] = true;
-                 }
-                 from_fixed_point(target.form, sum.data(), factor, count,
-                                  total.data_ptr<float>() + begin);
-               });
-    (is_gradient(i) ? totals.gradients : totals.statistics).push_back(std::move(total));
+torch::Tensor ExactSums::decoded(std::size_t index) const {
+  const auto& target = targets_[index];
+  const auto sum = sums_.narrow(0, target.begin, target.like.numel());
+  auto total = torch::empty_like(target.like);
+  if (!is_plain(total)) {
+    elements_of(total).copy_(sum.to(torch::kDouble) * (target.form.step * factor_of(index)));
+    return total;
   }
-  for (const auto& gradient : totals.gradients) {
-    if (bad[kBadGradients] && gradient.defined()) gradient.fill_(kNan);
+  at::parallel_for(0, sum.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    from_fixed_point(target.form, sum.const_data_ptr<std::int64_t>() + begin, factor_of(index),
+                     end - begin, total.data_ptr<float>() + begin);
+  });
+  return total;
+}
+
+// Nothing to exchange and nothing from before: the integers of a block never leave the cache.
+torch::Tensor ExactSums::finish_alone(std::size_t index, const Parts& parts) {
+  const auto& target = targets_[index];
+  const double divisor = is_gradient(index) ? loss_scale_ : 1.0;
+  const double factor = factor_of(index);
+  auto total = torch::empty_like(target.like);
+  if (!parts.products.empty()) {
+    bad(index) += static_cast<std::int64_t>(
+        !add_products_in_fixed_point(target.form, parts.products, divisor, /*fresh=*/true, nullptr,
+                                     factor, total.data_ptr<float>()));
+    return total;
   }
-  for (const auto& statistic : totals.statistics) {
-    if (bad[kBadStatistics] && statistic.defined()) statistic.fill_(kNan);
-  }
-  return totals;
+  std::atomic<std::int64_t> outside = 0;
+  for_blocks(
+      parts.tensors, target.like.numel(),
+      [&](std::int64_t begin, std::int64_t count, const auto& from) {
+        std::array<std::int64_t, kBlock> sum;
+        outside += static_cast<std::int64_t>(
+            !add_in_fixed_point(target.form, from, divisor, count, /*fresh=*/true, sum.data()));
+        from_fixed_point(target.form, sum.data(), factor, count, total.data_ptr<float>() + begin);
+      });
+  bad(index) += outside;
+  return total;
 }
 
 }  // namespace ladder

@@ -9,6 +9,7 @@
 
 #include "ladder/comm/process_group.h"
 #include "ladder/kernels/fixed_point.h"
+#include "ladder/kernels/weight_products.h"
 
 namespace ladder {
 
@@ -20,9 +21,9 @@ class ExactSums {
 
   // What one micro-batch adds.
   struct Addends {
-    Tensors gradients;   // of a loss times `loss_scale`; undefined = zero
+    Tensors gradients;  // of a loss times `loss_scale`; undefined = zero
+    std::vector<std::vector<WeightProduct>> products;  // further gradients, not multiplied yet
     Tensors statistics;  // changes of BatchNorm's buffers; undefined = zero
-    double loss_scale = 1.0;
   };
 
   struct Totals {
@@ -33,8 +34,8 @@ class ExactSums {
   // Tensors with the form of the sums: device, dtype, sizes and strides.
   ExactSums(Tensors gradients_like, Tensors statistics_like);
 
-  // Adds micro-batches of this rank.
-  void add(const std::vector<Addends>& micro_batches);
+  // Adds micro-batches of this rank. `loss_scale`: a factor of their loss.
+  void add(const std::vector<Addends>& micro_batches, double loss_scale);
 
   // Adds these too, and returns the sums over all ranks, times `loss_scale`; then starts from zero.
   // A collective. If one addend was not finite, or too large, all gradients are NaN on all ranks;
@@ -52,22 +53,32 @@ class ExactSums {
     FixedPoint form;
     std::int64_t begin;  // of its sum in sums_
   };
-  enum Count : std::int64_t { kMicroBatches, kBadGradients, kBadStatistics, kCounts };
+  // All addends of one target.
+  struct Parts {
+    Tensors tensors;  // laid out as the target
+    std::vector<WeightProduct> products;
+  };
+  enum Count : std::size_t { kMicroBatches, kBadGradients, kBadStatistics, kCounts };
 
   bool is_gradient(std::size_t target) const { return target < gradients_; }
-  Count bad_count(std::size_t target) const {
-    return is_gradient(target) ? kBadGradients : kBadStatistics;
+  // Of the bad addends of a target.
+  std::int64_t& bad(std::size_t target) {
+    return counts_[is_gradient(target) ? kBadGradients : kBadStatistics];
   }
-  Tensors addends_of(std::size_t target, const std::vector<Addends>& micro_batches) const;
-  void add_target(std::size_t target, const std::vector<Addends>& micro_batches);
-  Totals finish_alone(const std::vector<Addends>& micro_batches, double loss_scale);
-  double factor_of(std::size_t target, std::int64_t micro_batches, double loss_scale) const;
+  std::int64_t& addends(std::size_t target) { return counts_[kCounts + target]; }
+  double factor_of(std::size_t target) const;
+
+  std::vector<Parts> parts_of(const std::vector<Addends>& micro_batches) const;
+  void add_counts(const std::vector<Parts>& parts, const std::vector<Addends>& micro_batches);
+  void add_to_sum(std::size_t target, const Parts& parts);
+  torch::Tensor finish_alone(std::size_t target, const Parts& parts);
+  torch::Tensor decoded(std::size_t target) const;
 
   std::vector<Target> targets_;  // the gradients, then the statistics
   std::size_t gradients_;
-  torch::Tensor sums_;    // int64: of the targets; of their numbers of addends; the other counts
-  std::int64_t addends_;  // where the numbers of addends begin
-  std::int64_t counts_;   // where the other counts begin
+  std::vector<std::int64_t> counts_;  // as Count; then the addends of each target
+  torch::Tensor sums_;                // int64: of the targets; room for the counts
+  double loss_scale_ = 1.0;
   bool holds_any_ = false;
 };
 
