@@ -60,6 +60,7 @@ LADDER_SIMD_V3
 void do_row(Phase phase, const RowArgs<Bfloat16Bits>& args) { do_phase(phase, args); }
 
 template <typename T>
+// NOLINTNEXTLINE(readability-non-const-parameter): the result, which depends on T, takes `sums`
 RowArgs<T> row_args(const BatchNormBuffers& buffers, std::int64_t i, double* sums) {
   const Row row = row_of(buffers.choices);
   const auto data = [](const torch::Tensor& tensor) {

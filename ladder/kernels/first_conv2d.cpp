@@ -58,41 +58,47 @@ template <int kSize, int kLanes, typename T>
   }
 }
 
-// weights += gradient * pixel.
+// weights += gradient * pixel, for kLanes channels from `c` and kSums taps from `first`.
+template <int kSize, int kLanes, int kSums, typename T>
+[[gnu::always_inline]] inline void add_taps(const FirstConvRow& args, std::int64_t c, int first) {
+  constexpr int kTaps = kSize * kSize;
+  using V = Vector<kLanes>;
+  float* sums = args.weights + first * args.channels + c;
+  float* bias_sum = args.weights + kTaps * args.channels + c;
+  Vectors<kLanes, kSums> sum;
+  V bias;
+#pragma GCC unroll 25
+  for (int i = 0; i < kSums; ++i) load(sum[i], sums + i * args.channels);
+  load(bias, bias_sum);
+  const T* output = static_cast<const T*>(args.output) + c;
+  const T* gradient = static_cast<const T*>(args.gradient) + c;
+  const float* pixel = args.image + first / kSize * args.stride;
+  for (std::int64_t x = 0; x < args.width; ++x, ++pixel) {
+    V g;
+    load(g, gradient + x * args.channels);
+    if (args.relu) {
+      V y;
+      load(y, output + x * args.channels);
+      g = y <= 0.0F ? V{} : g;
+    }
+    bias += g;
+#pragma GCC unroll 25
+    for (int i = 0; i < kSums; ++i) {
+      sum[i] += g * pixel[i / kSize * args.stride + i % kSize];
+    }
+  }
+#pragma GCC unroll 25
+  for (int i = 0; i < kSums; ++i) store(sums + i * args.channels, sum[i]);
+  if (first == 0) store(bias_sum, bias);
+}
+
 template <int kSize, int kLanes, typename T>
 [[gnu::always_inline]] inline void add_row(const FirstConvRow& args) {
   constexpr int kTaps = kSize * kSize;
   constexpr int kSums = kTaps < 16 || kLanes == 16 ? kTaps : kSize;  // that fit into the registers
-  using V = Vector<kLanes>;
   for (std::int64_t c = 0; c < args.channels; c += kLanes) {
     for (int first = 0; first < kTaps; first += kSums) {
-      float* sums = args.weights + first * args.channels + c;
-      float* bias_sum = args.weights + kTaps * args.channels + c;
-      Vectors<kLanes, kSums> sum;
-      V bias;
-#pragma GCC unroll 25
-      for (int i = 0; i < kSums; ++i) load(sum[i], sums + i * args.channels);
-      load(bias, bias_sum);
-      const T* output = static_cast<const T*>(args.output) + c;
-      const T* gradient = static_cast<const T*>(args.gradient) + c;
-      const float* pixel = args.image + first / kSize * args.stride;
-      for (std::int64_t x = 0; x < args.width; ++x, ++pixel) {
-        V g;
-        load(g, gradient + x * args.channels);
-        if (args.relu) {
-          V y;
-          load(y, output + x * args.channels);
-          g = y <= 0.0F ? V{} : g;
-        }
-        bias += g;
-#pragma GCC unroll 25
-        for (int i = 0; i < kSums; ++i) {
-          sum[i] += g * pixel[i / kSize * args.stride + i % kSize];
-        }
-      }
-#pragma GCC unroll 25
-      for (int i = 0; i < kSums; ++i) store(sums + i * args.channels, sum[i]);
-      if (first == 0) store(bias_sum, bias);
+      add_taps<kSize, kLanes, kSums, T>(args, c, first);
     }
   }
 }

@@ -27,13 +27,13 @@ inline std::int64_t block_of(std::int64_t channels) { return kMostChannels / cha
 
 [[gnu::always_inline]] inline void narrow(const ArgmaxBlock& argmax, std::int64_t count,
                                           std::uint8_t* choice) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    choice[i] = static_cast<std::uint8_t>(argmax.data()[i]);
-  }
+  const std::int32_t* index_of = argmax.data();
+  for (std::int64_t i = 0; i < count; ++i) choice[i] = static_cast<std::uint8_t>(index_of[i]);
 }
 [[gnu::always_inline]] inline void widen(const std::uint8_t* choice, std::int64_t count,
                                          ArgmaxBlock& argmax) {
-  for (std::int64_t i = 0; i < count; ++i) argmax.data()[i] = choice[i];
+  std::int32_t* index_of = argmax.data();
+  for (std::int64_t i = 0; i < count; ++i) index_of[i] = choice[i];
 }
 
 struct Row {

@@ -26,7 +26,7 @@ namespace ladder::kernels {
 
 // All images are in channels_last, without padding.
 struct ConvolutionShape {
-  static constexpr int kTaps = 9;
+  static constexpr std::int64_t kTaps = 9;
 
   std::int64_t height;        // of the input
   std::int64_t width;         // of the input
@@ -72,8 +72,8 @@ struct ConvolutionBackward {
 // Bit i of the result is bit `bit` of byte i.
 [[gnu::always_inline]] inline std::uint64_t bits_of_bytes(const std::uint8_t* bytes, int bit) {
   std::uint64_t found = 0;
-  for (int i = 0; i < 8; ++i) {
-    std::uint64_t eight;
+  for (std::int64_t i = 0; i < 8; ++i) {
+    std::uint64_t eight = 0;
     std::memcpy(&eight, bytes + 8 * i, 8);
     // The product has bit k of byte 7 for byte k, without a carry into it.
     const std::uint64_t lowest = (eight >> bit) & 0x0101'0101'0101'0101;
@@ -119,7 +119,7 @@ template <int kPixel, int kBlock, typename V>
     const int channel = std::countr_zero(mask);
     const float* of_channel = weight + channel * ConvolutionShape::kTaps * kBlock;
 #pragma GCC unroll 9
-    for (int tap = 0; tap < ConvolutionShape::kTaps; ++tap) {
+    for (std::int64_t tap = 0; tap < ConvolutionShape::kTaps; ++tap) {
       V factor;
       load(factor, of_channel + tap * kBlock);
       patch[4 * (kPixel / 2 + tap / 3) + kPixel % 2 + tap % 3] += gradient[channel] * factor;
@@ -160,15 +160,15 @@ template <int kLanes, int kBlock>
   }
 }
 
-// Bit i of row j becomes bit j of row i.
-[[gnu::always_inline]] inline void transpose_bits(std::array<std::uint64_t, 64>& rows) {
+// Bit i of row j becomes bit j of row i, for 64 rows.
+[[gnu::always_inline]] inline void transpose_bits(std::uint64_t* rows) {
   std::uint64_t mask = 0x0000'0000'FFFF'FFFF;
   for (int j = 32; j != 0; j /= 2, mask ^= mask << j) {
     for (int block = 0; block < 64; block += 2 * j) {
       for (int k = block; k < block + j; ++k) {
-        const std::uint64_t swap = (rows.data()[k] >> j ^ rows.data()[k + j]) & mask;
-        rows.data()[k] ^= swap << j;
-        rows.data()[k + j] ^= swap;
+        const std::uint64_t swap = (rows[k] >> j ^ rows[k + j]) & mask;
+        rows[k] ^= swap << j;
+        rows[k + j] ^= swap;
       }
     }
   }
@@ -178,7 +178,7 @@ template <int kLanes, int kBlock>
 // the bits of a word.
 template <int kBlock>
 std::int64_t windows_of_band(const ConvolutionShape& shape) {
-  constexpr std::int64_t kBytes = 24 * 1024;
+  constexpr std::int64_t kBytes = 24 << 10;
   const std::int64_t bytes_of_row = shape.width * kBlock * std::int64_t{sizeof(float)};
   const std::int64_t rows = std::max<std::int64_t>(1, (kBytes / bytes_of_row - 2) / 2);
   return std::min<std::int64_t>(64, rows * shape.windows_across());
@@ -193,28 +193,28 @@ template <int kLanes, int kBlock, int kVectors>
                                                           const std::array<std::int32_t, 4>* pixels,
                                                           std::int64_t row, float* result,
                                                           std::int64_t in_channels) {
-  constexpr int kSums = ConvolutionShape::kTaps * kVectors;
+  constexpr std::int64_t kSums = ConvolutionShape::kTaps * kVectors;
   Vectors<kLanes, kSums> sums;
 #pragma GCC unroll 18
-  for (int k = 0; k < kSums; ++k) {
+  for (std::int64_t k = 0; k < kSums; ++k) {
     load(sums[k], result + k / kVectors * in_channels + k % kVectors * kLanes);
   }
   for (; live != 0; live &= live - 1) {
     const int window = std::countr_zero(live);
     const std::int64_t at = window * channels;
-    const float* pixel = input + pixels[window].data()[choice[at]];
+    const float* pixel = input + pixels[window][choice[at]];
     const float* rows[3] = {pixel, pixel + row, pixel + 2 * row};
     const float g = gradient[at];
 #pragma GCC unroll 18
-    for (int k = 0; k < kSums; ++k) {
-      const int tap = k / kVectors;
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      const std::int64_t tap = k / kVectors;
       Vector<kLanes> factor;
       load(factor, rows[tap / 3] + tap % 3 * kBlock + k % kVectors * kLanes);
       sums[k] += g * factor;
     }
   }
 #pragma GCC unroll 18
-  for (int k = 0; k < kSums; ++k) {
+  for (std::int64_t k = 0; k < kSums; ++k) {
     store(result + k / kVectors * in_channels + k % kVectors * kLanes, sums[k]);
   }
 }
@@ -222,7 +222,8 @@ template <int kLanes, int kBlock, int kVectors>
 template <int kLanes, int kBlock>
 [[gnu::always_inline]] inline void add_weight_gradient(const ConvolutionBackward& args) {
   const ConvolutionShape shape = args.shape;
-  constexpr int kVectors = 2 * kLanes <= kBlock && kLanes == 16 ? 2 : 1;  // 18 of 32 registers
+  // 2: 18 of 32 registers
+  constexpr std::int64_t kVectors = 2 * kLanes <= kBlock && kLanes == 16 ? 2 : 1;
   const std::int64_t row = shape.width * kBlock;
   const std::int64_t band = windows_of_band<kBlock>(shape);
   for (std::int64_t first = 0; first < shape.windows(); first += band) {
@@ -234,10 +235,10 @@ template <int kLanes, int kBlock>
       pixels[i] = {corner, corner + kBlock, below, below + kBlock};
     }
     for (std::int64_t word = 0; word < shape.words(); ++word) {
-      std::array<std::uint64_t, 64> live = {};  // of each window its channels, then the reverse
+      std::uint64_t live[64] = {};  // of each window its channels, then the reverse
       for (std::int64_t i = 0; i < windows; ++i) {
         const WindowMask& mask = args.masks[(first + i) * shape.words() + word];
-        live.data()[i] = mask[0] | mask[1] | mask[2] | mask[3];
+        live[i] = mask[0] | mask[1] | mask[2] | mask[3];
       }
       transpose_bits(live);
       for (std::int64_t i = 0; i < shape.channels_of(word); ++i) {
@@ -247,7 +248,7 @@ template <int kLanes, int kBlock>
             args.weight_gradient + channel * ConvolutionShape::kTaps * shape.in_channels;
         for (std::int64_t c = 0; c < shape.in_channels; c += kVectors * kLanes) {
           add_weights_of_channel<kLanes, kBlock, kVectors>(
-              live.data()[i], args.gradient + at, args.choice + at, shape.out_channels,
+              live[i], args.gradient + at, args.choice + at, shape.out_channels,
               args.input + c / kBlock * shape.height * row + c % kBlock, pixels, row, result + c,
               shape.in_channels);
         }

@@ -37,7 +37,8 @@ namespace ladder::kernels {
 template <typename Function>
 Function* for_this_cpu(Function* plain, Function* avx2, Function* avx512) {
   static const std::string capability = at::get_cpu_capability();
-  return capability == "AVX512" ? avx512 : capability == "AVX2" ? avx2 : plain;
+  if (capability == "AVX512") return avx512;
+  return capability == "AVX2" ? avx2 : plain;
 }
 
 template <typename T, int kLanes>
@@ -49,9 +50,9 @@ struct VectorOf {
 template <int kLanes>
 using Vector = typename VectorOf<float, kLanes>::Type;
 
-// `count` of them. An alias, because g++ warns of V v[count] in a template.
-template <int kLanes, int count>
-using Vectors = Vector<kLanes>[static_cast<std::size_t>(count)];
+// kCount of them. An alias, because g++ warns of V v[kCount] in a template.
+template <int kLanes, int kCount>
+using Vectors = Vector<kLanes>[static_cast<std::size_t>(kCount)];
 
 template <typename V>
 inline constexpr int kLanesOf = sizeof(V) / sizeof(float);
