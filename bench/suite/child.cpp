@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -12,6 +11,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -53,7 +53,9 @@ class Setting {
       const std::string text = *entry;
       if (!command.environment.contains(text.substr(0, text.find('=')))) texts_.push_back(text);
     }
-    for (const auto& [name, value] : command.environment) texts_.push_back(name + '=' + value);
+    for (const auto& [name, value] : command.environment) {
+      texts_.push_back(fmt::format("{}={}", name, value));
+    }
     for (auto& text : texts_) variables_.push_back(text.data());
     variables_.push_back(nullptr);
     for (const auto& argument : command.arguments) words_.push_back(argument);
@@ -122,7 +124,7 @@ std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) 
 
 ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
                    std::chrono::seconds deadline) {
-  SignalGuard signals;
+  const SignalGuard signals;
   Setting setting(command, folder);
   ChildEnd end{.started_at = steady_seconds()};
   pid_t pid = 0;

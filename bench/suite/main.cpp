@@ -268,7 +268,7 @@ class Runner {
     }
   }
 
-  void report_phases(benchmark::UserCounters& counters) {
+  void report_phases(benchmark::UserCounters& counters) const {
     const auto phases = read_phases(options_.folder / kTraceFile);
     counters["phase_data_ms"] = phases.data;
     counters["phase_forward_ms"] = phases.forward;
