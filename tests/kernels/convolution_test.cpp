@@ -277,7 +277,7 @@ TEST_F(ConvReluMaxPool, TakesADenseBackwardForOtherInputs) {
 }
 
 TEST_F(ConvReluMaxPool, SpreadsANanOfTheGradient) {
-  ConvLayer of = conv_layer({1, 16, 4, 4, 16});
+  const ConvLayer of = conv_layer({1, 16, 4, 4, 16});
   of.bias.fill_(100.0);  // no window without a gradient
   of.gradient[0][3] = std::numeric_limits<float>::quiet_NaN();
   const auto got = conv_passes(of, true, conv2d_relu_max_pool2d);

@@ -255,7 +255,7 @@ TEST(BatchNormReluMaxPool, TheBiasOfTheInputOnlyMovesTheRunningMean) {
   const auto input_bias = torch::linspace(-2.0, 2.0, 16).requires_grad_();
   Normalised wanted;
   wanted.fused(input + input_bias.detach().view({-1, 1, 1}));
-  Normalised got;
+  const Normalised got;
   auto tensors = got.tensors();
   tensors.input_bias = input_bias;
   const auto output = [&](const torch::Tensor& x) {

@@ -15,8 +15,8 @@ inline std::string cpu_capability() {
 // Whether the processor has what the variable demands. LibTorch does not ask.
 inline bool has_cpu_capability() {
 #if defined(__x86_64__)
-  if (cpu_capability() == "avx512") return __builtin_cpu_supports("avx512bw") != 0;
-  if (cpu_capability() == "avx2") return __builtin_cpu_supports("avx2") != 0;
+  if (cpu_capability() == "avx512") return __builtin_cpu_supports("avx512bw");
+  if (cpu_capability() == "avx2") return __builtin_cpu_supports("avx2");
   return true;
 #else
   return !cpu_capability().starts_with("avx");
