@@ -102,16 +102,20 @@ class GlooAndSharedMemory : public c10d::ProcessGroupGloo {
     }
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto result = tensors.front().contiguous();
+    at::Tensor first;  // rank 0's piece; the others are of the same place
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
-      auto part = result.view(-1).narrow(0, begin, piece.numel());
       if (rank == 0) {
-        part.copy_(piece);
-      } else if (op == c10d::ReduceOp::SUM) {
-        part.add_(piece);
+        first = piece;
+        return;
+      }
+      auto part = result.view(-1).narrow(0, begin, piece.numel());
+      const auto& before = rank == 1 ? first : part;
+      if (op == c10d::ReduceOp::SUM) {
+        at::add_out(part, before, piece);
       } else if (op == c10d::ReduceOp::MIN) {
-        at::minimum_out(part, part, piece);
+        at::minimum_out(part, before, piece);
       } else {
-        at::maximum_out(part, part, piece);
+        at::maximum_out(part, before, piece);
       }
     };
     exchange({"all_reduce", name_of(op)}, result, options.timeout, consume);
