@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <numeric>
+#include <span>
 
 #include "ladder/kernels/vectors.h"
 
@@ -18,26 +22,23 @@ using kernels::load;
 using kernels::store;
 using kernels::Vector;
 using kernels::VectorOf;
+using kernels::Vectors;
 using kernels::WordsOf;
 
 constexpr std::int64_t kTileOut = 4;
+constexpr std::int64_t kTileIn = 64;
 constexpr std::int64_t kBlockIn = 128;  // inputs of all rows stay in the L1 cache
-constexpr std::int64_t kMostLanes = 16;
+constexpr double kOnes = 0x1.8p52;      // as in fixed_point.cpp
 
-// One product, as plain numbers.
-struct Factors {
-  const float* gradient;  // [rows][out]
-  const float* input;     // [rows][in]
-  std::int64_t rows;
-};
-
-// A block of columns of the sum.
+// The products, and a block of columns of their sum. Factors are copied: rows that are multiples of
+// 4 KiB apart, as those of an input often are, exclude each other from the cache.
 struct ProductBlock {
-  const Factors* products;
-  std::int64_t count;
+  std::span<const std::int64_t> rows;  // of each product
   std::int64_t out;
   std::int64_t in;
-  std::int64_t begin;  // columns
+  const float* gradient;  // [out / kTileOut][all rows][kTileOut]
+  const float* input;     // [all rows][end - begin]
+  std::int64_t begin;     // columns
   std::int64_t end;
   double steps;  // of the fixed-point form in 1
   float limit;
@@ -47,37 +48,31 @@ struct ProductBlock {
   float* result;      // [out][in]; or null
 };
 
-// Two vectors of columns by kTileOut rows: eight sums in registers.
-template <int kLanes>
-[[gnu::always_inline]] inline bool add_tile(const ProductBlock& block, std::int64_t o,
-                                            std::int64_t i) {
+// kVectors vectors of columns by kTileOut rows: their sums over a product stay in registers.
+template <int kLanes, int kVectors>
+[[gnu::always_inline]] inline bool add_tile(const ProductBlock& block, const float* gradient,
+                                            const float* input, std::int64_t at) {
   using V = Vector<kLanes>;
   using Doubles = typename VectorOf<double, kLanes>::Type;
   using Integers = typename VectorOf<std::int64_t, kLanes>::Type;
   using Masks = WordsOf<V>;
-  constexpr double kOnes = 0x1.8p52;  // as in fixed_point.cpp
-  constexpr int kTile = 2 * static_cast<int>(kTileOut);
-  Integers sums[kTile] = {};
+  constexpr int kTile = kVectors * static_cast<int>(kTileOut);
+  Integers sums[static_cast<std::size_t>(kTile)] = {};
   Masks inside = ~Masks{};
-  for (std::int64_t k = 0; k < block.count; ++k) {
-    const Factors& product = block.products[k];
-    V tile[kTile] = {};
-    const float* gradient = product.gradient + o;
-    const float* input = product.input + i;
-    for (std::int64_t row = 0; row < product.rows; ++row) {
-      V left;
-      V right;
-      load(left, input);
-      load(right, input + kLanes);
+  for (const std::int64_t rows : block.rows) {
+    Vectors<kLanes, kTile> tile = {};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      Vectors<kLanes, kVectors> columns;
 #pragma GCC unroll 4
-      for (int t = 0; t < kTile; t += 2) {
-        tile[t] += gradient[t / 2] * left;
-        tile[t + 1] += gradient[t / 2] * right;
+      for (int v = 0; v < kVectors; ++v) load(columns[v], input + v * kLanes);
+#pragma GCC unroll 16
+      for (int t = 0; t < kTile; ++t) {
+        tile[t] += gradient[t / kVectors] * columns[t % kVectors];
       }
-      gradient += block.out;
-      input += block.in;
+      gradient += kTileOut;
+      input += block.end - block.begin;
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < kTile; ++t) {
       const V size = tile[t] < 0.0F ? -tile[t] : tile[t];
       inside &= reinterpret_cast<Masks>(size <= block.limit);
@@ -86,17 +81,17 @@ template <int kLanes>
     }
   }
   for (int t = 0; t < kTile; ++t) {
-    const std::int64_t at = (o + t / 2) * block.in + i + t % 2 * kLanes;
+    const std::int64_t place = at + t / kVectors * block.in + t % kVectors * kLanes;
     if (block.sum != nullptr) {
       Integers before = {};
-      if (!block.fresh) std::memcpy(&before, block.sum + at, sizeof before);
+      if (!block.fresh) std::memcpy(&before, block.sum + place, sizeof before);
       sums[t] += before;
-      std::memcpy(block.sum + at, &sums[t], sizeof sums[t]);
+      std::memcpy(block.sum + place, &sums[t], sizeof sums[t]);
     }
     if (block.result != nullptr) {
       const V floats =
           __builtin_convertvector(__builtin_convertvector(sums[t], Doubles) * block.factor, V);
-      store(block.result + at, floats);
+      store(block.result + place, floats);
     }
   }
   bool all = true;
@@ -106,10 +101,14 @@ template <int kLanes>
 
 template <int kLanes>
 [[gnu::always_inline]] inline bool add_block(const ProductBlock& block) {
+  constexpr int kVectors = kLanes == 16 ? 4 : 2;  // 16 of 32 registers, or 8 of 16
+  const auto rows = std::reduce(block.rows.begin(), block.rows.end());
   bool inside = true;
   for (std::int64_t o = 0; o < block.out; o += kTileOut) {
-    for (std::int64_t i = block.begin; i < block.end; i += 2 * kLanes) {
-      inside = add_tile<kLanes>(block, o, i) && inside;
+    for (std::int64_t i = block.begin; i < block.end; i += kVectors * kLanes) {
+      const bool tile_inside = add_tile<kLanes, kVectors>(
+          block, block.gradient + o * rows, block.input + i - block.begin, o * block.in + i);
+      inside = inside && tile_inside;
     }
   }
   return inside;
@@ -129,7 +128,7 @@ std::vector<WeightProduct> DeferredProducts::of(const torch::Tensor& weight) con
 }
 
 bool DeferredProducts::keep(const torch::Tensor& weight, const WeightProduct& product) {
-  const bool fits = weight.size(0) % kTileOut == 0 && weight.size(1) % (2 * kMostLanes) == 0 &&
+  const bool fits = weight.size(0) % kTileOut == 0 && weight.size(1) % kTileIn == 0 &&
                     weight.is_contiguous() && product.input.is_contiguous();
   if (innermost() == nullptr || !fits) return false;
   innermost()->products_[weight.const_data_ptr()].push_back(product);
@@ -140,17 +139,20 @@ bool add_products_in_fixed_point(const FixedPoint& form, const std::vector<Weigh
                                  double divisor, bool fresh, std::int64_t* sum, double factor,
                                  float* result) {
   RECORD_FUNCTION("ladder::add_products_in_fixed_point", {});
-  const auto block_of = for_this_cpu(add_block_plain, add_block_avx2, add_block_avx512);
-  std::vector<Factors> factors;
+  const auto add_block = for_this_cpu(add_block_plain, add_block_avx2, add_block_avx512);
+  std::vector<std::int64_t> rows;
+  std::vector<torch::Tensor> gradients;
   for (const auto& product : products) {
-    factors.push_back({product.gradient.const_data_ptr<float>(),
-                       product.input.const_data_ptr<float>(), product.input.size(0)});
+    rows.push_back(product.input.size(0));
+    gradients.push_back(product.gradient);
   }
-  const std::int64_t in = products.front().input.size(1);
-  const ProductBlock all = {.products = factors.data(),
-                            .count = std::ssize(factors),
-                            .out = products.front().gradient.size(1),
-                            .in = in,
+  const auto out = gradients.front().size(1);
+  const auto tiles =
+      torch::cat(gradients).view({-1, out / kTileOut, kTileOut}).transpose(0, 1).contiguous();
+  const ProductBlock all = {.rows = rows,
+                            .out = out,
+                            .in = products.front().input.size(1),
+                            .gradient = tiles.const_data_ptr<float>(),
                             .steps = 1.0 / (form.step * divisor),
                             .limit = static_cast<float>(form.limit * divisor),
                             .factor = form.step * factor,
@@ -158,13 +160,22 @@ bool add_products_in_fixed_point(const FixedPoint& form, const std::vector<Weigh
                             .sum = sum,
                             .result = result};
   std::atomic<bool> inside = true;
-  const std::int64_t blocks = (in + kBlockIn - 1) / kBlockIn;
-  at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t blocks = (all.in + kBlockIn - 1) / kBlockIn;
+  at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
+    std::vector<float> input(static_cast<std::size_t>(tiles.size(1) * kBlockIn));
     ProductBlock block = all;
-    for (; begin < end; ++begin) {
-      block.begin = begin * kBlockIn;
-      block.end = std::min(in, block.begin + kBlockIn);
-      if (!block_of(block)) inside = false;
+    block.input = input.data();
+    for (; first < last; ++first) {
+      block.begin = first * kBlockIn;
+      block.end = std::min(block.in, block.begin + kBlockIn);
+      float* to = input.data();
+      for (const auto& product : products) {
+        const float* from = product.input.const_data_ptr<float>() + block.begin;
+        for (std::int64_t row = 0; row < product.input.size(0); ++row, from += block.in) {
+          to = std::copy_n(from, block.end - block.begin, to);
+        }
+      }
+      if (!add_block(block)) inside = false;
     }
   });
   return inside;
