@@ -47,9 +47,9 @@ PICKLE = re.compile(r"torch::(load|save|pickle_load|pickle_save|jit|serialize)\b
 # The library names the fields of its options. Flags belong to programs; these are the launchers'.
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 FLAG = re.compile(r"--[a-z][\w-]*")
-LAUNCHER_FLAGS = {"--config_file", "--cpu", "--main_process_port", "--multi_gpu", "--nnodes",
-                  "--no-python", "--no_python", "--nproc-per-node", "--num_machines",
-                  "--num_processes", "--rdzv-backend", "--rdzv-endpoint", "--standalone"}
+LAUNCHER_FLAGS = {"--config_file", "--cpu", "--main_process_port", "--max-restarts",
+                  "--multi_gpu", "--nnodes", "--no-python", "--no_python", "--nproc-per-node",
+                  "--num_machines", "--num_processes", "--rdzv-backend", "--rdzv-endpoint", "--standalone"}
 # It serves any data: the tutorial's is in mnist/.
 MNIST = re.compile(r"mnist|basicnet|convnet", re.IGNORECASE)
 MNIST_SIZE = re.compile(r"(?<![\w.])(28\s*[,x×*]\s*28|28|784)(?![\w.])")

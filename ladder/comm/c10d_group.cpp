@@ -74,9 +74,10 @@ class SingleBackend : public c10d::Backend {
   }
 };
 
-SharedMemory::AllGather all_gather_in(const C10dStore& store, int rank, int world_size) {
+SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
+                                      int world_size) {
   return [=, round = 0](const std::string& own) mutable {
-    const auto key = [&](int other) { return fmt::format("shared_memory/{}/{}", round, other); };
+    const auto key = [&](int other) { return fmt::format("{}/{}/{}", name, round, other); };
     store->set(key(rank), own);
     std::vector<std::string> all;
     for (int other = 0; other < world_size; ++other) all.push_back(store->get_to_str(key(other)));
@@ -189,8 +190,9 @@ Backend make_gloo(ProcessGroup::Setup& setup, const C10dStore& store) {
           ? ProcessGroupGloo::createDeviceForHostname(setup.gloo_address)
           : ProcessGroupGloo::createDeviceForInterface(setup.gloo_interface));
   if (setup.backend == "shm") {
-    auto memory = SharedMemory::make(setup.rank, setup.world_size,
-                                     all_gather_in(store, setup.rank, setup.world_size));
+    auto memory =
+        SharedMemory::make(setup.rank, setup.world_size,
+                           all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
     if (memory) {
       return c10::make_intrusive<GlooAndSharedMemory>(store, setup, options, std::move(memory));
     }
@@ -263,6 +265,11 @@ C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>("default_pg", setup.store);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, setup.rank, setup.world_size);
   set_backends(*group, setup, store);
+  if (setup.world_size > 1) {
+    setup.peers = std::make_shared<const PeerWatch>(
+        setup.rank, setup.gloo_address,
+        all_gather_in(store, "peers", setup.rank, setup.world_size));
+  }
   group->setGroupName("0");
   return group;
 }
@@ -312,6 +319,7 @@ void run_collective(const ProcessGroup& group, const char* operation,
     collective();
   } catch (const std::exception& error) {
     if (failure_kind(error) != FailureKind::kLostPeer) throw;
+    note_lost_ranks(group);
     throw collective_failed(operation, group.rank(), group.world_size(), message_of(error));
   }
 }

@@ -4,16 +4,24 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
 
 namespace ladder {
 
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint) {
-  constexpr std::string_view kOtherRank = "another rank ended or is late: see its last lines";
+  const auto where =
+      fmt::format("{} on rank {} of {}{}", operation, rank, world_size, in_current_step());
+  if (!hint.empty()) return DistributedError::of(where, "", cause, hint);
+  const auto lost = lost_ranks_text(cause);
+  const bool is_named = lost.empty() || cause.find(lost) != cause.npos;
   return DistributedError::of(
-      fmt::format("{} on rank {} of {}{}", operation, rank, world_size, in_current_step()), "",
-      cause, hint.empty() ? kOtherRank : hint);
+      where, "", is_named ? std::string(cause) : fmt::format("{} ({})", lost, cause),
+      fmt::format("{}; {}",
+                  lost.empty() ? "another rank ended or is late: see its last lines"
+                               : "see the last lines of the lost ranks",
+                  step_after_failure()));
 }
 
 DistributedError ranks_missing(std::span<const int> missing, int world_size,

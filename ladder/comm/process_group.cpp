@@ -13,6 +13,11 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+constexpr std::chrono::milliseconds kEndOfPeer{50};  // from its last packet
+
+}  // namespace
 
 struct ProcessGroup::Impl {
   explicit Impl(Setup options) : setup(std::move(options)), group(make_c10d_group(setup)) {}
@@ -23,7 +28,9 @@ struct ProcessGroup::Impl {
   // Errors have no effect: the group is gone either way.
   void stop() noexcept {
     try {
-      std::uncaught_exceptions() > 0 ? group->abort() : group->shutdown();
+      const bool failed = std::uncaught_exceptions() > 0;
+      if (failed && setup.peers) setup.peers->look(kEndOfPeer);  // it may have failed in backward
+      failed ? group->abort() : group->shutdown();
     } catch (const std::exception&) {
       return;
     }
@@ -36,9 +43,15 @@ struct ProcessGroup::Impl {
 
 struct C10dAccess {
   static C10dGroup group(const ProcessGroup& group) { return group.impl_->group; }
+  static const ProcessGroup::Setup& setup(const ProcessGroup& group) { return group.impl_->setup; }
 };
 
 C10dGroup c10d_group(const ProcessGroup& group) { return C10dAccess::group(group); }
+
+void note_lost_ranks(const ProcessGroup& group) {
+  const auto& peers = C10dAccess::setup(group).peers;
+  if (peers) peers->look(kEndOfPeer);
+}
 
 namespace {
 

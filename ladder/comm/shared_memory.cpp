@@ -16,14 +16,12 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <sstream>
-#include <system_error>
 #include <thread>
 
 #include "ladder/comm/errors.h"
+#include "ladder/comm/peer_watch.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -46,17 +44,6 @@ using std::chrono::steady_clock;
 using Counter = std::atomic<std::uint32_t>;
 
 static_assert(Counter::is_always_lock_free, "processes share it");
-
-// Boot of the machine, process namespace and user: processes that agree in all three can share
-// memory.
-std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::error_code error;
-  const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
-  if (boot.empty() || error) return fmt::format("unknown/{}", ::getpid());
-  return fmt::format("{}/{}/{}", boot, processes, ::geteuid());
-}
 
 UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
   constexpr const char* kName = "ladder_shared_memory";

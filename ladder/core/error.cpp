@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
 
 namespace ladder {
@@ -76,8 +77,14 @@ UsageError UsageError::malformed(std::string_view where, std::string_view expect
 }
 
 DistributedError DistributedError::peer_lost(std::string_view text) {
-  return of("collective" + in_current_step(), "all ranks to take part", fmt::format("\"{}\"", text),
-            "see the first error of the other ranks");
+  const auto where = "collective" + in_current_step();
+  const auto lost = lost_ranks_text(text);
+  if (lost.empty()) {
+    return of(where, "all ranks to take part", fmt::format("\"{}\"", text),
+              "see the first error of the other ranks; " + step_after_failure());
+  }
+  return of(where, "", fmt::format("{} (\"{}\")", lost, text),
+            "see the last lines of the lost ranks; " + step_after_failure());
 }
 
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,

@@ -99,7 +99,8 @@ class DistributedError : public Error {
     return DistributedError({where, expected, got, hint});
   }
   // A collective or a store that lost another rank, in the current_step() if there is one. `text`
-  // is one line of the backend's message.
+  // is one line of the backend's message. Names the lost ranks if they are known, and what the
+  // launcher does next (lost_ranks.h).
   static DistributedError peer_lost(std::string_view text);
   // Ranks that were started as parts of different runs.
   static DistributedError ranks_disagree(std::string_view what, std::string_view expected,

@@ -48,7 +48,8 @@ void expect_lost_peer(const Thrown& thrown, const std::string& text) {
   const End end = end_after(thrown);
   EXPECT_EQ(end.code, 4) << end.line;
   EXPECT_EQ(end.line, "error: all_reduce on rank 0 of 1: " + text +
-                          "; hint: another rank ended or is late: see its last lines\n");
+                          "; hint: another rank ended or is late: see its last lines; start the "
+                          "program again; with checkpoints it can resume\n");
 }
 
 template <typename Thrown>

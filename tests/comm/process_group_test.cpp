@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "tests/support/expect_error.h"
@@ -380,6 +382,26 @@ TEST_P(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
     EXPECT_TRUE(folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: "))
         << folder.read(rank);
   }
+  // The second one may have lost both.
+  const auto both = folder.read("0") + folder.read("2");
+  EXPECT_NE(both.find("of 3: rank 1 has ended"), std::string::npos) << both;
+  if (GetParam() == "gloo") {
+    EXPECT_NE(both.find("hint: see the last lines of the lost ranks; "), std::string::npos) << both;
+  }
+}
+
+// As in a backward: the error is no DistributedError, and the group is gone when it is reported.
+TEST(LostRank, IsNamedForACollectiveInsideOfLibTorch) {
+  const auto end = end_of_group(2, [](const ProcessGroup& group) {
+    signal(SIGTERM, SIG_IGN);
+    group.barrier();
+    if (group.rank() == 1) kill(getpid(), SIGKILL);
+    std::vector<at::Tensor> tensors = {torch::ones({1'000})};
+    c10d_group(group)->allreduce(tensors)->wait();
+  });
+  EXPECT_NE(end.messages.find("[rank 0] error: collective: rank 1 has ended (\""),
+            std::string::npos)
+      << end.messages;
 }
 
 // Of shared memory in shared_memory_test.cpp.

@@ -155,7 +155,8 @@ TEST_F(CallAndReport, ALostPeerIsRecognisedByTheTypeOfTheError) {
   EXPECT_EQ(code_after(c10::DistStoreError("The client socket has timed out\nframe #0: here")), 4);
   EXPECT_EQ(stream_.text(),
             "error: collective: expected all ranks to take part, got \"The client socket has timed "
-            "out\"; hint: see the first error of the other ranks\n");
+            "out\"; hint: see the first error of the other ranks; start the program again; with "
+            "checkpoints it can resume\n");
 }
 
 TEST_F(CallAndReport, ATextOfABackendInAnErrorOfAnotherTypeIsNoLostPeer) {

@@ -128,7 +128,8 @@ def rank_dies() -> Cells:
     for stage, start in ((2, "spawn"), (3, "mpirun")):  # sockets fail otherwise than memory does
         yield in_training((stage, start), "SIGKILL, gloo", strikes.to_rank(SIGKILL, 1),
                           code_of_signal(start, SIGKILL),
-                          rf"{ended(start, 1, SIGKILL)}|^\[rank 0\] error: collective, step \d+: ",
+                          rf"{ended(start, 1, SIGKILL)}|"
+                          r"^\[rank 0\] error: .*, step \d+: rank 1 has ended \(",
                           endless("--backend", "gloo"))
     for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
         yield in_training((stage, start), "exit", strikes.to_rank(SIGKILL, 1), 3,
