@@ -252,7 +252,9 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
   flags.integer("--total-limit", project.total_limit, {1},
                 "checkpoints to keep; the oldest are deleted first [all]");
   flags.optional_path("--resume,--resume-from-checkpoint", options.resume_from,
-                      "resume from a checkpoint [the last in --project-dir]");
+                      "checkpoint to resume from [the last in --project-dir]; auto: the newest "
+                      "whole one, if any",
+                      "PATH|auto");
   flags.integer("--scheduler-steps-per-call", options.accelerator.scheduler_steps_per_call, {1},
                 "scheduler steps per step() call [as Accelerate: 1, per-process: nprocs]");
   add_list(flags, "--log-with", options.accelerator.log_with, "NAMES", "names separated by commas",
@@ -416,7 +418,8 @@ std::string version_text(const std::string& program) {
 void require_project(const AcceleratedOptions& options) {
   const auto& accelerator = options.accelerator;
   const bool checkpoints = options.checkpoint_epochs || options.checkpointing_steps > 0;
-  if (options.resume && !options.load.empty()) {
+  const bool newest = options.resume_from == "auto";  // if there is one
+  if (options.resume && !newest && !options.load.empty()) {
     throw UsageError::conflict("--load", "--resume loads the weights of its checkpoint",
                                "give one of them");
   }
@@ -431,7 +434,7 @@ void require_project(const AcceleratedOptions& options) {
   };
   if (checkpoints) throw missing("--checkpointing-steps");
   if (!accelerator.log_with.empty()) throw missing("--log-with");
-  if (options.resume && options.resume_from.empty()) throw missing("--resume");
+  if (newest || (options.resume && options.resume_from.empty())) throw missing("--resume");
 }
 
 // The Accelerator's part of flags that other stages have too.

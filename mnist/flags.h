@@ -102,10 +102,10 @@ class Flags {
   }
 
   // A path that may be omitted: the flag alone leaves `target` empty.
-  CLI::Option* optional_path(const std::string& names, std::string& target,
-                             const std::string& help) {
+  CLI::Option* optional_path(const std::string& names, std::string& target, const std::string& help,
+                             const char* type = "PATH") {
     const auto read = [&target](const std::string&, const std::string& value) { target = value; };
-    return value(names, "PATH", help, read, [&target] { return target; })->expected(0, 1);
+    return value(names, type, help, read, [&target] { return target; })->expected(0, 1);
   }
 
   template <typename Target>  // an integer type, or std::optional of one

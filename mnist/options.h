@@ -97,7 +97,8 @@ struct AcceleratedOptions : GroupOptions, ProcessOptions {
   std::int64_t checkpointing_steps = 0;    // --checkpointing-steps N: 0 = none
   bool checkpoint_epochs = false;          // --checkpointing-steps epoch
   bool resume = false;                     // --resume
-  std::string resume_from;                 // its path; empty = the last in --project-dir
+  std::string resume_from;                 // its path; empty = the last in --project-dir;
+                                           // auto = the newest whole one there, if any
 };
 
 // Stage 6. Recipe, data and accelerator agree with the training arguments.

@@ -361,7 +361,10 @@ std::string Accelerator::next_checkpoint() const {
   run_or_fail_together(group_, "save_state", [&] {
     if (!is_main_process()) return;
     const auto present = list_checkpoints(folder, kCheckpointPrefix);
-    if (!present.empty()) number.fill_(present.back().number + 1);
+    std::int64_t next = present.empty() ? 0 : present.back().number + 1;
+    // A folder without a manifest is no checkpoint, and is not replaced.
+    while (std::filesystem::exists(fmt::format("{}/{}{}", folder, kCheckpointPrefix, next))) ++next;
+    number.fill_(next);
   });
   group_.broadcast(number);
   return fmt::format("{}/{}{}", folder, kCheckpointPrefix, number.item<std::int64_t>());
@@ -398,7 +401,11 @@ std::string Accelerator::checkpoint_to_load(const std::string& path) const {
 }
 
 std::string Accelerator::load_state(const std::string& path) {
-  last_checkpoint_ = load_training_state(checkpoint_to_load(path), state_, group_, log_);
+  const std::string checkpoint =
+      path == "auto" ? newest_training_state(checkpoints_folder(), kCheckpointPrefix, group_, log_)
+                     : checkpoint_to_load(path);
+  if (checkpoint.empty()) return "";
+  last_checkpoint_ = load_training_state(checkpoint, state_, group_, log_);
   resumed_ = true;
   return last_checkpoint_;
 }

@@ -227,4 +227,20 @@ std::string load_training_state(const std::string& path, const TrainingState& st
   return checkpoint->path();
 }
 
+std::string newest_training_state(const std::string& parent, std::string_view prefix,
+                                  const ProcessGroup& group, const Log& log) {
+  std::string newest;
+  run_or_fail_together(group, "load_state", [&] {
+    if (group.rank() != 0) return;
+    newest = newest_intact_checkpoint(parent, prefix, [&](const std::string& error) {
+      log.info("checkpoint passed over: " + error);
+    });
+  });
+  newest = broadcast_text(newest, group);
+  if (newest.empty()) {
+    log.info(fmt::format("no checkpoint to resume from in {}: training from the start", parent));
+  }
+  return newest;
+}
+
 }  // namespace ladder

@@ -107,4 +107,9 @@ void save_training_state(const std::string& path, const TrainingState& state,
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log);
 
+// The newest intact checkpoint "PREFIX<number>" in `parent`; "" if there is none. Rank 0 chooses,
+// and logs the choice and each damaged checkpoint that it passes over. A collective.
+std::string newest_training_state(const std::string& parent, std::string_view prefix,
+                                  const ProcessGroup& group, const Log& log);
+
 }  // namespace ladder

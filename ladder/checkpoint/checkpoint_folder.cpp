@@ -260,14 +260,34 @@ class FolderCheck {
   std::function<std::string()> hint_;
 };
 
-bool is_intact(const std::string& path) {
+// Why open_checkpoint would refuse the folder; empty if it is intact.
+std::string damage_of(const std::string& path) {
   const UniqueFd folder = open_folder(path);
+  if (!folder) return fmt::format("{}: {}", path, describe(errno));
   try {
-    if (folder) FolderCheck(folder.get(), path, [] { return std::string(); }).manifest();
-    return static_cast<bool>(folder);
-  } catch (const DataError&) {
-    return false;
+    FolderCheck(folder.get(), path, [] { return std::string(); }).manifest();
+    return "";
+  } catch (const DataError& error) {
+    return error.what();
   }
+}
+
+// The folders "PREFIX<number>" that `accept` accepts, by number.
+std::vector<NumberedCheckpoint> numbered_folders(
+    const std::string& parent, std::string_view prefix,
+    const std::function<bool(const std::string& path)>& accept) {
+  std::vector<NumberedCheckpoint> found;
+  std::error_code ignored;
+  if (!fs::is_directory(parent, ignored)) return found;
+  for (const std::string& name : names_in(parent)) {
+    if (!name.starts_with(prefix)) continue;
+    const std::int64_t number = number_from(std::string_view(name).substr(prefix.size()));
+    std::string path = (fs::path(parent) / name).string();
+    if (number >= 0 && accept(path)) found.push_back({number, std::move(path)});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.number < b.number; });
+  return found;
 }
 
 // The path of the newest intact checkpoint before `path`; empty if none is found.
@@ -279,7 +299,7 @@ std::string newest_intact_before(const std::string& path) {
     auto others = list_checkpoints(folder_of(path), stem);
     std::reverse(others.begin(), others.end());
     for (const auto& other : others) {
-      if (other.number < number && is_intact(other.path)) return other.path;
+      if (other.number < number && damage_of(other.path).empty()) return other.path;
     }
   } catch (const SystemError&) {  // the error of `path` itself is the one to report
   }
@@ -443,18 +463,24 @@ Checkpoint open_checkpoint(const std::string& path) {
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix) {
-  std::vector<NumberedCheckpoint> found;
-  std::error_code ignored;
-  if (!fs::is_directory(parent, ignored)) return found;
-  for (const std::string& name : names_in(parent)) {
-    if (!name.starts_with(prefix)) continue;
-    const std::int64_t number = number_from(std::string_view(name).substr(prefix.size()));
-    std::string path = (fs::path(parent) / name).string();
-    if (number >= 0 && is_checkpoint(path)) found.push_back({number, std::move(path)});
+  return numbered_folders(parent, prefix, is_checkpoint);
+}
+
+std::string newest_intact_checkpoint(
+    const std::string& parent, std::string_view prefix,
+    const std::function<void(const std::string& error)>& passed_over) {
+  const auto is_folder = [](const std::string& path) {
+    std::error_code ignored;
+    return !is_link(path) && fs::is_directory(path, ignored);
+  };
+  auto found = numbered_folders(parent, prefix, is_folder);
+  std::reverse(found.begin(), found.end());
+  for (const auto& checkpoint : found) {
+    const std::string damage = damage_of(checkpoint.path);
+    if (damage.empty()) return checkpoint.path;
+    passed_over(damage);
   }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.number < b.number; });
-  return found;
+  return "";
 }
 
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +134,14 @@ struct NumberedCheckpoint {
 // there is no such folder.
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix = "checkpoint_");
+
+// The newest intact checkpoint "PREFIX<number>" in a folder; empty if there is none. For a run that
+// resumes without a person to choose: it passes over what open_checkpoint would refuse, and calls
+// `passed_over` with the error of each. A folder of this name without a manifest is passed over
+// too. Reads and hashes every file of the checkpoints that it looks at.
+std::string newest_intact_checkpoint(
+    const std::string& parent, std::string_view prefix,
+    const std::function<void(const std::string& error)>& passed_over);
 
 // Removes the checkpoints with the smallest numbers until `total_limit` are left. The target of
 // `latest` and the paths in `keep` always stay, and count. After a kill, each checkpoint is

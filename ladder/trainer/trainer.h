@@ -152,7 +152,8 @@ class Trainer {
   // Trains from the model's present weights. `resume_from_checkpoint`: the folder of a checkpoint,
   // or "true" for the last one in output_dir; the training continues as if it had not been
   // interrupted (see Accelerator::load_state). DataError if there is none, or if it was saved with
-  // save_only_model.
+  // save_only_model. "auto" is the newest intact one in output_dir, or a training from the start if
+  // there is none.
   //
   // SIGINT and SIGTERM end the training after a step, the same on all processes, with a checkpoint
   // in output_dir whatever save_strategy is (see StopSignal). It then throws StoppedBySignal.

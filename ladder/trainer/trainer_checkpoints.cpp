@@ -90,6 +90,14 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
     });
     chosen = broadcast_text(chosen, accelerator_.process_group());
   }
+  if (path == "auto") {
+    if (args_.output_dir.empty()) {
+      throw UsageError::missing("resume_from_checkpoint",
+                                "output_dir, the folder of the checkpoints", "set output_dir");
+    }
+    chosen = newest_training_state(args_.output_dir, kPrefix, accelerator_.process_group(),
+                                   accelerator_.log());
+  }
   if (chosen.empty()) return chosen;
   run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };

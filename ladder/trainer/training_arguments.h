@@ -107,7 +107,9 @@ struct TrainingArguments {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;      // such as loss or eval_accuracy; empty = loss if needed
   std::optional<bool> greater_is_better;  // unset: false if the metric's name ends in loss
-  std::string resume_from_checkpoint;     // a folder, or "true" for the last one in output_dir
+  std::string resume_from_checkpoint;     // a folder; "true": the last one in output_dir; "auto":
+                                          // the newest intact one there, or a fresh start (not in
+                                          // transformers; a folder of this name is "./auto")
   bool ignore_data_skip = false;          // resume with the first batch of the epoch
   bool restore_callback_states_from_checkpoint = false;
 

@@ -332,6 +332,41 @@ TEST(Resume, NumbersCheckpointsAndKeepsTheLast) {
   });
 }
 
+TEST(ResumeAuto, TakesTheNewestIntactCheckpointOrStartsAnew) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project};
+    const auto checkpoint = [&](int number) {
+      return fmt::format("{}/checkpoints/checkpoint_{}", project, number);
+    };
+    Trainee trainee(ranks, settings);
+    const auto fresh = trainee.fingerprint();
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), "");
+    EXPECT_EQ(trainee.fingerprint(), fresh);
+    std::vector<std::string> states;
+    for (int number = 0; number < 3; ++number) {
+      trainee.train_until(2 * (number + 1));
+      trainee.accelerator->save_state();
+      states.push_back(trainee.fingerprint());
+    }
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), checkpoint(2));
+    EXPECT_EQ(trainee.fingerprint(), states[2]);
+    trainee.accelerator->wait_for_everyone();
+    trainee.accelerator->on_main_process([&] {
+      std::fstream(checkpoint(2) + "/model.safetensors", std::ios::in | std::ios::out).put('#');
+      fs::create_directory(checkpoint(3));
+    });
+    trainee.accelerator->wait_for_everyone();
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), checkpoint(1));
+    EXPECT_EQ(trainee.fingerprint(), states[1]);
+    EXPECT_THROW(trainee.accelerator->load_state(checkpoint(2)), DataError);
+    EXPECT_EQ(trainee.accelerator->save_state(), checkpoint(4)) << "3 is no checkpoint";
+    EXPECT_THROW(trainee.accelerator->load_state("./auto"), DataError) << "a folder of this name";
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
 TEST(SaveState, WithoutAFolderAsksForOne) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ladder/checkpoint/atomic_file.h"
@@ -454,6 +455,38 @@ TEST(ListCheckpoints, SortsByNumberAndTakesCheckpointsOnly) {
   EXPECT_EQ(numbers(folder.path(), "run2"), Numbers{10});
   EXPECT_EQ(numbers(folder.path(), "none"), Numbers{});
   EXPECT_EQ(numbers(folder.file("nowhere"), "checkpoint_"), Numbers{});
+}
+
+// The newest intact checkpoint, and the errors of those passed over.
+std::pair<std::string, std::vector<std::string>> newest(const TemporaryFolder& folder) {
+  std::vector<std::string> errors;
+  const auto path = newest_intact_checkpoint(
+      folder.path(), "checkpoint_", [&](const std::string& error) { errors.push_back(error); });
+  return {path, errors};
+}
+
+TEST(NewestIntactCheckpoint, PassesOverDamagedOnesAndNamesTheirFaults) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(newest(folder).first, "");
+  for (const char* name : {"checkpoint_2", "checkpoint_9", "checkpoint_10", "checkpoint_11"}) {
+    write_checkpoint(folder.file(name), "content");
+  }
+  EXPECT_EQ(newest(folder).first, folder.file("checkpoint_11"));
+  EXPECT_EQ(newest(folder).second, std::vector<std::string>{});
+  fs::remove(folder.file("checkpoint_11/manifest.json"));
+  folder.write("checkpoint_10/model.bin", "Content");
+  folder.write("checkpoint_12", "a file");
+  fs::create_symlink("checkpoint_2", folder.file("checkpoint_13"));
+  folder.write(".checkpoint_14.partial/model.bin", "content");
+  const auto [path, errors] = newest(folder);
+  EXPECT_EQ(path, folder.file("checkpoint_9"));
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_TRUE(errors[0].starts_with(folder.file("checkpoint_11/manifest.json") + ": expected "))
+      << errors[0];
+  EXPECT_TRUE(errors[1].starts_with(folder.file("checkpoint_10/model.bin") + ": expected 20 bytes"))
+      << errors[1];
+  EXPECT_EQ(newest_intact_checkpoint(folder.file("nowhere"), "checkpoint_", [](const auto&) {}),
+            "");
 }
 
 // Numbers of the checkpoints that are left of those given.

@@ -454,26 +454,29 @@ def network_fails() -> Cells:
                           (strikes.on_two_nodes,), DEADLINE + 7)
 
 
-# Stands for the program: goes on from the last checkpoint, if there is one.
-RESUMES = """#!/usr/bin/env bash
-set -- "$@" --project-dir project --checkpointing-steps 10 --total-limit 2
-[[ ! -L project/checkpoints/latest ]] || set -- "$@" --resume
-exec PROGRAM "$@"
-"""
+def three_restarts(*flags: object) -> Prepare:
+    """With more flags of the program, which are not those of the undisturbed run."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        launcher, *rest = way.command
+        return Way((launcher, "--max-restarts", 3, *rest, *flags), way.environment)
+    return prepare
 
 
-def three_restarts(space: Workspace, way: Way) -> Way:
-    launcher, *rest = strikes.instead(space, way, RESUMES).command
-    return Way((launcher, "--max-restarts", 3, *rest), way.environment)
+# The same command serves the first start and every restart.
+RESUMES: dict[int, Flags] = {
+    5: ("--project-dir", "project", "--checkpointing-steps", 10, "--total-limit", 2,
+        "--resume", "auto")}
 
 
 def restarts() -> Cells:
     """torchrun starts all ranks again when one is killed; each time they go on."""
     flags = small(recipe="convnet", epochs=60, limit_train=200, limit_test=50, batch_size=16)
     for seed in range(20):
-        yield Cell((5, "torchrun"), f"restarts, seed {seed}", flags, (three_restarts,),
-                   strikes.kills(seed, 3), cause="by torchrun .* restart 3; ", seconds=120,
-                   left=("project*",), after=ends_as_undisturbed, once=True)
+        for stage in (5,):
+            yield Cell((stage, "torchrun"), f"restarts, seed {seed}", flags,
+                       (three_restarts(*RESUMES[stage]),), strikes.kills(seed, 3),
+                       cause="by torchrun .* restart 3; ", seconds=120,
+                       left=("project*",), after=ends_as_undisturbed, once=True)
 
 
 # With checkpoints, where a stage has any: every ten steps.
@@ -530,6 +533,7 @@ QUICK = {
     "stage 6, spawn: killed and started again, point 2",
     "stage 4, spawn: launcher killed",
     "stage 4, by hand: network cut",
+    "stage 5, torchrun: restarts, seed 0",
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.faults.cell import PROGRAMS, Cell, require_ending, run_cell  # noqa: E402
-from tests.faults.cells import KINDS, QUICK, restarts, table  # noqa: E402
+from tests.faults.cells import KINDS, QUICK, table  # noqa: E402
 from tests.faults.leftovers import (SHARED_MEMORY, Before, adopt_orphans,  # noqa: E402
                                     reap_orphans)
 from tests.support.programs import Process, Result, poll_until  # noqa: E402
@@ -41,8 +41,7 @@ class Table(unittest.TestCase):
 
     def test_the_quick_cells_are_of_all_kinds_and_stages(self) -> None:
         for kind in KINDS:
-            if kind != restarts:  # stages/launch_test.py has one
-                self.assertTrue(QUICK & {cell.name for cell in kind()}, kind.__name__)
+            self.assertTrue(QUICK & {cell.name for cell in kind()}, kind.__name__)
         self.assertEqual({cell.stage for cell in table() if cell.name in QUICK},
                          set(range(len(PROGRAMS))))
 

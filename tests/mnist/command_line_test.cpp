@@ -380,6 +380,19 @@ TEST(TrainerFlags, EveryArgumentIsAFlagWithDashesOrUnderscores) {
             (std::vector<std::string>{"jsonl", "csv"}));
 }
 
+TEST(ResumeFlag, AutoNeedsAProjectAndAllowsFirstWeights) {
+  const auto found = options<AcceleratedOptions>(
+      {"--resume", "auto", "--project-dir", "p", "--load", "first.safetensors"});
+  EXPECT_TRUE(found.resume);
+  EXPECT_EQ(found.resume_from, "auto");
+  EXPECT_ERROR(options<AcceleratedOptions>({"--resume", "auto"}), UsageError,
+               "--resume: expected --project-dir FOLDER");
+  EXPECT_EQ(options<AcceleratedOptions>({"--resume", "./auto"}).resume_from, "./auto");
+  EXPECT_ERROR(options<AcceleratedOptions>(
+                   {"--resume", "--project-dir", "p", "--load", "first.safetensors"}),
+               UsageError, "--load: --resume loads the weights of its checkpoint");
+}
+
 TEST(TrainerFlags, FlagsOfOtherStagesAreAliases) {
   const auto found = trainer_options({"-e", "2", "-b", "16", "--eval-batch-size", "8", "--lr",
                                       "0.5", "--num-workers", "3", "--pin-memory", "--backend",
@@ -395,6 +408,7 @@ TEST(TrainerFlags, FlagsOfOtherStagesAreAliases) {
   EXPECT_EQ(found.training.resume_from_checkpoint, "true");
   EXPECT_EQ(trainer_options({"--resume", "a/checkpoint-1"}).training.resume_from_checkpoint,
             "a/checkpoint-1");
+  EXPECT_EQ(trainer_options({"--resume", "auto"}).training.resume_from_checkpoint, "auto");
   EXPECT_ERROR(trainer_options({"--lr", "x"}), UsageError, "--learning-rate: expected a number");
 }
 

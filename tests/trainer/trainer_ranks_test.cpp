@@ -172,6 +172,51 @@ TEST(TrainerOnTwo, ToldToStopInTheLastStepOfAnEpochTheyEndTheEpoch) {
   }
 }
 
+// Trains with "auto", and notes the first step and the last.
+void train_auto(const TemporaryFolder& folder, const std::string& name) {
+  json events;
+  Trainer trainer({.model = std::make_shared<Linear>(),
+                   .args = arguments(folder),
+                   .train_dataset = std::make_shared<Samples>(37),
+                   .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+                   .callbacks = {std::make_shared<Events>(events)},
+                   .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+  trainer.train("auto");
+  folder.write(name + std::to_string(trainer.accelerator().process_index()),
+               json({events[0][1], trainer.state().global_step}).dump());
+}
+
+TEST(TrainerOnTwo, AutoResumesFromTheNewestIntactCheckpointOrStartsAnew) {
+  const TemporaryFolder folder;
+  const auto steps = [&](const std::string& name) {
+    function_launcher([&] { train_auto(folder, name); }, std::tuple<>(), {.num_processes = 2});
+    EXPECT_EQ(folder.read(name + "0"), folder.read(name + "1"));
+    return json::parse(folder.read(name + "0"));
+  };
+  EXPECT_EQ(steps("first"), json({0, 6}));
+  folder.write("out/checkpoint-6/model.safetensors", "damaged");
+  EXPECT_EQ(steps("second"), json({3, 6}));
+}
+
+TEST(Trainer, AutoNeedsAFolder) {
+  const TemporaryFolder folder;
+  function_launcher(
+      [&] {
+        auto args = arguments(folder);
+        args.output_dir = "";
+        args.save_strategy = SaveStrategy::kNo;
+        args.load_best_model_at_end = false;
+        Trainer trainer({.model = std::make_shared<Linear>(),
+                         .args = args,
+                         .train_dataset = std::make_shared<Samples>(37),
+                         .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+                         .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+        EXPECT_ERROR(trainer.train("auto"), UsageError,
+                     "resume_from_checkpoint: expected output_dir");
+      },
+      std::tuple<>(), {.num_processes = 1});
+}
+
 // One process alone cannot compute its loss.
 class FailingTrainer : public Trainer {
  public:
