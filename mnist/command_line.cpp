@@ -261,6 +261,13 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
            "trackers: jsonl,csv,tensorboard, or all");
 }
 
+void add_snapshot_flags(Flags& flags, SnapshotOptions& snapshot) {
+  flags.text("--snapshot", snapshot.path, "FOLDER",
+             "folder of the run's state; a run that finds one there resumes from it");
+  flags.integer("--snapshot-steps", snapshot.steps, {0},
+                "steps between snapshots; 0 = one after each epoch");
+}
+
 void add_config_file_flag(Flags& flags, AcceleratorOptions& accelerator) {
   flags.text("--config-file", accelerator.config_file, "PATH",
              "configuration written by `accelerate config`");
@@ -484,6 +491,7 @@ void add_flags(Flags& flags, SpawnedOptions& options, CommandTexts& texts) {
 void add_flags(Flags& flags, LaunchedOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<RankOptions&>(options), texts);
   add_launcher_flags(flags, options);
+  add_snapshot_flags(flags, options.snapshot);
 }
 
 void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
@@ -600,6 +608,10 @@ void complete(SpawnedOptions& options, const Flags& flags, const CommandTexts& t
 }
 
 void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& texts) {
+  if (options.snapshot.path.empty() && options.snapshot.steps > 0) {
+    throw UsageError::missing("--snapshot-steps", "--snapshot FOLDER, for the snapshots",
+                              "add --snapshot runs/snapshot");
+  }
   complete_ranks(options, flags, texts, /*require_launcher=*/true);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator_options.h"
+#include "ladder/accelerate/snapshot_options.h"
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
@@ -82,7 +83,11 @@ struct ProcessOptions {
 };
 
 struct SpawnedOptions : RankOptions, ProcessOptions {};  // stage 2
-struct LaunchedOptions : RankOptions {};                 // stage 3
+
+// Stage 3.
+struct LaunchedOptions : RankOptions {
+  ladder::SnapshotOptions snapshot;  // --snapshot, --snapshot-steps
+};
 
 // Stage 4.
 struct AmpOptions : RankOptions, ProcessOptions {

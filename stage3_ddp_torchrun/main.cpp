@@ -7,10 +7,12 @@
 //   RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 build/bin/stage3_ddp_torchrun
 //
 // srun and accelerate launch work too; scripts/ has the files for clusters. New against stage 2:
-// main. Rank and world size come from the launcher's variables, which run read already.
+// main, as run read rank and world size from the launcher's variables already; and the snapshot
+// (--snapshot FOLDER), from which a run that torchrun --max-restarts 3 starts again resumes.
 #include <cstdint>
 #include <memory>
 
+#include "ladder/accelerate/snapshot.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
@@ -80,8 +82,8 @@ std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& r
 
 // One pass over the training set. The order of an epoch is a function of its number.
 void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer,
-                 const mnist::Recipe& recipe, const torch::Device& device,
-                 TrainingMonitor& monitor) {
+                 const mnist::Recipe& recipe, const torch::Device& device, TrainingMonitor& monitor,
+                 Snapshot& snapshot) {
   model.train();
   for (const Batch& cpu_batch : loader) {
     const Batch batch = cpu_batch.to(device);
@@ -91,6 +93,7 @@ void train_epoch(Model& model, DataLoader& loader, torch::optim::Optimizer& opti
     optimizer.step();
     monitor.step(batch, loss);
     optimizer.zero_grad();
+    snapshot.after_step();
   }
 }
 
@@ -107,16 +110,20 @@ void run(const Options& options) {
   auto model = make_model(options, recipe, device, group);
   auto optimizer = recipe.make_optimizer(model->parameters());
   auto scheduler = recipe.make_scheduler(*optimizer);
-  const RunSetup setup{.group = group, .device = device, .threads = threads};
+  Snapshot snapshot(options.snapshot, group, *model, *optimizer, *scheduler);
+  const RunSetup setup{
+      .group = group, .device = device, .threads = threads, .checkpoints = snapshot.hooks()};
   TrainingMonitor monitor(options.monitor, setup, *model, data.train.size());
+  snapshot.resume(data.train, monitor, record.log());
   record.begin(setup, data.train, data.test, *model);
 
-  for (std::int64_t epoch = 1; epoch <= recipe.epochs(); ++epoch) {
+  for (std::int64_t epoch = data.train.epoch() + 1; epoch <= recipe.epochs(); ++epoch) {
     data.train.set_epoch(epoch - 1);
-    monitor.begin_epoch(epoch, recipe.epochs());
-    train_epoch(*model, data.train, *optimizer, recipe, device, monitor);
+    monitor.begin_epoch(epoch, recipe.epochs(), data.train.first_batch());
+    train_epoch(*model, data.train, *optimizer, recipe, device, monitor, snapshot);
     scheduler->step();
     record.epoch(monitor.end_epoch());
+    snapshot.after_epoch();
   }
 
   monitor.end_training();

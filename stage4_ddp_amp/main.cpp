@@ -5,7 +5,7 @@
 //   build/bin/stage4_ddp_amp                           bf16 on the CPU, fp16 on GPUs, two ranks
 //   build/bin/stage4_ddp_amp --profile ddp-practice    the tutorial's run, which loses accuracy
 //
-// New against stage 3: autocast, the gradient scaler, convert_sync_batchnorm; and main.
+// New against stage 3: autocast, the scaler, convert_sync_batchnorm; and main. Gone: the snapshot.
 #include <cstdint>
 #include <memory>
 

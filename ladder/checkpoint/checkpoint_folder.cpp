@@ -461,6 +461,8 @@ Checkpoint open_checkpoint(const std::string& path) {
   }
 }
 
+bool checkpoint_exists(const std::string& path) { return exists(resolve(path)); }
+
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix) {
   return numbered_folders(parent, prefix, is_checkpoint);

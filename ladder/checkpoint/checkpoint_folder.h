@@ -124,6 +124,9 @@ class Checkpoint {
 // If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
 
+// Whether there is something at `path` for open_checkpoint to open or to refuse.
+bool checkpoint_exists(const std::string& path);
+
 struct NumberedCheckpoint {
   std::int64_t number = 0;
   std::string path;

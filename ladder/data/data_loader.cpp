@@ -171,7 +171,13 @@ void DataLoader::set_epoch(std::int64_t epoch) {
         "other without end",
         "train with a DistributedSampler or a ShardedBatchSampler");
   }
+  if (epoch != epoch_) first_batch_ = 0;
   epoch_ = epoch;
+}
+
+void DataLoader::resume_at(std::int64_t epoch, std::int64_t first_batch) {
+  set_epoch(epoch);
+  first_batch_ = first_batch;
 }
 
 DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {

@@ -89,6 +89,13 @@ class DataLoader {
   // Throws UsageError for an evaluation sampler: only training has epochs.
   void set_epoch(std::int64_t epoch);
 
+  // Chooses the epoch of the next pass and the batch with which it begins, to resume a run. Holds
+  // until set_epoch() chooses another epoch.
+  void resume_at(std::int64_t epoch, std::int64_t first_batch);
+
+  // The batch with which the next pass begins: 0, unless resume_at() set it.
+  std::int64_t first_batch() const { return first_batch_; }
+
   // Number of batches in an epoch.
   std::int64_t size() const { return batches_->size(); }
   const Dataset& dataset() const { return *dataset_; }
@@ -99,7 +106,7 @@ class DataLoader {
   const DataLoaderOptions& options() const { return options_; }  // as given
   const std::shared_ptr<const BatchSampler>& batch_sampler() const { return batches_; }
 
-  // The epoch of the next pass: the last one given to set_epoch().
+  // The epoch of the next pass: the last one given to set_epoch() or resume_at().
   std::int64_t epoch() const { return epoch_; }
 
   // The batches of the next pass; reads no sample.
@@ -107,7 +114,7 @@ class DataLoader {
 
   using Iterator = BatchIterator;
 
-  Iterator begin() const { return begin_at(0); }
+  Iterator begin() const { return begin_at(first_batch_); }
 
   // A pass that begins with batch number `batch` of the epoch, counted from 0, to resume a run. It
   // does not read the batches before it; the others equal those of a full pass, bit by bit.
@@ -121,6 +128,7 @@ class DataLoader {
   DataLoaderOptions options_;
   std::shared_ptr<const BatchSampler> batches_;
   std::int64_t epoch_ = 0;
+  std::int64_t first_batch_ = 0;
 };
 
 // `loader` with the first `batches` batches of each epoch only, to try out a program. Throws

@@ -61,6 +61,7 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
 void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done) {
   if (options_.stop_on_signals && !stop_) stop_.emplace(setup_.group, setup_.device);
   epoch_ = {.epoch = epoch};
+  done_ = done;
   print(options_.epoch_line, epoch, epochs);
   guard_.begin_epoch(epoch);
   bar_ = std::make_unique<ProgressBar>(
@@ -128,6 +129,7 @@ EpochSummary TrainingMonitor::end_epoch() {
   progress_.train_seconds += epoch_.seconds;
   progress_.samples += epoch_.samples;
   bar_.reset();
+  done_ = 0;
   return std::exchange(epoch_, {});
 }
 

@@ -109,6 +109,9 @@ class TrainingMonitor {
   // Steps of the optimizer, including those before a resume.
   std::int64_t steps() const { return progress_.steps; }
 
+  // Batches of the epoch in progress, including those before a resume; 0 between two epochs.
+  std::int64_t batches_done() const { return done_ + epoch_.steps; }
+
   // Mean over the samples of all ranks, of the last epoch or of its part since a resume.
   double train_loss() const { return train_loss_; }
 
@@ -139,6 +142,7 @@ class TrainingMonitor {
   std::optional<StopSignal> stop_;
   TrainingProgress progress_;  // without the epoch in progress, except the steps
   EpochSummary epoch_;
+  std::int64_t done_ = 0;  // batches of this epoch before a resume
   double epoch_started_ = 0.0;
   bool updated_ = false;  // by the last step()
   double train_loss_ = std::numeric_limits<double>::quiet_NaN();

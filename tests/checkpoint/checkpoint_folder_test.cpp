@@ -489,6 +489,19 @@ TEST(NewestIntactCheckpoint, PassesOverDamagedOnesAndNamesTheirFaults) {
             "");
 }
 
+TEST(CheckpointExists, AlsoWhileItIsReplaced) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("snapshot");
+  EXPECT_FALSE(checkpoint_exists(path));
+  write_checkpoint(path, "x", {.latest = false});
+  EXPECT_TRUE(checkpoint_exists(path));
+  EXPECT_TRUE(checkpoint_exists(path + "/"));
+  fs::rename(path, folder.file(".snapshot.replaced"));
+  EXPECT_TRUE(checkpoint_exists(path));
+  folder.write("other/file", "no checkpoint");
+  EXPECT_TRUE(checkpoint_exists(folder.file("other"))) << "it is refused, not replaced";
+}
+
 // Numbers of the checkpoints that are left of those given.
 Numbers left(const Numbers& written, std::size_t total_limit) {
   const TemporaryFolder folder;

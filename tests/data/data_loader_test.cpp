@@ -420,6 +420,23 @@ TEST(DataLoader, ReadsNothingBeforeTheBatchItBeginsWith) {
   }
 }
 
+TEST(DataLoader, ResumesOneEpochInTheMiddleAndBeginsTheOthersWithTheirFirstBatch) {
+  DataLoader loader(numbers(10), {.batch_size = 2, .shuffle = true});
+  loader.set_epoch(3);
+  const auto whole = labels_of(loader);
+  DataLoader resumed(numbers(10), {.batch_size = 2, .shuffle = true});
+  resumed.resume_at(3, 2);
+  resumed.set_epoch(3);
+  EXPECT_EQ(resumed.epoch(), 3);
+  EXPECT_EQ(resumed.first_batch(), 2);
+  EXPECT_EQ(labels_of(resumed), std::vector<Indices>(whole.begin() + 2, whole.end()));
+  resumed.set_epoch(4);
+  EXPECT_EQ(resumed.first_batch(), 0);
+  EXPECT_EQ(labels_of(resumed).size(), 5U);
+  resumed.resume_at(3, 5);
+  EXPECT_EQ(labels_of(resumed).size(), 0U) << "after the last batch";
+}
+
 TEST(DataLoader, RefusesToBeginWhereThereIsNoBatch) {
   const DataLoader loader(numbers(5), {.batch_size = 2});
   EXPECT_ERROR(loader.begin_at(-1), UsageError,

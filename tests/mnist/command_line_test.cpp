@@ -380,6 +380,18 @@ TEST(TrainerFlags, EveryArgumentIsAFlagWithDashesOrUnderscores) {
             (std::vector<std::string>{"jsonl", "csv"}));
 }
 
+TEST(SnapshotFlags, AreOfStageThreeAndBelongTogether) {
+  const auto found =
+      options<LaunchedOptions>({"--snapshot", "runs/snapshot", "--snapshot-steps", "100"});
+  EXPECT_EQ(found.snapshot.path, "runs/snapshot");
+  EXPECT_EQ(found.snapshot.steps, 100);
+  EXPECT_EQ(options<LaunchedOptions>({"--snapshot", "a"}).snapshot.steps, 0) << "one per epoch";
+  EXPECT_ERROR(options<LaunchedOptions>({"--snapshot-steps", "5"}), UsageError,
+               "--snapshot-steps: expected --snapshot FOLDER");
+  EXPECT_THROW(options<SpawnedOptions>({"--snapshot", "a"}), UsageError);
+  EXPECT_THROW(options<AmpOptions>({"--snapshot", "a"}), UsageError);
+}
+
 TEST(ResumeFlag, AutoNeedsAProjectAndAllowsFirstWeights) {
   const auto found = options<AcceleratedOptions>(
       {"--resume", "auto", "--project-dir", "p", "--load", "first.safetensors"});

@@ -44,6 +44,18 @@ TEST(TrainingMonitor, CountsStepsSamplesAndTheLastLoss) {
   EXPECT_EQ(totals.train_loss, 3.0);
 }
 
+TEST(TrainingMonitor, CountsTheBatchesOfAnEpochFromItsFirst) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 4);
+  EXPECT_EQ(monitor.batches_done(), 0);
+  monitor.begin_epoch(2, 3, /*done=*/2);
+  EXPECT_EQ(monitor.batches_done(), 2);
+  monitor.step(batch_of(2), torch::tensor(1.0F));
+  EXPECT_EQ(monitor.batches_done(), 3);
+  monitor.end_epoch();
+  EXPECT_EQ(monitor.batches_done(), 0);
+}
+
 TEST(TrainingMonitor, RefusesAStepOutsideAnEpoch) {
   const OneWeight model;
   TrainingMonitor monitor({.quiet = true}, {}, model, 2);
