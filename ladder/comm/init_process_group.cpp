@@ -252,9 +252,12 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
       in_file ? open_file_store(options.init_method.substr(kFile.size()), launch, options.timeout)
               : open_tcp_store(launch, address.store, options.timeout);
   opened->setTimeout(options.timeout);
-  // The prefix separates the keys of this attempt from those of earlier ones.
+  // A store that outlives the ranks holds the keys of earlier attempts; the prefix separates them.
+  // Rank 0's own store is new. There, each of torchrun's agents may count other restarts: one that
+  // joins later begins with 0.
+  const bool is_new = !in_file && !launch.use_agent_store;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
-      fmt::format("attempt_{}", launch.restart_count), opened);
+      fmt::format("attempt_{}", is_new ? 0 : launch.restart_count), opened);
   const auto rendezvous = fmt::format("{}:{}", launch.master_addr, launch.master_port);
   run_with_deadline(options.timeout, rendezvous, [=, timeout = options.timeout] {
     register_rank(*store, launch, backend);

@@ -59,6 +59,15 @@ int thread_count() {
   return count;
 }
 
+// An agent of torchrun that joins a run later counts fewer restarts than the others.
+TEST(InitProcessGroup, RanksOfAgentsWithDifferentRestartCountsMeetInTheStoreOfRankZero) {
+  expect_well(end_of_ranks(2, [](int rank) {
+    setenv("TORCHELASTIC_RESTART_COUNT", rank == 0 ? "2" : "0", 1);
+    const auto group = init_process_group({.backend = "gloo", .timeout = milliseconds(5'000)});
+    group.barrier();
+  }));
+}
+
 TEST(InitProcessGroup, IsASingleGroupWithoutALauncher) {
   run_alone([] {
     forget_launcher();

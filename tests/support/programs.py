@@ -138,6 +138,14 @@ class Process:
 
     def listening(self) -> list[str]:
         """The addresses, "127.0.0.1:1234", at which sockets of this process listen."""
+        return [address_of(row[1]) for row in self._sockets("0A")]
+
+    def connected(self) -> list[str]:
+        """The addresses to which it has connections."""
+        return [address_of(row[2]) for row in self._sockets("01")]
+
+    def _sockets(self, state: str) -> list[list[str]]:
+        """The rows in /proc/net/tcp of its sockets in this state."""
         inodes = set()
         for path in Path(f"/proc/{self.pid}/fd").glob("*"):
             try:
@@ -146,8 +154,7 @@ class Process:
                 continue
         rows = (row.split() for name in ("net/tcp", "net/tcp6")
                 for row in self._read(name).decode().splitlines()[1:])
-        return [address_of(row[1]) for row in rows
-                if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+        return [row for row in rows if row[3] == state and f"socket:[{row[9]}]" in inodes]
 
 
 def address_of(text: str) -> str:
