@@ -31,25 +31,30 @@ using Tensors = ExactSums::Tensors;
 
 constexpr const char* kExact = "ExactDataParallel";
 
-// The indices of the trained parameters, each once.
-std::vector<std::size_t> trained_indices(const Tensors& parameters) {
-  std::vector<std::size_t> trained;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const bool known = std::any_of(trained.begin(), trained.end(), [&](std::size_t other) {
-      return parameters[other].is_same(parameters[i]);
+// The indices of the wanted tensors, each tensor once.
+template <typename IsWanted>
+std::vector<std::size_t> indices_of(const Tensors& tensors, const IsWanted& is_wanted) {
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool known = std::any_of(indices.begin(), indices.end(), [&](std::size_t other) {
+      return tensors[other].is_same(tensors[i]);
     });
-    if (!known && parameters[i].requires_grad()) trained.push_back(i);
+    if (!known && is_wanted(tensors[i])) indices.push_back(i);
   }
-  return trained;
+  return indices;
 }
 
-// The buffers that are numbers.
-Tensors statistics_of(const Model& model) {
+Tensors at_indices(const std::vector<std::size_t>& indices, const Tensors& tensors) {
   Tensors result;
-  for (const auto& buffer : model.buffers()) {
-    if (buffer.scalar_type() != torch::kBool && !buffer.is_complex()) result.push_back(buffer);
-  }
+  for (const auto index : indices) result.push_back(tensors[index]);
   return result;
+}
+
+bool is_trained(const torch::Tensor& parameter) { return parameter.requires_grad(); }
+
+// Whether a buffer may hold statistics.
+bool is_number(const torch::Tensor& buffer) {
+  return buffer.scalar_type() != torch::kBool && !buffer.is_complex();
 }
 
 Tensors as_float(const Tensors& tensors) {
@@ -95,7 +100,8 @@ class ExactDataParallel::Replicas {
       : group_(std::move(group)),
         options_(std::move(options)),
         parameters_(model.parameters()),
-        trained_(trained_indices(parameters_)),
+        trained_(indices_of(parameters_, is_trained)),
+        numbers_(indices_of(model.buffers(), is_number)),
         statistics_(statistics_of(model)),
         device_(parameters_.empty() ? torch::Device(torch::kCPU) : parameters_.front().device()),
         sums_(trained_of(parameters_), as_float(statistics_)) {
@@ -112,11 +118,7 @@ class ExactDataParallel::Replicas {
   }
 
   // The trained parameters among all.
-  Tensors trained_of(const Tensors& parameters) const {
-    Tensors result;
-    for (const auto index : trained_) result.push_back(parameters[index]);
-    return result;
-  }
+  Tensors trained_of(const Tensors& parameters) const { return at_indices(trained_, parameters); }
   Tensors trained() const { return trained_of(parameters_); }
 
   c10::intrusive_ptr<Pass> forward(const Model& model, const Inputs& inputs, bool sync,
@@ -232,6 +234,8 @@ class ExactDataParallel::Replicas {
     }
   }
 
+  Tensors statistics_of(const Model& model) const { return at_indices(numbers_, model.buffers()); }
+
   // Each micro-batch begins with the statistics of the model.
   void copy_statistics(const Model& replica) const {
     const torch::NoGradGuard no_grad;
@@ -240,12 +244,14 @@ class ExactDataParallel::Replicas {
     for (std::size_t i = 0; i < own.size(); ++i) own[i].copy_(statistics_[i]);
   }
 
+  // Zero where a number stays as it is, an infinite one of a mask included.
   Tensors changes_of_statistics(const Model& replica) const {
     const torch::NoGradGuard no_grad;
     const auto own = statistics_of(replica);
     Tensors changes;
     for (std::size_t i = 0; i < own.size(); ++i) {
-      changes.push_back((own[i] - statistics_[i]).to(torch::kFloat));
+      const auto change = (own[i] - statistics_[i]).masked_fill(own[i] == statistics_[i], 0);
+      changes.push_back(change.to(torch::kFloat));
     }
     return changes;
   }
@@ -305,6 +311,7 @@ class ExactDataParallel::Replicas {
   const ExactDataParallelOptions options_;
   const Tensors parameters_;
   const std::vector<std::size_t> trained_;
+  const std::vector<std::size_t> numbers_;  // the buffers that may hold statistics
   const Tensors statistics_;
   const torch::Device device_;
   ExactSums sums_;
