@@ -70,6 +70,8 @@ void check(const Model& model, const ExactDataParallelOptions& options) {
   if (options.threads < 0) {
     throw UsageError::out_of_range("threads", options.threads, "a number >= 0");
   }
+  const auto parameters = model.parameters();
+  if (!parameters.empty()) require_on_device(kExact, model, parameters.front().device());
   for (const auto& module : model.modules()) {
     const auto* const norm = dynamic_cast<const BatchNormImpl*>(module.get());
     if (norm == nullptr || !norm->is_synchronised()) continue;
@@ -108,7 +110,6 @@ class ExactDataParallel::Replicas {
     for (std::int64_t i = 0; i < number_of_threads(); ++i) models_.push_back(model.new_like());
   }
 
-  const torch::Device& device() const { return device_; }
   std::int64_t micro_batch() const { return options_.micro_batch; }
   void forget() { sums_.clear(); }
 
@@ -326,7 +327,6 @@ ExactDataParallel::ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup
   require_same_parameters(*module_, group);
   broadcast_replica(*module_, group);
   replicas_ = std::make_shared<Replicas>(*module_, std::move(group), std::move(options));
-  require_on_device(kExact, *module_, replicas_->device());
 }
 
 ExactDataParallel::~ExactDataParallel() = default;
