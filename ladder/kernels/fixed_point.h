@@ -10,10 +10,10 @@ namespace ladder {
 // they are grouped changes the result: integer addition is associative, and float addition is not.
 //
 // A float becomes the nearest multiple of `step`, as an int64. Addends larger than `limit` do not
-// count as numbers: 2^51 steps are the most that one of them may have, so 4,096 addends fit.
+// count as numbers: 2^50 steps are the most that one of them may have, so 4,096 addends fit.
 struct FixedPoint {
   double step;  // a power of two
-  float limit;  // at most step × 2^51
+  float limit;  // at most step × 2^50
 
   static constexpr std::int64_t kMostAddends = 4096;
 };
@@ -31,7 +31,7 @@ inline constexpr FixedPoint kFixedPointStatistic{.step = 0x1p-30, .limit = 0x1p2
 bool add_in_fixed_point(const FixedPoint& form, std::span<const float* const> numbers,
                         double divisor, std::int64_t count, bool fresh, std::int64_t* sum);
 
-// The floats of a sum, times `factor`, each rounded once.
+// The floats nearest to a sum in float64 times `factor`.
 void from_fixed_point(const FixedPoint& form, const std::int64_t* sum, double factor,
                       std::int64_t count, float* result);
 
