@@ -447,6 +447,92 @@ TEST(ShardedBatchSampler, RefusesToDivideWhatIsDividedAlready) {
                UsageError, refusal);
 }
 
+// Slices of whole micro-batches.
+
+std::shared_ptr<const BatchSampler> divided(std::int64_t size, std::int64_t batch_size,
+                                            std::int64_t world_size, std::int64_t rank,
+                                            std::int64_t micro_batch) {
+  return divide_batches(size, {.batch_size = batch_size,
+                               .rank = rank,
+                               .world_size = world_size,
+                               .micro_batch = micro_batch});
+}
+
+// The number of samples of batch `k` on each rank.
+Indices micro_slice_sizes(std::int64_t size, std::int64_t batch_size, std::int64_t world_size,
+                          std::int64_t micro_batch, std::size_t k) {
+  Indices sizes;
+  for (std::int64_t rank = 0; rank < world_size; ++rank) {
+    const auto plan = divided(size, batch_size, world_size, rank, micro_batch)->batches_of(0).at(k);
+    sizes.push_back(std::ssize(plan.indices));
+    EXPECT_EQ(plan.positions.size(), plan.indices.size());
+    EXPECT_EQ(plan.world_size, world_size);
+    EXPECT_EQ(plan.micro_batch, micro_batch);
+  }
+  return sizes;
+}
+
+TEST(MicroBatches, StayWholeAndTheFirstRanksGetOneMore) {
+  EXPECT_EQ(micro_slice_sizes(64, 64, 7, 16, 0), (Indices{16, 16, 16, 16, 0, 0, 0}));
+  EXPECT_EQ(micro_slice_sizes(64, 64, 3, 16, 0), (Indices{32, 16, 16}));
+  EXPECT_EQ(micro_slice_sizes(64, 64, 3, 8, 0), (Indices{24, 24, 16}));
+  EXPECT_EQ(micro_slice_sizes(40, 40, 2, 16, 0), (Indices{32, 8}));
+  EXPECT_EQ(micro_slice_sizes(40, 40, 2, 64, 0), (Indices{40, 0}));
+  EXPECT_EQ(micro_slice_sizes(64, 64, 1, 16, 0), (Indices{64}));
+  EXPECT_EQ(micro_slice_sizes(64, 64, 7, 1, 0), (Indices{10, 9, 9, 9, 9, 9, 9}));
+}
+
+TEST(MicroBatches, OfAShortLastBatchLeaveRanksWithoutASample) {
+  EXPECT_EQ(micro_slice_sizes(67, 64, 2, 16, 1), (Indices{3, 0}));
+  EXPECT_EQ(micro_slice_sizes(64 + 33, 64, 2, 16, 1), (Indices{32, 1}));
+  EXPECT_EQ(micro_slice_sizes(64 + 33, 64, 4, 16, 1), (Indices{16, 16, 1, 0}));
+  const auto plan = divided(67, 64, 2, 1, 16)->batches_of(0).at(1);
+  EXPECT_EQ(plan.global_size, 3) << "the rank without a sample knows the batch all the same";
+}
+
+TEST(MicroBatches, OfAllRanksAreTheBatchesOfOne) {
+  for (const std::int64_t size : {1, 16, 67, 200}) {
+    for (const std::int64_t micro_batch : {1, 3, 16, 100}) {
+      const BatchSampler one(std::make_shared<RandomSampler>(size, 42), 40, /*drop_last=*/false);
+      for (std::int64_t world_size = 1; world_size <= 8; ++world_size) {
+        SCOPED_TRACE(testing::Message() << size << " samples, micro-batches of " << micro_batch
+                                        << " on " << world_size << " ranks");
+        std::vector<BatchIndices> whole(static_cast<std::size_t>(one.size()));
+        for (std::int64_t rank = 0; rank < world_size; ++rank) {
+          const auto plans = divided(size, 40, world_size, rank, micro_batch)->batches_of(3);
+          ASSERT_EQ(plans.size(), whole.size());
+          for (std::size_t k = 0; k < whole.size(); ++k) {
+            if (!plans[k].indices.empty()) {
+              EXPECT_EQ(std::ssize(whole[k].indices) % micro_batch, 0) << "cut before " << rank;
+            }
+            append(whole[k].indices, plans[k].indices);
+            append(whole[k].positions, plans[k].positions);
+            whole[k].global_size = plans[k].global_size;
+          }
+        }
+        expect_same_batches(whole, one.batches_of(3));
+      }
+    }
+  }
+}
+
+TEST(MicroBatches, CutBatchesThatAreThereAlready) {
+  const ShardedBatchSampler sampler(std::make_shared<BackwardsOfEight>(),
+                                    {.rank = 1, .world_size = 2, .micro_batch = 3});
+  std::vector<Indices> batches;
+  for (const auto& plan : sampler.batches_of(0)) batches.push_back(plan.indices);
+  EXPECT_EQ(batches, (std::vector<Indices>{{}, {}, {0}}));
+}
+
+TEST(MicroBatches, AreRefusedBelowZeroAndPerDevice) {
+  EXPECT_ERROR(divided(10, 4, 2, 0, -1), UsageError,
+               "ShardedBatchSampler micro_batch: expected a number >= 0, got -1");
+  EXPECT_ERROR(
+      divide_batches(10, {.mode = BatchMode::kPerDevice, .micro_batch = 4}), UsageError,
+      "divide_batches: micro-batches together with per-device batches; hint: use the global mode");
+  EXPECT_EQ(divided(10, 4, 2, 0, 0)->batches_of(0).at(0).micro_batch, 0);
+}
+
 // Samples of an epoch that are read, repetitions left out.
 
 TEST(WholeSize, IsTheLengthOfTheSharedOrder) {

@@ -83,6 +83,21 @@ TEST(Inputs, MapAndChunkKeepNames) {
                "input b: expected 3 rows");
 }
 
+TEST(Inputs, SplitInPiecesOfOneSizeAndAShorterLast) {
+  const Inputs inputs = {{"a", torch::arange(5)}, {"b", torch::arange(10).view({5, 2})}};
+  const auto parts = inputs.split(2);
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[0].rows(), 2);
+  EXPECT_EQ(parts[2].rows(), 1);
+  EXPECT_EQ(names_of(parts[2]), names_of(inputs));
+  EXPECT_TRUE(torch::equal(parts[1].at("b"), torch::arange(4, 8).view({2, 2})));
+  EXPECT_EQ(inputs.split(5).size(), 1U);
+  EXPECT_EQ(inputs.split(64).size(), 1U);
+  EXPECT_TRUE(Inputs(torch::zeros({0, 2})).split(2).empty());
+  EXPECT_ERROR(Inputs({{"a", torch::zeros({3})}, {"b", torch::zeros({2})}}).split(2), UsageError,
+               "input b: expected 3 rows");
+}
+
 TEST(Batch, MovesEveryTensorAndNeedsNoTargets) {
   const Batch batch = {.inputs = {{"a", torch::zeros({2})}, {"b", torch::zeros({2})}}};
   EXPECT_EQ(batch.size(), 2);
