@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/nn/model.h"
+#include "ladder/parallel/exact_data_parallel.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+
+// The number of threads of LibTorch's operations while it lives.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+inline std::shared_ptr<ExactDataParallel> exact(const std::shared_ptr<Model>& model,
+                                                const ProcessGroup& group,
+                                                std::int64_t micro_batch = 4) {
+  return std::make_shared<ExactDataParallel>(model, group,
+                                             ExactDataParallelOptions{.micro_batch = micro_batch});
+}
+
+// One rank's slice: whole micro-batches, as ShardedBatchSampler divides.
+inline Batch exact_slice_of(const Batch& whole, const ProcessGroup& group,
+                            std::int64_t micro_batch = 4) {
+  const auto size = whole.size();
+  const ShardedBatchSampler sampler(std::make_shared<SequentialSampler>(size),
+                                    {.batch_size = size,
+                                     .rank = group.rank(),
+                                     .world_size = group.world_size(),
+                                     .micro_batch = micro_batch});
+  const auto plan = sampler.batches_of(0).at(0);
+  auto slice = part_of(whole, plan.positions.empty() ? 0 : plan.positions.front(),
+                       std::ssize(plan.positions), group.world_size());
+  slice.micro_batch = micro_batch;
+  return slice;
+}
+
+// All that training changes: parameters, then buffers.
+inline torch::Tensor flat_state(const torch::nn::Module& model) {
+  auto tensors = model.parameters();
+  const auto buffers = model.buffers();
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  return flat(tensors);
+}
+
+}  // namespace ladder
