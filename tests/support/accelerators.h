@@ -41,7 +41,7 @@ class Accelerators {
   std::unique_ptr<Accelerator> make(AcceleratorOptions options = {},
                                     AcceleratorHandlers handlers = {}) {
     options.cpu = true;
-    options.threads = 1;
+    if (options.threads == 0) options.threads = 1;
     options.quiet = true;
     options.process_group.timeout = kTimeout;
     ListeningSocket& store = stores_.at(count_++);
