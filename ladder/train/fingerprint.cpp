@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -10,6 +11,21 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+// Of the positions of each micro-batch: those of all ranks, in the order of the ranks, are the same
+// for any number of them.
+nlohmann::ordered_json digests_of_micro_batches(const Batch& batch) {
+  nlohmann::ordered_json digests = nlohmann::ordered_json::array();
+  const std::int64_t size = batch.positions.size(0);
+  for (std::int64_t begin = 0; begin < size; begin += batch.micro_batch) {
+    const auto count = std::min(batch.micro_batch, size - begin);
+    digests.push_back(tensor_digest(batch.positions.narrow(0, begin, count)));
+  }
+  return digests;
+}
+
+}  // namespace
 
 Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
     : interval_(interval), rank_(rank) {
@@ -29,14 +45,20 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
   for (const auto& [name, tensor] : unwrapped_state_dict(module)) {
     weights[name] = tensor_digest(tensor);
   }
-  file_.write({{"step", step},
-               {"epoch", batch.epoch + 1},
-               {"rank", rank_},
-               {"positions", tensor_digest(batch.positions)},
-               {"loss", tensor_digest(loss)},
-               {"loss_value", loss.item<double>()},
-               {"gradients", gradients},
-               {"weights", weights}});
+  nlohmann::ordered_json record = {{"step", step},
+                                   {"epoch", batch.epoch + 1},
+                                   {"rank", rank_},
+                                   {"positions", tensor_digest(batch.positions)},
+                                   {"loss", tensor_digest(loss)},
+                                   {"loss_value", loss.item<double>()},
+                                   {"gradients", gradients},
+                                   {"weights", weights}};
+  if (batch.micro_batch > 0) {
+    record["world_size"] = batch.world_size;
+    record["micro_batch"] = batch.micro_batch;
+    record["positions_of_micro_batches"] = digests_of_micro_batches(batch);
+  }
+  file_.write(record);
 }
 
 std::string Fingerprint::path_beside(const std::string& metrics_path, int rank) {

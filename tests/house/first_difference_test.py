@@ -28,6 +28,27 @@ def record(step: int, rank: int = 0) -> dict:
     }
 
 
+def exact_record(step: int, rank: int, world: int) -> dict:
+    """Of four micro-batches, dealt to the ranks as ShardedBatchSampler does."""
+    count, more = divmod(4, world)
+    begin = rank * count + min(rank, more)
+    own = range(begin, begin + count + (rank < more))
+    return record(step, rank) | {
+        "positions": f"aaaa{own}",
+        "loss": f"bbbb{own}",
+        "loss_value": sum((2.0**31 + k) * 2.0**-32 for k in own),
+        "world_size": world,
+        "micro_batch": 16,
+        "positions_of_micro_batches": [f"eeee00000000000{k}" for k in own],
+    }
+
+
+def exact_run(world: int, steps: int = 2) -> list[list[dict]]:
+    """The records of each rank."""
+    return [[exact_record(step, rank, world) for step in range(1, steps + 1)]
+            for rank in range(world)]
+
+
 class FirstDifferenceTest(unittest.TestCase):
     def setUp(self) -> None:
         holder = tempfile.TemporaryDirectory()
@@ -168,6 +189,95 @@ class FirstDifferenceTest(unittest.TestCase):
         code, line = self.compare([record(1, 0)], [record(1, 1)])
         self.assertEqual(code, 2)
         self.assertIn("A has ranks [0], B has ranks [1]", line)
+
+    # Different numbers of ranks.
+
+    def compare_runs(self, a: list[list[dict]], b: list[list[dict]]) -> tuple[int, str]:
+        for side, run in (("a", a), ("b", b)):
+            for rank, records in enumerate(run):
+                self.write(f"{side}.rank{rank}.jsonl", records)
+        return self.run_tool(str(self.folder / "a"), str(self.folder / "b"))
+
+    def test_exact_runs_of_other_world_sizes_are_compared_as_wholes(self) -> None:
+        for world in (2, 3, 4, 8):
+            code, line = self.compare_runs(exact_run(1), exact_run(world))
+            self.assertEqual((code, line), (
+                0, f"no difference in 2 steps; 1 rank in A, {world} in B; compared: positions in "
+                "the order of the ranks, sum of losses, gradients and weights of all ranks"))
+
+    def test_records_of_a_longer_run_without_a_counterpart_are_counted(self) -> None:
+        code, line = self.compare_runs(exact_run(1), exact_run(3, steps=4))
+        self.assertEqual(code, 0)
+        self.assertIn("; B has 6 more, without a counterpart", line)
+
+    def test_names_what_differs_between_world_sizes(self) -> None:
+        whole = exact_run(1)
+        cases = (
+            ("positions of micro-batch 4",
+             lambda run: run[2][1]["positions_of_micro_batches"].__setitem__(0, "9999")),
+            ("sum of losses", lambda run: run[0][1].update(loss_value=1.0)),
+            ("gradient of conv2.weight",
+             lambda run: [rank[1]["gradients"].update({"conv2.weight": "9999"}) for rank in run]),
+            ("weight of conv1.weight",
+             lambda run: run[1][1]["weights"].update({"conv1.weight": "9999"})),
+        )
+        for entry, change in cases:
+            run = exact_run(3)
+            change(run)
+            code, line = self.compare_runs(whole, run)
+            self.assertEqual((code, line.split(": ")[0]), (1, f"step 2, all ranks, {entry}"))
+            self.assertIn("; 1 rank in A, 3 in B; compared: positions in the order", line)
+
+    def test_ranks_that_differ_within_a_run_are_shown(self) -> None:
+        run = exact_run(2)
+        run[1][0]["weights"]["conv1.weight"] = "9999"
+        self.assertIn("dddd000000000002 in A, dddd000000000002 on rank 0, 9999 on rank 1 in B",
+                      self.compare_runs(exact_run(1), run)[1])
+
+    def test_the_sum_of_losses_is_not_rounded(self) -> None:
+        """2^-32 beside 1.0 is beyond float32, and the order of a float sum is not the ranks'."""
+        run = exact_run(4)
+        run[3][0]["loss_value"] += 2.0**-32
+        code, line = self.compare_runs(exact_run(1), run)
+        self.assertEqual((code, line.split(": ")[0]), (1, "step 1, all ranks, sum of losses"))
+
+    def test_losses_that_are_not_finite_are_equal_to_each_other_alone(self) -> None:
+        a, b = exact_run(1), exact_run(2)
+        a[0][0]["loss_value"] = None
+        code, line = self.compare_runs(a, b)
+        self.assertEqual(code, 1)
+        self.assertIn("sum of losses: not finite in A, 2.", line)
+        b[1][0]["loss_value"] = None
+        self.assertEqual(self.compare_runs(a, b)[0], 0)
+
+    def test_other_world_sizes_with_sums_in_float_are_refused(self) -> None:
+        fast = [[record(1, rank)] for rank in (0, 1)]
+        for a, b, name in ((fast, exact_run(3), "A"), (exact_run(1), fast, "B")):
+            code, line = self.compare_runs(a, b)
+            self.assertEqual(code, 2)
+            self.assertIn(f"{name} has sums in float", line)
+            self.assertIn("hint: train both with --sums exact", line)
+            for path in self.folder.iterdir():
+                path.unlink()
+
+    def test_other_micro_batches_are_refused(self) -> None:
+        run = exact_run(2)
+        for rank in run:
+            for line in rank:
+                line["micro_batch"] = 8
+        code, line = self.compare_runs(exact_run(1), run)
+        self.assertEqual(code, 2)
+        self.assertIn("A has micro-batches of 16, B of 8", line)
+
+    def test_a_run_without_the_files_of_all_ranks_is_refused(self) -> None:
+        one_of_three = exact_run(3)[0]
+        a = self.write("a.rank0.jsonl", exact_run(1)[0])
+        self.write("b.rank0.jsonl", one_of_three)
+        self.write("b.rank1.jsonl", exact_run(3)[1])
+        code, line = self.run_tool(a, str(self.folder / "b"))
+        self.assertEqual(code, 2)
+        self.assertIn("B has files of ranks [0, 1], of a world size of 3", line)
+        self.assertIn("hint: give NAME up to .rankR.jsonl", line)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,25 @@ TEST(Fingerprint, NamesTensorsWithoutTheWrapperAndLeavesMissingGradientsOut) {
   EXPECT_EQ(keys_of(line.at("weights")), (std::vector<std::string>{"mean", "unused", "weight"}));
 }
 
+// Of 64 bytes and of 8; from Python, as above.
+TEST(Fingerprint, WithMicroBatchesHasTheHashOfThePositionsOfEach) {
+  const TemporaryFolder folder;
+  Fingerprint fingerprint(folder.file("a.jsonl"), 1, /*rank=*/1);
+  Batch batch = sample_batch();
+  batch.positions = torch::arange(8, 17);
+  batch.world_size = 3;
+  batch.micro_batch = 8;
+  fingerprint.record(1, batch, torch::tensor(0.5, torch::kDouble), Inner());
+  batch.positions = torch::empty({0}, torch::kInt64);
+  fingerprint.record(2, batch, torch::tensor(0.0, torch::kDouble), Inner());
+  const auto lines = lines_of(folder.read("a.jsonl"));
+  EXPECT_EQ(lines.at(0).at("world_size"), 3);
+  EXPECT_EQ(lines.at(0).at("micro_batch"), 8);
+  EXPECT_EQ(lines.at(0).at("positions_of_micro_batches"),
+            (Json{"7bf45b3102b57d4a", "5eb6da0e0e522104"}));
+  EXPECT_EQ(lines.at(1).at("positions_of_micro_batches"), Json::array());
+}
+
 TEST(Fingerprint, ThatWasNotAskedForRecordsNothing) {
   Fingerprint none;
   none.record(1, sample_batch(), torch::tensor(0.5F), Inner());
