@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import free_port  # noqa: E402
-from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,  # noqa: E402
-                                STAGE6, Run, Way, accelerate, alone, by_hand, distance,
+from tests.support.ways import (EXACT, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
+                                STAGE5, STAGE6, Run, Way, accelerate, alone, by_hand, distance,
                                 ignore_accelerate_configuration, mpirun, one_rank,
                                 require_equal_weights, small, spawned, torchrun, train,
                                 with_init_method)
@@ -92,11 +92,12 @@ class Cell(NamedTuple):
     flags: tuple[object, ...] = ()
     again: bool = False  # the same command once more
     whole: bool = False  # whole epochs
+    threads: int = 1  # of each rank
 
     def __str__(self) -> str:
         parts = (f"stage {self.stage}", self.start, f"{self.world} ranks", self.recipe,
                  self.precision, *self.flags, *["again"] * self.again,
-                 *["whole epochs"] * self.whole)
+                 *["whole epochs"] * self.whole, *["two threads"] * (self.threads == 2))
         return ", ".join(map(str, parts))
 
     @property
@@ -109,8 +110,9 @@ class Cell(NamedTuple):
             precision = ("--precision", self.precision)
         elif self.precision != "fp32":
             precision = ("--mixed-precision", self.precision)
-        return small("--recipe", self.recipe, *precision, *self.flags, epochs=self.size.epochs,
-                     limit_train=self.size.images, limit_test=self.size.tests)
+        return small("--recipe", self.recipe, *precision, *self.flags, threads=self.threads,
+                     epochs=self.size.epochs, limit_train=self.size.images,
+                     limit_test=self.size.tests)
 
 
 @functools.cache
@@ -162,6 +164,20 @@ def other_ways() -> Iterator[Row]:
     yield Cell(1, world=3), CLOSE_TO, Cell(0)
 
 
+def exact_sums() -> Iterator[Row]:
+    """Any number of ranks and threads. The whole table is in exact_full_test.py."""
+    one = Cell(2, flags=EXACT)
+    yield one, CLOSE_TO, Cell(0)
+    yield from equals(one, Cell(2, threads=2, flags=EXACT), Cell(2, world=2, flags=EXACT),
+                      Cell(3, "by hand", 3, flags=(*EXACT, *GLOO)),
+                      Cell(4, world=2, threads=2, flags=EXACT), Cell(5, world=5, flags=EXACT),
+                      Cell(6, world=3, flags=EXACT))
+    yield from equals(one._replace(recipe="convnet"),
+                      Cell(4, world=3, flags=(*EXACT, *LOCAL_BN)), Cell(6, world=2, flags=EXACT))
+    yield from equals(Cell(4, precision="bf16", flags=EXACT),
+                      Cell(5, world=2, precision="bf16", flags=EXACT))
+
+
 def further_ways() -> Iterator[Row]:
     for recipe in SMALL:
         one, two = Cell(0, recipe=recipe), Cell(2, world=2, recipe=recipe)
@@ -186,7 +202,7 @@ def further_ways() -> Iterator[Row]:
     yield Cell(2, world=3, again=True), EQUALS, Cell(2, world=3)
 
 
-TABLE = [*every_program(whole=FULL), *(further_ways() if FULL else other_ways())]
+TABLE = [*every_program(whole=FULL), *exact_sums(), *(further_ways() if FULL else other_ways())]
 CELLS = list(dict.fromkeys(cell for one, _, other in TABLE for cell in (one, other)))
 
 

@@ -13,10 +13,10 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.nodes import HOSTS, PORT, nodes_for  # noqa: E402
-from tests.support.programs import Launched  # noqa: E402
-from tests.support.ways import (BY_HAND, CPU, STAGE3, TORCHRUN, Run, Way, distance,  # noqa: E402
-                                small, spawned, train)
+from tests.support.nodes import (HOSTS, PORT, by_hand_on, nodes_for,  # noqa: E402
+                                 train_on_nodes)
+from tests.support.ways import (CPU, STAGE3, TORCHRUN, Run, Way, distance, small,  # noqa: E402
+                                spawned, train)
 
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-nodes-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -25,18 +25,6 @@ atexit.register(shutil.rmtree, FOLDER)
 class Nodes(unittest.TestCase):
     def setUp(self) -> None:
         self.names = nodes_for(self)
-
-    def start(self, node: int, way: Way, *flags: object) -> Launched:
-        started = Launched("ip", "netns", "exec", self.names[node], *way.command, *flags,
-                           environment=way.environment)
-        self.addCleanup(started.kill_all)
-        return started
-
-    def by_hand(self, node: int) -> Way:
-        """Two ranks."""
-        return Way((BY_HAND, *CPU), {
-            "PROGRAM": STAGE3, "NNODES": 2, "NODE_RANK": node, "NPROC_PER_NODE": 2,
-            "MASTER_ADDR": HOSTS[0], "MASTER_PORT": PORT})
 
     def torchrun(self, node: int) -> Way:
         """One rank. A flag makes the first node the host of the rendezvous: a machine's name does
@@ -48,14 +36,9 @@ class Nodes(unittest.TestCase):
                     "--no-python", STAGE3, *CPU), {"OMP_NUM_THREADS": 1})
 
     def train_on_both(self, ways: list[Way], *flags: object) -> Run:
-        folder = Path(tempfile.mkdtemp(dir=FOLDER))
-        files = ("--metrics", folder / "a.jsonl", "--save", folder / "a.safetensors")
-        started = [self.start(node, way, *flags, *files) for node, way in enumerate(ways)]
-        results = [node.finish(120) for node in started]
-        for done in results:
-            self.assertEqual(done.code, 0, done.stderr)
-        self.assertEqual((len(results[0].lines) + len(results[1].lines)), 2)
-        return Run(ways[0], flags, folder, results[0])
+        run = train_on_nodes(self.names, ways, *flags, parent=FOLDER)
+        self.assertEqual(len(run.done.lines), 2)
+        return run
 
     def expect_equal(self, run: Run, world: int) -> None:
         """Machines have no memory in common: their ranks sum by Gloo, in its order."""
@@ -66,7 +49,7 @@ class Nodes(unittest.TestCase):
         self.assertEqual(run.result["weights_sha256"], expected.result["weights_sha256"])
 
     def test_by_hand_two_ranks_on_each_of_two_nodes_are_four_on_one(self) -> None:
-        run = self.train_on_both([self.by_hand(node) for node in range(2)], *small())
+        run = self.train_on_both([by_hand_on(node) for node in range(2)], *small())
         self.assertIn(f"local rank 0 of 2, by env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), "
                       f"store {HOSTS[0]}:{PORT}", run.header["launch"])
         self.expect_equal(run, 4)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.support.programs import SECONDS, Launched
+from tests.support.ways import BY_HAND, CPU, STAGE3, Run, Way
 
 HOSTS = ("10.77.0.1", "10.77.0.2")
 PORT = 29500  # of networks that hold nobody else
@@ -55,6 +60,30 @@ def nodes_for(test: unittest.TestCase) -> list[str]:
     except unittest.SkipTest as reason:
         print(reason)
         raise
+
+
+def by_hand_on(node: int, program: Path = STAGE3, ranks: int = 2) -> Way:
+    """The ranks of one node."""
+    return Way((BY_HAND, *CPU), {
+        "PROGRAM": program, "NNODES": 2, "NODE_RANK": node, "NPROC_PER_NODE": ranks,
+        "MASTER_ADDR": HOSTS[0], "MASTER_PORT": PORT})
+
+
+def train_on_nodes(names: Sequence[str], ways: Sequence[Way], *flags: object, parent: Path,
+                   seconds: float = SECONDS) -> Run:
+    """Runs a way on each node, to their ends. Fails unless all end well, and only that of rank 0
+    prints results."""
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    files = ("--metrics", folder / "a.jsonl", "--save", folder / "a.safetensors")
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(
+            Launched("ip", "netns", "exec", name, *way.command, *flags, *files, cwd=folder,
+                     environment=way.environment)) for name, way in zip(names, ways)]
+        results = [one.finish(seconds) for one in started]
+    for done in results:
+        assert done.code == 0, done.stderr
+    assert not any(done.stdout for done in results[1:]), results
+    return Run(ways[0], flags, folder, results[0])
 
 
 def cut_cable() -> None:

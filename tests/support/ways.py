@@ -29,6 +29,7 @@ CONFIG = ROOT / "tests" / "support" / "accelerate_config.yaml"  # as `accelerate
 BY_HAND = ROOT / "scripts" / "by_hand.sh"
 
 CPU = ("--device", "cpu")
+EXACT = ("--sums", "exact")  # equal weights for any number of ranks and threads
 
 
 def small(*flags: object, **changes: object) -> tuple[object, ...]:
