@@ -2,7 +2,8 @@
 """Reads what the suite has written: Google Benchmark's JSON, as rows with their repetitions.
 
 A benchmark's name says what ran: KIND/RECIPE/PROGRAM/world:2/precision:fp32/threads:1, with
-width:W and epochs:E where they are not 1 and the recipe's. What follows is Google Benchmark's.
+width:W, epochs:E and seed:S where they are not 1 and the recipe's, and micro_batch:M of exact sums.
+What follows is Google Benchmark's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from intervals import Estimate, median_of, ratio_of, wilson
 from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
+EXACT_KINDS = ("sums", "seeds")  # rows of exact.py alone
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -36,6 +38,7 @@ class Setup:
     precision: str = "fp32"
     threads: int = 1
     width: float = 1.0
+    micro_batch: int = 0  # of exact sums; 0 = sums in float
 
     def order(self) -> tuple:
         return (self.recipe, rung(self.program), is_twin(self.program), self.program, self.width,
@@ -47,6 +50,7 @@ class Key:
     kind: str
     setup: Setup
     epochs: int = 0  # 0 = the recipe's
+    seed: int = 0  # 0 = the recipe's
 
 
 @dataclass(frozen=True)
@@ -164,9 +168,10 @@ def same_device(first: Row, second: Row) -> bool:
 
 def read_key(name: str) -> Key:
     kind, recipe, program, *rest = (name + "//").split("/")
-    if kind not in KINDS or not recipe or not program:
+    kinds = (*KINDS, *EXACT_KINDS)
+    if kind not in kinds or not recipe or not program:
         raise ResultsError(f"benchmark '{name}': expected KIND/RECIPE/PROGRAM/..., with a kind of "
-                           + ", ".join(KINDS))
+                           + ", ".join(kinds))
     words: dict[str, str] = {}
     for word in rest:
         key, colon, value = word.partition(":")
@@ -174,8 +179,9 @@ def read_key(name: str) -> Key:
             words.setdefault(key, value)
     try:
         setup = Setup(recipe, program, int(words.get("world", 1)), words.get("precision", "fp32"),
-                      int(words.get("threads", 1)), float(words.get("width", 1)))
-        return Key(kind, setup, int(words.get("epochs", 0)))
+                      int(words.get("threads", 1)), float(words.get("width", 1)),
+                      int(words.get("micro_batch", 0)))
+        return Key(kind, setup, int(words.get("epochs", 0)), int(words.get("seed", 0)))
     except ValueError as error:
         raise ResultsError(f"benchmark '{name}': {error}") from error
 

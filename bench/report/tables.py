@@ -303,7 +303,7 @@ def more(results: Results) -> list[str]:
     """Which command measures the rest, unless all kinds of rows are there."""
     kinds = {row.key.kind for row in results.rows.values()}
     twins = any(is_twin(row.key.setup.program) for row in results.rows.values())
-    return [] if twins and kinds == set(KINDS) else [MORE]
+    return [] if twins and kinds >= set(KINDS) else [MORE]
 
 
 def fastest(results: Results, right: list[Row]) -> str:

@@ -19,6 +19,9 @@ constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
 constexpr std::int64_t kCheckImages = 200;
+constexpr std::array<std::int64_t, 3> kMicroBatches = {8, 16, 32};
+constexpr std::int64_t kDefaultMicroBatch = 16;
+constexpr int kSeedCount = 5;
 
 constexpr std::array<const char*, 7> kStages = {
     "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
@@ -30,7 +33,8 @@ constexpr std::array<const char*, 7> kTwins = {
 constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
 
 const char* name_of(Kind kind) {
-  constexpr std::array<const char*, 5> kNames = {"slice", "full", "curve", "check", "phases"};
+  constexpr std::array<const char*, 7> kNames = {"slice",  "full", "curve", "check",
+                                                 "phases", "sums", "seeds"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -117,6 +121,10 @@ int threads_of(const Case& row) {
 Words recipe_of(const Case& row, const std::filesystem::path& folder) {
   Words words = {"--recipe", base_recipe(row)};
   if (row.width != 1) append(words, {"--width", std::to_string(row.width)});
+  if (row.micro_batch > 0) {
+    append(words, {"--sums", "exact", "--micro-batch", std::to_string(row.micro_batch)});
+  }
+  if (row.seed > 0) append(words, {"--seed", std::to_string(row.seed)});
   if (row.recipe == kHfDefaults) {
     append(words, {"--profile", "hf-defaults"});
     if (!is_twin(row)) {  // which writes nothing
@@ -140,7 +148,7 @@ Words length_of(const Case& row) {
   const auto images = [&](std::int64_t steps) {
     return std::to_string(steps * batch_size(row.recipe));
   };
-  if (row.kind == Kind::kSlice) {
+  if (is_timed(row)) {
     return {"--epochs", "1", "--limit-train", images(kSliceSteps), "--limit-test", images(1)};
   }
   if (row.kind == Kind::kCheck) {
@@ -280,7 +288,29 @@ void add_claims(std::vector<Case>& rows, int cpus) {
                   row_of(Kind::kFull, kDdpPractice, kStages[4], 2, std::max(1, cpus / 2), "bf16")});
 }
 
+// What exact sums cost: stage 2 with one thread per rank, beside the same with sums in float. And
+// what they do to the accuracy, over some seeds.
+void add_exact(std::vector<Case>& rows) {
+  for (const int world : {1, 2}) {
+    auto row = row_of(Kind::kSums, "basicnet", kStages[2], world, 1);
+    rows.push_back(row);
+    for (const auto size : kMicroBatches) {
+      row.micro_batch = size;
+      rows.push_back(row);
+    }
+  }
+  auto row = row_of(Kind::kSeeds, "basicnet", kStages[2], 2, 1);
+  for (row.seed = 1; row.seed <= kSeedCount; ++row.seed) {
+    for (const std::int64_t size : {std::int64_t{0}, kDefaultMicroBatch}) {
+      row.micro_batch = size;
+      rows.push_back(row);
+    }
+  }
+}
+
 }  // namespace
+
+bool is_timed(const Case& row) { return row.kind == Kind::kSlice || row.kind == Kind::kSums; }
 
 std::string tool(const Places& places, const char* name) {
   return places.venv.empty() ? name : (places.venv / "bin" / name).string();
@@ -294,7 +324,9 @@ std::string name_of(const Case& row) {
   auto name = fmt::format("{}/{}/{}/world:{}/precision:{}/threads:{}", name_of(row.kind),
                           row.recipe, row.program, row.world, row.precision, row.threads);
   if (row.width != 1) name += fmt::format("/width:{}", row.width);
+  if (row.micro_batch > 0) name += fmt::format("/micro_batch:{}", row.micro_batch);
   if (row.epochs > 0) name += fmt::format("/epochs:{}", row.epochs);
+  if (row.seed > 0) name += fmt::format("/seed:{}", row.seed);
   return name;
 }
 
@@ -344,6 +376,7 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
   add_curves(rows, cpus);
   add_widths(rows, cpus);
   add_claims(rows, cpus);
+  add_exact(rows);
   return rows;
 }
 

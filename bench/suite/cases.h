@@ -11,11 +11,13 @@ namespace ladder::bench {
 
 // The purpose of a run.
 enum class Kind {
-  kSlice,  // its speed: 200 steps after the warm-up, again and again
-  kFull,   // its accuracy: the whole recipe
-  kCurve,  // the same with fewer epochs: a point of accuracy over time
-  kCheck,  // its weights: a few steps in fp32 on one thread
-  kPhases  // its times per part of a step, from a trace of a few steps
+  kSlice,   // its speed: 200 steps after the warm-up, again and again
+  kFull,    // its accuracy: the whole recipe
+  kCurve,   // the same with fewer epochs: a point of accuracy over time
+  kCheck,   // its weights: a few steps in fp32 on one thread
+  kPhases,  // its times per part of a step, from a trace of a few steps
+  kSums,    // as kSlice: the price of exact sums
+  kSeeds    // as kFull, with another seed: the accuracy of exact sums
 };
 
 // One row of the comparison: a program and its start. Recipes are those of the stages, basicnet and
@@ -28,10 +30,15 @@ struct Case {
   std::string program;  // a stage, python_... for its Python twin, or python_tuned...
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
-  int threads = 1;          // of each process
-  int width = 1;            // channel multiplier
-  std::int64_t epochs = 0;  // 0 = the recipe's
+  int threads = 1;               // of each process
+  int width = 1;                 // channel multiplier
+  std::int64_t epochs = 0;       // 0 = the recipe's
+  std::int64_t micro_batch = 0;  // of exact sums; 0 = sums in float
+  int seed = 0;                  // 0 = the recipe's
 };
+
+// Whether the time of 200 steps is what it measures.
+bool is_timed(const Case& row);
 
 // Where the programs are.
 struct Places {
@@ -53,7 +60,7 @@ inline constexpr const char* kMetricsFile = "child.jsonl";
 inline constexpr const char* kTraceFile = "child.trace.json";
 
 // "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", then the width if it is
-// not 1, and the epochs if they are not the recipe's.
+// not 1, the micro-batch of exact sums, and epochs and seed if they are not the recipe's.
 std::string name_of(const Case& row);
 
 // The recipe of its record.

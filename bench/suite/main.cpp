@@ -116,7 +116,7 @@ class Runner {
   Runner(SuiteOptions options, Peaks peaks) : options_(std::move(options)), peaks_(peaks) {}
 
   void add(const Case& row) {
-    const int repetitions = row.kind == Kind::kSlice ? options_.repetitions : 1;
+    const int repetitions = is_timed(row) ? options_.repetitions : 1;
     const auto name = name_of(row);
     if (is_wanted(name, repetitions)) turns_.announce(row, repetitions);
     benchmark::RegisterBenchmark(name.c_str(),
@@ -192,8 +192,7 @@ class Runner {
   }
 
   static std::string summary_of(const Case& row, const json& result, double seconds) {
-    if (row.kind == Kind::kSlice)
-      return fmt::format("{:.2f} s for 200 steps", seconds_of_slice(result));
+    if (is_timed(row)) return fmt::format("{:.2f} s for 200 steps", seconds_of_slice(result));
     if (row.kind == Kind::kPhases) return "trace of 10 steps";
     if (row.kind == Kind::kCheck) {
       const auto weights = result.value("weights_sha256", "unknown");
@@ -215,7 +214,7 @@ class Runner {
   void report(const Case& row, const json& result, const json& run, const ChildEnd& end,
               benchmark::State& state) {
     auto& counters = state.counters;
-    if (row.kind == Kind::kSlice) {
+    if (is_timed(row)) {
       report_speed(row, result, state);
     } else {
       state.SetIterationTime(end.seconds);

@@ -12,14 +12,15 @@ namespace {
 // The usual seconds of a run on two cores, start and end of the program included.
 double usual_seconds(const Case& row) {
   const double factor = is_twin(row) ? 2.5 : 1.0;
-  if (row.kind == Kind::kFull || row.kind == Kind::kCurve) return 18.0 * factor;
-  return (row.kind == Kind::kSlice ? 6.0 : 1.5) * factor;
+  if (is_timed(row)) return 6.0 * factor;
+  const bool is_short = row.kind == Kind::kCheck || row.kind == Kind::kPhases;
+  return (is_short ? 1.5 : 18.0) * factor;
 }
 
-const char* work_of(Kind kind) {
-  if (kind == Kind::kSlice) return "200 steps";
-  if (kind == Kind::kCheck) return "20 steps";
-  return kind == Kind::kPhases ? "10 steps" : "training";
+const char* work_of(const Case& row) {
+  if (is_timed(row)) return "200 steps";
+  if (row.kind == Kind::kCheck) return "20 steps";
+  return row.kind == Kind::kPhases ? "10 steps" : "training";
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void Turns::announce(const Case& row, int runs) {
 void Turns::begin(const Case& row) {
   ++begun_;
   if (!terminal_) return;
-  fmt::print(stream_, "{}  {}{}\x1b[K\r", heading(row), work_of(row.kind), remaining());
+  fmt::print(stream_, "{}  {}{}\x1b[K\r", heading(row), work_of(row), remaining());
   std::fflush(stream_);
 }
 
@@ -55,7 +56,9 @@ std::string Turns::heading(const Case& row) const {
   auto text = fmt::format("[{:>{}}/{}] {:<20}  {}  {} x {}  {}", begun_, total.size(), total,
                           row.program, row.recipe, row.world, row.threads, row.precision);
   if (row.width != 1) text += fmt::format("  width {}", row.width);
+  if (row.micro_batch > 0) text += fmt::format("  micro-batch {}", row.micro_batch);
   if (row.epochs > 0) text += fmt::format("  {} epochs", row.epochs);
+  if (row.seed > 0) text += fmt::format("  seed {}", row.seed);
   return text;
 }
 

@@ -51,6 +51,10 @@ TEST(Cases, NamesSayWhatRuns) {
   wide.width = 4;
   wide.epochs = 2;
   EXPECT_EQ(name_of(wide), name_of(row) + "/width:4/epochs:2");
+  Case exact = row;
+  exact.micro_batch = 16;
+  exact.seed = 3;
+  EXPECT_EQ(name_of(exact), name_of(row) + "/micro_batch:16/seed:3");
 }
 
 TEST(Cases, StagesAreStartedAsTheyAreMeant) {
@@ -193,6 +197,25 @@ TEST(Cases, TheLongTierHasTheRowsOfTheTargets) {
     EXPECT_TRUE(names.contains(fmt::format("slice/{}", name))) << name;
   }
   EXPECT_FALSE(names.contains("slice/convnet/python_tuned/world:1/precision:bf16/threads:2"));
+}
+
+TEST(Cases, ExactSumsStandBesideSumsInFloat) {
+  const auto rows = cases_of("bench", 2);
+  const auto sums = of_kind(rows, Kind::kSums);
+  ASSERT_EQ(sums.size(), 8U) << "two worlds, each in float and with three micro-batches";
+  for (const auto& row : sums) EXPECT_EQ(row.threads, 1) << name_of(row);
+  EXPECT_EQ(name_of(sums.front()),
+            "sums/basicnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1");
+  EXPECT_EQ(words_of(sums.back()),
+            "bin/stage2_ddp_spawn --nprocs 2 --recipe basicnet --sums exact --micro-batch 32 "
+            "--threads 1 --metrics runs/child.jsonl --epochs 1 --limit-train 14080 "
+            "--limit-test 64 --quiet");
+  const auto seeds = of_kind(rows, Kind::kSeeds);
+  ASSERT_EQ(seeds.size(), 10U) << "five seeds, in float and exact";
+  EXPECT_EQ(words_of(seeds.back()),
+            "bin/stage2_ddp_spawn --nprocs 2 --recipe basicnet --sums exact --micro-batch 16 "
+            "--seed 5 --threads 1 --metrics runs/child.jsonl --quiet");
+  EXPECT_EQ(words_of(seeds.front()).find("--sums"), std::string::npos);
 }
 
 TEST(Cases, MoreCpusAreDivided) {
