@@ -79,8 +79,10 @@ SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, 
   return [=, round = 0](const std::string& own) mutable {
     const auto key = [&](int other) { return fmt::format("{}/{}/{}", name, round, other); };
     store->set(key(rank), own);
+    std::vector<std::string> keys;
+    for (int other = 0; other < world_size; ++other) keys.push_back(key(other));
     std::vector<std::string> all;
-    for (int other = 0; other < world_size; ++other) all.push_back(store->get_to_str(key(other)));
+    for (const auto& text : store->multiGet(keys)) all.emplace_back(text.begin(), text.end());
     ++round;
     return all;
   };
