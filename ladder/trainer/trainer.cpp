@@ -230,7 +230,7 @@ Prediction Trainer::prediction_step(Model& model, const Inputs& inputs, bool pre
   LossOutput made;
   if (has_labels) {
     for (const auto& name : names) labels.set(name, inputs.at(name));
-    made = compute_loss(model, inputs, {.global = labels.rows()});
+    made = compute_loss(model, inputs, eval_items_.value_or(NumItems{.global = labels.rows()}));
   } else {
     made.outputs = model.forward(without(inputs, names));
   }

@@ -46,7 +46,8 @@ struct LossOutput {
 
 // Of one batch. Without labels there is no loss; with prediction_loss_only there is only the loss.
 struct Prediction {
-  torch::Tensor loss;     // scalar: mean over this process's part; undefined if there is none
+  torch::Tensor loss;     // scalar: mean over this process's part, with exact sums its share of the
+                          // mean over the batch of all; undefined if there is none
   torch::Tensor outputs;  // one row per sample; undefined if there are none
   Inputs labels;          // one tensor per label name, one row per sample; may be empty
 };
@@ -248,6 +249,9 @@ class Trainer {
   virtual double floating_point_ops(const Inputs& /*inputs*/) { return 0.0; }
 
  private:
+  // With exact sums: this process's share of the mean loss of a batch, and the weight of that.
+  using Shares = std::vector<std::pair<torch::Tensor, double>>;
+
   // --- trainer.cpp ---
   TrainerOptions checked(TrainerOptions options);
   void add_default_callbacks();
@@ -272,6 +276,7 @@ class Trainer {
   void clip_gradients();
   void log_save_evaluate();
   double take_loss();
+  std::vector<double> means_of(const Shares& shares) const;
   void log_progress();
   TrainOutput finish_training(double seconds);
 
@@ -321,13 +326,13 @@ class Trainer {
   std::shared_ptr<AcceleratedScheduler> scheduler_;
   std::unique_ptr<AcceleratedDataLoader> train_loader_;
   std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of the present or last evaluation
+  std::optional<NumItems> eval_items_;                  // of its present batch, with exact sums
   std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 
-  torch::Tensor loss_;  // float64 scalar on the device: sum over the steps since the last log
-  std::vector<std::pair<torch::Tensor, double>> shares_;  // the same with exact sums: the loss of
-                                                          // each batch, and its weight
-  double logged_loss_ = 0.0;                              // sum over the steps before it
+  torch::Tensor loss_;        // float64 scalar on the device: sum over the steps since the last log
+  Shares shares_;             // the same with exact sums
+  double logged_loss_ = 0.0;  // sum over the steps before it
   std::int64_t logged_step_ = 0;
   std::int64_t first_step_ = 0;  // of this call of train()
   torch::Tensor grad_norm_;      // of the last step, if it was computed

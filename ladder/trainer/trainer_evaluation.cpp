@@ -48,6 +48,7 @@ struct Trainer::Gathered {
   std::int64_t expected = 0;  // samples
   std::int64_t samples = 0;   // so far
   Rows losses;                // float64: each sample has the mean loss of its batch
+  Shares shares;              // in their place with exact sums; the weight is the number of samples
   Rows predictions;
   nlohmann::ordered_map<std::string, Rows> labels;  // by label name
 };
@@ -123,6 +124,7 @@ PredictionOutput Trainer::evaluation_loop(const std::string& description,
 }
 
 void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
+  if (args_.sums == Sums::kExact) eval_items_ = batch.num_items();
   const auto step =
       prediction_step(*prepared_model_, options_.data_collator(batch), args_.prediction_loss_only);
   const auto gather = [&](const torch::Tensor& part, Rows& rows) {
@@ -131,7 +133,9 @@ void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
   const auto counted =
       batch.targets.defined() ? batch.targets : batch.indices.to(accelerator_.device());
   gathered.samples += accelerator_.gather_for_metrics(counted).size(0);
-  if (step.loss.defined()) {
+  if (step.loss.defined() && eval_items_) {
+    gathered.shares.emplace_back(step.loss.to(torch::kFloat64), batch.global_size);
+  } else if (step.loss.defined()) {
     gather(step.loss.to(torch::kFloat64).expand({batch.size()}).contiguous(), gathered.losses);
   }
   if (step.outputs.defined()) {
@@ -151,6 +155,11 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
   const auto start = prefix + "_";
   if (!gathered.losses.empty()) {
     metrics[start + "loss"] = gathered.losses.all().mean().item<double>();
+  } else if (!gathered.shares.empty()) {
+    const auto means = means_of(gathered.shares);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < means.size(); ++i) sum += means[i] * gathered.shares[i].second;
+    metrics[start + "loss"] = sum / static_cast<double>(gathered.samples);
   }
   if (model_preparation_time_) metrics[start + "model_preparation_time"] = *model_preparation_time_;
   if (!output.predictions.defined() || output.label_ids.empty()) return metrics;

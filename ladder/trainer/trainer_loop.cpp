@@ -215,20 +215,25 @@ double Trainer::take_loss() {
     loss_.zero_();
     return sum;
   }
-  if (shares_.empty()) return 0.0;
-  // Shares of all processes, which doubles add without rounding (NumItems::mean), one by one.
-  std::vector<torch::Tensor> parts;
-  for (const auto& [share, weight] : shares_) parts.push_back(share);
-  const auto means = accelerator_.reduce(torch::stack(parts), Reduction::kSum).cpu();
+  const auto means = means_of(shares_);
   double sum = 0.0;
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const double value = means.const_data_ptr<double>()[i];
-    const bool is_counted = std::isfinite(value) || !args_.logging_nan_inf_filter;
-    sum += is_counted ? value * shares_[i].second
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    const bool is_counted = std::isfinite(means[i]) || !args_.logging_nan_inf_filter;
+    sum += is_counted ? means[i] * shares_[i].second
                       : sum / static_cast<double>(std::max<std::size_t>(1, i));
   }
   shares_.clear();
   return sum;
+}
+
+// The mean loss of each batch: the shares of all processes, which doubles add without rounding
+// (NumItems::mean). A collective.
+std::vector<double> Trainer::means_of(const Shares& shares) const {
+  if (shares.empty()) return {};
+  std::vector<torch::Tensor> parts;
+  for (const auto& [share, weight] : shares) parts.push_back(share);
+  const auto means = accelerator_.reduce(torch::stack(parts), Reduction::kSum).cpu();
+  return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
 }
 
 void Trainer::optimizer_step(const Batch& batch, const torch::Tensor& loss) {
