@@ -429,6 +429,7 @@ TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRange) {
   expect_refused({.dataloader_num_workers = -1}, "dataloader_num_workers: expected");
   expect_refused({.ddp_bucket_cap_mb = 0}, "ddp_bucket_cap_mb: expected");
   expect_refused({.ddp_timeout = 0}, "ddp_timeout: expected a number from 1 to 604800, got 0");
+  expect_refused({.micro_batch = 0}, "micro_batch: expected a number >= 1, got 0");
   expect_refused({.limit_train_batches = 0.0}, "limit_train_batches: expected a whole number");
   expect_refused({.limit_train_batches = 1.5}, "limit_train_batches: expected a whole number");
 }
@@ -463,6 +464,13 @@ TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
   expect_refused({.ddp_backend = "mpi"}, "ddp_backend: expected one of gloo");
   expect_refused({.report_to = {"wandb"}}, "report_to: expected one of jsonl");
   expect_refused({.lr_scheduler_kwargs = "[1]"}, "lr_scheduler_kwargs: expected a JSON object");
+  for (const bool split : {false, true}) {
+    expect_refused({.accelerator_config = {.split_batches = split, .even_batches = split},
+                    .sums = Sums::kExact},
+                   "sums exact: the batches of this accelerator_config depend on the number of "
+                   "processes; hint: set accelerator_config to {\"split_batches\": true, "
+                   "\"even_batches\": false}");
+  }
   TrainingArguments nothing_saved{.output_dir = "", .save_strategy = SaveStrategy::kNo};
   EXPECT_NO_THROW(resolve(nothing_saved));
 }
