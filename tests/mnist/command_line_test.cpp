@@ -243,6 +243,57 @@ TEST(CommandLine, SyncBatchNormIsOnUnlessSwitchedOff) {
   EXPECT_EQ(flag(options<AmpOptions>({"--no-sync-bn"}), "--sync-bn"), "false");
 }
 
+TEST(CommandLine, SumsAreInFloatUnlessExactOnesAreNamed) {
+  EXPECT_EQ(options<SpawnedOptions>({}).exact, std::nullopt);
+  EXPECT_EQ(options<SpawnedOptions>({"--sums", "fast"}).exact, std::nullopt);
+  EXPECT_EQ(options<SpawnedOptions>({}).micro_batch(), 0);
+  EXPECT_EQ(options<SpawnedOptions>({"--sums", "exact"}).micro_batch(), 16);
+  const auto found =
+      options<LaunchedOptions>({"--sums", "exact", "--micro-batch", "8", "--check-replicas", "3"});
+  EXPECT_EQ(found.exact->micro_batch, 8);
+  EXPECT_EQ(found.exact->check_replicas, 3);
+  EXPECT_EQ(flag(found, "--sums"), "exact");
+  EXPECT_EQ(flag(found, "--micro-batch"), "8");
+  const auto accelerated = options<AcceleratedOptions>({"--sums", "exact", "--micro-batch", "4"});
+  EXPECT_EQ(accelerated.accelerator.exact_sums->micro_batch, 4);
+  EXPECT_FALSE(options<AcceleratedOptions>({}).accelerator.exact_sums.has_value());
+}
+
+TEST(CommandLine, ExactSumsNeedBatchesThatTheRanksDivide) {
+  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--batch-mode", "per-device"}), UsageError,
+               "--sums exact: with --batch-mode per-device the batches depend on the number of "
+               "ranks; hint: omit --batch-mode per-device: the ranks divide each batch");
+  EXPECT_ERROR(parse<AmpOptions>({"--sums", "exact", "--profile", "ddp-practice", "--no-sync-bn"}),
+               UsageError, "--sums exact: with --batch-mode per-device");
+  for (const char* mode : {"per-process", "split-batches"}) {
+    EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "exact", "--loader-mode", mode}), UsageError,
+                 "--sums exact: with --loader-mode other than global the batches depend on");
+  }
+}
+
+TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
+  const char* refusal =
+      "--sums exact: SyncBatchNorm adds floats over the ranks, so the sum depends on them; hint: "
+      "add --no-sync-bn";
+  EXPECT_ERROR(parse<AmpOptions>({"--sums", "exact", "--recipe", "convnet"}), UsageError, refusal);
+  EXPECT_ERROR(parse<AmpOptions>({"--sums", "exact", "--sync-bn"}), UsageError, refusal);
+  EXPECT_FALSE(
+      options<AmpOptions>({"--sums", "exact", "--recipe", "convnet", "--no-sync-bn"}).sync_bn);
+  EXPECT_TRUE(options<AmpOptions>({"--sums", "exact"}).exact.has_value()) << "no BatchNorm";
+}
+
+TEST(CommandLine, MicroBatchesBelongToExactSums) {
+  EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
+               "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");
+  EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "fast", "--micro-batch", "8"}), UsageError,
+               "--micro-batch: sums in float");
+  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--micro-batch", "0"}), UsageError,
+               "--micro-batch: expected a number >= 1, got 0");
+  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exakt"}), UsageError,
+               "--sums: expected one of fast, exact, got 'exakt'; hint: did you mean exact?");
+  EXPECT_ERROR(parse({"--sums", "exact"}), UsageError, "--sums: no such option");
+}
+
 TEST(CommandLine, AProfileIsAsIfItsFlagsHadBeenTyped) {
   const auto found = options<AmpOptions>({"--profile", "ddp-practice"});
   EXPECT_EQ(found.recipe.name, "convnet");
@@ -566,6 +617,17 @@ TEST(TrainerFlags, FlagsOfTransformersAreKnownByName) {
   EXPECT_ERROR(trainer_options({"--fsd"}), UsageError, "--fsd: no such option");
   EXPECT_ERROR(trainer_options({"--learning-rat", "1"}), UsageError,
                "did you mean --learning-rate?");
+}
+
+TEST(TrainerFlags, ExactSumsAreThoseOfTheTrainer) {
+  const auto found = trainer_options({"--sums", "exact", "--micro-batch", "8"});
+  EXPECT_EQ(found.training.sums, Sums::kExact);
+  EXPECT_EQ(found.training.micro_batch, 8);
+  EXPECT_EQ(trainer_options({}).training.sums, Sums::kFast);
+  EXPECT_ERROR(trainer_options({"--profile", "hf-defaults", "--sums", "exact"}), UsageError,
+               "sums exact: the batches of this accelerator_config depend on the number of");
+  EXPECT_ERROR(trainer_options({"--sums", "exact", "--micro-batch", "0"}), UsageError,
+               "micro_batch: expected a number >= 1, got 0");
 }
 
 TEST(TrainerFlags, TheRestIsCheckedTogether) {
