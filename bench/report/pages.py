@@ -10,9 +10,10 @@ A page names its record where a table begins, and the table ends at a line of it
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level, --marks how near the targets are, --speed the speed against Python. --step is the table of a record of step.py,
-whose picture is images/step.svg. images/stages.svg is the picture of the README, by stages.py.
-Other pictures are those of the report that a page shows; they are compared only where matplotlib
+of the third level, --marks how near the targets are, --speed the speed against Python. --price and
+--seeds are the tables of exact.py. --step is the table of a record of step.py, whose picture is
+images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
+images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the report that a page shows; they are compared only where matplotlib
 is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
@@ -25,21 +26,24 @@ import sys
 import textwrap
 from pathlib import Path
 
+import exact
 import stages
 import step
 from claims import speed_claim
+from environment import machine_line
 from report import colours
 from marks import marks_text
-from results import ResultsError, read
-from table import markdown_text, short_text
+from results import Results, ResultsError, read
+from table import markdown_cell, markdown_table, markdown_text, short_text
+from tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/bench.md", "docs/performance.md")
+PAGES = ("README.md", "docs/bench.md", "docs/performance.md", "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed) -->\n).*?"
-                   r"(<!-- end of the record -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed|--price|--seeds)"
+                   r" -->\n).*?(<!-- end of the record -->)", re.DOTALL)
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
 HEAD = """<?xml version="1.0" encoding="UTF-8"?>
@@ -49,11 +53,24 @@ COLUMNS = 120
 CURE = "run python3 bench/report/pages.py --update"
 
 
+def one_table(table: Table, results: Results) -> str:
+    """Without its heading, with the machine below."""
+    if not table.rows:
+        return "Not measured yet."
+    _, _, *lines = markdown_table(table).split("\n")
+    lines += ["", markdown_cell(machine_line(results))]
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
+                     for line in lines)
+
+
 def filled(match: re.Match[str]) -> str:
     begin, path, form, end = match.groups()
     if form == "--step":
         return f"{begin}\n{step.table(json.loads((ROOT / path).read_text()))}\n{end}"
     results = read([ROOT / path])
+    if form in ("--price", "--seeds"):
+        table = exact.price_table if form == "--price" else exact.seeds_table
+        return f"{begin}\n{one_table(table(results), results)}\n\n{end}"
     if form == "--marks":
         return f"{begin}\n{marks_text(results)}\n{end}"
     if form == "--speed":
@@ -107,6 +124,7 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in PAGES}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
     drawn = {"stages.svg": stages.picture(read([ROOT / RECORD])),
+             "micro-batches.svg": exact.picture(),
              "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
     files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
     return pages | pictures_of(shown) | files

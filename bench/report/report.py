@@ -16,6 +16,7 @@ from pathlib import Path
 
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
+from exact import price_table, seeds_table
 from results import Results, ResultsError, read
 from tables import Table, check_table, curve_table, more, recipe_table, stage_table, summary
 from words import ALL_COLOURS, FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_twin
@@ -120,8 +121,8 @@ def body(results: Results) -> str:
     stages = stage_table(results)
     parts.append(section(stages.title, table_html(stages), code and f"<p></p>\n{code}"))
     parts += [recipe_html(results, recipe) for recipe in results.recipes()]
-    for table in (curve_table(results), check_table(results), claims_table(results),
-                  environment_table(results)):
+    for table in (curve_table(results), check_table(results), price_table(results),
+                  seeds_table(results), claims_table(results), environment_table(results)):
         parts.append(section(table.title, table_html(table)))
     parts.append(section("What this does not say", list_html(honesty(results))))
     parts += [f"<p>{escape(line)}</p>" for line in more(results)]

@@ -42,7 +42,8 @@ class Setup:
 
     def order(self) -> tuple:
         return (self.recipe, rung(self.program), is_twin(self.program), self.program, self.width,
-                self.precision != "fp32", self.precision, self.world, self.threads)
+                self.precision != "fp32", self.precision, self.world, self.threads,
+                self.micro_batch)
 
 
 @dataclass(frozen=True)

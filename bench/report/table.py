@@ -15,6 +15,7 @@ import textwrap
 
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
+from exact import price_table, seeds_table
 from results import Results, ResultsError, read
 from tables import (
     Table, check_table, curve_table, more, recipe_table, speed_table, stage_table, summary,
@@ -29,7 +30,8 @@ def all_tables(results: Results) -> list[Table]:
     """Those of the full comparison that have rows, in their order."""
     tables = [stage_table(results)]
     tables += [recipe_table(results, recipe) for recipe in results.recipes()]
-    tables += [curve_table(results), check_table(results), claims_table(results)]
+    tables += [curve_table(results), check_table(results), price_table(results),
+               seeds_table(results), claims_table(results)]
     return [table for table in tables if table.rows]
 
 

@@ -23,6 +23,7 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "bench" / "report"
 sys.path[:0] = [str(REPORT), str(ROOT)]
+import exact  # noqa: E402
 import marks  # noqa: E402
 import pages  # noqa: E402
 import report  # noqa: E402
@@ -201,6 +202,59 @@ class Marks(FilesTest):
                         .startswith("1.10 ["))
 
 
+class ExactSums(FilesTest):
+    """exact.py."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.results = read([self.write(made.exact_sums())])
+
+    def test_a_step_stands_beside_the_one_with_sums_in_float(self) -> None:
+        rows = exact.price_table(self.results).rows
+        self.assertEqual([row[:2] for row in rows], [
+            [ranks, sums] for ranks in ("1 x 1", "2 x 1")
+            for sums in ("fast", "exact, micro-batch 8", "exact, micro-batch 16",
+                         "exact, micro-batch 32")])
+        # 6 s of 200 steps are 30 ms; of repetitions that jitter, the median is 1.01 of that.
+        self.assertEqual(rows[0][2:], ["30.3 [29.4, 39.0]", "1"])
+        self.assertTrue(rows[1][2].startswith("39.4 [") and rows[1][3].startswith("1.30 ["), rows)
+
+    def test_a_row_that_failed_or_has_no_counterpart_says_so(self) -> None:
+        entries = made.exact_sums()["benchmarks"]
+        alone = self.read(*(one for one in entries if "micro_batch:8" in one["name"]))
+        self.assertEqual({row[3] for row in exact.price_table(alone).rows}, {"not run"})
+        failed = self.read(*(one | {"error_occurred": True, "error_message": "no memory"}
+                             for one in entries))
+        self.assertEqual({row[2] for row in exact.price_table(failed).rows}, {"failed: no memory"})
+        self.assertEqual(exact.seeds_table(failed).rows, [])
+
+    def test_accuracies_are_compared_seed_by_seed(self) -> None:
+        table_of_seeds = exact.seeds_table(self.results)
+        self.assertEqual(table_of_seeds.header, ("seed", "fast", "exact, micro-batch 16",
+                                                 "difference, points"))
+        self.assertEqual(table_of_seeds.rows[0], ["1", "98.41", "98.43", "+0.02"])
+        self.assertEqual([row[0] for row in table_of_seeds.rows], ["1", "2", "3", "mean"])
+        self.assertEqual(table_of_seeds.rows[3], ["mean", "98.42", "98.42", "+0.00 [-0.02, +0.02]"])
+
+    def test_a_seed_with_one_of_the_two_is_left_out(self) -> None:
+        entries = [one for one in made.exact_sums()["benchmarks"]
+                   if not ("seed:2" in one["name"] and "micro_batch" in one["name"])]
+        self.assertEqual([row[0] for row in exact.seeds_table(self.read(*entries)).rows],
+                         ["1", "3", "mean"])
+
+    def test_other_tables_do_not_have_these_rows(self) -> None:
+        text = table.markdown_text(self.results)
+        self.assertEqual(re.findall("^## (.*)$", text, re.MULTILINE),
+                         ["The price of exact sums", "Accuracy of exact sums", "Environment",
+                          "What this does not say"])
+
+    def test_the_picture_has_each_micro_batch_once_for_each_number_of_ranks(self) -> None:
+        svg = exact.picture()
+        for part in "ABCD":
+            self.assertEqual(svg.count(f">{part}</text>"), 3)
+        self.assertEqual(svg.count("A + B + C + D</text>"), 3)
+
+
 class StagesPicture(FilesTest):
     """stages.py."""
 
@@ -241,7 +295,9 @@ class Pages(FilesTest):
             made.write(self.folder / name, made.sample())
         (self.folder / pages.STEP_RECORD).write_text(json.dumps(step_record()))
         blocks = {"README.md": "two-cores.json --speed", "docs/bench.md": "two-cores.json --markdown",
-                  "docs/performance.md": "two-cores.step.json --step"}
+                  "docs/performance.md": "two-cores.step.json --step",
+                  "docs/same-weights.md": "exact.json --price"}
+        made.write(self.folder / "bench/results/exact.json", made.exact_sums())
         for page, record in blocks.items():
             (self.folder / page).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / page).write_text(
@@ -261,6 +317,8 @@ class Pages(FilesTest):
         readme = (self.folder / "README.md").read_text(encoding="utf-8")
         self.assertTrue(readme.startswith("before\n![Time]") and readme.endswith("-->\nafter\n"))
         self.assertIn("\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 [", readme)
+        exact_page = (self.folder / "docs/same-weights.md").read_text(encoding="utf-8")
+        self.assertIn("--price -->\n\n| ranks | sums | ms per step", exact_page)
         bench = self.folder / "docs" / "bench.md"
         self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
         picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
@@ -282,7 +340,8 @@ class Pages(FilesTest):
             self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(wanted.call_count, 1)
         self.assertEqual({path.name for path in (self.folder / "docs" / "images").iterdir()},
-                         {"bench-time-basicnet.svg", "stages.svg", "step.svg"})
+                         {"bench-time-basicnet.svg", "micro-batches.svg", "stages.svg",
+                          "step.svg"})
 
     def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
         readme = self.folder / "README.md"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pieces of code on docs/library.md and on the pages of stages 4 to 6 run.
+"""The pieces of code on docs/library.md, docs/same-weights.md and the pages of stages 4 to 6 run.
 
 That the pages show what is compiled is seen by tools/docs_sync.py.
 """
@@ -28,6 +28,7 @@ class LibraryPage(unittest.TestCase):
         lines = self.output_of("page_pieces").splitlines()
         self.assertEqual(lines[0], "seen 64")  # 32 of each rank
         self.assertEqual(lines[1], f"sent {4 * (784 * 8 + 8 + 8 * 10 + 10)} bytes")  # of MyNet
+        self.assertEqual(lines[2], "two ranks equal one: 1")
 
 
 if __name__ == "__main__":

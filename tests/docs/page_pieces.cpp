@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short pieces of code on docs/library.md and on the pages of stages 4 to 6, which show what
-// is here between `#region NAME` and `#endregion NAME`. Each runs in two processes.
+// The short pieces of code on docs/library.md, docs/same-weights.md and the pages of stages 4 to 6,
+// which show what is here between `#region NAME` and `#endregion NAME`. Each runs in two processes.
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/amp/autocast.h>
 #include <ladder/amp/grad_scaler.h>
+#include <ladder/checkpoint/state_dict.h>
 #include <ladder/comm/init_process_group.h>
 #include <ladder/core/device.h>
 #include <ladder/core/exit_status.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
+#include <ladder/data/distributed_sampler.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
+#include <ladder/parallel/exact_data_parallel.h>
 #include <ladder/trainer/trainer.h>
 #include <mnist/dataset.h>
 #include <mnist/options.h>
@@ -24,6 +27,7 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -161,6 +165,39 @@ void what_travels() {
   if (group.rank() == 0) std::cout << "sent " << bytes << " bytes" << std::endl;
 }
 
+// docs/same-weights.md
+
+std::string exact_weights(const ProcessGroup& group) {
+  const auto images = images_of(Split::kTrain);
+  torch::manual_seed(42);
+  const auto network = std::make_shared<MyNet>();
+  const auto loss_sum = [](const torch::Tensor& scores, const torch::Tensor& labels) {
+    return torch::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
+  };
+  // #region exact
+  const auto batches = ladder::divide_batches(images->size(), {.batch_size = 64,
+                                                               .rank = group.rank(),
+                                                               .world_size = group.world_size(),
+                                                               .micro_batch = 16});
+  const ladder::DataLoader loader(images, {.batch_sampler = batches});
+  ladder::ExactDataParallel model(network, group, {.micro_batch = 16});
+  ladder::SGD optimizer(model.parameters(), {.lr = 0.01});
+  for (const ladder::Batch& batch : loader) {
+    const auto scores = model.forward(batch.inputs);
+    batch.num_items().mean(loss_sum, scores, batch.targets).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  // #endregion exact
+  return weights_sha256(unwrapped_state_dict(model));
+}
+
+void exact_sums() {
+  const auto group = init_process_group({.device = "cpu"});
+  const bool equal = exact_weights(group) == exact_weights(ProcessGroup::single());
+  if (group.rank() == 0) std::cout << "two ranks equal one: " << equal << std::endl;
+}
+
 // docs/stages/4-ddp-amp.md
 
 void autocast_outside() {
@@ -278,7 +315,7 @@ void trainer() {
 
 int main() {
   return call_and_report([] {
-    for (const auto piece : {process_group, float16, several_backwards, what_travels,
+    for (const auto piece : {process_group, float16, several_backwards, what_travels, exact_sums,
                              autocast_outside, clipping, three_lines, trainer}) {
       spawn([&](int /*rank*/) { piece(); });
     }
