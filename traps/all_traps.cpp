@@ -23,6 +23,7 @@ void unscale_twice();
 void fork_after_threads();
 void mean_of_means();
 void nproc_per_nodes();
+void two_are_not_one();
 
 std::span<const Trap> all_traps() {
   static constexpr std::array kTraps = {
@@ -53,7 +54,9 @@ std::span<const Trap> all_traps() {
       Trap{"fork-after-threads", "000-42, 001-16",
            "a tensor is used, and then processes are forked", fork_after_threads},
       Trap{"mean-of-means", "-", "means of batches of different sizes are averaged", mean_of_means},
-      Trap{"nproc-per-nodes", "000-26", "torchrun --nproc_per_nodes=2", nproc_per_nodes}};
+      Trap{"nproc-per-nodes", "000-26", "torchrun --nproc_per_nodes=2", nproc_per_nodes},
+      Trap{"two-are-not-one", "-", "two ranks are expected to end with the weights of one",
+           two_are_not_one}};
   return kTraps;
 }
 

@@ -38,12 +38,13 @@ std::shared_ptr<Model> seeded_model(const Recipe& recipe) {
 }
 
 DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
-                          const ProcessGroup& group, std::int64_t batch_size) {
+                          const ProcessGroup& group, std::int64_t batch_size,
+                          std::int64_t micro_batch) {
   return DataLoader(
-      images,
-      {.batch_sampler = divide_batches(
-           images->size(),
-           {.batch_size = batch_size, .rank = group.rank(), .world_size = group.world_size()})});
+      images, {.batch_sampler = divide_batches(images->size(), {.batch_size = batch_size,
+                                                                .rank = group.rank(),
+                                                                .world_size = group.world_size(),
+                                                                .micro_batch = micro_batch})});
 }
 
 void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer& optimizer,

@@ -40,9 +40,10 @@ std::shared_ptr<const mnist::Dataset> images_of(Split split, const Recipe& recip
 // The network of the recipe, with the weights of its seed.
 std::shared_ptr<Model> seeded_model(const Recipe& recipe);
 
-// A loader over this rank's slice of each batch of 64.
+// A loader over this rank's slice of each batch of 64, in whole micro-batches if they have a size.
 DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
-                          const ProcessGroup& group, std::int64_t batch_size = 64);
+                          const ProcessGroup& group, std::int64_t batch_size = 64,
+                          std::int64_t micro_batch = 0);
 
 // Steps through the loader once, as train_epoch of stage 2 does.
 void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer& optimizer,

@@ -204,6 +204,21 @@ class Traps(unittest.TestCase):
         self.assertIn("torchrun", shown.one("guard", "error without a launcher"))
 
 
+    def test_two_are_not_one(self) -> None:
+        shown = self.show("two-are-not-one")
+        for side in ("mistake", "guard"):
+            weights = {shown.one(side, "weights of 1 rank")}
+            for count in (2, 3):
+                digest, apart = shown.one(side, f"weights of {count} ranks").split(", distance ")
+                weights.add(digest)
+                distance = float(apart)
+                if side == "guard":
+                    self.assertEqual(distance, 0)
+                else:
+                    self.assertTrue(1e-8 <= distance <= 1e-1, distance)
+            self.assertEqual(len(weights), {"mistake": 3, "guard": 1}[side])
+
+
 class List(unittest.TestCase):
     def names(self) -> list[str]:
         done = run("traps", "list")
@@ -212,7 +227,7 @@ class List(unittest.TestCase):
 
     def test_every_demonstration_has_a_test_a_file_and_a_place_on_the_page(self) -> None:
         names = self.names()
-        self.assertEqual(len(names), 18)
+        self.assertEqual(len(names), 19)
         files = {name.replace("-", "_") for name in names}
         helpers = {"main", "all_traps", "ranks", "report"}
         self.assertEqual({path.stem for path in ROOT.glob("traps/*.cpp")}, files | helpers)
