@@ -91,6 +91,8 @@ make_venv() {
   command -v python3 >/dev/null || die "python3 is missing: install Python 3.10 to 3.13"
   python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' ||
     die "$(python3 --version) is not supported: put a python3 of 3.10 to 3.13 first on the PATH"
+  # --clear would empty the folder behind a link, which may be another checkout's.
+  [[ ! -L $venv ]] || die ".venv is a link to $(readlink "$venv"), made for another folder: rm .venv"
   say "making .venv with $(python3 --version)"
   python3 -m venv --clear "$venv"
 }
