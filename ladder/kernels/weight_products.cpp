@@ -48,68 +48,85 @@ struct ProductBlock {
   float* result;      // [out][in]; or null
 };
 
-// kVectors vectors of columns by kTileOut rows: their sums over a product stay in registers.
+// A tile of the sum: kVectors vectors of columns by kTileOut rows.
 template <int kLanes, int kVectors>
-[[gnu::always_inline]] inline bool add_tile(const ProductBlock& block, const float* gradient,
-                                            const float* input, std::int64_t at) {
+struct Tile {
   using V = Vector<kLanes>;
   using Doubles = typename VectorOf<double, kLanes>::Type;
   using Integers = typename VectorOf<std::int64_t, kLanes>::Type;
   using Masks = WordsOf<V>;
-  constexpr int kTile = kVectors * static_cast<int>(kTileOut);
-  Integers sums[static_cast<std::size_t>(kTile)] = {};
+  static constexpr int kSize = kVectors * static_cast<int>(kTileOut);
+
+  Integers sums[static_cast<std::size_t>(kSize)] = {};
   Masks inside = ~Masks{};
-  for (const std::int64_t rows : block.rows) {
-    Vectors<kLanes, kTile> tile = {};
+
+  // One product, in float: its sums stay in registers. Moves both addresses past it.
+  [[gnu::always_inline]] void add(const ProductBlock& block, std::int64_t rows,
+                                  const float*& gradient, const float*& input) {
+    constexpr std::int64_t kStep = kLanes;
+    Vectors<kLanes, kSize> product = {};
     for (std::int64_t row = 0; row < rows; ++row) {
       Vectors<kLanes, kVectors> columns;
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) load(columns[v], input + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) load(columns[v], input + v * kStep);
 #pragma GCC unroll 16
-      for (int t = 0; t < kTile; ++t) {
-        tile[t] += gradient[t / kVectors] * columns[t % kVectors];
+      for (int t = 0; t < kSize; ++t) {
+        product[t] += gradient[t / kVectors] * columns[t % kVectors];
       }
       gradient += kTileOut;
       input += block.end - block.begin;
     }
 #pragma GCC unroll 16
-    for (int t = 0; t < kTile; ++t) {
-      const V size = tile[t] < 0.0F ? -tile[t] : tile[t];
+    for (int t = 0; t < kSize; ++t) {
+      const V size = product[t] < 0.0F ? -product[t] : product[t];
       inside &= reinterpret_cast<Masks>(size <= block.limit);
-      const Doubles rounded = __builtin_convertvector(tile[t], Doubles) * block.steps + kOnes;
+      const Doubles rounded = __builtin_convertvector(product[t], Doubles) * block.steps + kOnes;
       sums[t] += reinterpret_cast<Integers>(rounded) - std::bit_cast<std::int64_t>(kOnes);
     }
   }
-  for (int t = 0; t < kTile; ++t) {
-    const std::int64_t place = at + t / kVectors * block.in + t % kVectors * kLanes;
-    if (block.sum != nullptr) {
-      Integers before = {};
-      if (!block.fresh) std::memcpy(&before, block.sum + place, sizeof before);
-      sums[t] += before;
-      std::memcpy(block.sum + place, &sums[t], sizeof sums[t]);
-    }
-    if (block.result != nullptr) {
-      const V floats =
-          __builtin_convertvector(__builtin_convertvector(sums[t], Doubles) * block.factor, V);
-      store(block.result + place, floats);
+
+  // `at`: of the tile's first element in the sum and the result.
+  [[gnu::always_inline]] void write(const ProductBlock& block, std::int64_t at) {
+    for (std::int64_t t = 0; t < kSize; ++t) {
+      const std::int64_t place = at + t / kVectors * block.in + t % kVectors * kLanes;
+      if (block.sum != nullptr) {
+        Integers before = {};
+        if (!block.fresh) std::memcpy(&before, block.sum + place, sizeof before);
+        sums[t] += before;
+        std::memcpy(block.sum + place, &sums[t], sizeof sums[t]);
+      }
+      if (block.result != nullptr) {
+        const V floats =
+            __builtin_convertvector(__builtin_convertvector(sums[t], Doubles) * block.factor, V);
+        store(block.result + place, floats);
+      }
     }
   }
-  bool all = true;
-  for (int lane = 0; lane < kLanes; ++lane) all = all && inside[lane] != 0;
-  return all;
-}
+
+  [[gnu::always_inline]] bool is_inside() const {
+    bool all = true;
+    for (int lane = 0; lane < kLanes; ++lane) all = all && inside[lane] != 0;
+    return all;
+  }
+};
 
 template <int kLanes>
 [[gnu::always_inline]] inline bool add_block(const ProductBlock& block) {
   constexpr int kVectors = kLanes == 16 ? 4 : 2;  // 16 of 32 registers, or 8 of 16
-  const auto rows = std::reduce(block.rows.begin(), block.rows.end());
+  constexpr std::int64_t kColumns = std::int64_t{kVectors} * kLanes;
+  const float* of_tile = block.gradient;
   bool inside = true;
   for (std::int64_t o = 0; o < block.out; o += kTileOut) {
-    for (std::int64_t i = block.begin; i < block.end; i += kVectors * kLanes) {
-      const bool tile_inside = add_tile<kLanes, kVectors>(
-          block, block.gradient + o * rows, block.input + i - block.begin, o * block.in + i);
-      inside = inside && tile_inside;
+    const float* gradient = of_tile;
+    for (std::int64_t i = block.begin; i < block.end; i += kColumns) {
+      Tile<kLanes, kVectors> tile;
+      gradient = of_tile;
+      const float* input = block.input + i - block.begin;
+      for (const std::int64_t rows : block.rows) tile.add(block, rows, gradient, input);
+      tile.write(block, o * block.in + i);
+      inside = tile.is_inside() && inside;
     }
+    of_tile = gradient;
   }
   return inside;
 }
@@ -119,6 +136,30 @@ LADDER_AVX2
 bool add_block_avx2(const ProductBlock& block) { return add_block<8>(block); }
 LADDER_AVX512
 bool add_block_avx512(const ProductBlock& block) { return add_block<16>(block); }
+
+// The blocks [first, last) of columns; `all` lacks their inputs, which are copied here.
+bool add_blocks(const ProductBlock& all, const std::vector<WeightProduct>& products,
+                std::int64_t first, std::int64_t last) {
+  const auto add_block = for_this_cpu(add_block_plain, add_block_avx2, add_block_avx512);
+  const auto rows = std::reduce(all.rows.begin(), all.rows.end());
+  std::vector<float> input(static_cast<std::size_t>(rows * kBlockIn));
+  ProductBlock block = all;
+  block.input = input.data();
+  bool inside = true;
+  for (; first < last; ++first) {
+    block.begin = first * kBlockIn;
+    block.end = std::min(block.in, block.begin + kBlockIn);
+    float* to = input.data();
+    for (const auto& product : products) {
+      const float* from = product.input.const_data_ptr<float>() + block.begin;
+      for (std::int64_t row = 0; row < product.input.size(0); ++row, from += block.in) {
+        to = std::copy_n(from, block.end - block.begin, to);
+      }
+    }
+    inside = add_block(block) && inside;
+  }
+  return inside;
+}
 
 }  // namespace
 
@@ -139,7 +180,6 @@ bool add_products_in_fixed_point(const FixedPoint& form, const std::vector<Weigh
                                  double divisor, bool fresh, std::int64_t* sum, double factor,
                                  float* result) {
   RECORD_FUNCTION("ladder::add_products_in_fixed_point", {});
-  const auto add_block = for_this_cpu(add_block_plain, add_block_avx2, add_block_avx512);
   std::vector<std::int64_t> rows;
   std::vector<torch::Tensor> gradients;
   for (const auto& product : products) {
@@ -162,21 +202,7 @@ bool add_products_in_fixed_point(const FixedPoint& form, const std::vector<Weigh
   std::atomic<bool> inside = true;
   const std::int64_t blocks = (all.in + kBlockIn - 1) / kBlockIn;
   at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
-    std::vector<float> input(static_cast<std::size_t>(tiles.size(1) * kBlockIn));
-    ProductBlock block = all;
-    block.input = input.data();
-    for (; first < last; ++first) {
-      block.begin = first * kBlockIn;
-      block.end = std::min(block.in, block.begin + kBlockIn);
-      float* to = input.data();
-      for (const auto& product : products) {
-        const float* from = product.input.const_data_ptr<float>() + block.begin;
-        for (std::int64_t row = 0; row < product.input.size(0); ++row, from += block.in) {
-          to = std::copy_n(from, block.end - block.begin, to);
-        }
-      }
-      if (!add_block(block)) inside = false;
-    }
+    if (!add_blocks(all, products, first, last)) inside = false;
   });
   return inside;
 }

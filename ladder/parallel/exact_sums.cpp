@@ -42,8 +42,8 @@ torch::Tensor elements_of(const torch::Tensor& tensor) {
 
 // Calls task(begin, count, addresses of the block in each tensor) for blocks of all elements.
 template <typename Task>
-void for_blocks(const Tensors& tensors, std::int64_t size, const Task& task) {
-  at::parallel_for(0, size, kGrain, [&](std::int64_t begin, std::int64_t end) {
+void for_blocks(const Tensors& tensors, std::int64_t elements, const Task& task) {
+  at::parallel_for(0, elements, kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<const float*> from(tensors.size());
     for (; begin < end; begin += kBlock) {
       for (std::size_t k = 0; k < tensors.size(); ++k) {
@@ -207,7 +207,7 @@ torch::Tensor ExactSums::finish_alone(std::size_t index, const Parts& parts) {
   for_blocks(
       parts.tensors, target.like.numel(),
       [&](std::int64_t begin, std::int64_t count, const auto& from) {
-        std::array<std::int64_t, kBlock> sum;
+        std::array<std::int64_t, kBlock> sum = {};
         outside += static_cast<std::int64_t>(
             !add_in_fixed_point(target.form, from, divisor, count, /*fresh=*/true, sum.data()));
         from_fixed_point(target.form, sum.data(), factor, count, total.data_ptr<float>() + begin);

@@ -70,9 +70,9 @@ class ExactSums {
 
   std::vector<Parts> parts_of(const std::vector<Addends>& micro_batches) const;
   void add_counts(const std::vector<Parts>& parts, const std::vector<Addends>& micro_batches);
-  void add_to_sum(std::size_t target, const Parts& parts);
-  torch::Tensor finish_alone(std::size_t target, const Parts& parts);
-  torch::Tensor decoded(std::size_t target) const;
+  void add_to_sum(std::size_t index, const Parts& parts);
+  torch::Tensor finish_alone(std::size_t index, const Parts& parts);
+  torch::Tensor decoded(std::size_t index) const;
 
   std::vector<Target> targets_;  // the gradients, then the statistics
   std::size_t gradients_;
