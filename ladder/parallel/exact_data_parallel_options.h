@@ -9,8 +9,7 @@ namespace ladder {
 // See exact_data_parallel.h; without LibTorch's headers, for option structs.
 struct ExactDataParallelOptions {
   std::int64_t micro_batch = 16;  // samples; part of the recipe, as the batch size is
-  int threads =
-      0;  // of this process, a micro-batch each; at most as many as LibTorch uses; 0 = all
+  int threads = 0;  // that compute micro-batches; at most those of LibTorch; 0 = all of them
   std::int64_t check_replicas = 0;     // compare the parameters every N-th forward; 0 = never
   std::function<double()> loss_scale;  // of the loss when backward runs; unset = 1
 
