@@ -19,10 +19,10 @@
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/one_thread.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/exact_data_parallel.h"
-#include "ladder/parallel/one_thread.h"
 
 namespace ladder {
 namespace {

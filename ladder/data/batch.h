@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ladder/core/one_thread.h"
 #include "ladder/data/inputs.h"
 
 namespace ladder {
@@ -26,11 +27,12 @@ struct NumItems {
 
   // The same from a function loss_sum(output, targets). In micro-batches it is called for each, and
   // the result is float64, a sum of multiples of 2^-32: doubles add such numbers without rounding,
-  // so the sum over the ranks is the same bits for any number of them.
+  // so the sum over the ranks is the same bits for any number of them, and of threads.
   template <typename LossSum>
   torch::Tensor mean(const LossSum& loss_sum, const torch::Tensor& output,
                      const torch::Tensor& targets) const {
     if (micro_batch == 0) return mean(loss_sum(output, targets));
+    const OneThread one_thread;  // else the sum over a large output depends on their number
     torch::Tensor total;
     for (std::int64_t begin = 0; begin == 0 || begin < output.size(0); begin += micro_batch) {
       const auto size = std::min(micro_batch, output.size(0) - begin);

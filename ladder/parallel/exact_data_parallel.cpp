@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/one_thread.h"
 #include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/exact_sums.h"
-#include "ladder/parallel/one_thread.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/replicas.h"
 #include "ladder/parallel/version_counter_guard.h"

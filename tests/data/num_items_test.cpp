@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ladder/data/batch.h"
+#include "tests/support/threads.h"
 
 namespace ladder {
 namespace {
@@ -74,6 +75,23 @@ TEST(NumItems, InMicroBatchesGivesMultiplesOfAStepThatAddUpForAnyDivision) {
       sum += share;
     }
     EXPECT_EQ(sum, whole) << "cut at " << cut;
+  }
+}
+
+// Outputs so large that LibTorch adds the losses of one micro-batch in several threads.
+TEST(NumItems, InMicroBatchesIsTheSameOnAnyNumberOfThreads) {
+  const auto sum_of_squares = [](const torch::Tensor& output, const torch::Tensor& /*targets*/) {
+    return output.square().sum();
+  };
+  const NumItems items{.global = 2 * kMicroBatch, .micro_batch = kMicroBatch};
+  torch::manual_seed(3);
+  for (int i = 0; i < 5; ++i) {
+    const auto output = torch::randn({2 * kMicroBatch, 5000});
+    const auto loss = [&](int threads) {
+      const Threads these(threads);
+      return items.mean(sum_of_squares, output, output).item<double>();
+    };
+    EXPECT_EQ(loss(2), loss(1));
   }
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -12,21 +11,10 @@
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/exact_data_parallel.h"
+#include "tests/support/threads.h"
 #include "tests/support/training.h"
 
 namespace ladder {
-
-// The number of threads of LibTorch's operations while it lives.
-class Threads {
- public:
-  explicit Threads(int count) : before_(at::get_num_threads()) { at::set_num_threads(count); }
-  ~Threads() { at::set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 inline std::shared_ptr<ExactDataParallel> exact(const std::shared_ptr<Model>& model,
                                                 const ProcessGroup& group,
