@@ -56,6 +56,20 @@ TEST(LossMeter, AveragesOverTheSamplesOfThisRank) {
   EXPECT_EQ(meter.mean(), 3.0);
 }
 
+// With exact sums, a rank's loss is its share of the mean over the batch of all ranks.
+TEST(LossMeter, AveragesSharesOfExactSums) {
+  for (const std::int64_t interval : {std::int64_t{1}, kLate}) {
+    LossMeter meter(torch::kCPU, interval);
+    meter.begin_epoch(1);
+    auto batch = slice_of_batch(4, 8, 2);
+    batch.micro_batch = 2;
+    meter.add(torch::tensor(1.5, torch::kDouble), batch, 1);  // losses of 3: 4 · 3 ÷ 8
+    meter.flush();
+    EXPECT_EQ(meter.mean(), 3.0);
+    EXPECT_EQ(meter.last(), 3.0);
+  }
+}
+
 TEST(LossMeter, IsUnknownBeforeTheFirstLook) {
   LossMeter meter(torch::kCPU, kLate);
   EXPECT_TRUE(std::isnan(meter.mean()));
