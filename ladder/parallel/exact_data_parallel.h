@@ -25,14 +25,14 @@ namespace ladder {
 //        over micro-batches, threads and ranks. Their order makes no difference.
 //     3. The sum becomes float again once, equal on all ranks.
 //
-//     auto batches = std::make_shared<ShardedBatchSampler>(
-//         order, ShardedBatchSamplerOptions{.batch_size = 64, .micro_batch = 16, ...});
-//     auto model = std::make_shared<ExactDataParallel>(network, group,
-//                                                      ExactDataParallelOptions{.micro_batch =
-//                                                      16});
-//     auto loss = criterion(model->forward(batch.inputs), batch);
-//     loss.backward();
-//     optimizer.step();
+//     auto batches = divide_batches(dataset->size(), {.batch_size = 64, .micro_batch = 16, ...});
+//     ExactDataParallel model(network, group, {.micro_batch = 16});
+//     for (const Batch& batch : loader) {
+//       auto scores = model.forward(batch.inputs);
+//       batch.num_items().mean(loss_sum, scores, batch.targets).backward();
+//       optimizer.step();
+//       optimizer.zero_grad();
+//     }
 //
 // Conditions, beside equal initial weights and samples:
 //
