@@ -63,6 +63,19 @@ std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
 
 }  // namespace
 
+void require_micro_batch(const JsonReader& position, std::string_view origin,
+                         std::int64_t micro_batch) {
+  const auto saved = position.contains("micro_batch") ? position.count("micro_batch") : 0;
+  if (saved == micro_batch) return;
+  const auto text = [](std::int64_t size) {
+    return size == 0 ? "sums in float" : fmt::format("exact sums of micro-batches of {}", size);
+  };
+  throw UsageError::conflict(
+      origin,
+      fmt::format("it was written with {}, and this run has {}", text(saved), text(micro_batch)),
+      "resume with the sums and the micro-batch size of that run");
+}
+
 // One pass. Its progress is in the gradient state while it lives.
 class AcceleratedDataLoader::Source : public BatchSource {
  public:
@@ -193,16 +206,7 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
         origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
         "resume with the data, batch size and seed of the run that wrote it");
   }
-  const auto micro_batch = saved.contains("micro_batch") ? saved.count("micro_batch") : 0;
-  if (micro_batch != setup_.micro_batch) {
-    const auto text = [](std::int64_t size) {
-      return size == 0 ? "sums in float" : fmt::format("exact sums of micro-batches of {}", size);
-    };
-    throw UsageError::conflict(origin,
-                               fmt::format("it was written with {}, and this run has {}",
-                                           text(micro_batch), text(setup_.micro_batch)),
-                               "resume with the sums and the micro-batch size of that run");
-  }
+  require_micro_batch(saved, origin, setup_.micro_batch);
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
                               fmt::format("batch {}", batch), "not a data-loader state");

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/accelerate/operations.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
@@ -83,7 +84,13 @@ nlohmann::json Snapshot::position() const {
   return {{"epoch", epoch},
           {"batch", batch},
           {"batches", loader_->size()},
-          {"order", batch == 0 ? "" : order_digest(epoch)}};
+          {"order", batch == 0 ? "" : order_digest(epoch)},
+          {"micro_batch", micro_batch()}};
+}
+
+std::int64_t Snapshot::micro_batch() const {
+  const auto batches = loader_->batch_indices();
+  return batches.empty() ? 0 : batches.front().micro_batch;
 }
 
 std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
@@ -92,6 +99,7 @@ std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
   const auto epoch = saved.count("epoch");
   const auto batch = saved.count("batch");
   const auto batches = saved.count("batches");
+  require_micro_batch(saved, origin, micro_batch());
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
                               fmt::format("batch {}", batch), "not the position of a snapshot");

@@ -68,7 +68,7 @@ class Snapshot {
   // outlive the Snapshot. A line of the log shows whether the run resumes. A collective.
   //
   // Throws DataError for a damaged snapshot, and UsageError for a position in an epoch of other
-  // batches. Then nothing is changed.
+  // batches, or for other sums or micro-batches. Then nothing is changed.
   void resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log);
 
   // Save a snapshot when it is time. Collectives then.
@@ -80,6 +80,7 @@ class Snapshot {
   nlohmann::json position() const;
   std::function<void()> plan_position(const nlohmann::json& state, std::string_view origin);
   std::string order_digest(std::int64_t epoch) const;
+  std::int64_t micro_batch() const;
 
   SnapshotOptions options_;
   ProcessGroup group_;

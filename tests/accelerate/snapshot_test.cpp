@@ -41,6 +41,7 @@ struct SnapshotSettings {
   SnapshotOptions snapshot;
   BatchMode mode = BatchMode::kGlobal;
   std::uint64_t seed = 5;
+  std::int64_t micro_batch = 0;
 };
 
 // The loop of stage 3 with a small network.
@@ -52,7 +53,8 @@ class Loop {
                                                      .batch_size = 4,
                                                      .seed = run.seed,
                                                      .rank = group.rank(),
-                                                     .world_size = group.world_size()})}),
+                                                     .world_size = group.world_size(),
+                                                     .micro_batch = run.micro_batch})}),
         model(std::make_shared<DistributedDataParallel>(small_net(DropoutMasks::kByGenerator),
                                                         group)),
         optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9}),
@@ -170,6 +172,22 @@ TEST(Snapshot, AnotherNumberOfRanksResumesItInGlobalModeOnly) {
     one.train_until(-1);
     EXPECT_ERROR(Loop(group, per_device), UsageError,
                  "the position is batch 2 of an epoch with other batches");
+  });
+}
+
+TEST(Snapshot, RefusesOtherSumsAndOtherMicroBatches) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
+                         .micro_batch = 2};
+    Loop(group, run).train_until(4);
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+    run.micro_batch = 4;
+    EXPECT_ERROR(Loop(group, run), UsageError,
+                 "it was written with exact sums of micro-batches of 2, and this run has exact "
+                 "sums of micro-batches of 4");
+    run.micro_batch = 0;
+    EXPECT_ERROR(Loop(group, run), UsageError, "and this run has sums in float");
   });
 }
 
