@@ -193,7 +193,7 @@ void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_rep
   flags.choice("--sums", sums.exact, {{"fast", false}, {"exact", true}},
                "sums of gradients; exact: in integers, the same weights for any number of ranks");
   flags.integer("--micro-batch", sums.micro_batch, {1},
-                "images that are added in float, with --sums exact");
+                "images per micro-batch, with --sums exact");
 }
 
 // Unset for sums in float.
@@ -208,11 +208,11 @@ std::optional<ExactDataParallelOptions> exact_options(const SumTexts& sums, cons
                              "add --sums exact");
 }
 
-void require_global_batches(bool global, const char* mode) {
+void require_global_batches(bool global, const char* flag) {
   if (global) return;
-  throw UsageError::conflict("--sums exact",
-                             fmt::format("with {} the batches depend on the number of ranks", mode),
-                             fmt::format("omit {}: the ranks divide each batch", mode));
+  throw UsageError::conflict(
+      "--sums exact", fmt::format("with this {} the batches depend on the number of ranks", flag),
+      fmt::format("use {} global: the ranks divide each batch", flag));
 }
 
 // Instead of --batch-mode: how a prepared loader divides its batches.
@@ -599,7 +599,7 @@ void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts
                         "--batch-mode per-device");
   options.exact = exact_options(texts.sums, flags, options.check_replicas);
   require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
-                         "--batch-mode per-device");
+                         "--batch-mode");
   complete_all(options, flags, default_save_path);
 }
 
@@ -636,7 +636,7 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   accelerator.exact_sums = exact_options(texts.sums, flags, options.check_replicas);
   require_global_batches(
       !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
-      "--loader-mode other than global");
+      "--loader-mode");
   complete_all(options, flags);
 }
 

@@ -16,8 +16,9 @@ namespace ladder {
 // A Model around a Model of which every rank has a replica, as DistributedDataParallel, whose
 // weights are the same bits for every number of ranks and threads and for every backend.
 //
-// A sum of floats depends on its order: (a + b) + c is not a + (b + c). So two ranks never train
-// quite the same weights as one. This class takes away both reasons:
+// A sum of floats depends on its order: (a + b) + c is not a + (b + c). The order depends on the
+// shapes and the threads of each operation, and on the ranks. So two ranks never train quite the
+// same weights as one. This class takes the reasons away:
 //
 //     1. Every rank, and every thread of it, computes whole micro-batches of a fixed size, with one
 //        thread each. So every operation sees the same shapes on any number of ranks.
@@ -46,7 +47,7 @@ namespace ladder {
 //       are deterministic.
 //
 // BatchNorm normalises by the statistics of a micro-batch ("ghost" batch normalisation), and the
-// running statistics move once per backward by the mean over all micro-batches, through the same
+// running statistics move once per step by the mean over all micro-batches, through the same
 // integers. SyncBatchNorm adds floats over the ranks, so it is refused.
 //
 // A rank's part of a batch may be empty. A parameter that no micro-batch uses keeps an undefined

@@ -160,8 +160,11 @@ ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, d
     std::copy_n(totals.const_data_ptr<std::int64_t>(), counts_.size(), counts_.begin());
   }
   clear();
-  if (counts_[kMicroBatches] > FixedPoint::kMostAddends) {
-    throw UsageError::out_of_range("micro-batches of one step", counts_[kMicroBatches],
+  // A parameter may have more than one addend per micro-batch.
+  auto most = counts_[kMicroBatches];
+  for (std::size_t i = 0; i < targets_.size(); ++i) most = std::max(most, addends(i));
+  if (most > FixedPoint::kMostAddends) {
+    throw UsageError::out_of_range("micro-batches of one step", most,
                                    "at most " + std::to_string(FixedPoint::kMostAddends),
                                    "use larger micro-batches, or fewer accumulation steps");
   }

@@ -372,7 +372,7 @@ constexpr TrainingArgument kRows[] = {
      read_accelerator_config, write_accelerator_config},
     flag<&T::use_cpu>("use_cpu", "CPU even if GPUs are present"),
     choice<&T::sums>("sums", "sums of gradients; exact: the same weights on any number of ranks"),
-    row<&T::micro_batch>("micro_batch", "N", "samples that are added in float, with exact sums"),
+    row<&T::micro_batch>("micro_batch", "N", "samples per micro-batch, with exact sums"),
 
     flag<&T::do_train>("do_train", "training"),
     flag<&T::do_eval>("do_eval", "evaluation at the end"),

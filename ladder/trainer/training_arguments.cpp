@@ -152,6 +152,11 @@ void check_together(const TrainingArguments& arguments) {
         "sums exact", "the batches of this accelerator_config depend on the number of processes",
         "set accelerator_config to {\"split_batches\": true, \"even_batches\": false}");
   }
+  const auto unchanged = TrainingArguments{}.micro_batch;
+  if (arguments.sums == Sums::kFast && arguments.micro_batch != unchanged) {
+    throw UsageError::conflict("micro_batch", "sums in float have no micro-batches",
+                               "set sums to exact");
+  }
   check_best_model(arguments);
 }
 

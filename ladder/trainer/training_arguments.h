@@ -134,7 +134,7 @@ struct TrainingArguments {
   bool use_cpu = false;
   Sums sums = Sums::kFast;        // not in transformers; exact: the same weights for any number of
                                   // processes and threads, see ExactDataParallel
-  std::int64_t micro_batch = 16;  // not in transformers: samples added in float, with exact sums
+  std::int64_t micro_batch = 16;  // not in transformers: samples per micro-batch, of exact sums
 
   // --- For the program; a Trainer ignores them ---
   bool do_train = false;

@@ -260,15 +260,23 @@ TEST(CommandLine, SumsAreInFloatUnlessExactOnesAreNamed) {
 }
 
 TEST(CommandLine, ExactSumsNeedBatchesThatTheRanksDivide) {
-  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--batch-mode", "per-device"}), UsageError,
-               "--sums exact: with --batch-mode per-device the batches depend on the number of "
-               "ranks; hint: omit --batch-mode per-device: the ranks divide each batch");
+  EXPECT_ERROR(
+      parse<SpawnedOptions>({"--sums", "exact", "--batch-mode", "per-device"}), UsageError,
+      "--sums exact: with this --batch-mode the batches depend on the number of ranks; hint: "
+      "use --batch-mode global: the ranks divide each batch");
   EXPECT_ERROR(parse<AmpOptions>({"--sums", "exact", "--profile", "ddp-practice", "--no-sync-bn"}),
-               UsageError, "--sums exact: with --batch-mode per-device");
+               UsageError, "--sums exact: with this --batch-mode");
   for (const char* mode : {"per-process", "split-batches"}) {
     EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "exact", "--loader-mode", mode}), UsageError,
-                 "--sums exact: with --loader-mode other than global the batches depend on");
+                 "--sums exact: with this --loader-mode the batches depend on");
   }
+}
+
+TEST(CommandLine, SumsInFloatHaveNoMicroBatches) {
+  EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
+               "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--micro-batch", "8"}), UsageError,
+               "micro_batch: sums in float have no micro-batches; hint: set sums to exact");
 }
 
 TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
