@@ -272,13 +272,6 @@ TEST(CommandLine, ExactSumsNeedBatchesThatTheRanksDivide) {
   }
 }
 
-TEST(CommandLine, SumsInFloatHaveNoMicroBatches) {
-  EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
-               "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");
-  EXPECT_ERROR(parse<TrainerRunOptions>({"--micro-batch", "8"}), UsageError,
-               "micro_batch: sums in float have no micro-batches; hint: set sums to exact");
-}
-
 TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
   const char* refusal =
       "--sums exact: SyncBatchNorm adds floats over the ranks, so the sum depends on them; hint: "
@@ -293,6 +286,8 @@ TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
 TEST(CommandLine, MicroBatchesBelongToExactSums) {
   EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
                "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--micro-batch", "8"}), UsageError,
+               "micro_batch: sums in float have no micro-batches; hint: set sums to exact");
   EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "fast", "--micro-batch", "8"}), UsageError,
                "--micro-batch: sums in float");
   EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--micro-batch", "0"}), UsageError,
