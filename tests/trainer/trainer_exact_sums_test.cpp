@@ -119,9 +119,11 @@ TEST(ExactSumsOfTrainer, GiveTheSameLossesAndWeightsForAnyProcessesAndThreads) {
 TEST(ExactSumsOfTrainer, LogTheLossesOfSumsInFloat) {
   ExactSetup fast;
   fast.args.sums = Sums::kFast;
+  fast.args.micro_batch = TrainingArguments{}.micro_batch;
   fast.args.num_train_epochs = 1;
   ExactSetup exact = fast;
   exact.args.sums = Sums::kExact;
+  exact.args.micro_batch = 2;
   exact.processes = 2;
   const auto expected = training_of(fast);
   const auto got = training_of(exact);
