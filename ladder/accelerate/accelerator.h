@@ -313,10 +313,10 @@ class Accelerator {
 
   // Loads a checkpoint: `path`, or the last one in a folder of checkpoints or a project_dir. "auto"
   // is the newest one in project_dir that is intact; if there is none, nothing is loaded and the
-  // result is "", so one command serves the first start and every restart. (A folder of this name
-  // is
-  // "./auto".) A line of the log says which, and names damaged checkpoints. Checks
-  // everything, also against the prepared objects, before it changes anything: DataError,
+  // result is "", so one command serves the first start and every restart. A folder of this name is
+  // "./auto". A line of the log says which, and names damaged checkpoints.
+  //
+  // Checks everything, also against the prepared objects, before it changes anything: DataError,
   // UsageError. Call it after prepare and before the first batch. A collective. Returns the
   // checkpoint's folder.
   //
