@@ -88,10 +88,7 @@ nlohmann::json Snapshot::position() const {
           {"micro_batch", micro_batch()}};
 }
 
-std::int64_t Snapshot::micro_batch() const {
-  const auto batches = loader_->batch_indices();
-  return batches.empty() ? 0 : batches.front().micro_batch;
-}
+std::int64_t Snapshot::micro_batch() const { return loader_->batch_sampler()->micro_batch(); }
 
 std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
                                               std::string_view origin) {

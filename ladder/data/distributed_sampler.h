@@ -124,6 +124,7 @@ class ShardedBatchSampler : public BatchSampler {
   std::vector<BatchIndices> batches_of(std::int64_t epoch) const override;
   std::int64_t world_size() const override { return world_size_; }
   std::int64_t whole_size() const override { return whole_->whole_size(); }
+  std::int64_t micro_batch() const override { return micro_batch_; }
   bool evaluation_only() const override { return whole_->evaluation_only(); }
 
  private:

@@ -115,6 +115,9 @@ class BatchSampler {
   // are repetitions.
   virtual std::int64_t whole_size() const { return sampler_->whole_size(); }
 
+  // Samples of which ranks get whole multiples; 0 = any number. See Batch.
+  virtual std::int64_t micro_batch() const { return 0; }
+
   // Whether ranks may get different numbers of batches; see Sampler.
   virtual bool evaluation_only() const { return sampler_->evaluation_only(); }
 
@@ -136,6 +139,7 @@ class LimitedBatchSampler : public BatchSampler {
   std::vector<BatchIndices> batches_of(std::int64_t epoch) const override;
   std::int64_t world_size() const override { return whole_->world_size(); }
   std::int64_t whole_size() const override { return samples_; }
+  std::int64_t micro_batch() const override { return whole_->micro_batch(); }
   bool evaluation_only() const override { return whole_->evaluation_only(); }
 
  private:

@@ -144,7 +144,7 @@ class ExactDataParallel::Replicas {
       }
       copy_statistics(replica);
       pass->outputs[k] = replica.forward(pass->inputs[k]);
-      pass->statistics[k] = changes_of_statistics(replica);
+      if (with_grad) pass->statistics[k] = changes_of_statistics(replica);  // for the backward
     });
     if (pass->outputs.empty()) pass->outputs.push_back(empty_output(detached));
     return pass;
