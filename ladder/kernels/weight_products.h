@@ -36,8 +36,13 @@ class DeferredProducts {
   // Those of a weight, by its memory.
   std::vector<WeightProduct> of(const torch::Tensor& weight) const;
 
-  // Keeps a product and returns true; false without a collector in this thread, or for a shape that
-  // add_products_in_fixed_point() does not take.
+  // Whether add_products_in_fixed_point() computes gradients of this shape, of a multiple of these
+  // rows at a time.
+  static constexpr std::int64_t kMultipleOfOut = 4;
+  static bool takes(const torch::Tensor& weight);
+
+  // Keeps a product and returns true; false without a collector in this thread, or for a weight
+  // that it does not take.
   static bool keep(const torch::Tensor& weight, const WeightProduct& product);
 
  private:

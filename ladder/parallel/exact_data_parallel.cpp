@@ -169,7 +169,7 @@ class ExactDataParallel::Replicas {
           /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
       of_inputs[k].assign(gradients.begin() + std::ssize(trained_), gradients.end());
       gradients.resize(trained_.size());
-      std::vector<std::vector<WeightProduct>> products;
+      std::vector<WeightProducts> products;
       for (const auto& weight : trained_of(replica.parameters())) {
         products.push_back(deferred.of(weight));
       }
@@ -332,6 +332,15 @@ ExactDataParallel::ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup
 ExactDataParallel::~ExactDataParallel() = default;
 
 std::int64_t ExactDataParallel::micro_batch() const { return replicas_->micro_batch(); }
+
+std::int64_t micro_batch_of(const torch::nn::Module& model) {
+  if (const auto* const exact = dynamic_cast<const ExactDataParallel*>(&model)) {
+    return exact->micro_batch();
+  }
+  std::int64_t found = 0;
+  for (const auto& child : model.children()) found = std::max(found, micro_batch_of(*child));
+  return found;
+}
 
 void ExactDataParallel::forget() { replicas_->forget(); }
 

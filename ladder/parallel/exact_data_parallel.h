@@ -92,4 +92,7 @@ class ExactDataParallel : public Model {
   bool sync_ = true;
 };
 
+// That of the ExactDataParallel in `model`; 0 = there is none.
+std::int64_t micro_batch_of(const torch::nn::Module& model);
+
 }  // namespace ladder

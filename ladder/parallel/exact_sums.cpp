@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -150,14 +151,18 @@ ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, d
   const bool alone = group.world_size() == 1 && !holds_any_ &&
                      std::ranges::all_of(parts, is_one_kind) &&
                      std::ranges::all_of(targets_, is_plain, &Target::like);
+  const auto products = exchanged(parts, group);
   add_counts(parts, micro_batches);
+  Tensors rows(targets_.size());
   if (!alone) {
-    for (std::size_t i = 0; i < targets_.size(); ++i) add_to_sum(i, parts[i]);
-    auto room = sums_.narrow(0, sums_.size(0) - std::ssize(counts_), std::ssize(counts_));
-    room.copy_(torch::tensor(counts_, torch::kInt64));
-    group.all_reduce(sums_);
-    const auto totals = room.cpu();
-    std::copy_n(totals.const_data_ptr<std::int64_t>(), counts_.size(), counts_.begin());
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (products[i].empty()) {
+        add_to_sum(i, parts[i]);
+      } else {
+        rows[i] = multiply_rows(i, products[i], group);
+      }
+    }
+    all_reduce_sums(rows, group);
   }
   clear();
   // A parameter may have more than one addend per micro-batch.
@@ -170,13 +175,66 @@ ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, d
   }
   Tensors totals(targets_.size());
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (addends(i) > 0) totals[i] = alone ? finish_alone(i, parts[i]) : decoded(i);
+    if (addends(i) == 0) continue;
+    if (rows[i].defined()) {
+      totals[i] = gather_rows(rows[i], targets_[i].like.size(0), group);
+    } else {
+      totals[i] = alone ? finish_alone(i, parts[i]) : decoded(i);
+    }
   }
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     if (bad(i) > 0 && totals[i].defined()) totals[i].fill_(kNan);
   }
   const auto statistics = totals.begin() + static_cast<std::ptrdiff_t>(gradients_);
   return {{totals.begin(), statistics}, {statistics, totals.end()}};
+}
+
+std::vector<WeightProducts> ExactSums::exchanged(const std::vector<Parts>& parts,
+                                                 const ProcessGroup& group) const {
+  if (group.world_size() == 1) return std::vector<WeightProducts>(targets_.size());
+  Tensors weights;
+  std::vector<std::optional<WeightProducts>> own(targets_.size());
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    weights.push_back(targets_[i].like);
+    if (!holds_any_ && parts[i].tensors.empty()) own[i] = parts[i].products;
+  }
+  return exchange_products(weights, own, group);
+}
+
+torch::Tensor ExactSums::multiply_rows(std::size_t index, const WeightProducts& products,
+                                       const ProcessGroup& group) {
+  const auto& weight = targets_[index].like;
+  const RowsOfRank own(weight, group);
+  auto rows = torch::empty({own.most, weight.size(1)}, weight.options());
+  rows.narrow(0, own.count, own.most - own.count).zero_();
+  if (own.count > 0) write_products(index, own.of(products), rows.data_ptr<float>());
+  return rows;
+}
+
+// The integers of a tile never leave the registers.
+void ExactSums::write_products(std::size_t index, const WeightProducts& products, float* total) {
+  bad(index) += static_cast<std::int64_t>(
+      !add_products_in_fixed_point(targets_[index].form, products, loss_scale_, /*fresh=*/true,
+                                   /*sum=*/nullptr, factor_of(index), total));
+}
+
+void ExactSums::all_reduce_sums(const Tensors& rows, const ProcessGroup& group) {
+  const std::int64_t end = sums_.size(0);
+  auto counts = sums_.narrow(0, end - std::ssize(counts_), std::ssize(counts_));
+  counts.copy_(torch::tensor(counts_, torch::kInt64));
+  std::int64_t begin = 0;
+  const auto reduce_until = [&](std::int64_t next) {
+    auto sums = sums_.narrow(0, begin, next - begin);
+    if (next > begin) group.all_reduce(sums);
+  };
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (!rows[i].defined()) continue;
+    reduce_until(targets_[i].begin);
+    begin = targets_[i].begin + targets_[i].like.numel();
+  }
+  reduce_until(end);
+  const auto totals = counts.cpu();
+  std::copy_n(totals.const_data_ptr<std::int64_t>(), counts_.size(), counts_.begin());
 }
 
 torch::Tensor ExactSums::decoded(std::size_t index) const {
@@ -201,9 +259,7 @@ torch::Tensor ExactSums::finish_alone(std::size_t index, const Parts& parts) {
   const double factor = factor_of(index);
   auto total = torch::empty_like(target.like);
   if (!parts.products.empty()) {
-    bad(index) += static_cast<std::int64_t>(
-        !add_products_in_fixed_point(target.form, parts.products, divisor, /*fresh=*/true, nullptr,
-                                     factor, total.data_ptr<float>()));
+    write_products(index, parts.products, total.data_ptr<float>());
     return total;
   }
   std::atomic<std::int64_t> outside = 0;

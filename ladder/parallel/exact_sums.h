@@ -10,20 +10,22 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/kernels/fixed_point.h"
 #include "ladder/kernels/weight_products.h"
+#include "ladder/parallel/product_exchange.h"
 
 namespace ladder {
 
 // The sums of ExactDataParallel: over the micro-batches of a step on all ranks, in fixed point (see
-// kernels/fixed_point.h). One tensor holds them all, so one all-reduce adds them over the ranks.
+// kernels/fixed_point.h). One tensor holds them all, and all-reduce adds it over the ranks, but for
+// the gradients of large linear layers (see product_exchange.h).
 class ExactSums {
  public:
   using Tensors = std::vector<torch::Tensor>;
 
   // What one micro-batch adds.
   struct Addends {
-    Tensors gradients;  // of a loss times `loss_scale`; undefined = zero
-    std::vector<std::vector<WeightProduct>> products;  // further gradients, not multiplied yet
-    Tensors statistics;  // changes of BatchNorm's buffers; undefined = zero
+    Tensors gradients;                     // of a loss times `loss_scale`; undefined = zero
+    std::vector<WeightProducts> products;  // further gradients, not multiplied yet
+    Tensors statistics;                    // changes of BatchNorm's buffers; undefined = zero
   };
 
   struct Totals {
@@ -56,7 +58,7 @@ class ExactSums {
   // All addends of one target.
   struct Parts {
     Tensors tensors;  // laid out as the target
-    std::vector<WeightProduct> products;
+    WeightProducts products;
   };
   enum Count : std::size_t { kMicroBatches, kBadGradients, kBadStatistics, kCounts };
 
@@ -71,6 +73,14 @@ class ExactSums {
   std::vector<Parts> parts_of(const std::vector<Addends>& micro_batches) const;
   void add_counts(const std::vector<Parts>& parts, const std::vector<Addends>& micro_batches);
   void add_to_sum(std::size_t index, const Parts& parts);
+  // Per target the products of all ranks, of which each multiplies a part; none: all-reduce.
+  std::vector<WeightProducts> exchanged(const std::vector<Parts>& parts,
+                                        const ProcessGroup& group) const;
+  torch::Tensor multiply_rows(std::size_t index, const WeightProducts& products,
+                              const ProcessGroup& group);
+  void write_products(std::size_t index, const WeightProducts& products, float* total);
+  // But for targets with `rows`.
+  void all_reduce_sums(const Tensors& rows, const ProcessGroup& group);
   torch::Tensor finish_alone(std::size_t index, const Parts& parts);
   torch::Tensor decoded(std::size_t index) const;
 

@@ -12,6 +12,7 @@
 #include "ladder/core/log.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
+#include "ladder/parallel/exact_data_parallel.h"
 #include "ladder/train/evaluation.h"
 
 namespace ladder {
@@ -31,6 +32,19 @@ void require_begun(bool epoch_begun, const char* caller) {
   if (epoch_begun) return;
   throw UsageError::conflict(fmt::format("TrainingMonitor::{}", caller), "no epoch has begun",
                              "call begin_epoch() before the first batch");
+}
+
+// Else the loss has another divisor than the sum of the gradients, or ranks cut micro-batches.
+void require_same_micro_batch(const Batch& batch, std::int64_t of_model) {
+  if (batch.micro_batch == of_model) return;
+  const auto text = [](std::int64_t size) {
+    return size == 0 ? std::string("no micro-batches") : fmt::format("micro-batches of {}", size);
+  };
+  throw UsageError::conflict(
+      fmt::format("a model with {}", text(of_model)),
+      fmt::format("the batches have {}", text(batch.micro_batch)),
+      "give the batch sampler and ExactDataParallel one number, in the field micro_batch of "
+      "DivideBatchesOptions and ExactDataParallelOptions");
 }
 
 }  // namespace
@@ -53,6 +67,7 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
     : options_(std::move(options)),
       setup_(std::move(setup)),
       model_(model),
+      micro_batch_(micro_batch_of(model)),
       batches_(batches),
       fingerprint_(make_fingerprint(options_, setup_.group.rank())),
       trace_(StepTrace::path_of_rank(options_.trace, setup_.group.rank())),
@@ -75,6 +90,7 @@ void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::
 
 void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool updated) {
   require_begun(bar_ != nullptr, "step");
+  require_same_micro_batch(batch, micro_batch_);
   updated_ = updated;
   ++epoch_.steps;
   epoch_.samples += batch.global_size;

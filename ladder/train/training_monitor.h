@@ -94,7 +94,8 @@ class TrainingMonitor {
   // stepped; false for all but the last micro-batch of an accumulation window.
   //
   // Throws, on all ranks in the same step: NumericError and DistributedError for a loss that is not
-  // finite (see LossGuard); StoppedBySignal after a signal, once setup.checkpoints.save returned.
+  // finite (see LossGuard); UsageError if the micro-batches of the batch are not those of the model
+  // (see ExactDataParallel); StoppedBySignal after a signal, once setup.checkpoints.save returned.
   void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);
 
   // Throws as step() does.
@@ -134,6 +135,7 @@ class TrainingMonitor {
   MonitorOptions options_;
   RunSetup setup_;
   const torch::nn::Module& model_;
+  const std::int64_t micro_batch_;
   std::int64_t batches_;
   Fingerprint fingerprint_;
   StepTrace trace_;

@@ -23,6 +23,7 @@
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/accelerators.h"
+#include "tests/support/exact.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_net.h"
@@ -44,6 +45,12 @@ struct SnapshotSettings {
   std::int64_t micro_batch = 0;
 };
 
+std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSettings& run) {
+  auto network = small_net(DropoutMasks::kByGenerator);
+  if (run.micro_batch > 0) return exact(network, group, run.micro_batch);
+  return std::make_shared<DistributedDataParallel>(network, group);
+}
+
 // The loop of stage 3 with a small network.
 class Loop {
  public:
@@ -55,8 +62,7 @@ class Loop {
                                                      .rank = group.rank(),
                                                      .world_size = group.world_size(),
                                                      .micro_batch = run.micro_batch})}),
-        model(std::make_shared<DistributedDataParallel>(small_net(DropoutMasks::kByGenerator),
-                                                        group)),
+        model(make_model(group, run)),
         optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9}),
         scheduler(optimizer, {.step_size = 1, .gamma = 0.5}),
         snapshot(run.snapshot, group, *model, optimizer, scheduler),

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
+#include "tests/support/small_net.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -62,6 +64,22 @@ TEST(TrainingMonitor, RefusesAStepOutsideAnEpoch) {
   EXPECT_ERROR(monitor.step(batch_of(2), torch::tensor(1.0F)), UsageError,
                "TrainingMonitor::step: no epoch has begun");
   EXPECT_ERROR(monitor.end_epoch(), UsageError, "TrainingMonitor::end_epoch: no epoch has begun");
+}
+
+TEST(TrainingMonitor, RefusesOtherMicroBatchesThanThoseOfTheModel) {
+  const ExactDataParallel exact(small_net(), ProcessGroup::single(), {.micro_batch = 4});
+  TrainingMonitor monitor({.quiet = true}, {}, exact, 2);
+  monitor.begin_epoch(1, 1);
+  auto batch = batch_of(8);
+  EXPECT_ERROR(monitor.step(batch, torch::tensor(1.0F)), UsageError,
+               "a model with micro-batches of 4: the batches have no micro-batches");
+  batch.micro_batch = 4;
+  monitor.step(batch, torch::tensor(1.0F));
+  const OneWeight other;
+  TrainingMonitor fast({.quiet = true}, {}, other, 2);
+  fast.begin_epoch(1, 1);
+  EXPECT_ERROR(fast.step(batch, torch::tensor(1.0F)), UsageError,
+               "a model with no micro-batches: the batches have micro-batches of 4");
 }
 
 TEST(TrainingMonitor, MeasuresTheFirstStepAndTheWarmUp) {
