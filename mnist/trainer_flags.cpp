@@ -138,12 +138,20 @@ Presets hf_presets() {
           {"--eval-strategy", "epoch"}};
 }
 
+// --save-steps for --save-strategy: who sets the first wants the second.
+std::string steps_of(const std::string& strategy) {
+  return strategy.substr(0, strategy.rfind('-')) + "-steps";
+}
+
 void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::string& profile) {
   Presets presets;
   if (profile == "parity") presets = parity_presets(options.recipe);
   if (profile == "hf-defaults") presets = hf_presets();
   presets.insert(presets.end(), {{"--do-train", "true"}, {"--do-eval", "true"}});
-  for (const auto& [flag, value] : presets) flags.preset(flag, value, "--profile");
+  for (const auto& [flag, value] : presets) {
+    const bool wanted = value == "no" && flags.given(steps_of(flag));
+    flags.preset(flag, wanted ? "steps" : value, "--profile");
+  }
 }
 
 }  // namespace

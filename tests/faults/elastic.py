@@ -3,6 +3,7 @@
 
     .venv/bin/python tests/faults/elastic.py --seeds 20
     .venv/bin/python tests/faults/elastic.py --seeds 20 --equal -- --sums exact
+    .venv/bin/python tests/faults/elastic.py --stage 6 --seeds 20 --equal -- --sums exact
 
 Two agents on this machine start two ranks each. The second agent is killed with its ranks, at a
 checkpoint drawn from the seed; the first goes on with two ranks; then an agent joins, and the run
@@ -28,14 +29,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import (TORCHRUN, Launched, free_port, poll_until,  # noqa: E402
                                     result_record)
-from tests.support.resume import checkpoints_in, require_all_whole  # noqa: E402
-from tests.support.ways import CPU, STAGE5, alone, small, train  # noqa: E402
+from tests.support.resume import require_whole  # noqa: E402
+from tests.support.ways import CPU, STAGE5, STAGE6, alone, small, train  # noqa: E402
 
 SECONDS = 120.0  # for each step of the scenario
 # 1,000 steps: it takes a second until the first agent sees the new one, and the run must not end
 # meanwhile.
 FLAGS = small(limit_train=800, batch_size=16, epochs=20)
-SAVING = ("--checkpointing-steps", 20, "--total-limit", 3)
 RANKS = re.compile(r"^\[rank 0\] rank 0 of (\d+), .*|^rank 0 of 1, .*", re.MULTILINE)
 LOST = r"^\[rank [01]\] error: .*: ranks? \d(, \d)* ha(s|ve) ended \(.*; torchrun will restart " \
        r"the ranks \(restart 1 of 5\)$"
@@ -43,10 +43,36 @@ LOST = r"^\[rank [01]\] error: .*: ranks? \d(, \d)* ha(s|ve) ended \(.*; torchru
 WAITS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=4"
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A program, and its words for checkpoints."""
+
+    program: Path
+    folder: str  # the flag
+    checkpoints: str  # in that folder
+    apart: int  # the difference between the numbers of two of them
+    saving: tuple[object, ...]
+
+    def checkpoints_in(self, folder: Path) -> dict[int, Path]:
+        """Those that can be seen, by number, the oldest first."""
+        numbers = {int(re.split("[-_]", path.name)[-1]): path
+                   for path in folder.glob(self.checkpoints)}
+        return dict(sorted(numbers.items()))
+
+
+STAGES = {
+    5: Stage(STAGE5, "--project-dir", "checkpoints/checkpoint_*", 1,
+             ("--checkpointing-steps", 20, "--total-limit", 3)),
+    6: Stage(STAGE6, "--output-dir", "checkpoint-*", 20,
+             ("--save-steps", 20, "--save-strategy", "steps", "--save-total-limit", 3)),
+}
+
+
 @dataclass
 class Elastic:
     """A run in `folder`, with its agents, the first of which hosts torchrun's rendezvous."""
 
+    stage: Stage
     folder: Path
     flags: tuple[object, ...]
     stack: ExitStack
@@ -61,8 +87,9 @@ class Elastic:
         command = (TORCHRUN, "--nnodes", "1:2", "--max-restarts", 5, "--rdzv-backend", "c10d",
                    "--rdzv-id", "elastic", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                    "--rdzv-conf", WAITS, "--local-addr", "127.0.0.1", "--nproc-per-node", 2,
-                   "--no-python", STAGE5, *CPU, *self.flags, *SAVING, "--resume", "auto",
-                   "--project-dir", self.project, "--metrics", self.folder / "a.jsonl")
+                   "--no-python", self.stage.program, *CPU, *self.flags, *self.stage.saving,
+                   "--resume", "auto", self.stage.folder, self.project,
+                   "--metrics", self.folder / "a.jsonl")
         # Without this variable, torchrun 2.11 hands a new agent the store of the first round.
         agent = self.stack.enter_context(
             Launched(*command, cwd=self.folder, environment={
@@ -79,8 +106,7 @@ class Elastic:
 
     def newest(self) -> int:
         """The number of the newest checkpoint; -1 if there is none."""
-        found = checkpoints_in(self.project)
-        return int(found[-1].name.removeprefix("checkpoint_")) if found else -1
+        return max(self.stage.checkpoints_in(self.project), default=-1)
 
     def wait(self, what: str, condition: Any) -> None:
         def ended() -> bool:
@@ -92,7 +118,7 @@ class Elastic:
                                  f"{self.output()}")
 
     def wait_for_checkpoints(self, more: int) -> None:
-        last = self.newest() + more
+        last = self.newest() + more * self.stage.apart
         self.wait(f"checkpoint {last}", lambda: self.newest() >= last)
 
     def worlds(self) -> list[int]:
@@ -108,12 +134,13 @@ def kill(agent: Launched) -> None:
     agent.require_nothing_left(agent.processes())
 
 
-def run_elastic(seed: int, parent: Path, *flags: object) -> tuple[list[int], dict[str, Any]]:
+def run_elastic(seed: int, parent: Path, *flags: object,
+                stage: Stage = STAGES[5]) -> tuple[list[int], dict[str, Any]]:
     """Returns the numbers of ranks, and the last record. Raises AssertionError if it ends badly."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=parent)))
-        run = Elastic(folder, (*FLAGS, *flags), stack)
+        run = Elastic(stage, folder, (*FLAGS, *flags), stack)
         first = run.start_agent()
         run.wait("rendezvous", lambda: any(
             address.endswith(f":{run.port}")
@@ -140,21 +167,22 @@ def run_elastic(seed: int, parent: Path, *flags: object) -> tuple[list[int], dic
             assert done.code == 0, f"exit code {done.code}:\n{run.output()}"
         assert "resumed from" in first.stderr.text, run.output()
         assert re.search(LOST, first.stderr.text, re.MULTILINE), run.output()
-        require_all_whole(run.project)
+        for checkpoint in stage.checkpoints_in(run.project).values():
+            require_whole(checkpoint)
         return run.worlds(), result_record(folder / "a.jsonl")
 
 
-def undisturbed(parent: Path, *flags: object) -> dict[str, Any]:
+def undisturbed(stage: Stage, parent: Path, *flags: object) -> dict[str, Any]:
     """Of one process. `flags` count before FLAGS."""
-    return train(alone(STAGE5), *FLAGS, *flags, parent=parent).result
+    return train(alone(stage.program), *FLAGS, *flags, parent=parent).result
 
 
-def lines(seeds: Sequence[int], parent: Path, flags: tuple[object, ...],
+def lines(stage: Stage, seeds: Sequence[int], parent: Path, flags: tuple[object, ...],
           expected: str) -> Iterator[tuple[bool, str]]:
     for seed in seeds:
         begin = time.monotonic()
         try:
-            worlds, result = run_elastic(seed, parent, *flags)
+            worlds, result = run_elastic(seed, parent, *flags, stage=stage)
         except AssertionError as error:
             yield False, f"seed {seed:4}  FAILED\n{error}"
             continue
@@ -168,6 +196,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", metavar="N", type=int, default=1, help="runs, one per seed")
+    parser.add_argument("--stage", type=int, choices=STAGES, default=5, help="the program")
     parser.add_argument("--first", metavar="N", type=int, default=0, help="the first seed")
     parser.add_argument("--equal", action="store_true",
                         help="compare with a run of one process without a fault")
@@ -176,12 +205,14 @@ def main(given: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the agents
     with tempfile.TemporaryDirectory(prefix="ladder-elastic-") as folder:
         flags = tuple(options.flags)
-        expected = undisturbed(Path(folder), *flags)["weights_sha256"] if options.equal else ""
-        if expected:
+        stage = STAGES[options.stage]
+        expected = ""
+        if options.equal:
+            expected = undisturbed(stage, Path(folder), *flags)["weights_sha256"]
             print(f"undisturbed                {expected}", flush=True)
         all_good = True
         seeds = range(options.first, options.first + options.seeds)
-        for good, line in lines(seeds, Path(folder), flags, expected):
+        for good, line in lines(stage, seeds, Path(folder), flags, expected):
             all_good = all_good and good
             print(line, flush=True)
     return 0 if all_good else 1

@@ -605,6 +605,19 @@ TEST(TrainerFlags, WhatIsDerivedIsInTheRecord) {
   EXPECT_EQ(found.notes, (std::vector<std::string>{"eval_steps: not set, logging_steps used: 50"}));
 }
 
+TEST(TrainerFlags, StepsBetweenCheckpointsAreWantedWithoutTheStrategyToo) {
+  const auto strategies = [](const std::vector<const char*>& flags) {
+    const auto found = trainer_options(flags);
+    return flag(found, "--save-strategy") + " " + flag(found, "--logging-strategy") + " " +
+           flag(found, "--eval-strategy");
+  };
+  EXPECT_EQ(strategies({}), "no no no");
+  EXPECT_EQ(strategies({"--save-steps", "20", "--output-dir", "out"}), "steps no no");
+  EXPECT_EQ(strategies({"--eval-steps", "9", "--logging-steps", "3"}), "no steps steps");
+  EXPECT_EQ(strategies({"--save-steps", "20", "--save-strategy", "epoch", "--output-dir", "out"}),
+            "epoch no no");
+}
+
 TEST(TrainerFlags, FlagsOfTransformersAreKnownByName) {
   EXPECT_ERROR(trainer_options({"--fsdp", "full_shard"}), UsageError,
                "--fsdp: belongs to transformers and is not supported here");
