@@ -46,6 +46,7 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
   if (options_.path.empty()) return;
   loader_ = &loader;
   monitor_ = &monitor;
+  log_ = log;
   state_.custom = {
       {.file = "sampler.json",
        .save = [this] { return position(); },
@@ -72,7 +73,7 @@ void Snapshot::after_epoch() {
 }
 
 std::string Snapshot::save() {
-  save_training_state(options_.path, state_, group_, {.latest = false});
+  save_training_state(options_.path, state_, group_, log_, {.latest = false});
   last_ = options_.path;
   return last_;
 }

@@ -87,6 +87,7 @@ class Snapshot {
   TrainingState state_;
   DataLoader* loader_ = nullptr;
   TrainingMonitor* monitor_ = nullptr;
+  Log log_;
   std::string last_;  // the path, once it was written or loaded
 };
 

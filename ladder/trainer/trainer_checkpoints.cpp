@@ -6,10 +6,11 @@
 #include <limits>
 #include <utility>
 
-#include "ladder/accelerate/operations.h"
+#include "ladder/accelerate/run_together.h"
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
 #include "ladder/trainer/trainer.h"
@@ -100,6 +101,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   }
   if (chosen.empty()) return chosen;
   run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+    if (!accelerator_.is_main_process()) return;
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
     if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
     throw DataError::mismatch(chosen, "a checkpoint with optimizer state", "none",
@@ -167,8 +169,10 @@ void Trainer::load_best_model() {
   if (best.empty()) return;
   print_lines({fmt::format("Loading best model from {} (score: {}).", best,
                            python_float(state_.best_metric.value_or(0.0)))});
+  const auto checkpoint =
+      open_checkpoint_together(best, accelerator_.process_group(), accelerator_.log());
   run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
-                       [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
+                       [&] { load_model(*model_, checkpoint.file(kWeights)); });
 }
 
 void Trainer::save_model(const std::string& output_dir) {
