@@ -332,7 +332,7 @@ void Accelerator::save_model(const Model& model, const std::string& path) const 
 }
 
 // In the constructor, so that a folder that cannot be written is an error before the training.
-void Accelerator::make_project_folder() const {
+void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
   run_or_fail_together(group_, "project_dir", [&] {
@@ -345,6 +345,7 @@ void Accelerator::make_project_folder() const {
     throw SystemError::failed("project_dir", folder, error.value(),
                               "name a folder with write permission");
   });
+  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", group_, log_);
 }
 
 std::string Accelerator::checkpoints_folder() const {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/comm/texts.h"
+#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
 #include "ladder/core/rank_status.h"
@@ -343,6 +345,27 @@ std::string load_training_state(const std::string& path, const TrainingState& st
   log.info("resumed from " + checkpoint.path());
   log_changed_rates(rates, first_rates(state), log);
   return checkpoint.path();
+}
+
+std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
+                                           const ProcessGroup& group, const Log& log) {
+  constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
+  std::unique_ptr<const FolderLock> lock;
+  SlowLog slow("waiting for another run in " + folder_of(file), log);
+  run_or_fail_together(
+      group, where,
+      [&] {
+        if (group.rank() != 0) return;
+        const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
+        const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
+        create_directories_synced(folder_of(file));
+        lock = std::make_unique<const FolderLock>(where, file, wait);
+        if (lock->is_held()) return;
+        log.warn(fmt::format("{}: its file system has no locks; start no second run there",
+                             folder_of(file)));
+      },
+      {.slow = &slow});
+  return lock;
 }
 
 std::string newest_training_state(const std::string& parent, std::string_view prefix,

@@ -15,6 +15,7 @@
 #include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/folder_lock.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/nn/model.h"
@@ -116,6 +117,12 @@ Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup&
 // plan_load: it is checked when it is applied, last. Returns the checkpoint's folder. A collective.
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log);
+
+// Locks `file` on rank 0, for a run that saves checkpoints beside it; see FolderLock. Waits for at
+// most 5 s for another owner, under a launcher that restarts runs for the timeout of the group. A
+// collective. Null on other ranks.
+std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
+                                           const ProcessGroup& group, const Log& log);
 
 // The newest intact checkpoint "PREFIX<number>" in `parent`; "" if there is none. Rank 0 chooses,
 // and logs the choice and each damaged checkpoint that it passes over. A collective.

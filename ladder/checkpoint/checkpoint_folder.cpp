@@ -492,6 +492,14 @@ std::string newest_intact_checkpoint(
   return "";
 }
 
+void remove_checkpoint(const std::string& path) {
+  const std::string removed = hidden_sibling(path, kRemoved);
+  remove_all(removed);
+  rename_or_throw(path, removed);
+  fsync_directory(folder_of(path));
+  remove_all(removed);
+}
+
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
                             std::size_t total_limit, const std::vector<std::string>& keep) {
   if (total_limit < 1) throw UsageError::out_of_range("total_limit", total_limit, "1 or more");
@@ -505,11 +513,7 @@ void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
       return fs::equivalent(path, checkpoint.path, ignored);
     };
     if (is_this(latest) || std::any_of(keep.begin(), keep.end(), is_this)) continue;
-    const std::string removed = hidden_sibling(checkpoint.path, kRemoved);
-    remove_all(removed);
-    rename_or_throw(checkpoint.path, removed);
-    fsync_directory(parent);
-    remove_all(removed);
+    remove_checkpoint(checkpoint.path);
     --left;
   }
 }

@@ -163,6 +163,9 @@ std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over);
 
+// Removes a checkpoint. After a kill it is complete or gone. Throws as remove_old_checkpoints.
+void remove_checkpoint(const std::string& path);
+
 // Removes the checkpoints with the smallest numbers until `total_limit` are left. The target of
 // `latest` and the paths in `keep` always stay, and count. After a kill, each checkpoint is
 // complete or gone. Throws UsageError for a limit below 1, SystemError if the operating system
