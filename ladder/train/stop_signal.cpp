@@ -71,7 +71,7 @@ void listen_to(int signal, struct sigaction& before) {
   if (before.sa_handler == SIG_IGN) return;
   struct sigaction action{};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;  // see SignalStack
   ::sigaction(signal, &action, nullptr);
 }
 

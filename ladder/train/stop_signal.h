@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/core/signal_stack.h"
 
 namespace ladder {
 
@@ -55,6 +56,7 @@ class StopSignal {
   double polled_at_ = 0.0;       // on the steady clock
   bool answered_ = false;        // poll_all_ranks() has returned a signal
   int exceptions_;               // in flight at construction
+  SignalStack stack_;            // of the handler
   struct sigaction interrupt_before_{};
   struct sigaction terminate_before_{};
 };

@@ -67,6 +67,24 @@ TEST(StopSignalDeathTest, AfterItSignalsActAsBefore) {
   EXPECT_EXIT(after(), testing::KilledBySignal(SIGTERM), "");
 }
 
+// Else the frame of the handler overwrites data that oneDNN has in the stack pointer's place.
+TEST(StopSignal, ItsHandlerHasAStackOfItsOwn) {
+  stack_t stack{};
+  {
+    const StopSignal stop(ProcessGroup::single());
+    for (const int signal : {SIGINT, SIGTERM}) {
+      struct sigaction action{};
+      sigaction(signal, nullptr, &action);
+      EXPECT_TRUE(action.sa_flags & SA_ONSTACK);
+    }
+    sigaltstack(nullptr, &stack);
+    EXPECT_EQ(stack.ss_flags & SS_DISABLE, 0);
+    EXPECT_GE(stack.ss_size, 64U * 1024U);
+  }
+  sigaltstack(nullptr, &stack);
+  EXPECT_NE(stack.ss_flags & SS_DISABLE, 0) << "as before";
+}
+
 TEST(StopSignal, SignalsThatAreIgnoredStayIgnored) {
   struct sigaction ignore{};
   struct sigaction before{};
