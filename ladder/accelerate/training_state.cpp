@@ -216,7 +216,7 @@ std::string load_training_state(const std::string& path, const TrainingState& st
       return;
     }
     log.info(
-        fmt::format("{} was written by {} processes, and this run has {}: random generators are "
+        fmt::format("{} has the random states of {} ranks, and this run has {}: random generators are "
                     "not restored",
                     checkpoint->path(), ranks, group.world_size()));
   });
