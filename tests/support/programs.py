@@ -108,8 +108,8 @@ class Process:
 
     @property
     def started(self) -> int:
-        """Clock ticks after the start of the machine."""
-        return int(self._stat()[19])
+        """Clock ticks after the start of the machine; 0 if it has ended."""
+        return int((self._stat() or ["0"] * 20)[19])
 
     @property
     def program(self) -> str:
