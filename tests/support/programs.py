@@ -80,7 +80,7 @@ def cpu_has(*features: str) -> bool:
 
 
 class Process:
-    """A process of this machine, by its number. What ended meanwhile has no state and no parent."""
+    """A process of this machine, by its number. What ended meanwhile has no state, parent and age."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -109,7 +109,8 @@ class Process:
     @property
     def started(self) -> int:
         """Clock ticks after the start of the machine."""
-        return int(self._stat()[19])
+        stat = self._stat()
+        return int(stat[19]) if stat else 0
 
     @property
     def program(self) -> str:
