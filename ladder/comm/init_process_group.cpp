@@ -232,8 +232,9 @@ std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvir
     throw UsageError::conflict(
         "backend nccl",
         fmt::format("{} ranks on this machine but {} GPU{}{}", launch.local_world_size, gpus,
-                    gpus == 1 ? "" : "s", missing.empty() ? "" : ": " + missing),
-        "start as many ranks as GPUs, or use backend gloo, which can share them");
+                    gpus == 1 ? "" : "s", missing.empty() ? "" : fmt::format(" ({})", missing)),
+        missing.empty() ? "start as many ranks as GPUs, or use backend gloo, which can share them"
+                        : "nvidia-smi shows whether the driver works; or use backend gloo");
   }
   if (!is_auto) return options.backend;
   if (has_gpus) return "nccl";

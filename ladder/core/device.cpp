@@ -95,13 +95,14 @@ int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count())
 
 c10::Device choose_device(const std::string& request, const Log& log, int local_rank,
                           const GpuSearch& search) {
-  const bool any_gpu = request == "auto" || request == "cuda";
-  if (any_gpu && local_rank == 0) warn_of_missing_gpus(search, log);
-  if (request == "auto" && gpu_count() == 0) {
-    log.info("device: no GPU found, training on the CPU");
-    return c10::kCPU;
-  }
-  return named_device({"device", any_gpu ? "cuda" : request, search}, local_rank);
+  const bool is_auto = request == "auto";
+  const bool on_cpu = is_auto && gpu_count() == 0;
+  const auto device =
+      on_cpu ? c10::Device(c10::kCPU)
+             : named_device({"device", is_auto ? "cuda" : request, search}, local_rank);
+  if ((is_auto || request == "cuda") && local_rank == 0) warn_of_missing_gpus(search, log);
+  if (on_cpu) log.info("device: no GPU found, training on the CPU");
+  return device;
 }
 
 std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests,

@@ -91,6 +91,7 @@ TEST_F(BrokenDriver, IsAnErrorForANamedGpu) {
   EXPECT_ERROR(choose_devices({"0", "1"}, "auto", log_, search_), UsageError,
                "device_ids cuda:0" + reason);
   EXPECT_ERROR(choose_devices({}, "cuda", log_, search_), UsageError, "device cuda" + reason);
+  EXPECT_EQ(terminal_.text(), "") << "no warning beside the error";
 }
 
 TEST_F(BrokenDriver, IsNoMatterForTheCpu) {

@@ -167,7 +167,7 @@ class SearchTest(GpuCheck):
         self.assertIn(f"--out {checkout}/runs/gpu", done.stdout)
         self.assertEqual(self.calls.read_text().splitlines(),
                          ["setup.sh build", "configure.sh release",
-                          "cmake --build --preset release --target stages suite"])
+                          "cmake --build --preset release --target gpu_checks"])
 
     def test_help_names_the_exit_code(self) -> None:
         done = launch(self.script, "--help", environment=self.environment)
