@@ -368,7 +368,7 @@ void apply_profile(Flags& flags, const std::string& profile) {
 // The library would refuse it too, by the name of its field.
 void require_gpu(const std::string& flag, const char* instead) {
   if (machine_gpu_count() > 0) return;
-  throw UsageError::conflict(flag, "this machine has no GPU", instead);
+  throw UsageError::conflict(flag, no_gpu_reason(), instead);
 }
 
 // The library reads safetensors alone. torch.save writes a zip archive, and once wrote a pickle.

@@ -173,6 +173,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
              .custom = state.custom,
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
   }
+  for (const auto& scheduler : state.schedulers) scheduler->settle();
   const auto files = files_of_main_process(saved);
   std::optional<CheckpointWriter> writer;
   const bool is_main = group.rank() == 0;

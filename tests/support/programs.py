@@ -80,7 +80,7 @@ def cpu_has(*features: str) -> bool:
 
 
 class Process:
-    """A process of this machine, by its number. What ended meanwhile has no state and no parent."""
+    """A process of this machine, by its number. What ended meanwhile has no state, parent and age."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
