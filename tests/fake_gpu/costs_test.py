@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training step of each stage costs on a GPU: contracts, counted on tests/support/fake_cuda.
 
-Every wait of the host and every copy of pageable memory stalls a real GPU; each operator is at least
-one launch of a kernel. The table has the present numbers; a change may lower them, and then lowers
+Every wait of the host and every copy of pageable memory stalls a real GPU; each operator launches at
+least one kernel. The table has the present numbers; a change may lower them, and then lowers
 the table too. `FAKE_CUDA_STACKS=1` shows the places of waits and pageable copies.
 """
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Table(unittest.TestCase):
             with self.subTest(row.name):
                 costs = costs_per_step(row.way, *row.flags, parent=FOLDER)
                 seen = Numbers.of(costs)
-                lines.append(f"{row.name:35} {seen.operators:9}  {seen.syncs:5}  {seen.pageable:8}  "
-                             f"{seen.between:15}")
+                lines.append(f"{row.name:35} {seen.operators:9}  {seen.syncs:5}  "
+                             f"{seen.pageable:8}  {seen.between:15}")
                 self.assertEqual(seen, row.expected, f"waits: {dict(costs.syncs)}, "
                                  f"copies: {dict(costs.copies)}")
 

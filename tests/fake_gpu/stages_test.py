@@ -30,8 +30,8 @@ FLAGS = small(**SHORT)
 CONVNET = ("--recipe", "convnet")
 
 # How far the weights may be from those of the CPU in fp32. A gradient that is zero but for rounding
-# is a full step of AdamW: 1e-3. With shifted images BasicNet's are 0.3 apart, with other dropout masks
-# 0.4; ConvNet's, whose learning rate is a tenth, 1e-3.
+# is a full step of AdamW: 1e-3. With shifted images BasicNet's are 0.3 apart, with other dropout
+# masks 0.4; ConvNet's, whose learning rate is a tenth, 1e-3.
 BASICNET_NEAR = {"fp32": 5e-3, "bf16": 0.1, "fp16": 0.1}
 CONVNET_NEAR = {"fp32": 2e-4, "bf16": 5e-3, "fp16": 5e-3}
 

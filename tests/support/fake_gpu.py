@@ -66,7 +66,8 @@ def costs_of(way: Way, *flags: object, parent: Path) -> tuple[Run, list[Costs]]:
 
 def costs_per_step(way: Way, *flags: object, parent: Path, steps: int = 6,
                    batch_size: int = 8) -> Costs:
-    """The difference of two runs, of N steps and of 2 N, for rank 0. What a run does once, such as reading the files and evaluating, cancels out."""
+    """The difference of two runs, of N steps and of 2 N, for rank 0. What a run does once, such as
+    reading the files and evaluating, cancels out."""
     shared = ("--threads", 1, "--epochs", 1, "--limit-test", batch_size, "--quiet",
               "--batch-size", batch_size, *flags)
     short, long = (costs_of(way, *shared, "--limit-train", count * steps * batch_size,
