@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -621,6 +623,19 @@ class StreamWitness : public Model {
   std::shared_ptr<StreamWitness> chief_;
 };
 
+// The streams of the second GPU on which tensors are joined for a copy, in any thread.
+std::set<c10::StreamId>& streams_of_copies() {
+  static std::set<c10::StreamId> streams;
+  return streams;
+}
+std::unique_ptr<at::ObserverContext> note_copy(const at::RecordFunction& call) {
+  static std::mutex mutex;
+  if (std::string_view(call.name()) != "aten::flatten_dense_tensors") return nullptr;
+  const std::lock_guard lock(mutex);
+  streams_of_copies().insert(c10::impl::VirtualGuardImpl(torch::kCUDA).getStream(kSecond).id());
+  return nullptr;
+}
+
 TEST(DataParallel, OnTwoGpusUsesTheStreamsOfItsCaller) {
   if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
   run_alone([] {
@@ -636,7 +651,9 @@ TEST(DataParallel, OnTwoGpusUsesTheStreamsOfItsCaller) {
       expected.insert(fmt::format("{0} on {0}: stream {1}", device.str(), streams.back().id()));
     }
     const c10::MultiStreamGuard others(streams);
+    at::addGlobalCallback(at::RecordFunctionCallback(note_copy));
     model.forward(random_batch(8).inputs.only().to(kFirst)).sum().backward();
+    EXPECT_EQ(streams_of_copies(), std::set{streams.back().id()});
     EXPECT_EQ(witness->seen_forward, expected);
     EXPECT_EQ(witness->seen_backward, expected);
   });
