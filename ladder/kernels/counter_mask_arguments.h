@@ -7,7 +7,9 @@ namespace ladder {
 // #include, as in philox_constants.h: NVRTC compiles this file too.
 struct CounterMaskArguments {
   float* mask = nullptr;                 // [samples, elements]
-  const long long* positions = nullptr;  // [samples]
+  const long long* positions = nullptr;  // [samples]; null: first, first + step, ...
+  long long first = 0;
+  long long step = 0;
   unsigned long long seed = 0;
   unsigned epoch = 0;
   unsigned layer = 0;

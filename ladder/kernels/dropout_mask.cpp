@@ -85,21 +85,23 @@ Words philox_by_tensors(Words word, std::uint64_t key) {
 }
 
 // ladder::counter_mask: one operator of the dispatcher, so that a device can have a kernel of its
-// own. `positions` are on the device of `input`.
-using Operator = torch::Tensor(const torch::Tensor& input, const torch::Tensor& positions,
+// own. The positions are numbers, so that the kernel decides whether they are copied.
+using Operator = torch::Tensor(const torch::Tensor& input, at::IntArrayRef positions,
                                std::int64_t seed, std::int64_t epoch, std::int64_t layer, double p);
 
 template <torch::Tensor (*kKernel)(const torch::Tensor&, const RandomKey&,
                                    const DropoutMaskOptions&)>
-torch::Tensor run(const torch::Tensor& input, const torch::Tensor& positions, std::int64_t seed,
+torch::Tensor run(const torch::Tensor& input, at::IntArrayRef positions, std::int64_t seed,
                   std::int64_t epoch, std::int64_t layer, double p) {
-  return kKernel(input, {static_cast<std::uint64_t>(seed), epoch, positions},
+  const auto tensor = torch::from_blob(const_cast<std::int64_t*>(positions.data()),
+                                       std::ssize(positions), torch::kInt64);
+  return kKernel(input, {static_cast<std::uint64_t>(seed), epoch, tensor},
                  {.p = p, .layer = layer});
 }
 
 TORCH_LIBRARY_FRAGMENT(ladder, library) {
   library.def(
-      "counter_mask(Tensor input, Tensor positions, int seed, int epoch, int layer, float p) -> "
+      "counter_mask(Tensor input, int[] positions, int seed, int epoch, int layer, float p) -> "
       "Tensor");
   library.impl("counter_mask", c10::DispatchKey::CPU, TORCH_FN(run<counter_mask_cpu>));
 #ifdef LADDER_CUDA
@@ -111,8 +113,11 @@ torch::Tensor fused_counter_mask(const torch::Tensor& input, const RandomKey& ke
                                  const DropoutMaskOptions& options) {
   static const auto kernel =
       c10::Dispatcher::singleton().findSchemaOrThrow("ladder::counter_mask", "").typed<Operator>();
-  return kernel.call(input, send_to_device(key.positions, input.device()),
-                     static_cast<std::int64_t>(key.seed), key.epoch, options.layer, options.p);
+  const auto positions = key.positions.contiguous();
+  const at::IntArrayRef numbers(positions.const_data_ptr<std::int64_t>(),
+                                static_cast<std::size_t>(positions.numel()));
+  return kernel.call(input, numbers, static_cast<std::int64_t>(key.seed), key.epoch, options.layer,
+                     options.p);
 }
 
 // Whether the kernel of this GPU gives the bits of tensor operations. Compares them once per GPU.

@@ -10,8 +10,9 @@ extern "C" __global__ void counter_mask(ladder::CounterMaskArguments given) {
   const unsigned pixels = given.elements / given.channels;
   if (block >= quarter) return;
   for (unsigned sample = blockIdx.y; sample < given.samples; sample += gridDim.y) {
-    unsigned word[4] = {given.epoch, static_cast<unsigned>(given.positions[sample]), given.layer,
-                        block};
+    const long long position =
+        given.positions == nullptr ? given.first + sample * given.step : given.positions[sample];
+    unsigned word[4] = {given.epoch, static_cast<unsigned>(position), given.layer, block};
     unsigned key0 = static_cast<unsigned>(given.seed);
     unsigned key1 = static_cast<unsigned>(given.seed >> 32);
     for (int round = 0; round < ladder::kPhiloxRounds; ++round) {

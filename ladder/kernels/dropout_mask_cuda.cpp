@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #ifdef LADDER_CUDA
@@ -20,14 +23,33 @@
 #include <mutex>
 #endif
 
+#include "ladder/core/device.h"
+
 namespace ladder {
+
+namespace {
+
+bool are_equally_far_apart(std::span<const long long> positions, long long step) {
+  for (std::size_t i = 1; i < positions.size(); ++i) {
+    if (positions[i] - positions[i - 1] != step) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 CounterMaskArguments counter_mask_arguments(const torch::Tensor& mask, const RandomKey& key,
                                             const DropoutMaskOptions& options) {
   static_assert(sizeof(long long) == sizeof(std::int64_t));
+  TORCH_CHECK(key.positions.is_contiguous());
   const auto layout = sample_layout(mask);
+  const std::span positions(static_cast<const long long*>(key.positions.const_data_ptr()),
+                            static_cast<std::size_t>(key.positions.numel()));
+  const long long step = positions.size() < 2 ? 0 : positions[1] - positions[0];
   return {.mask = mask.mutable_data_ptr<float>(),
-          .positions = static_cast<const long long*>(key.positions.const_data_ptr()),
+          .positions = are_equally_far_apart(positions, step) ? nullptr : positions.data(),
+          .first = positions.empty() ? 0 : positions[0],
+          .step = step,
           .seed = key.seed,
           .epoch = static_cast<unsigned>(key.epoch),
           .layer = static_cast<unsigned>(options.layer),
@@ -144,8 +166,12 @@ torch::Tensor counter_mask_cuda(const torch::Tensor& input, const RandomKey& key
                                 const DropoutMaskOptions& options) {
   const c10::cuda::CUDAGuard guard(input.device());
   const auto mask = empty_mask(input);
-  auto arguments =
-      counter_mask_arguments(mask, {key.seed, key.epoch, key.positions.contiguous()}, options);
+  auto arguments = counter_mask_arguments(mask, key, options);
+  torch::Tensor positions;
+  if (arguments.positions != nullptr) {
+    positions = send_to_device(key.positions, input.device());
+    arguments.positions = static_cast<const long long*>(positions.const_data_ptr());
+  }
   void* pointers[] = {&arguments};
   const auto [x, y] = counter_mask_blocks(arguments);
   C10_CUDA_CHECK(cudaLaunchKernel(kernel_for(input.get_device()), dim3(x, y),

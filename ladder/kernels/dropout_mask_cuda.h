@@ -20,8 +20,9 @@ namespace ladder {
 // For counter_mask, which calls it by way of the dispatcher, as ladder::counter_mask. Only in a
 // build against a LibTorch with CUDA (LADDER_CUDA).
 //
-// `key.positions` on the GPU of `input`, which has elements, less than 2^31 per sample. Runs on the
-// current stream, without waiting. Throws c10::Error if NVRTC or the driver refuses the kernel.
+// `input` has elements, less than 2^31 per sample. Runs on the current stream, without waiting, and
+// copies nothing to the GPU if positions are equally far apart, as those of a batch mostly are.
+// Throws c10::Error if NVRTC or the driver refuses the kernel.
 torch::Tensor counter_mask_cuda(const torch::Tensor& input, const RandomKey& key,
                                 const DropoutMaskOptions& options);
 
@@ -29,7 +30,8 @@ torch::Tensor counter_mask_cuda(const torch::Tensor& input, const RandomKey& key
 // c10::Error without NVRTC, or with the compiler's log.
 std::string compile_counter_mask(const std::string& architecture);
 
-// What the kernel takes, for a mask that empty_mask made, and positions where the kernel runs.
+// What the kernel takes, for a mask that empty_mask made. `positions` points to those of the key,
+// unless they are equally far apart.
 CounterMaskArguments counter_mask_arguments(const torch::Tensor& mask, const RandomKey& key,
                                             const DropoutMaskOptions& options);
 

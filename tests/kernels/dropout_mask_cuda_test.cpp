@@ -49,21 +49,40 @@ torch::Tensor mask_by_kernel(const torch::Tensor& input, const RandomKey& key,
   return mask;
 }
 
+void expect_bits_of_the_cpu(const torch::Tensor& input, const RandomKey& key) {
+  const DropoutMaskOptions options{.p = 0.25, .layer = 3};
+  EXPECT_TRUE(torch::equal(mask_by_kernel(input, key, options), counter_mask(input, key, options)));
+}
+
 TEST(CounterMaskKernel, DrawsTheBitsOfTheCpuInEveryLayout) {
-  const RandomKey key{0xFEDCBA9876543210, 7, positions(4294967290, 5)};
   const std::vector<std::vector<std::int64_t>> shapes = {
       {5, 64, 12, 12}, {5, 3, 7, 9}, {5, 128}, {5, 13}, {5, 1, 3, 3}, {5}, {5, 6, 1, 2}};
   for (const auto& shape : shapes) {
     SCOPED_TRACE(testing::PrintToString(shape));
-    const DropoutMaskOptions options{.p = 0.25, .layer = 3};
-    auto input = torch::empty(shape);
-    EXPECT_TRUE(
-        torch::equal(mask_by_kernel(input, key, options), counter_mask(input, key, options)));
+    const RandomKey key{0xFEDCBA9876543210, 7, positions(4294967290, 5)};
+    const auto input = torch::empty(shape);
+    expect_bits_of_the_cpu(input, key);
     if (shape.size() != 4) continue;
-    input = input.contiguous(torch::MemoryFormat::ChannelsLast);
-    EXPECT_TRUE(
-        torch::equal(mask_by_kernel(input, key, options), counter_mask(input, key, options)));
+    expect_bits_of_the_cpu(input.contiguous(torch::MemoryFormat::ChannelsLast), key);
   }
+}
+
+TEST(CounterMaskKernel, TakesAnyPositions) {
+  for (const auto& positions : {torch::tensor({9, 4, 9, 0}), torch::tensor({7, 5, 3, 1}),
+                                torch::tensor({2, 2, 2, 2}), torch::tensor({0, 3, 6, 9})}) {
+    expect_bits_of_the_cpu(torch::empty({4, 50}), {42, 3, positions});
+  }
+  expect_bits_of_the_cpu(torch::empty({1, 50}), {42, 3, torch::tensor({4294967290})});
+}
+
+// Other positions are copied to the GPU.
+TEST(CounterMaskKernel, TakesEqualStepsWithoutTheirPositions) {
+  const auto copied = [](const std::vector<std::int64_t>& positions) {
+    const auto mask = torch::empty({std::ssize(positions), 8});
+    return counter_mask_arguments(mask, {42, 3, torch::tensor(positions)}, {}).positions != nullptr;
+  };
+  EXPECT_FALSE(copied({64, 65, 66}) || copied({1, 3, 5}) || copied({7}));
+  EXPECT_TRUE(copied({64, 65, 67}) && copied({1, 2, 1}));
 }
 
 #ifdef LADDER_CUDA

@@ -65,7 +65,7 @@ TEST(CounterMask, IsTheSameOnAGpu) {
   }
 }
 
-torch::Tensor wrong_mask(const torch::Tensor& input, const torch::Tensor& /*positions*/,
+torch::Tensor wrong_mask(const torch::Tensor& input, at::IntArrayRef /*positions*/,
                          std::int64_t /*seed*/, std::int64_t /*epoch*/, std::int64_t /*layer*/,
                          double /*p*/) {
   return empty_mask(input).fill_(2.0);

@@ -394,7 +394,7 @@ TEST(TrainerLabels, WithoutNamesThereIsNoDefaultLossButAPrediction) {
 }
 
 // Metrics may read them by pointer.
-TEST(TrainerEvaluation, GivesPredictionsAndLabelsInHostMemory) {
+TEST(TrainerWithAGpu, GivesMetricsTheirTensorsInHostMemory) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   auto options = plain_options();
   options.accelerator.cpu = false;
@@ -409,6 +409,17 @@ TEST(TrainerEvaluation, GivesPredictionsAndLabelsInHostMemory) {
   Trainer trainer(std::move(options));
   EXPECT_TRUE(trainer.accelerator().device().is_cuda());
   EXPECT_NE(find_metric(trainer.evaluate(), "eval_right"), nullptr);
+}
+
+// dataloader_pin_memory is true by default.
+TEST(TrainerWithAGpu, PageLocksNoBatchesForTheCpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  auto options = plain_options();
+  options.data_collator = [](const Batch& batch) {
+    EXPECT_FALSE(batch.inputs.only().is_pinned() || batch.targets.is_pinned());
+    return default_data_collator(batch);
+  };
+  Trainer(std::move(options)).train();
 }
 
 TEST(TrainerLabels, AccuracyTakesOneLabelName) {
