@@ -283,6 +283,21 @@ TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
   EXPECT_TRUE(options<AmpOptions>({"--sums", "exact"}).exact.has_value()) << "no BatchNorm";
 }
 
+TEST(CommandLine, ExactSumsNeedMasksByPosition) {
+  const char* refusal =
+      "--sums exact: with --math reference the dropout masks depend on the number of ranks; hint: "
+      "add --math fast";
+  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_NO_THROW(
+      parse<SpawnedOptions>({"--sums", "exact", "--math", "reference", "--recipe", "convnet"}))
+      << "no dropout";
+}
+
 TEST(CommandLine, MicroBatchesBelongToExactSums) {
   EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
                "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -24,8 +25,10 @@
 #include "ladder/core/gpus.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replicas.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/operator_calls.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
@@ -35,6 +38,7 @@ namespace ladder {
 namespace {
 
 using Devices = std::vector<torch::Device>;
+using Tensors = std::vector<torch::Tensor>;
 
 Devices cpus(std::size_t count) { return Devices(count, torch::kCPU); }
 
@@ -461,6 +465,109 @@ TEST(DataParallel, PutsOutputsOnTheDeviceThatIsNamed) {
       DataParallel model(first_model(convnet()),
                          {.device_ids = cpus(replicas), .output_device = torch::Device("meta")});
       EXPECT_TRUE(model.forward(random_batch(4).inputs.only()).is_meta());
+    }
+  });
+}
+
+// --- copies between devices ---------------------------------------------------------------
+
+// Of two dtypes, of several layouts, one larger than a bucket, and one that is missing.
+Tensors tensors_of_all_kinds() {
+  torch::manual_seed(1);
+  return {torch::randn({3, 4}),
+          torch::arange(5),
+          torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast),
+          torch::Tensor(),
+          torch::randn({3 << 20}),
+          torch::randn({4, 3}).t(),
+          torch::tensor(7),
+          torch::zeros({0})};
+}
+
+TEST(CoalescedCopy, KeepsLayoutsAndIsSeenByAutograd) {
+  auto source = tensors_of_all_kinds();
+  std::erase_if(source, [](const auto& tensor) { return !tensor.defined(); });
+  Tensors target;
+  for (const auto& tensor : source) target.push_back(torch::full_like(tensor, -1));
+  std::vector<std::int64_t> versions;
+  for (const auto& tensor : target) versions.push_back(tensor._version());
+  copy_coalesced(source, target);
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    EXPECT_TRUE(torch::equal(target[i], source[i])) << i;
+    EXPECT_EQ(target[i].strides(), source[i].strides()) << i;
+    EXPECT_GT(target[i]._version(), versions[i]) << i;
+  }
+}
+
+TEST(CoalescedCopy, IsNoneOnOneDevice) {
+  const auto source = tensors_of_all_kinds();
+  const auto result = coalesced_to(torch::kCPU, source);
+  for (std::size_t i = 0; i < source.size(); ++i) EXPECT_TRUE(result[i].is_same(source[i])) << i;
+}
+
+TEST(CoalescedCopy, IsOneForEachDtypeAndBucket) {
+  const auto source = tensors_of_all_kinds();
+  const OperatorCalls copies("aten::_to_copy");
+  const auto result = coalesced_to(torch::kMeta, source);  // the other device without a GPU
+  EXPECT_EQ(copies.count(), 4) << "three of float32, because one is large, and one of int64";
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    ASSERT_EQ(result[i].defined(), source[i].defined()) << i;
+    if (!source[i].defined()) continue;
+    EXPECT_TRUE(result[i].is_meta()) << i;
+    EXPECT_EQ(result[i].sizes(), source[i].sizes()) << i;
+  }
+}
+
+// --- on GPUs ----------------------------------------------------------------------------
+
+const torch::Device kFirst(torch::kCUDA, 0);
+const torch::Device kSecond(torch::kCUDA, 1);
+
+std::shared_ptr<DataParallel> on_devices(const Recipe& recipe, const Devices& devices) {
+  const auto model = first_model(recipe);
+  model->to(devices.front());
+  return std::make_shared<DataParallel>(model, DataParallelOptions{.device_ids = devices});
+}
+
+// The order of a sum may differ from run to run there.
+TEST(DataParallel, HasTheGradientOfThePlainModelOnTwoGpus) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    for (const auto& recipe : {basicnet(), convnet()}) {
+      const auto apart = on_devices(recipe, {kFirst, kSecond});
+      const auto together = on_devices(recipe, {kFirst, kFirst});
+      const auto optimizer = recipe.make_optimizer(apart->parameters());
+      const auto other_optimizer = recipe.make_optimizer(together->parameters());
+      for (int step = 0; step < 3; ++step) {
+        const auto batch = random_batch(8, static_cast<std::uint64_t>(step)).to(kFirst);
+        run_backward(*apart, recipe, batch);
+        run_backward(*together, recipe, batch);
+        EXPECT_LE(
+            relative_difference(flat_gradients(*apart).cpu(), flat_gradients(*together).cpu()),
+            1e-4)
+            << step;
+        optimizer->step();
+        other_optimizer->step();
+      }
+      EXPECT_LE(relative_difference(flat(apart->buffers()).cpu(), flat(together->buffers()).cpu()),
+                1e-4);
+    }
+  });
+}
+
+TEST(CoalescedCopy, BetweenTwoGpusKeepsShapesAndValues) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    const auto tensors = tensors_of_all_kinds();
+    Tensors there;
+    for (const auto& tensor : tensors) {
+      there.push_back(tensor.defined() ? tensor.to(kFirst) : tensor);
+    }
+    const auto moved = coalesced_to(kSecond, there);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined()) continue;
+      EXPECT_EQ(moved[i].device(), kSecond) << i;
+      EXPECT_TRUE(torch::equal(moved[i].cpu(), tensors[i])) << i;
     }
   });
 }
