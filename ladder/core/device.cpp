@@ -126,6 +126,11 @@ c10::Device choose_output_device(const std::string& request,
                          : named_device({"output_device", with_kind(request), {}});
 }
 
+at::Tensor send_to_device(const at::Tensor& tensor, const c10::Device& device) {
+  const bool enters_gpu = tensor.is_cpu() && device.is_cuda();
+  return (enters_gpu ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
+}
+
 ThreadChoice prepare_process(const ThreadRequest& request) {
   tune_allocator();
   auto choice = choose_threads(request);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <string>
@@ -37,6 +38,11 @@ std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests
 // The device that gathers the outputs of such replicas: `request`, or the first if it is empty.
 c10::Device choose_output_device(const std::string& request,
                                  const std::vector<c10::Device>& devices);
+
+// `tensor` on `device`. From the CPU to a GPU it goes through page-locked memory: the copy does not
+// wait for the GPU, and the caller not for the copy. Costs a copy on the CPU, so it is for small
+// tensors. Python's counterpart: tensor.pin_memory().to(device, non_blocking=True).
+at::Tensor send_to_device(const at::Tensor& tensor, const c10::Device& device);
 
 // Prepares a process for its first tensor: chooses the number of threads (see choose_threads), sets
 // it in LibTorch, and tunes the allocator (see tune_allocator). Returns the choice. Starts threads:

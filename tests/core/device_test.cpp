@@ -114,6 +114,20 @@ TEST(ChooseDevice, ChoosesTheGpuOfTheLocalRankAndSharesGpusAmongMoreRanks) {
   }
 }
 
+TEST(SendToDevice, GivesTheTensorItselfWhereItIs) {
+  const auto tensor = torch::arange(3);
+  EXPECT_TRUE(send_to_device(tensor, c10::kCPU).is_same(tensor));
+}
+
+TEST(SendToDevice, CopiesToAGpuAndBack) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  for (const auto& tensor : {torch::arange(3), torch::arange(0), torch::arange(3).pin_memory()}) {
+    const auto there = send_to_device(tensor, {c10::kCUDA, 0});
+    EXPECT_TRUE(there.is_cuda());
+    EXPECT_TRUE(torch::equal(there.cpu(), tensor));
+  }
+}
+
 const std::vector<c10::Device> kTwoReplicas = {c10::kCPU, c10::kCPU};
 
 TEST(ChooseDevices, WithoutAGpuIsTwoReplicasOnTheCpu) {

@@ -535,6 +535,18 @@ TEST(TrainerFlags, WhatOthersReadAgreesWithTheArguments) {
   EXPECT_EQ(trainer_options({}).accelerator.process_group.backend, "auto");
 }
 
+// dataloader_pin_memory is true by default, as in transformers: images move to a GPU all the same.
+TEST(TrainerFlags, OnlyTheFlagKeepsImagesInHostMemory) {
+  EXPECT_FALSE(trainer_options({}).data.pin_memory);
+  EXPECT_TRUE(trainer_options({"--pin-memory"}).data.pin_memory);
+  EXPECT_TRUE(trainer_options({"--dataloader-pin-memory"}).data.pin_memory);
+  EXPECT_FALSE(trainer_options({"--no-dataloader-pin-memory"}).data.pin_memory);
+  const TemporaryFolder folder;
+  const std::string file =
+      "--args-file=" + folder.write("args.json", R"({"dataloader_pin_memory": true})");
+  EXPECT_FALSE(trainer_options({file.c_str()}).data.pin_memory);
+}
+
 TEST(TrainerFlags, AFlagOfArgumentsMayStandAloneOrWithAValue) {
   EXPECT_TRUE(trainer_options({"--bf16"}).training.bf16);
   EXPECT_TRUE(trainer_options({"--bf16", "true", "--quiet"}).training.bf16);
