@@ -2,15 +2,21 @@
 #include "ladder/train/stop_signal.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <ctime>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "ladder/core/progress_bar.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
@@ -33,12 +39,29 @@ std::int64_t milliseconds() {
   return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
 }
 
+// Async-signal-safe. The line is one write.
+void report_lost_checkpoint() {
+  constexpr std::string_view kBefore = "warning: not saved: ";
+  constexpr std::string_view kAfter = "; a second signal ended the run, older checkpoints stay\n";
+  const auto& status = rank_status();
+  if (!status.is_saving) return;
+  const std::size_t length = ::strnlen(status.saving.data(), status.saving.size());
+  std::array<char, 400> line{};
+  auto end = std::ranges::copy(kBefore, line.begin()).out;
+  end = std::copy_n(status.saving.begin(), length, end);
+  end = std::ranges::copy(kAfter, end).out;
+  // Nothing is left to do about an error.
+  [[maybe_unused]] const auto written =
+      ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(end - line.begin()));
+}
+
 // Async-signal-safe.
 void on_signal(int signal) {
   const auto now = milliseconds();
   std::int64_t before = 0;
   if (first.compare_exchange_strong(before, now * kSignals + signal)) return;
   if (now - before / kSignals < kSignalEcho.count()) return;
+  report_lost_checkpoint();
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }

@@ -48,6 +48,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   const auto checkpoint = checkpoint_to_resume(resume_from_checkpoint);
   prepare_training();
   if (!checkpoint.empty()) resume(checkpoint);
+  require_own_output_dir(checkpoint);
   first_step_ = logged_step_ = state_.global_step;
   loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(accelerator_.device()));
   shares_.clear();
