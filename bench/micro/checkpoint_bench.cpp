@@ -54,11 +54,13 @@ void checkpoint_folder(benchmark::State& state) {
   optimizer.step();
   for (auto _ : state) {
     CheckpointWriter writer(path);
-    save_model(*model, writer.file("model.safetensors"));
-    save_safetensors(writer.file("optimizer.safetensors"),
-                     to_safetensors(optimizer.state_dict(*model)));
-    save_safetensors(writer.file("rng_0.safetensors"), {random_state(torch::kCPU), {}});
-    writer.commit({"model.safetensors", "optimizer.safetensors", "rng_0.safetensors"});
+    const auto save = [&](const char* name, const SafetensorsFile& file) {
+      writer.write(name, [&](const WriteBytes& write) { write_safetensors(file, write); });
+    };
+    save("model.safetensors", model_file(*model));
+    save("optimizer.safetensors", to_safetensors(optimizer.state_dict(*model)));
+    save("rng_0.safetensors", {random_state(torch::kCPU), {}});
+    writer.commit();
   }
   state.SetBytesProcessed(state.iterations() * (bytes_in(path + "/model.safetensors") +
                                                 bytes_in(path + "/optimizer.safetensors")));

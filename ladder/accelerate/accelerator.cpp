@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "ladder/accelerate/dispatch.h"
+#include "ladder/accelerate/run_together.h"
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
@@ -331,7 +332,7 @@ void Accelerator::save_model(const Model& model, const std::string& path) const 
 }
 
 // In the constructor, so that a folder that cannot be written is an error before the training.
-void Accelerator::make_project_folder() const {
+void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
   run_or_fail_together(group_, "project_dir", [&] {
@@ -344,6 +345,7 @@ void Accelerator::make_project_folder() const {
     throw SystemError::failed("project_dir", folder, error.value(),
                               "name a folder with write permission");
   });
+  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", group_, log_);
 }
 
 std::string Accelerator::checkpoints_folder() const {
@@ -378,7 +380,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                                "call it after a step: if (accelerator.sync_gradients())");
   }
   const std::string folder = path.empty() ? next_checkpoint() : path;
-  save_training_state(folder, state_, group_, options);
+  save_training_state(folder, state_, group_, log_, options);
   if (path.empty() && options_.project.total_limit) {
     run_or_fail_together(group_, "save_state", [&] {
       if (!is_main_process()) return;
@@ -394,17 +396,23 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
 // `latest` may have checkpoints.
 std::string Accelerator::checkpoint_to_load(const std::string& path) const {
   namespace fs = std::filesystem;
-  std::string folder = path.empty() ? checkpoints_folder() : path;
+  std::string folder = path;
   if (fs::is_directory(folder + "/checkpoints")) folder += "/checkpoints";
   const auto present = list_checkpoints(folder, kCheckpointPrefix);
   return present.empty() || fs::exists(folder + "/latest") ? folder : present.back().path;
 }
 
 std::string Accelerator::load_state(const std::string& path) {
-  const std::string checkpoint =
-      path == "auto" ? newest_training_state(checkpoints_folder(), kCheckpointPrefix, group_, log_)
-                     : checkpoint_to_load(path);
-  if (checkpoint.empty()) return "";
+  std::string checkpoint;
+  if (path == "auto") {
+    checkpoint = newest_training_state(checkpoints_folder(), kCheckpointPrefix, group_, log_);
+    if (checkpoint.empty()) return "";
+  } else {
+    const std::string folder = path.empty() ? checkpoints_folder() : path;
+    run_or_fail_together(group_, "load_state", [&] {
+      if (is_main_process()) checkpoint = checkpoint_to_load(folder);
+    });
+  }
   last_checkpoint_ = load_training_state(checkpoint, state_, group_, log_);
   resumed_ = true;
   return last_checkpoint_;

@@ -65,14 +65,17 @@ struct AcceleratorHandlers {
 // configuration (accelerate_config.h), and chooses device, precision and threads. It is a
 // collective, and with several processes must come after any fork.
 //
+// One run at a time uses a project_dir: a second one is refused (FolderLock), as long as this
+// object lives.
+//
 // Not copied, not moved: prepared objects share its state, and must not be used after it. Use it
 // from one thread. Comments name the collectives; every rank calls them.
 //
 // Python's counterpart, with the same names: accelerate.Accelerator, version 1.15.
 class Accelerator {
  public:
-  // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), and for
-  // fp16 without a GPU.
+  // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), for fp16
+  // without a GPU, and for a project_dir that another run uses.
   explicit Accelerator(AcceleratorOptions options = {}, AcceleratorHandlers handlers = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
@@ -302,6 +305,8 @@ class Accelerator {
     if (file.empty()) ++custom_files_;
   }
 
+  const std::vector<CustomState>& registered() const { return state_.custom; }
+
   // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
   // random generators of every process, and registered objects. The folder is `path`, or the next
   // project_dir/checkpoints/checkpoint_N, where checkpoints beyond total_limit are removed. Returns
@@ -372,7 +377,7 @@ class Accelerator {
   torch::Tensor reduce_one(const torch::Tensor& tensor, Reduction reduction) const;
   torch::Tensor pad_one(const torch::Tensor& tensor, const PadOptions& options) const;
   torch::Tensor broadcast_one(const torch::Tensor& tensor, int from_process) const;
-  void make_project_folder() const;
+  void make_project_folder();
   std::string checkpoints_folder() const;
   std::string checkpoint_to_load(const std::string& path) const;
   std::string next_checkpoint() const;
@@ -394,6 +399,7 @@ class Accelerator {
   bool trigger_ = false;
   bool resumed_ = false;
   std::string last_checkpoint_;
+  std::unique_ptr<const FolderLock> lock_;  // of project_dir
 };
 
 // Evaluates a classifier: a prepared model over a prepared loader, in evaluation mode and without

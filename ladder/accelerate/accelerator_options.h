@@ -43,7 +43,8 @@ struct GradientAccumulationPlugin {
 };
 
 struct ProjectConfiguration {
-  std::string project_dir;  // checkpoints go to project_dir/checkpoints; empty = save_state(path)
+  std::string project_dir;  // checkpoints go to project_dir/checkpoints; empty = save_state(path).
+                            // Of one run at a time: see FolderLock
   std::string logging_dir;  // of the trackers; empty = project_dir
   std::optional<std::size_t> total_limit;  // checkpoints to keep; unset = all
 };

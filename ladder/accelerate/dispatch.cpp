@@ -7,7 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ladder/accelerate/operations.h"
+#include "ladder/accelerate/run_together.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 
 namespace ladder {

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "ladder/core/error.h"
 
@@ -72,16 +71,6 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
   return result;
 }
 
-std::string broadcast_text(std::string text, const ProcessGroup& group, int from) {
-  auto size = torch::tensor(std::ssize(text), torch::kInt64);
-  group.broadcast(size, from);
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  if (text.empty()) return text;
-  auto bytes = torch::from_blob(text.data(), {std::ssize(text)}, torch::kUInt8);
-  group.broadcast(bytes, from);
-  return text;
-}
-
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group) {
   const auto own = rows_may_differ && tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
@@ -95,28 +84,6 @@ void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
         operation, fmt::format("the tensor of rank 0, {}", text_of(shapes[0])),
         fmt::format("{} on rank {}", text_of(shapes[rank]), rank),
         "give every rank the same shape, or use pad_across_processes first");
-  }
-}
-
-void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
-                          const std::function<void()>& run) {
-  std::exception_ptr failure;
-  try {
-    run();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  // The first rank that failed; one past the last if none did.
-  auto first = torch::tensor(failure ? group.rank() : group.world_size(), torch::kInt64);
-  try {
-    group.all_reduce(first, ReduceOp::kMin);
-  } catch (const Error&) {
-    if (!failure) throw;  // else the failure of this rank is the cause
-  }
-  if (failure) std::rethrow_exception(failure);
-  const auto rank = first.item<std::int64_t>();
-  if (rank != group.world_size()) {
-    throw DistributedError::peer_lost(fmt::format("rank {} failed in {}", rank, operation));
   }
 }
 

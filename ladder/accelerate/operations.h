@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -58,20 +57,11 @@ struct PadOptions {
 torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions& options,
                                   const ProcessGroup& group);
 
-// The text of rank `from`, on every rank.
-std::string broadcast_text(std::string text, const ProcessGroup& group, int from = 0);
-
 // Throws DistributedError, naming `operation` and the shapes, unless all ranks have the same dtype
 // and shape (with `rows_may_differ`, except the first size). Throws UsageError for more than 16
 // dimensions. Costs one small collective.
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group);
-
-// Runs `run` on this rank and waits until all ranks have run theirs, so that no rank waits for one
-// that failed alone, for example at a full disk. Rethrows the error of this rank; for an error on
-// another, throws a DistributedError that names the rank.
-void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
-                          const std::function<void()>& run);
 
 template <typename Item, typename Change>
 std::vector<Item> map_tensors(const std::vector<Item>& items, const Change& change) {

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -23,6 +24,13 @@ namespace {
 template <typename Object>
 std::shared_ptr<Object> not_owned(Object& object) {
   return {std::shared_ptr<void>(), &object};
+}
+
+// "runs/.snapshot.lock" for "runs/snapshot/".
+std::string lock_beside(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const std::filesystem::path folder(path);
+  return folder.parent_path() / fmt::format(".{}.lock", folder.filename().string());
 }
 
 }  // namespace
@@ -44,8 +52,10 @@ CheckpointHooks Snapshot::hooks() {
 
 void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log) {
   if (options_.path.empty()) return;
+  lock_ = lock_run("snapshot " + options_.path, lock_beside(options_.path), group_, log);
   loader_ = &loader;
   monitor_ = &monitor;
+  log_ = log;
   state_.custom = {
       {.file = "sampler.json",
        .save = [this] { return position(); },
@@ -72,7 +82,7 @@ void Snapshot::after_epoch() {
 }
 
 std::string Snapshot::save() {
-  save_training_state(options_.path, state_, group_, {.latest = false});
+  save_training_state(options_.path, state_, group_, log_, {.latest = false});
   last_ = options_.path;
   return last_;
 }

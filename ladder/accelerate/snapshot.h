@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -67,8 +68,8 @@ class Snapshot {
   // Loads the snapshot if there is one, and sets the position of `loader`; both objects must
   // outlive the Snapshot. A line of the log shows whether the run resumes. A collective.
   //
-  // Throws DataError for a damaged snapshot, and UsageError for a position in an epoch of other
-  // batches, or for other sums or micro-batches. Then nothing is changed.
+  // Throws DataError for a damaged snapshot, and UsageError if another run uses it, for a position
+  // in an epoch of other batches, or for other sums or micro-batches. Then nothing is changed.
   void resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log);
 
   // Save a snapshot when it is time. Collectives then.
@@ -87,6 +88,8 @@ class Snapshot {
   TrainingState state_;
   DataLoader* loader_ = nullptr;
   TrainingMonitor* monitor_ = nullptr;
+  Log log_;
+  std::unique_ptr<const FolderLock> lock_;
   std::string last_;  // the path, once it was written or loaded
 };
 

@@ -2,21 +2,32 @@
 #include "ladder/accelerate/training_state.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <sstream>
 #include <utility>
 
-#include "ladder/accelerate/operations.h"
+#include "ladder/accelerate/run_together.h"
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/comm/texts.h"
+#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/rank_status.h"
+#include "ladder/core/sha256.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
@@ -47,26 +58,26 @@ const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingSt
                              "call accelerator.prepare(model) too");
 }
 
-// The files that rank 0 writes, each with a function that writes it to a path. Saving writes them
-// all; loading compares their names with those of the checkpoint.
-using Writer = std::function<void(const std::string& path)>;
-std::map<std::string, Writer> files_of_main_process(const TrainingState& state) {
-  std::map<std::string, Writer> files;
+// The files that rank 0 writes. Saving writes them all; loading compares their names with those of
+// the checkpoint.
+std::map<std::string, FileContent> files_of_main_process(const TrainingState& state) {
+  std::map<std::string, FileContent> files;
   for (std::size_t i = 0; i < state.models.size(); ++i) {
-    files[numbered("model", i, "safetensors")] = [model = state.models[i]](const auto& path) {
-      save_model(*model, path);
+    files[numbered("model", i, "safetensors")] = [model = state.models[i]](const auto& write) {
+      write_safetensors(model_file(*model), write);
     };
   }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     auto& optimizer = *state.optimizers[i];
-    files[numbered("optimizer", i, "safetensors")] = [&](const auto& path) {
-      save_safetensors(path,
-                       to_safetensors(fused(optimizer).state_dict(model_of(optimizer, state))));
+    files[numbered("optimizer", i, "safetensors")] = [&](const auto& write) {
+      const auto state_dict = fused(optimizer).state_dict(model_of(optimizer, state));
+      write_safetensors(to_safetensors(state_dict), write);
     };
   }
   const auto add_json = [&files](const std::string& name, std::function<nlohmann::json()> save) {
-    files[name] = [save = std::move(save)](const auto& path) {
-      write_text_file(path, save().dump(2) + '\n');
+    files[name] = [save = std::move(save)](const auto& write) {
+      const std::string text = save().dump(2) + '\n';
+      write(std::as_bytes(std::span(text)));
     };
   };
   for (std::size_t i = 0; i < state.schedulers.size(); ++i) {
@@ -163,10 +174,85 @@ Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
   return steps;
 }
 
+// "ranks 1, 3"
+std::string ranks_text(const std::vector<std::size_t>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+DistributedError not_shared(std::string_view operation, const std::string& path,
+                            const std::string& expected, const std::string& got) {
+  return DistributedError::ranks_disagree(fmt::format("{}: {}", operation, path), expected, got,
+                                          "name a folder on a disk that all ranks share");
+}
+
+std::string without_hint(const std::string& error) {
+  return error.substr(0, error.find("; hint:"));
+}
+
+// What a rank has found at the path of a checkpoint.
+struct Found {
+  std::string manifest_sha256;  // empty if it cannot be used
+  std::string error;
+};
+
+void require_same_checkpoint(const std::string& path, const std::vector<Found>& found) {
+  std::vector<std::size_t> other;
+  std::vector<std::size_t> none;
+  for (std::size_t rank = 0; rank < found.size(); ++rank) {
+    const bool is_there = !found[rank].manifest_sha256.empty();
+    if (is_there && found[rank].manifest_sha256 == found[0].manifest_sha256) continue;
+    if (is_there && found[0].manifest_sha256.empty()) continue;
+    (is_there ? other : none).push_back(rank);
+  }
+  std::vector<std::string> got;
+  if (!other.empty()) got.push_back("another one on " + ranks_text(other));
+  if (!none.empty()) {
+    got.push_back(fmt::format("none on {} ({})", ranks_text(none), found[none.front()].error));
+  }
+  if (got.empty()) return;
+  throw not_shared("load_state", path, "the checkpoint of rank 0 on all ranks",
+                   fmt::format("{}", fmt::join(got, ", ")));
+}
+
+// Writes this rank's files into the checkpoint that rank 0 has begun. Empty if it is not there.
+std::optional<CheckpointManifest> write_files(const std::string& path,
+                                              const std::map<std::string, FileContent>& files) {
+  if (!std::filesystem::is_directory(partial_checkpoint(path))) return std::nullopt;
+  CheckpointManifest manifest;
+  for (const auto& [name, content] : files) {
+    manifest[name] = write_checkpoint_file(path, name, content);
+  }
+  return manifest;
+}
+
+// The files of all ranks, on every rank.
+CheckpointManifest merged(const std::string& path, const std::optional<CheckpointManifest>& own,
+                          const ProcessGroup& group) {
+  std::string lines = own ? "files" : "none";
+  for (const auto& [name, digest] : own.value_or(CheckpointManifest())) {
+    lines += fmt::format("\n{} {} {}", name, digest.bytes, digest.sha256);
+  }
+  CheckpointManifest all;
+  std::vector<std::size_t> without;
+  const auto of_ranks = all_gather_text(lines, group);
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    std::istringstream stream(of_ranks[rank]);
+    std::string name;
+    FileDigest digest;
+    stream >> name;
+    if (name == "none") without.push_back(rank);
+    while (stream >> name >> digest.bytes >> digest.sha256) all[name] = digest;
+  }
+  if (without.empty()) return all;
+  throw not_shared("save_state", partial_checkpoint(path),
+                   "the folder that rank 0 created on all ranks", "none on " + ranks_text(without));
+}
+
 }  // namespace
 
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group, const SaveStateOptions& options) {
+                         const ProcessGroup& group, const Log& log,
+                         const SaveStateOptions& options) {
   TrainingState saved = state;
   if (options.only_model) {
     saved = {.models = state.models,
@@ -174,58 +260,113 @@ void save_training_state(const std::string& path, const TrainingState& state,
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
   }
   for (const auto& scheduler : state.schedulers) scheduler->settle();
-  const auto files = files_of_main_process(saved);
-  std::optional<CheckpointWriter> writer;
+  std::optional<SavingMark> saving(std::in_place, path);
+  SlowLog slow("saving " + path, log);
+  const RunTogetherOptions slow_save{.slow = &slow};
   const bool is_main = group.rank() == 0;
-  run_or_fail_together(group, "save_state", [&] {
-    if (!is_main) return;
-    for (const auto& model : state.models) require_finite(*model, path);
-    writer.emplace(path, CheckpointOptions{.latest = options.latest});
-  });
-  run_or_fail_together(group, "save_state", [&] {
-    const std::string folder = partial_checkpoint(path) + '/';
-    if (!options.only_model) {
-      save_safetensors(folder + random_states_of(group.rank()),
-                       {.tensors = random_state(state.device)});
-    }
-    if (!is_main) return;
-    for (const auto& [name, write] : files) write(folder + name);
-  });
-  run_or_fail_together(group, "save_state", [&] {
-    if (!is_main) return;
-    std::vector<std::string> names;
-    for (const auto& [name, write] : files) names.push_back(name);
-    const int random_states = options.only_model ? 0 : group.world_size();
-    for (int rank = 0; rank < random_states; ++rank) names.push_back(random_states_of(rank));
-    writer->commit(names);
-  });
+  std::optional<CheckpointWriter> writer;
+  std::map<std::string, FileContent> files;
+  run_or_fail_together(
+      group, "save_state",
+      [&] {
+        if (!options.only_model) {
+          files[random_states_of(group.rank())] = [&](const auto& write) {
+            write_safetensors({.tensors = random_state(state.device)}, write);
+          };
+        }
+        if (!is_main) return;
+        for (const auto& model : state.models) require_finite(*model, path);
+        files.merge(files_of_main_process(saved));
+        writer.emplace(path, CheckpointOptions{.latest = options.latest});
+      },
+      slow_save);
+  std::optional<CheckpointManifest> own;
+  run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); }, slow_save);
+  const auto manifest = merged(path, own, group);
+  if (!is_main) saving.reset();  // its part is done
+  run_or_fail_together(
+      group, "save_state",
+      [&] {
+        if (!is_main) return;
+        writer->commit(manifest);
+        saving.reset();
+      },
+      slow_save);
+}
+
+Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group,
+                                    const Log& log) {
+  const auto folder = broadcast_text(group.rank() == 0 ? checkpoint_at(path) : "", group);
+  std::optional<Checkpoint> checkpoint;
+  std::optional<DataError> refused;
+  SlowLog slow("reading " + folder, log);
+  run_or_fail_together(group, "load_state",
+                       [&] {
+                         try {
+                           checkpoint.emplace(open_checkpoint(folder));
+                         } catch (const DataError& error) {
+                           refused.emplace(error);
+                         }
+                       },
+                       {.slow = &slow});
+  const auto own = checkpoint ? make_checkpoint_manifest(checkpoint->manifest()) : "";
+  const auto sha256 = checkpoint ? sha256_hex(std::as_bytes(std::span(own))) : "";
+  std::vector<Found> found;
+  const auto error = refused ? without_hint(refused->what()) : "";
+  for (const auto& text : all_gather_text(fmt::format("{}\n{}", sha256, error), group)) {
+    const auto end = text.find('\n');
+    found.push_back({text.substr(0, end), text.substr(end + 1)});
+  }
+  if (refused && found[0].manifest_sha256.empty()) throw *refused;  // of all, in most cases
+  require_same_checkpoint(folder, found);
+  return *std::move(checkpoint);
 }
 
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log) {
-  std::unique_ptr<const Checkpoint> checkpoint;
+  const auto checkpoint = open_checkpoint_together(path, group, log);
   Steps steps;
   run_or_fail_together(group, "load_state", [&] {
-    checkpoint = std::make_unique<const Checkpoint>(open_checkpoint(path));
-    require_same_files(*checkpoint, state);
-    steps = plan_load(*checkpoint, state);
+    require_same_files(checkpoint, state);
+    steps = plan_load(checkpoint, state);
     int ranks = 0;
-    while (checkpoint->contains(random_states_of(ranks))) ++ranks;
+    while (checkpoint.contains(random_states_of(ranks))) ++ranks;
     if (ranks == group.world_size()) {
-      const auto file = checkpoint->file(random_states_of(group.rank()));
+      const auto file = checkpoint.file(random_states_of(group.rank()));
       steps.push_back(plan_load_random_state(load_safetensors(file).tensors, state.device, file));
       return;
     }
     log.info(fmt::format(
         "{} has the random states of {} ranks, and this run has {}: random generators are "
         "not restored",
-        checkpoint->path(), ranks, group.world_size()));
+        checkpoint.path(), ranks, group.world_size()));
   });
   const auto rates = first_rates(state);
   for (const auto& step : steps) step();
-  log.info("resumed from " + checkpoint->path());
+  log.info("resumed from " + checkpoint.path());
   log_changed_rates(rates, first_rates(state), log);
-  return checkpoint->path();
+  return checkpoint.path();
+}
+
+std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
+                                           const ProcessGroup& group, const Log& log) {
+  constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
+  std::unique_ptr<const FolderLock> lock;
+  SlowLog slow("waiting for another run in " + folder_of(file), log);
+  run_or_fail_together(
+      group, where,
+      [&] {
+        if (group.rank() != 0) return;
+        const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
+        const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
+        create_directories_synced(folder_of(file));
+        lock = std::make_unique<const FolderLock>(where, file, wait);
+        if (lock->is_held()) return;
+        log.warn(fmt::format("{}: its file system has no locks; start no second run there",
+                             folder_of(file)));
+      },
+      {.slow = &slow});
+  return lock;
 }
 
 std::string newest_training_state(const std::string& parent, std::string_view prefix,

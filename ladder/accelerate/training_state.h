@@ -14,6 +14,8 @@
 
 #include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/folder_lock.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/nn/model.h"
@@ -94,18 +96,33 @@ struct SaveStateOptions {
 //
 // The names are those of Accelerate's save_state, without its pickles. A collective: rank 0 writes
 // all files but the random states of other ranks. If a rank fails, all throw, and the previous
-// content of the folder is unchanged.
+// content of the folder is unchanged. A slow disk is waited for (run_together.h), with a line of
+// the log after two seconds.
 //
-// Throws NumericError for trained parameters that are not finite, and UsageError for an optimizer
-// of another library, or one whose parameters are in no prepared model.
+// Throws NumericError for trained parameters that are not finite, UsageError for an optimizer of
+// another library, or one whose parameters are in no prepared model, and DistributedError if ranks
+// do not see the folder that rank 0 creates.
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group, const SaveStateOptions& options = {});
+                         const ProcessGroup& group, const Log& log,
+                         const SaveStateOptions& options = {});
 
-// Reads and checks everything, then applies it. After a DataError or UsageError nothing has
-// changed, except for a registered object without plan_load: it is checked when it is applied,
-// last. Returns the checkpoint's folder. A collective.
+// Opens, on every rank, the checkpoint that `path` leads to on rank 0; see open_checkpoint. Throws
+// DistributedError on all ranks, naming those that have another checkpoint there or none: ranks
+// that go on from different weights would train for nothing. A collective.
+Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group,
+                                    const Log& log);
+
+// Opens the checkpoint on all ranks, reads and checks everything, then applies it. The `path` of
+// rank 0 counts. After an error nothing has changed, except for a registered object without
+// plan_load: it is checked when it is applied, last. Returns the checkpoint's folder. A collective.
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log);
+
+// Locks `file` on rank 0, for a run that saves checkpoints beside it; see FolderLock. Waits for at
+// most 5 s for another owner, under a launcher that restarts runs for the timeout of the group. A
+// collective. Null on other ranks.
+std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
+                                           const ProcessGroup& group, const Log& log);
 
 // The newest intact checkpoint "PREFIX<number>" in `parent`; "" if there is none. Rank 0 chooses,
 // and logs the choice and each damaged checkpoint that it passes over. A collective.

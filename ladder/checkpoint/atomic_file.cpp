@@ -6,12 +6,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 
 #include "ladder/core/error.h"
+#include "ladder/core/rank_status.h"
+#include "ladder/core/sha256.h"
 
 namespace ladder {
 namespace {
@@ -38,6 +41,23 @@ UniqueFd create_new(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
 
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // stays in the cache while it is hashed
+
+void write_piece(const UniqueFd& file, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw SystemError::write_failed(path, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    note_progress();
+  }
+}
+
+void flush(const UniqueFd& file, const std::string& path) {
+  if (::fsync(file.get()) != 0) throw SystemError::failed("fsync", path, errno);
+  note_progress();
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path)
@@ -55,22 +75,38 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw SystemError::write_failed(temporary_path_, errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kPieceBytes))) {
+    write_piece(descriptor_, bytes.first(std::min(bytes.size(), kPieceBytes)), temporary_path_);
   }
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_.get()) != 0) throw SystemError::failed("fsync", temporary_path_, errno);
+  flush(descriptor_, temporary_path_);
   descriptor_.reset();
   if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     throw SystemError::failed("rename", path_, errno);
   }
   committed_ = true;
   fsync_directory(folder_of(path_));
+}
+
+FileDigest write_new_file(const std::string& path, const FileContent& content) {
+  const UniqueFd file = create_new(path);
+  if (!file) throw SystemError::failed("create", path, errno);
+  FileDigest digest;
+  Sha256 sha256;
+  content([&](std::span<const std::byte> bytes) {
+    digest.bytes += bytes.size();
+    while (!bytes.empty()) {
+      const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+      write_piece(file, piece, path);
+      sha256.update(piece);
+      bytes = bytes.subspan(piece.size());
+    }
+  });
+  flush(file, path);
+  digest.sha256 = sha256.hex_digest();
+  return digest;
 }
 
 void write_text_file(const std::string& path, std::string_view text) {
@@ -103,8 +139,10 @@ std::string folder_of(const std::string& path) {
 void fsync_directory(const std::string& folder) {
   const UniqueFd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor) throw SystemError::failed("open", folder, errno);
-  if (::fsync(descriptor.get()) == 0 || errno == EINVAL) return;  // EINVAL: not supported
-  throw SystemError::failed("fsync", folder, errno);
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) {  // EINVAL: not supported
+    throw SystemError::failed("fsync", folder, errno);
+  }
+  note_progress();
 }
 
 void create_directories_synced(const std::string& folder) {

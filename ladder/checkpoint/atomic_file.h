@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +11,14 @@
 #include "ladder/core/unique_fd.h"
 
 namespace ladder {
+
+// Appends bytes to a file.
+using WriteBytes = std::function<void(std::span<const std::byte>)>;
+// The content of a file: passes its bytes to `write`, in any number of pieces.
+using FileContent = std::function<void(const WriteBytes& write)>;
+
+// All files here are written in pieces, with note_progress() (core/rank_status.h) after each, so a
+// slow disk can be told from a dead one.
 
 // A file that is replaced as a whole.
 //
@@ -48,6 +58,19 @@ class AtomicFile {
   UniqueFd descriptor_;
   bool committed_ = false;
 };
+
+// Length and hash of a file.
+struct FileDigest {
+  std::uint64_t bytes = 0;
+  std::string sha256;  // 64 lower-case hexadecimal characters
+
+  bool operator==(const FileDigest&) const = default;
+};
+
+// Creates the file `path`, which must not exist, writes `content`, and flushes it to the disk: one
+// pass over the bytes, which are hashed on the way. Its name is on disk once its folder is flushed
+// (fsync_directory). Throws SystemError; then an incomplete file is left.
+FileDigest write_new_file(const std::string& path, const FileContent& content);
 
 // Writes a text through an AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);

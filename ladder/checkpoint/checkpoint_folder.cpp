@@ -20,6 +20,7 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
@@ -118,6 +119,7 @@ int read_pieces(const RegularFile& file,
     const ssize_t count = ::read(file.descriptor.get(), piece.data(), piece.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return count < 0 ? errno : 0;
+    note_progress();
     if (!take(std::span(piece).first(static_cast<std::size_t>(count)))) return 0;
   }
 }
@@ -314,8 +316,20 @@ std::string hint_for(const std::string& path) {
   return "name the folder of a checkpoint: ls " + (exists(path) ? path : folder_of(path));
 }
 
-// The folder that `path` names at this moment, `latest` followed. It need not exist.
-std::string resolve(const std::string& path) {
+// Whether `path` still leads to the folder that was opened; for an empty descriptor, whether it
+// still leads to no folder.
+bool is_still_at(const std::string& path, const UniqueFd& opened) {
+  struct stat now{};
+  struct stat then{};
+  const bool found = ::stat(checkpoint_at(path).c_str(), &now) == 0 && S_ISDIR(now.st_mode);
+  if (!opened || !found) return !opened && !found;
+  return ::fstat(opened.get(), &then) == 0 && now.st_dev == then.st_dev &&
+         now.st_ino == then.st_ino;
+}
+
+}  // namespace
+
+std::string checkpoint_at(const std::string& path) {
   const auto target_of = [](const std::string& link) {
     std::error_code ignored;
     return (fs::path(link).parent_path() / fs::read_symlink(link, ignored)).string();
@@ -330,19 +344,6 @@ std::string resolve(const std::string& path) {
   const std::string replaced = hidden_sibling(folder, kReplaced);
   return !exists(folder) && exists(replaced) ? replaced : folder;
 }
-
-// Whether `path` still leads to the folder that was opened; for an empty descriptor, whether it
-// still leads to no folder.
-bool is_still_at(const std::string& path, const UniqueFd& opened) {
-  struct stat now{};
-  struct stat then{};
-  const bool found = ::stat(resolve(path).c_str(), &now) == 0 && S_ISDIR(now.st_mode);
-  if (!opened || !found) return !opened && !found;
-  return ::fstat(opened.get(), &then) == 0 && now.st_dev == then.st_dev &&
-         now.st_ino == then.st_ino;
-}
-
-}  // namespace
 
 CheckpointWriter::CheckpointWriter(const std::string& path, const CheckpointOptions& options)
     : path_(require_name(path)),
@@ -363,38 +364,38 @@ CheckpointWriter::~CheckpointWriter() {
   if (!finished_) remove_leftovers();
 }
 
-std::string CheckpointWriter::file(std::string_view name) const {
-  require_file_name(name);
-  return inside(partial_, name);
+void CheckpointWriter::write(std::string_view name, const FileContent& content) {
+  manifest_.insert_or_assign(std::string(name), write_checkpoint_file(path_, name, content));
 }
 
-void CheckpointWriter::commit(const std::vector<std::string>& names) {
-  write_text_file(inside(partial_, kManifest), make_checkpoint_manifest(synced_manifest(names)));
+void CheckpointWriter::commit(const CheckpointManifest& of_other_ranks) {
+  manifest_.insert(of_other_ranks.begin(), of_other_ranks.end());
+  require_files();
+  const std::string text = make_checkpoint_manifest(manifest_);
+  write_new_file(inside(partial_, kManifest),
+                 [&](const WriteBytes& write) { write(std::as_bytes(std::span(text))); });
+  fsync_directory(partial_);
   put_in_place();
   fsync_directory(folder_of(path_));
   if (!latest_.empty()) replace_symlink(name_of(path_), latest_);
   finished_ = remove_leftovers();
 }
 
-CheckpointManifest CheckpointWriter::synced_manifest(const std::vector<std::string>& names) const {
-  std::for_each(names.begin(), names.end(), require_file_name);
+void CheckpointWriter::require_files() const {
   const UniqueFd folder = open_folder(partial_);
   if (!folder) throw SystemError::failed("open", partial_, errno);
-  CheckpointManifest manifest;
-  for (const auto& name : names) {
-    const std::string path = inside(partial_, name);
+  for (const auto& [name, digest] : manifest_) {
+    require_file_name(name);
     const RegularFile file = open_regular(folder.get(), name);
+    constexpr const char* kHint = "every rank must write its files, and to a disk that all share";
     if (file.error != 0) {
-      throw SystemError::failed("open", path, file.error,
-                                "every rank must write its files, and to a disk that all share");
+      throw SystemError::failed("open", inside(partial_, name), file.error, kHint);
     }
-    if (::fsync(file.descriptor.get()) != 0) throw SystemError::failed("fsync", path, errno);
-    FileDigest digest;
-    const int error = read_digest(file, digest);
-    if (error != 0) throw SystemError::failed("read", path, error);
-    manifest[name] = digest;
+    if (file.bytes != digest.bytes) {
+      throw DataError::mismatch(inside(partial_, name), fmt::format("{} bytes", digest.bytes),
+                                fmt::format("{}", file.bytes), kHint);
+    }
   }
-  return manifest;
 }
 
 void CheckpointWriter::put_in_place() {
@@ -431,6 +432,12 @@ std::string partial_checkpoint(const std::string& path) {
   return hidden_sibling(without_slash(path), kPartial);
 }
 
+FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
+                                 const FileContent& content) {
+  require_file_name(name);
+  return write_new_file(inside(partial_checkpoint(path), name), content);
+}
+
 Checkpoint::Checkpoint(std::string path, CheckpointManifest manifest)
     : path_(std::move(path)), manifest_(std::move(manifest)) {}
 
@@ -444,7 +451,7 @@ Checkpoint open_checkpoint(const std::string& path) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   for (;;) {
-    const std::string folder = resolve(path);
+    const std::string folder = checkpoint_at(path);
     const std::function<std::string()> hint = [&] { return hint_for(folder); };
     const UniqueFd descriptor = open_folder(folder);
     const int error = errno;
@@ -461,7 +468,7 @@ Checkpoint open_checkpoint(const std::string& path) {
   }
 }
 
-bool checkpoint_exists(const std::string& path) { return exists(resolve(path)); }
+bool checkpoint_exists(const std::string& path) { return exists(checkpoint_at(path)); }
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix) {
@@ -485,6 +492,14 @@ std::string newest_intact_checkpoint(
   return "";
 }
 
+void remove_checkpoint(const std::string& path) {
+  const std::string removed = hidden_sibling(path, kRemoved);
+  remove_all(removed);
+  rename_or_throw(path, removed);
+  fsync_directory(folder_of(path));
+  remove_all(removed);
+}
+
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
                             std::size_t total_limit, const std::vector<std::string>& keep) {
   if (total_limit < 1) throw UsageError::out_of_range("total_limit", total_limit, "1 or more");
@@ -498,11 +513,7 @@ void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
       return fs::equivalent(path, checkpoint.path, ignored);
     };
     if (is_this(latest) || std::any_of(keep.begin(), keep.end(), is_this)) continue;
-    const std::string removed = hidden_sibling(checkpoint.path, kRemoved);
-    remove_all(removed);
-    rename_or_throw(checkpoint.path, removed);
-    fsync_directory(parent);
-    remove_all(removed);
+    remove_checkpoint(checkpoint.path);
     --left;
   }
 }

@@ -39,14 +39,23 @@ struct CheckpointOptions {
   bool latest = true;  // let the link `latest` beside the folder point to it
 };
 
-// Writes one checkpoint. Several ranks can write into it, which takes two barriers:
+// Writes one checkpoint. Each byte is written once, and hashed on the way; each file is flushed to
+// the disk once.
+//
+//     CheckpointWriter writer("checkpoints/checkpoint_1");
+//     writer.write("model.safetensors",
+//                  [&](const WriteBytes& write) { write_safetensors(model_file(*model), write); });
+//     writer.commit();
+//
+// Several ranks can write into it, on a disk that all share. It takes a barrier, and the digests of
+// their files on rank 0:
 //
 //     std::optional<CheckpointWriter> writer;
-//     if (group.rank() == 0) writer.emplace("checkpoints/checkpoint_1");
+//     if (group.rank() == 0) writer.emplace(path);
 //     group.barrier();
-//     save_safetensors(partial_checkpoint("checkpoints/checkpoint_1") + "/rng_0.safetensors", rng);
-//     group.barrier();
-//     if (group.rank() == 0) writer->commit({"rng_0.safetensors", "rng_1.safetensors"});
+//     const FileDigest own = write_checkpoint_file(path, "rng_1.safetensors", content);
+//     ...  // rank 0 receives the digests
+//     if (group.rank() == 0) writer->commit({{"rng_1.safetensors", of_rank_1}});
 //
 // Errors of the operating system are SystemErrors that name the operation and the path. After one,
 // or without commit(), the older checkpoints are unchanged and the new files are removed. If only
@@ -67,17 +76,16 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The path to write the file `name` to. Write it in any way; commit() makes it durable.
-  std::string file(std::string_view name) const;
+  // Writes a file, once per name. UsageError for a name that is_checkpoint_file_name() refuses.
+  void write(std::string_view name, const FileContent& content);
 
-  // Hashes the files, flushes them to the disk, writes the manifest, and gives the folder its
-  // name. The checkpoint holds `names` and nothing else. A missing file is a SystemError, as when a
-  // rank on another machine wrote to its own disk. UsageError for a name that
-  // is_checkpoint_file_name() refuses. Call it once, when every rank has closed its files.
-  void commit(const std::vector<std::string>& names);
+  // Writes the manifest of the files that write() and other ranks wrote, and gives the folder its
+  // name. A file of another rank that is missing here is a SystemError, one of another length a
+  // DataError, as when that rank wrote to its own disk. Call it once.
+  void commit(const CheckpointManifest& of_other_ranks = {});
 
  private:
-  CheckpointManifest synced_manifest(const std::vector<std::string>& names) const;
+  void require_files() const;
   void put_in_place();
   void exchange();
   bool remove_leftovers() const;
@@ -86,9 +94,15 @@ class CheckpointWriter {
   std::string partial_;   // the hidden folder
   std::string replaced_;  // the old one meanwhile, on file systems that cannot exchange two names
   std::string latest_;    // the link; empty to leave it
+  CheckpointManifest manifest_;
   bool in_place_ = false;
   bool finished_ = false;
 };
+
+// Writes a file of checkpoint `path`, which a CheckpointWriter of another process has begun, and
+// flushes it to the disk. Throws as CheckpointWriter::write.
+FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
+                                 const FileContent& content);
 
 // The folder of the files of checkpoint `path` until it is committed: for ranks without a writer.
 std::string partial_checkpoint(const std::string& path);
@@ -124,6 +138,9 @@ class Checkpoint {
 // If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
 
+// The folder that `path` leads to at this moment, for open_checkpoint. It need not exist.
+std::string checkpoint_at(const std::string& path);
+
 // Whether there is something at `path` for open_checkpoint to open or to refuse.
 bool checkpoint_exists(const std::string& path);
 
@@ -145,6 +162,9 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
 std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over);
+
+// Removes a checkpoint. After a kill it is complete or gone. Throws as remove_old_checkpoints.
+void remove_checkpoint(const std::string& path);
 
 // Removes the checkpoints with the smallest numbers until `total_limit` are left. The target of
 // `latest` and the paths in `keep` always stay, and count. After a kill, each checkpoint is

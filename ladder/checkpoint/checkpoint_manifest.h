@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/json.h"
 
 namespace ladder {
@@ -27,13 +28,6 @@ namespace ladder {
 
 constexpr std::string_view kManifestFormat = "ladder checkpoint";
 constexpr std::uint64_t kLargestManifest = std::uint64_t{4} << 20;  // bytes
-
-struct FileDigest {
-  std::uint64_t bytes = 0;
-  std::string sha256;  // 64 lower-case hexadecimal characters
-
-  bool operator==(const FileDigest&) const = default;
-};
 
 // By the name of the file.
 using CheckpointManifest = std::map<std::string, FileDigest, std::less<>>;

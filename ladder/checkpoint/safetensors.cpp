@@ -35,7 +35,7 @@ std::vector<std::uint8_t> read_file(const std::string& path) {
 
 }  // namespace
 
-void save_safetensors(const std::string& path, const SafetensorsFile& file) {
+void write_safetensors(const SafetensorsFile& file, const WriteBytes& write) {
   std::vector<TensorEntry> entries;
   std::uint64_t end = 0;
   for (const auto& [name, tensor] : file.tensors) {
@@ -44,9 +44,13 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file) {
         {name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), begin, end});
   }
   const std::string header = make_safetensors_header(file.metadata, entries);
+  write(std::as_bytes(std::span(header)));
+  for (const auto& [name, tensor] : file.tensors) write(RowMajorBytes(tensor).span());
+}
+
+void save_safetensors(const std::string& path, const SafetensorsFile& file) {
   AtomicFile output(path);
-  output.write(std::as_bytes(std::span(header)));
-  for (const auto& [name, tensor] : file.tensors) output.write(RowMajorBytes(tensor).span());
+  write_safetensors(file, [&](std::span<const std::byte> bytes) { output.write(bytes); });
   output.commit();
 }
 
@@ -64,11 +68,16 @@ SafetensorsFile load_safetensors(const std::string& path) {
   return file;
 }
 
+SafetensorsFile model_file(const torch::nn::Module& module,
+                           std::map<std::string, std::string> metadata) {
+  metadata.emplace("format", "pt");
+  return {unwrapped_state_dict(module), std::move(metadata)};
+}
+
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata) {
   require_finite(module, path);
-  metadata.emplace("format", "pt");
-  save_safetensors(path, {unwrapped_state_dict(module), std::move(metadata)});
+  save_safetensors(path, model_file(module, std::move(metadata)));
 }
 
 void load_model(torch::nn::Module& module, const std::string& path) {

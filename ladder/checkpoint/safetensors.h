@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/state_dict.h"
 
 namespace ladder {
@@ -22,10 +23,17 @@ struct SafetensorsFile {
 // lacks or a header above 16 MiB.
 void save_safetensors(const std::string& path, const SafetensorsFile& file);
 
+// Passes the bytes of such a file to `write`; same errors.
+void write_safetensors(const SafetensorsFile& file, const WriteBytes& write);
+
 // Reads and checks a file. Throws DataError if it is missing or damaged.
 SafetensorsFile load_safetensors(const std::string& path);
 
-// Saves the weights of `module` without the prefix of any wrapper, and `metadata`.
+// The weights of `module` without the prefix of any wrapper, and `metadata`. Shares their memory.
+SafetensorsFile model_file(const torch::nn::Module& module,
+                           std::map<std::string, std::string> metadata = {});
+
+// Saves model_file(module, metadata).
 // Throws like save_safetensors, and NumericError for weights that are NaN or infinite
 // (see require_finite); the old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,

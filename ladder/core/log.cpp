@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ladder/core/error.h"
+#include "ladder/core/progress_bar.h"
 
 namespace ladder {
 
@@ -19,7 +20,9 @@ void Log::warn(std::string_view text) const { print("warning: ", text); }
 
 void Log::print(std::string_view kind, std::string_view text) const {
   const std::string rank = options_.world_size > 1 ? fmt::format("[rank {}] ", options_.rank) : "";
-  const std::string line = fmt::format("{}{}{}\n", rank, kind, text);
+  // On a terminal, in the place of the line that a ProgressBar may have left open.
+  const char* const begin = is_terminal(options_.stream) ? "\r\x1b[K" : "";
+  const std::string line = fmt::format("{}{}{}{}\n", begin, rank, kind, text);
   std::fwrite(line.data(), 1, line.size(), options_.stream);
   std::fflush(options_.stream);
 }

@@ -93,6 +93,15 @@ bool RankProcess::reap(std::chrono::milliseconds limit) {
   return true;
 }
 
+std::string RankProcess::saving() const {
+  return status_ != nullptr && status_->is_saving ? status_->saving.data() : "";
+}
+
+bool RankProcess::saves(std::chrono::milliseconds longest) const {
+  if (!is_running() || saving().empty() || state() == 'T') return false;
+  return steady_milliseconds() - status_->progress_at.load() <= longest.count();
+}
+
 char RankProcess::state() const {
   std::ifstream file(fmt::format("/proc/{}/stat", pid_));
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -45,6 +45,10 @@ class RankProcess {
   // From the rank's status, also after its end.
   std::int64_t step() const { return status_ == nullptr ? 0 : status_->step.load(); }
   std::string last_line() const { return status_ == nullptr ? "" : status_->last_line.data(); }
+  // The checkpoint that it is saving, or was when it ended; "" if none.
+  std::string saving() const;
+  // Whether it runs, saves a checkpoint, and made progress in the last `longest` milliseconds.
+  bool saves(std::chrono::milliseconds longest) const;
 
   // After reap(): the signal that ended it (0 if none), and its exit code.
   int signal() const { return signal_; }

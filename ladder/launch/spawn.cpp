@@ -17,6 +17,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/listening_socket.h"
+#include "ladder/core/log.h"
 #include "ladder/launch/rank_process.h"
 #include "ladder/launch/signal_guard.h"
 #include "ladder/launch/supervisor.h"
@@ -61,8 +62,10 @@ class Launch {
       ranks_.emplace_back(rank).start(options_.stderr_fd, [&] { run(rank); });
     }
     store_.close();  // rank 0 owns the port from here on
-    Supervisor supervisor(ranks_, signals_, options_.grace);
+    Supervisor supervisor(ranks_, signals_, options_.grace, options_.save_timeout);
     supervisor.wait_for_all();
+    const auto lost = supervisor.lost_checkpoints();
+    if (!lost.empty()) Log().warn(lost);
     if (supervisor.signal() != 0) SignalGuard::reraise(supervisor.signal());
     supervisor.throw_failure();
   }

@@ -7,13 +7,18 @@
 #include <functional>
 #include <string>
 
+#include "ladder/core/rank_status.h"
+
 namespace ladder {
 
 struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine
   int master_port = 0;                    // rendezvous port; 0 picks a free one
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
-  int stderr_fd = STDERR_FILENO;          // the standard error of the ranks; not owned
+  // A rank that saves a checkpoint gets more time than `grace`, until it makes no progress for
+  // this long.
+  std::chrono::milliseconds save_timeout = kDiskTimeout;
+  int stderr_fd = STDERR_FILENO;  // the standard error of the ranks; not owned
 };
 
 // Runs `fn(rank)` in `nprocs` processes at once and waits for all of them. They are copies of this
@@ -47,6 +52,9 @@ struct SpawnOptions {
 //   Exit code 4 means "I lost another rank", which is a consequence: the other ranks then have
 //       `grace` to fail with the cause before they get SIGTERM. Ranks that do not end are reported
 //       as hung.
+//   A rank that saves a checkpoint is not hung while its disk makes progress: it is not killed
+//       before `save_timeout` without progress, or a second signal. A checkpoint that is lost
+//       with its rank is reported.
 //   SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process: every rank gets it, after `grace` or at a
 //       second signal SIGKILL. A second signal within half a second is an echo and does not count.
 //       Then this process ends by that signal, as shells expect.

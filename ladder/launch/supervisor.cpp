@@ -36,6 +36,8 @@ std::string_view hint_for_signal(int signal) {
   return "another process sent it: see the log of your batch system";
 }
 
+constexpr std::chrono::milliseconds kLeastWait{100};
+
 int milliseconds_until(std::chrono::steady_clock::time_point time) {
   constexpr std::int64_t kHour = 3'600'000;
   const auto left =
@@ -94,6 +96,7 @@ void Supervisor::on_failures() {
 
 void Supervisor::on_deadline() {
   if (!deadline_ || Clock::now() < *deadline_) return;
+  if (must_wait()) return enter(phase_, std::max(grace_, kLeastWait));
   if (phase_ == Phase::kWaitingForCause) {
     hung_ = running_ranks();
     end_all(SIGTERM);
@@ -103,6 +106,13 @@ void Supervisor::on_deadline() {
   } else {
     gave_up_ = true;
   }
+}
+
+// A slow save is neither a hang nor a refusal to end.
+bool Supervisor::must_wait() const {
+  return phase_ < Phase::kKilling &&
+         std::ranges::any_of(
+             ranks_, [&](const RankProcess& rank) { return rank.saves(save_timeout_); });
 }
 
 // A stopped process receives its signals after SIGCONT.
@@ -130,7 +140,9 @@ std::vector<std::string> Supervisor::running_ranks() const {
   for (const auto& rank : ranks_) {
     if (!rank.is_running()) continue;
     const char state = rank.state();
-    running.push_back(name_of(rank) + (state == 'T' || state == 't' ? " (stopped)" : ""));
+    const auto saving = rank.saving();
+    running.push_back(name_of(rank) + (saving.empty() ? "" : fmt::format(" (saving {})", saving)) +
+                      (state == 'T' || state == 't' ? " (stopped)" : ""));
   }
   return running;
 }
@@ -141,6 +153,19 @@ const RankProcess* Supervisor::first_failure() const {
   const auto found = std::find_if_not(failures_.begin(), failures_.end(),
                                       [](const auto* rank) { return is_consequence(*rank); });
   return found == failures_.end() ? failures_.front() : *found;
+}
+
+std::string Supervisor::lost_checkpoints() const {
+  std::vector<std::string> paths;
+  for (const auto& rank : ranks_) {
+    const auto path = rank.saving();
+    if (rank.signal() != 0 && !path.empty() && std::ranges::find(paths, path) == paths.end()) {
+      paths.push_back(path);
+    }
+  }
+  if (paths.empty()) return "";
+  return fmt::format("not saved: {}; its ranks were killed meanwhile, older checkpoints stay",
+                     fmt::join(paths, ", "));
 }
 
 void Supervisor::throw_failure() const {

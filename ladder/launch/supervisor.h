@@ -21,10 +21,10 @@ namespace ladder {
 // kKilling: all ranks got SIGKILL.
 class Supervisor {
  public:
-  // `grace`: see SpawnOptions.
+  // `grace`, `save_timeout`: see SpawnOptions.
   Supervisor(std::deque<RankProcess>& ranks, const SignalGuard& signals,
-             std::chrono::milliseconds grace)
-      : ranks_(ranks), signals_(signals), grace_(grace) {}
+             std::chrono::milliseconds grace, std::chrono::milliseconds save_timeout)
+      : ranks_(ranks), signals_(signals), grace_(grace), save_timeout_(save_timeout) {}
 
   // Returns when every rank has ended. A process that survives SIGKILL, such as one that waits for
   // a broken disk, is abandoned after ten seconds.
@@ -34,6 +34,8 @@ class Supervisor {
   int signal() const { return signal_; }
   // Throws ChildError or DistributedError about the rank that failed first; returns if none did.
   void throw_failure() const;
+  // One line about the checkpoints that killed ranks were saving; "" if there were none.
+  std::string lost_checkpoints() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -44,6 +46,7 @@ class Supervisor {
   void on_rank_ended(RankProcess& rank);
   void on_failures();
   void on_deadline();
+  bool must_wait() const;
   void end_all(int signal);
   void kill_all();
   void enter(Phase phase, std::chrono::milliseconds time);
@@ -53,6 +56,7 @@ class Supervisor {
   std::deque<RankProcess>& ranks_;
   const SignalGuard& signals_;
   std::chrono::milliseconds grace_;
+  std::chrono::milliseconds save_timeout_;
   Phase phase_ = Phase::kAllWell;
   std::optional<Clock::time_point> deadline_;
   std::vector<const RankProcess*> failures_;  // in order of time, up to the end of kWaitingForCause

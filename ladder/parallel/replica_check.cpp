@@ -17,6 +17,7 @@
 
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
@@ -25,17 +26,6 @@ namespace ladder {
 namespace {
 
 using Lines = std::vector<std::string>;  // one per tensor
-
-std::vector<std::string> all_gather_text(std::string text, const ProcessGroup& group) {
-  const auto bytes = torch::from_blob(text.data(), {std::ssize(text)}, torch::kUInt8);
-  std::vector<std::string> texts;
-  for (const auto& gathered : group.all_gather(bytes)) {
-    const auto contiguous = gathered.contiguous();
-    const auto* first = contiguous.const_data_ptr<std::uint8_t>();
-    texts.emplace_back(first, first + contiguous.numel());
-  }
-  return texts;
-}
 
 void require_same_lines(std::string_view what, std::string_view hint, const Lines& lines,
                         const ProcessGroup& group) {

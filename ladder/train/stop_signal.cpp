@@ -2,15 +2,21 @@
 #include "ladder/train/stop_signal.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <ctime>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "ladder/core/progress_bar.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 
 namespace ladder {
@@ -33,12 +39,29 @@ std::int64_t milliseconds() {
   return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
 }
 
+// Async-signal-safe. The line is one write.
+void report_lost_checkpoint() {
+  constexpr std::string_view kBefore = "warning: not saved: ";
+  constexpr std::string_view kAfter = "; a second signal ended the run, older checkpoints stay\n";
+  const auto& status = rank_status();
+  if (!status.is_saving) return;
+  const std::size_t length = ::strnlen(status.saving.data(), status.saving.size());
+  std::array<char, 400> line{};
+  auto end = std::ranges::copy(kBefore, line.begin()).out;
+  end = std::copy_n(status.saving.begin(), length, end);
+  end = std::ranges::copy(kAfter, end).out;
+  // Nothing is left to do about an error.
+  [[maybe_unused]] const auto written =
+      ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(end - line.begin()));
+}
+
 // Async-signal-safe.
 void on_signal(int signal) {
   const auto now = milliseconds();
   std::int64_t before = 0;
   if (first.compare_exchange_strong(before, now * kSignals + signal)) return;
   if (now - before / kSignals < kSignalEcho.count()) return;
+  report_lost_checkpoint();
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
@@ -54,8 +77,8 @@ void listen_to(int signal, struct sigaction& before) {
 
 }  // namespace
 
-StopSignal::StopSignal(ProcessGroup group, const torch::Device& device)
-    : group_(std::move(group)), device_(device), exceptions_(std::uncaught_exceptions()) {
+StopSignal::StopSignal(ProcessGroup group)
+    : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
   first = 0;
   listen_to(SIGINT, interrupt_before_);
   listen_to(SIGTERM, terminate_before_);
@@ -80,15 +103,15 @@ int StopSignal::poll() {
   const double took = polled_at_ == 0.0 ? 0.0 : now - polled_at_;
   polled_at_ = now;
   const auto signal = static_cast<double>(first_signal());
-  auto numbers = torch::tensor({signal, took}, torch::kFloat64).to(device_);
+  auto numbers = torch::tensor({signal, took}, torch::kFloat64);
   group_.all_reduce(numbers, ReduceOp::kMax);
-  const auto of_all = numbers.cpu();
-  const double step_seconds = of_all.const_data_ptr<double>()[1] /  // of the slowest rank
+  const auto* of_all = numbers.const_data_ptr<double>();
+  const double step_seconds = of_all[1] /  // of the slowest rank
                               static_cast<double>(interval_ - steps_left_);
   const double steps = step_seconds > 0.0 ? std::floor(kSecondsBetween / step_seconds) : 1.0;
   interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
   steps_left_ = interval_;
-  return static_cast<int>(of_all.const_data_ptr<double>()[0]);
+  return static_cast<int>(of_all[0]);
 }
 
 std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {

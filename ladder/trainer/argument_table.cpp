@@ -338,6 +338,8 @@ constexpr TrainingArgument kRows[] = {
     row<&T::save_steps>("save_steps", "X", "steps between checkpoints; below 1: fraction of all"),
     row<&T::save_total_limit>("save_total_limit", "N", "checkpoints to keep [all]"),
     flag<&T::save_only_model>("save_only_model", "checkpoints that cannot be resumed"),
+    flag<&T::overwrite_output_dir>("overwrite_output_dir",
+                                   "remove checkpoints of another run from output_dir"),
     flag<&T::load_best_model_at_end>("load_best_model_at_end", "best checkpoint as the result"),
     row<&T::metric_for_best_model>("metric_for_best_model", "NAME",
                                    "metric of the best checkpoint, such as accuracy [loss]"),

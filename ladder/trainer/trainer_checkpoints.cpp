@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <system_error>
 #include <utility>
 
-#include "ladder/accelerate/operations.h"
+#include "ladder/accelerate/run_together.h"
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
 #include "ladder/trainer/trainer.h"
@@ -21,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kState = "trainer_state.json";
+constexpr const char* kArguments = "training_args.json";
 
 void write_json(const std::string& path, const nlohmann::json& json) {
   write_text_file(path, json.dump(4));
@@ -44,6 +49,54 @@ TrainerControl control_from(const nlohmann::json& json, const std::string& origi
   const JsonReader flags = JsonReader(json, json_data_error(origin)).object("args");
   for (const auto& [name, flag] : kFlags) control.*flag = flags.value(name) == true;
   return control;
+}
+
+// Arguments with which a training ends with the same weights, whatever their values.
+constexpr std::array kOfOutput = {"output_dir",
+                                  "run_name",
+                                  "report_to",
+                                  "logging_strategy",
+                                  "logging_steps",
+                                  "logging_first_step",
+                                  "logging_nan_inf_filter",
+                                  "disable_tqdm",
+                                  "banner",
+                                  "per_device_eval_batch_size",
+                                  "eval_strategy",
+                                  "eval_steps",
+                                  "eval_delay",
+                                  "eval_on_start",
+                                  "prediction_loss_only",
+                                  "save_strategy",
+                                  "save_steps",
+                                  "save_total_limit",
+                                  "save_only_model",
+                                  "overwrite_output_dir",
+                                  "load_best_model_at_end",
+                                  "metric_for_best_model",
+                                  "greater_is_better",
+                                  "resume_from_checkpoint",
+                                  "ignore_data_skip",
+                                  "restore_callback_states_from_checkpoint",
+                                  "dataloader_num_workers",
+                                  "dataloader_pin_memory",
+                                  "ddp_backend",
+                                  "ddp_timeout",
+                                  "do_train",
+                                  "do_eval",
+                                  "do_predict"};
+
+// "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
+std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
+  const auto is_of_output = [](const std::string& name) {
+    return std::ranges::find(kOfOutput, name) != kOfOutput.end();
+  };
+  for (const auto& [name, value] : own.items()) {
+    if (is_of_output(name) || !saved.contains(name) || saved.at(name) == value) continue;
+    return fmt::format("{} is {} there, and {} here", name, json_for_message(saved.at(name)),
+                       json_for_message(value));
+  }
+  return "";
 }
 
 }  // namespace
@@ -100,6 +153,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   }
   if (chosen.empty()) return chosen;
   run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
+    if (!accelerator_.is_main_process()) return;
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
     if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
     throw DataError::mismatch(chosen, "a checkpoint with optimizer state", "none",
@@ -125,6 +179,56 @@ void Trainer::resume(const std::string& checkpoint) {
   const auto control = state_.stateful_callbacks.find("TrainerControl");
   if (control != state_.stateful_callbacks.end())
     control_ = control_from(control->second, checkpoint);
+}
+
+// In what the run that wrote it differs from this one; "" if in nothing, or if it is damaged.
+std::string Trainer::difference_of(const std::string& checkpoint) const {
+  using Json = nlohmann::json;
+  const auto saved_in = [&](const std::string& file) {
+    const auto path = fs::path(checkpoint) / file;
+    const auto json = fs::exists(path) ? read_untrusted_json(path) : Json();
+    return json.is_object() ? json : Json::object();
+  };
+  try {
+    auto difference = first_difference(saved_in(kArguments), arguments_file_.state_dict());
+    for (const auto& object : accelerator_.registered()) {
+      if (!difference.empty()) return difference;
+      const auto own = object.save();
+      if (!own.contains("settings")) continue;
+      difference = first_difference(saved_in(object.file).value("settings", Json::object()),
+                                    own.at("settings"));
+    }
+    if (!difference.empty()) return difference;
+    difference = first_difference(saved_in(kState), {{"max_steps", state_.max_steps}});
+    if (!difference.empty()) return difference;
+    return first_difference(saved_in("sampler.json"), {{"batches", train_loader_->size()}});
+  } catch (const DataError&) {  // an open of it would fail too
+    return "";
+  }
+}
+
+void Trainer::require_own_output_dir(const std::string& resumed_from) const {
+  const bool saves = args_.save_strategy != SaveStrategy::kNo && !args_.fast_dev_run;
+  const auto& folder = args_.output_dir;
+  run_or_fail_together(accelerator_.process_group(), "output_dir", [&] {
+    if (!accelerator_.is_main_process() || !saves || folder.empty()) return;
+    std::error_code ignored;
+    if (!resumed_from.empty() && fs::equivalent(folder_of(resumed_from), folder, ignored)) return;
+    for (const auto& checkpoint : list_checkpoints(folder, kPrefix)) {
+      const auto difference = difference_of(checkpoint.path);
+      if (difference.empty()) continue;
+      if (!args_.overwrite_output_dir) {
+        throw UsageError::conflict(
+            fmt::format("output_dir {}", folder),
+            fmt::format("{} is of another run: {}", checkpoint.path, difference),
+            "name another output_dir, go on with resume_from_checkpoint, or remove them with "
+            "overwrite_output_dir");
+      }
+      remove_checkpoint(checkpoint.path);
+      accelerator_.log().info(
+          fmt::format("removed {}, of another run: {}", checkpoint.path, difference));
+    }
+  });
 }
 
 bool Trainer::is_new_best(const Metrics& metrics) {
@@ -167,8 +271,10 @@ void Trainer::load_best_model() {
   if (best.empty()) return;
   print_lines({fmt::format("Loading best model from {} (score: {}).", best,
                            python_float(state_.best_metric.value_or(0.0)))});
+  const auto checkpoint =
+      open_checkpoint_together(best, accelerator_.process_group(), accelerator_.log());
   run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
-                       [&] { load_model(*model_, open_checkpoint(best).file(kWeights)); });
+                       [&] { load_model(*model_, checkpoint.file(kWeights)); });
 }
 
 void Trainer::save_model(const std::string& output_dir) {
@@ -179,7 +285,7 @@ void Trainer::save_model(const std::string& output_dir) {
   run_or_fail_together(accelerator_.process_group(), "save_model", [&] {
     if (!accelerator_.is_main_process()) return;
     fs::create_directories(folder);
-    write_json(folder + "/training_args.json", to_json(args_));
+    write_json(fmt::format("{}/{}", folder, kArguments), to_json(args_));
   });
   accelerator_.save_model(*model_, folder + '/' + kWeights);
 }
@@ -207,7 +313,7 @@ void Trainer::save_state() const {
   if (args_.output_dir.empty()) return;
   run_or_fail_together(accelerator_.process_group(), "save_state", [&] {
     if (!accelerator_.is_main_process()) return;
-    write_json(args_.output_dir + "/trainer_state.json", state_.state_dict());
+    write_json(fmt::format("{}/{}", args_.output_dir, kState), state_.state_dict());
   });
 }
 

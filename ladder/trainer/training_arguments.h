@@ -104,6 +104,8 @@ struct TrainingArguments {
   double save_steps = 500.0;
   std::optional<std::int64_t> save_total_limit;  // checkpoints to keep, including the best
   bool save_only_model = false;                  // smaller checkpoints that cannot be resumed
+  bool overwrite_output_dir = false;  // of earlier transformers: remove the checkpoints of another
+                                      // run from output_dir; without it, they are an error
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;      // such as loss or eval_accuracy; empty = loss if needed
   std::optional<bool> greater_is_better;  // unset: false if the metric's name ends in loss

@@ -85,7 +85,6 @@ constexpr UnsupportedArgument kUnsupported[] = {
     {"log_level_replica", "\"warning\"", kMainProcess},
     {"log_on_each_node", "true", kMainProcess},
     {"logging_dir", "null", "trackers write into output_dir"},
-    {"overwrite_output_dir", "false", "existing folders are always written to"},
     {"project", "\"huggingface\"", "no tracker here has projects"},
     {"remove_unused_columns", "true", "data_collator defines the contents of a batch"},
     {"use_cache", "false", "no model here has a cache"}};

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -82,15 +81,6 @@ TEST(Broadcast, SendsTheTensorOfOneRank) {
   });
 }
 
-TEST(BroadcastText, SendsBytesAndNothing) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const std::string own = group.rank() == 0 ? std::string("a\0\xffz", 4) : "other";
-    EXPECT_EQ(broadcast_text(own, group), std::string("a\0\xffz", 4));
-    EXPECT_EQ(broadcast_text(own, group, 1), "other");
-    EXPECT_EQ(broadcast_text(group.rank() == 0 ? "" : "much", group), "");
-  });
-}
-
 // Values as accelerate.utils.pad_across_processes 1.15 gives them.
 TEST(PadAcrossProcesses, FillsUpToTheLongest) {
   run_ranks(2, [](const ProcessGroup& group) {
@@ -116,33 +106,6 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
     for (const std::int64_t dim : {2, -3}) {
       EXPECT_ERROR(padded(rows, {.dim = dim}), UsageError, "a dimension of a tensor with 2");
     }
-  });
-}
-
-TEST(RunOnAll, WaitsForAllAndPassesAFailureOn) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    int ran = 0;
-    run_or_fail_together(group, "counting", [&] { ++ran; });
-    EXPECT_EQ(ran, 1);
-    const auto fail_on = [&](int first, int second) {
-      run_or_fail_together(group, "reading", [&] {
-        if (group.rank() != first && group.rank() != second) return;
-        throw std::runtime_error("failure of rank " + std::to_string(group.rank()));
-      });
-    };
-    if (group.rank() == 1) {
-      EXPECT_ERROR(fail_on(1, 1), std::runtime_error, "failure of rank 1");
-    } else {
-      EXPECT_ERROR(fail_on(1, 1), DistributedError, "rank 1 failed in reading");
-    }
-    if (group.rank() == 0) {
-      EXPECT_ERROR(fail_on(1, 2), DistributedError, "rank 1 failed in reading");
-    } else {
-      EXPECT_ERROR(fail_on(1, 2), std::runtime_error,
-                   "failure of rank " + std::to_string(group.rank()));
-    }
-    run_or_fail_together(group, "counting", [&] { ++ran; });  // the group is as before
-    EXPECT_EQ(ran, 2);
   });
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/accelerate/snapshot.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -149,16 +151,33 @@ TEST(Snapshot, ASignalSavesOneInTheMiddleOfAnEpoch) {
   run_ranks(1, [&](const ProcessGroup& group) {
     const auto path = folder.file("snapshot");
     const SnapshotSettings run{.snapshot = {.path = path}};
-    Loop first(group, run);
-    const auto hooks = first.snapshot.hooks();
-    EXPECT_EQ(hooks.last(), "");
-    first.train_until(8);
-    EXPECT_EQ(hooks.save(), path);
-    EXPECT_EQ(hooks.last(), path);
+    {
+      Loop first(group, run);
+      const auto hooks = first.snapshot.hooks();
+      EXPECT_EQ(hooks.last(), "");
+      first.train_until(8);
+      EXPECT_EQ(hooks.save(), path);
+      EXPECT_EQ(hooks.last(), path);
+    }
     Loop second(group, run);
     EXPECT_EQ(second.loader.epoch(), 1);
     EXPECT_EQ(second.loader.first_batch(), 2);
     EXPECT_FALSE(Loop(group, {}).snapshot.hooks().save) << "without a path";
+  });
+}
+
+TEST(Snapshot, IsOfOneRunAtATime) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot") + "/"}};
+    {
+      const Loop first(group, run);
+      EXPECT_ERROR(
+          Loop(group, run), UsageError,
+          fmt::format("snapshot {}/: in use by process {} on ", folder.file("snapshot"), getpid()));
+    }
+    EXPECT_NO_THROW(Loop(group, run));
+    EXPECT_TRUE(folder.names().empty());
   });
 }
 

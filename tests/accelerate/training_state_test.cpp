@@ -15,8 +15,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -246,14 +248,15 @@ TEST(Resume, IsRefusedForOtherObjects) {
 void replace_file(const std::string& from, const std::string& to, const std::string& name,
                   const std::string& content) {
   CheckpointWriter writer(to, {.latest = false});
-  std::vector<std::string> names;
   const auto checkpoint = open_checkpoint(from);
   for (const auto& [file, digest] : checkpoint.manifest()) {
-    names.push_back(file);
-    if (file != name) fs::copy_file(from + "/" + file, writer.file(file));
+    std::ifstream stream(from + "/" + file, std::ios::binary);
+    const std::string same{std::istreambuf_iterator<char>(stream), {}};
+    writer.write(file, [&](const WriteBytes& write) {
+      write(std::as_bytes(std::span(file == name ? content : same)));
+    });
   }
-  std::ofstream(writer.file(name), std::ios::binary) << content;
-  writer.commit(names);
+  writer.commit();
 }
 
 // `damage` makes a bad checkpoint in `to`, on rank 0 alone.
@@ -374,6 +377,90 @@ TEST(ResumeAuto, TakesTheNewestIntactCheckpointOrStartsAnew) {
     EXPECT_EQ(trainee.accelerator->save_state(), checkpoint(4)) << "3 is no checkpoint";
     EXPECT_THROW(trainee.accelerator->load_state("./auto"), DataError) << "a folder of this name";
     trainee.accelerator->wait_for_everyone();
+  });
+}
+
+// Each rank has a folder of this name on a disk of its own, which the current folder stands for.
+class OwnDisks {
+ public:
+  explicit OwnDisks(const Accelerators& ranks)
+      : before_(fs::current_path()),
+        own_(ranks.folder().file(std::string("disk_") + getenv("RANK"))) {
+    fs::create_directories(own_);
+    fs::current_path(own_);
+  }
+  ~OwnDisks() { fs::current_path(before_); }
+  OwnDisks(const OwnDisks&) = delete;
+  OwnDisks& operator=(const OwnDisks&) = delete;
+
+ private:
+  fs::path before_;
+  fs::path own_;
+};
+
+void expect_not_shared(const std::function<void()>& fn, const std::string& got) {
+  EXPECT_ERROR(fn(), DistributedError,
+               got + "; hint: name a folder on a disk that all ranks share");
+}
+
+TEST(Resume, IsRefusedForACheckpointThatRanksDoNotShare) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto shared = [&](int number) { return ranks.folder().file(std::to_string(number)); };
+    for (const int number : {0, 1}) {
+      trainee.train_until(2 * (number + 1));
+      trainee.accelerator->save_state(shared(number));
+    }
+    trainee.accelerator->wait_for_everyone();
+    const OwnDisks disks(ranks);
+    const int rank = trainee.accelerator->process_index();
+    const auto before = trainee.fingerprint();
+    const auto load = [&](const char* path) { trainee.accelerator->load_state(path); };
+    fs::copy(shared(rank), "checkpoint");
+    expect_not_shared([&] { load("checkpoint"); },
+                      "load_state: checkpoint: expected the checkpoint of rank 0 on all ranks, got "
+                      "another one on rank 1");
+    if (rank == 1) fs::rename("checkpoint", "aside");
+    expect_not_shared([&] { load("checkpoint"); }, "checkpoint, got none)");
+    if (rank == 1) fs::copy(shared(0), "checkpoint");
+    load("checkpoint");
+    EXPECT_NE(trainee.fingerprint(), before);
+  });
+}
+
+TEST(Resume, TakesTheLatestOfRank0) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project};
+    Trainee trainee(ranks, settings);
+    trainee.train_until(2);
+    trainee.accelerator->save_state();
+    const auto first = trainee.fingerprint();
+    trainee.train_until(4);
+    trainee.accelerator->save_state();
+    trainee.accelerator->wait_for_everyone();
+    const OwnDisks disks(ranks);
+    fs::create_directories("project/checkpoints");
+    for (const char* name : {"checkpoint_0", "checkpoint_1"}) {
+      fs::copy(project + "/checkpoints/" + name, std::string("project/checkpoints/") + name);
+    }
+    const int rank = trainee.accelerator->process_index();
+    fs::create_symlink(rank == 0 ? "checkpoint_0" : "checkpoint_1", "project/checkpoints/latest");
+    EXPECT_EQ(trainee.accelerator->load_state("project"), "project/checkpoints/checkpoint_0");
+    EXPECT_EQ(trainee.fingerprint(), first);
+  });
+}
+
+TEST(SaveState, IsRefusedForAFolderThatRanksDoNotShare) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const OwnDisks disks(ranks);
+    expect_not_shared([&] { trainee.accelerator->save_state("checkpoint"); },
+                      "save_state: ./.checkpoint.partial: expected the folder that rank 0 created "
+                      "on all ranks, got none on rank 1");
+    trainee.accelerator->wait_for_everyone();
+    EXPECT_TRUE(fs::is_empty(fs::current_path()));
   });
 }
 

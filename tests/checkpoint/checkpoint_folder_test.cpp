@@ -17,6 +17,7 @@
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
+#include "ladder/core/sha256.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -78,13 +79,13 @@ TEST(CheckpointFolder, TakesTheFilesOfSeveralProcesses) {
   const TemporaryFolder folder;
   const std::string path = folder.file("checkpoint_0");
   CheckpointWriter writer(path);
-  Names names;
-  for (int rank = 0; rank < 3; ++rank) {
-    names.push_back(fmt::format("rng_{}.json", rank));
-    expect_exit_0(
-        in_child([&] { write_whole(partial_checkpoint(path) + "/" + names.back(), "x"); }));
+  writer.write("rng_0.json", content_from("x"));
+  CheckpointManifest others;
+  for (const char* name : {"rng_1.json", "rng_2.json"}) {
+    expect_exit_0(in_child([&] { write_checkpoint_file(path, name, content_from("x")); }));
+    others[name] = {1, sha256_hex(std::as_bytes(std::span("x", 1)))};
   }
-  writer.commit(names);
+  writer.commit(others);
   EXPECT_EQ(open_checkpoint(path).manifest().size(), 3U);
 }
 
@@ -92,9 +93,9 @@ TEST(CheckpointFolder, HandsOutOnlyWhatTheManifestLists) {
   const TemporaryFolder folder;
   {
     CheckpointWriter writer(folder.file("checkpoint_0"));
-    write_whole(writer.file("model.bin"), "x");
-    write_whole(writer.file("notes.txt"), "of nobody");
-    writer.commit({"model.bin"});
+    writer.write("model.bin", content_from("x"));
+    folder.write(".checkpoint_0.partial/notes.txt", "of nobody");
+    writer.commit();
   }
   folder.write("checkpoint_0/later.txt", "x");
   const Checkpoint checkpoint = open_checkpoint(folder.path());
@@ -113,7 +114,7 @@ TEST(CheckpointWriter, ShowsNothingBeforeCommitAndLeavesNothingWithoutIt) {
   write_checkpoint(folder.file("checkpoint_0"), "old");
   {
     CheckpointWriter writer(folder.file("checkpoint_1"));
-    write_whole(writer.file("model.bin"), "x");
+    writer.write("model.bin", content_from("x"));
     EXPECT_EQ(folder.names(), (Names{".checkpoint_1.partial", "checkpoint_0", "latest"}));
     EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
   }
@@ -203,8 +204,14 @@ TEST(CheckpointWriter, RefusesFileNamesThatLeadElsewhere) {
   const TemporaryFolder folder;
   CheckpointWriter writer(folder.file("checkpoint_0"));
   for (const char* name : {"", "..", "../x", "/x", "a b", "manifest.json"}) {
-    EXPECT_ERROR(writer.file(name), UsageError, "expected a name of letters, digits");
-    EXPECT_ERROR(writer.commit({name}), UsageError, "expected a name of letters, digits");
+    EXPECT_ERROR(writer.write(name, content_from("x")), UsageError,
+                 "expected a name of letters, digits");
+    EXPECT_ERROR(write_checkpoint_file(folder.file("checkpoint_0"), name, content_from("x")),
+                 UsageError, "expected a name of letters, digits");
+  }
+  for (const char* name : {"../x", "manifest.json"}) {
+    CheckpointWriter other(folder.file("checkpoint_1"));
+    EXPECT_ERROR(other.commit({{name, {}}}), UsageError, "expected a name of letters, digits");
   }
 }
 
@@ -213,8 +220,8 @@ TEST(CheckpointWriter, MissesAFileThatARankWroteElsewhere) {
   write_checkpoint(folder.file("checkpoint_0"), "old");
   {
     CheckpointWriter writer(folder.file("checkpoint_1"));
-    write_whole(writer.file("rng_0.json"), "x");
-    EXPECT_ERROR(writer.commit({"rng_0.json", "rng_1.json"}), SystemError,
+    writer.write("rng_0.json", content_from("x"));
+    EXPECT_ERROR(writer.commit({{"rng_1.json", {}}}), SystemError,
                  partial_checkpoint(folder.file("checkpoint_1")) +
                      "/rng_1.json: open: No such file or directory; hint: every rank must write "
                      "its files, and to a disk that all share");
@@ -223,16 +230,33 @@ TEST(CheckpointWriter, MissesAFileThatARankWroteElsewhere) {
   EXPECT_EQ(folder.names(), (Names{"checkpoint_0", "latest"}));
 }
 
+// Such as the file of an earlier run, on the disk of one machine.
+TEST(CheckpointWriter, MissesAFileOfAnotherLength) {
+  const TemporaryFolder folder;
+  CheckpointWriter writer(folder.file("checkpoint_0"));
+  write_checkpoint_file(folder.file("checkpoint_0"), "rng_1.json", content_from("x"));
+  EXPECT_ERROR(writer.commit({{"rng_1.json", {.bytes = 2}}}), DataError,
+               "/rng_1.json: expected 2 bytes, got 1");
+}
+
 TEST(CheckpointWriter, TakesNoLinksAndNoFolders) {
   const TemporaryFolder folder;
   folder.write("secret", "x");
-  CheckpointWriter writer(folder.file("checkpoint_0"));
-  fs::create_symlink(folder.file("secret"), writer.file("link.bin"));
-  fs::create_directory(writer.file("folder.bin"));
-  ASSERT_EQ(::mkfifo(writer.file("pipe.bin").c_str(), 0600), 0);
-  EXPECT_ERROR(writer.commit({"link.bin"}), SystemError, "/link.bin: open: Too many levels");
-  EXPECT_ERROR(writer.commit({"folder.bin"}), SystemError, "/folder.bin: open: Is a directory");
-  EXPECT_ERROR(writer.commit({"pipe.bin"}), SystemError, "/pipe.bin: open: Is a directory");
+  const auto expect_refused = [&](const std::string& name, const std::string& expected) {
+    CheckpointWriter writer(folder.file("checkpoint_0"));
+    const auto path = folder.file(".checkpoint_0.partial/" + name);
+    if (name == "link.bin") fs::create_symlink(folder.file("secret"), path);
+    if (name == "folder.bin") fs::create_directory(path);
+    if (name == "pipe.bin") {
+      ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    }
+    EXPECT_ERROR(writer.write(name, content_from("x")), SystemError, "create: File exists");
+    EXPECT_ERROR(writer.commit({{name, {.bytes = 1}}}), SystemError, expected);
+  };
+  expect_refused("link.bin", "/link.bin: open: Too many levels");
+  expect_refused("folder.bin", "/folder.bin: open: Is a directory");
+  expect_refused("pipe.bin", "/pipe.bin: open: Is a directory");
+  EXPECT_EQ(folder.read("secret"), "x");
 }
 
 TEST(CheckpointWriter, RemovesWhatKilledRunsLeftOfTheSameKind) {

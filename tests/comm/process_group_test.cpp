@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "tests/support/expect_error.h"
@@ -189,6 +190,21 @@ void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& 
   }
 }
 
+void texts_are_bytes_of_any_length(const ProcessGroup& group) {
+  const int last = group.world_size() - 1;
+  const auto of = [](int rank) {
+    return rank == 0 ? std::string("a\0\xffz", 4)
+                     : std::string(static_cast<std::size_t>(rank), 'x');
+  };
+  EXPECT_EQ(broadcast_text(of(group.rank()), group), of(0));
+  EXPECT_EQ(broadcast_text(of(group.rank()), group, last), of(last));
+  EXPECT_EQ(broadcast_text(group.rank() == 0 ? "" : "much", group), "");
+  const auto all = all_gather_text(group.rank() == last ? "" : of(group.rank()), group);
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(group.world_size()));
+  for (int rank = 0; rank < last; ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], of(rank));
+  EXPECT_EQ(all.back(), "");
+}
+
 using Check = void (*)(const ProcessGroup&);
 
 const std::map<std::string, Check> kChecks = {
@@ -205,6 +221,7 @@ const std::map<std::string, Check> kChecks = {
      all_gather_into_tensor_stacks_the_tensors_in_rank_order},
     {"GatherGivesAllToTheRootAndNothingToTheOthers",
      gather_gives_all_to_the_root_and_nothing_to_the_others},
+    {"TextsAreBytesOfAnyLength", texts_are_bytes_of_any_length},
 };
 
 class Collective : public testing::TestWithParam<std::tuple<int, std::string>> {

@@ -637,6 +637,76 @@ TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
   EXPECT_EQ(process.end(), "signal 15");
 }
 
+TEST_F(Spawn, LetsARankThatMakesProgressFinishItsCheckpoint) {
+  Process process([&] {
+    spawn(
+        [&](int) {
+          ignore(SIGTERM);
+          const SavingMark saving("out/checkpoint-5");
+          pipe_.put("r");
+          const auto end = Clock::now() + milliseconds(600);
+          while (Clock::now() < end) {
+            poll(nullptr, 0, 20);
+            note_progress();
+          }
+          pipe_.put("saved");
+        },
+        options(1, milliseconds(100)));
+  });
+  EXPECT_EQ(pipe_.get(1), "r");
+  process.send(SIGTERM);
+  EXPECT_EQ(process.end(), "signal 15");
+  EXPECT_EQ(pipe_.all(), "saved");
+}
+
+TEST_F(Spawn, ReportsACheckpointThatIsLost) {
+  for (const bool is_stuck : {true, false}) {  // or ended by a second signal
+    SCOPED_TRACE(is_stuck);
+    const CapturedStream errors;
+    Pipe ready;
+    Process process([&] {
+      dup2(fileno(errors.get()), STDERR_FILENO);
+      auto with_timeout = options(2, milliseconds(100));
+      if (is_stuck) with_timeout.save_timeout = milliseconds(300);
+      spawn(
+          [&](int rank) {
+            ignore(SIGTERM);
+            const SavingMark saving("out/checkpoint-5");
+            ready.put(std::to_string(rank));
+            wait_forever();
+          },
+          with_timeout);
+    });
+    EXPECT_EQ(lines_of(ready.get(1) + "\n" + ready.get(1)), (std::set<std::string>{"0", "1"}));
+    process.send(SIGTERM);
+    EXPECT_EQ(process.goes_on_for(700), !is_stuck);
+    if (!is_stuck) process.send(SIGTERM);
+    EXPECT_EQ(process.end(), "signal 15");
+    EXPECT_EQ(errors.text(),
+              "warning: not saved: out/checkpoint-5; its ranks were killed meanwhile, older "
+              "checkpoints stay\n");
+  }
+}
+
+TEST_F(Spawn, WaitsForTheCauseWhileARankSaves) {
+  const auto fn = [&](int rank) {
+    if (rank == 0) {
+      pipe_.get(1);
+      throw lost_peer();
+    }
+    const SavingMark saving("out/checkpoint-5");
+    pipe_.put("i");
+    const auto end = Clock::now() + milliseconds(400);
+    while (Clock::now() < end) {
+      poll(nullptr, 0, 20);
+      note_progress();
+    }
+    throw DataError::missing_file("a", "b");
+  };
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(100))), ChildError,
+               "rank 1: expected exit code 0, got 3");
+}
+
 TEST_F(Spawn, LeavesIgnoredSignalsIgnored) {
   Pipe go_on;
   Process process([&] {

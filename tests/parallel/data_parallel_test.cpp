@@ -3,6 +3,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -16,6 +20,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -549,8 +554,11 @@ TEST(DataParallel, HasTheGradientOfThePlainModelOnTwoGpus) {
         optimizer->step();
         other_optimizer->step();
       }
-      EXPECT_LE(relative_difference(flat(apart->buffers()).cpu(), flat(together->buffers()).cpu()),
-                1e-4);
+      const auto buffers = apart->buffers();
+      const auto others = together->buffers();
+      for (std::size_t b = 0; b < buffers.size(); ++b) {
+        EXPECT_TRUE(torch::allclose(buffers[b].cpu(), others[b].cpu(), 1e-4, 1e-4)) << b;
+      }
     }
   });
 }
@@ -569,6 +577,85 @@ TEST(CoalescedCopy, BetweenTwoGpusKeepsShapesAndValues) {
       EXPECT_EQ(moved[i].device(), kSecond) << i;
       EXPECT_TRUE(torch::equal(moved[i].cpu(), tensors[i])) << i;
     }
+  });
+}
+
+// The current device and stream of each forward and backward, as replicas see them.
+class StreamWitness : public Model {
+ public:
+  explicit StreamWitness(std::shared_ptr<StreamWitness> chief = nullptr)
+      : linear(register_module("linear", torch::nn::Linear(784, 10))), chief_(std::move(chief)) {}
+
+  torch::Tensor forward(const Inputs& inputs) override {
+    note(forwards(), linear->weight.device());
+    auto output = linear(inputs.only().flatten(1));
+    if (output.requires_grad()) {
+      output.register_hook(
+          [this](const torch::Tensor& gradient) { note(backwards(), gradient.device()); });
+    }
+    return output;
+  }
+
+  std::shared_ptr<Model> new_like() const override {
+    auto self = std::const_pointer_cast<torch::nn::Module>(shared_from_this());
+    auto copy = std::make_shared<StreamWitness>(std::dynamic_pointer_cast<StreamWitness>(self));
+    copy_values(*this, *copy);
+    return copy;
+  }
+
+  torch::nn::Linear linear;
+  std::mutex mutex;
+  std::set<std::string> seen_forward;
+  std::set<std::string> seen_backward;
+
+ private:
+  StreamWitness& writer() { return chief_ == nullptr ? *this : *chief_; }
+  std::set<std::string>& forwards() { return writer().seen_forward; }
+  std::set<std::string>& backwards() { return writer().seen_backward; }
+
+  void note(std::set<std::string>& seen, const torch::Device& own) {
+    const c10::impl::VirtualGuardImpl gpu(own.type());
+    const auto stream = gpu.getStream(own);
+    const std::lock_guard lock(writer().mutex);
+    seen.insert(fmt::format("{} on {}: stream {}", own.str(), gpu.getDevice().str(), stream.id()));
+  }
+
+  std::shared_ptr<StreamWitness> chief_;
+};
+
+// The streams of the second GPU on which tensors are joined for a copy, in any thread.
+std::set<c10::StreamId>& streams_of_copies() {
+  static std::set<c10::StreamId> streams;
+  return streams;
+}
+std::unique_ptr<at::ObserverContext> note_copy(const at::RecordFunction& call) {
+  static std::mutex mutex;
+  if (std::string_view(call.name()) != "aten::flatten_dense_tensors") return nullptr;
+  const std::lock_guard lock(mutex);
+  streams_of_copies().insert(c10::impl::VirtualGuardImpl(torch::kCUDA).getStream(kSecond).id());
+  return nullptr;
+}
+
+TEST(DataParallel, OnTwoGpusUsesTheStreamsOfItsCaller) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    const c10::impl::VirtualGuardImpl gpu(torch::kCUDA);
+    const auto witness = std::make_shared<StreamWitness>();
+    witness->to(kFirst);
+    DataParallel model(witness, {.device_ids = {kFirst, kSecond}});
+    std::set<std::string> expected;
+    std::vector<c10::Stream> streams;
+    for (const auto& device : {kFirst, kSecond}) {
+      streams.push_back(gpu.getStreamFromGlobalPool(device));
+      EXPECT_NE(streams.back(), gpu.getStream(device));
+      expected.insert(fmt::format("{0} on {0}: stream {1}", device.str(), streams.back().id()));
+    }
+    const c10::MultiStreamGuard others(streams);
+    at::addGlobalCallback(at::RecordFunctionCallback(note_copy));
+    model.forward(random_batch(8).inputs.only().to(kFirst)).sum().backward();
+    EXPECT_EQ(streams_of_copies(), std::set{streams.back().id()});
+    EXPECT_EQ(witness->seen_forward, expected);
+    EXPECT_EQ(witness->seen_backward, expected);
   });
 }
 

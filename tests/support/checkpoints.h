@@ -15,7 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
@@ -24,19 +24,18 @@ namespace ladder {
 
 // Small checkpoints of three files, all of which hold the same text.
 
-inline void write_whole(const std::string& path, std::string_view text) {
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text.data(), text.size())));
-  file.commit();
+inline FileContent content_from(std::string text) {
+  return
+      [text = std::move(text)](const WriteBytes& write) { write(std::as_bytes(std::span(text))); };
 }
 
 inline void write_checkpoint(const std::string& path, const std::string& text,
                              const CheckpointOptions& options = {}) {
   CheckpointWriter writer(path, options);
   for (const char* name : {"model.bin", "optimizer.bin", "state.json"}) {
-    write_whole(writer.file(name), std::string(name) + " of " + text);
+    writer.write(name, content_from(std::string(name) + " of " + text));
   }
-  writer.commit({"model.bin", "optimizer.bin", "state.json"});
+  writer.commit();
 }
 
 // The text of a checkpoint; fails the test unless all files have the same.

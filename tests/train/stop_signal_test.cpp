@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ladder/core/progress_bar.h"
+#include "ladder/core/rank_status.h"
 #include "tests/support/ranks.h"
 
 namespace ladder {
@@ -47,6 +48,13 @@ TEST(StopSignalDeathTest, ASecondSignalLaterEndsTheProcess) {
   };
   EXPECT_EXIT(twice(SIGTERM, SIGTERM), testing::KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(twice(SIGTERM, SIGINT), testing::KilledBySignal(SIGINT), "");
+  const auto while_saving = [&] {
+    const SavingMark saving("out/checkpoint-5");
+    twice(SIGTERM, SIGTERM);
+  };
+  EXPECT_EXIT(while_saving(), testing::KilledBySignal(SIGTERM),
+              "^warning: not saved: out/checkpoint-5; a second signal ended the run, older "
+              "checkpoints stay\n$");
 }
 
 TEST(StopSignalDeathTest, AfterItSignalsActAsBefore) {

@@ -305,7 +305,9 @@ TEST(TrainerGolden, TheFilesOfMetricsHaveTheSameNumbers) {
       for (const auto& [name, value] : call[1].items()) metrics[name] = number(value);
       run.trainer->save_metrics(call[0], metrics);
     }
-    EXPECT_EQ(folder.names().size(), saved["files"].size());
+    auto names = folder.names();
+    std::erase(names, ".lock");  // of the Trainer that lives
+    EXPECT_EQ(names.size(), saved["files"].size());
     for (const auto& [name, text] : saved["files"].items()) {
       auto expected = text.get<std::string>();
       for (const char* odd : {"-Infinity", "NaN"}) {

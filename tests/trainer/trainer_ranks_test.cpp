@@ -217,6 +217,75 @@ TEST(Trainer, AutoNeedsAFolder) {
       std::tuple<>(), {.num_processes = 1});
 }
 
+// Trains in two processes. Returns the error of the first, or "".
+std::string end_of_training(const TemporaryFolder& folder, const TrainingArguments& args,
+                            const std::string& resume = "") {
+  const auto train = [&] {
+    Trainer trainer({.model = std::make_shared<Linear>(),
+                     .args = args,
+                     .train_dataset = std::make_shared<Samples>(37),
+                     .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+                     .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+    std::string error;
+    try {
+      trainer.train(resume);
+    } catch (const UsageError& refused) {
+      error = refused.what();
+    } catch (const DistributedError&) {  // of the other process
+      return;
+    }
+    if (trainer.accelerator().is_main_process()) folder.write("error", error);
+  };
+  function_launcher(train, std::tuple<>(), {.num_processes = 2});
+  return folder.read("error");
+}
+
+std::vector<std::int64_t> numbers_in(const TemporaryFolder& folder) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& checkpoint : list_checkpoints(folder.file("out"), "checkpoint-")) {
+    numbers.push_back(checkpoint.number);
+  }
+  return numbers;
+}
+
+TEST(TrainerOnTwo, CheckpointsOfAnotherRunAreRefusedOrRemoved) {
+  using Numbers = std::vector<std::int64_t>;
+  const TemporaryFolder folder;
+  const auto first = arguments(folder);
+  EXPECT_EQ(end_of_training(folder, first), "");
+  EXPECT_EQ(end_of_training(folder, first), "") << "the same again";
+  auto more_logs = first;
+  more_logs.logging_steps = 1;
+  more_logs.eval_strategy = IntervalStrategy::kNo;
+  more_logs.load_best_model_at_end = false;
+  EXPECT_EQ(end_of_training(folder, more_logs), "") << "it ends with the same weights";
+  const auto weights = folder.read("out/checkpoint-3/model.safetensors");
+  auto second = first;
+  second.learning_rate = 0.02;
+  second.num_train_epochs = 1;
+  const auto out = folder.file("out");
+  EXPECT_EQ(
+      end_of_training(folder, second),
+      "output_dir " + out + ": " + out +
+          "/checkpoint-3 is of another run: learning_rate is 0.01 there, and 0.02 here; hint: "
+          "name another output_dir, go on with resume_from_checkpoint, or remove them with "
+          "overwrite_output_dir");
+  EXPECT_EQ(folder.read("out/checkpoint-3/model.safetensors"), weights);
+  EXPECT_EQ(numbers_in(folder), (Numbers{3, 6}));
+  auto longer = second;
+  longer.num_train_epochs = 3;
+  EXPECT_EQ(end_of_training(folder, longer, out + "/checkpoint-6"), "") << "it goes on";
+  EXPECT_EQ(numbers_in(folder), (Numbers{3, 6, 9}));
+  auto without = second;
+  without.save_strategy = SaveStrategy::kNo;
+  without.load_best_model_at_end = false;
+  EXPECT_EQ(end_of_training(folder, without), "") << "it saves none";
+  EXPECT_EQ(numbers_in(folder), (Numbers{3, 6, 9}));
+  second.overwrite_output_dir = true;
+  EXPECT_EQ(end_of_training(folder, second), "");
+  EXPECT_EQ(numbers_in(folder), (Numbers{3}));
+}
+
 // One process alone cannot compute its loss.
 class FailingTrainer : public Trainer {
  public:

@@ -70,6 +70,7 @@ TrainingArguments all_changed() {
           .save_steps = 21.0,
           .save_total_limit = 2,
           .save_only_model = true,
+          .overwrite_output_dir = true,
           .load_best_model_at_end = true,
           .metric_for_best_model = "accuracy",
           .greater_is_better = true,

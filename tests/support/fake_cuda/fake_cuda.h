@@ -3,6 +3,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
@@ -73,14 +74,19 @@ void synchronize(const std::string& cause, c10::DeviceIndex device, std::uint64_
 void finish_copies(c10::DeviceIndex device, std::uint64_t mark);  // without a wait
 std::uint64_t copies_so_far();
 
+// ---- operators.cpp
+// Any operator, by the CPU's kernel on views of the same bytes.
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 // ---- counters.cpp
-void count_kernel(const std::string& name);
+void count_kernel(const std::string& name, c10::Device device);
 void count_copy(const std::string& kind, bool pageable);
 void count_sync(const std::string& cause);
 
 // Of this process so far. The rest of this file is hidden in the library; a test may link to this.
 struct Counts {
   std::map<std::string, std::int64_t> kernels;  // by operator, such as aten::add.Tensor
+  std::map<std::string, std::int64_t> devices;  // kernels, by device
   std::map<std::string, std::int64_t> copies;   // by kind, such as to_device.pinned.non_blocking
   std::map<std::string, std::int64_t> syncs;    // by cause, such as item
 };

@@ -35,17 +35,28 @@ constexpr std::array<std::string_view, 6> kWaiting = {"aten::nonzero",  "aten::m
 // They take indices of the CPU, and masks, whose true elements they count.
 constexpr std::array<std::string_view, 3> kIndexing = {"aten::index", "aten::index_put_",
                                                        "aten::_index_put_impl_"};
+// A GPU adds up 16-bit products in float32, and rounds the sum. The CPU's kernels for float16 are
+// slow.
+constexpr std::array<std::string_view, 6> kProducts = {
+    "aten::convolution", "aten::convolution_backward", "aten::mm", "aten::addmm", "aten::bmm",
+    "aten::baddbmm"};
+
+bool has_16_bits(const at::Tensor& t) {
+  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
+}
 
 // The tensors of one call.
 class Call {
  public:
   explicit Call(const c10::OperatorHandle& op)
-      : name_(op.schema().name()), indexing_(is_one_of(kIndexing, name_)) {}
+      : name_(op.schema().name()),
+        indexing_(is_one_of(kIndexing, name_)),
+        product_(is_one_of(kProducts, name_)) {}
 
   c10::Device device() const { return device_; }
   // Of a call without tensors.
   void set_device(c10::Device device) {
-    if (seen_.empty() && device.has_index()) device_ = device;
+    if (!has_tensors_ && device.has_index()) device_ = device;
   }
 
   // `t` as the kernel gets it.
@@ -55,13 +66,20 @@ class Call {
       if (t.is_cpu() && t.dim() > 0 && !indexing_) stranger_ = t.device();
       return t;
     }
-    if (!seen_.empty() && t.device() != device_) stranger_ = t.device();
+    if (has_tensors_ && t.device() != device_) stranger_ = t.device();
+    has_tensors_ = true;
     device_ = t.device();
-    seen_.emplace_back(t, host_view(t));
+    if (product_ && has_16_bits(t)) {
+      narrow_ = t.scalar_type();
+      seen_.emplace_back(t, host_view(t).to(at::kFloat));
+    } else {
+      seen_.emplace_back(t, host_view(t));
+    }
     return seen_.back().second;
   }
 
   at::Tensor enter_index(const at::Tensor& index) {
+    if (name_ == "aten::index") return enter(index);  // LibTorch has waited and copied before
     if (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte) {
       synchronize("aten::nonzero", device_.index());
     } else if (index.is_cpu()) {
@@ -90,12 +108,13 @@ class Call {
         return with_geometry(ours.storage(), kKey, result);
       }
     }
-    auto copy = empty_on(device_, result.sizes(), result.strides(), result.scalar_type());
+    auto copy =
+        empty_on(device_, result.sizes(), result.strides(), narrow_.value_or(result.scalar_type()));
     if (result.numel() > 0) host_view(copy).copy_(result);
     return copy;
   }
 
-  // Tensors that the kernel has resized.
+  // Tensors that the kernel has resized, or got in another type.
   void write_back() const {
     for (const auto& [ours, host] : seen_) {
       if (host.sizes() != ours.sizes() || host.strides() != ours.strides()) {
@@ -109,6 +128,9 @@ class Call {
  private:
   const std::string& name_;
   bool indexing_;
+  bool product_;
+  bool has_tensors_ = false;
+  std::optional<at::ScalarType> narrow_;                 // of the result of a product in 16 bits
   std::vector<std::pair<at::Tensor, at::Tensor>> seen_;  // of the device, as the kernel sees it
   c10::Device device_{kType, current_device()};
   std::optional<c10::Device> stranger_;
@@ -188,14 +210,17 @@ std::unique_ptr<LentGenerator> set_generator(const c10::OperatorHandle& op,
   return std::make_unique<LentGenerator>(device);
 }
 
+}  // namespace
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowAutograd below;
   const auto& name = op.operator_name();
-  count_kernel(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
   Call call(op);
   const std::size_t first = stack->size() - op.schema().arguments().size();
   for (std::size_t i = first; i < stack->size(); ++i) (*stack)[i] = enter(call, (*stack)[i]);
   call.require_one_device();
+  count_kernel(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name,
+               call.device());
   if (is_one_of(kWaiting, name.name)) synchronize(name.name, call.device().index());
   {
     const auto lent = set_generator(op, *stack, call.device().index());
@@ -213,6 +238,8 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
 }
+
+namespace {
 
 // ---- operators with kernels of their own
 
@@ -284,24 +311,6 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   }
 }
-
-// Collectives by the group's backend for the CPU: Gloo, by way of the memory of the host. They
-// replace kernels of LibTorch's CPU part, which would look for Gloo's CUDA part; the dispatcher
-// warns of that.
-const auto collectives = [] {
-  struct Silent : c10::WarningHandler {
-    void process(const c10::Warning& /*warning*/) override {}
-  } handler;
-  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
-  torch::Library library(torch::Library::IMPL, "c10d", kKey, __FILE__, __LINE__);
-  for (const char* name :
-       {"allreduce_", "allreduce_coalesced_", "broadcast_", "allgather_", "_allgather_base_",
-        "gather_", "scatter_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_", "alltoall_",
-        "alltoall_base_", "send", "recv_"}) {
-    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
-  }
-  return library;
-}();
 
 }  // namespace
 }  // namespace fake_cuda
