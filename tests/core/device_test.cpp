@@ -60,6 +60,7 @@ class BrokenDriver : public testing::Test {
  protected:
   void SetUp() override {
     if (gpu_count() > 0) GTEST_SKIP() << "skipped: has a GPU";
+    unsetenv("CUDA_VISIBLE_DEVICES");
     for (const char* name : {"nvidia0", "nvidia1"}) dev_.write(name, "");
   }
 
