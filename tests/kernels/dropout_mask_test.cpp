@@ -66,7 +66,8 @@ TEST(CounterMask, IsTheSameOnAGpu) {
     EXPECT_TRUE(torch::equal(on_gpu.cpu(), mask));
     EXPECT_EQ(on_gpu.strides(), mask.strides());
   };
-  for (const auto& positions : {torch::arange(5, 9), torch::tensor({9, 4, 4294967290, 9})}) {
+  const std::vector<std::int64_t> repeated = {9, 4, 4294967290, 9};
+  for (const auto& positions : {torch::arange(5, 9), torch::tensor(repeated, torch::kInt64)}) {
     expect_equal(torch::empty({4, 13}), positions);
     expect_equal(torch::empty({4, 64, 12, 12}), positions);
     expect_equal(torch::empty({4, 64, 12, 12}).contiguous(kChannelsLast), positions);
