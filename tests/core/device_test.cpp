@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class BrokenDriver : public testing::Test {
  protected:
   void SetUp() override {
     if (gpu_count() > 0) GTEST_SKIP() << "skipped: has a GPU";
+    unsetenv("CUDA_VISIBLE_DEVICES");
     for (const char* name : {"nvidia0", "nvidia1"}) dev_.write(name, "");
   }
 

@@ -3,7 +3,7 @@
 
 Every wait of the host and every copy of pageable memory stalls a real GPU; each operator launches at
 least one kernel. The table has the present numbers; a change may lower them, and then lowers
-the table too. `FAKE_CUDA_STACKS=1` shows the places of waits and pageable copies.
+the table too. The one wait of stage 6 in fp16 is for the end of the step before: did it overflow? `FAKE_CUDA_STACKS=1` shows the places of waits and pageable copies.
 """
 from __future__ import annotations
 
@@ -78,41 +78,41 @@ def trainer(name: str, *flags: object, expected: Numbers) -> Row:
 
 # Recipe basicnet has counter-based dropout, convnet has none and BatchNorm instead.
 ROWS = [
-    Row("stage0 basicnet", single(), (), Numbers(329, pageable=3)),
-    Row("stage0 convnet", single(), CONVNET, Numbers(55, pageable=1)),
-    Row("stage0 basicnet, pinned", single(), ("--pin-memory",), Numbers(322, pageable=2)),
-    Row("stage0 basicnet, shifted", single(), ("--augment", "shift"), Numbers(336, pageable=5)),
-    Row("stage1 basicnet on 0,1", replicas("0", "1"), (), Numbers(629, pageable=5, between=19)),
-    Row("stage1 convnet on 0,1", replicas("0", "1"), CONVNET, Numbers(89, pageable=1, between=29)),
-    Row("stage1 basicnet on 0,cpu", replicas("0", "cpu"), (), Numbers(338, syncs=11, pageable=22)),
-    Row("stage2 basicnet on 2", gpu_ranks(STAGE2), (), Numbers(349, pageable=3)),
-    Row("stage2 convnet on 2", gpu_ranks(STAGE2), CONVNET, Numbers(88, pageable=1)),
-    Row("stage3 basicnet on 2", gpu_ranks(STAGE3), (), Numbers(349, pageable=3)),
-    amp(STAGE4, "fp32", expected=Numbers(329, pageable=3)),
-    amp(STAGE4, "bf16", expected=Numbers(350, pageable=3)),
-    amp(STAGE4, "fp16", expected=Numbers(366, pageable=3)),
-    amp(STAGE4, "fp16", ranks=2, expected=Numbers(386, pageable=3)),
-    amp(STAGE4, "fp32", *CONVNET, ranks=2, expected=Numbers(186, pageable=1)),
-    amp(STAGE4, "fp16", *CONVNET, ranks=2, expected=Numbers(209, pageable=1)),
-    amp(STAGE5, "fp32", expected=Numbers(322, pageable=4)),
-    amp(STAGE5, "bf16", expected=Numbers(343, pageable=4)),
-    amp(STAGE5, "fp16", expected=Numbers(359, pageable=4)),
-    amp(STAGE5, "fp16", ranks=2, expected=Numbers(379, pageable=4)),
+    Row("stage0 basicnet", single(), (), Numbers(67)),
+    Row("stage0 convnet", single(), CONVNET, Numbers(55)),
+    Row("stage0 basicnet, pinned", single(), ("--pin-memory",), Numbers(60)),
+    Row("stage0 basicnet, shifted", single(), ("--augment", "shift"), Numbers(78)),
+    Row("stage1 basicnet on 0,1", replicas("0", "1"), (), Numbers(117, between=5)),
+    Row("stage1 convnet on 0,1", replicas("0", "1"), CONVNET, Numbers(110, between=6)),
+    Row("stage1 basicnet on 0,cpu", replicas("0", "cpu"), (), Numbers(78, syncs=5, pageable=5)),
+    Row("stage2 basicnet on 2", gpu_ranks(STAGE2), (), Numbers(87)),
+    Row("stage2 convnet on 2", gpu_ranks(STAGE2), CONVNET, Numbers(88)),
+    Row("stage3 basicnet on 2", gpu_ranks(STAGE3), (), Numbers(87)),
+    amp(STAGE4, "fp32", expected=Numbers(67)),
+    amp(STAGE4, "bf16", expected=Numbers(88)),
+    amp(STAGE4, "fp16", expected=Numbers(104)),
+    amp(STAGE4, "fp16", ranks=2, expected=Numbers(124)),
+    amp(STAGE4, "fp32", *CONVNET, ranks=2, expected=Numbers(186)),
+    amp(STAGE4, "fp16", *CONVNET, ranks=2, expected=Numbers(209)),
+    amp(STAGE5, "fp32", expected=Numbers(67)),
+    amp(STAGE5, "bf16", expected=Numbers(88)),
+    amp(STAGE5, "fp16", expected=Numbers(104)),
+    amp(STAGE5, "fp16", ranks=2, expected=Numbers(124)),
     Row("stage5 basicnet, dispatched, on 2", gpu_ranks(STAGE5), ("--dispatch-batches",),
-        Numbers(342, pageable=4)),
-    amp(STAGE6, "fp32", expected=Numbers(331, pageable=2)),
-    amp(STAGE6, "bf16", expected=Numbers(352, pageable=2)),
-    amp(STAGE6, "fp16", expected=Numbers(368, syncs=1, pageable=2)),
-    amp(STAGE6, "fp16", ranks=2, expected=Numbers(388, syncs=1, pageable=2)),
-    amp(STAGE6, "fp32", *CONVNET, expected=Numbers(57)),
-    trainer("hf-defaults", "--profile", "hf-defaults", expected=Numbers(347, pageable=2)),
+        Numbers(89)),
+    amp(STAGE6, "fp32", expected=Numbers(76)),
+    amp(STAGE6, "bf16", expected=Numbers(97)),
+    amp(STAGE6, "fp16", expected=Numbers(113, syncs=1)),
+    amp(STAGE6, "fp16", ranks=2, expected=Numbers(133, syncs=1)),
+    amp(STAGE6, "fp32", *CONVNET, expected=Numbers(64)),
+    trainer("hf-defaults", "--profile", "hf-defaults", expected=Numbers(92)),
     trainer("hf-defaults fp16", "--profile", "hf-defaults", "--fp16", "true",
-            expected=Numbers(386, syncs=1, pageable=2)),
+            expected=Numbers(131, syncs=1)),
     *(trainer(f"fp16, {optimizer}", "--profile", "none", "--fp16", "true", "--optim", optimizer,
               expected=numbers)
-      for optimizer, numbers in (("sgd", Numbers(370, syncs=1, pageable=2)),
-                                 ("rmsprop", Numbers(408, syncs=3, pageable=2)),
-                                 ("adagrad", Numbers(386, syncs=1, pageable=2)))),
+      for optimizer, numbers in (("sgd", Numbers(115, syncs=1)),
+                                 ("rmsprop", Numbers(203, syncs=1)),
+                                 ("adagrad", Numbers(131, syncs=1)))),
 ]
 
 
@@ -135,7 +135,7 @@ class Table(unittest.TestCase):
             few, more = (costs_of(way, *flags, "--limit-train", 2 * steps, parent=FOLDER)[1][0]
                          for steps in (100, 150))
             self.assertEqual({cause: number for cause, number in (more.syncs - few.syncs).items()},
-                             {"item": 1})
+                             {"copy.to_host.pageable.blocking": 1})
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   for (const c10::IValue& part : value.toListRef()) add_tensors(part, tensors);
 }
 
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void run(const c10::OperatorHandle& op, c10::Stack* stack) {
   // The first argument: what the collective writes, but for sends.
   std::vector<at::Tensor> result;
   add_tensors((*stack)[stack->size() - op.schema().arguments().size()], result);

@@ -76,7 +76,7 @@ std::uint64_t copies_so_far();
 
 // ---- operators.cpp
 // Any operator, by the CPU's kernel on views of the same bytes.
-void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+void run_on_cpu(const c10::OperatorHandle& op, c10::Stack* stack);
 
 // ---- counters.cpp
 void count_kernel(const std::string& name, c10::Device device);

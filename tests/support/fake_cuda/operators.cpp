@@ -191,8 +191,8 @@ class LentGenerator {
 };
 
 // Gives a kernel that draws numbers the generator of its device, or lends it that.
-std::unique_ptr<LentGenerator> set_generator(const c10::OperatorHandle& op,
-                                             torch::jit::Stack& stack, c10::DeviceIndex device) {
+std::unique_ptr<LentGenerator> set_generator(const c10::OperatorHandle& op, c10::Stack& stack,
+                                             c10::DeviceIndex device) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (!takes_generator(arguments[i])) continue;
@@ -212,7 +212,7 @@ std::unique_ptr<LentGenerator> set_generator(const c10::OperatorHandle& op,
 
 }  // namespace
 
-void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void run_on_cpu(const c10::OperatorHandle& op, c10::Stack* stack) {
   const at::AutoDispatchBelowAutograd below;
   const auto& name = op.operator_name();
   Call call(op);
