@@ -12,6 +12,7 @@
 # wheel's own nvidia packages, and a LibTorch without CUDA gives a target without CUDA.
 
 set(LADDER_TORCH_VERSION 2.11)
+option(LADDER_TORCH_CUDA "Link LibTorch's CUDA part; OFF treats a LibTorch with CUDA as one without" ON)
 
 function(ladder_find_wheel result)
   file(GLOB folders LIST_DIRECTORIES true
@@ -59,19 +60,20 @@ endfunction()
 function(ladder_import_torch_folder folder)
   set(lib "${folder}/lib")
   set(include_dirs "${folder}/include" "${folder}/include/torch/csrc/api/include")
-  set(libraries "${lib}/libtorch.so" "${lib}/libtorch_cpu.so" "${lib}/libc10.so")
+  set(libraries "${lib}/libtorch_cpu.so" "${lib}/libc10.so")  # libtorch.so would load both parts
   set(definitions USE_DISTRIBUTED USE_C10D_GLOO)
   set(nvidia "${folder}/../nvidia")
-  if(EXISTS "${lib}/libtorch_cuda.so")
+  file(GLOB hidden LIST_DIRECTORIES true "${nvidia}/*/lib")
+  if(LADDER_TORCH_CUDA AND EXISTS "${lib}/libtorch_cuda.so")
     ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/cu13/lib/libcudart.so.13"
       "${lib}/libcudart.so.13")
     ladder_first_file(cuda_include "CUDA headers of LibTorch" "${nvidia}/cu13/include"
       "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
     ladder_first_file(nccl_include "NCCL headers of LibTorch" "${nvidia}/nccl/include" "${cuda_include}")
     list(APPEND include_dirs "${cuda_include}" "${nccl_include}")
+    list(PREPEND libraries "${lib}/libtorch.so")
     list(APPEND libraries "${lib}/libtorch_cuda.so" "${lib}/libc10_cuda.so" "${cudart}")
     list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
-    file(GLOB hidden LIST_DIRECTORIES true "${nvidia}/*/lib")
     get_filename_component(cudart_dir "${cudart}" DIRECTORY)
   endif()
   # One OpenMP runtime in the process: LibTorch's own, never a second one from the compiler.

@@ -208,6 +208,14 @@ std::optional<ExactDataParallelOptions> exact_options(const SumTexts& sums, cons
                              "add --sums exact");
 }
 
+// Ranks draw masks of PyTorch's generator in turn, each for its own samples.
+void require_masks_by_position(const RecipeOptions& recipe, bool exact) {
+  if (!exact || recipe.name != "basicnet" || recipe.math == Math::kFast) return;
+  throw UsageError::conflict(
+      "--sums exact", "with --math reference the dropout masks depend on the number of ranks",
+      "add --math fast");
+}
+
 void require_global_batches(bool global, const char* flag) {
   if (global) return;
   throw UsageError::conflict(
@@ -360,7 +368,7 @@ void apply_profile(Flags& flags, const std::string& profile) {
 // The library would refuse it too, by the name of its field.
 void require_gpu(const std::string& flag, const char* instead) {
   if (machine_gpu_count() > 0) return;
-  throw UsageError::conflict(flag, "this machine has no GPU", instead);
+  throw UsageError::conflict(flag, no_gpu_reason(), instead);
 }
 
 // The library reads safetensors alone. torch.save writes a zip archive, and once wrote a pickle.
@@ -598,6 +606,7 @@ void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts
   require_growing_batch(options.recipe, options.batch_mode == BatchMode::kPerDevice,
                         "--batch-mode per-device");
   options.exact = exact_options(texts.sums, flags, options.check_replicas);
+  require_masks_by_position(options.recipe, options.exact.has_value());
   require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
                          "--batch-mode");
   complete_all(options, flags, default_save_path);
@@ -634,6 +643,7 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   require_growing_batch(options.recipe, accelerator.data_loader.mode == LoaderMode::kPerProcess,
                         "--loader-mode per-process");
   accelerator.exact_sums = exact_options(texts.sums, flags, options.check_replicas);
+  require_masks_by_position(options.recipe, accelerator.exact_sums.has_value());
   require_global_batches(
       !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
       "--loader-mode");
@@ -643,6 +653,7 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
 void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
   options.process_group.torchrun = torchrun_here();
   complete_trainer(options);
+  require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
   complete_accelerator(options.accelerator, options);
   complete_all(options, flags);
 }

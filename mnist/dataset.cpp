@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/kernels/normalize_bytes.h"
 
@@ -17,6 +18,7 @@ namespace {
 using ladder::Batch;
 using ladder::normalize_bytes;
 using ladder::prefetch_bytes;
+using ladder::send_to_device;
 using ladder::UsageError;
 
 constexpr std::int64_t kSide = 28;
@@ -31,14 +33,13 @@ std::int64_t limited(std::int64_t limit, std::int64_t count, Split split) {
   return limit == 0 ? count : limit;
 }
 
-std::shared_ptr<const ladder::Dataset> load(Split split, std::int64_t limit,
-                                            const DataOptions& options, const Recipe& recipe,
-                                            const torch::Device& device) {
-  return std::make_shared<Dataset>(
-      options.root, split,
-      DatasetOptions{.normalization = recipe.normalization(),
-                     .limit = limit,
-                     .device = options.pin_memory ? torch::Device(torch::kCPU) : device});
+std::shared_ptr<Dataset> load(Split split, std::int64_t limit, const DataOptions& options,
+                              const Recipe& recipe, const torch::Device& device) {
+  return std::make_shared<Dataset>(options.root, split,
+                                   DatasetOptions{.normalization = recipe.normalization(),
+                                                  .limit = limit,
+                                                  .device = device,
+                                                  .in_host_memory = options.pin_memory});
 }
 
 }  // namespace
@@ -59,8 +60,8 @@ ResidentImages::ResidentImages(const Files& files, std::int64_t count,
 }
 
 Batch ResidentImages::gather(std::span<const std::int64_t> indices) const {
-  const auto rows = torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size()))
-                        .to(pixels.device(), /*non_blocking=*/true);
+  const auto rows = send_to_device(
+      torch::tensor(at::ArrayRef<std::int64_t>(indices.data(), indices.size())), pixels.device());
   auto images = pixels.index_select(0, rows).to(torch::kFloat32);
   return {.inputs = {{kInput, images.div_(max_value).sub_(mean).div_(std)}},
           .targets = labels.index_select(0, rows).to(torch::kInt64)};
@@ -69,13 +70,18 @@ Batch ResidentImages::gather(std::span<const std::int64_t> indices) const {
 Dataset::Dataset(const std::string& root, Split split, DatasetOptions options)
     : files_(read_files(root, split)),
       size_(limited(options.limit, files_.images.count, split)),
+      normalization_(options.normalization),
       mean_(static_cast<float>(options.normalization.mean)),
-      std_(static_cast<float>(options.normalization.std)) {
-  if (!options.device.is_cpu()) {
-    resident_.emplace(files_, size_, options.normalization, options.device);
-    files_.images.pixels = {};
-    files_.labels.labels = {};
-  }
+      std_(static_cast<float>(options.normalization.std)),
+      in_host_memory_(options.in_host_memory) {
+  to(options.device);
+}
+
+void Dataset::to(const torch::Device& device) {
+  if (device.is_cpu() || in_host_memory_ || resident_) return;
+  resident_.emplace(files_, size_, normalization_, device);
+  files_.images.pixels = {};
+  files_.labels.labels = {};
 }
 
 Batch Dataset::get_batch(std::span<const std::int64_t> indices) const {
@@ -101,13 +107,13 @@ Batch Dataset::get_batch(std::span<const std::int64_t> indices) const {
   return {.inputs = {{kInput, images}}, .targets = labels};
 }
 
-std::shared_ptr<const ladder::Dataset> load_train(const DataOptions& options, const Recipe& recipe,
-                                                  const torch::Device& device) {
+std::shared_ptr<Dataset> load_train(const DataOptions& options, const Recipe& recipe,
+                                    const torch::Device& device) {
   return load(Split::kTrain, options.limit_train, options, recipe, device);
 }
 
-std::shared_ptr<const ladder::Dataset> load_test(const DataOptions& options, const Recipe& recipe,
-                                                 const torch::Device& device) {
+std::shared_ptr<Dataset> load_test(const DataOptions& options, const Recipe& recipe,
+                                   const torch::Device& device) {
   return load(Split::kTest, options.limit_test, options, recipe, device);
 }
 

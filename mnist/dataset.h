@@ -20,6 +20,7 @@ struct DatasetOptions {
   Normalization normalization;         // default: only / 255
   std::int64_t limit = 0;              // take only the first samples; 0 = all
   torch::Device device = torch::kCPU;  // where images are kept and batches are made
+  bool in_host_memory = false;         // also for a GPU: batches are made on the CPU
 };
 
 // Images as tensors, and the numbers that normalise them: all on one device.
@@ -52,6 +53,10 @@ class Dataset : public ladder::Dataset {
   // `options.limit` is larger than the set.
   Dataset(const std::string& root, Split split, DatasetOptions options = {});
 
+  // Moves the images to `device` if it is a GPU, unless they have moved before or are to stay in
+  // host memory. Not while a loader reads them.
+  void to(const torch::Device& device);
+
   std::int64_t size() const override { return size_; }
   ladder::Batch get_batch(std::span<const std::int64_t> indices) const override;
 
@@ -61,16 +66,18 @@ class Dataset : public ladder::Dataset {
  private:
   Files files_;
   std::int64_t size_ = 0;
+  Normalization normalization_;
   float mean_;
   float std_;
+  bool in_host_memory_;
   std::optional<ResidentImages> resident_;  // unless the device is the CPU
 };
 
 // The training and the test set of the options and the recipe. On `device`, unless
 // batches are to be page-locked: then in host memory.
-std::shared_ptr<const ladder::Dataset> load_train(const DataOptions& options, const Recipe& recipe,
-                                                  const torch::Device& device = torch::kCPU);
-std::shared_ptr<const ladder::Dataset> load_test(const DataOptions& options, const Recipe& recipe,
-                                                 const torch::Device& device = torch::kCPU);
+std::shared_ptr<Dataset> load_train(const DataOptions& options, const Recipe& recipe,
+                                    const torch::Device& device = torch::kCPU);
+std::shared_ptr<Dataset> load_test(const DataOptions& options, const Recipe& recipe,
+                                   const torch::Device& device = torch::kCPU);
 
 }  // namespace mnist

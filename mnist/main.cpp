@@ -50,7 +50,7 @@ void show_only_chosen_gpus(SingleOptions& options) {
   const std::string list = fmt::format("{}", fmt::join(options.gpu, ","));
   require_gpus_of_launcher("--gpu", list);
   if (machine_gpu_count() == 0) {
-    throw UsageError::conflict("--gpu " + list, "this machine has no GPU",
+    throw UsageError::conflict("--gpu " + list, no_gpu_reason(),
                                "omit the flag, or use --device cpu");
   }
   ::setenv("CUDA_VISIBLE_DEVICES", list.c_str(), /*replace=*/1);

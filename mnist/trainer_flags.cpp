@@ -175,6 +175,8 @@ void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& t
 
 void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
   options.parity = texts.profile == "parity";
+  // The argument is true by default; only the flag keeps images in host memory, as in other stages.
+  options.data.pin_memory = flags.given("--dataloader-pin-memory");
   for (const auto name : kOptimizerArguments) {
     if (options.parity && flags.given(flag_of(name))) throw optimizer_of_recipe(flag_of(name));
   }
@@ -192,7 +194,7 @@ void complete_trainer(TrainerRunOptions& options) {
   options.recipe.label_smoothing = training.label_smoothing_factor;
   options.recipe.seed = training.seed;
   options.data.num_workers = training.dataloader_num_workers;
-  options.data.pin_memory = training.dataloader_pin_memory;
+  options.data.pin_memory = options.data.pin_memory && training.dataloader_pin_memory;
   options.process_group.backend = training.ddp_backend.empty() ? "auto" : training.ddp_backend;
   options.process_group.timeout = std::chrono::seconds(training.ddp_timeout);
   options.accelerator.cpu = training.use_cpu;

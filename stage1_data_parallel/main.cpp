@@ -41,11 +41,11 @@ Data make_data(const Options& options, const mnist::Recipe& recipe, const torch:
                                       .shuffle = true,
                                       .seed = recipe.seed(),
                                       .num_workers = options.data.num_workers,
-                                      .pin_memory = options.data.pin_memory,
+                                      .pin_memory = options.data.pin_memory && device.is_cuda(),
                                       .transform = recipe.make_transform(options.data.augment)}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .num_workers = options.data.num_workers,
-                                    .pin_memory = options.data.pin_memory})};
+                                    .pin_memory = options.data.pin_memory && device.is_cuda()})};
 }
 
 // Seeded just before the weights are drawn: the same seed gives the same network everywhere.

@@ -58,12 +58,12 @@ Data make_data(const Options& options, const mnist::Recipe& recipe, const torch:
       ExactEvalSamplerOptions{.world_size = group.world_size(), .rank = group.rank()});
   return {.train = DataLoader(train, {.batch_sampler = batches,
                                       .num_workers = options.data.num_workers,
-                                      .pin_memory = options.data.pin_memory,
+                                      .pin_memory = options.data.pin_memory && device.is_cuda(),
                                       .transform = recipe.make_transform(options.data.augment)}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .sampler = test_part,
                                     .num_workers = options.data.num_workers,
-                                    .pin_memory = options.data.pin_memory})};
+                                    .pin_memory = options.data.pin_memory && device.is_cuda()})};
 }
 
 // Seeded just before the weights are drawn. What changes the network comes before the averaging.

@@ -37,23 +37,24 @@ struct Data {
   DataLoader test;
 };
 
-// The whole set is in memory as bytes; a loader gathers and normalises one batch at a time.
+// The whole set is on the device as bytes; a loader gathers and normalises one batch at a time.
 // Written for one process: prepare divides the batches.
 Data make_data(const Options& options, const mnist::Recipe& recipe,
                const Accelerator& accelerator) {
+  const auto& device = accelerator.device();
   const auto train =
-      accelerator.load_dataset([&] { return mnist::load_train(options.data, recipe); });
+      accelerator.load_dataset([&] { return mnist::load_train(options.data, recipe, device); });
   const auto test =
-      accelerator.load_dataset([&] { return mnist::load_test(options.data, recipe); });
+      accelerator.load_dataset([&] { return mnist::load_test(options.data, recipe, device); });
   return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
                                       .shuffle = true,
                                       .seed = recipe.seed(),
                                       .num_workers = options.data.num_workers,
-                                      .pin_memory = options.data.pin_memory,
+                                      .pin_memory = options.data.pin_memory && device.is_cuda(),
                                       .transform = recipe.make_transform(options.data.augment)}),
           .test = DataLoader(test, {.batch_size = recipe.eval_batch_size(),
                                     .num_workers = options.data.num_workers,
-                                    .pin_memory = options.data.pin_memory})};
+                                    .pin_memory = options.data.pin_memory && device.is_cuda()})};
 }
 
 // Seeded just before the weights are drawn: the same seed gives the same network everywhere.

@@ -47,6 +47,7 @@ void run(const Options& options) {
                    .optimizer_init = options.parity ? optimizer : OptimizerFunction(),
                    .train_transform = recipe.make_transform(options.data.augment),
                    .accelerator = options.accelerator});
+  for (const auto& dataset : {train, test}) dataset->to(trainer.accelerator().device());
   if (args.do_train)
     trainer.save_metrics("train", trainer.train(args.resume_from_checkpoint).metrics);
   if (args.do_eval) trainer.save_metrics("eval", trainer.evaluate());

@@ -15,8 +15,8 @@ usage() {
   cat <<END
 usage: tools/gpu_check.sh [FLAGS]
 
-  --bin FOLDER       built programs, such as build/bin; without it they are built, as ./run does
-  --out FOLDER       for records, logs and the table                                    [runs/gpu]
+  --bin FOLDER       built programs, such as build/bin; without it they are built, tests included
+  --out FOLDER       for records, logs and report.md, to attach to a report             [runs/gpu]
   --device DEVICE    auto; cuda: without looking for a GPU first; cpu: tries these checks without
                      one, by short runs on the CPU, with Gloo for NCCL                      [auto]
   --limit-train N    train on the first N images; 0 = all                            [0; cpu: 640]
@@ -58,7 +58,7 @@ build() {
   "$root/tools/setup.sh" build
   cd "$root"
   tools/configure.sh release
-  cmake --build --preset release --target stages suite
+  cmake --build --preset release --target gpu_checks
 }
 
 while (($#)); do

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tools/gpu_check.sh runs: each check is a program with a deadline, judged by its record.
 
-Prints one line per check and a table at the end; both go to --out, with all records and logs. Exit
-code 1 if a check failed. Start it with the script, which looks for a GPU and builds.
+Prints one line per check and a table at the end. All records and logs go to --out, and report.md,
+one file to attach to a bug report. Exit code 1 if a check failed. Start it with the script, which
+looks for a GPU and builds.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from tools.gpu_report import MemoryWatch, Outcome, machine, table, write_report  # noqa: E402
+
 BENCH_SECONDS = 1800
 GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
 
@@ -38,6 +43,14 @@ WHOLE = {"floor": 97.0, "points": 0.5}
 PART = {"floor": 20.0, "points": 5.0}
 
 
+# Warnings of the library: of GPUs that CUDA does not find, of a kernel that gives other bits.
+WARNING = re.compile(r"^(?:\[rank \d+\] )?warning: .*", re.MULTILINE)
+
+# The tests of the kernel of dropout masks, and the flags under which compute-sanitizer can watch.
+MASK_TESTS = "CounterMask*"
+FEW = ["--limit-train", "320", "--limit-test", "64"]
+
+
 @dataclass(frozen=True)
 class Training:
     """A run of a program, and the expected record."""
@@ -45,19 +58,15 @@ class Training:
     name: str
     command: Sequence[str]
     same: str = ""  # the check that ends with the same weights
+    repeats: str = ""  # a check, with NAME_again, that shows whether such weights repeat [same]
     near: str = ""  # the check that ends with about the same accuracy
     floor: bool = False  # is the accuracy that of a network that learned?
     scaler: bool = False  # has its record numbers of the gradient scaler?
+    epochs: int = 1
+    ranks: int = 1  # that torchrun starts
+    device: str = ""  # the first part of its device's name [--device]
+    needs_gpu: bool = False  # would it be another check again, on the CPU?
     expected: dict[str, Any] = field(default_factory=dict)  # of the record
-
-
-@dataclass
-class Outcome:
-    verdict: str  # ok, FAILED or skipped
-    name: str
-    seen: str
-    seconds: float = 0.0
-    record: dict[str, Any] = field(default_factory=dict)
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -75,37 +84,47 @@ class Checks:
         self.out: Path = options.out
         self.cuda = options.device == "cuda"
         self.backend = "nccl" if self.cuda else "gloo"
+        self.half = "fp16" if self.cuda else "bf16"  # without a GPU, stages 5 and 6 refuse fp16
+        self.gpus = options.gpus if self.cuda else 2  # without any, two ranks try the commands
         self.at = ["--device", options.device]
         self.one = ["--backend", self.backend, "--nprocs", "1", *self.at]
         self.of_one = {"backend": self.backend, "world_size": 1}
+        self.all = ["--backend", self.backend, "--nprocs", str(self.gpus), *self.at]
+        self.of_all = {"backend": self.backend, "world_size": self.gpus}
         whole = options.limit_train == 0 and options.limit_test == 0
         self.limits = WHOLE if whole else PART
         self.outcomes: list[Outcome] = []
+        self.memory = MemoryWatch()
 
     def run(self) -> int:
+        started = time.monotonic()
         for training in self.trainings():
             self.train(training)
-        if self.cuda and self.options.gpus < 2:
-            self.tell(Outcome("skipped", "stage2_all", "one GPU, and NCCL takes no two ranks on it"))
-        self.unit_tests()
+        if self.gpus < 2:
+            self.tell(Outcome("skipped", "two_gpus", "one GPU, and NCCL takes no two ranks on it"))
+        self.unit_tests("unit_tests", sorted(self.bin.glob("*_test")), "*Gpu*")
+        self.unit_tests("fused_mask", sorted(self.bin.glob("kernels_test")), MASK_TESTS)
+        self.memcheck("memcheck_fp32", [STAGE0, *self.at])
+        self.memcheck("memcheck_fp16", [STAGE4, "--recipe", "convnet", "--precision", "fp16",
+                                        *self.one])
         self.bench()
         self.tell(Outcome("skipped", "twins", "the Python twins train on the CPU alone"))
-        table = self.table()
-        (self.out / "checks.md").write_text(table)
-        print(f"\n{table}\nrecords and logs: {self.out}")
+        self.memory.close()
+        report = write_report(self.outcomes, self.out, shlex.join(sys.argv),
+                              time.monotonic() - started)
+        print(f"\n{table(self.outcomes)}\nrecords and logs: {self.out}\n"
+              f"all in one file, to attach to a report: {report}")
         return int(any(outcome.verdict == "FAILED" for outcome in self.outcomes))
 
     # --- the runs -----------------------------------------------------------------------
 
     def trainings(self) -> list[Training]:
         """What others are compared with comes first."""
-        trainings = self.of_fp32() + self.of_16_bits() + self.of_convnet()
-        gpus = self.options.gpus
-        if gpus > 1 and self.cuda:
-            trainings.append(Training("stage2_all", [STAGE2, *self.at, "--nprocs", str(gpus)],
-                                      near="stage0",
-                                      expected={"backend": "nccl", "world_size": gpus}))
-        return trainings
+        trainings = (self.of_fp32() + self.of_16_bits() + self.of_convnet() + self.of_exact_sums() +
+                     self.of_accelerator())
+        if self.gpus > 1:
+            trainings += self.of_all_gpus()
+        return [training for training in trainings if self.cuda or not training.needs_gpu]
 
     def of_fp32(self) -> list[Training]:
         replica = "0" if self.cuda else "cpu"
@@ -115,6 +134,8 @@ class Checks:
             Training("stage1_one", [STAGE1, "--device-ids", replica], same="stage0"),
             Training("stage1_replicas", [STAGE1, "--device-ids", f"{replica},{replica}"],
                      near="stage0"),
+            Training("stage1_cpu", [STAGE1, "--device-ids", f"{replica},cpu"], near="stage0",
+                     needs_gpu=True),
             Training("stage1_all", [STAGE1, *self.at], near="stage0"),
             Training("stage2_one", [STAGE2, *self.one], same="stage0", expected=self.of_one),
             Training("stage3_torchrun", [STAGE3, "--backend", self.backend, *self.at],
@@ -124,18 +145,20 @@ class Checks:
         ]
 
     def of_16_bits(self) -> list[Training]:
-        """Without a GPU, stages 5 and 6 refuse fp16, and stage 4 is slow in it."""
-        half = "fp16" if self.cuda else "bf16"
-        expected = self.of_one | {"precision": half}
+        """On the CPU stage 4 is slow in fp16."""
+        of_half = self.of_one | {"precision": self.half}
         return [
             Training("stage4_fp16", [STAGE4, "--precision", "fp16", *self.one], near="stage0",
                      scaler=True, expected=self.of_one | {"precision": "fp16"}),
             Training("stage4_bf16", [STAGE4, "--precision", "bf16", *self.one], near="stage0",
                      expected=self.of_one | {"precision": "bf16"}),
-            Training(f"stage5_{half}", [STAGE5, "--mixed-precision", half, *self.one],
-                     near="stage0", scaler=self.cuda, expected=expected),
-            Training(f"stage6_{half}", [STAGE6, f"--{half}", *self.one],
-                     near="stage0", scaler=self.cuda, expected=expected),
+            Training(f"stage5_{self.half}", [STAGE5, "--mixed-precision", self.half, *self.one],
+                     near="stage0", scaler=self.cuda, expected=of_half),
+            Training(f"stage6_{self.half}", [STAGE6, f"--{self.half}", *self.one],
+                     near="stage0", scaler=self.cuda, expected=of_half),
+            Training("stage6_rmsprop", [STAGE6, "--profile", "none", "--optim", "rmsprop",
+                                        f"--{self.half}", *self.one],
+                     scaler=self.cuda, expected=of_half),
         ]
 
     def of_convnet(self) -> list[Training]:
@@ -150,14 +173,65 @@ class Checks:
                      expected=OF_SHARED),
         ]
 
+    def of_exact_sums(self) -> list[Training]:
+        """The same weights for any number of ranks."""
+        exact = [STAGE2, "--sums", "exact"]
+        return [
+            Training("exact", [*exact, *self.one], near="stage0", expected=self.of_one),
+            Training("exact_again", [*exact, *self.one], same="exact", expected=self.of_one),
+            Training("exact_shared", [*exact, *SHARED, *self.at], same="exact",
+                     expected=OF_SHARED),
+        ]
+
+    def of_accelerator(self) -> list[Training]:
+        """Accumulation, dispatched batches, and a resume: here, and on the CPU."""
+        project = str(self.out / "resume")
+        stage5 = [STAGE5, *self.one]
+        saved = [*stage5, "--project-dir", project, "--checkpointing-steps", "epoch"]
+        resume = ["--resume", f"{project}/checkpoints/checkpoint_0"]
+        on_cpu = [STAGE5, "--device", "cpu", "--project-dir", project, *resume]
+        return [
+            Training("accumulate", [*stage5, "--gradient-accumulation-steps", "4"],
+                     expected=self.of_one),
+            Training("dispatch", [STAGE5, "--dispatch-batches", *SHARED, *self.at], near="stage0",
+                     expected=OF_SHARED),
+            Training("uninterrupted", stage5, epochs=2, expected=self.of_one),
+            Training("first_epoch", saved, same="stage0", expected=self.of_one),
+            Training("resumed_on_cpu", on_cpu, epochs=2, near="uninterrupted", device="cpu"),
+            Training("resumed", [*saved, *resume], epochs=2, same="uninterrupted",
+                     repeats="stage0", expected=self.of_one),
+        ]
+
+    def of_all_gpus(self) -> list[Training]:
+        """One rank per GPU, by NCCL: stages 2 to 6, and DataParallel in another order."""
+        in_half = self.of_all | {"precision": self.half}
+        convnet = [STAGE4, "--recipe", "convnet", "--precision", "fp32"]
+        return [
+            Training("stage1_reversed", [STAGE1, "--device-ids", "1,0"], near="stage0",
+                     needs_gpu=True),
+            Training("stage2_all", [STAGE2, *self.all], near="stage0", expected=self.of_all),
+            Training("stage3_all", [STAGE3, "--backend", self.backend, *self.at],
+                     ranks=self.gpus, near="stage0", expected=self.of_all),
+            Training("stage4_all", [STAGE4, "--precision", self.half, *self.all], near="stage0",
+                     scaler=self.cuda, expected=in_half),
+            Training("syncbn_all", [*convnet, *self.all], near="convnet", expected=self.of_all),
+            Training("stage5_all", [STAGE5, "--mixed-precision", self.half, *self.all],
+                     near="stage0", scaler=self.cuda, expected=in_half),
+            Training("stage6_all", [STAGE6, f"--{self.half}", *self.all], near="stage0",
+                     scaler=self.cuda, expected=in_half),
+            Training("exact_all", [STAGE2, "--sums", "exact", *self.all], same="exact",
+                     expected=self.of_all),
+        ]
+
     def command_of(self, training: Training) -> list[str]:
         program, *flags = training.command
         command = [str(self.bin / program), *flags]
         if program == STAGE3:
             own = ROOT / ".venv" / "bin" / "torchrun"
             torchrun = str(own) if own.exists() else "torchrun"
-            command = [torchrun, "--standalone", "--nproc-per-node", "1", "--no-python", *command]
-        return [*command, "--epochs", "1", "--threads", "1", "--quiet",
+            command = [torchrun, "--standalone", "--nproc-per-node", str(training.ranks),
+                       "--no-python", *command]
+        return [*command, "--epochs", str(training.epochs), "--threads", "1", "--quiet",
                 "--limit-train", str(self.options.limit_train),
                 "--limit-test", str(self.options.limit_test),
                 "--metrics", str(self.out / f"{training.name}.jsonl")]
@@ -193,13 +267,14 @@ class Checks:
 
     def train(self, training: Training) -> None:
         started = time.monotonic()
+        self.memory.begin()
         failure = self.start(training.name, self.command_of(training), self.options.deadline)
         record = {} if failure else record_of(self.out / f"{training.name}.jsonl")
         if not failure and not record:
             failure = "it wrote no result"
         seen, wrong = ([], [failure]) if failure else self.judge(training, record)
         self.tell(Outcome("FAILED" if wrong else "ok", training.name, ", ".join(wrong + seen),
-                          time.monotonic() - started, record))
+                          time.monotonic() - started, record, self.memory.seen()))
 
     def record(self, name: str) -> dict[str, Any]:
         return next((o.record for o in self.outcomes if o.name == name and o.record), {})
@@ -209,8 +284,10 @@ class Checks:
         seen = [f"{record['accuracy']:.2f} %", f"training {record['train_seconds']:.2f} s"]
         wrong = [f"{key}: expected {value}, got {record.get(key)}"
                  for key, value in training.expected.items() if record.get(key) != value]
-        if not str(record["device"]).startswith(self.options.device):
-            wrong.append(f"device: expected {self.options.device}, got {record['device']}")
+        device = training.device or self.options.device
+        if not str(record["device"]).startswith(device):
+            wrong.append(f"device: expected {device}, got {record['device']}")
+        wrong += WARNING.findall((self.out / f"{training.name}.log").read_text(errors="replace"))
         if training.floor and record["accuracy"] < self.limits["floor"]:
             wrong.append(f"accuracy: expected at least {self.limits['floor']:.0f} %")
         if training.scaler:
@@ -232,7 +309,7 @@ class Checks:
         other = self.record(training.same)
         if record["weights_sha256"] == other.get("weights_sha256"):
             seen.append(f"weights of {training.same}")
-        elif not self.cuda or self.repeats(training.same):
+        elif not self.cuda or self.repeats(training.repeats or training.same):
             wrong.append(f"other weights than {training.same}")
         else:
             seen.append(f"other weights than {training.same}, which do not repeat either")
@@ -249,25 +326,48 @@ class Checks:
             wrong.append(f"accuracy: expected {other:.2f} % as {name}, "
                          f"within {self.limits['points']} points")
 
-    def unit_tests(self) -> None:
-        """Those of the C++ tests that have Gpu in their names."""
+    def unit_tests(self, name: str, programs: Sequence[Path], which: str) -> None:
+        """Those of the C++ tests that match."""
         started = time.monotonic()
-        programs = sorted(self.bin.glob("*_test"))
         if not programs:
-            self.tell(Outcome("skipped", "unit_tests", "not built: cmake --build --preset release"))
+            self.tell(Outcome("skipped", name, "not built: cmake --build --preset release"))
             return
         failures, said = [], ""
         for program in programs:
-            failure = self.start(program.name, [str(program), "--gtest_filter=*Gpu*"],
+            log = f"{name}.{program.name}"
+            failure = self.start(log, [str(program), f"--gtest_filter={which}"],
                                  self.options.deadline)
             failures += [f"{program.name}: {failure}"] if failure else []
-            said += (self.out / f"{program.name}.log").read_text(errors="replace")
+            said += (self.out / f"{log}.log").read_text(errors="replace")
         if self.cuda and "skipped: no GPU" in said:
             failures.append("they found no GPU")
         passed = len(re.findall(r"^\[       OK \]", said, re.MULTILINE))
         skipped = len(re.findall(r"^\[  SKIPPED \] .* ms\)$", said, re.MULTILINE))
+        if passed + skipped == 0:
+            failures.append(f"no test matches {which}")
         seen = [f"{passed} passed", f"{skipped} skipped themselves"]
-        self.tell(Outcome("FAILED" if failures else "ok", "unit_tests", ", ".join(failures + seen),
+        self.tell(Outcome("FAILED" if failures else "ok", name, ", ".join(failures + seen),
+                          time.monotonic() - started))
+
+    def memcheck(self, name: str, command: Sequence[str]) -> None:
+        """A short run under compute-sanitizer, which finds accesses outside of device memory."""
+        sanitizer = shutil.which("compute-sanitizer")
+        if not self.cuda or sanitizer is None:
+            self.tell(Outcome("skipped", name, "it needs a GPU" if not self.cuda else
+                              "there is no compute-sanitizer: it is part of the CUDA toolkit"))
+            return
+        started = time.monotonic()
+        program, *flags = command
+        failure = self.start(name, [
+            sanitizer, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "99",
+            str(self.bin / program), *flags, *FEW, "--epochs", "1", "--threads", "1", "--quiet"],
+            BENCH_SECONDS)
+        summaries = re.findall(r"ERROR SUMMARY: .*", (self.out / f"{name}.log").read_text(
+            errors="replace"))
+        if not failure and not summaries:
+            failure = "it printed no summary"
+        self.tell(Outcome("FAILED" if failure else "ok", name,
+                          ", ".join(([failure] if failure else []) + summaries),
                           time.monotonic() - started))
 
     def bench(self) -> None:
@@ -296,28 +396,6 @@ class Checks:
                  if row["name"].startswith("full/basicnet/stage0") and "train_seconds" in row]
         return seen, wrong if rows else ["it ran nothing"]
 
-    def table(self) -> str:
-        lines = ["| check | | device | backend | ranks | precision | training s | weights | seen |",
-                 "| --- | --- | --- | --- | ---: | --- | ---: | --- | --- |"]
-        for outcome in self.outcomes:
-            record = {"train_seconds": "", "weights_sha256": "", **outcome.record}
-            cells = [outcome.name, outcome.verdict]
-            cells += [str(record.get(key, "")) for key in
-                      ("device", "backend", "world_size", "precision")]
-            cells += [str(record["train_seconds"])[:5], record["weights_sha256"][:8], outcome.seen]
-            lines.append(f"| {' | '.join(cells)} |")
-        return "\n".join(lines) + "\n"
-
-
-def describe_machine(out: Path) -> None:
-    """Driver and GPUs, for readers of the records."""
-    with open(out / "machine.txt", "w", encoding="utf-8") as output:
-        if shutil.which("nvidia-smi"):
-            subprocess.run(["nvidia-smi"], stdout=output, stderr=subprocess.STDOUT, timeout=60,
-                           check=False)
-        else:
-            output.write("there is no nvidia-smi\n")
-
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What tools/gpu_check.sh runs.")
@@ -343,12 +421,13 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # what torchrun would set, with five lines of warning
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    shutil.rmtree(options.out / "suite", ignore_errors=True)
+    for folder in ("suite", "resume"):
+        shutil.rmtree(options.out / folder, ignore_errors=True)
     options.out.mkdir(parents=True, exist_ok=True)
     for old in (*options.out.glob("*.jsonl"), *options.out.glob("*.log"),
-                options.out / "bench.json", options.out / "checks.md"):
+                options.out / "bench.json", options.out / "report.md"):
         old.unlink(missing_ok=True)
-    describe_machine(options.out)
+    (options.out / "machine.txt").write_text(machine(options.bin), encoding="utf-8")
     return Checks(options).run()
 
 

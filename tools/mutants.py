@@ -88,8 +88,21 @@ def parse(table: str) -> list[Fault]:
 
 def targets_of(tests: Sequence[str]) -> list[str]:
     """The CMake targets that these tests run."""
-    return sorted({f"{test.removeprefix('ladder.')}_test" if test.startswith("ladder.")
-                   else "stages" for test in tests})
+    targets = set()
+    for test in tests:
+        kind, _, name = test.partition(".")
+        of_stages = kind not in ("ladder", "fake_gpu") or name in ("stages", "costs")
+        targets.add("stages" if of_stages else f"{name}_test")
+        targets |= {"fake_cuda"} if kind == "fake_gpu" else set()
+    return sorted(targets)
+
+
+def preset_of(tests: Sequence[str]) -> str:
+    """The CMake preset in which these tests run: one for all tests of a fault."""
+    presets = {"fake-cuda" if test.startswith("fake_gpu.") else "release" for test in tests}
+    if len(presets) != 1:
+        raise Unusable(f"expected tests of one build, got {' '.join(tests)}")
+    return presets.pop()
 
 
 def tracked_files() -> list[str]:
@@ -151,8 +164,8 @@ class Workspace:
     """A copy of the sources, its build and the results."""
 
     def __init__(self, folder: Path, jobs: int) -> None:
-        self.tree, self.build_folder = folder / "tree", folder / "build"
-        self.results = folder / "results.jsonl"
+        self.tree, self.results = folder / "tree", folder / "results.jsonl"
+        self.builds = {"release": folder / "build", "fake-cuda": folder / "build-fake-cuda"}
         self.jobs = jobs
 
     def synchronise(self) -> str:
@@ -175,12 +188,15 @@ class Workspace:
             environment.symlink_to(ROOT / ".venv")
         return hash_of_sources(self.tree, wanted)
 
-    def configure(self) -> None:
-        """Without unity builds, so that a fault compiles one source."""
-        if (self.build_folder / "build.ninja").exists():
-            return
-        self.command(["cmake", "--preset", "release", "-B", self.build_folder,
-                      "-DLADDER_UNITY=OFF", "-DLADDER_BENCH=OFF"], "the build cannot be configured")
+    def build_of(self, tests: Sequence[str]) -> Path:
+        """The build folder of these tests, configured: without unity builds, so that a fault
+        compiles one source."""
+        preset = preset_of(tests)
+        folder = self.builds[preset]
+        if not (folder / "build.ninja").exists():
+            self.command(["cmake", "--preset", preset, "-B", folder, "-DLADDER_UNITY=OFF",
+                          "-DLADDER_BENCH=OFF"], "the build cannot be configured")
+        return folder
 
     def command(self, command: Sequence[object], failure: str,
                 progress: Progress | None = None) -> str:
@@ -198,13 +214,13 @@ class Workspace:
         return output
 
     def build(self, tests: Sequence[str], progress: Progress | None = None) -> None:
-        self.command(["cmake", "--build", self.build_folder, "-j", self.jobs, "--target",
+        self.command(["cmake", "--build", self.build_of(tests), "-j", self.jobs, "--target",
                       *targets_of(tests)], "the build failed", progress)
 
     def failed_case(self, tests: Sequence[str]) -> str:
         """Runs tests. Returns the first test case that fails; "" if none does."""
         names = "|".join(test.replace(".", "[.]") for test in tests)
-        command = ["ctest", "--test-dir", str(self.build_folder), "-R", f"^({names})$",
+        command = ["ctest", "--test-dir", str(self.build_of(tests)), "-R", f"^({names})$",
                    "--output-on-failure", "--no-tests=error", "--stop-on-failure"]
         with subprocess.Popen(command, env={**os.environ, "GTEST_FAIL_FAST": "1"}, text=True,
                               errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -217,7 +233,7 @@ class Workspace:
         return "" if ctest.returncode == 0 else first_failure(output)
 
     def require_default_tests(self, tests: Sequence[str]) -> None:
-        listing = self.command(["ctest", "--test-dir", self.build_folder, "--show-only=json-v1",
+        listing = self.command(["ctest", "--test-dir", self.build_of(tests), "--show-only=json-v1",
                                 "-LE", "full"], "the tests cannot be listed")
         known = {test["name"] for test in json.loads(listing)["tests"]}
         if missing := sorted(set(tests) - known):
@@ -259,10 +275,15 @@ class Workspace:
 def run_baseline(space: Workspace, faults: Sequence[Fault], sources: str) -> None:
     """All tests must pass without a fault, else a failure with one proves nothing."""
     tests = list(dict.fromkeys(test for fault in faults for test in fault.tests))
-    space.require_default_tests(tests)
     passed = {record.get("baseline") for record in space.records() if record["sources"] == sources}
-    if not (missing := [test for test in tests if test not in passed]):
-        return
+    for preset in space.builds:
+        if of_preset := [test for test in tests if preset_of([test]) == preset]:
+            space.require_default_tests(of_preset)
+        if missing := [test for test in of_preset if test not in passed]:
+            run_tests_without_fault(space, missing, sources)
+
+
+def run_tests_without_fault(space: Workspace, missing: Sequence[str], sources: str) -> None:
     print("building without a fault", flush=True)
     space.build(missing, Progress(0))
     progress = Progress(len(missing))
@@ -314,7 +335,6 @@ def report(faults: Sequence[Fault], results: dict[str, Record]) -> str:
 
 def run(space: Workspace, faults: Sequence[Fault]) -> dict[str, Record]:
     sources = space.synchronise()
-    space.configure()
     run_baseline(space, faults, sources)
     done = results_of(space, faults, sources)
     left = [fault for fault in faults if fault.name not in done]

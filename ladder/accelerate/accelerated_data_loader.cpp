@@ -44,10 +44,11 @@ DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSam
                                               .transform = loader.options().transform});
 }
 
-DataLoader with_seed(const DataLoader& loader, std::optional<std::uint64_t> seed) {
+// With the seed of the configuration, and with page-locked batches for a GPU only.
+DataLoader with_setup(const DataLoader& loader, const LoaderSetup& setup) {
   auto options = loader.options();
-  if (!seed || !options.shuffle) return loader;
-  options.seed = *seed;
+  if (options.shuffle) options.seed = setup.configuration.data_seed.value_or(options.seed);
+  options.pin_memory = options.pin_memory && setup.device.is_cuda();
   return DataLoader(loader.shared_dataset(), options);
 }
 
@@ -88,7 +89,7 @@ class AcceleratedDataLoader::Source : public BatchSource {
     } else {
       const auto joined = std::make_shared<ConcatBatchSampler>(loader.parts_);
       dispatched_.emplace(at_epoch(with_batches(own, joined), position_->epoch), loader.parts_,
-                          setup_.group, first);
+                          setup_.group, setup_.device, first);
     }
     position_->done = first;
     position_->finished = false;
@@ -141,7 +142,7 @@ class AcceleratedDataLoader::Source : public BatchSource {
 };
 
 AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setup)
-    : loader_(with_seed(loader, setup.configuration.data_seed)),
+    : loader_(with_setup(loader, setup)),
       whole_(loader_.batch_sampler()),
       setup_(std::move(setup)) {
   const auto world_size = setup_.group.world_size();

@@ -22,7 +22,7 @@ namespace ladder {
 // The part of an Accelerator that a prepared loader needs.
 struct LoaderSetup {
   ProcessGroup group = ProcessGroup::single();
-  torch::Device device = torch::kCPU;  // of the batches
+  torch::Device device = torch::kCPU;  // of the batches; page-locked for a GPU only
   DataLoaderConfiguration configuration = {};
   std::shared_ptr<GradientState> gradients;
   std::int64_t micro_batch = 0;  // > 0: parts are whole micro-batches; kGlobal only

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/accelerate/accelerated_optimizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -23,6 +24,7 @@ void AcceleratedOptimizer::step() {
                                "replace loss.backward(): it neither scales the loss for fp16 nor "
                                "weighs the batches of an accumulation window");
   }
+  for (const auto& scheduler : std::exchange(unsettled_, {})) scheduler->settle();
   if (scaler_->is_enabled()) {
     result_ = scaler_->step(*optimizer_);
     scaler_->update();
@@ -31,6 +33,21 @@ void AcceleratedOptimizer::step() {
   }
   unscaled_ = false;
   backward_calls_ = gradients_->backward_calls;
+}
+
+void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler,
+                                               int times) {
+  if (result_) {
+    result_->prefetch();
+    unsettled_.push_back(scheduler);
+  }
+  for (int i = 0; i < times; ++i) {
+    if (result_) {
+      scheduler->step_if([result = *result_] { return result.taken(); });
+    } else {
+      scheduler->step();
+    }
+  }
 }
 
 void AcceleratedOptimizer::zero_grad() {
@@ -54,8 +71,11 @@ AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<LrScheduler> schedule
 void AcceleratedScheduler::step() {
   if (!options_.step_with_optimizer) return scheduler_->step();
   if (!gradients_->sync_gradients()) return;
-  for (const auto& each : *optimizers_) {
-    if (&each->optimizer() == &scheduler_->optimizer() && each->step_was_skipped()) return;
+  const auto own = std::ranges::find_if(*optimizers_, [this](const auto& each) {
+    return &each->optimizer() == &scheduler_->optimizer();
+  });
+  if (own != optimizers_->end()) {
+    return (*own)->step_unless_skipped(scheduler_, options_.steps_per_call);
   }
   for (int i = 0; i < options_.steps_per_call; ++i) scheduler_->step();
 }

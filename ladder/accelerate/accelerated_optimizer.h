@@ -39,6 +39,10 @@ class AcceleratedOptimizer {
   // Whether the scaler skipped the last step(). Waits for a GPU.
   bool step_was_skipped() const { return result_ && !result_->taken(); }
 
+  // Steps `scheduler` this often, unless the scaler skipped the last step(). It does not wait for a
+  // GPU to know: the scheduler gets its steps before its next use, or this optimizer's next step().
+  void step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler, int times);
+
   // Divides the gradients by the scale, once per step, for inspection or clipping.
   void unscale_gradients();
 
@@ -52,6 +56,7 @@ class AcceleratedOptimizer {
   bool unscaled_ = false;
   std::int64_t backward_calls_ = 0;  // before the last step
   std::optional<StepResult> result_;
+  std::vector<std::shared_ptr<LrScheduler>> unsettled_;  // of step_unless_skipped
 };
 
 using PreparedOptimizers = std::vector<std::shared_ptr<AcceleratedOptimizer>>;
@@ -61,6 +66,10 @@ using PreparedOptimizers = std::vector<std::shared_ptr<AcceleratedOptimizer>>;
 // step() does nothing in the middle of an accumulation window, or if its optimizer skipped a step.
 // Otherwise it steps steps_per_call() times: in Python the number of processes where the global
 // batch grows with them; see AcceleratorOptions::scheduler_steps_per_call.
+//
+// In fp16 only the GPU knows at first whether a step was skipped. The scheduler follows before the
+// optimizer's next step, by when the GPU has other work, or when it is asked: last_lr() is always
+// right, and waits. The learning rate in the optimizer's options follows with it.
 // Python's counterpart: accelerate.scheduler.AcceleratedScheduler.
 class AcceleratedScheduler {
  public:

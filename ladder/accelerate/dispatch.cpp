@@ -66,8 +66,10 @@ std::vector<BatchIndices> ConcatBatchSampler::batches_of(std::int64_t epoch) con
 
 BatchDispatcher::BatchDispatcher(const DataLoader& joined,
                                  const std::vector<std::shared_ptr<const BatchSampler>>& parts,
-                                 ProcessGroup group, std::int64_t first_batch)
+                                 ProcessGroup group, const torch::Device& device,
+                                 std::int64_t first_batch)
     : group_(std::move(group)),
+      device_(device),
       epoch_(joined.epoch()),
       next_(static_cast<std::size_t>(first_batch)) {
   for (const auto& part : parts) plans_.push_back(part->batches_of(epoch_));
@@ -118,10 +120,12 @@ std::optional<Batch> BatchDispatcher::next() {
     shape.insert(shape.begin(), rows);
     torch::Tensor whole;
     if (!reader_) {
-      whole = torch::empty(shape, dtype);
+      whole = torch::empty(shape, torch::dtype(dtype).device(device_));
     } else {
       const Batch& batch = **reader_;
-      whole = (name == kTargets ? batch.targets : batch.inputs.at(name)).contiguous();
+      whole = (name == kTargets ? batch.targets : batch.inputs.at(name))
+                  .to(device_, /*non_blocking=*/true)
+                  .contiguous();
       require_shape(name, whole, shape);
     }
     group_.broadcast(whole);

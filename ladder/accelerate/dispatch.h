@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,11 +59,12 @@ class ConcatBatchSampler : public BatchSampler {
 class BatchDispatcher {
  public:
   // `joined` is the loader over a ConcatBatchSampler of `parts`. Only rank 0 reads it.
+  // Batches travel between the devices of the ranks: `device` is this rank's.
   BatchDispatcher(const DataLoader& joined,
                   const std::vector<std::shared_ptr<const BatchSampler>>& parts, ProcessGroup group,
-                  std::int64_t first_batch);
+                  const torch::Device& device, std::int64_t first_batch);
 
-  // This rank's part of the next batch, on the CPU; nothing at the end. A collective.
+  // This rank's part of the next batch, on its device; nothing at the end. A collective.
   std::optional<Batch> next();
 
  private:
@@ -75,6 +78,7 @@ class BatchDispatcher {
   void share_layout();
 
   ProcessGroup group_;
+  torch::Device device_;
   std::int64_t epoch_;
   std::vector<std::vector<BatchIndices>> plans_;  // [rank][batch]
   std::optional<DataLoader::Iterator> reader_;    // on rank 0

@@ -259,6 +259,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
              .custom = state.custom,
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
   }
+  for (const auto& scheduler : state.schedulers) scheduler->settle();
   std::optional<SavingMark> saving(std::in_place, path);
   SlowLog slow("saving " + path, log);
   const RunTogetherOptions slow_save{.slow = &slow};
@@ -335,10 +336,10 @@ std::string load_training_state(const std::string& path, const TrainingState& st
       steps.push_back(plan_load_random_state(load_safetensors(file).tensors, state.device, file));
       return;
     }
-    log.info(
-        fmt::format("{} was written by {} processes, and this run has {}: random generators are "
-                    "not restored",
-                    checkpoint.path(), ranks, group.world_size()));
+    log.info(fmt::format(
+        "{} has the random states of {} ranks, and this run has {}: random generators are "
+        "not restored",
+        checkpoint.path(), ranks, group.world_size()));
   });
   const auto rates = first_rates(state);
   for (const auto& step : steps) step();

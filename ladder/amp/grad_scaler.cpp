@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/amp/grad_scaler.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/core.h>
 #include <torch/utils.h>
 
@@ -82,6 +84,23 @@ FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& fac
 }
 
 }  // namespace
+
+void StepResult::prefetch() {
+  if (!found_inf_.defined() || found_inf_.is_cpu() || copied_ != nullptr) return;
+  const auto device = found_inf_.device();
+  const auto pinned = found_inf_.options().device(torch::kCPU).pinned_memory(true);
+  auto on_host = torch::empty({}, pinned);
+  on_host.copy_(found_inf_, /*non_blocking=*/true);
+  found_inf_ = on_host;
+  copied_ = std::make_shared<c10::Event>(device.type());
+  copied_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+bool StepResult::taken() const {
+  if (!found_inf_.defined()) return true;
+  if (copied_ != nullptr) copied_->synchronize();
+  return found_inf_.item<float>() == 0.0F;
+}
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   const auto problem = problem_of(options_, 0);

@@ -7,12 +7,17 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+namespace c10 {
+struct Event;
+}
 
 namespace ladder {
 
@@ -29,12 +34,17 @@ class StepResult {
  public:
   explicit StepResult(torch::Tensor found_inf) : found_inf_(std::move(found_inf)) {}
 
+  // Starts to copy the answer to the host, without a wait. A later taken() then waits for the GPU
+  // to reach this point, and not for what it is given afterwards.
+  void prefetch();
+
   // false if the step was skipped because a gradient was inf or NaN. Waits for the GPU: the only
   // synchronisation of a scaled step, and optional.
-  bool taken() const { return !found_inf_.defined() || found_inf_.item<float>() == 0.0F; }
+  bool taken() const;
 
  private:
-  torch::Tensor found_inf_;  // on the device; undefined = taken
+  torch::Tensor found_inf_;  // on the device, or on its way to the host; undefined = taken
+  std::shared_ptr<c10::Event> copied_;  // the end of the copy, once it was started
 };
 
 // Loss scaling, for gradients in float16.

@@ -311,8 +311,9 @@ std::string newest_intact_before(const std::string& path) {
 std::string hint_for(const std::string& path) {
   const std::string older = newest_intact_before(path);
   if (!older.empty()) return older + " is whole: resume from that one";
-  if (exists(inside(path, kManifest)))
-    return "copy it again from its source, or train from the start";
+  if (exists(inside(path, kManifest))) {
+    return "copy it again from its source, or start anew: rm -r " + path;
+  }
   return "name the folder of a checkpoint: ls " + (exists(path) ? path : folder_of(path));
 }
 
@@ -468,7 +469,12 @@ Checkpoint open_checkpoint(const std::string& path) {
   }
 }
 
-bool checkpoint_exists(const std::string& path) { return exists(checkpoint_at(path)); }
+bool checkpoint_exists(const std::string& path) {
+  const auto folder = checkpoint_at(path);
+  std::error_code ignored;
+  const bool is_empty = fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored);
+  return exists(folder) && !is_empty;
+}
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix) {

@@ -141,7 +141,8 @@ Checkpoint open_checkpoint(const std::string& path);
 // The folder that `path` leads to at this moment, for open_checkpoint. It need not exist.
 std::string checkpoint_at(const std::string& path);
 
-// Whether there is something at `path` for open_checkpoint to open or to refuse.
+// Whether there is something at `path` for open_checkpoint to open or to refuse; an empty folder is
+// nothing.
 bool checkpoint_exists(const std::string& path);
 
 struct NumberedCheckpoint {

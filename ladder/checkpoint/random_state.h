@@ -16,19 +16,23 @@ namespace ladder {
 // LibTorch has one default generator for the CPU and one for each GPU. Operations without a
 // generator of their own use them: initial weights, PyTorch's dropout. Each rank saves its own.
 
-// {"cpu": state of the CPU's default generator}, and {"cuda": that of `device`} if it is a GPU:
-// bytes (uint8 tensors) that a generator of the same kind reads, in C++ or in Python:
+// {"cpu": state of the CPU's default generator}; if `device` is a GPU, also {"cuda": that of
+// `device`}, and those of the other GPUs that this process can use, such as for DataParallel:
+// "cuda.1", "cuda.2", ... in the order of their indices. A state is bytes (a uint8 tensor) that a
+// generator of the same kind reads, in C++ or in Python:
 //
 //     torch.set_rng_state(state["cpu"]); torch.cuda.set_rng_state(state["cuda"], device)
+//
+// Python's accelerate saves the states of all GPUs too (torch.cuda.get_rng_state_all).
 StateDict random_state(const torch::Device& device);
 
 // Loads the state in two steps, so that a checkpoint of several parts is applied as a whole or not
 // at all: this one checks and changes nothing, and the function it returns applies.
 //
-// A run may continue on another device: the CPU ignores the state of a GPU, and a GPU without a
-// state keeps its own. The random numbers then differ from those of an uninterrupted run.
+// A run may continue on other devices: states of GPUs that are not there are ignored, and a GPU
+// without a state keeps its own. The random numbers then differ from those of an uninterrupted run.
 //
-// Throws DataError, naming `origin`, if "cpu" is missing, there is another name than the two, or a
+// Throws DataError, naming `origin`, if "cpu" is missing, there is another name than these, or a
 // state does not have the form that its generator accepts.
 [[nodiscard]] std::function<void()> plan_load_random_state(const StateDict& state,
                                                            const torch::Device& device,

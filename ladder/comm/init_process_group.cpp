@@ -27,6 +27,7 @@
 #include "ladder/comm/errors.h"
 #include "ladder/comm/launch_environment.h"
 #include "ladder/comm/shared_memory.h"
+#include "ladder/core/device.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/failure_kind.h"
@@ -206,25 +207,37 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
   for (const auto& key : keys) require_world_size(store, store.get_to_str(key), launch);
 }
 
+// The GPUs that the ranks of this machine can use. CUDA is asked, as choose_device does: a rank
+// whose driver is broken must not wait for NCCL with tensors on the CPU.
+int usable_gpus(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  // Ranks that all name the same GPU, such as cuda:0, share it.
+  const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
+  return shared ? std::min(gpu_count(), 1) : gpu_count();
+}
+
 // NCCL needs one GPU per rank; its own error for two ranks on one GPU is late and cryptic.
 std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
   const std::array<std::string, 4> names = {"auto", "gloo", "nccl", "shm"};
   if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
     throw UsageError::unknown_name("backend", options.backend, names);
   }
-  // Ranks that all name the same GPU, such as cuda:0, share it.
-  const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
-  const int gpus = shared ? 1 : visible_gpu_count();
-  if (options.backend == "nccl" && gpus < launch.local_world_size) {
+  const bool is_auto = options.backend == "auto";
+  if (is_auto && launch.world_size == 1) return "single";
+  // Ranks on the CPU never call CUDA.
+  const bool may_be_nccl = options.backend == "nccl" || (is_auto && options.device != "cpu");
+  const int gpus = may_be_nccl ? usable_gpus(options, launch) : 0;
+  const bool has_gpus = gpus > 0 && gpus >= launch.local_world_size;
+  if (options.backend == "nccl" && !has_gpus) {
+    const auto missing = missing_gpus(gpu_count());
     throw UsageError::conflict(
         "backend nccl",
-        fmt::format("{} ranks on this machine but {} GPU{}", launch.local_world_size, gpus,
-                    gpus == 1 ? "" : "s"),
-        "start as many ranks as GPUs, or use backend gloo, which can share them");
+        fmt::format("{} ranks on this machine but {} GPU{}{}", launch.local_world_size, gpus,
+                    gpus == 1 ? "" : "s", missing.empty() ? "" : fmt::format(" ({})", missing)),
+        missing.empty() ? "start as many ranks as GPUs, or use backend gloo, which can share them"
+                        : "nvidia-smi shows whether the driver works; or use backend gloo");
   }
-  if (options.backend != "auto") return options.backend;
-  if (launch.world_size == 1) return "single";
-  if (options.device != "cpu" && gpus >= launch.local_world_size && gpus > 0) return "nccl";
+  if (!is_auto) return options.backend;
+  if (has_gpus) return "nccl";
   return launch.is_single_node() ? "shm" : "gloo";
 }
 
@@ -239,8 +252,8 @@ void die_with_launcher(const std::string& launcher) {
 
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto launch = find_launch(options);
-  const auto backend = choose_backend(options, launch);
   die_with_launcher(launch.launcher);
+  const auto backend = choose_backend(options, launch);
   // NCCL opens sockets of its own; on one machine the loopback interface is enough.
   if (backend == "nccl" && launch.is_single_node()) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);

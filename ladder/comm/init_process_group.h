@@ -24,7 +24,8 @@ namespace ladder {
 //   shm    Gloo, but all-reduce and all-gather of CPU tensors use the shared memory of one machine
 //          (shared_memory.h). It adds in rank order; Gloo's ring starts at another rank for each
 //          part of a tensor, so from three ranks on the last bits differ
-//   auto   nccl if each rank has a GPU; else shm if up to 8 ranks share a machine; else gloo
+//   auto   nccl if CUDA finds a GPU for each rank; else shm if up to 8 ranks share a machine; else
+//          gloo
 //
 // On one machine all sockets listen on the loopback interface only. Otherwise each rank listens at
 // its address towards MASTER_ADDR (or at the interface in GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME),

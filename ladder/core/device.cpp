@@ -18,15 +18,32 @@
 namespace ladder {
 namespace {
 
-int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count()); }
+constexpr const char* kDriverHint = "nvidia-smi shows whether the driver works";
 
-void require_gpu(const std::string& field, const std::string& request, const c10::Device& device) {
+// A request for devices, for errors and warnings.
+struct Request {
+  const std::string& field;
+  const std::string& text;
+  const GpuSearch& search;
+};
+
+void require_gpu(const Request& request, const c10::Device& device) {
   const int count = gpu_count();
   const int wanted = device.has_index() ? static_cast<unsigned char>(device.index()) : 0;
   if (wanted < count) return;
+  const auto missing = missing_gpus(count, request.search);
+  const std::string others =
+      count == 0 ? "use cpu instead" : fmt::format("GPUs count from 0 to {}", count - 1);
   throw UsageError::conflict(
-      field + " " + request, fmt::format("this machine has {} GPUs", count),
-      count == 0 ? "use cpu instead" : fmt::format("GPUs count from 0 to {}", count - 1));
+      request.field + " " + request.text,
+      missing.empty() ? fmt::format("this machine has {} GPUs", count) : missing,
+      missing.empty() ? others : fmt::format("{}; {}", kDriverHint, others));
+}
+
+// A machine whose driver is broken must not train on fewer GPUs, or none, unnoticed.
+void warn_of_missing_gpus(const GpuSearch& search, const Log& log) {
+  const auto missing = missing_gpus(gpu_count(), search);
+  if (!missing.empty()) log.warn(fmt::format("device: {}; hint: {}", missing, kDriverHint));
 }
 
 // NCCL and allocations without a device use the current one.
@@ -37,18 +54,18 @@ c10::Device made_current(c10::Device device) {
   return device;
 }
 
-c10::Device named_device(const std::string& field, const std::string& request, int local_rank = 0) {
+c10::Device named_device(const Request& request, int local_rank = 0) {
   std::optional<c10::Device> device;
   try {
-    device = c10::Device(request);
+    device = c10::Device(request.text);
   } catch (const c10::Error&) {
     device.reset();
   }
   if (!device || !(device->is_cuda() || (device->is_cpu() && !device->has_index()))) {
-    throw UsageError::malformed(field, "auto, cpu, cuda or cuda:N", request);
+    throw UsageError::malformed(request.field, "auto, cpu, cuda or cuda:N", request.text);
   }
   if (device->is_cpu()) return *device;
-  require_gpu(field, request, *device);
+  require_gpu(request, *device);
   if (device->has_index()) return made_current(*device);
   return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpu_count())});
 }
@@ -59,34 +76,43 @@ std::string with_kind(const std::string& request) {
   return number ? "cuda:" + request : request;
 }
 
-std::vector<c10::Device> standard_devices(const std::string& device, const Log& log) {
+std::vector<c10::Device> standard_devices(const std::string& device, const Log& log,
+                                          const GpuSearch& search) {
   const bool all_gpus = device == "auto" || device == "cuda";
-  if (!all_gpus && device != "cpu") return {choose_device(device, log)};
+  if (!all_gpus && device != "cpu") return {choose_device(device, log, 0, search)};
   std::vector<c10::Device> devices;
   for (int i = 0; all_gpus && i < gpu_count(); ++i) {
     devices.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
   }
-  if (devices.empty() && device == "cuda") require_gpu("device", device, c10::kCUDA);
+  if (devices.empty() && device == "cuda") require_gpu({"device", device, search}, c10::kCUDA);
+  if (all_gpus) warn_of_missing_gpus(search, log);
   return devices.empty() ? std::vector<c10::Device>{c10::kCPU, c10::kCPU} : devices;
 }
 
 }  // namespace
 
-c10::Device choose_device(const std::string& request, const Log& log, int local_rank) {
-  if (request == "auto" && !torch::cuda::is_available()) {
-    log.info("device: no GPU found, training on the CPU");
-    return c10::kCPU;
-  }
-  return named_device("device", request == "auto" ? "cuda" : request, local_rank);
+int gpu_count() { return static_cast<unsigned char>(torch::cuda::device_count()); }
+
+c10::Device choose_device(const std::string& request, const Log& log, int local_rank,
+                          const GpuSearch& search) {
+  const bool is_auto = request == "auto";
+  const bool on_cpu = is_auto && gpu_count() == 0;
+  const auto device =
+      on_cpu ? c10::Device(c10::kCPU)
+             : named_device({"device", is_auto ? "cuda" : request, search}, local_rank);
+  if ((is_auto || request == "cuda") && local_rank == 0) warn_of_missing_gpus(search, log);
+  if (on_cpu) log.info("device: no GPU found, training on the CPU");
+  return device;
 }
 
 std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests,
-                                        const std::string& device, const Log& log) {
+                                        const std::string& device, const Log& log,
+                                        const GpuSearch& search) {
   std::vector<c10::Device> devices;
   for (const auto& request : requests) {
-    devices.push_back(named_device("device_ids", with_kind(request)));
+    devices.push_back(named_device({"device_ids", with_kind(request), search}));
   }
-  if (devices.empty()) devices = standard_devices(device, log);
+  if (devices.empty()) devices = standard_devices(device, log, search);
   if (devices.front().is_cuda()) made_current(devices.front());
   std::vector<std::string> names;
   for (const auto& chosen : devices) names.push_back(chosen.str());
@@ -96,7 +122,13 @@ std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests
 
 c10::Device choose_output_device(const std::string& request,
                                  const std::vector<c10::Device>& devices) {
-  return request.empty() ? devices.front() : named_device("output_device", with_kind(request));
+  return request.empty() ? devices.front()
+                         : named_device({"output_device", with_kind(request), {}});
+}
+
+at::Tensor send_to_device(const at::Tensor& tensor, const c10::Device& device) {
+  const bool enters_gpu = tensor.is_cpu() && device.is_cuda();
+  return (enters_gpu ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
 }
 
 ThreadChoice prepare_process(const ThreadRequest& request) {

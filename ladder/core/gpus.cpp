@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/core/gpus.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -41,9 +42,7 @@ std::vector<std::string> selected(std::string_view list, int present) {
   return names;
 }
 
-}  // namespace
-
-int machine_gpu_count(const std::string& dev) {
+int count_device_files(const std::string& dev) {
   constexpr std::string_view kPrefix = "nvidia";
   int nvidia = 0;
   bool windows = false;
@@ -59,14 +58,36 @@ int machine_gpu_count(const std::string& dev) {
   return nvidia == 0 && windows ? 1 : nvidia;
 }
 
-int visible_gpu_count(const std::string& dev) {
-  const int present = machine_gpu_count(dev);
+int count_visible(int present) {
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
   if (list == nullptr) return present;
   const auto names = selected(list, present);
   if (std::adjacent_find(names.begin(), names.end()) != names.end()) return 0;
   const int most = std::string_view(list).starts_with("MIG-") ? std::min(present, 1) : present;
   return std::min(static_cast<int>(names.size()), most);
+}
+
+}  // namespace
+
+bool has_cuda_runtime() { return ::dlsym(RTLD_DEFAULT, "cudaGetDeviceCount") != nullptr; }
+
+int machine_gpu_count(const GpuSearch& search) {
+  return search.has_cuda ? count_device_files(search.dev) : 0;
+}
+
+int visible_gpu_count(const GpuSearch& search) { return count_visible(machine_gpu_count(search)); }
+
+std::string no_gpu_reason(const GpuSearch& search) {
+  return count_device_files(search.dev) == 0 ? "this machine has no GPU"
+                                             : "this LibTorch has no CUDA";
+}
+
+std::string missing_gpus(int found, const GpuSearch& search) {
+  const int visible = count_visible(count_device_files(search.dev));
+  if (found >= visible) return "";
+  return fmt::format(
+      "{} visible, but {}", visible == 1 ? "1 GPU is" : fmt::format("{} GPUs are", visible),
+      search.has_cuda ? fmt::format("CUDA finds {}", found) : "this LibTorch has no CUDA");
 }
 
 void require_gpus_of_launcher(std::string_view where, std::string_view list) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/kernels/philox.h"
 
@@ -97,9 +98,8 @@ torch::Tensor RandomShift::shifted_by_tensors(const torch::Tensor& images,
       torch::constant_pad_nd(images, {margin, margin, margin, margin}, options_.fill);
   // The row or column of `padded` that each row or column of an image comes from: [N, size].
   const auto sources = [&](const std::vector<std::int64_t>& offsets, std::int64_t size) {
-    return (torch::arange(margin, margin + size) -
-            torch::tensor(offsets, torch::kInt64).unsqueeze(1))
-        .to(images.device(), /*non_blocking=*/true);
+    const auto moved = send_to_device(torch::tensor(offsets, torch::kInt64), images.device());
+    return torch::arange(margin, margin + size, images.device()) - moved.unsqueeze(1);
   };
   // Indexing [image, :, row, column] puts the channels last: [N, H, W, C].
   const auto image = torch::arange(images.size(0), images.device()).view({-1, 1, 1});

@@ -2,14 +2,24 @@
 #include "ladder/kernels/dropout_mask.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <fmt/core.h>
+#include <torch/library.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "ladder/core/device.h"
+#include "ladder/core/log.h"
+#include "ladder/kernels/dropout_mask_cuda.h"
 #include "ladder/kernels/philox.h"
 
 namespace ladder {
@@ -17,31 +27,13 @@ namespace {
 
 constexpr std::int64_t kWordMask = 0xFFFFFFFF;
 
-torch::Tensor empty_mask(const torch::Tensor& input) {
-  return torch::empty(input.sizes(), input.options().dtype(torch::kFloat32),
-                      input.suggest_memory_format());
-}
-
-// The memory layout of one sample.
-struct SampleLayout {
-  std::int64_t channels = 1;
-  std::int64_t pixels = 1;  // elements per channel
-  bool channels_last = false;
-};
-
-SampleLayout layout_of(const torch::Tensor& mask) {
-  const std::int64_t elements = mask.size(0) == 0 ? 0 : mask.numel() / mask.size(0);
-  if (mask.is_contiguous()) return {1, elements, false};
-  return {mask.size(1), elements / mask.size(1), true};
-}
-
 void write_mask(const std::vector<std::uint32_t>& words, const SampleLayout& layout,
                 std::uint32_t threshold, float kept, float* mask) {
   const auto value = [&](std::int64_t i) {
     return words[static_cast<std::size_t>(i)] < threshold ? 0.0F : kept;
   };
-  if (!layout.channels_last) {
-    for (std::int64_t i = 0; i < layout.channels * layout.pixels; ++i) mask[i] = value(i);
+  if (layout.channels == 1) {
+    for (std::int64_t i = 0; i < layout.pixels; ++i) mask[i] = value(i);
     return;
   }
   for (std::int64_t pixel = 0; pixel < layout.pixels; ++pixel) {
@@ -54,8 +46,8 @@ void write_mask(const std::vector<std::uint32_t>& words, const SampleLayout& lay
 torch::Tensor counter_mask_cpu(const torch::Tensor& input, const RandomKey& key,
                                const DropoutMaskOptions& options) {
   auto mask = empty_mask(input);
-  const SampleLayout layout = layout_of(mask);
-  const std::int64_t elements = layout.channels * layout.pixels;
+  const SampleLayout layout = sample_layout(mask);
+  const std::int64_t elements = layout.elements();
   const auto positions = key.positions.contiguous();
   const auto* position = positions.const_data_ptr<std::int64_t>();
   auto* data = mask.mutable_data_ptr<float>();
@@ -92,7 +84,79 @@ Words philox_by_tensors(Words word, std::uint64_t key) {
   return word;
 }
 
+// ladder::counter_mask: one operator of the dispatcher, so that a device can have a kernel of its
+// own. The positions are numbers, so that the kernel decides whether they are copied.
+using Operator = torch::Tensor(const torch::Tensor& input, at::IntArrayRef positions,
+                               std::int64_t seed, std::int64_t epoch, std::int64_t layer, double p);
+
+template <torch::Tensor (*kKernel)(const torch::Tensor&, const RandomKey&,
+                                   const DropoutMaskOptions&)>
+torch::Tensor run(const torch::Tensor& input, at::IntArrayRef positions, std::int64_t seed,
+                  std::int64_t epoch, std::int64_t layer, double p) {
+  const auto tensor = torch::from_blob(const_cast<std::int64_t*>(positions.data()),
+                                       std::ssize(positions), torch::kInt64);
+  return kKernel(input, {static_cast<std::uint64_t>(seed), epoch, tensor},
+                 {.p = p, .layer = layer});
+}
+
+TORCH_LIBRARY_FRAGMENT(ladder, library) {
+  library.def(
+      "counter_mask(Tensor input, int[] positions, int seed, int epoch, int layer, float p) -> "
+      "Tensor");
+  library.impl("counter_mask", c10::DispatchKey::CPU, TORCH_FN(run<counter_mask_cpu>));
+#ifdef LADDER_CUDA
+  library.impl("counter_mask", c10::DispatchKey::CUDA, TORCH_FN(run<counter_mask_cuda>));
+#endif
+}
+
+torch::Tensor fused_counter_mask(const torch::Tensor& input, const RandomKey& key,
+                                 const DropoutMaskOptions& options) {
+  static const auto kernel =
+      c10::Dispatcher::singleton().findSchemaOrThrow("ladder::counter_mask", "").typed<Operator>();
+  const auto positions = key.positions.contiguous();
+  const at::IntArrayRef numbers(positions.const_data_ptr<std::int64_t>(),
+                                static_cast<std::size_t>(positions.numel()));
+  return kernel.call(input, numbers, static_cast<std::int64_t>(key.seed), key.epoch, options.layer,
+                     options.p);
+}
+
+// Whether the kernel of this GPU gives the bits of tensor operations. Compares them once per GPU.
+bool can_fuse(const torch::Tensor& input, const RandomKey& key, const DropoutMaskOptions& options) {
+  constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();
+  if (!input.is_cuda() || input.numel() / input.size(0) > kMostElements) return false;
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, bool> fusable;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_first] = fusable.try_emplace(input.get_device(), false);
+  if (!is_first) return entry->second;
+  std::string reason = "its bits differ from those of tensor operations";
+  try {
+    entry->second = torch::equal(fused_counter_mask(input, key, options),
+                                 counter_mask_by_tensors(input, key, options));
+  } catch (const c10::Error& error) {
+    reason = error.what_without_backtrace();
+  }
+  if (!entry->second) {
+    Log().warn(
+        fmt::format("dropout on {} uses tensor operations, which are slower, and not the "
+                    "kernel for masks: {}",
+                    input.device().str(), reason));
+  }
+  return entry->second;
+}
+
 }  // namespace
+
+torch::Tensor empty_mask(const torch::Tensor& input) {
+  return torch::empty(input.sizes(), input.options().dtype(torch::kFloat32),
+                      input.suggest_memory_format());
+}
+
+SampleLayout sample_layout(const torch::Tensor& mask) {
+  const std::int64_t elements = mask.size(0) == 0 ? 0 : mask.numel() / mask.size(0);
+  if (mask.is_contiguous()) return {1, elements};
+  return {mask.size(1), elements / mask.size(1)};
+}
 
 std::uint32_t drop_threshold(const DropoutMaskOptions& options) {
   constexpr std::int64_t kLargest = 0xFFFFFFFF;
@@ -125,8 +189,7 @@ torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKe
   const std::int64_t elements = samples == 0 ? 0 : input.numel() / samples;
   const auto long_on_device = torch::TensorOptions().dtype(torch::kInt64).device(input.device());
   const auto blocks = torch::arange((elements + 3) / 4, long_on_device).unsqueeze(0);
-  const auto positions =
-      key.positions.to(input.device(), /*non_blocking=*/true).unsqueeze(1) & kWordMask;
+  const auto positions = send_to_device(key.positions, input.device()).unsqueeze(1) & kWordMask;
   const auto zeros = torch::zeros({samples, (elements + 3) / 4}, long_on_device);
   const auto words = philox_by_tensors(
       {zeros + (key.epoch & kWordMask), zeros + positions, zeros + options.layer, zeros + blocks},
@@ -140,8 +203,10 @@ torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKe
 torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
                            const DropoutMaskOptions& options) {
   check_positions(input, key);
-  return input.is_cpu() ? counter_mask_cpu(input, key, options)
-                        : counter_mask_by_tensors(input, key, options);
+  if (input.is_cpu()) return counter_mask_cpu(input, key, options);
+  if (input.numel() == 0) return empty_mask(input);
+  return can_fuse(input, key, options) ? fused_counter_mask(input, key, options)
+                                       : counter_mask_by_tensors(input, key, options);
 }
 
 }  // namespace ladder

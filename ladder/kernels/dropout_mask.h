@@ -26,16 +26,31 @@ struct DropoutMaskOptions {
 // epoch, position of its sample, layer, index of the element in the contiguous layout): the same on
 // any rank and thread, in any batch and layout.
 //
-// The first dimension of `input` is the sample. On the CPU one pass on all threads; on a GPU tensor
-// operations, with equal bits. Throws c10::Error unless there is one position per sample.
+// The first dimension of `input` is the sample. On the CPU one pass on all threads; on a GPU one
+// kernel (dropout_mask_cuda.h). The first mask on each GPU is compared with tensor operations,
+// which waits for the GPU: if the kernel fails or its bits differ, one line warns, and that GPU
+// uses tensor operations. Does not wait otherwise. Throws c10::Error unless there is one position
+// per sample.
 torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
                            const DropoutMaskOptions& options);
 
-// The version for GPUs, by tensor operations on the device of `input`.
+// The reference, by tensor operations on the device of `input`.
 torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,
                                       const DropoutMaskOptions& options);
 
-// Shared with dropout_flatten. An element is dropped when its word is below the threshold.
+// Shared with the other kernels of dropout: the result, uninitialised.
+torch::Tensor empty_mask(const torch::Tensor& input);
+
+// The memory layout of a sample of a mask.
+struct SampleLayout {
+  std::int64_t channels = 1;  // innermost in memory, after the pixels; 1 = contiguous samples
+  std::int64_t pixels = 1;    // elements per channel
+
+  std::int64_t elements() const { return channels * pixels; }
+};
+SampleLayout sample_layout(const torch::Tensor& mask);
+
+// An element is dropped when its word is below the threshold.
 std::uint32_t drop_threshold(const DropoutMaskOptions& options);
 
 // The factor of the other elements.

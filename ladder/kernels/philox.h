@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "ladder/kernels/philox_constants.h"
+
 namespace ladder {
 
 // Equals: the generator behind torch.rand on a GPU, Philox4x32-10, with counters of our own.
@@ -14,12 +16,6 @@ namespace ladder {
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 using PhiloxCounter = std::array<std::uint32_t, 4>;
-
-inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53;
-inline constexpr std::uint32_t kPhiloxMultiplier1 = 0xCD9E8D57;
-inline constexpr std::uint32_t kPhiloxKeyStep0 = 0x9E3779B9;
-inline constexpr std::uint32_t kPhiloxKeyStep1 = 0xBB67AE85;
-inline constexpr int kPhiloxRounds = 10;
 
 // The four random words that belong to `counter` under `key`.
 constexpr PhiloxCounter philox4x32(PhiloxCounter counter, std::uint64_t key) {

@@ -23,13 +23,31 @@ double BatchNormImpl::update_weight() {
   return 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
 }
 
-torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
+torch::Tensor BatchNormImpl::normalize(const torch::Tensor& input, const BatchNormTensors& tensors,
+                                       double momentum) {
   if (is_training() && group_ && group_->world_size() > 1) {
-    return sync_batch_norm(input, {weight, bias, running_mean, running_var}, update_weight(),
-                           options_.eps, *group_);
+    return sync_batch_norm(input, tensors, momentum, options_.eps, *group_);
   }
-  return torch::batch_norm(input, weight, bias, running_mean, running_var, is_training(),
-                           update_weight(), options_.eps, at::globalContext().userEnabledCuDNN());
+  return torch::batch_norm(input, weight, bias, tensors.running_mean, tensors.running_var,
+                           is_training(), momentum, options_.eps,
+                           at::globalContext().userEnabledCuDNN());
+}
+
+torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
+  const bool averages = is_training() && !options_.momentum;
+  if (!averages || num_batches_tracked.is_cpu()) {
+    return normalize(input, {weight, bias, running_mean, running_var}, update_weight());
+  }
+  // The weight of this batch is 1 / num_batches_tracked, which is on the GPU: reading it would
+  // wait.
+  num_batches_tracked.add_(1);
+  const BatchNormTensors of_batch = {weight, bias, torch::zeros_like(running_mean),
+                                     torch::zeros_like(running_var)};
+  const auto output = normalize(input, of_batch, /*momentum=*/1.0);
+  const auto share = num_batches_tracked.to(running_mean.scalar_type()).reciprocal();
+  running_mean.lerp_(of_batch.running_mean, share);
+  running_var.lerp_(of_batch.running_var, share);
+  return output;
 }
 
 torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input,

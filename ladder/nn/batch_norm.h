@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/kernels/batch_norm_relu_max_pool.h"
 
 namespace ladder {
 
@@ -54,6 +55,8 @@ class BatchNormImpl : public torch::nn::Module {
 
  private:
   double update_weight();
+  torch::Tensor normalize(const torch::Tensor& input, const BatchNormTensors& tensors,
+                          double momentum);
 
   BatchNormOptions options_;
   std::optional<ProcessGroup> group_;  // none = local

@@ -39,6 +39,8 @@ class Dropout : public torch::nn::Module {
   // flatten(forward(images), 1); kByPosition in one operation (kernels/dropout_flatten.h).
   torch::Tensor forward_flatten(const torch::Tensor& images) const;
 
+  const DropoutOptions& options() const { return options_; }
+
  private:
   DropoutOptions options_;
   DropoutMaskOptions mask_options_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/nn/sync_batch_norm.h"
 
+#include <ATen/AccumulateType.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
@@ -51,11 +52,16 @@ torch::Tensor sums_on_cpu(const torch::Tensor& input) {
   return torch::cat({x.sum(dims), x.square().sum(dims), torch::tensor({count}, torch::kFloat64)});
 }
 
+// The dtype of all but the images for the kernels of a GPU, which convert nothing.
+torch::ScalarType dtype_on_gpu(const torch::Tensor& input) {
+  return at::toAccumulateType(input.scalar_type(), torch::kCUDA);
+}
+
 torch::Tensor sums_on_gpu(const torch::Tensor& input, double eps) {
   const auto options = input.options().dtype(torch::kFloat64);
   if (input.numel() == 0) return torch::zeros({2 * input.size(1) + 1}, options);
-  const auto [mean32, invstd] = at::batch_norm_stats(input, eps);
-  const auto mean = mean32.to(torch::kFloat64);
+  const auto [batch_mean, invstd] = at::batch_norm_stats(input, eps);
+  const auto mean = batch_mean.to(torch::kFloat64);
   const auto variance = invstd.to(torch::kFloat64).square().reciprocal() - eps;
   const double count = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
   return torch::cat(
@@ -66,8 +72,9 @@ torch::Tensor normalize(const torch::Tensor& input, const torch::Tensor& weight,
                         const torch::Tensor& bias, const Moments& moments, double eps) {
   if (input.numel() == 0) return torch::empty_like(input);
   if (input.is_cuda()) {
-    return at::batch_norm_elemt(input, weight, bias, moments.mean.to(torch::kFloat32),
-                                moments.invstd.to(torch::kFloat32), eps);
+    const auto dtype = dtype_on_gpu(input);
+    return at::batch_norm_elemt(input, weight.to(dtype), bias.to(dtype), moments.mean.to(dtype),
+                                moments.invstd.to(dtype), eps);
   }
   const auto scale = moments.invstd * weight;
   return centred(input, moments)
@@ -79,9 +86,10 @@ torch::Tensor normalize(const torch::Tensor& input, const torch::Tensor& weight,
 GradientSums sums_of_gradient(const torch::Tensor& gradient, const torch::Tensor& input,
                               const torch::Tensor& weight, const Moments& moments) {
   if (input.is_cuda() && input.numel() > 0) {
+    const auto dtype = dtype_on_gpu(input);
     const auto sums = at::batch_norm_backward_reduce(
-        gradient, input, moments.mean.to(torch::kFloat32), moments.invstd.to(torch::kFloat32),
-        weight, /*input_g=*/true, /*weight_g=*/false, /*bias_g=*/false);
+        gradient, input, moments.mean.to(dtype), moments.invstd.to(dtype), weight.to(dtype),
+        /*input_g=*/true, /*weight_g=*/false, /*bias_g=*/false);
     return {std::get<0>(sums).to(torch::kFloat64), std::get<1>(sums).to(torch::kFloat64)};
   }
   const auto dims = all_but_channels(input);
@@ -96,10 +104,10 @@ torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor&
                              const GradientSums& total) {
   if (input.numel() == 0) return torch::empty_like(input);
   if (input.is_cuda()) {
+    const auto dtype = dtype_on_gpu(input);
     return at::batch_norm_backward_elemt(
-        gradient, input, moments.mean.to(torch::kFloat32), moments.invstd.to(torch::kFloat32),
-        weight, total.dy.to(torch::kFloat32), total.dy_xmu.to(torch::kFloat32),
-        moments.count.to(torch::kInt32));
+        gradient, input, moments.mean.to(dtype), moments.invstd.to(dtype), weight.to(dtype),
+        total.dy.to(dtype), total.dy_xmu.to(dtype), moments.count.to(torch::kInt32));
   }
   const auto slope = moments.invstd.square() * total.dy_xmu / moments.count;
   return centred(input, moments)

@@ -17,9 +17,9 @@ namespace ladder {
 //               input follows. Gradients of weight and bias stay local sums, which
 //               DistributedDataParallel averages
 //
-// input: [N, C, ...], float32 or a 16-bit type; the output has its dtype and layout. N may differ
-// between the ranks and be 0 on some. Forward and backward are collectives. `momentum`: weight of
-// this batch in the running values.
+// input: [N, C, ...], float32, float64 or a 16-bit type; the output has its dtype and layout. N may
+// differ between the ranks and be 0 on some. Forward and backward are collectives. `momentum`:
+// weight of this batch in the running values.
 //
 // Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
 // with find_unused_parameters, ranks that skip different layers may wait until the timeout.

@@ -121,8 +121,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
   // A step with gradients that a GradScaler has scaled: the kernel divides them (they stay
   // divided), and changes no parameter when one is not finite. Both numbers lie on the
-  // parameters' device, so nothing waits for a GPU, except RMSprop and the first steps with
-  // momentum.
+  // parameters' device, so nothing waits for a GPU, except SGD with momentum until its first step
+  // is taken.
   void step_scaled(const GradScaling& scaling);
 
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares

@@ -23,17 +23,36 @@ LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer) : optimizer_(optimi
 }
 
 void LrScheduler::step() {
+  settle();
   ++last_epoch_;
   apply();
 }
 
+void LrScheduler::step_if(std::function<bool()> condition) {
+  pending_ = [this, earlier = std::move(pending_), condition = std::move(condition)] {
+    if (earlier) earlier();
+    if (condition()) step();
+  };
+}
+
+void LrScheduler::settle() const {
+  if (const auto steps = std::exchange(pending_, nullptr)) steps();
+}
+
+std::int64_t LrScheduler::last_epoch() const {
+  settle();
+  return last_epoch_;
+}
+
 std::vector<double> LrScheduler::last_lr() const {
+  settle();
   std::vector<double> rates;
   for (const auto& group : optimizer_.param_groups()) rates.push_back(group.options().get_lr());
   return rates;
 }
 
 nlohmann::json LrScheduler::state_dict() const {
+  settle();
   auto state = own_state();
   state[kLastEpoch] = last_epoch_;
   state[kBaseLrs] = base_lrs_;
@@ -53,6 +72,7 @@ std::function<void()> LrScheduler::plan_load(const nlohmann::json& state, std::s
   saved.numbers(kLastLr, base_lrs_.size());
   auto apply_own = plan_own(saved);
   return [this, last_epoch, base_lrs = std::move(base_lrs), apply_own = std::move(apply_own)] {
+    pending_ = nullptr;
     last_epoch_ = last_epoch;
     base_lrs_ = base_lrs;
     apply_own();

@@ -32,10 +32,18 @@ class LrScheduler {
   // Sets the learning rates of the next step or epoch.
   virtual void step();
 
+  // step(), if `condition` returns true. It is called late, by settle(), because its answer may
+  // have to wait for a GPU.
+  void step_if(std::function<bool()> condition);
+
+  // Completes the calls of step_if: the optimizer then has its next rates. The functions of this
+  // class that read or change anything call it first.
+  void settle() const;
+
   const torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
-  // The number of calls of `step`.
-  std::int64_t last_epoch() const { return last_epoch_; }
+  // The number of steps so far.
+  std::int64_t last_epoch() const;
 
   // The initial and the present rate of each parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
@@ -73,6 +81,7 @@ class LrScheduler {
   torch::optim::Optimizer& optimizer_;
   std::vector<double> base_lrs_;
   std::int64_t last_epoch_ = 0;
+  mutable std::function<void()> pending_;  // the calls of step_if that are not completed
 };
 
 struct StepLrOptions {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/rmsprop.h"
 
+#include <cstddef>
+
 namespace ladder {
 namespace {
 
@@ -8,12 +10,13 @@ using Group = GroupOptions<RMSpropOptions>;
 
 struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
   RMSpropState(const torch::Tensor& parameter, const RMSpropOptions& options)
-      : step(torch::zeros({}, torch::kFloat32)), square_avg(torch::zeros_like(parameter)) {
+      : step(torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()))),
+        square_avg(torch::zeros_like(parameter)) {
     if (options.momentum > 0.0) momentum_buffer = torch::zeros_like(parameter);
     if (options.centered) grad_avg = torch::zeros_like(parameter);
   }
 
-  torch::Tensor step;  // float32 scalar; on the CPU, as in Python
+  torch::Tensor step;  // float32 scalar
   torch::Tensor square_avg;
   torch::Tensor momentum_buffer;  // undefined without momentum
   torch::Tensor grad_avg;         // undefined unless centered
@@ -29,8 +32,19 @@ void unscale(const std::vector<torch::Tensor>& parameters, const torch::Tensor& 
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const auto inverse = scale.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
-  auto found_inf = torch::zeros_like(inverse);  // the caller has read it
+  auto found_inf = torch::zeros_like(inverse);  // the caller has one
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse);
+}
+
+// Gives the tensors their values `before` a step that is to be skipped. Only the GPU knows whether
+// it is, so the step is computed in any case.
+void restore_if_skipped(const std::vector<torch::Tensor>& tensors,
+                        const std::vector<torch::Tensor>& before, const torch::Tensor& found_inf) {
+  const auto is_skipped = found_inf.ne(0.0);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto tensor = tensors[i];
+    torch::where_out(tensor, is_skipped, before[i], tensor);
+  }
 }
 
 void step_parameter(const torch::Tensor& parameter, const RMSpropOptions& options,
@@ -64,14 +78,27 @@ void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
                          const GradScaling& scaling) {
   const auto parameters = parameters_with_gradient(group);
   if (parameters.empty()) return;
-  if (scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) return;
   if (scaling.grad_scale) unscale(parameters, *scaling.grad_scale);
+  std::vector<const RMSpropState*> states;
+  std::vector<torch::Tensor> steps;
+  std::vector<torch::Tensor> changed = parameters;
   for (const auto& parameter : parameters) {
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
     if (slot == nullptr) slot = new_state(group.options(), parameter);
-    step_parameter(parameter, options_of<RMSpropOptions>(group),
-                   static_cast<const RMSpropState&>(*slot));
+    states.push_back(static_cast<const RMSpropState*>(slot.get()));
+    for (const auto& [name, tensor] : tensors_of(*slot)) {
+      (name == "step" ? steps : changed).push_back(tensor);
+    }
   }
+  std::vector<torch::Tensor> before;
+  for (const auto& tensor : changed) {
+    if (scaling.found_inf) before.push_back(tensor.clone());
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    step_parameter(parameters[i], options_of<RMSpropOptions>(group), *states[i]);
+  }
+  if (scaling.found_inf) restore_if_skipped(changed, before, *scaling.found_inf);
+  uncount_if_skipped(steps, scaling);
 }
 
 nlohmann::json RMSprop::json_of(const Options& options) const {

@@ -25,8 +25,9 @@ struct RMSpropOptions {
 //
 // There is no fused kernel. For each parameter the operations of Python's
 // torch.optim.RMSprop(..., foreach=False) run in the same order, with equal bits. A scaled step
-// does what Python's GradScaler does around such an optimizer: it multiplies the gradients by 1 /
-// scale, and waits for the GPU to read whether one is not finite.
+// multiplies the gradients by 1 / scale, as Python's GradScaler does around such an optimizer. It
+// does not wait for the GPU to read whether one is not finite: it computes the step, and then
+// chooses between the new values and a copy of the old ones.
 //
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
 //

@@ -3,6 +3,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
 
@@ -14,6 +17,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 
 #include "ladder/core/error.h"
@@ -60,8 +64,19 @@ class ReplicaThread {
   std::jthread thread_;              // last member: it uses the others
 };
 
-void copy(const Tensors& source, const Tensors& target) {
-  for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i], /*non_blocking=*/true);
+Tensors joined(Tensors first, const Tensors& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// The current stream of each GPU among the devices. Each thread has its own.
+std::vector<c10::Stream> current_streams(const std::vector<torch::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const auto& device : std::unordered_set(devices.begin(), devices.end())) {
+    if (device.is_cpu()) continue;
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+  return streams;
 }
 
 }  // namespace
@@ -75,6 +90,7 @@ class DataParallel::Replicas {
     std::vector<Inputs> inputs;          // of each replica, on its device, leaves of its graph
     Tensors outputs;                     // of each replica, with its graph
     std::vector<torch::Device> devices;  // of the caller's inputs
+    std::vector<c10::Stream> streams;    // the caller's, of each GPU
     std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
   };
 
@@ -91,16 +107,21 @@ class DataParallel::Replicas {
     const torch::NoGradGuard no_grad;
     require_on_device(kName, model, devices_.front());
     const auto parameters = model.parameters();
+    const auto buffers = model.buffers();
     std::vector<std::int64_t> versions;
     for (const auto& parameter : parameters) versions.push_back(parameter._version());
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      const bool same_device = devices_[i] == devices_.front();
+      const auto own_parameters = models_[i]->parameters();
+      const auto own_buffers = models_[i]->buffers();
       // As for the model itself: only weights that a step has changed invalidate an earlier graph.
-      const bool unchanged = versions == versions_;
-      const VersionCounterGuard keep_weights(unchanged ? models_[i]->parameters() : Tensors{});
-      (same_device ? share_memory : copy)(parameters, models_[i]->parameters());
-      const VersionCounterGuard keep(models_[i]->buffers());
-      (i == 0 ? share_memory : copy)(model.buffers(), models_[i]->buffers());
+      const VersionCounterGuard keep_weights(versions == versions_ ? own_parameters : Tensors{});
+      const VersionCounterGuard keep(own_buffers);
+      if (devices_[i] == devices_.front()) {
+        share_memory(parameters, own_parameters);
+        (i == 0 ? share_memory : copy_coalesced)(buffers, own_buffers);
+      } else {
+        copy_coalesced(joined(parameters, buffers), joined(own_parameters, own_buffers));
+      }
       models_[i]->train(model.is_training());
     }
     versions_ = versions;
@@ -112,6 +133,7 @@ class DataParallel::Replicas {
     const auto detached = inputs.map([](const torch::Tensor& tensor) { return tensor.detach(); });
     pass->inputs = detached.chunk(static_cast<std::int64_t>(models_.size()));
     pass->outputs.resize(pass->inputs.size());
+    pass->streams = current_streams(devices_);
     const auto keys = divide_random_key(pass->inputs);
     side_by_side(pass->inputs.size(), [&](std::size_t i) {
       const torch::AutoGradMode grad_mode(with_grad);
@@ -126,8 +148,10 @@ class DataParallel::Replicas {
     return pass;
   }
 
-  // The gradients of `pass` for each input (undefined unless it needs one) and each parameter.
+  // The gradients of `pass` for each input (undefined unless it needs one) and each parameter. Runs
+  // on the streams of its forward, as all operations of autograd.
   Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
+    const c10::MultiStreamGuard same_streams(pass.streams);
     Tensors parts;
     std::int64_t begin = 0;
     for (const auto& output : pass.outputs) {
@@ -162,14 +186,17 @@ class DataParallel::Replicas {
     at::set_num_threads(cpu_threads);
   }
 
-  // Runs task(i) on thread i for all i < count, with this thread's thread-local state; waits for
-  // all.
+  // Runs task(i) on thread i for all i < count, with device i as the current one and this thread's
+  // thread-local state and streams; waits for all.
   void side_by_side(std::size_t count, const std::function<void(std::size_t)>& task) {
-    const at::ThreadLocalState state;
+    const at::ThreadLocalState state;  // which has no streams
+    const auto streams = current_streams(devices_);
     std::vector<std::future<void>> running;
     for (std::size_t i = 0; i < count; ++i) {
-      running.push_back(threads_[i]->start([&state, &task, i] {
+      running.push_back(threads_[i]->start([&, i] {
         const at::ThreadLocalStateGuard same_state(state);
+        const c10::MultiStreamGuard same_streams(streams);
+        const c10::DeviceGuard device(devices_[i]);
         task(i);
       }));
     }
@@ -190,13 +217,22 @@ class DataParallel::Replicas {
     const auto& inputs = pass.inputs.front();
     const std::size_t parameters = models_.front()->parameters().size();
     Tensors result(inputs.size() + parameters);
-    for (const auto& gradients : found) {
+    for (auto gradients : found) {
+      gradients.resize(parameters);  // without those of the inputs
+      const auto here = coalesced_to(devices_.front(), gradients);
+      Tensors totals;
+      Tensors addends;
       for (std::size_t p = 0; p < parameters; ++p) {
         auto& total = result[inputs.size() + p];
-        if (!gradients[p].defined()) continue;
-        const auto here = gradients[p].to(devices_.front());
-        total = total.defined() ? total.add_(here) : here;
+        if (!here[p].defined()) continue;
+        if (total.defined()) {
+          totals.push_back(total);
+          addends.push_back(here[p]);
+        } else {
+          total = here[p];
+        }
       }
+      if (!totals.empty()) at::_foreach_add_(totals, addends);
     }
     std::size_t leaf = parameters;  // index among the gradients of a replica; see leaves
     std::size_t input = 0;

@@ -5,6 +5,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/record_function.h>
 #include <torch/autograd.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "ladder/core/one_thread.h"
 #include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/dropout.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/exact_sums.h"
 #include "ladder/parallel/replica_check.h"
@@ -63,6 +65,22 @@ Tensors as_float(const Tensors& tensors) {
   return result;
 }
 
+template <typename... Layers>
+bool is_active_one_of(const torch::nn::Module& module) {
+  const auto is_active = [](const auto* layer) { return layer && layer->options.p() > 0.0; };
+  return (is_active(dynamic_cast<const Layers*>(&module)) || ...);
+}
+
+// Whether a layer draws masks from PyTorch's generator, one after the other.
+bool draws_in_turn(const torch::nn::Module& module) {
+  namespace nn = torch::nn;
+  if (const auto* const dropout = dynamic_cast<const Dropout*>(&module)) {
+    return dropout->options().masks == DropoutMasks::kByGenerator && dropout->options().p > 0.0;
+  }
+  return is_active_one_of<nn::DropoutImpl, nn::Dropout2dImpl, nn::Dropout3dImpl,
+                          nn::AlphaDropoutImpl, nn::FeatureAlphaDropoutImpl>(module);
+}
+
 void check(const Model& model, const ExactDataParallelOptions& options) {
   if (options.micro_batch < 1) {
     throw UsageError::out_of_range("micro_batch", options.micro_batch, "a number >= 1");
@@ -73,6 +91,11 @@ void check(const Model& model, const ExactDataParallelOptions& options) {
   const auto parameters = model.parameters();
   if (!parameters.empty()) require_on_device(kExact, model, parameters.front().device());
   for (const auto& module : model.modules()) {
+    if (draws_in_turn(*module)) {
+      throw UsageError::conflict(
+          kExact, "Dropout with masks of PyTorch's generator, which depend on the order of draws",
+          "use ladder::Dropout with DropoutMasks::kByPosition, in a RandomScope");
+    }
     const auto* const norm = dynamic_cast<const BatchNormImpl*>(module.get());
     if (norm == nullptr || !norm->is_synchronised()) continue;
     throw UsageError::conflict(
@@ -225,6 +248,10 @@ class ExactDataParallel::Replicas {
   // Gives the replicas the model's memory and mode.
   void refresh(const Model& model) {
     const torch::NoGradGuard no_grad;
+    if (indices_of(parameters_, is_trained) != trained_) {
+      throw UsageError::conflict(kExact, "requires_grad of a parameter changed after construction",
+                                 "freeze parameters first, then construct ExactDataParallel");
+    }
     for (const auto& replica : models_) {
       const auto own = replica->parameters();
       share_memory(parameters_, own);

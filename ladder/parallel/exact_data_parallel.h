@@ -42,7 +42,9 @@ namespace ladder {
 //       divided by the size of the whole batch: NumItems::mean. Gradients are added, not averaged;
 //     - a gradient of one micro-batch is at most 64. Anything larger, infinite or NaN makes all
 //       gradients NaN on all ranks, which a GradScaler skips and a LossGuard reports;
-//     - random numbers depend on the sample: Dropout with masks by position, in a RandomScope;
+//     - random numbers depend on the sample: Dropout with masks by position, in a RandomScope.
+//       Dropout layers that draw from PyTorch's generator are refused; a call of torch::dropout in
+//       a forward is not seen;
 //     - the same micro-batch size and instruction set (AVX2, AVX-512). On a GPU: operations that
 //       are deterministic.
 //
@@ -62,14 +64,18 @@ namespace ladder {
 // longer, generalize better", 2017, for ghost batch normalisation. PyTorch has no counterpart.
 class ExactDataParallel : public Model {
  public:
+  // Which parameters are trained (requires_grad) is fixed here.
+  //
   // Throws UsageError for a micro-batch below 1, a negative number of threads, a model with
-  // SyncBatchNorm, and one whose parameters are on several devices.
+  // SyncBatchNorm or with Dropout that draws from PyTorch's generator, and one whose parameters are
+  // on several devices.
   ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                     ExactDataParallelOptions options = {});
   ~ExactDataParallel() override;
   ExactDataParallel(const ExactDataParallel&) = delete;
   ExactDataParallel& operator=(const ExactDataParallel&) = delete;
 
+  // Throws UsageError if requires_grad of a parameter has changed since the construction.
   torch::Tensor forward(const Inputs& inputs) override;
 
   // A copy of the wrapped model, without the wrapper.

@@ -14,6 +14,8 @@
 
 #include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/kernels/fixed_point.h"
+#include "ladder/parallel/exact_data_parallel.h"
 
 namespace ladder {
 namespace {
@@ -42,6 +44,14 @@ std::string samples(const torch::Tensor& indices) {
 
 bool all_finite(const torch::Tensor& tensor) {
   return !tensor.defined() || !tensor.is_floating_point() || tensor.isfinite().all().item<bool>();
+}
+
+std::string hint_of_model(const torch::nn::Module& model) {
+  const std::string hint =
+      "use a smaller learning rate, or find the first bad step with a fingerprint of every step";
+  if (micro_batch_of(model) == 0) return hint;
+  return fmt::format("{}; exact sums turn gradients above {} into NaN: float sums do not", hint,
+                     kFixedPointGradient.limit);
 }
 
 std::string step_text(std::int64_t epoch, std::int64_t step) {
@@ -83,8 +93,8 @@ std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Bat
   // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
   const auto items = batch.num_items();
   const double weight = static_cast<double>(items.global) / static_cast<double>(items.processes);
-  // With micro-batches the loss is this rank's share of the mean; this turns it into a mean.
-  const double share = static_cast<double>(batch.world_size) / static_cast<double>(items.processes);
+  // And this into their mean: 1 if all ranks have as many samples, and there are no micro-batches.
+  const double share = batch.size() > 0 ? weight / static_cast<double>(batch.size()) : kUnknown;
   if (interval_ == 1) {
     const auto value = loss.item<double>();
     if (!std::isfinite(value)) return NonFiniteStep{value, epoch_, step, batch.indices};
@@ -183,7 +193,7 @@ void LossGuard::agree() {
         fmt::format("{} (first bad tensor: {}; {}; last checkpoint: {})", bad_->loss,
                     bad_tensor_.empty() ? "unknown" : bad_tensor_, samples(bad_->indices),
                     checkpoint.empty() ? "none" : checkpoint),
-        "use a smaller learning rate, or find the first bad step with a fingerprint of every step");
+        hint_of_model(model_));
   }
   throw DistributedError::of(step_text(meter_.epoch(), first_step), "a finite loss on every rank",
                              fmt::format("NaN or infinity on rank {}", first_rank),

@@ -58,8 +58,8 @@ class LossMeter {
   double sum() const { return sum_; }
   std::int64_t samples() const { return samples_; }
 
-  // The last loss that was read, as a mean over this rank's samples if all ranks have as many; NaN
-  // before the first read.
+  // The last loss that was read, as a mean over this rank's samples; NaN before the first read and
+  // after a step without samples.
   double last() const { return last_; }
 
   std::int64_t epoch() const { return epoch_; }

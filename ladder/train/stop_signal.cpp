@@ -77,8 +77,8 @@ void listen_to(int signal, struct sigaction& before) {
 
 }  // namespace
 
-StopSignal::StopSignal(ProcessGroup group, const torch::Device& device)
-    : group_(std::move(group)), device_(device), exceptions_(std::uncaught_exceptions()) {
+StopSignal::StopSignal(ProcessGroup group)
+    : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
   first = 0;
   listen_to(SIGINT, interrupt_before_);
   listen_to(SIGTERM, terminate_before_);
@@ -103,15 +103,15 @@ int StopSignal::poll() {
   const double took = polled_at_ == 0.0 ? 0.0 : now - polled_at_;
   polled_at_ = now;
   const auto signal = static_cast<double>(first_signal());
-  auto numbers = torch::tensor({signal, took}, torch::kFloat64).to(device_);
+  auto numbers = torch::tensor({signal, took}, torch::kFloat64);
   group_.all_reduce(numbers, ReduceOp::kMax);
-  const auto of_all = numbers.cpu();
-  const double step_seconds = of_all.const_data_ptr<double>()[1] /  // of the slowest rank
+  const auto* of_all = numbers.const_data_ptr<double>();
+  const double step_seconds = of_all[1] /  // of the slowest rank
                               static_cast<double>(interval_ - steps_left_);
   const double steps = step_seconds > 0.0 ? std::floor(kSecondsBetween / step_seconds) : 1.0;
   interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
   steps_left_ = interval_;
-  return static_cast<int>(of_all.const_data_ptr<double>()[0]);
+  return static_cast<int>(of_all[0]);
 }
 
 std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {

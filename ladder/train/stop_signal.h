@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/types.h>
-
 #include <csignal>
 #include <cstdint>
 #include <string>
@@ -14,7 +12,7 @@ namespace ladder {
 
 // Ends a training on SIGINT or SIGTERM after a step, the same step on all ranks.
 //
-//     StopSignal stop(group, device);
+//     StopSignal stop(group);
 //     for (...) {
 //       ...  // a step
 //       if (const int signal = stop.poll_all_ranks()) {
@@ -30,13 +28,13 @@ namespace ladder {
 // unless an exception is in flight.
 //
 // The ranks agree by a collective of two numbers, about four times per second, in the same steps;
-// a group of one rank checks after every step.
+// a group of one rank checks after every step. Beside NCCL too, the numbers stay on the CPU and go
+// by Gloo: no rank waits for its GPU.
 //
 // One object at a time per process. Counterpart: transformers' enable_jit_checkpoint.
 class StopSignal {
  public:
-  // `device`: of the tensor that the collective sends; a GPU for NCCL.
-  explicit StopSignal(ProcessGroup group, const torch::Device& device = torch::kCPU);
+  explicit StopSignal(ProcessGroup group);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
@@ -50,7 +48,6 @@ class StopSignal {
   int poll();
 
   ProcessGroup group_;
-  torch::Device device_;
   std::int64_t steps_left_ = 1;  // until the next poll
   std::int64_t interval_ = 1;    // steps between the last two polls
   double polled_at_ = 0.0;       // on the steady clock

@@ -74,7 +74,7 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
       guard_(model, setup_) {}
 
 void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done) {
-  if (options_.stop_on_signals && !stop_) stop_.emplace(setup_.group, setup_.device);
+  if (options_.stop_on_signals && !stop_) stop_.emplace(setup_.group);
   epoch_ = {.epoch = epoch};
   done_ = done;
   print(options_.epoch_line, epoch, epochs);

@@ -52,15 +52,15 @@ struct Prediction {
   Inputs labels;          // one tensor per label name, one row per sample; may be empty
 };
 
-// Of a whole data set, in its order, each sample once; the same on all processes.
+// Of a whole data set, in its order, each sample once; the same on all processes, in host memory.
 struct EvalPrediction {
   torch::Tensor predictions;
   Inputs label_ids;  // in the order of label_names: label_ids.only() for one, label_ids.at("name")
 };
 
 struct PredictionOutput {
-  torch::Tensor predictions;  // undefined with prediction_loss_only
-  Inputs label_ids;           // empty without labels
+  torch::Tensor predictions;  // in host memory; undefined with prediction_loss_only
+  Inputs label_ids;           // the same; empty without labels
   Metrics metrics;
   std::int64_t num_samples = 0;
 };

@@ -42,8 +42,8 @@ struct TrainerEvent {
   const TrainerState& state;
   TrainerControl& control;
   Accelerator& accelerator;
-  Model* model = nullptr;  // prepared, once it is
-  torch::optim::Optimizer* optimizer = nullptr;
+  Model* model = nullptr;                        // prepared, once it is
+  torch::optim::Optimizer* optimizer = nullptr;  // its next learning rate: lr_scheduler->last_lr()
   LrScheduler* lr_scheduler = nullptr;
   const AcceleratedDataLoader* train_dataloader = nullptr;
   const AcceleratedDataLoader* eval_dataloader = nullptr;

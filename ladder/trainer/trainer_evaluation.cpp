@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/cuda.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/core/progress_bar.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
@@ -14,15 +16,20 @@
 namespace ladder {
 namespace {
 
-// Appends rows to one tensor that is allocated first: small tensors that stay alive between the
-// activations of the batches would fragment the memory.
+void synchronize(const torch::Device& device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+// Appends rows to one tensor in host memory that is allocated first: small tensors that stay alive
+// between the activations of the batches would fragment the memory. From a GPU the rows arrive
+// later: read them after a synchronisation with it.
 class Rows {
  public:
   // `expected`: rows to allocate; more are possible.
   void add(const torch::Tensor& part, std::int64_t expected) {
     const std::int64_t end = count_ + part.size(0);
     if (!rows_.defined() || end > rows_.size(0)) grow(part, std::max(end, expected));
-    rows_.narrow(0, count_, part.size(0)).copy_(part);
+    rows_.narrow(0, count_, part.size(0)).copy_(part, /*non_blocking=*/part.is_cuda());
     count_ = end;
   }
   bool empty() const { return !rows_.defined(); }
@@ -33,8 +40,10 @@ class Rows {
     auto sizes = part.sizes().vec();
     sizes[0] = size;
     const auto before = all();
-    rows_ = torch::empty(sizes, part.options());
-    if (before.defined()) rows_.narrow(0, 0, count_).copy_(before);
+    rows_ = torch::empty(sizes, part.options().device(torch::kCPU).pinned_memory(part.is_cuda()));
+    if (!before.defined()) return;
+    synchronize(part.device());
+    rows_.narrow(0, 0, count_).copy_(before);
   }
 
   torch::Tensor rows_;
@@ -43,7 +52,7 @@ class Rows {
 
 }  // namespace
 
-// The rows of all processes, without repetitions.
+// The rows of all processes, without repetitions, in host memory, where metrics read them.
 struct Trainer::Gathered {
   std::int64_t expected = 0;  // samples
   std::int64_t samples = 0;   // so far
@@ -108,6 +117,7 @@ PredictionOutput Trainer::evaluation_loop(const std::string& description,
   Gathered gathered{.expected = loader.shard().batch_sampler()->whole_size()};
   for (const Batch& batch : loader) gather_step(batch, gathered);
   prepared_model_->train(was_training);
+  synchronize(accelerator_.device());
   require_each_sample_once({.seen = gathered.samples}, gathered.expected);
 
   PredictionOutput output = {.predictions = gathered.predictions.all(),
@@ -130,8 +140,9 @@ void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
   const auto gather = [&](const torch::Tensor& part, Rows& rows) {
     rows.add(accelerator_.gather_for_metrics(part), gathered.expected);
   };
-  const auto counted =
-      batch.targets.defined() ? batch.targets : batch.indices.to(accelerator_.device());
+  const auto counted = batch.targets.defined()
+                           ? batch.targets
+                           : send_to_device(batch.indices, accelerator_.device());
   gathered.samples += accelerator_.gather_for_metrics(counted).size(0);
   if (step.loss.defined() && eval_items_) {
     gathered.shares.emplace_back(step.loss.to(torch::kFloat64), batch.global_size);

@@ -67,7 +67,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 }
 
 void Trainer::run_epochs() {
-  StopSignal stop(accelerator_.process_group(), accelerator_.device());
+  StopSignal stop(accelerator_.process_group());
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
     run_epoch(epoch, stop);

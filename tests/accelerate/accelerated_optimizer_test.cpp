@@ -20,6 +20,7 @@
 #include "ladder/optim/sgd.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/operator_calls.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_net.h"
 
@@ -89,6 +90,39 @@ TEST(AcceleratedOptimizer, ReportsASkippedStepAndTheScheduleWaits) {
     parts.run(1.0);
     EXPECT_FALSE(parts.optimizer().step_was_skipped());
     EXPECT_EQ(parts.steps_of_schedule(), 2);
+  });
+}
+
+// A GPU would be waited for otherwise: only it knows whether the step was skipped.
+TEST(AcceleratedScheduler, ReadsWhetherAStepWasSkippedOneStepLater) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    const auto halved =
+        std::make_shared<StepLR>(*parts.sgd, StepLrOptions{.step_size = 1, .gamma = 0.5});
+    AcceleratedScheduler scheduler(halved, parts.optimizers, parts.gradients, {});
+    const auto rate = [&] { return parts.sgd->param_groups()[0].options().get_lr(); };
+    const auto backward = [&](double gradient) {
+      parts.optimizer().zero_grad();
+      parts.scaler->scale((parts.weight * gradient).sum()).backward();
+    };
+    backward(1.0);
+    {
+      const OperatorCalls reads(kHostRead);
+      parts.optimizer().step();
+      scheduler.step();
+      EXPECT_EQ(reads.count(), 0);
+    }
+    EXPECT_EQ(rate(), 1.0);
+    backward(kInf);
+    parts.optimizer().step();
+    EXPECT_EQ(rate(), 0.5) << "the rate of the second step";
+    scheduler.step();
+    EXPECT_EQ(scheduler.last_lr(), std::vector{0.5}) << "it was skipped";
+    backward(1.0);
+    parts.optimizer().step();
+    scheduler.step();
+    EXPECT_EQ(parts.value(), -1.5);
+    EXPECT_EQ(scheduler.last_lr(), std::vector{0.25});
   });
 }
 

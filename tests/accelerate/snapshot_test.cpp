@@ -48,9 +48,8 @@ struct SnapshotSettings {
 };
 
 std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSettings& run) {
-  auto network = small_net(DropoutMasks::kByGenerator);
-  if (run.micro_batch > 0) return exact(network, group, run.micro_batch);
-  return std::make_shared<DistributedDataParallel>(network, group);
+  if (run.micro_batch > 0) return exact(small_net(), group, run.micro_batch);
+  return std::make_shared<DistributedDataParallel>(small_net(DropoutMasks::kByGenerator), group);
 }
 
 // The loop of stage 3 with a small network.

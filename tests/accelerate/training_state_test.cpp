@@ -53,6 +53,7 @@ struct Settings {
   std::string network = "basicnet";
   Math math = Math::kFast;
   AcceleratorOptions options = {.gradient_accumulation = {.num_steps = 2}};
+  bool scales_loss = false;
 };
 
 DropoutMasks masks_of(Math math) {
@@ -73,6 +74,8 @@ class Trainee {
         network(make_network(recipe, settings.math)),
         sgd(recipe.make_optimizer(network->parameters())) {
     convert_sync_batchnorm(*network, accelerator->process_group());
+    // fp16 enables it, on a GPU alone.
+    if (settings.scales_loss) accelerator->scaler() = GradScaler({.init_scale = 1024.0});
     schedule = linear_schedule_with_warmup(*sgd, {.warmup_steps = 3, .training_steps = 10});
     auto loader_of_all = image_loader(kSamples, kBatch);
     std::tie(model, optimizer, scheduler) = accelerator->prepare(network, sgd, schedule);
@@ -100,6 +103,7 @@ class Trainee {
   // Of all that training has changed.
   std::string fingerprint() const {
     const auto& fused = dynamic_cast<FusedOptimizer&>(*sgd);
+    schedule->settle();
     return fmt::format("{}\n{}\n{}\n{}\n{}", weights_sha256(state_dict(*network)),
                        weights_sha256(fused.state_dict(*network).tensors),
                        fused.state_dict(*network).groups.dump(), schedule->state_dict().dump(),
@@ -165,6 +169,12 @@ TEST_P(Resume, OfTheOtherModesIsBitEqual) {
     settings.options.data_loader.dispatch_batches = true;
     expect_bit_equal_resume(ranks, settings);
   });
+}
+
+// A schedule that follows its optimizer one step later is saved with that step.
+TEST_P(Resume, WithAGradientScalerIsBitEqual) {
+  run_accelerators(
+      world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {.scales_loss = true}); });
 }
 
 // Two processes go on with what one began: the same batches, so nearly the same weights.

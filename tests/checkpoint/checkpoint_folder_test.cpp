@@ -373,8 +373,9 @@ TEST_F(DamagedCheckpoint, EveryOtherLengthIsSeen) {
 
 TEST_F(DamagedCheckpoint, TheMessageSaysWhatWasExpectedAndFound) {
   write("model.bin", "short");
-  expect_refused("model.bin",
-                 "16 bytes, got 5; hint: copy it again from its source, or train from the start");
+  expect_refused(
+      "model.bin",
+      "16 bytes, got 5; hint: copy it again from its source, or start anew: rm -r " + path_);
   write("model.bin", "model.bin of onE");
   expect_refused("model.bin", "sha256 806263616b28…, got e9c03099cd2d…; hint: ");
 }
@@ -524,6 +525,8 @@ TEST(CheckpointExists, AlsoWhileItIsReplaced) {
   EXPECT_TRUE(checkpoint_exists(path));
   folder.write("other/file", "no checkpoint");
   EXPECT_TRUE(checkpoint_exists(folder.file("other"))) << "it is refused, not replaced";
+  fs::create_directory(folder.file("empty"));
+  EXPECT_FALSE(checkpoint_exists(folder.file("empty")));
 }
 
 // Numbers of the checkpoints that are left of those given.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -85,9 +86,40 @@ TEST(RandomState, IsCheckedFirstAndAppliedLater) {
   EXPECT_TRUE(all_equal(draw(), first));
 }
 
+torch::Tensor draw_on(const torch::Device& device) {
+  return torch::rand({20}, torch::dtype(torch::kFloat32).device(device)).cpu();
+}
+
+// DataParallel draws from each of them.
+TEST(RandomState, HoldsTheGeneratorOfEveryGpu) {
+  if (gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  const torch::Device first("cuda:0");
+  const torch::Device second("cuda:1");
+  torch::manual_seed(16);
+  draw_on(second);
+  const auto state = copy_of(random_state(first));
+  EXPECT_EQ(state.size(), 1U + static_cast<std::size_t>(gpu_count()));
+  const auto next = draw_on(first);
+  const auto next_of_second = draw_on(second);
+  plan_load_random_state(state, first, "a file")();
+  EXPECT_TRUE(torch::equal(draw_on(first), next));
+  EXPECT_TRUE(torch::equal(draw_on(second), next_of_second));
+  // Resumed on 1,0: the first of this process goes on as the first of that one.
+  plan_load_random_state(state, second, "a file")();
+  EXPECT_TRUE(torch::equal(draw_on(second), next));
+  EXPECT_TRUE(torch::equal(draw_on(first), next_of_second));
+  // As written before: of one GPU.
+  const auto own = random_state(second).at("cuda").clone();
+  plan_load_random_state({{"cpu", state.at("cpu")}, {"cuda", state.at("cuda")}}, first, "a file")();
+  EXPECT_TRUE(torch::equal(random_state(second).at("cuda"), own));
+  EXPECT_TRUE(torch::equal(draw_on(first), next));
+}
+
 TEST(RandomState, OfAGpuIsLeftOutOnTheCpu) {
   auto state = random_state(kHere);
-  state["cuda"] = torch::zeros({16}, torch::kUInt8);
+  for (const char* name : {"cuda", "cuda.1", "cuda.12"}) {
+    state[name] = torch::zeros({16}, torch::kUInt8);
+  }
   plan_load_random_state(state, kHere, "a file")();
   EXPECT_TRUE(torch::equal(random_state(kHere).at("cpu"), state.at("cpu")));
 }
@@ -101,8 +133,11 @@ TEST(RandomState, IsRefusedWithAnyDamage) {
   const std::vector<std::pair<StateDict, std::string>> damages = {
       {{}, "a tensor cpu, got none"},
       {{{"cuda", good}}, "a tensor cpu, got none"},
-      {{{"cpu", good}, {"cpu.1", good}}, "only cpu and cuda, got \"cpu.1\""},
-      {{{"cpu", good}, {"mps", good}}, "only cpu and cuda, got \"mps\""},
+      {{{"cpu", good}, {"cpu.1", good}}, "only cpu, cuda and cuda.N, got \"cpu.1\""},
+      {{{"cpu", good}, {"mps", good}}, "only cpu, cuda and cuda.N, got \"mps\""},
+      {{{"cpu", good}, {"cuda.0", good}}, "only cpu, cuda and cuda.N, got \"cuda.0\""},
+      {{{"cpu", good}, {"cuda.x", good}}, "only cpu, cuda and cuda.N, got \"cuda.x\""},
+      {{{"cpu", good}, {"cuda1", good}}, "only cpu, cuda and cuda.N, got \"cuda1\""},
       {{{"cpu", cut}}, state_of + "Byte [" + std::to_string(cut.numel()) + "]: "},
       {{{"cpu", torch::zeros({0}, torch::kUInt8)}}, state_of + "Byte [0]: "},
       {{{"cpu", good.to(torch::kInt8)}}, state_of + "Char [" + size + "]: "},

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "ladder/core/error.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -54,6 +56,52 @@ TEST(ChooseDevice, AutoFallsBackToTheCpuWithOneLine) {
   EXPECT_EQ(terminal.text(), "device: no GPU found, training on the CPU\n");
 }
 
+// Device files without a driver, as CUDA sees this machine.
+class BrokenDriver : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_count() > 0) GTEST_SKIP() << "skipped: has a GPU";
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    for (const char* name : {"nvidia0", "nvidia1"}) dev_.write(name, "");
+  }
+
+  TemporaryFolder dev_;
+  GpuSearch search_{.dev = dev_.path(), .has_cuda = true};
+  CapturedStream terminal_;
+  Log log_{{.stream = terminal_.get()}};
+};
+
+TEST_F(BrokenDriver, IsAWarningAndTheCpuForAuto) {
+  EXPECT_EQ(choose_device("auto", log_, 0, search_), c10::Device(c10::kCPU));
+  const std::string warning =
+      "warning: device: 2 GPUs are visible, but CUDA finds 0; hint: nvidia-smi shows whether the "
+      "driver works\n";
+  EXPECT_EQ(terminal_.text(), warning + "device: no GPU found, training on the CPU\n");
+  EXPECT_EQ(choose_devices({}, "auto", log_, search_).size(), 2U);
+  EXPECT_EQ(terminal_.text(), warning + "devices: cpu, cpu\n");
+}
+
+TEST_F(BrokenDriver, IsReportedByOneRankPerMachine) {
+  choose_device("auto", log_, /*local_rank=*/1, search_);
+  EXPECT_EQ(terminal_.text(), "device: no GPU found, training on the CPU\n");
+}
+
+TEST_F(BrokenDriver, IsAnErrorForANamedGpu) {
+  const std::string reason = ": 2 GPUs are visible, but CUDA finds 0; hint: nvidia-smi";
+  EXPECT_ERROR(choose_device("cuda", log_, 0, search_), UsageError, "device cuda" + reason);
+  EXPECT_ERROR(choose_device("cuda:1", log_, 0, search_), UsageError, "device cuda:1" + reason);
+  EXPECT_ERROR(choose_devices({"0", "1"}, "auto", log_, search_), UsageError,
+               "device_ids cuda:0" + reason);
+  EXPECT_ERROR(choose_devices({}, "cuda", log_, search_), UsageError, "device cuda" + reason);
+  EXPECT_EQ(terminal_.text(), "") << "no warning beside the error";
+}
+
+TEST_F(BrokenDriver, IsNoMatterForTheCpu) {
+  choose_device("cpu", log_, 0, search_);
+  choose_devices({}, "cpu", log_, search_);
+  EXPECT_EQ(terminal_.text(), "devices: cpu, cpu\n");
+}
+
 TEST(ChooseDevice, AutoIsTheFirstGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
   EXPECT_EQ(choose_device("auto", Log({.quiet = true})), c10::Device(c10::kCUDA, 0));
@@ -65,6 +113,20 @@ TEST(ChooseDevice, ChoosesTheGpuOfTheLocalRankAndSharesGpusAmongMoreRanks) {
   const int count = static_cast<unsigned char>(torch::cuda::device_count());
   for (int local_rank = 0; local_rank < 2 * count; ++local_rank) {
     EXPECT_EQ(choose_device("auto", Log({.quiet = true}), local_rank).index(), local_rank % count);
+  }
+}
+
+TEST(SendToDevice, GivesTheTensorItselfWhereItIs) {
+  const auto tensor = torch::arange(3);
+  EXPECT_TRUE(send_to_device(tensor, c10::kCPU).is_same(tensor));
+}
+
+TEST(SendToDevice, CopiesToAGpuAndBack) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  for (const auto& tensor : {torch::arange(3), torch::arange(0), torch::arange(3).pin_memory()}) {
+    const auto there = send_to_device(tensor, {c10::kCUDA, 0});
+    EXPECT_TRUE(there.is_cuda());
+    EXPECT_TRUE(torch::equal(there.cpu(), tensor));
   }
 }
 

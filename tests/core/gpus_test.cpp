@@ -27,27 +27,30 @@ class Gpus : public testing::Test {
   }
   int visible_with(const char* list) {
     setenv("CUDA_VISIBLE_DEVICES", list, 1);
-    return visible_gpu_count(dev_.path());
+    return visible_gpu_count(here());
   }
+
+  // As a LibTorch with CUDA, or without.
+  GpuSearch here(bool has_cuda = true) const { return {.dev = dev_.path(), .has_cuda = has_cuda}; }
 
   TemporaryFolder dev_;
 };
 
 TEST_F(Gpus, AreNoneOnAMachineWithoutDeviceFiles) {
   add({"null", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia0x"});
-  EXPECT_EQ(machine_gpu_count(dev_.path()), 0);
-  EXPECT_EQ(machine_gpu_count(dev_.file("missing")), 0);
+  EXPECT_EQ(machine_gpu_count(here()), 0);
+  EXPECT_EQ(machine_gpu_count({.dev = dev_.file("missing"), .has_cuda = true}), 0);
 }
 
 TEST_F(Gpus, AreOneADeviceFile) {
   add({"nvidia0", "nvidia7", "nvidia12", "nvidiactl"});
-  EXPECT_EQ(machine_gpu_count(dev_.path()), 3);
-  EXPECT_EQ(visible_gpu_count(dev_.path()), 3);
+  EXPECT_EQ(machine_gpu_count(here()), 3);
+  EXPECT_EQ(visible_gpu_count(here()), 3);
 }
 
 TEST_F(Gpus, AreOneUnderWindows) {
   add({"dxg"});
-  EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
+  EXPECT_EQ(machine_gpu_count(here()), 1);
 }
 
 // The results of torch.cuda._parse_visible_devices of PyTorch 2.11 for the same lists, up to the
@@ -79,7 +82,29 @@ TEST_F(Gpus, AreNeverMoreThanTheMachineHas) {
 TEST_F(Gpus, OfTheMachineAreCountedWithoutTheList) {
   add({"nvidia0"});
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
-  EXPECT_EQ(machine_gpu_count(dev_.path()), 1);
+  EXPECT_EQ(machine_gpu_count(here()), 1);
+}
+
+TEST_F(Gpus, AreNoneForALibTorchWithoutCuda) {
+  add({"nvidia0", "nvidia1"});
+  EXPECT_EQ(machine_gpu_count(here(false)), 0);
+  EXPECT_EQ(visible_gpu_count(here(false)), 0);
+  EXPECT_EQ(no_gpu_reason(here(false)), "this LibTorch has no CUDA");
+  EXPECT_EQ(missing_gpus(0, here(false)), "2 GPUs are visible, but this LibTorch has no CUDA");
+}
+
+TEST_F(Gpus, ThatCudaDoesNotFindAreMissing) {
+  EXPECT_EQ(missing_gpus(0, here()), "");
+  EXPECT_EQ(no_gpu_reason(here()), "this machine has no GPU");
+  add({"nvidia0", "nvidia1"});
+  EXPECT_EQ(missing_gpus(0, here()), "2 GPUs are visible, but CUDA finds 0");
+  EXPECT_EQ(missing_gpus(1, here()), "2 GPUs are visible, but CUDA finds 1");
+  EXPECT_EQ(missing_gpus(2, here()), "");
+  setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+  EXPECT_EQ(missing_gpus(0, here()), "1 GPU is visible, but CUDA finds 0");
+  EXPECT_EQ(missing_gpus(1, here()), "");
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  EXPECT_EQ(missing_gpus(0, here()), "") << "hidden on purpose";
 }
 
 TEST_F(Gpus, ThatContradictTheLaunchersAreRefused) {

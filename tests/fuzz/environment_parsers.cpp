@@ -172,7 +172,7 @@ Parser process_environment() {
               [dev](const Bytes& bytes) {
                 const ProcessEnvironment environment(table_of(bytes));
                 for (const auto& [folder, most] : {std::pair("two", 2), {"windows", 1}}) {
-                  const int gpus = visible_gpu_count(dev->file(folder));
+                  const int gpus = visible_gpu_count({.dev = dev->file(folder), .has_cuda = true});
                   require(gpus >= 0 && gpus <= most, "more GPUs than there are");
                 }
                 for (const auto threads : environment_integers("OMP_NUM_THREADS", 1)) {

@@ -265,9 +265,16 @@ class FirstDifferenceTest(unittest.TestCase):
         for rank in run:
             for line in rank:
                 line["micro_batch"] = 8
-        code, line = self.compare_runs(exact_run(1), run)
-        self.assertEqual(code, 2)
-        self.assertIn("A has micro-batches of 16, B of 8", line)
+        fast = [[record(step, rank) for step in (1, 2)] for rank in (0, 1)]
+        for a, b, sums in ((exact_run(1), run, "exact sums over micro-batches of 16"),
+                           (exact_run(2), run, "exact sums over micro-batches of 16"),
+                           (fast, run, "float sums")):
+            code, line = self.compare_runs(a, b)
+            self.assertEqual(code, 2)
+            self.assertIn(f"A has {sums}, B has exact sums over micro-batches of 8", line)
+            self.assertIn("hint: train both with the same --sums and --micro-batch", line)
+            for path in self.folder.iterdir():
+                path.unlink()
 
     def test_a_run_without_the_files_of_all_ranks_is_refused(self) -> None:
         one_of_three = exact_run(3)[0]
@@ -278,6 +285,12 @@ class FirstDifferenceTest(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("B has files of ranks [0, 1], of a world size of 3", line)
         self.assertIn("hint: give NAME up to .rankR.jsonl", line)
+
+    def test_single_files_of_other_world_sizes_are_refused(self) -> None:
+        a = self.write("a.rank0.jsonl", exact_run(1)[0])
+        code, line = self.run_tool(a, self.write("b.rank0.jsonl", exact_run(3)[0]))
+        self.assertEqual(code, 2)
+        self.assertIn("B has files of ranks [0], of a world size of 3; hint: give NAME", line)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from tests.support.programs import Launched, Result, launch, poll_until  # noqa:
 # read as bash before that. Leaves its arguments in $CALLS.
 STAGE = r"""#!/usr/bin/env bash
 printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-device=cuda:0 backend=single world=1 precision=fp32 accuracy=98.50 weights=aaaa scaler=
+if [[ $1 == --version ]]; then exit; fi
+device=cuda:0 backend=single world=${WORLD:-1} precision=fp32 accuracy=98.50 weights=aaaa scaler=
 while (($#)); do
   case $1 in
     --device | --device-ids) [[ $2 == cpu* ]] && device=cpu ;;
@@ -39,7 +40,29 @@ printf '{"record":"run","backend":"%s"}\n{"record":"result","device":"%s","world
   "$world" "$precision" "$accuracy" "$weights" "$scaler" | sed 'N; N; s/,\n"/,"/' >"$metrics"
 """
 
-TORCHRUN = '#!/usr/bin/env bash\nwhile [[ $1 != /* ]]; do shift; done\nexec "$@"\n'
+TORCHRUN = r"""#!/usr/bin/env bash
+while [[ $1 != /* ]]; do
+  [[ $1 == --nproc-per-node ]] && export WORLD=$2
+  shift
+done
+exec "$@"
+"""
+
+# 300 MiB before a program runs and 812 while one does; the second GPU is in use by others.
+NVIDIA_SMI = r"""#!/usr/bin/env bash
+case $* in
+  *memory.used*) used=300; grep -qs -e --metrics "$CALLS" && used=812; printf '0, %s\n1, 5000\n2, [N/A]\n' $used ;;
+  *memory.total*) printf 'index, name\n0, A Card\n' ;;
+esac
+"""
+
+SANITIZER = r"""#!/usr/bin/env bash
+printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
+errors=0
+if [[ -f $FAULTS/memcheck_fp32 ]]; then . "$FAULTS/memcheck_fp32"; fi
+printf '========= ERROR SUMMARY: %s errors\n' $errors
+((errors == 0)) || exit 99
+"""
 
 UNIT_TEST = r"""#!/usr/bin/env bash
 printf '[       OK ] Part.OnAGpu (3 ms)\n[  SKIPPED ] Part.WithoutAGpu (0 ms)\n'
@@ -66,13 +89,15 @@ class GpuCheck(unittest.TestCase):
         self.folder = Path(holder.name).resolve()
         self.script = self.folder / "checkout" / "tools" / "gpu_check.sh"
         self.script.parent.mkdir(parents=True)
-        for name in ("gpu_check.sh", "gpu_checks.py"):
+        for name in ("gpu_check.sh", "gpu_checks.py", "gpu_report.py"):
             shutil.copy(ROOT / "tools" / name, self.script.parent)
         for stage in STAGES:
             self.write_program(f"bin/{stage}", STAGE)
         self.write_program("bin/part_test", UNIT_TEST)
+        self.write_program("bin/kernels_test", UNIT_TEST)
         self.write_program("bin/suite", SUITE)
         self.write_program("stubs/torchrun", TORCHRUN)
+        self.write_program("stubs/nvidia-smi", NVIDIA_SMI)
         (self.folder / "faults").mkdir()
         self.calls = self.folder / "calls"
         self.calls.touch()
@@ -142,7 +167,7 @@ class SearchTest(GpuCheck):
         self.assertIn(f"--out {checkout}/runs/gpu", done.stdout)
         self.assertEqual(self.calls.read_text().splitlines(),
                          ["setup.sh build", "configure.sh release",
-                          "cmake --build --preset release --target stages suite"])
+                          "cmake --build --preset release --target gpu_checks"])
 
     def test_help_names_the_exit_code(self) -> None:
         done = launch(self.script, "--help", environment=self.environment)
@@ -172,16 +197,21 @@ class VerdictTest(GpuCheck):
         self.assertNotIn("FAILED", done.stdout)
         self.assertIn("weights of stage0", self.line_of("stage3_torchrun", done))
         self.assertIn("loss scale 32768, 1 steps skipped", self.line_of("stage6_fp16", done))
-        self.assertIn("1 passed, 1 skipped themselves", self.line_of("unit_tests", done))
+        self.assertIn("2 passed, 2 skipped themselves", self.line_of("unit_tests", done))
+        self.assertIn("1 passed, 1 skipped themselves", self.line_of("fused_mask", done))
         self.assertIn("an epoch of stage 0, basicnet: 0.21 s", self.line_of("bench", done))
-        self.assertTrue(self.line_of("stage2_all", done).startswith("skipped stage2_all one GPU"))
-        self.assertIn("| stage4_fp16 | ok | cuda:0 | nccl | 1 | fp16 | 1.5 | aaaa |", done.stdout)
-        self.assertIn((self.folder / "out/checks.md").read_text(), done.stdout)
+        self.assertTrue(self.line_of("two_gpus", done).startswith("skipped two_gpus one GPU"))
+        self.assertIn("skipped memcheck_fp32 there is no compute-sanitizer",
+                      self.line_of("memcheck_fp32", done))
+        self.assertIn("| stage4_fp16 | ok | cuda:0 | nccl | 1 | fp16 | 1.5 |", done.stdout)
         calls = self.calls.read_text()
         for wanted in ("stage2_ddp_spawn --backend nccl --nprocs 1 --device cuda",
                        "stage3_ddp_torchrun --backend nccl --device cuda",
                        "stage2_ddp_spawn --backend gloo --nprocs 2 --device cuda",
                        "stage1_data_parallel --device-ids 0,0 --epochs",
+                       "stage1_data_parallel --device-ids 0,cpu --epochs",
+                       "stage2_ddp_spawn --sums exact --backend gloo --nprocs 2",
+                       "stage5_accelerator --device cpu --project-dir",
                        "--limit-train 0 --limit-test 0"):
             self.assertIn(wanted, calls)
         self.break_with(stage0="exit 0")  # old records do not count
@@ -195,7 +225,41 @@ class VerdictTest(GpuCheck):
         self.assertNotIn("nccl", calls)
         self.assertIn("stage6_trainer --bf16 --backend gloo", calls)
         self.assertIn("--limit-train 640 --limit-test 500", calls)
-        self.assertNotIn("stage2_all", done.stdout)
+        self.assertIn("stage2_ddp_spawn --backend gloo --nprocs 2 --device cpu", calls)
+        self.assertIn("skipped memcheck_fp32 it needs a GPU", self.line_of("memcheck_fp32", done))
+
+    def test_several_gpus_get_a_rank_each_in_every_stage(self) -> None:
+        self.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
+        self.write_program("stubs/find", "#!/bin/sh\nprintf '%s\\n' /dev/nvidia0 /dev/nvidia1\n")
+        done = self.run_script()
+        self.assertEqual(done.code, 0, done.stdout + done.stderr)
+        calls = self.calls.read_text()
+        for stage, flags in {"stage2_ddp_spawn": "--sums exact ", "stage4_ddp_amp": "",
+                             "stage5_accelerator": "", "stage6_trainer": ""}.items():
+            self.assertRegex(calls, rf"{stage} {flags}.*--backend nccl --nprocs 2 --device cuda")
+        self.assertIn("stage1_data_parallel --device-ids 1,0 ", calls)
+        self.assertIn("| stage3_all | ok | cuda:0 | nccl | 2 |", done.stdout)
+        self.assertIn("weights of exact", self.line_of("exact_all", done))
+        self.assertNotIn("two_gpus", done.stdout)
+
+    def test_the_memory_of_each_gpu_is_that_of_the_check(self) -> None:
+        self.break_with(stage0="sleep 1")  # nvidia-smi is asked five times per second
+        done = self.run_script()
+        self.assertRegex(done.stdout, r"\| stage0 \| ok \|.* \| 0: 512 \| aaaa \|")
+        (self.folder / "stubs" / "nvidia-smi").unlink()
+        done = self.run_script()
+        self.assertRegex(done.stdout, r"\| stage0 \| ok \|.* \|  \| aaaa \|")
+
+    def test_compute_sanitizer_watches_short_runs(self) -> None:
+        self.write_program("stubs/compute-sanitizer", SANITIZER)
+        done = self.run_script()
+        self.assertIn("ok memcheck_fp16 ERROR SUMMARY: 0 errors", self.line_of("memcheck_fp16", done))
+        self.assertRegex(self.calls.read_text(), "compute-sanitizer --tool memcheck .*"
+                         "/stage0_single_gpu --device cuda --limit-train 320")
+        self.break_with(memcheck_fp32="errors=3")
+        line = self.line_of("memcheck_fp32", self.run_script())
+        self.assertTrue(line.startswith("FAILED memcheck_fp32 exit code 99: "), line)
+        self.assertIn("ERROR SUMMARY: 3 errors", line)
 
     def test_each_fault_fails_its_own_check_and_says_why(self) -> None:
         faults = {
@@ -209,7 +273,13 @@ class VerdictTest(GpuCheck):
             "syncbn_shared": ("", "nothing to compare with: convnet has no result"),
             "stage5_fp16": ("accuracy=97.90", "expected 98.50 % as stage0, within 0.5 points"),
             "stage6_fp16": ("device=cpu", "device: expected cuda, got cpu"),
+            "stage6_rmsprop": ("echo '[rank 0] warning: dropout on cuda:0 uses tensor operations'",
+                               "[rank 0] warning: dropout on cuda:0 uses tensor operations"),
+            "exact_shared": ("weights=bbbb", "other weights than exact"),
+            "resumed": ("weights=bbbb", "other weights than uninterrupted"),
+            "resumed_on_cpu": ("device=cuda:0", "device: expected cpu, got cuda:0"),
             "unit_tests": ("echo 'x.cpp:1: skipped: no GPU'", "they found no GPU"),
+            "fused_mask": ("", "they found no GPU"),  # by the same program
             "bench": ("row='\"error_occurred\":true,\"error_message\":\"exit code 3\"'",
                       "full/basicnet/stage0_single_gpu: exit code 3"),
         }
@@ -224,6 +294,21 @@ class VerdictTest(GpuCheck):
         for check in ("stage0", "stage0_again", "stage1_all"):
             self.assertTrue(self.line_of(check, done).startswith(f"ok {check} "))
 
+    def test_the_report_is_one_file_with_all_that_a_reader_needs(self) -> None:
+        self.break_with(stage0_again="seq 50; echo 'error: no memory'; exit 3")
+        done = self.run_script()
+        report = self.folder / "out" / "report.md"
+        self.assertIn(f"to attach to a report: {report}", done.stdout)
+        text = report.read_text()
+        self.assertRegex(text, r"`.*gpu_checks.py .*`: \d+ ok, 1 FAILED, \d+ skipped, in \d+ s\.")
+        table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+        self.assertEqual([line for line in text.splitlines() if line.startswith("|")], table)
+        self.assertIn("GPUs:\nindex, name\n0, A Card\n", text)
+        self.assertIn("### stage0_again.log\n\n```\n12\n13\n", text)  # the last 40 lines
+        self.assertIn("50\nerror: no memory\n```\n", text)
+        self.assertNotIn("### stage0.log", text)
+        self.assertNotIn(str(self.script.parents[1]), text)
+
     def test_where_stage_0_does_not_repeat_other_weights_are_no_fault_on_a_gpu(self) -> None:
         self.break_with(stage0_again="weights=bbbb", stage2_one="weights=cccc")
         done = self.run_script()
@@ -235,7 +320,7 @@ class VerdictTest(GpuCheck):
 
     def test_a_network_that_learned_nothing_fails_and_what_is_not_built_is_skipped(self) -> None:
         self.break_with(stage0="accuracy=96.90")
-        for name in ("part_test", "suite"):
+        for name in ("part_test", "kernels_test", "suite"):
             (self.folder / "bin" / name).unlink()
         done = self.run_script()
         self.assertEqual(done.code, 1, done.stdout)

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/library.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -57,11 +58,46 @@ TEST(CounterMask, IsTheSameForLayoutsOtherThanTheUsual) {
 
 TEST(CounterMask, IsTheSameOnAGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
-  for (const Shape& shape : {Shape{2, 64, 12, 12}, Shape{3, 13}}) {
-    const auto on_gpu =
-        counter_mask(torch::empty(shape, torch::kCUDA), key_from(5, shape[0]), {.layer = 2});
-    EXPECT_TRUE(torch::equal(on_gpu.cpu(), mask_of(shape)));
+  const auto expect_equal = [](const torch::Tensor& input, const torch::Tensor& positions) {
+    const RandomKey key{42, 3, positions};
+    const auto on_gpu = counter_mask(input.to(torch::kCUDA), key, {.layer = 2});
+    const auto mask = counter_mask(input, key, {.layer = 2});
+    EXPECT_TRUE(on_gpu.is_cuda());
+    EXPECT_TRUE(torch::equal(on_gpu.cpu(), mask));
+    EXPECT_EQ(on_gpu.strides(), mask.strides());
+  };
+  const std::vector<std::int64_t> repeated = {9, 4, 4294967290, 9};
+  for (const auto& positions : {torch::arange(5, 9), torch::tensor(repeated, torch::kInt64)}) {
+    expect_equal(torch::empty({4, 13}), positions);
+    expect_equal(torch::empty({4, 64, 12, 12}), positions);
+    expect_equal(torch::empty({4, 64, 12, 12}).contiguous(kChannelsLast), positions);
   }
+  expect_equal(torch::empty({0, 13}), torch::arange(0));
+  expect_equal(torch::empty({70000, 3}), torch::arange(70000));
+}
+
+torch::Tensor wrong_mask(const torch::Tensor& input, at::IntArrayRef /*positions*/,
+                         std::int64_t /*seed*/, std::int64_t /*epoch*/, std::int64_t /*layer*/,
+                         double /*p*/) {
+  return empty_mask(input).fill_(2.0);
+}
+
+// On the second GPU: the first one has its verdict.
+TEST(CounterMask, UsesTensorOperationsOnAGpuWhoseKernelDiffers) {
+  if (torch::cuda::device_count() < 2) GTEST_SKIP() << "skipped: no second GPU";
+  torch::Library library(torch::Library::IMPL, "ladder", c10::DispatchKey::CUDA, __FILE__,
+                         __LINE__);
+  library.impl("counter_mask", TORCH_FN(wrong_mask));
+  const torch::Device gpu(torch::kCUDA, 1);
+  testing::internal::CaptureStderr();
+  for (int time = 0; time < 2; ++time) {
+    const auto mask = counter_mask(torch::empty({3, 13}, gpu), key_from(5, 3), {.layer = 2});
+    EXPECT_TRUE(torch::equal(mask.cpu(), mask_of({3, 13})));
+  }
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "warning: dropout on cuda:1 uses tensor operations, which are slower, and not the kernel "
+      "for masks: its bits differ from those of tensor operations\n");
 }
 
 // The numbers of a Philox written in Python. Pinned: another mask would make a resumed run

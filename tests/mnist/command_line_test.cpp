@@ -283,6 +283,21 @@ TEST(CommandLine, ExactSumsRefuseSyncBatchNorm) {
   EXPECT_TRUE(options<AmpOptions>({"--sums", "exact"}).exact.has_value()) << "no BatchNorm";
 }
 
+TEST(CommandLine, ExactSumsNeedMasksByPosition) {
+  const char* refusal =
+      "--sums exact: with --math reference the dropout masks depend on the number of ranks; hint: "
+      "add --math fast";
+  EXPECT_ERROR(parse<SpawnedOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_ERROR(parse<AcceleratedOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--sums", "exact", "--math", "reference"}), UsageError,
+               refusal);
+  EXPECT_NO_THROW(
+      parse<SpawnedOptions>({"--sums", "exact", "--math", "reference", "--recipe", "convnet"}))
+      << "no dropout";
+}
+
 TEST(CommandLine, MicroBatchesBelongToExactSums) {
   EXPECT_ERROR(parse<SpawnedOptions>({"--micro-batch", "8"}), UsageError,
                "--micro-batch: sums in float have no micro-batches; hint: add --sums exact");
@@ -518,6 +533,18 @@ TEST(TrainerFlags, WhatOthersReadAgreesWithTheArguments) {
   EXPECT_EQ(accelerator.process_group.backend, "gloo");
   EXPECT_EQ(accelerator.process_group.timeout, std::chrono::seconds(5));
   EXPECT_EQ(trainer_options({}).accelerator.process_group.backend, "auto");
+}
+
+// dataloader_pin_memory is true by default, as in transformers: images move to a GPU all the same.
+TEST(TrainerFlags, OnlyTheFlagKeepsImagesInHostMemory) {
+  EXPECT_FALSE(trainer_options({}).data.pin_memory);
+  EXPECT_TRUE(trainer_options({"--pin-memory"}).data.pin_memory);
+  EXPECT_TRUE(trainer_options({"--dataloader-pin-memory"}).data.pin_memory);
+  EXPECT_FALSE(trainer_options({"--no-dataloader-pin-memory"}).data.pin_memory);
+  const TemporaryFolder folder;
+  const std::string file =
+      "--args-file=" + folder.write("args.json", R"({"dataloader_pin_memory": true})");
+  EXPECT_FALSE(trainer_options({file.c_str()}).data.pin_memory);
 }
 
 TEST(TrainerFlags, AFlagOfArgumentsMayStandAloneOrWithAValue) {

@@ -82,6 +82,26 @@ TEST(Dataset, LiesOnAGpu) {
   EXPECT_THROW(there.get_batch(Indices{10000}), c10::Error);
 }
 
+TEST(Dataset, MovesToAGpuUnlessItIsToStayInHostMemory) {
+  if (!torch::hasCUDA()) GTEST_SKIP() << "skipped: no GPU";
+  for (const bool stays : {false, true}) {
+    Dataset set(kRoot, Split::kTest,
+                {.normalization = kMnistNormalization, .in_host_memory = stays});
+    const Batch before = set.get_batch(range(0, 9));
+    EXPECT_TRUE(before.inputs.only().is_cpu());
+    set.to(torch::kCUDA);
+    const Batch after = set.get_batch(range(0, 9));
+    EXPECT_EQ(after.inputs.only().is_cuda(), !stays);
+    expect_equal(after, before);
+  }
+}
+
+TEST(Dataset, StaysOnTheCpu) {
+  Dataset set(kRoot, Split::kTest);
+  set.to(torch::kCPU);
+  EXPECT_TRUE(set.get_batch(Indices{3}).inputs.only().is_cpu());
+}
+
 TEST(Dataset, OnlyDividesBy255ByDefault) {
   const Dataset set(kRoot, Split::kTest);
   const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);

@@ -3,6 +3,7 @@
 
 #include <ATen/Version.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
+#include "tests/support/operator_calls.h"
 
 namespace ladder {
 namespace {
@@ -126,6 +128,27 @@ TEST(BatchNorm, IsBitEqualToPythons) {
     layer->eval();
     EXPECT_TRUE(torch::equal(layer->forward(golden.given("input1")), golden.wanted("eval_output")));
   }
+}
+
+// The weight of a batch is computed where the count is.
+TEST(BatchNorm, AveragesWithoutAWaitOnAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  Golden golden;
+  golden.prefix = "momentum_none.";
+  auto here = layer_of(golden, std::nullopt);
+  auto there = layer_of(golden, std::nullopt);
+  there->to(torch::kCUDA);
+  for (const std::string step : {"1", "2", "3"}) {
+    const auto input = golden.given("input" + step);
+    const auto on_gpu = input.to(torch::kCUDA);
+    const OperatorCalls reads(kHostRead);
+    const auto output = there->forward(on_gpu);
+    EXPECT_EQ(reads.count(), 0);
+    EXPECT_TRUE(torch::allclose(output.cpu(), here->forward(input), 1e-4, 1e-5));
+    EXPECT_TRUE(torch::allclose(there->running_mean.cpu(), here->running_mean, 1e-4, 1e-5));
+    EXPECT_TRUE(torch::allclose(there->running_var.cpu(), here->running_var, 1e-4, 1e-5));
+  }
+  EXPECT_EQ(there->num_batches_tracked.item<std::int64_t>(), 3);
 }
 
 TEST(BatchNorm, KeepsTheLayout) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -185,6 +186,58 @@ TEST(StepLR, RefusesAStepSizeBelowOne) {
   auto optimizer = optimizer_with(1.0);
   EXPECT_ERROR(StepLR(optimizer, {.step_size = 0}), UsageError,
                "StepLR step_size: expected a number > 0, got 0");
+}
+
+// --- steps that depend on a GPU's answer --------------------------------------------------
+
+TEST(LrSchedulers, AskForAConditionLate) {
+  auto optimizer = optimizer_with(1.0);
+  StepLR scheduler(optimizer, {.step_size = 1, .gamma = 0.5});
+  int questions = 0;
+  const auto answer = [&](bool taken) {
+    return [&questions, taken] {
+      ++questions;
+      return taken;
+    };
+  };
+  const auto rate = [&] { return optimizer.param_groups()[0].options().get_lr(); };
+  scheduler.step_if(answer(true));
+  scheduler.step_if(answer(false));
+  scheduler.step_if(answer(true));
+  EXPECT_EQ(questions, 0);
+  EXPECT_EQ(rate(), 1.0);
+  scheduler.settle();
+  EXPECT_EQ(questions, 3);
+  EXPECT_EQ(rate(), 0.25);
+  scheduler.settle();
+  EXPECT_EQ(questions, 3) << "each is asked once";
+}
+
+TEST(LrSchedulers, AreNeverSeenBeforeTheirConditions) {
+  using Look = void (*)(StepLR& scheduler);
+  const std::vector<Look> looks = {
+      [](StepLR& scheduler) { EXPECT_EQ(scheduler.last_epoch(), 1); },
+      [](StepLR& scheduler) { EXPECT_EQ(scheduler.last_lr(), Rates{0.5}); },
+      [](StepLR& scheduler) { EXPECT_EQ(scheduler.state_dict().at("last_epoch"), 1); },
+      [](StepLR& scheduler) {
+        scheduler.step();
+        EXPECT_EQ(scheduler.last_lr(), Rates{0.25});
+      }};
+  for (const auto& look : looks) {
+    auto optimizer = optimizer_with(1.0);
+    StepLR scheduler(optimizer, {.step_size = 1, .gamma = 0.5});
+    scheduler.step_if([] { return true; });
+    look(scheduler);
+  }
+}
+
+TEST(LrSchedulers, ForgetTheirConditionsWithANewState) {
+  auto optimizer = optimizer_with(1.0);
+  StepLR scheduler(optimizer, {.step_size = 1, .gamma = 0.5});
+  const auto state = scheduler.state_dict();
+  scheduler.step_if([]() -> bool { throw std::logic_error("asked"); });
+  scheduler.load_state_dict(state, "scheduler.json");
+  EXPECT_EQ(scheduler.state_dict(), state);
 }
 
 // --- state ------------------------------------------------------------------------------

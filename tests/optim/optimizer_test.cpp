@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "ladder/optim/sgd.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/operator_calls.h"
 
 namespace ladder {
 namespace {
@@ -315,6 +317,38 @@ TEST(Optimizers, ChangeNothingWhenAGradientIsNotFinite) {
         EXPECT_TRUE(torch::equal(weight, plain)) << "kind " << kind << ", step " << step;
       }
     }
+  }
+}
+
+// The fused kernels of the CPU read; those of a GPU do not.
+TEST(RMSprop, ReadsNoValueInAScaledStep) {
+  for (std::size_t kind = kFusedKinds; kind < kKinds; ++kind) {
+    auto weight = parameter(1.0);
+    const auto optimizer = std::move(one_of_each({weight})[kind]);
+    const GradScaling scaling{.grad_scale = torch::tensor(7.0F), .found_inf = torch::tensor(0.0F)};
+    set_gradient(weight, 1.0);
+    const OperatorCalls reads(kHostRead);
+    fused(optimizer).step_scaled(scaling);
+    EXPECT_EQ(reads.count(), 0) << "kind " << kind;
+  }
+}
+
+// Its state is as before too, and so is the count of steps.
+TEST(RMSprop, ASkippedStepLeavesTheStateOfTheStepBefore) {
+  auto weight = parameter(1.0);
+  RMSprop optimizer({weight}, {.lr = 0.1, .momentum = 0.9, .centered = true});
+  torch::nn::Module module;
+  module.register_parameter("weight", weight);
+  set_gradient(weight, 0.5);
+  optimizer.step();
+  std::map<std::string, torch::Tensor> before;
+  for (const auto& [name, tensor] : optimizer.state_dict(module).tensors)
+    before[name] = tensor.clone();
+  EXPECT_EQ(before.size(), 4U);
+  set_gradient(weight, std::nan(""));
+  optimizer.step_scaled(skip());
+  for (const auto& [name, tensor] : optimizer.state_dict(module).tensors) {
+    EXPECT_TRUE(torch::equal(tensor, before.at(name))) << name;
   }
 }
 

@@ -3,18 +3,24 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,8 +30,10 @@
 #include "ladder/core/gpus.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replicas.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/operator_calls.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
@@ -35,6 +43,7 @@ namespace ladder {
 namespace {
 
 using Devices = std::vector<torch::Device>;
+using Tensors = std::vector<torch::Tensor>;
 
 Devices cpus(std::size_t count) { return Devices(count, torch::kCPU); }
 
@@ -462,6 +471,191 @@ TEST(DataParallel, PutsOutputsOnTheDeviceThatIsNamed) {
                          {.device_ids = cpus(replicas), .output_device = torch::Device("meta")});
       EXPECT_TRUE(model.forward(random_batch(4).inputs.only()).is_meta());
     }
+  });
+}
+
+// --- copies between devices ---------------------------------------------------------------
+
+// Of two dtypes, of several layouts, one larger than a bucket, and one that is missing.
+Tensors tensors_of_all_kinds() {
+  torch::manual_seed(1);
+  return {torch::randn({3, 4}),
+          torch::arange(5),
+          torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast),
+          torch::Tensor(),
+          torch::randn({3 << 20}),
+          torch::randn({4, 3}).t(),
+          torch::tensor(7),
+          torch::zeros({0})};
+}
+
+TEST(CoalescedCopy, KeepsLayoutsAndIsSeenByAutograd) {
+  auto source = tensors_of_all_kinds();
+  std::erase_if(source, [](const auto& tensor) { return !tensor.defined(); });
+  Tensors target;
+  for (const auto& tensor : source) target.push_back(torch::full_like(tensor, -1));
+  std::vector<std::int64_t> versions;
+  for (const auto& tensor : target) versions.push_back(tensor._version());
+  copy_coalesced(source, target);
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    EXPECT_TRUE(torch::equal(target[i], source[i])) << i;
+    EXPECT_EQ(target[i].strides(), source[i].strides()) << i;
+    EXPECT_GT(target[i]._version(), versions[i]) << i;
+  }
+}
+
+TEST(CoalescedCopy, IsNoneOnOneDevice) {
+  const auto source = tensors_of_all_kinds();
+  const auto result = coalesced_to(torch::kCPU, source);
+  for (std::size_t i = 0; i < source.size(); ++i) EXPECT_TRUE(result[i].is_same(source[i])) << i;
+}
+
+TEST(CoalescedCopy, IsOneForEachDtypeAndBucket) {
+  const auto source = tensors_of_all_kinds();
+  const OperatorCalls copies("aten::_to_copy");
+  const auto result = coalesced_to(torch::kMeta, source);  // the other device without a GPU
+  EXPECT_EQ(copies.count(), 4) << "three of float32, because one is large, and one of int64";
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    ASSERT_EQ(result[i].defined(), source[i].defined()) << i;
+    if (!source[i].defined()) continue;
+    EXPECT_TRUE(result[i].is_meta()) << i;
+    EXPECT_EQ(result[i].sizes(), source[i].sizes()) << i;
+  }
+}
+
+// --- on GPUs ----------------------------------------------------------------------------
+
+const torch::Device kFirst(torch::kCUDA, 0);
+const torch::Device kSecond(torch::kCUDA, 1);
+
+std::shared_ptr<DataParallel> on_devices(const Recipe& recipe, const Devices& devices) {
+  const auto model = first_model(recipe);
+  model->to(devices.front());
+  return std::make_shared<DataParallel>(model, DataParallelOptions{.device_ids = devices});
+}
+
+// The order of a sum may differ from run to run there.
+TEST(DataParallel, HasTheGradientOfThePlainModelOnTwoGpus) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    for (const auto& recipe : {basicnet(), convnet()}) {
+      const auto apart = on_devices(recipe, {kFirst, kSecond});
+      const auto together = on_devices(recipe, {kFirst, kFirst});
+      const auto optimizer = recipe.make_optimizer(apart->parameters());
+      const auto other_optimizer = recipe.make_optimizer(together->parameters());
+      for (int step = 0; step < 3; ++step) {
+        const auto batch = random_batch(8, static_cast<std::uint64_t>(step)).to(kFirst);
+        run_backward(*apart, recipe, batch);
+        run_backward(*together, recipe, batch);
+        EXPECT_LE(
+            relative_difference(flat_gradients(*apart).cpu(), flat_gradients(*together).cpu()),
+            1e-4)
+            << step;
+        optimizer->step();
+        other_optimizer->step();
+      }
+      const auto buffers = apart->buffers();
+      const auto others = together->buffers();
+      for (std::size_t b = 0; b < buffers.size(); ++b) {
+        EXPECT_TRUE(torch::allclose(buffers[b].cpu(), others[b].cpu(), 1e-4, 1e-4)) << b;
+      }
+    }
+  });
+}
+
+TEST(CoalescedCopy, BetweenTwoGpusKeepsShapesAndValues) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    const auto tensors = tensors_of_all_kinds();
+    Tensors there;
+    for (const auto& tensor : tensors) {
+      there.push_back(tensor.defined() ? tensor.to(kFirst) : tensor);
+    }
+    const auto moved = coalesced_to(kSecond, there);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined()) continue;
+      EXPECT_EQ(moved[i].device(), kSecond) << i;
+      EXPECT_TRUE(torch::equal(moved[i].cpu(), tensors[i])) << i;
+    }
+  });
+}
+
+// The current device and stream of each forward and backward, as replicas see them.
+class StreamWitness : public Model {
+ public:
+  explicit StreamWitness(std::shared_ptr<StreamWitness> chief = nullptr)
+      : linear(register_module("linear", torch::nn::Linear(784, 10))), chief_(std::move(chief)) {}
+
+  torch::Tensor forward(const Inputs& inputs) override {
+    note(forwards(), linear->weight.device());
+    auto output = linear(inputs.only().flatten(1));
+    if (output.requires_grad()) {
+      output.register_hook(
+          [this](const torch::Tensor& gradient) { note(backwards(), gradient.device()); });
+    }
+    return output;
+  }
+
+  std::shared_ptr<Model> new_like() const override {
+    auto self = std::const_pointer_cast<torch::nn::Module>(shared_from_this());
+    auto copy = std::make_shared<StreamWitness>(std::dynamic_pointer_cast<StreamWitness>(self));
+    copy_values(*this, *copy);
+    return copy;
+  }
+
+  torch::nn::Linear linear;
+  std::mutex mutex;
+  std::set<std::string> seen_forward;
+  std::set<std::string> seen_backward;
+
+ private:
+  StreamWitness& writer() { return chief_ == nullptr ? *this : *chief_; }
+  std::set<std::string>& forwards() { return writer().seen_forward; }
+  std::set<std::string>& backwards() { return writer().seen_backward; }
+
+  void note(std::set<std::string>& seen, const torch::Device& own) {
+    const c10::impl::VirtualGuardImpl gpu(own.type());
+    const auto stream = gpu.getStream(own);
+    const std::lock_guard lock(writer().mutex);
+    seen.insert(fmt::format("{} on {}: stream {}", own.str(), gpu.getDevice().str(), stream.id()));
+  }
+
+  std::shared_ptr<StreamWitness> chief_;
+};
+
+// The streams of the second GPU on which tensors are joined for a copy, in any thread.
+std::set<c10::StreamId>& streams_of_copies() {
+  static std::set<c10::StreamId> streams;
+  return streams;
+}
+std::unique_ptr<at::ObserverContext> note_copy(const at::RecordFunction& call) {
+  static std::mutex mutex;
+  if (std::string_view(call.name()) != "aten::flatten_dense_tensors") return nullptr;
+  const std::lock_guard lock(mutex);
+  streams_of_copies().insert(c10::impl::VirtualGuardImpl(torch::kCUDA).getStream(kSecond).id());
+  return nullptr;
+}
+
+TEST(DataParallel, OnTwoGpusUsesTheStreamsOfItsCaller) {
+  if (visible_gpu_count() < 2) GTEST_SKIP() << "skipped: fewer than two GPUs";
+  run_alone([] {
+    const c10::impl::VirtualGuardImpl gpu(torch::kCUDA);
+    const auto witness = std::make_shared<StreamWitness>();
+    witness->to(kFirst);
+    DataParallel model(witness, {.device_ids = {kFirst, kSecond}});
+    std::set<std::string> expected;
+    std::vector<c10::Stream> streams;
+    for (const auto& device : {kFirst, kSecond}) {
+      streams.push_back(gpu.getStreamFromGlobalPool(device));
+      EXPECT_NE(streams.back(), gpu.getStream(device));
+      expected.insert(fmt::format("{0} on {0}: stream {1}", device.str(), streams.back().id()));
+    }
+    const c10::MultiStreamGuard others(streams);
+    at::addGlobalCallback(at::RecordFunctionCallback(note_copy));
+    model.forward(random_batch(8).inputs.only().to(kFirst)).sum().backward();
+    EXPECT_EQ(streams_of_copies(), std::set{streams.back().id()});
+    EXPECT_EQ(witness->seen_forward, expected);
+    EXPECT_EQ(witness->seen_backward, expected);
   });
 }
 

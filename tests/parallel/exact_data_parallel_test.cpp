@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -25,6 +26,7 @@
 #include "ladder/core/error.h"
 #include "ladder/kernels/fixed_point.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/dropout.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/adam.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
@@ -695,6 +697,39 @@ TEST(ExactDataParallel, RefusesSyncBatchNormAndSaysWhy) {
     convert_sync_batchnorm(*network, ProcessGroup::single());
     EXPECT_ERROR(exact(network, ProcessGroup::single()), UsageError,
                  "ExactDataParallel: SyncBatchNorm, which adds floats over the ranks");
+  });
+}
+
+TEST(ExactDataParallel, RefusesMasksThatAreDrawnInTurn) {
+  run_alone([] {
+    const auto with = [](const std::shared_ptr<torch::nn::Module>& layer) {
+      const auto network = small_net();
+      network->register_module("layer", layer);
+      return exact(network, ProcessGroup::single());
+    };
+    const char* refusal =
+        "ExactDataParallel: Dropout with masks of PyTorch's generator, which "
+        "depend on the order of draws; hint: use ladder::Dropout with "
+        "DropoutMasks::kByPosition";
+    const auto drawn_in_turn =
+        DropoutOptions{.p = 0.5, .layer = 9, .masks = DropoutMasks::kByGenerator};
+    EXPECT_ERROR(with(std::make_shared<Dropout>(drawn_in_turn)), UsageError, refusal);
+    EXPECT_ERROR(with(std::make_shared<torch::nn::DropoutImpl>(0.5)), UsageError, refusal);
+    EXPECT_ERROR(with(std::make_shared<torch::nn::AlphaDropoutImpl>(0.5)), UsageError, refusal);
+    EXPECT_NO_THROW(with(std::make_shared<torch::nn::DropoutImpl>(0.0)));
+    EXPECT_NO_THROW(with(std::make_shared<Dropout>(DropoutOptions{.p = 0.5, .layer = 9})));
+  });
+}
+
+TEST(ExactDataParallel, RefusesParametersThatAreFrozenOrReleasedAfterwards) {
+  run_alone([] {
+    const auto network = small_net();
+    const auto model = exact(network, ProcessGroup::single());
+    auto parameter = network->parameters().front();
+    parameter.set_requires_grad(false);
+    EXPECT_ERROR(model->forward(torch::ones({2, 3})), UsageError,
+                 "ExactDataParallel: requires_grad of a parameter changed after construction; "
+                 "hint: freeze parameters first");
   });
 }
 

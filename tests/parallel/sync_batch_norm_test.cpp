@@ -85,6 +85,8 @@ const std::vector<Case>& cases() {
       {.name = "bfloat16", .sizes = uneven, .mean = 1.0, .dtype = torch::kBFloat16},
       {.name = "bfloat16, none on a rank", .sizes = empty_first, .dtype = torch::kBFloat16},
       {.name = "float16, channels_last", .layout = kChannelsLast, .dtype = torch::kFloat16},
+      {.name = "float64", .sizes = uneven, .mean = 1.0, .dtype = torch::kFloat64},
+      {.name = "float64, none on a rank", .sizes = empty_last, .dtype = torch::kFloat64},
       {.name = "several steps", .sizes = uneven, .mean = 2.0, .steps = 4},
       {.name = "average of all batches", .sizes = uneven, .momentum = std::nullopt, .steps = 4},
   };
@@ -130,7 +132,7 @@ torch::Tensor first_bias() { return torch::tensor({-1.0, 0.0, 2.0}, torch::kFloa
 class OneProcess {
  public:
   Results step(const Step& batch, double momentum) {
-    const auto input = batch.input.to(torch::kFloat64).requires_grad_();
+    const auto input = batch.input.clone().to(torch::kFloat64).requires_grad_();
     const auto weight = first_weight().to(torch::kFloat64).requires_grad_();
     const auto bias = first_bias().to(torch::kFloat64).requires_grad_();
     const auto output = torch::batch_norm(input, weight, bias, running_mean_, running_var_,
@@ -246,6 +248,28 @@ TEST_P(SyncBatchNorm, IsBatchNormOfTheGlobalBatch) {
     for (const auto& test : cases()) {
       expect_like_one_process(test, group, torch::kCPU, kTolerance);
     }
+  });
+}
+
+// With weights in float64, too.
+void expect_float64_precision(const ProcessGroup& group, const torch::Device& device) {
+  const Case test{.name = "float64", .sizes = uneven, .mean = 1.0, .dtype = torch::kFloat64};
+  auto layer = converted_layer(group);
+  layer->to(device, torch::kFloat64);
+  const auto batch = make_step(test, group.world_size(), 0);
+  OneProcess alone;
+  expect_near(step_of_ranks(layer, test, batch, group), alone.step(batch, 0.1), test, 1e-12);
+}
+
+TEST_P(SyncBatchNorm, KeepsTheDigitsOfFloat64) {
+  run_ranks(world(),
+            [](const ProcessGroup& group) { expect_float64_precision(group, torch::kCPU); });
+}
+
+TEST_P(SyncBatchNorm, KeepsTheDigitsOfFloat64OnAGpu) {
+  if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
+  run_ranks(world(), [](const ProcessGroup& group) {
+    expect_float64_precision(group, torch::Device("cuda:0"));
   });
 }
 

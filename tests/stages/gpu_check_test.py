@@ -13,7 +13,7 @@ from tests.support.programs import BIN, ROOT, launch  # noqa: E402
 
 SCRIPT = ROOT / "tools" / "gpu_check.sh"
 STAGES = sorted(BIN.glob("stage[0-9]_*"))
-TESTS = ("comm_test", "device_test")  # of the many; each takes a second
+TESTS = ("comm_test", "device_test", "kernels_test")  # of the many; each takes a second
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -31,10 +31,12 @@ class GpuCheckTest(unittest.TestCase):
                       "--limit-train", 320, "--limit-test", 200, "--deadline", 120)
         self.assertEqual(done.code, 0, done.stdout + done.stderr)
         verdicts = [line.split()[:2] for line in done.stdout.split("\n\n")[0].splitlines()]
-        self.assertEqual([name for verdict, name in verdicts if verdict != "ok"], ["twins"])
-        self.assertEqual(len(verdicts), 19)
-        for name in ("stage2_one", "stage3_torchrun", "syncbn_one"):
-            self.assertRegex(done.stdout, rf"ok +{name} .*weights of (stage0|convnet)")
+        self.assertEqual([name for verdict, name in verdicts if verdict != "ok"],
+                         ["memcheck_fp32", "memcheck_fp16", "twins"])
+        self.assertEqual(len(verdicts), 38)
+        for name in ("stage2_one", "stage3_torchrun", "syncbn_one", "exact_shared", "exact_all",
+                     "first_epoch", "resumed"):
+            self.assertRegex(done.stdout, rf"ok +{name} .*weights of (stage0|convnet|exact|unint)")
         result = json.loads((self.out / "stage4_fp16.jsonl").read_text().splitlines()[-1])
         self.assertEqual((result["precision"], result["steps"]), ("fp16", 5))
         self.assertGreater(result["loss_scale"], 0)

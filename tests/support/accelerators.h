@@ -40,7 +40,7 @@ class Accelerators {
 
   std::unique_ptr<Accelerator> make(AcceleratorOptions options = {},
                                     AcceleratorHandlers handlers = {}) {
-    options.cpu = true;
+    options.cpu = options.device == "auto";
     if (options.threads == 0) options.threads = 1;
     options.quiet = true;
     options.process_group.timeout = kTimeout;

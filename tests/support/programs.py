@@ -80,7 +80,7 @@ def cpu_has(*features: str) -> bool:
 
 
 class Process:
-    """A process of this machine, by its number. What ended meanwhile has no state and no parent."""
+    """A process of this machine, by its number. What ended meanwhile has no state, parent and age."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -108,8 +108,8 @@ class Process:
 
     @property
     def started(self) -> int:
-        """Clock ticks after the start of the machine."""
-        return int(self._stat()[19])
+        """Clock ticks after the start of the machine; 0 if it has ended."""
+        return int((self._stat() or ["0"] * 20)[19])
 
     @property
     def program(self) -> str:

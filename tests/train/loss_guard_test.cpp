@@ -8,8 +8,10 @@
 #include <string>
 
 #include "ladder/core/error.h"
+#include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
+#include "tests/support/small_net.h"
 
 namespace ladder {
 namespace {
@@ -24,6 +26,15 @@ TEST(LossGuard, ThrowsInTheStepOfALossThatIsNotFinite) {
   EXPECT_ERROR(guard.add(batch_of(2), torch::tensor(kNan), 2), NumericError,
                "epoch 1, step 2: expected a finite loss, got nan (first bad tensor: the loss; "
                "samples 100 101; last checkpoint: none); hint: use a smaller learning rate");
+}
+
+TEST(LossGuard, NamesTheLimitOfExactSums) {
+  const ExactDataParallel model(small_net(), ProcessGroup::single());
+  LossGuard guard(model, {});
+  guard.begin_epoch(1);
+  EXPECT_ERROR(guard.add(batch_of(2), torch::tensor(kNan), 2), NumericError,
+               "with a fingerprint of every step; exact sums turn gradients above 64 into NaN: "
+               "float sums do not");
 }
 
 TEST(LossGuard, ThrowsAtTheEndOfTheAccumulationWindow) {

@@ -51,9 +51,11 @@ TEST(LossMeter, AveragesOverTheSamplesOfThisRank) {
   meter.begin_epoch(1);
   // One sample of a global batch of four on two ranks: its loss of 3 comes as 3 · 2 ÷ 4.
   meter.add(torch::tensor(1.5F), slice_of_batch(1, 4, 2), 1);
+  EXPECT_EQ(meter.last(), 3.0);
   // An empty slice.
   meter.add(torch::tensor(0.0F), slice_of_batch(0, 1, 2), 2);
   EXPECT_EQ(meter.mean(), 3.0);
+  EXPECT_TRUE(std::isnan(meter.last()));
 }
 
 // With exact sums, a rank's loss is its share of the mean over the batch of all ranks.
@@ -61,9 +63,9 @@ TEST(LossMeter, AveragesSharesOfExactSums) {
   for (const std::int64_t interval : {std::int64_t{1}, kLate}) {
     LossMeter meter(torch::kCPU, interval);
     meter.begin_epoch(1);
-    auto batch = slice_of_batch(4, 8, 2);
+    auto batch = slice_of_batch(6, 16, 3);
     batch.micro_batch = 2;
-    meter.add(torch::tensor(1.5, torch::kDouble), batch, 1);  // losses of 3: 4 · 3 ÷ 8
+    meter.add(torch::tensor(1.125, torch::kDouble), batch, 1);  // losses of 3: 6 · 3 ÷ 16
     meter.flush();
     EXPECT_EQ(meter.mean(), 3.0);
     EXPECT_EQ(meter.last(), 3.0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program may replace in a Trainer: hooks, functions, optimizers, callbacks, label names.
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/types.h>
 
 #include <memory>
@@ -390,6 +391,35 @@ TEST(TrainerLabels, WithoutNamesThereIsNoDefaultLossButAPrediction) {
   EXPECT_EQ(find_metric(output.metrics, "test_loss"), nullptr);
   EXPECT_ERROR(trainer.train(), UsageError,
                "label_names: expected the name of the labels for the default loss, not set");
+}
+
+// Metrics may read them by pointer.
+TEST(TrainerWithAGpu, GivesMetricsTheirTensorsInHostMemory) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  auto options = plain_options();
+  options.accelerator.cpu = false;
+  options.args.per_device_eval_batch_size = 3;
+  options.model = std::make_shared<Classifier>();
+  options.compute_metrics = [](const EvalPrediction& prediction) -> Metrics {
+    const auto labels = prediction.label_ids.only();
+    EXPECT_EQ(prediction.predictions.const_data_ptr<float>()[23], 14.0F);  // sample 7, class 2
+    EXPECT_EQ(labels.const_data_ptr<std::int64_t>()[7], 1);
+    return {{"right", accuracy(prediction).at("accuracy")}};
+  };
+  Trainer trainer(std::move(options));
+  EXPECT_TRUE(trainer.accelerator().device().is_cuda());
+  EXPECT_NE(find_metric(trainer.evaluate(), "eval_right"), nullptr);
+}
+
+// dataloader_pin_memory is true by default.
+TEST(TrainerWithAGpu, PageLocksNoBatchesForTheCpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  auto options = plain_options();
+  options.data_collator = [](const Batch& batch) {
+    EXPECT_FALSE(batch.inputs.only().is_pinned() || batch.targets.is_pinned());
+    return default_data_collator(batch);
+  };
+  Trainer(std::move(options)).train();
 }
 
 TEST(TrainerLabels, AccuracyTakesOneLabelName) {
