@@ -120,7 +120,8 @@ torch::Tensor fused_counter_mask(const torch::Tensor& input, const RandomKey& ke
                      options.p);
 }
 
-// Whether the kernel of this GPU gives the bits of tensor operations. Compares them once per GPU.
+// Whether the kernel of this GPU gives the bits of tensor operations. Compares them once per GPU:
+// positions in a row, as they usually are, are computed there, and others are read.
 bool can_fuse(const torch::Tensor& input, const RandomKey& key, const DropoutMaskOptions& options) {
   constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();
   if (!input.is_cuda() || input.numel() / input.size(0) > kMostElements) return false;
@@ -131,8 +132,12 @@ bool can_fuse(const torch::Tensor& input, const RandomKey& key, const DropoutMas
   if (!is_first) return entry->second;
   std::string reason = "its bits differ from those of tensor operations";
   try {
-    entry->second = torch::equal(fused_counter_mask(input, key, options),
-                                 counter_mask_by_tensors(input, key, options));
+    const RandomKey backwards{key.seed, key.epoch, key.positions.flip(0)};
+    const auto is_same = [&](const RandomKey& drawn) {
+      return torch::equal(fused_counter_mask(input, drawn, options),
+                          counter_mask_by_tensors(input, drawn, options));
+    };
+    entry->second = is_same(key) && is_same(backwards);
   } catch (const c10::Error& error) {
     reason = error.what_without_backtrace();
   }

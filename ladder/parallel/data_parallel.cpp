@@ -164,8 +164,8 @@ class DataParallel::Replicas {
                                        /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                                        /*allow_unused=*/true);
     };
-    // On GPUs the engine has a thread per device, and this may be one of them: waiting here for a
-    // thread that needs it would be a deadlock.
+    // The engine has a thread for each GPU, and this may be that of the first device: to wait here
+    // for a thread that needs it would be a deadlock.
     if (devices_.front().is_cpu()) {
       side_by_side(parts.size(), differentiate);
     } else {
@@ -262,14 +262,15 @@ class DataParallel::Replicas {
   std::vector<std::unique_ptr<ReplicaThread>> threads_;
 
  public:
-  // The node that stands for all replicas in the graph of the caller.
+  // The node that stands for all replicas in the graph of the caller. Its output is on the first
+  // device, as the weights are: the device of its gradient decides on which thread and on which
+  // stream the engine runs backward().
   struct Node : torch::autograd::Function<Node> {
     static torch::Tensor forward(torch::autograd::AutogradContext* context,
-                                 const std::shared_ptr<Replicas>& replicas,
-                                 torch::Device output_device, const Inputs& inputs,
+                                 const std::shared_ptr<Replicas>& replicas, const Inputs& inputs,
                                  at::TensorList /*inputs_and_parameters*/) {
       auto pass = replicas->forward(inputs, /*with_grad=*/true);
-      const auto output = gather(*pass, output_device);
+      const auto output = gather(*pass, replicas->devices_.front());
       pass->replicas = replicas;
       context->saved_data["pass"] = c10::IValue::make_capsule(pass);
       return output;
@@ -280,7 +281,7 @@ class DataParallel::Replicas {
       const auto capsule = context->saved_data["pass"].toCapsule();
       const auto& pass = static_cast<const Pass&>(*capsule);
       auto gradients = pass.replicas->backward(pass, gradient.front());
-      gradients.insert(gradients.begin(), 3, torch::Tensor());  // replicas, output_device, inputs
+      gradients.insert(gradients.begin(), 2, torch::Tensor());  // replicas, inputs
       return gradients;
     }
   };
@@ -323,7 +324,7 @@ torch::Tensor DataParallel::forward(const Inputs& inputs) {
   for (const auto& [name, tensor] : inputs) tensors.push_back(tensor);
   for (const auto& parameter : module_->parameters()) tensors.push_back(parameter);
   const at::TensorList leaves = tensors;  // as a vector, autograd would not see them
-  return Replicas::Node::apply(replicas_, output_device_, inputs, leaves);
+  return Replicas::Node::apply(replicas_, inputs, leaves).to(output_device_);
 }
 
 }  // namespace ladder

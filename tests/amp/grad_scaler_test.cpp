@@ -3,6 +3,7 @@
 
 #include <ATen/Version.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
@@ -307,6 +308,28 @@ TEST(GradScaler, CountsAnIterationWithTwoSkippedOptimizersOnce) {
   scaler.update();
   EXPECT_EQ(scaler.skipped_steps(), 1);
   EXPECT_EQ(scaler.get_scale(), 32768.0);
+}
+
+// The answer is on its way to the host while the GPU already has the next step.
+TEST(GradScalerOnAGpu, TellsByAnEventWhetherAStepWasTaken) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  auto weight = torch::ones({2}, torch::TensorOptions(torch::kCUDA).requires_grad(true));
+  SGD optimizer({weight}, {.lr = 1.0});
+  GradScaler scaler({.init_scale = 8.0});
+  std::vector<StepResult> results;
+  for (const double gradient : {1.0, kInf, 1.0, kNan}) {
+    optimizer.zero_grad();
+    scaler.scale((weight * gradient).sum()).backward();
+    results.push_back(scaler.step(optimizer));
+    results.back().prefetch();
+    scaler.update();
+  }
+  std::vector<bool> taken;
+  for (const auto& result : results) taken.push_back(result.taken());
+  EXPECT_EQ(taken, (std::vector<bool>{true, false, true, false}));
+  EXPECT_TRUE(torch::equal(weight.detach().cpu(), torch::full({2}, -1.0)));
+  EXPECT_EQ(scaler.skipped_steps(), 2);
+  EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
 TEST(GradScaler, GivesItsNumbersForTheRecord) {

@@ -2,8 +2,9 @@
 """What a training step of each stage costs on a GPU: contracts, counted on tests/support/fake_cuda.
 
 Every wait of the host and every copy of pageable memory stalls a real GPU; each operator launches at
-least one kernel. The table has the present numbers; a change may lower them, and then lowers
-the table too. The one wait of stage 6 in fp16 is for the end of the step before: did it overflow? `FAKE_CUDA_STACKS=1` shows the places of waits and pageable copies.
+least one kernel. The table has the present numbers; a change may lower them, and then lowers the
+table too. The one wait of stage 6 in fp16 is for the end of the step before: did it overflow?
+`FAKE_CUDA_STACKS=1` shows the places of waits and pageable copies.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ignore_accelerate_configuration(FOLDER)
 
 
 class Numbers(NamedTuple):
-    """Of one step, on rank 0."""
+    """Of one step of a rank."""
 
     operators: int
     syncs: int = 0  # waits for all that the device was given
@@ -45,7 +46,7 @@ class Row(NamedTuple):
     name: str
     way: Way
     flags: tuple[object, ...]
-    expected: Numbers
+    expected: Numbers  # of rank 0; the other ranks must wait and copy as often
 
 
 CONVNET = ("--recipe", "convnet")
@@ -124,17 +125,26 @@ class Table(unittest.TestCase):
         self.addCleanup(lambda: print("\n".join(lines), flush=True))
         for row in ROWS:
             with self.subTest(row.name):
-                costs = costs_per_step(row.way, *row.flags, parent=FOLDER)
+                costs, *others = costs_per_step(row.way, *row.flags, parent=FOLDER)
                 seen = Numbers.of(costs)
                 lines.append(f"{row.name:35} {seen.operators:9}  {seen.syncs:5}  {seen.events:6}  "
                              f"{seen.pageable:8}  {seen.between:7}")
                 self.assertEqual(seen, row.expected, f"waits: {dict(costs.syncs)}, "
                                  f"copies: {dict(costs.copies)}")
+                for other in others:
+                    self.assertEqual(Numbers.of(other)._replace(operators=seen.operators), seen,
+                                     f"waits: {dict(other.syncs)}, copies: {dict(other.copies)}")
+
+    def test_a_run_on_the_cpu_takes_nothing_from_the_gpu(self) -> None:
+        for stage in (STAGE0, STAGE2, STAGE5, STAGE6):
+            way = gpu(stage, "--device", "cpu")
+            self.assertEqual(costs_of(way, "--pin-memory", "--limit-train", 32, "--limit-test", 8,
+                                      "--batch-size", 8, "--quiet", parent=FOLDER), [])
 
     def test_the_host_looks_at_the_loss_every_50_steps(self) -> None:
         flags = ("--threads", 1, "--epochs", 1, "--batch-size", 2, "--limit-test", 2, "--quiet")
         for way in (single(), replicas("0", "1")):
-            few, more = (costs_of(way, *flags, "--limit-train", 2 * steps, parent=FOLDER)[1][0]
+            few, more = (costs_of(way, *flags, "--limit-train", 2 * steps, parent=FOLDER)[0]
                          for steps in (100, 150))
             self.assertEqual({cause: number for cause, number in (more.syncs - few.syncs).items()},
                              {"copy.to_host.pageable.blocking": 1})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.fake_gpu import GLOO, gpu, gpu_ranks  # noqa: E402
+from tests.support.fake_gpu import GLOO, gpu, gpu_ranks, train_and_count  # noqa: E402
 from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,  # noqa: E402
                                 STAGE6, Run, Way, alone, distance,
                                 ignore_accelerate_configuration, require_equal_weights, small,
@@ -64,24 +64,38 @@ class Row:
 
 
 @functools.cache
-def trained(command: tuple[object, ...], preload: object, flags: tuple[object, ...]) -> Run:
+def trained(command: tuple[object, ...], preload: object,
+            flags: tuple[object, ...]) -> tuple[Run, list[dict[str, Any]]]:
     environment = {} if preload is None else {"LD_PRELOAD": preload}
     if "torchrun" in str(command[0]):
         environment["OMP_NUM_THREADS"] = 1
-    return train(Way(command, environment), *flags, parent=FOLDER)
+    return train_and_count(Way(command, environment), *flags, parent=FOLDER)
 
 
 def run_of(way: Way, *flags: object) -> Run:
     """Trains unless that was done before."""
-    return trained(way.command, way.environment.get("LD_PRELOAD"), (*FLAGS, *flags))
+    return trained(way.command, way.environment.get("LD_PRELOAD"), (*FLAGS, *flags))[0]
+
+
+def gpus_of(way: Way, *flags: object) -> list[str]:
+    """The GPUs that each process of that run used, such as ["0", "1"] or ["0 1"]."""
+    counted = trained(way.command, way.environment.get("LD_PRELOAD"), (*FLAGS, *flags))[1]
+    return [" ".join(sorted(device.removeprefix("cuda:") for device in process["devices"]))
+            for process in counted]
+
+
+# By the name of a device set in the table; "0,1 to cpu" has its output on the CPU.
+GPUS = {"cuda": ["0"], "cuda:1": ["1"], "0": ["0"], "0,0": ["0"], "0,1": ["0 1"], "1,0": ["0 1"],
+        "0,cpu": ["0"], "cpu,0": ["0"], "cpu,1": ["1"], "1 rank": ["0"], "2 ranks": ["0", "1"],
+        "2 on cuda:1": ["1", "1"], "3 on 2": ["0", "0", "1"]}
 
 
 def single(stage: Path = STAGE0, device: str = "cuda") -> Way:
     return gpu(stage, "--device", device, *(() if stage == STAGE0 else ("--nprocs", 1)))
 
 
-def replicas(devices: str) -> Way:
-    return gpu(STAGE1, "--device-ids", devices)
+def replicas(devices: str, *flags: object) -> Way:
+    return gpu(STAGE1, "--device-ids", devices, *flags)
 
 
 def of_one_process() -> list[Row]:
@@ -95,6 +109,10 @@ def of_one_process() -> list[Row]:
             *(Row(STAGE1, devices, replicas(devices), recipe,
                   like=lambda: alone(STAGE1, "--device-ids", "cpu,cpu"))
               for devices in ("0,1", "1,0", "0,0", "0,cpu", "cpu,1"))]
+    rows += [
+        Row(STAGE1, f"{devices} to {output}", replicas(devices, "--output-device", output),
+            like=lambda: alone(STAGE1, "--device-ids", "cpu,cpu"))
+        for devices, output in (("0,1", "1"), ("cpu,0", "0"), ("0,1", "cpu"))]
     return rows + [
         Row(STAGE0, "cuda", single(), flags)
         for flags in (("--pin-memory",), ("--num-workers", 2), ("--pin-memory", "--num-workers", 2),
@@ -145,8 +163,11 @@ def of_modes() -> list[Row]:
         ("--gradient-accumulation-steps", 3, "--loader-mode", "per-process"),
         ("--dispatch-batches", "--loader-mode", "per-process", *CONVNET))]
     return rows + [
-        Row(STAGE5, "2 ranks", gpu_ranks(STAGE5), ("--gradient-accumulation-steps", 2),
-            "fp16", ("--mixed-precision", "fp16"), like=lambda: spawned(program=STAGE5)),
+        *(Row(STAGE5, "2 ranks", gpu_ranks(STAGE5), flags, "fp16", ("--mixed-precision", "fp16"),
+              like=lambda: spawned(program=STAGE5))
+          for flags in (("--gradient-accumulation-steps", 2), ("--dispatch-batches",))),
+        Row(STAGE6, "2 ranks", gpu_ranks(STAGE6), ("--gradient-accumulation-steps", 2), "fp16",
+            ("--fp16", "true"), like=lambda: spawned(program=STAGE6)),
         Row(STAGE6, "1 rank", single(STAGE6), ("--profile", "hf-defaults"),
             like=lambda: alone(STAGE6)),
         Row(STAGE6, "2 ranks", gpu_ranks(STAGE6), ("--gradient-accumulation-steps", 2),
@@ -169,7 +190,8 @@ class Stages(unittest.TestCase):
     def judged(self, row: Row, run: Run) -> str:
         for key, value in row.expected.items():
             self.assertEqual({**run.header, **run.result}[key], value, key)
-        self.assertIn("cuda" if row.stage != STAGE1 else "", run.header["device"])
+        self.assertEqual(gpus_of(row.way, *row.flags, *row.of_precision),
+                         GPUS[row.devices.partition(" to ")[0]])
         if row.precision == "fp16":
             self.assertGreater(run.result["loss_scale"], 0)
         if row.same:
@@ -233,10 +255,12 @@ CHECKPOINTED = [
     of_stage5(2, "--gradient-accumulation-steps", 2),
     of_stage5(1, "--math", "reference"),  # PyTorch's dropout: the state of a GPU's generator counts
     of_stage5(2, precision=("--mixed-precision", "fp16")),
+    of_stage5(1, precision=("--mixed-precision", "bf16")),
     of_stage6(1, *CONVNET),
     of_stage6(2, "--lr-scheduler-type", "cosine"),
     of_stage6(1, "--math", "reference"),
     of_stage6(1, precision=("--fp16", "true")),
+    of_stage6(2, "--lr-scheduler-type", "linear", precision=("--fp16", "true")),
 ]
 
 

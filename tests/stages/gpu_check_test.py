@@ -33,7 +33,7 @@ class GpuCheckTest(unittest.TestCase):
         verdicts = [line.split()[:2] for line in done.stdout.split("\n\n")[0].splitlines()]
         self.assertEqual([name for verdict, name in verdicts if verdict != "ok"],
                          ["memcheck_fp32", "memcheck_fp16", "twins"])
-        self.assertEqual(len(verdicts), 39)
+        self.assertEqual(len(verdicts), 41)
         for name in ("stage2_one", "stage3_torchrun", "syncbn_one", "exact_shared", "exact_all",
                      "first_epoch", "resumed"):
             self.assertRegex(done.stdout, rf"ok +{name} .*weights of (stage0|convnet|exact|unint)")

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.programs import BIN, TORCHRUN
 from tests.support.ways import STAGE3, Run, Way, train
@@ -53,24 +54,28 @@ class Costs:
         return sum(number for kind, number in self.copies.items() if "pageable" in kind)
 
 
-def costs_of(way: Way, *flags: object, parent: Path) -> tuple[Run, list[Costs]]:
-    """Trains, and reads what each process did, in the order of the GPUs that they used most."""
+def train_and_count(way: Way, *flags: object, parent: Path) -> tuple[Run, list[dict[str, Any]]]:
+    """A training, and the counts of each process that used a GPU, in the order of these GPUs."""
     report = Path(tempfile.mkdtemp(dir=parent)) / "costs.jsonl"
     reporting = Way(way.command, way.environment | {"FAKE_CUDA_REPORT": report})
     run = train(reporting, *flags, parent=parent)
-    processes = [json.loads(line) for line in report.read_text().splitlines()]
-    processes.sort(key=lambda process: max((n, name) for name, n in process["devices"].items())[1])
-    return run, [Costs(*(Counter(process[kind]) for kind in ("kernels", "copies", "syncs")))
-                 for process in processes]
+    lines = report.read_text().splitlines() if report.exists() else []
+    processes = [json.loads(line) for line in lines]
+    return run, sorted(processes, key=lambda process: sorted(process["devices"]))
+
+
+def costs_of(way: Way, *flags: object, parent: Path) -> list[Costs]:
+    """Trains, and reads what each process did."""
+    return [Costs(*(Counter(process[kind]) for kind in ("kernels", "copies", "syncs")))
+            for process in train_and_count(way, *flags, parent=parent)[1]]
 
 
 def costs_per_step(way: Way, *flags: object, parent: Path, steps: int = 6,
-                   batch_size: int = 8) -> Costs:
-    """The difference of two runs, of N steps and of 2 N, for rank 0. What a run does once, such as
-    reading the files and evaluating, cancels out."""
+                   batch_size: int = 8) -> list[Costs]:
+    """The difference of two runs, of N steps and of 2 N, for each rank. What a run does once, such
+    as reading the files and evaluating, cancels out."""
     shared = ("--threads", 1, "--epochs", 1, "--limit-test", batch_size, "--quiet",
               "--batch-size", batch_size, *flags)
     short, long = (costs_of(way, *shared, "--limit-train", count * steps * batch_size,
-                            parent=parent)[1] for count in (1, 2))
-    assert len(short) == len(long), (short, long)
-    return long[0].since(short[0], steps)
+                            parent=parent) for count in (1, 2))
+    return [ours.since(earlier, steps) for ours, earlier in zip(long, short, strict=True)]

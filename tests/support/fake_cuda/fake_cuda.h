@@ -18,25 +18,22 @@
 // which LD_PRELOAD adds to a program that is linked to LibTorch's CPU part alone (CMake preset
 // fake-cuda). The program is not changed, and does not include this header.
 //
-// Memory     A device pointer is the start of a mapping that no thread may touch, so host code that
+// Memory:    A device pointer is the start of a mapping that no thread may touch, so host code that
 //            reads it ends by SIGSEGV. The bytes are elsewhere; only host_view finds them.
-// Operators  run on the CPU's kernels, in the order of the calls. A call that mixes devices raises
-// the
-//            error of a GPU.
-// Copies     A non-blocking copy to the host arrives at the next synchronisation: until then the
-// host
-//            reads poison (NaN, or 0xA5 in each byte). A non-blocking copy from pinned memory fails
-//            at the next synchronisation if the host has changed the source since.
-// Counts     kernels by operator, copies by kind, synchronisations by cause.
+// Operators: They run on the CPU's kernels, in the order of the calls. A call that mixes devices
+//            raises the error of a GPU.
+// Copies:    A non-blocking copy to the host arrives at the next synchronisation: until then the
+//            host reads poison (NaN, or 0xA5 in each byte). A non-blocking copy from pinned memory
+//            fails at the next synchronisation if the host has changed the source since.
+// Counts:    Kernels by operator, copies by kind, synchronisations by cause.
 //
 // What it does not have: streams that run side by side, NCCL, cuDNN, TF32, the rounding of a GPU.
 //
 // Environment:
 //   FAKE_CUDA_DEVICES   number of GPUs, 0 to 8 (default 2)
-//   FAKE_CUDA_REPORT    a file to which each process appends its counts at its end, as one JSON
-//   line FAKE_CUDA_STACKS    if set, a stack trace on standard error for each synchronisation and
-//   each copy
-//                       from or to pageable memory
+//   FAKE_CUDA_REPORT    a file to which each process appends its counts at its end, a line of JSON
+//   FAKE_CUDA_STACKS    if set, a stack trace on standard error for each synchronisation and each
+//                       copy from or to pageable memory
 namespace fake_cuda {
 
 constexpr auto kType = c10::DeviceType::CUDA;
@@ -55,8 +52,7 @@ at::Generator next_draws(c10::DeviceIndex device, const std::optional<at::Genera
 c10::Allocator& device_allocator();
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* data);
-// A tensor of the CPU with the same bytes and geometry. Tensors of the CPU are returned as they
-// are.
+// A tensor of the CPU with the same bytes and geometry; one of the CPU itself as it is.
 at::Tensor host_view(const at::Tensor& t);
 // A tensor on `storage` with geometry and type of `like`.
 at::Tensor with_geometry(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like);
