@@ -55,10 +55,10 @@ def from_the_start(place: Place, fault: str, prepare: tuple[Prepare, ...], code:
 
 def in_training(place: Place, fault: str, strike: Strike, code: int, cause: str = "",
                 flags: Flags = endless(), prepare: tuple[Prepare, ...] = (),
-                seconds: float = 0) -> Cell:
+                seconds: float = 0, left: tuple[str, ...] = ()) -> Cell:
     """The fault strikes a run that would not end by itself."""
     return Cell(place, fault, flags, prepare, strike, codes_of(place[1], code), cause,
-                seconds or GONE_IN[place[1]])
+                seconds or GONE_IN[place[1]], left)
 
 
 def harmless(place: Place, fault: str, strike: Strike | None = None,
@@ -345,6 +345,54 @@ def files_are_damaged() -> Cells:
                        (strikes.with_data(),), flags)
 
 
+def paths_are_no_files() -> Cells:
+    """Opening never waits for the other end of a pipe."""
+    for stage, start in EVERY_STAGE:
+        place = stage, start
+        yield from_the_start(place, "pipe as --load", (strikes.pipe("load.safetensors"),), 3,
+                             said_by_any(start, "load.safetensors: expected a readable file, got a "
+                                                "pipe; hint: name a file"),
+                             small("--load", "load.safetensors"))
+        yield from_the_start(place, "pipe without a reader as --metrics", (strikes.pipe("p"),), 2,
+                             said_by(start, 0, "--metrics: expected a file that can be written, .*"
+                                               "; hint: it is a pipe without a reader"),
+                             small("--metrics", "p"))
+    for stage, start, flag in ((3, "torchrun", "--snapshot"), (5, "spawn", "--resume"),
+                               (6, "spawn", "--resume")):
+        yield from_the_start((stage, start), "pipe as checkpoint", (strikes.pipe("p"),), 3,
+                             said_by_any(start, "p: expected a checkpoint, got no folder; hint: "
+                                                "name the folder of a checkpoint"), small(flag, "p"))
+
+
+def limits_are_reached() -> Cells:
+    """Exit code 1, the limit and what to type; nobody waits for anybody, and no part is left."""
+    for place in SPAWNED:
+        for files in (12, 20, 24):
+            yield from_the_start(place, f"{files} open files", (strikes.limited("-n", files),), 1,
+                                 rf"Too many open files; hint: this process may open {files} files: "
+                                 r"ulimit -n \d+")
+        yield from_the_start(place, "few processes", (strikes.few_processes(6),), 1,
+                             r"start 5 threads: Resource temporarily unavailable; hint: this "
+                             "user may have 6 processes and threads")
+    for stage, start in EVERY_STAGE:
+        said = said_by(start, 0, "write: File too large; hint: a file may have at most 102400 bytes: "
+                                 "ulimit -f unlimited")
+        yield from_the_start((stage, start), "file size",
+                             (with_old_file, strikes.limited("-f", 100)), 1, said,
+                             small("--save", "./a.safetensors", limit_train=64),
+                             after=old_file_stays)
+    for stage, flags in ((5, ("--project-dir", "project", "--checkpointing-steps", 2)),
+                         (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 2))):
+        yield from_the_start((stage, "spawn"), "file size of a checkpoint",
+                             (strikes.limited("-f", 100),), 1,
+                             said_by_any("spawn", "write: File too large; hint: a file may have"),
+                             small(*flags), ("project", "project/checkpoints", "out"))
+    yield from_the_start((0, "alone"), "memory", (strikes.limited("-v", 5_000_000),), 1,
+                         r"^error: out of memory: .*; hint: use a smaller batch size; this process "
+                         "may use 4882 MiB of memory: ulimit -v unlimited",
+                         small(limit_train=30000, batch_size=30000))
+
+
 # ---- who started it ----
 
 def streams_close() -> Cells:
@@ -497,8 +545,90 @@ def resume_points() -> Cells:
                    once=True)
 
 
+# ---- folders of checkpoints ----
+
+# One checkpoint, at the end of the epoch.
+ONE_CHECKPOINT: dict[int, Flags] = {
+    3: ("--snapshot", "snapshot"),
+    5: ("--project-dir", "project", "--checkpointing-steps", "epoch"),
+    6: ("--profile", "none", "--output-dir", "out", "--save-strategy", "epoch")}
+OF_STAGE = {3: "snapshot", 5: "project", 6: "out"}
+KEPT = ("snapshot*", "project*", "out*")
+tiny = functools.partial(small, recipe="convnet", limit_train=64, limit_test=50, batch_size=16)
+
+
+def disk_is_slow() -> Cells:
+    """A checkpoint takes longer than --timeout, and longer than the grace after SIGTERM."""
+    for stage, start in ((3, "torchrun"), (5, "spawn"), (5, "mpirun"), (6, "spawn"),
+                         (6, "torchrun")):
+        yield Cell((stage, start), "slow disk",
+                   tiny(*ONE_CHECKPOINT[stage], "--timeout", DEADLINE),
+                   (strikes.slow_disk(400, OF_STAGE[stage]),),
+                   cause=r"^\[rank 0\] saving \S+: 2 s so far", seconds=40, left=KEPT,
+                   after=ends_as_undisturbed)
+    for stage in (5, 6):
+        yield Cell((stage, "spawn"), "SIGTERM, slow disk", some_seconds(*SAVING[stage]),
+                   (strikes.slow_disk(600, OF_STAGE[stage]),), strikes.to_launcher(SIGTERM),
+                   codes_of_stop("spawn", SIGTERM), stopped("spawn", SIGTERM, "saved "), 25,
+                   KEPT, goes_on_as_undisturbed)
+    for start in ("alone", "spawn"):
+        yield Cell((5, start), "SIGTERM, twice while saving", some_seconds(*SAVING[5]),
+                   (strikes.slow_disk(600, OF_STAGE[5]),),
+                   strikes.then(strikes.to_launcher(SIGTERM),
+                                strikes.while_saving("project/checkpoints/.*.partial",
+                                                     strikes.to_launcher(SIGTERM))),
+                   codes_of_stop("spawn", SIGTERM),
+                   "^warning: not saved: project/checkpoints/checkpoint_0;", 5, KEPT)
+
+
+def runs_share_a_folder() -> Cells:
+    """The second one is refused; the first one does not notice it."""
+    for stage, start in ((3, "torchrun"), (5, "spawn"), (6, "spawn"), (6, "torchrun")):
+        flags = RESUMES[3] if stage == 3 else KEEPING[stage]
+        yield in_training((stage, start), "second run in its folder",
+                          strikes.then(strikes.second_run(rf"{OF_STAGE[stage]}: in use by "
+                                                          r"process \d+ on \S+;"),
+                                       strikes.to_launcher(SIGTERM)),
+                          codes_of_stop(start, SIGTERM)[0], stopped(start, SIGTERM, "saved "),
+                          endless(*flags), seconds=40, left=KEPT)
+    yield from_the_start((6, "spawn"), "checkpoints of another run",
+                         (strikes.trained_before(*tiny(*ONE_CHECKPOINT[6], lr=0.5)),), 2,
+                         said_by("spawn", 0, "of another run: learning_rate is 0.5 there"),
+                         tiny(*ONE_CHECKPOINT[6]))
+
+
+def folders_are_not_shared() -> Cells:
+    """Rank 1 has a folder of the same name, or none, as on a machine of its own."""
+    resume: dict[int, Flags] = {3: (), 5: ("--resume", "auto"), 6: ("--resume",)}
+    for stage in (3, 5, 6):
+        flags = tiny(*ONE_CHECKPOINT[stage])
+        place = stage, "by hand"
+        yield from_the_start(place, "folders of their own, other weights",
+                             (strikes.trained_before(*flags),
+                              strikes.trained_before(*flags, "--lr", 0.5, folder="own"),
+                              strikes.odd_rank("cd own")), 4,
+                             r"^\[rank \d\] error: load_state: .*: expected the checkpoint of "
+                             "rank 0 on all ranks, got another one on rank 1;",
+                             (*flags, *resume[stage]))
+        yield from_the_start(place, "folders of their own, none on one rank",
+                             (strikes.trained_before(*flags),
+                              strikes.odd_rank("mkdir own; cd own")), 4,
+                             r"^\[rank \d\] error: load_state: .*, got none on rank 1 ",
+                             (*flags, *resume[stage]), ("own",))
+        yield from_the_start(place, "folders of their own while saving",
+                             (strikes.odd_rank("mkdir own; cd own"),), 4,
+                             r"^\[rank \d\] error: save_state: .*: expected the folder that "
+                             "rank 0 created on all ranks, got none on rank 1;", flags,
+                             (*KEPT, "own"))
+
+
 # Each kind of fault once, spread over stages and launchers.
 QUICK = {
+    "stage 5, spawn: slow disk",
+    "stage 5, alone: SIGTERM, twice while saving",
+    "stage 6, spawn: second run in its folder",
+    "stage 6, spawn: checkpoints of another run",
+    "stage 5, by hand: folders of their own, other weights",
     "stage 5, spawn: SIGKILL",
     "stage 2, spawn: SIGKILL, gloo",
     "stage 4, spawn: SIGSEGV",
@@ -526,6 +656,10 @@ QUICK = {
     "stage 2, spawn: checkpoint torn",
     "stage 4, spawn: data file truncated",
     "stage 0, alone: data file truncated mid-run",
+    "stage 2, spawn: pipe as --load",
+    "stage 0, alone: pipe without a reader as --metrics",
+    "stage 4, spawn: 20 open files",
+    "stage 1, alone: file size",
     "stage 1, alone: closed stdout",
     "stage 0, alone: stdout without a reader",
     "stage 6, by hand: SIGINT",
@@ -540,7 +674,9 @@ QUICK = {
 
 KINDS = (rank_dies, rank_hangs, rank_fails, weights_become_nan, last_gradient_is_infinite,
          rank_is_late, ranks_disagree, disk_fails, trainer_saves, files_are_damaged,
-         streams_close, told_to_stop, launcher_dies, network_fails, restarts, resume_points)
+         paths_are_no_files, limits_are_reached, streams_close, told_to_stop, launcher_dies,
+         network_fails, restarts, resume_points, disk_is_slow, runs_share_a_folder,
+         folders_are_not_shared)
 
 
 def table() -> list[Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -18,9 +19,9 @@ from safetensors.numpy import save_file
 
 from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace, steps_done
 from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
-from tests.support.programs import BIN, DATA, Launched, Process, poll_until
+from tests.support.programs import BIN, DATA, Launched, Process, launch, poll_until
 from tests.support.resume import faulty_disk
-from tests.support.ways import Way
+from tests.support.ways import STAGE3, Way, spawned, torchrun
 
 # ---- signals ----
 
@@ -221,6 +222,88 @@ def faulty_calls(at: int, error: int = 0, part: str = "/a.safetensors") -> Prepa
     def prepare(space: Workspace, way: Way) -> Way:
         faults = faulty_disk(at, log=space.folder / "calls", error=error)
         return Way(way.command, {**way.environment, **faults, "FAULTY_DISK_FOLDER": part})
+    return prepare
+
+
+def pipe(name: str) -> Prepare:
+    """A pipe in the place of a file; nothing is at its other end."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        os.mkfifo(space.run / name)
+        return way
+    return prepare
+
+
+def slow_disk(milliseconds: int, part: str) -> Prepare:
+    """Each fsync of a file whose path has this part takes that long."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        faults = faulty_disk(0, log=space.folder / "calls")
+        return Way(way.command, {**way.environment, **faults, "FAULTY_DISK_FOLDER": part,
+                                 "FAULTY_DISK_SLEEP": milliseconds})
+    return prepare
+
+
+def while_saving(pattern: str, strike: Strike) -> Strike:
+    """Once there is an unfinished checkpoint of this name; no sooner than a signal before it is
+    more than an echo."""
+    def wait(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        found = poll_until(lambda: any(space.run.glob(pattern)), 60, 0.005)
+        assert found, f"no {pattern}: {started.stderr.text}"
+        time.sleep(0.7)
+        strike(space, started, ranks)
+    return wait
+
+
+def trained_before(*flags: object, folder: str = ".") -> Prepare:
+    """Another run has ended in this folder, with two ranks and these flags."""
+    def prepare(space: Workspace, way: Way) -> Way:
+        program = next(part for part in (*way.command, *way.environment.values())
+                       if part in PROGRAMS)
+        run = space.run / folder
+        run.mkdir(exist_ok=True)
+        ranks = torchrun(program=program) if program == STAGE3 else spawned(program=program)
+        done = launch(*ranks.command, *flags, cwd=run, environment=ranks.environment)
+        assert done.code == 0, done.stderr
+        return way
+    return prepare
+
+
+def second_run(refused: str) -> Strike:
+    """The same command once more, without a record, while the first one trains: it is refused."""
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        command = started.command[:started.command.index("--metrics")]
+        done = launch(*command, cwd=space.run, environment=started.environment)
+        assert done.code in (1, 2), done.stderr
+        assert re.search(refused, done.stderr, re.MULTILINE), done.stderr
+    return strike
+
+
+def then(first: Strike, second: Strike) -> Strike:
+    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        first(space, started, ranks)
+        second(space, started, ranks)
+    return strike
+
+
+# ---- limits of the system ----
+
+def limited(*limits: object) -> Prepare:
+    """Under `ulimit` with these arguments, such as "-n", 20."""
+    return in_shell(f'ulimit {" ".join(map(str, limits))} && exec "$@"')
+
+
+def few_processes(count: int) -> Prepare:
+    """As a user of its own, who may have `count` processes and threads; root has no limit."""
+    own = ("setpriv", "--reuid", "64242", "--regid", "64242", "--clear-groups")
+
+    def prepare(space: Workspace, way: Way) -> Way:
+        for folder in (space.folder.parent, space.folder, space.run, space.temporary):
+            folder.chmod(0o777)
+        tried = subprocess.run([*own, "test", "-x", BIN / PROGRAMS[0].name], timeout=20,
+                               capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            raise unittest.SkipTest(f"no other user can start {BIN}: {tried.stderr.strip()}")
+        limited = Way((*own, *way.command), way.environment)
+        return in_shell(f'ulimit -u {count} && exec "$@"')(space, limited)
     return prepare
 
 

@@ -8,6 +8,7 @@
 //   FAULTY_DISK_AT      the call that fails, counted from 1; 0 = none
 //   FAULTY_DISK_ERRNO   what it and all writes after it return; 0 = SIGKILL instead of the call
 //   FAULTY_DISK_LOG     a file that takes a line a call, such as "write /a/b"
+//   FAULTY_DISK_SLEEP   milliseconds that each fsync takes
 //
 // A write that fails leaves half of its bytes. fsync does nothing more than count: a killed process
 // loses nothing that the kernel has, and without it the tests are quicker.
@@ -20,6 +21,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -52,6 +54,13 @@ bool counts(std::string_view path) {
   const auto folder = variable("FAULTY_DISK_FOLDER", "");
   return !folder.empty() && path.find(folder) != std::string_view::npos &&
          variable("RANK", "0") == variable("FAULTY_DISK_RANK", "0");
+}
+
+// Signals do not shorten it, as they do not shorten the work of a disk.
+void sleep_for(int milliseconds) {
+  timespec left{.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1'000'000L};
+  while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
 }
 
 int next_call() {
@@ -107,6 +116,7 @@ int faulty_fsync(int descriptor) {
   const std::string path = path_of(descriptor);
   const int error = fault_of("fsync", path);
   if (error != 0) return static_cast<int>(failed(error));
+  if (counts(path)) sleep_for(std::atoi(variable("FAULTY_DISK_SLEEP", "0").data()));
   return counts(path) ? 0 : static_cast<int>(syscall(SYS_fsync, descriptor));
 }
 

@@ -220,6 +220,8 @@ class Launched:
     def __init__(self, *command: object, cwd: Path | None = None,
                  environment: Mapping[str, object] | None = None) -> None:
         self.mark = uuid.uuid4().hex
+        self.command = command
+        self.environment = environment or {}
         changes = {name: str(value) for name, value in (environment or {}).items()}
         self.started = time.monotonic()
         self.process = subprocess.Popen(
