@@ -90,12 +90,14 @@ void RecordCallback::on_evaluate(TrainerEvent& event) {
 
 nlohmann::json RecordCallback::Progress::state_dict() const {
   return callback.monitor_ != nullptr ? callback.monitor_->state_dict()
-                                      : to_json(callback.resumed_);
+                                      : to_json(callback.resumed_, callback.settings());
 }
 
 std::function<void()> RecordCallback::Progress::plan_load(const nlohmann::json& state,
                                                           std::string_view origin) const {
-  return [this, progress = training_progress(state, origin)] { callback.resumed_ = progress; };
+  const auto progress =
+      training_progress(state, origin, callback.settings(), callback.record_->log());
+  return [this, progress] { callback.resumed_ = progress; };
 }
 
 }  // namespace mnist

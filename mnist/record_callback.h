@@ -44,6 +44,8 @@ class RecordCallback : public ladder::TrainerCallback {
     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
   };
 
+  const ladder::RunSettings& settings() const { return monitor_options_.settings; }
+
   RecordOptions options_;
   ladder::MonitorOptions monitor_options_;
   Recipe recipe_;

@@ -12,6 +12,8 @@
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/largest_counts.h"
+#include "ladder/core/log.h"
 #include "ladder/core/sha256.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
@@ -44,6 +46,8 @@ DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSam
                                               .transform = loader.options().transform});
 }
 
+constexpr const char* kData = "data";
+
 // With the seed of the configuration, and with page-locked batches for a GPU only.
 DataLoader with_setup(const DataLoader& loader, const LoaderSetup& setup) {
   auto options = loader.options();
@@ -75,6 +79,19 @@ void require_micro_batch(const JsonReader& position, std::string_view origin,
       origin,
       fmt::format("it was written with {}, and this run has {}", text(saved), text(micro_batch)),
       "resume with the sums and the micro-batch size of that run");
+}
+
+void require_same_data(const JsonReader& position, std::string_view origin,
+                       const std::string& description, bool within_epoch, int rank) {
+  if (!position.contains(kData) || position.text(kData) == description) return;
+  const auto written = position.text(kData);
+  if (within_epoch) {
+    throw UsageError::conflict(
+        origin, fmt::format("it was written with {}, and this run has {}", written, description),
+        "resume with the data of that run, or from a checkpoint between two epochs");
+  }
+  if (rank != 0) return;
+  Log().warn(fmt::format("{}: written with {}; this run has {}", origin, written, description));
 }
 
 // One pass. Its progress is in the gradient state while it lives.
@@ -171,7 +188,8 @@ std::int64_t AcceleratedDataLoader::first_batch() const {
 AcceleratedDataLoader AcceleratedDataLoader::without_first(std::int64_t batches) const {
   if (batches < 0 || batches > size()) {
     throw UsageError::out_of_range("skip_first_batches", batches,
-                                   fmt::format("0 to {}, the batches of an epoch", size()));
+                                   fmt::format("0 to {}, the batches of an epoch", size()),
+                                   "0 skips nothing");
   }
   auto copy = *this;
   copy.first_batch_ = batches;
@@ -183,7 +201,8 @@ nlohmann::json AcceleratedDataLoader::state_dict() const {
   nlohmann::json state = {{"epoch", epoch()},
                           {"batch", batch},
                           {"batches", size()},
-                          {"order", batch == 0 ? "" : order_digest(*whole_, epoch())}};
+                          {"order", batch == 0 ? "" : order_digest(*whole_, epoch())},
+                          {kData, loader_.dataset().description()}};
   if (setup_.micro_batch > 0) state["micro_batch"] = setup_.micro_batch;
   return state;
 }
@@ -191,9 +210,10 @@ nlohmann::json AcceleratedDataLoader::state_dict() const {
 std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
                                                        std::string_view origin) const {
   const JsonReader saved(state, json_data_error(origin));
-  const auto epoch = saved.count("epoch");
+  const auto epoch = saved.count("epoch", kMostEpochs);
   const auto batch = saved.count("batch");
   const auto batches = saved.count("batches");
+  require_same_data(saved, origin, loader_.dataset().description(), batch > 0, setup_.group.rank());
   if (batch > 0 && batches != size()) {
     throw UsageError::conflict(
         origin,

@@ -33,6 +33,11 @@ struct LoaderSetup {
 void require_micro_batch(const JsonReader& position, std::string_view origin,
                          std::int64_t micro_batch);
 
+// The same for the description of the data set, "data": another one is a UsageError within an
+// epoch, and a warning of rank 0 between two.
+void require_same_data(const JsonReader& position, std::string_view origin,
+                       const std::string& description, bool within_epoch, int rank);
+
 // A DataLoader that gives each process its part of every batch, on its device.
 //
 // Accelerator::prepare makes one. It has the order of the loader that it was made from, and divides

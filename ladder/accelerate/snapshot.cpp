@@ -16,6 +16,7 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/sha256.h"
 
 namespace ladder {
@@ -95,6 +96,7 @@ nlohmann::json Snapshot::position() const {
           {"batch", batch},
           {"batches", loader_->size()},
           {"order", batch == 0 ? "" : order_digest(epoch)},
+          {"data", loader_->dataset().description()},
           {"micro_batch", micro_batch()}};
 }
 
@@ -103,9 +105,10 @@ std::int64_t Snapshot::micro_batch() const { return loader_->batch_sampler()->mi
 std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
                                               std::string_view origin) {
   const JsonReader saved(state, json_data_error(origin));
-  const auto epoch = saved.count("epoch");
+  const auto epoch = saved.count("epoch", kMostEpochs);
   const auto batch = saved.count("batch");
   const auto batches = saved.count("batches");
+  require_same_data(saved, origin, loader_->dataset().description(), batch > 0, group_.rank());
   require_micro_batch(saved, origin, micro_batch());
   if (batch > batches) {
     throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),

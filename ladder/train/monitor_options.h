@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ladder/train/run_settings.h"
+
 namespace ladder {
 
 // The enabled parts of a TrainingMonitor.
@@ -19,6 +21,8 @@ struct MonitorOptions {
   std::string epoch_line;          // printed when an epoch begins, with {epoch} and {epochs}
                                    // replaced by the numbers; empty = none
   std::string testing_line;        // printed when training ends; empty = none
+  RunSettings settings;            // saved with the progress, compared by a run that resumes; the
+                                   // monitor adds the precision, which may change
 };
 
 }  // namespace ladder

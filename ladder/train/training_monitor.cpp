@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/amp/precision.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
@@ -17,6 +19,8 @@
 
 namespace ladder {
 namespace {
+
+constexpr const char* kSettings = "settings";
 
 Fingerprint make_fingerprint(const MonitorOptions& options, int rank) {
   if (options.fingerprint == 0) return {};
@@ -49,15 +53,18 @@ void require_same_micro_batch(const Batch& batch, std::int64_t of_model) {
 
 }  // namespace
 
-nlohmann::json to_json(const TrainingProgress& progress) {
+nlohmann::json to_json(const TrainingProgress& progress, const RunSettings& settings) {
   return {{"steps", progress.steps},
           {"samples", progress.samples},
-          {"train_seconds", progress.train_seconds}};
+          {"train_seconds", progress.train_seconds},
+          {kSettings, settings_to_json(settings)}};
 }
 
-TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin) {
+TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin,
+                                   const RunSettings& settings, const Log& log) {
   const JsonReader saved(state, json_data_error(origin));
-  return {.steps = saved.count("steps"),
+  compare_settings(saved.value(kSettings), settings, origin, log);
+  return {.steps = saved.count("steps", kMostOptimizerSteps),
           .samples = saved.count("samples"),
           .train_seconds = saved.number("train_seconds", 0.0)};
 }
@@ -71,9 +78,15 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
       batches_(batches),
       fingerprint_(make_fingerprint(options_, setup_.group.rank())),
       trace_(StepTrace::path_of_rank(options_.trace, setup_.group.rank())),
-      guard_(model, setup_) {}
+      guard_(model, setup_) {
+  options_.settings.push_back({"precision", name_of(setup_.precision), /*may_change=*/true});
+}
 
 void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done) {
+  if (batches_ == 0) {
+    throw DataError::mismatch("training data", "at least one batch per epoch", "none",
+                              "use a smaller batch size, or more samples");
+  }
   if (options_.stop_on_signals && !stop_) stop_.emplace(setup_.group);
   epoch_ = {.epoch = epoch};
   done_ = done;
@@ -178,12 +191,15 @@ TrainingTotals TrainingMonitor::totals() const {
 nlohmann::json TrainingMonitor::state_dict() const {
   return to_json({.steps = progress_.steps,
                   .samples = progress_.samples + epoch_.samples,
-                  .train_seconds = progress_.train_seconds + open_epoch_seconds()});
+                  .train_seconds = progress_.train_seconds + open_epoch_seconds()},
+                 options_.settings);
 }
 
 std::function<void()> TrainingMonitor::plan_load(const nlohmann::json& state,
                                                  std::string_view origin) {
-  return [this, progress = training_progress(state, origin)] { restore(progress); };
+  const Log log({.rank = setup_.group.rank(), .quiet = options_.quiet});
+  const auto progress = training_progress(state, origin, options_.settings, log);
+  return [this, progress] { restore(progress); };
 }
 
 }  // namespace ladder

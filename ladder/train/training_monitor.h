@@ -13,11 +13,13 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/core/log.h"
 #include "ladder/core/progress_bar.h"
 #include "ladder/data/batch.h"
 #include "ladder/train/fingerprint.h"
 #include "ladder/train/loss_guard.h"
 #include "ladder/train/monitor_options.h"
+#include "ladder/train/run_settings.h"
 #include "ladder/train/run_setup.h"
 #include "ladder/train/step_trace.h"
 #include "ladder/train/stop_signal.h"
@@ -49,9 +51,11 @@ struct TrainingProgress {
   std::int64_t samples = 0;
   double train_seconds = 0.0;
 };
-nlohmann::json to_json(const TrainingProgress& progress);
-// Throws DataError naming `origin`.
-TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin);
+// With the settings of the run under "settings".
+nlohmann::json to_json(const TrainingProgress& progress, const RunSettings& settings);
+// Compares the settings (see compare_settings). Throws DataError or UsageError naming `origin`.
+TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin,
+                                   const RunSettings& settings, const Log& log);
 
 // Counts and checks the steps of a training loop.
 //
@@ -87,7 +91,8 @@ class TrainingMonitor {
                   std::int64_t batches);
 
   // Epochs count from 1. `done`: batches of this epoch before a resume. From the first call on,
-  // signals end the run after a step instead of at once.
+  // signals end the run after a step instead of at once. Throws DataError for an epoch without
+  // batches, which would train nothing.
   void begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done = 0);
 
   // Call it after optimizer.step() and before zero_grad(). `updated`: whether the optimizer
@@ -121,7 +126,8 @@ class TrainingMonitor {
     return updated_ && steps > 0 && progress_.steps % steps == 0;
   }
 
-  // For Accelerator::register_for_checkpointing. plan_load throws DataError naming `origin`.
+  // For Accelerator::register_for_checkpointing: the progress, and the settings of the run.
+  // plan_load compares the settings; it throws DataError or UsageError naming `origin`.
   nlohmann::json state_dict() const;
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
   void restore(const TrainingProgress& progress) { progress_ = progress; }

@@ -103,23 +103,41 @@ std::string first_difference(const nlohmann::json& saved, const nlohmann::json& 
 
 nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
 
-// Logs different intervals, which keep the values of the checkpoint, and batch sizes, as
-// transformers does. With another accumulation, global_step would be another position in the data.
+// Arguments of which a different value is logged: intervals, which keep the values of the
+// checkpoint, and batch sizes, as transformers does; and what else changes the training.
+constexpr std::array kLogged = {"logging_steps",
+                                "eval_steps",
+                                "save_steps",
+                                "per_device_train_batch_size",
+                                "lr_scheduler_type",
+                                "lr_scheduler_kwargs",
+                                "warmup_steps",
+                                "max_grad_norm",
+                                "fp16",
+                                "bf16",
+                                "seed",
+                                "data_seed",
+                                "dataloader_drop_last",
+                                "accelerator_config",
+                                "limit_train_batches"};
+
+// Arguments that must be equal. With another accumulation, global_step would be another position in
+// the data; with other labels, the restored optimizer would follow another loss.
+constexpr std::array kEqual = {"gradient_accumulation_steps", "label_smoothing_factor"};
+
 std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
                                                         std::string_view origin) const {
   const auto present = state_dict();
   const JsonReader saved(state, json_data_error(origin));
-  for (const char* name : {"logging_steps", "eval_steps", "save_steps",
-                           "per_device_train_batch_size", "lr_scheduler_type"}) {
+  for (const char* const name : kLogged) {
     if (saved.value(name) == present.at(name)) continue;
     trainer.accelerator_.log().info(fmt::format("{}: {} is {}, the arguments have {}", origin, name,
                                                 saved.value(name).dump(), present.at(name).dump()));
   }
-  const char* const accumulation = "gradient_accumulation_steps";
-  if (saved.value(accumulation) != present.at(accumulation)) {
-    throw DataError::mismatch(fmt::format("{}: {}", origin, accumulation),
-                              present.at(accumulation).dump(), saved.value(accumulation).dump(),
-                              "resume with the value of the checkpoint");
+  for (const char* const name : kEqual) {
+    if (!saved.contains(name) || saved.value(name) == present.at(name)) continue;
+    throw DataError::mismatch(fmt::format("{}: {}", origin, name), present.at(name).dump(),
+                              saved.value(name).dump(), "resume with the value of the checkpoint");
   }
   return [] {};
 }

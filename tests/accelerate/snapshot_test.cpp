@@ -45,6 +45,7 @@ struct SnapshotSettings {
   BatchMode mode = BatchMode::kGlobal;
   std::uint64_t seed = 5;
   std::int64_t micro_batch = 0;
+  RunSettings settings = {};
 };
 
 std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSettings& run) {
@@ -67,8 +68,8 @@ class Loop {
         optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9}),
         scheduler(optimizer, {.step_size = 1, .gamma = 0.5}),
         snapshot(run.snapshot, group, *model, optimizer, scheduler),
-        monitor({.stop_on_signals = false, .quiet = true}, {.group = group}, *model,
-                loader.size()) {
+        monitor({.stop_on_signals = false, .quiet = true, .settings = run.settings},
+                {.group = group}, *model, loader.size()) {
     torch::manual_seed(static_cast<std::uint64_t>(group.rank()) + 1);
     snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
   }
@@ -177,6 +178,25 @@ TEST(Snapshot, IsOfOneRunAtATime) {
     }
     EXPECT_NO_THROW(Loop(group, run));
     EXPECT_TRUE(folder.names().empty());
+  });
+}
+
+TEST(Snapshot, OfOtherSettingsIsRefusedInTheMiddleOfAnEpoch) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
+                         .settings = {{"--head", "logits"}}};
+    Loop(group, run).train_until(4);
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+    run.settings[0].value = "log-softmax";
+    EXPECT_ERROR(Loop(group, run), UsageError,
+                 folder.file("snapshot") +
+                     "/progress.json: it was written with --head=logits, and this run has "
+                     "--head=log-softmax; hint: resume with --head=logits, or begin a new run and "
+                     "load " +
+                     folder.file("snapshot") + "/model.safetensors");
+    run.settings[0].may_change = true;
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
   });
 }
 

@@ -302,6 +302,48 @@ TEST(Resume, ChangesNothingWhenAFileIsDamaged) {
   });
 }
 
+// Also in a checkpoint whose manifest was made again.
+TEST(Resume, APositionOutOfRangeOrOfOtherDataIsRefused) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    const auto& loader = *trainee.loader;
+    const auto with = [&](const char* key, const nlohmann::json& value, std::int64_t batch = 2) {
+      auto position = loader.state_dict();
+      position["batch"] = batch;
+      position[key] = value;
+      return loader.plan_load(position, "sampler.json");
+    };
+    const auto huge = std::int64_t{1} << 62;
+    EXPECT_ERROR(
+        with("epoch", huge), DataError,
+        "sampler.json: expected a whole number from 0 to 1000000000 as \"epoch\", got 4611");
+    EXPECT_ERROR(with("epoch", huge, 0), DataError, "a whole number from 0 to 1000000000");
+    EXPECT_ERROR(with("batch", kBatches + 1), DataError, "expected a batch of 8, got batch 9");
+    EXPECT_ERROR(with("batches", huge), UsageError, "the position is batch 2 of 4611");
+    EXPECT_ERROR(with("data", "other"), UsageError, "sampler.json: it was written with other, and ",
+                 "; hint: resume with the data of that run, or from a checkpoint between two");
+    EXPECT_NO_THROW(with("data", "other", 0)) << "between two epochs: a warning";
+    EXPECT_NO_THROW(with("epoch", 0));
+  });
+}
+
+TEST(SaveState, RefusesAnOptimizerThatIsNotFinite) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    auto& optimizer = dynamic_cast<FusedOptimizer&>(*trainee.sgd);
+    const auto tensors = optimizer.state_dict(*trainee.network).tensors;
+    ASSERT_FALSE(tensors.empty());
+    tensors.begin()->second.view(-1)[0] = NAN;
+    const auto path = ranks.folder().file("checkpoint");
+    EXPECT_ERROR(trainee.accelerator->save_state(path), NumericError,
+                 path + ": expected finite weights, got NaN or infinity in " +
+                     tensors.begin()->first + "; nothing was saved");
+    EXPECT_FALSE(fs::exists(path));
+  });
+}
+
 TEST(Resume, ChangesNothingWhenTheNetworkIsAnother) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");

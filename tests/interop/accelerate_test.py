@@ -166,8 +166,10 @@ class Checkpoint(unittest.TestCase):
 
         place = read("sampler.json")
         self.assertRegex(place.pop("order"), "^[0-9a-f]{64}$")
-        self.assertEqual(place, {"epoch": 0, "batch": 4, "batches": 4})
-        self.assertEqual(read("sampler_1.json"), {"epoch": 0, "batch": 0, "batches": 1, "order": ""})
+        self.assertEqual(place, {"epoch": 0, "batch": 4, "batches": 4,
+                                 "data": "MNIST train, 60000 images"})
+        self.assertEqual(read("sampler_1.json"), {"epoch": 0, "batch": 0, "batches": 1, "order": "",
+                                                  "data": "MNIST test, 10000 images"})
         self.assertEqual(read("scheduler.json"),
                          {"base_lrs": [1e-3], "last_epoch": 0, "last_lr": [1e-3]})
         numbers = read("custom_checkpoint_0.json")

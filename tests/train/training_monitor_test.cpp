@@ -154,6 +154,30 @@ TEST(TrainingMonitor, GoesOnFromItsState) {
   EXPECT_EQ(second.steps(), 1);
   EXPECT_EQ(second.totals().samples, 3);
   EXPECT_ERROR(second.plan_load({{"steps", -1}}, "state.json"), DataError, "state.json");
+  EXPECT_ERROR(second.plan_load({{"steps", std::int64_t{1} << 62}}, "state.json"), DataError,
+               "state.json: expected a whole number from 0 to 1000000000000 as \"steps\", got");
+}
+
+TEST(TrainingMonitor, SavesItsSettingsAndRefusesOthers) {
+  const OneWeight model;
+  const auto monitor_with = [&](const std::string& head) {
+    const MonitorOptions options{.quiet = true, .settings = {{"--head", head}}};
+    return TrainingMonitor(options, {}, model, 2);
+  };
+  const auto state = monitor_with("logits").state_dict();
+  EXPECT_EQ(state.at("settings"), nlohmann::json({{"--head", "logits"}, {"precision", "fp32"}}));
+  EXPECT_NO_THROW(monitor_with("logits").plan_load(state, "state.json"));
+  EXPECT_ERROR(
+      monitor_with("log-softmax").plan_load(state, "state.json"), UsageError,
+      "state.json: it was written with --head=logits, and this run has --head=log-softmax");
+}
+
+TEST(TrainingMonitor, RefusesAnEpochWithoutBatches) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 0);
+  EXPECT_ERROR(
+      monitor.begin_epoch(1, 1), DataError,
+      "training data: expected at least one batch per epoch, got none; hint: use a smaller");
 }
 
 }  // namespace
