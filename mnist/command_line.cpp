@@ -4,13 +4,14 @@
 #include <fmt/core.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
+#include "ladder/core/largest_counts.h"
+#include "ladder/core/regular_file.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
 #include "mnist/flags.h"
@@ -37,7 +40,8 @@ std::vector<std::string> parse_list(const std::string& flag, const std::string& 
   std::vector<std::string> names;
   for (const auto& item : split(list, ',')) {
     names.push_back(CLI::detail::trim_copy(item));
-    if (names.back().empty()) throw UsageError::malformed(flag, form, list);
+    if (names.back().empty())
+      throw UsageError::malformed(flag, form, list, "separate them by single commas");
   }
   return names;
 }
@@ -56,10 +60,11 @@ void add_list(Flags& flags, const std::string& name, std::vector<std::string>& t
 constexpr const char* kRecipe = "recipe";  // in the record: as the recipe has it
 
 void add_training_flags(Flags& flags, RecipeOptions& recipe) {
-  flags.integer("-e,--epochs", recipe.epochs, {0}, "epochs to train [1; convnet: 3]", kRecipe);
-  flags.integer("-b,--batch-size", recipe.batch_size, {1}, "images per step [64; convnet: 32]",
+  flags.integer("-e,--epochs", recipe.epochs, {0, kMostEpochs}, "epochs to train [1; convnet: 3]",
                 kRecipe);
-  flags.integer("--eval-batch-size", recipe.eval_batch_size, {1},
+  flags.integer("-b,--batch-size", recipe.batch_size, {1, kMostSamplesPerBatch},
+                "images per step [64; convnet: 32]", kRecipe);
+  flags.integer("--eval-batch-size", recipe.eval_batch_size, {1, kMostSamplesPerBatch},
                 "images per evaluation step [64; convnet: 32]", kRecipe);
   flags.value(
       "--lr", "X", "learning rate [1e-3; convnet: 1e-4]",
@@ -72,7 +77,7 @@ void add_training_flags(Flags& flags, RecipeOptions& recipe) {
 void add_network_flags(Flags& flags, RecipeOptions& recipe) {
   flags.choice("--head", recipe.head, {{"log-softmax", "log-softmax"}, {"logits", "logits"}},
                "output of the network [log-softmax; convnet: logits]", kRecipe);
-  flags.integer("--width", recipe.width, {1}, "channel multiplier");
+  flags.integer("--width", recipe.width, {1, kLargestWidth}, "channel multiplier");
   flags.flag("--normalize,!--no-normalize", recipe.normalize,
              "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]", kRecipe);
   flags.choice("--math", recipe.math, {{"fast", Math::kFast}, {"reference", Math::kReference}},
@@ -102,7 +107,8 @@ void add_data_flags(Flags& flags, DataOptions& data) {
 }
 
 void add_loading_flags(Flags& flags, DataOptions& data) {
-  flags.integer("--num-workers", data.num_workers, {0}, "threads that prepare batches ahead");
+  flags.integer("--num-workers", data.num_workers, {0, kMostWorkers},
+                "threads that prepare batches ahead");
   flags.flag("--pin-memory", data.pin_memory,
              "keep images in host memory and batches page-locked: for a GPU");
 }
@@ -118,7 +124,8 @@ std::vector<std::string> parse_gpus(const std::string& flag, const std::string& 
     words >> word;
     do {
       const auto id = ladder::parse_number<unsigned>(word);
-      if (!id) throw UsageError::malformed(flag, kForm, word.empty() ? list : word);
+      if (!id)
+        throw UsageError::malformed(flag, kForm, word.empty() ? list : word, "such as --gpu 0,1");
       gpus.push_back(fmt::format("{}", *id));
     } while (words >> word);
   }
@@ -192,7 +199,7 @@ void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_rep
                 "steps between comparisons of all ranks' weights; 0 = never");
   flags.choice("--sums", sums.exact, {{"fast", false}, {"exact", true}},
                "sums of gradients; exact: in integers, the same weights for any number of ranks");
-  flags.integer("--micro-batch", sums.micro_batch, {1},
+  flags.integer("--micro-batch", sums.micro_batch, {1, kMostSamplesPerBatch},
                 "images per micro-batch, with --sums exact");
 }
 
@@ -263,7 +270,8 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
                       "checkpoint to resume from [the last in --project-dir]; auto: the newest "
                       "whole one, if any",
                       "PATH|auto");
-  flags.integer("--scheduler-steps-per-call", options.accelerator.scheduler_steps_per_call, {1},
+  flags.integer("--scheduler-steps-per-call", options.accelerator.scheduler_steps_per_call,
+                {1, kLargestWorldSize},
                 "scheduler steps per step() call [as Accelerate: 1, per-process: nprocs]");
   add_list(flags, "--log-with", options.accelerator.log_with, "NAMES", "names separated by commas",
            "trackers: jsonl,csv,tensorboard, or all");
@@ -290,8 +298,8 @@ void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::strin
                 {"bf16", Precision::kBf16},
                 {"fp16", Precision::kFp16}},
                "precision; auto: as set by the launcher or --config-file, else no");
-  flags.integer("--gradient-accumulation-steps", accelerator.gradient_accumulation.num_steps, {1},
-                "batches per optimizer step [1]");
+  flags.integer("--gradient-accumulation-steps", accelerator.gradient_accumulation.num_steps,
+                {1, kMostBatchesPerStep}, "batches per optimizer step [1]");
   flags.flag("--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
   flags.flag("--debug", accelerator.debug, "check shapes before collectives; slower", "false");
   add_config_file_flag(flags, accelerator);
@@ -317,7 +325,8 @@ void apply_hparams(Flags& flags, const std::string& path) {
       if (std::string_view(error.what()).starts_with(path)) throw;
       throw UsageError::conflict(path, error.what(), "");
     } catch (const CLI::Error&) {
-      throw UsageError::malformed(where, "a value that the flag takes", value);
+      throw UsageError::malformed(where, "a value that the flag takes", value,
+                                  "--help shows its form");
     }
   }
 }
@@ -334,8 +343,9 @@ void add_process_flags(Flags& flags, ProcessOptions& options, const std::string&
 void add_launcher_flags(Flags& flags, GroupOptions& options) {
   flags.text("--init-method", options.process_group.init_method, "URL",
              "rendezvous of the ranks: env://, tcp://HOST:PORT, file:///PATH");
-  flags.integer("--rank", options.process_group.rank, {0}, "rank of this process [as launched]");
-  flags.integer("--world-size", options.process_group.world_size, {1},
+  flags.integer("--rank", options.process_group.rank, {0, kLargestWorldSize - 1},
+                "rank of this process [as launched]");
+  flags.integer("--world-size", options.process_group.world_size, {1, kLargestWorldSize},
                 "number of processes [as launched]");
 }
 
@@ -373,8 +383,10 @@ void require_gpu(const std::string& flag, const char* instead) {
 
 // The library reads safetensors alone. torch.save writes a zip archive, and once wrote a pickle.
 void check_weights(const std::string& path) {
+  const auto file = open_regular_file(path);
+  if (!file.problem.empty()) return;  // a stage that loads it reports that
   std::array<char, 4> magic{};
-  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  if (read_at(file, 0, std::as_writable_bytes(std::span(magic))) != 0) return;
   const std::string_view begin(magic.data(), magic.size());
   if (begin != "PK\3\4" && !begin.starts_with("\x80\2")) return;
   const auto target = std::filesystem::path(path).replace_extension(".safetensors").string();
@@ -386,7 +398,7 @@ void check_weights(const std::string& path) {
 void check_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return;
   if (!device.starts_with("cuda")) {
-    throw UsageError::malformed("--device", "auto, cpu, cuda or cuda:N", device);
+    throw UsageError::malformed("--device", "auto, cpu, cuda or cuda:N", device, "such as cuda:0");
   }
   require_gpu("--device " + device, "use --device cpu");
 }
@@ -556,8 +568,39 @@ void apply_presets(Flags& flags, TrainerRunOptions& options, const CommandTexts&
 
 // Checks flags against each other, and fills in what follows from them.
 
+// What the weights of a run were trained for. Stage 6 compares its training arguments besides.
+RunSettings settings_of(const RecipeOptions& recipe, const DataOptions& data) {
+  const auto defaults = recipe_defaults(recipe.name);
+  return {{"--recipe", recipe.name},
+          {"--head", recipe.head.value_or(defaults.head)},
+          {"--width", fmt::format("{}", recipe.width)},
+          {"--normalize", recipe.normalize.value_or(defaults.normalize) ? "true" : "false"},
+          {"--math", recipe.math == Math::kFast ? "fast" : "reference"},
+          {"--augment", data.augment ? "shift" : "none"}};
+}
+
+// What a run that resumes may change. (The learning rate is that of the checkpoint.)
+void add_changeable_settings(SingleOptions& options, const Flags& flags) {
+  const auto batch_size =
+      options.recipe.batch_size.value_or(recipe_defaults(options.recipe.name).batch_size);
+  auto& settings = options.monitor.settings;
+  settings.push_back({"--batch-size", fmt::format("{}", batch_size), /*may_change=*/true});
+  const std::array<std::string_view, 7> others = {"--scheduler",
+                                                  "--seed",
+                                                  "--limit-train",
+                                                  "--scale-lr",
+                                                  "--batch-mode",
+                                                  "--loader-mode",
+                                                  "--gradient-accumulation-steps"};
+  for (const auto& [flag, value] : flags.values()) {
+    if (std::ranges::find(others, flag) == others.end()) continue;
+    settings.push_back({flag, value.empty() ? "unset" : value, /*may_change=*/true});
+  }
+}
+
 void complete_monitor(SingleOptions& options) {
   auto& monitor = options.monitor;
+  monitor.settings = settings_of(options.recipe, options.data);
   monitor.quiet = options.record.quiet;
   monitor.fingerprint_beside = options.record.metrics;
   if (options.recipe.name == "convnet") {  // the lines of the DDP-practice tutorial
@@ -622,6 +665,7 @@ void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& 
                               "add --snapshot runs/snapshot");
   }
   complete_ranks(options, flags, texts, /*require_launcher=*/true);
+  add_changeable_settings(options, flags);
 }
 
 void complete(AmpOptions& options, const Flags& flags, const CommandTexts& texts) {
@@ -648,6 +692,7 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
       !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
       "--loader-mode");
   complete_all(options, flags);
+  add_changeable_settings(options, flags);
 }
 
 void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {

@@ -28,7 +28,8 @@ constexpr const char* kInput = "images";
 std::int64_t limited(std::int64_t limit, std::int64_t count, Split split) {
   if (limit < 0 || limit > count) {
     throw UsageError::out_of_range(split == Split::kTrain ? "--limit-train" : "--limit-test", limit,
-                                   fmt::format("0 (all) to {}", count));
+                                   fmt::format("0 (all) to {}", count),
+                                   "omit the flag for all images");
   }
   return limit == 0 ? count : limit;
 }

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <new>
@@ -18,6 +16,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/regular_file.h"
 #include "ladder/core/sha256.h"
 
 namespace mnist {
@@ -59,26 +58,20 @@ constexpr KnownSplit kTest = {
 
 constexpr const char* kFetchAgain = "fetch the file again";
 
-DataError unreadable(const std::string& path, const std::string& reason) {
-  return DataError::mismatch(path, "a readable file", reason, "check the path and its permissions");
-}
-
 DataError too_large(const std::string& path, std::size_t size_limit) {
   return DataError::mismatch(path, fmt::format("at most {} bytes of content", size_limit), "more",
                              "this is not the file that the program reads here");
 }
 
 std::vector<std::uint8_t> read_whole(const std::string& path, std::size_t size_limit) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw unreadable(path, error.message());
+  const auto file = open_data_file(path);
   // Deflate adds a few bytes to each block of input that it cannot compress.
-  if (size > size_limit + size_limit / 16 + 65536) throw too_large(path, size_limit);
-  std::vector<std::uint8_t> bytes(size);
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file) throw unreadable(path, std::generic_category().message(errno));
-  return bytes;
+  if (file.bytes > size_limit + size_limit / 16 + 65536) throw too_large(path, size_limit);
+  std::vector<std::uint8_t> bytes(file.bytes);
+  const int error = read_at(file, 0, std::as_writable_bytes(std::span(bytes)));
+  if (error == 0) return bytes;
+  throw DataError::mismatch(path, "a readable file", std::generic_category().message(error),
+                            kFetchAgain);
 }
 
 bool is_gzip(std::span<const std::uint8_t> bytes) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -27,10 +28,12 @@ using ladder::UsageError;
 // For mnist/ alone: the flags of a program, on CLI11. It splits the command line and prints --help.
 // Values are read here: CLI11 takes 010 for 8, 2^64 for 2^63 - 1, and rounds a double twice.
 
+constexpr const char* kHelpHint = "--help shows the default";
+
 template <typename Number>
 Number number_of(const std::string& flag, const std::string& text, const char* form) {
   const auto value = ladder::parse_number<Number>(text);
-  if (!value) throw UsageError::malformed(flag, form, text);
+  if (!value) throw UsageError::malformed(flag, form, text, kHelpHint);
   return *value;
 }
 
@@ -39,14 +42,20 @@ struct Range {
   std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
 };
 
+inline bool is_whole_number(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
 inline std::int64_t integer_in(Range range, const std::string& flag, const std::string& text,
                                const char* form = "a whole number") {
-  const auto number = number_of<std::int64_t>(flag, text, form);
-  if (number >= range.minimum && number <= range.maximum) return number;
-  const bool is_small = number < range.minimum;
-  throw UsageError::out_of_range(flag, number,
-                                 is_small ? fmt::format("a number >= {}", range.minimum)
-                                          : fmt::format("{} to {}", range.minimum, range.maximum));
+  const auto number = ladder::parse_number<std::int64_t>(text);
+  if (number && *number >= range.minimum && *number <= range.maximum) return *number;
+  if (!is_whole_number(text)) throw UsageError::malformed(flag, form, text, kHelpHint);
+  const bool is_small = text.starts_with('-') || (number && *number < range.minimum);
+  const auto allowed = is_small ? fmt::format("a number >= {}", range.minimum)
+                                : fmt::format("{} to {}", range.minimum, range.maximum);
+  throw UsageError::conflict(flag, fmt::format("expected {}, got {}", allowed, text), kHelpHint);
 }
 
 // The text of a value for --help and the record; `unset` stands for an optional without one.

@@ -27,7 +27,8 @@ std::vector<std::pair<std::string, std::string>> read_hparams(const std::string&
                                   "write each flag on a line of its own");
     }
     if (entry.text.find('\n') != std::string::npos) {
-      throw UsageError::malformed(where, "a value on one line", fmt::format("{:.80}", entry.text));
+      throw UsageError::malformed(where, "a value on one line", fmt::format("{:.80}", entry.text),
+                                  "write the value after the name and a colon");
     }
     std::string name = entry.key;
     std::replace(name.begin(), name.end(), '_', '-');

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -31,11 +30,8 @@ using namespace ladder;
 
 constexpr int kProcessesWithoutGpu = 2;
 
-// A closed pipe becomes an error of the write, so that lost progress lines do not end a training.
-//
 // Without these streams, the next file to be opened would get their numbers, and their lines.
 void prepare_standard_streams() {
-  ::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int opened = ::open("/dev/null", O_RDWR);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/data/random_shift.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/schedules.h"
@@ -31,8 +32,12 @@ Head head_named(const std::string& name) {
 }
 
 template <typename Number>
-void require(bool holds, const char* flag, Number value, const char* range) {
-  if (!holds) throw UsageError::out_of_range(flag, value, range);
+void require(bool holds, const char* flag, Number value, const std::string& range) {
+  if (!holds) throw UsageError::out_of_range(flag, value, range, "leave it unset for the default");
+}
+
+void require_in(const char* flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+  require(value >= least && value <= most, flag, value, fmt::format("{} to {}", least, most));
 }
 
 }  // namespace
@@ -43,11 +48,7 @@ Recipe::Recipe(const RecipeOptions& options, int world_size)
       width_(options.width),
       label_smoothing_(options.label_smoothing),
       seed_(options.seed) {
-  if (name_ == "basicnet") {
-    normalization_ = kMnistNormalization;
-  } else if (name_ == "convnet") {
-    head_ = Head::kLogits;
-  } else {
+  if (std::find(kRecipeNames.begin(), kRecipeNames.end(), name_) == kRecipeNames.end()) {
     throw UsageError::unknown_name("--recipe", name_, kRecipeNames);
   }
   take(options);
@@ -62,18 +63,16 @@ void Recipe::take(const RecipeOptions& options) {
   eval_batch_size_ = options.eval_batch_size.value_or(defaults.eval_batch_size);
   lr_ = options.lr.value_or(defaults.lr);
   scheduler_ = options.scheduler;
-  if (options.head) head_ = head_named(*options.head);
-  if (options.normalize) {
-    normalization_ = *options.normalize ? kMnistNormalization : Normalization{};
-  }
+  head_ = head_named(options.head.value_or(defaults.head));
+  if (options.normalize.value_or(defaults.normalize)) normalization_ = kMnistNormalization;
 }
 
 void Recipe::check() const {
-  require(epochs_ >= 0, "--epochs", epochs_, "a number >= 0");
-  require(batch_size_ > 0, "--batch-size", batch_size_, "a number > 0");
-  require(eval_batch_size_ > 0, "--eval-batch-size", eval_batch_size_, "a number > 0");
-  require(width_ > 0, "--width", width_, "a number > 0");
-  require(lr_ >= 0.0, "--lr", lr_, "a number >= 0");
+  require_in("--epochs", epochs_, 0, kMostEpochs);
+  require_in("--batch-size", batch_size_, 1, kMostSamplesPerBatch);
+  require_in("--eval-batch-size", eval_batch_size_, 1, kMostSamplesPerBatch);
+  require_in("--width", width_, 1, kLargestWidth);
+  require(lr_ >= 0.0 && std::isfinite(lr_), "--lr", lr_, "a finite number >= 0");
   if (std::find(kSchedulerNames.begin(), kSchedulerNames.end(), scheduler_) ==
       kSchedulerNames.end()) {
     throw UsageError::unknown_name("--scheduler", scheduler_, kSchedulerNames);

@@ -20,13 +20,23 @@ struct RecipeDefaults {
   std::int64_t batch_size = 64;
   std::int64_t eval_batch_size = 64;
   double lr = 1e-3;
+  std::string head = "log-softmax";
+  bool normalize = true;
 };
 
 // Those of basicnet, unless `name` is convnet.
 inline RecipeDefaults recipe_defaults(std::string_view name) {
   if (name != "convnet") return {};
-  return {.epochs = 3, .batch_size = 32, .eval_batch_size = 32, .lr = 1e-4};
+  return {.epochs = 3,
+          .batch_size = 32,
+          .eval_batch_size = 32,
+          .lr = 1e-4,
+          .head = "logits",
+          .normalize = false};
 }
+
+// The largest channel multiplier: BasicNet has 4.9 billion parameters then.
+inline constexpr std::int64_t kLargestWidth = 64;
 
 // The choices of a user; the recipe has the rest.
 struct RecipeOptions {
@@ -42,7 +52,7 @@ struct RecipeOptions {
   double label_smoothing = 0.0;                 // part of the target on all classes alike
   std::uint64_t seed = 42;                      // for weights, shuffling, dropout, augmentation
   Math math = Math::kFast;
-  std::int64_t width = 1;  // channel multiplier; > 0
+  std::int64_t width = 1;  // channel multiplier; 1 to kLargestWidth
 };
 
 }  // namespace mnist

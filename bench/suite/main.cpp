@@ -103,7 +103,7 @@ std::optional<double> user_lines(const std::string& stage) {
 UniqueFd locked(const fs::path& folder) {
   fs::create_directories(folder);
   UniqueFd file(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!file) throw SystemError::write_failed((folder / "lock").string(), errno);
+  if (!file) throw SystemError::failed("write", (folder / "lock").string(), errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     throw UsageError::conflict("--folder " + folder.string(), "another suite writes there",
                                "wait for it, or give another --folder");
@@ -344,7 +344,7 @@ void initialize_benchmark(const std::string& tier, const std::vector<std::string
   int count = static_cast<int>(pointers.size());
   benchmark::Initialize(&count, pointers.data());
   if (count > 1) {
-    throw UsageError::malformed("flags", "a flag of suite --help", pointers[1]);
+    throw UsageError::malformed("flags", "a flag of suite", pointers[1], "suite --help lists them");
   }
 }
 

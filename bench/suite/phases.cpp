@@ -104,7 +104,8 @@ Phases read_phases(const std::filesystem::path& trace) {
   }
   if (steps == 0) {
     throw DataError::mismatch(trace.string(), "a trace of two training steps or more",
-                              fmt::format("{} boxes of steps", boxes.size()), "");
+                              fmt::format("{} boxes of steps", boxes.size()),
+                              "the program must train for 8 steps or more");
   }
   const double per_step = 1e-3 / steps;
   return {sums.data * per_step, sums.forward * per_step, sums.backward * per_step,

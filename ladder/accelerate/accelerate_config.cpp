@@ -11,6 +11,7 @@
 
 #include "ladder/comm/launch_variables.h"
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
 #include "ladder/core/yaml.h"
 
@@ -43,7 +44,8 @@ class ConfigFile {
   using Reader = std::function<void(const YamlNode&)>;
   using Readers = std::map<std::string, Reader>;
 
-  static constexpr int kMostProcesses = 1'000'000;
+  static constexpr int kMostProcesses = kLargestWorldSize;
+  static constexpr const char* kWriteAgain = "accelerate config writes the file anew";
 
   Readers make_readers() {
     Readers readers = {
@@ -102,7 +104,7 @@ class ConfigFile {
       const bool octal = got.size() > 1 && got.front() == '0';
       const auto value = parse_number<int>(got);
       if (!value || octal || *value < minimum || *value > maximum) {
-        throw UsageError::malformed(where(entry), expected, shortened(got));
+        throw UsageError::malformed(where(entry), expected, shortened(got), kWriteAgain);
       }
       target = value;
     };
@@ -124,7 +126,7 @@ class ConfigFile {
   std::string text(const YamlNode& entry, std::string_view expected = "a text") const {
     if (entry.kind == YamlNode::Kind::kText) return entry.text;
     const bool is_map = entry.kind == YamlNode::Kind::kMap;
-    throw UsageError::malformed(where(entry), expected, is_map ? "a map" : "a list");
+    throw UsageError::malformed(where(entry), expected, is_map ? "a map" : "a list", kWriteAgain);
   }
 
   bool flag(const YamlNode& entry) const {
@@ -135,7 +137,8 @@ class ConfigFile {
     const std::string ids = text(entry, "all, or numbers such as 0,1");
     const bool is_list = !ids.empty() && ids.find_first_not_of("0123456789, ") == std::string::npos;
     if (ids != "all" && !is_list) {
-      throw UsageError::malformed(where(entry), "all, or numbers such as 0,1", shortened(ids));
+      throw UsageError::malformed(where(entry), "all, or numbers such as 0,1", shortened(ids),
+                                  kWriteAgain);
     }
     settings_.gpu_ids = ids;
   }
@@ -252,7 +255,11 @@ AccelerateConfig resolve_accelerate_config(const AccelerateSources& sources) {
   const auto option = options.gradient_accumulation_steps;
   const auto variable = environment.gradient_accumulation_steps;
   const int steps = first_of({variable, option}).value_or(1);
-  if (steps < 1) throw UsageError::out_of_range("gradient_accumulation_steps", steps, "at least 1");
+  if (steps < 1 || steps > kMostBatchesPerStep) {
+    throw UsageError::out_of_range("gradient_accumulation_steps", steps,
+                                   fmt::format("1 to {}", kMostBatchesPerStep),
+                                   "1 steps after each batch");
+  }
   if (option && variable && *option != *variable) {
     config.notes.push_back(fmt::format(
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS={} takes precedence over the option, which is {}",
@@ -286,7 +293,8 @@ Precision parse_mixed_precision(std::string_view where, std::string_view text) {
   if (name == "no") return Precision::kFp32;
   if (name == "fp16") return Precision::kFp16;
   if (name == "bf16") return Precision::kBf16;
-  const std::string hint = name == "fp8" ? "fp8 is not supported; bf16 comes nearest" : "";
+  const char* const hint =
+      name == "fp8" ? "fp8 is not supported; bf16 comes nearest" : "no is full precision";
   throw UsageError::malformed(where, "no, fp16 or bf16", shortened(text), hint);
 }
 

@@ -20,6 +20,7 @@
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
@@ -149,7 +150,11 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   }
   const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
   const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
-  if (steps < 1) throw UsageError::out_of_range("scheduler_steps_per_call", steps, "a number >= 1");
+  if (steps < 1 || steps > kLargestWorldSize) {
+    throw UsageError::out_of_range("scheduler_steps_per_call", steps,
+                                   fmt::format("1 to {}", kLargestWorldSize),
+                                   "unset follows Accelerate: 1, or the number of processes");
+  }
   if (steps > 1) {
     log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
                           steps));

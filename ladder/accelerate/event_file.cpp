@@ -127,7 +127,7 @@ EventFile::EventFile(const std::string& folder) {
     path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host.data(),
                        ::getpid(), count);
   }
-  file_ = AppendedFile(path, "wxe");
+  file_ = AppendedFile(path, OldRecords::kRefuse);
   write_record(Message().real(1, seconds_since_1970()).bytes(3, "brain.Event:2").encoded());
 }
 

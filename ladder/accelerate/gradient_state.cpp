@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/accelerate/gradient_state.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 
@@ -13,8 +16,10 @@ std::int64_t EpochProgress::real_size() const {
 }
 
 void GradientState::set_num_steps(int num_steps) {
-  if (num_steps < 1) {
-    throw UsageError::out_of_range("gradient_accumulation_steps", num_steps, "a number >= 1");
+  if (num_steps < 1 || num_steps > kMostBatchesPerStep) {
+    throw UsageError::out_of_range("gradient_accumulation_steps", num_steps,
+                                   fmt::format("1 to {}", kMostBatchesPerStep),
+                                   "1 steps after each batch");
   }
   if (!sync_gradients_) {
     throw UsageError::conflict("gradient_accumulation_steps",

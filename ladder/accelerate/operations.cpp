@@ -17,7 +17,8 @@ constexpr std::int64_t kMostDimensions = 16;
 torch::Tensor shape_of(const torch::Tensor& tensor) {
   if (tensor.dim() > kMostDimensions) {
     throw UsageError::out_of_range("a collective", tensor.dim(),
-                                   fmt::format("at most {} dimensions", kMostDimensions));
+                                   fmt::format("at most {} dimensions", kMostDimensions),
+                                   "flatten it first: tensor.flatten(0, 1)");
   }
   auto shape = torch::zeros({kMostDimensions + 2}, torch::kInt64);
   auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
@@ -57,7 +58,8 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
   const auto dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   if (dim < 0 || dim >= tensor.dim()) {
     throw UsageError::out_of_range("pad_across_processes", options.dim,
-                                   fmt::format("a dimension of a tensor with {}", tensor.dim()));
+                                   fmt::format("a dimension of a tensor with {}", tensor.dim()),
+                                   "dimensions count from 0, or from -1 at the end");
   }
   auto longest = torch::tensor(tensor.size(dim), torch::kInt64);
   group.all_reduce(longest, ReduceOp::kMax);

@@ -62,12 +62,10 @@ class CsvTracker : public Tracker {
     for (const auto& [key, value] : config.items()) {
       lines += fmt::format("{},{}\n", csv_field(key), csv_field(text_of(value)));
     }
-    AppendedFile(run.folder + "/config.csv", "we").write(lines);
-    metrics_ = AppendedFile(run.folder + "/metrics.csv", run.append ? "ae" : "we");
-    std::error_code no_size;  // of a device
-    if (std::filesystem::file_size(metrics_.path(), no_size) == 0) {
-      metrics_.write("step,name,value\n");
-    }
+    AppendedFile(run.folder + "/config.csv").write(lines);
+    metrics_ = AppendedFile(run.folder + "/metrics.csv",
+                            run.append ? OldRecords::kKeep : OldRecords::kReplace);
+    if (metrics_.size() == 0) metrics_.write("step,name,value\n");
   }
 
   void log(const std::map<std::string, double>& values, std::int64_t step) override {
@@ -139,8 +137,8 @@ void check_run_name(const std::string& run_name) {
 
 void check_config(const Json& config) {
   if (!config.is_object()) {
-    throw UsageError::malformed("configuration of the run", "names with values",
-                                config.type_name());
+    throw UsageError::malformed("configuration of the run", "names with values", config.type_name(),
+                                "such as {{\"lr\", 0.1}}");
   }
   for (const auto& [name, value] : config.items()) {
     if (!value.is_structured()) continue;

@@ -174,6 +174,15 @@ Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
   return steps;
 }
 
+// What would not be loaded again is not saved.
+void require_finite_state(const TrainingState& state, const std::string& path, bool only_model) {
+  for (const auto& model : state.models) require_finite(*model, path);
+  if (only_model) return;
+  for (const auto& optimizer : state.optimizers) {
+    require_finite(fused(*optimizer).state_dict(model_of(*optimizer, state)).tensors, path);
+  }
+}
+
 // "ranks 1, 3"
 std::string ranks_text(const std::vector<std::size_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
@@ -275,7 +284,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
           };
         }
         if (!is_main) return;
-        for (const auto& model : state.models) require_finite(*model, path);
+        require_finite_state(state, path, options.only_model);
         files.merge(files_of_main_process(saved));
         writer.emplace(path, CheckpointOptions{.latest = options.latest});
       },

@@ -99,9 +99,10 @@ struct SaveStateOptions {
 // content of the folder is unchanged. A slow disk is waited for (run_together.h), with a line of
 // the log after two seconds.
 //
-// Throws NumericError for trained parameters that are not finite, UsageError for an optimizer of
-// another library, or one whose parameters are in no prepared model, and DistributedError if ranks
-// do not see the folder that rank 0 creates.
+// Throws NumericError for trained parameters, running statistics (see require_finite) and states of
+// optimizers that are not finite, UsageError for an optimizer of another library, or one whose
+// parameters are in no prepared model, and DistributedError if ranks do not see the folder that
+// rank 0 creates.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const Log& log,
                          const SaveStateOptions& options = {});

@@ -15,7 +15,7 @@ void require_autocast_dtype(torch::ScalarType dtype) {
     if (dtype == known) return;
   }
   throw UsageError::malformed("Autocast dtype", "bfloat16, float16, or float32 for none",
-                              torch::toString(dtype));
+                              torch::toString(dtype), "such as torch::kBFloat16");
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
     throw UsageError::malformed(
         kName, problem,
         fmt::format("scale {}, growth {} every {}, backoff {}", options_.init_scale,
-                    options_.growth_factor, options_.growth_interval, options_.backoff_factor));
+                    options_.growth_factor, options_.growth_interval, options_.backoff_factor),
+        "leave the fields of GradScalerOptions at their defaults");
   }
 }
 
@@ -227,7 +228,8 @@ void GradScaler::update() {
 void GradScaler::update(double new_scale) {
   if (!options_.enabled) return;
   if (!is_scale(new_scale)) {
-    throw UsageError::out_of_range("GradScaler::update", new_scale, "a finite scale > 0");
+    throw UsageError::out_of_range("GradScaler::update", new_scale, "a finite scale > 0",
+                                   "update() without a number follows the gradients");
   }
   count_skipped();
   options_.init_scale = new_scale;

@@ -30,11 +30,14 @@ bool is_something_else(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-// A link stays; the file behind it is replaced.
-std::string behind_links(const std::string& path) {
+// A link stays; the file behind it is replaced, or created if there is none yet.
+std::string behind_links(std::string path) {
+  constexpr int kMostLinks = 40;  // the kernel follows no more
   std::error_code ignored;
-  if (!fs::is_symlink(path, ignored)) return path;
-  return fs::weakly_canonical(path, ignored).string();
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
+    path = (fs::path(path).parent_path() / fs::read_symlink(path, ignored)).string();
+  }
+  return path;
 }
 
 UniqueFd create_new(const std::string& path) {
@@ -47,7 +50,7 @@ void write_piece(const UniqueFd& file, std::span<const std::byte> bytes, const s
   while (!bytes.empty()) {
     const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw SystemError::write_failed(path, errno);
+    if (count < 0) throw SystemError::failed("write", path, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     note_progress();
   }
@@ -116,7 +119,7 @@ void write_text_file(const std::string& path, std::string_view text) {
 }
 
 void require_writable_folder(std::string_view where, const std::string& path) {
-  const std::string folder = folder_of(path);
+  const std::string folder = folder_of(behind_links(path));
   std::error_code ignored;
   std::string hint;
   if (path.empty() || is_something_else(path)) {

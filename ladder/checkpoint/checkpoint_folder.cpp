@@ -15,13 +15,16 @@
 #include <functional>
 #include <span>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
 #include "ladder/core/rank_status.h"
+#include "ladder/core/regular_file.h"
 #include "ladder/core/sha256.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 
@@ -87,41 +90,11 @@ void rename_or_throw(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw SystemError::failed("rename", to, errno);
 }
 
+// A limit of the system must not look like a damaged checkpoint, which a run may pass over.
 UniqueFd open_folder(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-}
-
-struct RegularFile {
-  UniqueFd descriptor;
-  std::uint64_t bytes = 0;
-  int error = 0;  // errno: ELOOP for a link, EISDIR for anything else that is not a file
-};
-
-// Follows no link, and does not wait for a pipe.
-RegularFile open_regular(int folder, const std::string& name) {
-  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  RegularFile file{.descriptor = UniqueFd(::openat(folder, name.c_str(), kFlags))};
-  struct stat status{};
-  if (!file.descriptor || ::fstat(file.descriptor.get(), &status) != 0) {
-    file.error = errno;
-  } else if (!S_ISREG(status.st_mode)) {
-    file.error = EISDIR;
-  }
-  file.bytes = static_cast<std::uint64_t>(status.st_size);
-  return file;
-}
-
-// Passes the bytes of a file to `take`, in pieces, until it returns false. Returns 0 or errno.
-int read_pieces(const RegularFile& file,
-                const std::function<bool(std::span<const std::byte>)>& take) {
-  std::vector<std::byte> piece(std::size_t{1} << 18);
-  for (;;) {
-    const ssize_t count = ::read(file.descriptor.get(), piece.data(), piece.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return count < 0 ? errno : 0;
-    note_progress();
-    if (!take(std::span(piece).first(static_cast<std::size_t>(count)))) return 0;
-  }
+  UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder && is_limit_of_system(errno)) throw SystemError::failed("open", path, errno);
+  return folder;
 }
 
 // Reads the whole file, but of a larger one only enough for the parser to refuse it. Returns 0 or
@@ -151,9 +124,9 @@ bool is_checkpoint(const std::string& path) {
   if (is_link(path)) return false;
   const UniqueFd folder = open_folder(path);
   if (!folder) return false;
-  const RegularFile file = open_regular(folder.get(), kManifest);
+  const RegularFile file = open_regular_file_in(folder.get(), kManifest);
   std::vector<std::uint8_t> bytes;
-  if (file.error != 0 || read_manifest(file, bytes) != 0) return false;
+  if (!file.problem.empty() || read_manifest(file, bytes) != 0) return false;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.find(kManifestFormat) != text.npos;
 }
@@ -201,11 +174,9 @@ void require_file_name(std::string_view name) {
                               name, "such as rng_0.safetensors");
 }
 
-// What was found instead of a file.
 std::string describe(int error) {
   if (error == ENOENT) return "none";
-  if (error == ELOOP) return "a link";
-  if (error == EISDIR) return "a folder, a pipe or a device";
+  if (error == ENOTDIR) return "no folder";
   return fmt::format("'{}'", std::strerror(error));
 }
 
@@ -231,8 +202,8 @@ class FolderCheck {
 
  private:
   RegularFile open(const std::string& name) const {
-    RegularFile file = open_regular(folder_, name);
-    if (file.error != 0) refuse(name, "a file", describe(file.error));
+    RegularFile file = open_regular_file_in(folder_, name);
+    if (!file.problem.empty()) refuse(name, "a file", file.problem);
     return file;
   }
 
@@ -314,7 +285,12 @@ std::string hint_for(const std::string& path) {
   if (exists(inside(path, kManifest))) {
     return "copy it again from its source, or start anew: rm -r " + path;
   }
-  return "name the folder of a checkpoint: ls " + (exists(path) ? path : folder_of(path));
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  if (!is_folder && exists(inside(folder_of(path), kManifest))) {
+    return "name the folder of the checkpoint: " + folder_of(path);
+  }
+  return "name the folder of a checkpoint: ls " + (is_folder ? path : folder_of(path));
 }
 
 // Whether `path` still leads to the folder that was opened; for an empty descriptor, whether it
@@ -387,9 +363,9 @@ void CheckpointWriter::require_files() const {
   if (!folder) throw SystemError::failed("open", partial_, errno);
   for (const auto& [name, digest] : manifest_) {
     require_file_name(name);
-    const RegularFile file = open_regular(folder.get(), name);
+    const RegularFile file = open_regular_file_in(folder.get(), name);
     constexpr const char* kHint = "every rank must write its files, and to a disk that all share";
-    if (file.error != 0) {
+    if (!file.problem.empty()) {
       throw SystemError::failed("open", inside(partial_, name), file.error, kHint);
     }
     if (file.bytes != digest.bytes) {
@@ -455,9 +431,10 @@ Checkpoint open_checkpoint(const std::string& path) {
     const std::string folder = checkpoint_at(path);
     const std::function<std::string()> hint = [&] { return hint_for(folder); };
     const UniqueFd descriptor = open_folder(folder);
-    const int error = errno;
+    const int error = descriptor ? 0 : errno;
     const auto is_final = [&] {  // false: a writer replaced or removed it meanwhile
-      return is_still_at(path, descriptor) || Clock::now() > deadline;
+      const bool is_refused = error != 0 && error != ENOENT;
+      return is_refused || is_still_at(path, descriptor) || Clock::now() > deadline;
     };
     try {
       if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", describe(error), hint());
@@ -466,6 +443,7 @@ Checkpoint open_checkpoint(const std::string& path) {
     } catch (const DataError&) {
       if (is_final()) throw;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -508,7 +486,8 @@ void remove_checkpoint(const std::string& path) {
 
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
                             std::size_t total_limit, const std::vector<std::string>& keep) {
-  if (total_limit < 1) throw UsageError::out_of_range("total_limit", total_limit, "1 or more");
+  if (total_limit < 1)
+    throw UsageError::out_of_range("total_limit", total_limit, "1 or more", "unset keeps all");
   const auto found = list_checkpoints(parent, prefix);
   const fs::path latest = fs::path(parent) / kLatest;
   std::size_t left = found.size();

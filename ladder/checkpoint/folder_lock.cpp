@@ -79,7 +79,7 @@ bool FolderLock::try_lock(const std::string& path) {
   const std::string line = this_process() + '\n';
   const bool is_written = ::ftruncate(file.get(), 0) == 0 &&
                           ::pwrite(file.get(), line.data(), line.size(), 0) == std::ssize(line);
-  if (!is_written) throw SystemError::write_failed(path, errno);
+  if (!is_written) throw SystemError::failed("write", path, errno);
   file_ = std::move(file);
   return true;
 }

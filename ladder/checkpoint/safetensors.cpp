@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/checkpoint/safetensors.h"
 
-#include <cerrno>
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,23 +14,30 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
+#include "ladder/core/regular_file.h"
 
 namespace ladder {
 namespace {
 
-std::vector<std::uint8_t> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    throw DataError::missing_file(path, std::string(std::strerror(errno)) + ": check the path");
-  }
-  if (std::filesystem::is_directory(path)) {
-    throw DataError::mismatch(path, "a readable file", "a folder", "name the file inside it");
-  }
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.tellg()));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw DataError::mismatch(path, "a readable file", "a read error", "");
-  return bytes;
+void read_or_refuse(const RegularFile& file, std::uint64_t offset, std::span<std::byte> bytes,
+                    const std::string& path) {
+  const int error = read_at(file, offset, bytes);
+  if (error == 0) return;
+  throw DataError::mismatch(path, "a readable file", fmt::format("'{}'", std::strerror(error)),
+                            "see the messages of the kernel about its disk: dmesg");
+}
+
+// Reads no more than the header: a length in a damaged one must not decide how much memory is used.
+SafetensorsHeader read_header(const RegularFile& file, const std::string& path) {
+  constexpr std::uint64_t kSizeBytes = 8;
+  std::vector<std::uint8_t> bytes(std::min(kSizeBytes, file.bytes));
+  const auto read_to_end = [&] {
+    read_or_refuse(file, 0, std::as_writable_bytes(std::span(bytes)), path);
+  };
+  read_to_end();
+  bytes.resize(safetensors_header_end(bytes, file.bytes, path));
+  read_to_end();
+  return parse_safetensors_header(bytes, file.bytes, path);
 }
 
 }  // namespace
@@ -55,14 +62,13 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file) {
 }
 
 SafetensorsFile load_safetensors(const std::string& path) {
-  const auto bytes = read_file(path);
-  const auto header = parse_safetensors_header(bytes, bytes.size(), path);
-  const auto data = std::span(bytes).subspan(header.data_offset);
+  const auto opened = open_data_file(path);
+  const auto header = read_header(opened, path);
   SafetensorsFile file{{}, header.metadata};
   for (const auto& entry : header.entries) {
     auto tensor = torch::empty(entry.shape, dtype_of_safetensors(entry.dtype));
-    const auto part = data.subspan(entry.begin, entry.end - entry.begin);
-    if (!part.empty()) std::memcpy(tensor.mutable_data_ptr(), part.data(), part.size());
+    const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
+    read_or_refuse(opened, header.data_offset + entry.begin, bytes, path);
     file.tensors.emplace(entry.name, std::move(tensor));
   }
   return file;

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,40 @@ std::string shape_text(const torch::Tensor& tensor) {
 
 DataError mismatch(std::string_view origin, const std::string& expected, const std::string& got) {
   return DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
+}
+
+// Python's names of the running statistics of all norm layers.
+constexpr std::string_view kRunningMean = "running_mean";
+constexpr std::string_view kRunningVar = "running_var";
+
+// The names of what require_finite looks at.
+std::vector<std::string> finite_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& parameter : module.named_parameters()) {
+    if (parameter.value().requires_grad()) names.push_back(without_module_prefix(parameter.key()));
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    const std::string_view name = buffer.key();
+    const bool is_statistic = name.ends_with(kRunningMean) || name.ends_with(kRunningVar);
+    if (is_statistic) names.push_back(without_module_prefix(name));
+  }
+  return names;
+}
+
+void check_values(const torch::nn::Module& module, const StateDict& source,
+                  std::string_view origin) {
+  constexpr const char* kDamaged = "take an older checkpoint, or train again";
+  for (const auto& name : finite_names(module)) {
+    const auto& tensor = source.at(name);
+    if (!all_finite(tensor)) {
+      throw DataError::mismatch(origin, fmt::format("finite numbers in {}", name),
+                                "NaN or infinity", kDamaged);
+    }
+    if (name.ends_with(kRunningVar) && tensor.lt(0).any().item<bool>()) {
+      throw DataError::mismatch(origin, fmt::format("variances >= 0 in {}", name), "a negative one",
+                                kDamaged);
+    }
+  }
 }
 
 StateDict unwrapped(const StateDict& values) {
@@ -70,11 +105,17 @@ std::function<void()> plan_load_state_dict(torch::nn::Module& module, const Stat
       throw mismatch(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
                      fmt::format("[{}]", shape_text(found->second)));
     }
+    if (found->second.is_floating_point() != tensor.is_floating_point()) {
+      throw mismatch(origin,
+                     fmt::format("{} of dtype {}", name, c10::toString(tensor.scalar_type())),
+                     c10::toString(found->second.scalar_type()));
+    }
   }
   for (const auto& [name, tensor] : source) {
     if (target.contains(name)) continue;
     throw mismatch(origin, fmt::format("{} tensors", target.size()), fmt::format("also {}", name));
   }
+  check_values(module, source, origin);
   return [target = std::move(target), source = std::move(source)] {
     const torch::NoGradGuard no_grad;
     for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
@@ -85,13 +126,25 @@ void load_state_dict(torch::nn::Module& module, const StateDict& values, std::st
   plan_load_state_dict(module, values, origin)();
 }
 
+// The sum shows it in one pass, unless finite elements add up to infinity.
+bool all_finite(const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  if (!tensor.is_floating_point() || std::isfinite(tensor.sum().item<double>())) return true;
+  return tensor.isfinite().all().item<bool>();
+}
+
 void require_finite(const torch::nn::Module& module, const std::string& path) {
-  for (const auto& parameter : module.named_parameters()) {
-    const bool is_frozen = !parameter.value().requires_grad();  // as a mask of infinities may be
-    if (is_frozen || parameter.value().isfinite().all().item<bool>()) continue;
+  const StateDict values = unwrapped_state_dict(module);
+  StateDict checked;
+  for (const auto& name : finite_names(module)) checked.emplace(name, values.at(name));
+  require_finite(checked, path);
+}
+
+void require_finite(const StateDict& tensors, const std::string& path) {
+  for (const auto& [name, tensor] : tensors) {
+    if (all_finite(tensor)) continue;
     throw NumericError::of(path, "finite weights",
-                           fmt::format("NaN or infinity in {}; nothing was saved",
-                                       without_module_prefix(parameter.key())),
+                           fmt::format("NaN or infinity in {}; nothing was saved", name),
                            "use a smaller learning rate, and resume from an older checkpoint");
   }
 }

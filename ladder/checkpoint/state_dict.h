@@ -29,8 +29,9 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module);
 // Copies `values` into the parameters and buffers of `module`, on their devices.
 //
 // Names match with and without the prefix "module." on either side. Everything is checked
-// before anything is copied: a missing or surplus name or another shape throws DataError,
-// which names `origin` (the file of the values) and the first tensor that differs.
+// before anything is copied. A missing or surplus name, another shape, whole numbers in the place
+// of floating-point ones or the reverse, and what require_finite refuses throw DataError, which
+// names `origin` (the file of the values) and the first tensor that differs.
 //
 // A checkpoint of several parts is applied as a whole or not at all, so loading has two steps:
 // plan_... checks and changes nothing, and the function it returns copies. That function shares the
@@ -42,9 +43,16 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module);
 // Both steps.
 void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin);
 
-// Throws NumericError if a trained parameter of `module` holds NaN or infinity, so that useful
-// weights at `path` are not overwritten. Waits for a GPU.
+// Whether no element is NaN or infinite. Waits for a GPU.
+bool all_finite(const torch::Tensor& tensor);
+
+// Throws NumericError if a trained parameter or a running mean or variance of `module` holds NaN or
+// infinity, so that useful weights at `path` are not overwritten. Frozen parameters and other
+// buffers may hold them: a mask of infinities does. Waits for a GPU.
 void require_finite(const torch::nn::Module& module, const std::string& path);
+
+// The same for all of `tensors`, such as the state of an optimizer.
+void require_finite(const StateDict& tensors, const std::string& path);
 
 // A fingerprint of the weights: sha256 over each tensor in name order, fed as
 // name, 0, dtype ("F32"), 0, shape ("32,1,3,3"), 0, bytes in row-major order.

@@ -33,6 +33,7 @@
 #include "ladder/core/failure_kind.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/listening_socket.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 
@@ -54,12 +55,14 @@ LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
     launch.master_port = parse_number<int>(std::string_view(url).substr(colon + 1));
     const int port = launch.master_port.value_or(0);
     if (colon < kTcp.size() || launch.master_addr->empty() || port < 1 || port > 65535) {
-      throw UsageError::malformed("init_method", "tcp://HOST:PORT", url);
+      throw UsageError::malformed("init_method", "tcp://HOST:PORT", url,
+                                  "such as tcp://127.0.0.1:29500");
     }
   } else if (url.starts_with(kFile)) {
     launch.needs_address = false;
   } else if (url != "env://") {
-    throw UsageError::malformed("init_method", "env://, tcp://HOST:PORT or file:///PATH", url);
+    throw UsageError::malformed("init_method", "env://, tcp://HOST:PORT or file:///PATH", url,
+                                "such as tcp://127.0.0.1:29500");
   }
   return options.require_launcher ? require_launcher(launch) : read_launch_environment(launch);
 }
@@ -142,6 +145,7 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
     try {
       *store = c10::make_intrusive<c10d::TCPStore>(host, options);
     } catch (const std::exception& error) {
+      if (failure_kind(error) == FailureKind::kLimit) throw;
       throw no_rendezvous(
           address, message_of(error),
           "rank 0 opens it: is it running, with the same MASTER_ADDR and MASTER_PORT?");
@@ -155,7 +159,12 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
   const std::filesystem::path file(path);
   if (!file.is_absolute() || !std::filesystem::is_directory(file.parent_path())) {
     throw UsageError::malformed("init_method", "file:// and a full path in a folder that exists",
-                                "file://" + path);
+                                "file://" + path,
+                                fmt::format("mkdir -p {}", file.parent_path().string()));
+  }
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    throw UsageError::malformed("init_method", "file:// and the path of a file", "file://" + path,
+                                "name a file that does not exist yet");
   }
   const auto store = std::make_shared<C10dStore>();
   run_with_deadline(timeout, path, [=, world_size = launch.world_size] {
@@ -248,6 +257,17 @@ void die_with_launcher(const std::string& launcher) {
   if (!by_hand && launcher != "spawn") ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+// A library that reaches a limit in the middle of a rendezvous makes other ranks wait.
+void require_resources(const LaunchEnvironment& launch) {
+  constexpr int kThreads = 5;          // of rank 0, which serves the store; the others need 4
+  constexpr int kFiles = 20;           // the store, Gloo's loop, files of the program
+  constexpr int kFilesOfEachRank = 2;  // two connections; on this machine also two processes
+  const auto where = fmt::format("rank {} of {}", launch.rank, launch.world_size);
+  require_open_files(where,
+                     kFiles + kFilesOfEachRank * (launch.world_size + launch.local_world_size));
+  require_threads(where, kThreads);
+}
+
 }  // namespace
 
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
@@ -259,6 +279,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);
   }
   if (backend == "single") return ProcessGroup::single(launch.description());
+  require_resources(launch);
   const auto address = own_address(launch);
   const bool in_file = options.init_method.starts_with(kFile);
   const auto opened =

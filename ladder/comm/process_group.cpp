@@ -68,7 +68,8 @@ void complete(const ProcessGroup& group, const char* operation, const Start& sta
 void require_root(const ProcessGroup& group, const char* operation, int root) {
   if (root < 0 || root >= group.world_size()) {
     throw UsageError::out_of_range(operation, root,
-                                   fmt::format("a root from 0 to {}", group.world_size() - 1));
+                                   fmt::format("a root from 0 to {}", group.world_size() - 1),
+                                   "ranks count from 0");
   }
 }
 

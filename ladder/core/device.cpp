@@ -2,18 +2,17 @@
 #include "ladder/core/device.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
-#ifdef LADDER_CUDA
-#include <c10/cuda/CUDAFunctions.h>
-#endif
 
 #include <optional>
 
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {
@@ -48,9 +47,7 @@ void warn_of_missing_gpus(const GpuSearch& search, const Log& log) {
 
 // NCCL and allocations without a device use the current one.
 c10::Device made_current(c10::Device device) {
-#ifdef LADDER_CUDA
-  c10::cuda::set_device(device.index());
-#endif
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;
 }
 
@@ -62,12 +59,13 @@ c10::Device named_device(const Request& request, int local_rank = 0) {
     device.reset();
   }
   if (!device || !(device->is_cuda() || (device->is_cpu() && !device->has_index()))) {
-    throw UsageError::malformed(request.field, "auto, cpu, cuda or cuda:N", request.text);
+    throw UsageError::malformed(request.field, "auto, cpu, cuda or cuda:N", request.text,
+                                "such as cuda:0");
   }
   if (device->is_cpu()) return *device;
   require_gpu(request, *device);
-  if (device->has_index()) return made_current(*device);
-  return made_current({c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpu_count())});
+  if (device->has_index()) return *device;
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpu_count())};
 }
 
 // "0" is GPU 0, as in PyTorch's device_ids.
@@ -79,7 +77,7 @@ std::string with_kind(const std::string& request) {
 std::vector<c10::Device> standard_devices(const std::string& device, const Log& log,
                                           const GpuSearch& search) {
   const bool all_gpus = device == "auto" || device == "cuda";
-  if (!all_gpus && device != "cpu") return {choose_device(device, log, 0, search)};
+  if (!all_gpus && device != "cpu") return {named_device({"device", device, search})};
   std::vector<c10::Device> devices;
   for (int i = 0; all_gpus && i < gpu_count(); ++i) {
     devices.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
@@ -102,7 +100,7 @@ c10::Device choose_device(const std::string& request, const Log& log, int local_
              : named_device({"device", is_auto ? "cuda" : request, search}, local_rank);
   if ((is_auto || request == "cuda") && local_rank == 0) warn_of_missing_gpus(search, log);
   if (on_cpu) log.info("device: no GPU found, training on the CPU");
-  return device;
+  return made_current(device);
 }
 
 std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests,
@@ -113,7 +111,7 @@ std::vector<c10::Device> choose_devices(const std::vector<std::string>& requests
     devices.push_back(named_device({"device_ids", with_kind(request), search}));
   }
   if (devices.empty()) devices = standard_devices(device, log, search);
-  if (devices.front().is_cuda()) made_current(devices.front());
+  made_current(devices.front());
   std::vector<std::string> names;
   for (const auto& chosen : devices) names.push_back(chosen.str());
   log.info(fmt::format("devices: {}", fmt::join(names, ", ")));
@@ -134,6 +132,7 @@ at::Tensor send_to_device(const at::Tensor& tensor, const c10::Device& device) {
 ThreadChoice prepare_process(const ThreadRequest& request) {
   tune_allocator();
   auto choice = choose_threads(request);
+  require_threads("threads", choice.threads - 1);
   at::set_num_threads(choice.threads);
   if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
   return choice;

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {
@@ -46,6 +48,30 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return cost[a.size()][b.size()];
+}
+
+std::string hint_for(int errno_value, std::string_view path) {
+  const auto limit = hint_for_limit(errno_value);
+  if (!limit.empty()) return limit;
+  const auto folder = std::filesystem::path(path).parent_path().string();
+  const std::string place = folder.empty() ? "." : folder;
+  switch (errno_value) {
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return fmt::format("check that you may write there: ls -ld {}, findmnt -T {}", place, place);
+    case ENOENT:
+    case ENOTDIR:
+      return fmt::format("check the path: ls {}", place);
+    case EISDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+      return fmt::format("something else is there: ls -ld {}", path);
+    case EIO:
+      return "see the messages of the kernel about its disk: dmesg";
+    default:
+      return "";
+  }
 }
 
 }  // namespace
@@ -89,13 +115,8 @@ DistributedError DistributedError::peer_lost(std::string_view text) {
 
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,
                                 std::string_view hint) {
-  return SystemError(
-      {path, "", fmt::format("{}: {}", operation, std::strerror(errno_value)), hint});
-}
-
-SystemError SystemError::write_failed(std::string_view path, int errno_value) {
-  const bool full = errno_value == ENOSPC || errno_value == EDQUOT;
-  return failed("write", path, errno_value, full ? "free some space on its disk: df -h" : "");
+  return SystemError({path, "", fmt::format("{}: {}", operation, std::strerror(errno_value)),
+                      hint.empty() ? hint_for(errno_value, path) : std::string(hint)});
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> choices) {

@@ -52,9 +52,9 @@ class UsageError : public Error {
  public:
   // `where` is the name of the option or variable, `expected` the allowed range in words.
   static UsageError out_of_range(std::string_view where, double got, std::string_view expected,
-                                 std::string_view hint = "");
+                                 std::string_view hint);
   static UsageError out_of_range(std::string_view where, std::integral auto got,
-                                 std::string_view expected, std::string_view hint = "") {
+                                 std::string_view expected, std::string_view hint) {
     return UsageError({where, expected, std::to_string(got), hint});
   }
   // A name that is none of `choices`; the hint proposes the nearest one.
@@ -69,7 +69,7 @@ class UsageError : public Error {
                             std::string_view hint);
   // A text of another form than expected, such as letters for a number.
   static UsageError malformed(std::string_view where, std::string_view expected,
-                              std::string_view got, std::string_view hint = "");
+                              std::string_view got, std::string_view hint);
 
  private:
   explicit UsageError(const Parts& parts) : Error(ExitCode::kUsage, parts) {}
@@ -141,10 +141,10 @@ class NumericError : public Error {
 class SystemError : public Error {
  public:
   // `operation` is the call that failed ("write", "rename"); `errno_value` becomes its text.
+  // Without a hint, the errno chooses one: a full disk, a limit of the system (system_limits.h), a
+  // missing permission, a wrong path, something in its place.
   static SystemError failed(std::string_view operation, std::string_view path, int errno_value,
                             std::string_view hint = "");
-  // A write that failed; a full disk gets its hint.
-  static SystemError write_failed(std::string_view path, int errno_value);
 
  private:
   explicit SystemError(const Parts& parts) : Error(ExitCode::kRuntime, parts) {}

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,8 +14,10 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/failure_kind.h"
+#include "ladder/core/json_lines.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {
@@ -29,8 +33,15 @@ Failure failure_of(const std::exception& error) {
   const std::string message = message_of(error);
   switch (failure_kind(error)) {
     case FailureKind::kOutOfMemory:
-      return {fmt::format("out of memory: {}; hint: use a smaller batch size", message),
+      return {fmt::format("out of memory: {}; hint: use a smaller batch size{}", message,
+                          is_memory_limited() ? "; " + hint_for_limit(ENOMEM) : ""),
               ExitCode::kRuntime};
+    case FailureKind::kLimit: {
+      const int limit = limit_reached(error);
+      return {fmt::format("{}; hint: {}", message,
+                          limit == EAGAIN ? hint_for_processes() : hint_for_limit(limit)),
+              ExitCode::kRuntime};
+    }
     case FailureKind::kLostPeer:
       return {DistributedError::peer_lost(message).what(), ExitCode::kDistributed};
     case FailureKind::kLocal:
@@ -73,11 +84,13 @@ void write_error_file(const Failure& failure) {
        {{"message", failure.text},
         {"extraInfo", {{"py_callstack", failure.text}, {"timestamp", timestamp(failure.code)}}}}}};
   const std::string record = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::FILE* file = std::fopen(path->c_str(), "we");
-  if (file == nullptr) return;
-  const bool written = std::fwrite(record.data(), 1, record.size(), file) == record.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed) std::remove(path->c_str());
+  AppendedFile file;
+  try {
+    file = AppendedFile(*path);
+    file.write(record);
+  } catch (const SystemError&) {
+    if (file) std::remove(path->c_str());
+  }
 }
 
 void print(const std::string& text, std::FILE* stream) {
@@ -89,6 +102,13 @@ void print(const std::string& text, std::FILE* stream) {
   std::fflush(stream);
 }
 
+void ignore_unless_handled(int signal) {
+  struct sigaction action{};
+  if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+    ::signal(signal, SIG_IGN);
+  }
+}
+
 int report(const Failure& failure, std::FILE* stream) {
   print("error: " + failure.text, stream);
   write_error_file(failure);
@@ -98,6 +118,8 @@ int report(const Failure& failure, std::FILE* stream) {
 }  // namespace
 
 int call_and_report(const std::function<void()>& fn, std::FILE* stream) {
+  ignore_unless_handled(SIGPIPE);
+  ignore_unless_handled(SIGXFSZ);
   try {
     fn();
     return static_cast<int>(ExitCode::kOk);

@@ -14,6 +14,10 @@ namespace ladder {
 //     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
+// From the call on, a write to a pipe without a reader or beyond the limit of file sizes is an
+// error of that write, and no end by a signal: SIGPIPE and SIGXFSZ are ignored, unless the program
+// has handlers for them.
+//
 // A StoppedBySignal is not an error: its text is printed unchanged, and the code is 128 + signal.
 //
 // The line names the rank if a launcher set one of several (RANK, or the variables of mpirun and

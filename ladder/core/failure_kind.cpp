@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string_view>
+#include <system_error>
 #include <typeinfo>
 
 namespace ladder {
@@ -24,7 +27,7 @@ struct KnownException {
 
 // This file is torch-free, and LibTorch does not install Gloo's headers: types are compared by
 // name. Above texts: the source files that build them.
-constexpr std::array<KnownException, 18> kKnownExceptions = {{
+constexpr std::array<KnownException, 19> kKnownExceptions = {{
     {"c10::OutOfMemoryError", "", kOutOfMemory},
     {"c10::DistNetworkError", "", kLostPeer},
     {"c10::DistStoreError", "", kLostPeer},
@@ -46,6 +49,7 @@ constexpr std::array<KnownException, 18> kKnownExceptions = {{
     {"c10::Error", "DefaultCPUAllocator: can't allocate memory", kOutOfMemory},
     {"c10::Error", "CUBLAS_STATUS_ALLOC_FAILED", kOutOfMemory},
     {"c10::AcceleratorError", "CUDA error: out of memory", kOutOfMemory},
+    {"dnnl::error", "could not create a", kOutOfMemory},  // oneDNN reports no reason
 }};
 
 std::string type_name(const std::exception& error) {
@@ -59,8 +63,18 @@ std::string type_name(const std::exception& error) {
 
 }  // namespace
 
+int limit_reached(const std::exception& error) {
+  const std::string_view text = error.what();
+  for (const int limit : {EMFILE, ENFILE}) {
+    if (text.find(std::strerror(limit)) != text.npos) return limit;
+  }
+  const auto* const of_thread = dynamic_cast<const std::system_error*>(&error);
+  return of_thread != nullptr && of_thread->code().value() == EAGAIN ? EAGAIN : 0;
+}
+
 FailureKind failure_kind(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kOutOfMemory;
+  if (limit_reached(error) != 0) return kLimit;
   const std::string type = type_name(error);
   const std::string_view text = error.what();
   const auto* const known = std::find_if(

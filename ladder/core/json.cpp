@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <ios>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/regular_file.h"
 
 namespace ladder {
 namespace {
@@ -22,6 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kShown = 80;  // bytes of a text or value in a message
+constexpr std::int64_t kLargestCount = std::int64_t{1} << 62;
 
 bool is_finite_number(const Json& value) {
   return value.is_number() && std::isfinite(value.get<double>());
@@ -31,7 +31,7 @@ bool is_finite_number(const Json& value) {
 bool is_count(const Json& value) {
   if (!value.is_number_integer()) return false;
   const auto number = value.get<std::int64_t>();  // negative for a number above 2^63
-  return number >= 0 && number <= std::int64_t{1} << 62;
+  return number >= 0 && number <= kLargestCount;
 }
 
 std::string ascii(const Json& value) {
@@ -134,16 +134,12 @@ Json parse_untrusted_json(std::string_view text, const JsonRefusal& refuse,
 Json read_untrusted_json(const std::string& path) {
   const auto refuse = json_data_error(path);
   const JsonLimits limits;
-  std::error_code unknown;
-  const std::uint64_t bytes = std::filesystem::file_size(path, unknown);
-  std::string text;  // empty for a file without a size
-  if (!unknown) {
-    check_size(bytes, limits, refuse);
-    text.resize(bytes);
+  const auto file = open_data_file(path);
+  check_size(file.bytes, limits, refuse);
+  std::string text(file.bytes, '\0');
+  if (const int error = read_at(file, 0, std::as_writable_bytes(std::span(text)))) {
+    refuse("a readable file", std::generic_category().message(error));
   }
-  std::ifstream file(path, std::ios::binary);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
   return parse_untrusted_json(text, refuse, limits);
 }
 
@@ -167,10 +163,11 @@ const Json& JsonReader::value(std::string_view key) const {
   return found == object_.end() ? none : *found;
 }
 
-std::int64_t JsonReader::count(std::string_view key) const {
+std::int64_t JsonReader::count(std::string_view key, std::int64_t most) const {
   const auto& found = value(key);
-  if (!is_count(found)) refuse_value("a whole number from 0 to 2^62", key);
-  return found.get<std::int64_t>();
+  if (is_count(found) && found.get<std::int64_t>() <= most) return found.get<std::int64_t>();
+  const auto text = most == kLargestCount ? std::string("2^62") : fmt::format("{}", most);
+  refuse_value(fmt::format("a whole number from 0 to {}", text), key);
 }
 
 double JsonReader::number(std::string_view key, double least) const {

@@ -60,8 +60,8 @@ class JsonReader {
   // Null if the key is missing.
   const nlohmann::json& value(std::string_view key) const;
 
-  // A whole number from 0 to 2^62.
-  std::int64_t count(std::string_view key) const;
+  // A whole number from 0 to `most`.
+  std::int64_t count(std::string_view key, std::int64_t most = std::int64_t{1} << 62) const;
   // A finite number, at least `least`.
   double number(std::string_view key,
                 double least = -std::numeric_limits<double>::infinity()) const;

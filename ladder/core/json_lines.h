@@ -1,36 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
-#include <memory>
+#include <chrono>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
+#include "ladder/core/unique_fd.h"
+
 namespace ladder {
 
+// The treatment of the content that a file already has.
+enum class OldRecords { kReplace, kKeep, kRefuse };
+
 // A file that grows while a program runs. write() passes the bytes to the operating system before
-// it returns, so a run that dies leaves all of them. SystemError if that fails, as on a full disk.
+// it returns, so a run that dies leaves all of them.
+//
+// It may also be a pipe that has a reader, or a character device such as /dev/null. Opening never
+// waits. A write waits for a reader that is slow, at most `patience`.
+//
+// Throws SystemError if a call fails, as on a full disk, for anything else that is not a file, and
+// for a reader that does not read.
 class AppendedFile {
  public:
-  AppendedFile() = default;                          // no file
-  AppendedFile(std::string path, const char* mode);  // a mode of fopen, such as "ae"
+  AppendedFile() = default;  // no file
+  explicit AppendedFile(std::string path, OldRecords old_records = OldRecords::kReplace,
+                        std::chrono::milliseconds patience = std::chrono::seconds(60));
 
-  explicit operator bool() const { return file_ != nullptr; }
+  explicit operator bool() const { return static_cast<bool>(descriptor_); }
   const std::string& path() const { return path_; }
+  std::uint64_t size() const;  // in bytes; 0 for a pipe or a device
   void write(std::string_view bytes);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
+  void wait_for_reader() const;
 
   std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  UniqueFd descriptor_;
+  std::chrono::milliseconds patience_{};
 };
-
-// The treatment of records that a file already has.
-enum class OldRecords { kReplace, kKeep };
 
 // A file of records, one JSON object per line: it grows by appending, and `jq` and
 // pandas.read_json(lines=True) read it.
@@ -45,7 +54,7 @@ class JsonLines {
   JsonLines() = default;
   // Throws UsageError naming `field` if the file cannot be written, so a mistyped path costs a
   // second and not an epoch. Changes nothing yet: a run that fails before its first record leaves
-  // the file of the last one.
+  // the file of the last one. (A pipe is opened at once, because its reader waits for that.)
   explicit JsonLines(const std::string& path, std::string_view field = "path",
                      OldRecords old_records = OldRecords::kReplace);
 

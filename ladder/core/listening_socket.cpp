@@ -22,14 +22,16 @@ using AddressInfo = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 AddressInfo resolved(const std::string& address, int port) {
   constexpr int kLargestPort = 65535;
   if (port < 0 || port > kLargestPort) {
-    throw UsageError::out_of_range("master_port", port, "0 (a free one) to 65535");
+    throw UsageError::out_of_range("master_port", port, "0 (a free one) to 65535",
+                                   "0 picks a free one");
   }
   addrinfo wanted{};
   wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
   wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) {
-    throw UsageError::malformed("MASTER_ADDR", "a numeric address, such as 127.0.0.1", address);
+    throw UsageError::malformed("MASTER_ADDR", "a numeric address, such as 127.0.0.1", address,
+                                "getent hosts NAME shows the address of a name");
   }
   return {found, ::freeaddrinfo};
 }
@@ -37,7 +39,10 @@ AddressInfo resolved(const std::string& address, int port) {
 [[noreturn]] void refuse(std::string_view operation, const std::string& address, int port) {
   const int reason = errno;
   if (reason != EADDRINUSE) {
-    throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason);
+    const char* hint = "";
+    if (reason == EACCES) hint = "ports below 1024 are for root: master_port 0 picks a free one";
+    if (reason == EADDRNOTAVAIL) hint = "it is no address of this machine: ip address";
+    throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason, hint);
   }
   throw DistributedError::of(
       fmt::format("MASTER_PORT {}", port), "a free port",

@@ -31,7 +31,7 @@ void print_line(std::string_view text) {
   const std::string line = fmt::format("{}\n", text);
   const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size();
   if (!written || std::fflush(stdout) != 0) {
-    throw SystemError::write_failed("standard output", errno);
+    throw SystemError::failed("write", "standard output", errno);
   }
 }
 

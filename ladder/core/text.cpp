@@ -16,7 +16,7 @@ bool parse_bool(std::string_view where, std::string_view text) {
   const std::string word = to_lower(text);
   if (std::find(kTrue.begin(), kTrue.end(), word) != kTrue.end()) return true;
   if (std::find(kFalse.begin(), kFalse.end(), word) != kFalse.end()) return false;
-  throw UsageError::malformed(where, "true or false", shortened(text));
+  throw UsageError::malformed(where, "true or false", shortened(text), "write true or false");
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

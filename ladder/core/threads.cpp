@@ -70,9 +70,12 @@ int checked(std::string_view where, std::int64_t threads) {
   constexpr std::int64_t kThreadsPerCpu = 4;
   constexpr std::int64_t kAlwaysAllowed = 64;
   const std::int64_t most = std::max(kAlwaysAllowed, kThreadsPerCpu * bound_cpus());
-  if (threads < 0) throw UsageError::out_of_range(where, threads, "0 (choose) or more");
+  if (threads < 0) {
+    throw UsageError::out_of_range(where, threads, "0 (choose) or more", "0 takes one per CPU");
+  }
   if (threads > most) {
-    throw UsageError::out_of_range(where, threads, fmt::format("at most {} on this machine", most));
+    throw UsageError::out_of_range(where, threads, fmt::format("at most {} on this machine", most),
+                                   "0 takes one per CPU");
   }
   return static_cast<int>(threads);
 }

@@ -7,15 +7,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
-#include <fstream>
-#include <ios>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/regular_file.h"
 
 namespace ladder {
 namespace {
@@ -166,14 +165,13 @@ YamlNode parse_yaml(std::string_view bytes, const std::string& name) {
 }
 
 std::string read_config_bytes(const std::string& path, std::string_view hint) {
-  std::error_code ignored;
-  std::ifstream stream;
-  if (std::filesystem::is_regular_file(path, ignored)) stream.open(path, std::ios::binary);
-  if (!stream.is_open()) throw UsageError::conflict(path, "cannot be read", hint);
-  std::string bytes(kLargestConfigFile + 1, '\0');
-  stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  bytes.resize(static_cast<std::size_t>(stream.gcount()));
-  return bytes;
+  const auto file = open_regular_file(path);
+  if (!file.problem.empty()) {
+    throw UsageError::conflict(path, "expected a readable file, got " + file.problem, hint);
+  }
+  std::string bytes(std::min<std::uint64_t>(file.bytes, kLargestConfigFile + 1), '\0');
+  if (read_at(file, 0, std::as_writable_bytes(std::span(bytes))) == 0) return bytes;
+  throw UsageError::conflict(path, "expected a readable file, got a read error", hint);
 }
 
 YamlNode read_yaml_file(const std::string& path, std::string_view hint) {

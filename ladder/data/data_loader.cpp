@@ -9,10 +9,13 @@
 #include <exception>
 #include <mutex>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <variant>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {
@@ -68,8 +71,13 @@ class PrefetchingSource : public BatchSource {
       : maker_(std::move(maker)), batches_(std::move(batches)) {
     const std::size_t most = std::max<std::size_t>(1, batches_.size());
     slots_.resize(std::min(workers * kBatchesAheadPerWorker, most));
-    for (std::size_t i = 0; i < std::min(workers, batches_.size()); ++i) {
-      threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    try {
+      for (std::size_t i = 0; i < std::min(workers, batches_.size()); ++i) {
+        threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+      }
+    } catch (const std::system_error& error) {
+      throw SystemError::failed(fmt::format("start {} threads", workers), "num_workers",
+                                error.code().value(), hint_for_processes());
     }
   }
 
@@ -146,8 +154,10 @@ void check(const DataLoaderOptions& options) {
     throw UsageError::conflict("DataLoader", "shuffle and a sampler exclude each other",
                                "the sampler decides the order: leave shuffle off");
   }
-  if (options.num_workers < 0) {
-    throw UsageError::out_of_range("num_workers", options.num_workers, "a number >= 0");
+  if (options.num_workers < 0 || options.num_workers > kMostWorkers) {
+    throw UsageError::out_of_range("num_workers", options.num_workers,
+                                   fmt::format("0 to {}", kMostWorkers),
+                                   "0 reads in the loop itself; one per CPU is enough");
   }
 }
 

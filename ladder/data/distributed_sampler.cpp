@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 
@@ -81,9 +82,10 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
       micro_batch_(micro_batch) {
   require_rank("ShardedBatchSampler", rank_, world_size_);
   require_whole("ShardedBatchSampler", whole_->world_size());
-  if (micro_batch_ < 0) {
+  if (micro_batch_ < 0 || micro_batch_ > kMostSamplesPerBatch) {
     throw UsageError::out_of_range("ShardedBatchSampler micro_batch", micro_batch_,
-                                   "a number >= 0");
+                                   fmt::format("0 to {}", kMostSamplesPerBatch),
+                                   "0 divides batches of any size");
   }
 }
 

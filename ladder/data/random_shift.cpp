@@ -22,7 +22,8 @@ constexpr std::uint32_t kShiftStream = 0xA0000000;
 
 RandomShift::RandomShift(RandomShiftOptions options) : options_(std::move(options)) {
   if (options_.max_pixels < 0) {
-    throw UsageError::out_of_range("RandomShift max_pixels", options_.max_pixels, "a number >= 0");
+    throw UsageError::out_of_range("RandomShift max_pixels", options_.max_pixels, "a number >= 0",
+                                   "0 shifts nothing");
   }
 }
 

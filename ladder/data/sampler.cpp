@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 
@@ -41,7 +42,11 @@ std::int64_t Sampler::whole_size() const {
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
-  if (batch_size <= 0) throw UsageError::out_of_range("batch_size", batch_size, "a number > 0");
+  if (batch_size < 1 || batch_size > kMostSamplesPerBatch) {
+    throw UsageError::out_of_range("batch_size", batch_size,
+                                   fmt::format("1 to {}", kMostSamplesPerBatch),
+                                   fmt::format("such as {}", kDefaultBatchSize));
+  }
   if (drop_last && sampler_->evaluation_only()) {
     throw UsageError::conflict("drop_last", "an evaluation sampler must not drop samples",
                                "leave drop_last off, so that every sample is counted");
@@ -85,7 +90,10 @@ LimitedBatchSampler::LimitedBatchSampler(std::shared_ptr<const BatchSampler> who
                    whole->batch_size(), whole->drop_last()),
       whole_(std::move(whole)),
       batches_(std::min(batches, whole_->size())) {
-  if (batches < 1) throw UsageError::out_of_range("limit_batches", batches, "a number >= 1");
+  if (batches < 1) {
+    throw UsageError::out_of_range("limit_batches", batches, "a number >= 1",
+                                   "use the loader itself for all batches");
+  }
   for (const auto& batch : batches_of(0)) samples_ += batch.global_size;
 }
 
@@ -96,9 +104,10 @@ std::vector<BatchIndices> LimitedBatchSampler::batches_of(std::int64_t epoch) co
 }
 
 void require_rank(std::string_view where, std::int64_t rank, std::int64_t world_size) {
-  if (world_size < 1) {
+  if (world_size < 1 || world_size > kLargestWorldSize) {
     throw UsageError::out_of_range(fmt::format("{} world_size", where), world_size,
-                                   "a number >= 1");
+                                   fmt::format("1 to {}", kLargestWorldSize),
+                                   "take it from ProcessGroup::world_size()");
   }
   if (rank < 0 || rank >= world_size) {
     throw UsageError::out_of_range(fmt::format("{} rank", where), rank,

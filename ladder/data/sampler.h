@@ -94,7 +94,8 @@ inline constexpr std::int64_t kDefaultBatchSize = 64;
 // they are not the sampler's samples. Python's counterpart: torch.utils.data.BatchSampler.
 class BatchSampler {
  public:
-  // Throws UsageError unless batch_size > 0, and for drop_last with an evaluation sampler.
+  // Throws UsageError for a batch_size below 1 or above kMostSamplesPerBatch, and for drop_last
+  // with an evaluation sampler.
   BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size, bool drop_last);
   virtual ~BatchSampler() = default;
 

@@ -132,10 +132,12 @@ void require_not_launched() {
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options) {
   constexpr int kMostRanks = 256;
   if (options.nprocs < 1 || options.nprocs > kMostRanks) {
-    throw UsageError::out_of_range("nprocs", options.nprocs, fmt::format("1 to {}", kMostRanks));
+    throw UsageError::out_of_range("nprocs", options.nprocs, fmt::format("1 to {}", kMostRanks),
+                                   "one per GPU, or per core: nproc");
   }
   if (options.grace.count() < 0) {
-    throw UsageError::out_of_range("grace", options.grace.count(), "0 milliseconds or more");
+    throw UsageError::out_of_range("grace", options.grace.count(), "0 milliseconds or more",
+                                   "the default is 5000");
   }
   require_not_launched();
   require_forkable();

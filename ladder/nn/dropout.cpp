@@ -12,7 +12,9 @@ namespace ladder {
 Dropout::Dropout(DropoutOptions options)
     : options_(options), mask_options_{options.p, options.layer} {
   const bool valid = options.p >= 0.0 && options.p < 1.0;  // false for NaN
-  if (!valid) throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1");
+  if (!valid) {
+    throw UsageError::out_of_range("Dropout p", options.p, "0 <= p < 1", "0 drops nothing");
+  }
 }
 
 torch::Tensor Dropout::forward(const torch::Tensor& input) const {

@@ -20,7 +20,9 @@ std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parame
 }
 
 void require_not_negative(const char* name, double value) {
-  if (!(value >= 0.0)) throw UsageError::out_of_range(name, value, "a value >= 0");
+  if (!(value >= 0.0)) {
+    throw UsageError::out_of_range(name, value, "a value >= 0", "such as 1.0");
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 namespace {
@@ -80,8 +81,21 @@ std::string form_of(const torch::Tensor& tensor) {
 
 void check_count(const std::string& name, const torch::Tensor& value, std::string_view origin) {
   const auto count = value.item<double>();
-  if (count >= 0.0 && std::isfinite(count) && std::floor(count) == count) return;
+  const bool in_range = count >= 0.0 && count <= static_cast<double>(kMostOptimizerSteps);
+  if (in_range && std::floor(count) == count) return;
   refuse(origin, fmt::format("a count of steps as {}", name), fmt::format("{}", count));
+}
+
+// Mean squares and sums of squares have a root taken of them.
+void check_numbers(const std::string& name, const std::string& key, const torch::Tensor& value,
+                   std::string_view origin) {
+  if (key == "step") return check_count(name, value, origin);
+  if (!all_finite(value))
+    refuse(origin, fmt::format("finite numbers in {}", name), "NaN or infinity");
+  const bool is_square = key == "exp_avg_sq" || key == "square_avg" || key == "sum";
+  if (is_square && value.lt(0).any().item<bool>()) {
+    refuse(origin, fmt::format("numbers >= 0 in {}", name), "a negative one");
+  }
 }
 
 // Moves the values of one parameter from `tensors` into `state`. Returns false if there are none.
@@ -99,7 +113,7 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
     if (form_of(value) != form_of(tensor)) {
       refuse(origin, fmt::format("{} as {}", found.key(), form_of(tensor)), form_of(value));
     }
-    if (key == "step") check_count(found.key(), value, origin);
+    check_numbers(found.key(), key, value, origin);
     tensor.copy_(value);
   }
   return true;
@@ -133,7 +147,7 @@ void check_options(std::string_view optimizer, const std::vector<CheckedOption>&
   for (const auto& option : options) {
     if (option.inside) continue;
     throw UsageError::out_of_range(fmt::format("{} {}", optimizer, option.name), option.value,
-                                   option.expected);
+                                   option.expected, "the default is Python's: leave it unset");
   }
 }
 

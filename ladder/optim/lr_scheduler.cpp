@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/lr_scheduler.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +11,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 namespace {
@@ -67,9 +71,13 @@ std::function<void()> LrScheduler::plan_load(const nlohmann::json& state, std::s
   const auto own = own_state();
   for (const auto& item : own.items()) names.push_back(item.key());
   saved.expect_only(names);
-  const auto last_epoch = saved.count(kLastEpoch);
+  const auto last_epoch = saved.count(kLastEpoch, kMostOptimizerSteps);
   auto base_lrs = saved.numbers(kBaseLrs, base_lrs_.size());
-  saved.numbers(kLastLr, base_lrs_.size());
+  const auto last_lr = saved.numbers(kLastLr, base_lrs_.size());
+  for (const auto& [name, rates] : {std::pair(kBaseLrs, base_lrs), std::pair(kLastLr, last_lr)}) {
+    const auto is_negative = [](double rate) { return rate < 0.0; };
+    if (std::ranges::any_of(rates, is_negative)) saved.refuse_value("learning rates >= 0", name);
+  }
   auto apply_own = plan_own(saved);
   return [this, last_epoch, base_lrs = std::move(base_lrs), apply_own = std::move(apply_own)] {
     pending_ = nullptr;
@@ -100,7 +108,8 @@ void LrScheduler::apply() {
 StepLR::StepLR(torch::optim::Optimizer& optimizer, StepLrOptions options)
     : LrScheduler(optimizer), options_(options) {
   if (options.step_size <= 0) {
-    throw UsageError::out_of_range("StepLR step_size", options.step_size, "a number > 0");
+    throw UsageError::out_of_range("StepLR step_size", options.step_size, "a number > 0",
+                                   fmt::format("the default is {}", StepLrOptions{}.step_size));
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/reduce_lr_on_plateau.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,13 +28,16 @@ ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, Plateau
       best_(options.mode == PlateauMode::kMin ? kInfinity : -kInfinity) {
   const bool shrinks = options.factor >= 0.0 && options.factor < 1.0;
   if (!shrinks) {
-    throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1");
+    throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1",
+                                   fmt::format("the default is {}", PlateauOptions{}.factor));
   }
   if (options.patience < 0) {
-    throw UsageError::out_of_range("ReduceLROnPlateau patience", options.patience, "a number >= 0");
+    throw UsageError::out_of_range("ReduceLROnPlateau patience", options.patience, "a number >= 0",
+                                   fmt::format("the default is {}", PlateauOptions{}.patience));
   }
   if (options.cooldown < 0) {
-    throw UsageError::out_of_range("ReduceLROnPlateau cooldown", options.cooldown, "a number >= 0");
+    throw UsageError::out_of_range("ReduceLROnPlateau cooldown", options.cooldown, "a number >= 0",
+                                   fmt::format("the default is {}", PlateauOptions{}.cooldown));
   }
 }
 

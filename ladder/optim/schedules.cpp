@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/schedules.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 namespace {
@@ -63,7 +66,8 @@ std::unique_ptr<LrScheduler> cosine_schedule_with_warmup(torch::optim::Optimizer
 std::unique_ptr<LrScheduler> cosine_with_hard_restarts_schedule_with_warmup(
     torch::optim::Optimizer& optimizer, WarmupOptions options, double num_cycles) {
   if (!(num_cycles > 0.0)) {
-    throw UsageError::out_of_range("cosine with restarts num_cycles", num_cycles, "a number > 0");
+    throw UsageError::out_of_range("cosine with restarts num_cycles", num_cycles, "a number > 0",
+                                   "1 falls once, 3 begins twice again");
   }
   const auto factor = [options, num_cycles](std::int64_t step) {
     const double progress = progress_of(step, options);
@@ -83,7 +87,8 @@ std::unique_ptr<LrScheduler> polynomial_decay_schedule_with_warmup(
                                    "raise the learning rate, or lower lr_end");
   }
   if (!(decay.power >= 0.0)) {
-    throw UsageError::out_of_range("polynomial decay power", decay.power, "a value >= 0");
+    throw UsageError::out_of_range("polynomial decay power", decay.power, "a value >= 0",
+                                   "1 is a straight line");
   }
   const auto factor = [options, decay, lr_init](std::int64_t step) {
     const bool has_fall = options.warmup_steps < options.training_steps;
@@ -99,7 +104,11 @@ std::unique_ptr<LrScheduler> inverse_sqrt_schedule(torch::optim::Optimizer& opti
                                                    std::optional<std::int64_t> timescale) {
   constexpr std::int64_t kWithoutWarmup = 10'000;
   const auto scale = timescale.value_or(warmup_steps != 0 ? warmup_steps : kWithoutWarmup);
-  if (scale <= 0) throw UsageError::out_of_range("inverse sqrt timescale", scale, "a number > 0");
+  if (scale < 1 || scale > kMostOptimizerSteps) {
+    throw UsageError::out_of_range("inverse sqrt timescale", scale,
+                                   fmt::format("1 to {}", kMostOptimizerSteps),
+                                   "unset is the number of warm-up steps");
+  }
   const auto factor = [warmup_steps, scale](std::int64_t step) {
     const auto shifted = static_cast<double>(step + (scale - warmup_steps));
     return 1.0 / std::sqrt(shifted / static_cast<double>(scale));

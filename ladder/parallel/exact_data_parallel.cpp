@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/exact_data_parallel.h"
 
+#include <fmt/core.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/record_function.h>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
 #include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
@@ -82,11 +85,14 @@ bool draws_in_turn(const torch::nn::Module& module) {
 }
 
 void check(const Model& model, const ExactDataParallelOptions& options) {
-  if (options.micro_batch < 1) {
-    throw UsageError::out_of_range("micro_batch", options.micro_batch, "a number >= 1");
+  if (options.micro_batch < 1 || options.micro_batch > kMostSamplesPerBatch) {
+    throw UsageError::out_of_range(
+        "micro_batch", options.micro_batch, fmt::format("1 to {}", kMostSamplesPerBatch),
+        fmt::format("such as {}", ExactDataParallelOptions{}.micro_batch));
   }
   if (options.threads < 0) {
-    throw UsageError::out_of_range("threads", options.threads, "a number >= 0");
+    throw UsageError::out_of_range("threads", options.threads, "a number >= 0",
+                                   "0 takes the threads of the process");
   }
   const auto parameters = model.parameters();
   if (!parameters.empty()) require_on_device(kExact, model, parameters.front().device());

@@ -55,6 +55,12 @@ std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGr
   std::int64_t cap = c10d::kDefaultBucketBytesCap;
   std::int64_t first_cap = c10d::kDefaultFirstBucketBytes;
   if (options.bucket_cap_mb) {
+    constexpr double kMost = 1e6;
+    const double mebibytes = *options.bucket_cap_mb;
+    if (!(mebibytes > 0.0 && mebibytes <= kMost)) {
+      throw UsageError::out_of_range("bucket_cap_mb", mebibytes, "above 0, at most 1000000 MiB",
+                                     "unset is 25");
+    }
     cap = static_cast<std::int64_t>(*options.bucket_cap_mb * kBytesPerMib);
     first_cap = cap;
   }

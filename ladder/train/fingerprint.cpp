@@ -29,7 +29,8 @@ nlohmann::ordered_json digests_of_micro_batches(const Batch& batch) {
 
 Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
     : interval_(interval), rank_(rank) {
-  if (interval <= 0) throw UsageError::out_of_range("fingerprint", interval, "a number > 0");
+  if (interval <= 0)
+    throw UsageError::out_of_range("fingerprint", interval, "a number > 0", "1 records each step");
   file_ = JsonLines(path, "fingerprint");
 }
 

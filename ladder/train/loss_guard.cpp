@@ -42,10 +42,6 @@ std::string samples(const torch::Tensor& indices) {
                      more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
-bool all_finite(const torch::Tensor& tensor) {
-  return !tensor.defined() || !tensor.is_floating_point() || tensor.isfinite().all().item<bool>();
-}
-
 std::string hint_of_model(const torch::nn::Module& model) {
   const std::string hint =
       "use a smaller learning rate, or find the first bad step with a fingerprint of every step";
@@ -71,7 +67,8 @@ std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module&
     return row < indices.size() ? fmt::format("{} of sample {}", name, indices[row]) : name;
   }
   for (const auto& parameter : model.named_parameters()) {
-    if (all_finite(parameter.value().grad())) continue;
+    const auto& gradient = parameter.value().grad();
+    if (!gradient.defined() || all_finite(gradient)) continue;
     return "gradient of " + without_module_prefix(parameter.key());
   }
   return "the loss";

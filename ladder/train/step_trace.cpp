@@ -5,13 +5,18 @@
 #include <fmt/core.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <utility>
 
+#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
+#include "ladder/core/regular_file.h"
 
 namespace ladder {
 namespace {
@@ -21,9 +26,27 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
+constexpr const char* kBeforeRename = ".tmp";  // Kineto writes PATH.tmp, and renames it
+
+// Kineto reports no failed write. What it writes ends with the bracket of the first one.
+bool is_complete(const std::string& path) {
+  const auto file = open_regular_file(path);
+  std::string end(std::min<std::uint64_t>(file.bytes, 8), '\0');
+  if (!file.problem.empty() || end.empty()) return false;
+  const bool is_read =
+      read_at(file, file.bytes - end.size(), std::as_writable_bytes(std::span(end))) == 0;
+  const auto last = end.find_last_not_of(" \n");
+  return is_read && last != end.npos && end[last] == '}';
+}
+
 }  // namespace
 
-StepTrace::StepTrace(std::string path) : path_(std::move(path)) {}
+StepTrace::StepTrace(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  for (const auto& written : {path_, path_ + kBeforeRename}) {
+    require_writable_folder("trace", written);
+  }
+}
 
 StepTrace::~StepTrace() {
   if (running_) profiler::disableProfiler();
@@ -50,7 +73,10 @@ void StepTrace::finish() {
   if (!running_) return;
   running_ = false;
   profiler::disableProfiler()->save(path_);
-  if (!std::filesystem::exists(path_)) throw SystemError::write_failed(path_, errno);
+  if (is_complete(path_)) return;
+  for (const auto& part : {path_, path_ + kBeforeRename}) remove_all(part);
+  throw SystemError::failed("write", path_, EIO,
+                            "is its disk full, or a limit set? df -h; ulimit -f");
 }
 
 std::string StepTrace::path_of_rank(const std::string& path, int rank) {

@@ -21,6 +21,7 @@ class StepTrace {
   static constexpr std::int64_t kLastStep = 8;
 
   StepTrace() = default;
+  // Throws UsageError if no file can be written at `path`.
   explicit StepTrace(std::string path);
   // Stops the recorder if it still runs, without writing a file.
   ~StepTrace();

@@ -38,7 +38,7 @@ constexpr const char* names_of(Banner) { return "tutorial|v5"; }
 constexpr const char* names_of(Sums) { return "fast|exact"; }
 
 [[noreturn]] void refuse(const std::string& where, std::string_view expected, const Json& value,
-                         std::string_view hint = "") {
+                         std::string_view hint) {
   constexpr std::size_t kLongest = 80;
   const std::string text = value.is_string()
                                ? value.get<std::string>()
@@ -61,7 +61,7 @@ constexpr bool kIsFlag = std::is_same_v<T, bool> || std::is_same_v<T, std::optio
 
 bool value_of(const std::string& where, const Json& value, bool) {
   if (value.is_boolean()) return value.get<bool>();
-  if (!value.is_string()) refuse(where, "true or false", value);
+  if (!value.is_string()) refuse(where, "true or false", value, "write true or false");
   return parse_bool(where, value.get<std::string>());
 }
 
@@ -69,7 +69,7 @@ double value_of(const std::string& where, const Json& value, double) {
   std::optional<double> number;
   if (value.is_number()) number = value.get<double>();
   if (value.is_string()) number = parse_number<double>(value.get<std::string>());
-  if (!number || !std::isfinite(*number)) refuse(where, "a number", value);
+  if (!number || !std::isfinite(*number)) refuse(where, "a number", value, "such as 1e-3");
   return *number;
 }
 
@@ -86,14 +86,17 @@ Number value_of(const std::string& where, const Json& value, Number) {
     narrow(value.get<std::int64_t>());
   }
   if (number) return *number;
-  refuse(where, std::is_unsigned_v<Number> ? "a whole number >= 0" : "a whole number", value);
+  refuse(where, std::is_unsigned_v<Number> ? "a whole number >= 0" : "a whole number", value,
+         "such as 100");
 }
 
 template <typename Enum>
   requires std::is_enum_v<Enum>
 Enum value_of(const std::string& where, const Json& value, Enum kind) {
   const Names names = split(names_of(kind), '|');
-  if (!value.is_string()) refuse(where, fmt::format("one of {}", fmt::join(names, ", ")), value);
+  if (!value.is_string()) {
+    refuse(where, fmt::format("one of {}", fmt::join(names, ", ")), value, "");
+  }
   const auto name = value.get<std::string>();
   if (std::is_same_v<Enum, OptimizerName> && name == "adamw_torch") return Enum{};
   require_one_of(where, name, names);
@@ -101,21 +104,23 @@ Enum value_of(const std::string& where, const Json& value, Enum kind) {
 }
 
 std::string value_of(const std::string& where, const Json& value, const std::string&) {
-  if (!value.is_string()) refuse(where, "a text", value);
+  if (!value.is_string()) refuse(where, "a text", value, "write it in quotes");
   return value.get<std::string>();
 }
 
 // A text with commas, or a list of texts.
 Names value_of(const std::string& where, const Json& value, const Names&) {
   constexpr const char* kForm = "names, as a list or with commas between them";
+  constexpr const char* kListHint = "such as \"csv,jsonl\"";
   Names names;
   if (value.is_string()) names = split(value.get<std::string>(), ',');
-  if (!value.is_string() && !value.is_array()) refuse(where, kForm, value);
+  if (!value.is_string() && !value.is_array()) refuse(where, kForm, value, kListHint);
   if (value.is_array()) {
     for (const auto& name : value) names.push_back(value_of(where, name, std::string()));
   }
   if (names == Names{""}) names.clear();
-  if (std::find(names.begin(), names.end(), "") != names.end()) refuse(where, kForm, value);
+  if (std::find(names.begin(), names.end(), "") != names.end())
+    refuse(where, kForm, value, kListHint);
   return names;
 }
 
@@ -175,15 +180,16 @@ constexpr TrainingArgument choice(std::string_view name, std::string_view help) 
   return row<kField>(name, names_of(FieldType<kField>{}), help);
 }
 
-constexpr const char* kObject = "a JSON object, such as {\"key\": 1}";
+constexpr const char* kObject = "a JSON object";
+constexpr const char* kObjectHint = "such as {\"key\": 1}";
 
 // An object, or its text.
 Json object_from(const std::string& where, const Json& value) {
-  const auto refuse_text = [&](const auto&...) { refuse(where, kObject, value); };
+  const auto refuse_text = [&](const auto&...) { refuse(where, kObject, value, kObjectHint); };
   Json object = value.is_string()
                     ? parse_untrusted_json(value.get_ref<const std::string&>(), refuse_text)
                     : value;
-  if (!object.is_object()) refuse(where, kObject, value);
+  if (!object.is_object()) refuse(where, kObject, value, kObjectHint);
   return object;
 }
 
@@ -234,7 +240,9 @@ Written write_accelerator_config(const TrainingArguments& arguments) {
 
 // As in Python, a text that looks like a number or a flag is one: YAML has only texts.
 Json typed(const std::string& where, const Json& value) {
-  if (value.is_structured()) refuse(where, "a number, a flag or a text", value);
+  if (value.is_structured()) {
+    refuse(where, "a number, a flag or a text", value, "such as {\"num_cycles\": 2}");
+  }
   if (!value.is_string()) return value;
   const auto text = value.get<std::string>();
   const auto number = parse_number<double>(text);

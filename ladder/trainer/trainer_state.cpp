@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/trainer/trainer_state.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
 
 #include "ladder/core/json.h"
+#include "ladder/core/largest_counts.h"
 
 namespace ladder {
 namespace {
@@ -16,9 +19,9 @@ std::int64_t steps_of(double steps, std::int64_t training_steps) {
   return static_cast<std::int64_t>(steps < 1.0 ? std::ceil(all * steps) : steps);
 }
 
-LogEntry entry_of(const nlohmann::json& json, const JsonRefusal& refuse) {
+LogEntry entry_of(const nlohmann::json& json, const JsonRefusal& refuse, std::int64_t global_step) {
   const JsonReader saved(json, refuse, " in log_history");
-  LogEntry entry{.step = saved.count("step"), .values = {}};
+  LogEntry entry{.step = saved.count("step", global_step), .values = {}};
   for (const auto& [name, value] : json.items()) {
     if (name == "step") continue;
     const bool is_nan = value.is_null();  // JSON has no NaN
@@ -70,20 +73,23 @@ std::function<void()> TrainerState::plan_load(const nlohmann::json& state,
   const JsonReader saved(state, refuse);
   auto loaded = std::make_shared<TrainerState>(*this);
   loaded->epoch = saved.number("epoch", 0.0);
-  loaded->global_step = saved.count("global_step");
+  if (loaded->epoch > static_cast<double>(kMostEpochs)) {
+    saved.refuse_value(fmt::format("at most {} epochs", kMostEpochs), "epoch");
+  }
+  loaded->global_step = saved.count("global_step", kMostOptimizerSteps);
   loaded->total_flos = saved.number("total_flos", 0.0);
-  loaded->logging_steps = saved.count("logging_steps");
-  loaded->eval_steps = saved.count("eval_steps");
-  loaded->save_steps = saved.count("save_steps");
+  loaded->logging_steps = saved.count("logging_steps", kMostOptimizerSteps);
+  loaded->eval_steps = saved.count("eval_steps", kMostOptimizerSteps);
+  loaded->save_steps = saved.count("save_steps", kMostOptimizerSteps);
   loaded->log_history.clear();
   for (const auto& entry : saved.array("log_history")) {
-    loaded->log_history.push_back(entry_of(entry, refuse));
+    loaded->log_history.push_back(entry_of(entry, refuse, loaded->global_step));
   }
   saved.object("stateful_callbacks");  // refuses anything else
   saved.value("stateful_callbacks").get_to(loaded->stateful_callbacks);
   if (!saved.value("best_metric").is_null()) loaded->best_metric = saved.number("best_metric");
   if (!saved.value("best_global_step").is_null()) {
-    loaded->best_global_step = saved.count("best_global_step");
+    loaded->best_global_step = saved.count("best_global_step", loaded->global_step);
   }
   const auto& best = saved.value("best_model_checkpoint");
   if (best.is_string()) loaded->best_model_checkpoint = best.get<std::string>();

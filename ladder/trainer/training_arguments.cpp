@@ -10,6 +10,7 @@
 
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/trainer/argument_file.h"
 #include "ladder/trainer/argument_table.h"
 
@@ -17,7 +18,8 @@ namespace ladder {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMost = 1e9;  // epochs or steps
+constexpr double kMost = kMostEpochs;  // epochs or steps
+constexpr double kMostMebibytes = 1e6;
 constexpr std::int64_t kLongestTimeout = 604'800;
 
 struct Range {
@@ -25,6 +27,10 @@ struct Range {
   double most = kInfinity;
   bool below = false;  // `most` itself is outside
 };
+
+std::string default_hint(const char* name) {
+  return fmt::format("the default is {}", to_json(TrainingArguments{}).at(name).dump());
+}
 
 template <typename Number>
 void require(const char* name, Number number, const Range& range, const char* hint = "") {
@@ -34,16 +40,18 @@ void require(const char* name, Number number, const Range& range, const char* hi
   const auto text = most == kInfinity ? fmt::format("a number >= {}", least)
                     : below           ? fmt::format("a number >= {} and below {}", least, most)
                                       : fmt::format("a number from {} to {}", least, most);
-  throw UsageError::out_of_range(name, number, text, hint);
+  throw UsageError::out_of_range(name, number, text, *hint != '\0' ? hint : default_hint(name));
 }
 
 void check_numbers(const TrainingArguments& arguments) {
   const Range one_or_more{.least = 1.0};
   const Range below_one{.most = 1.0, .below = true};
+  const Range batch_size{.least = 1.0, .most = kMostSamplesPerBatch};
   require("num_train_epochs", arguments.num_train_epochs, {.most = kMost});
-  require("per_device_train_batch_size", arguments.per_device_train_batch_size, one_or_more);
-  require("per_device_eval_batch_size", arguments.per_device_eval_batch_size, one_or_more);
-  require("gradient_accumulation_steps", arguments.gradient_accumulation_steps, one_or_more);
+  require("per_device_train_batch_size", arguments.per_device_train_batch_size, batch_size);
+  require("per_device_eval_batch_size", arguments.per_device_eval_batch_size, batch_size);
+  require("gradient_accumulation_steps", arguments.gradient_accumulation_steps,
+          {.least = 1.0, .most = kMostBatchesPerStep});
   require("learning_rate", arguments.learning_rate, {});
   require("weight_decay", arguments.weight_decay, {});
   require("adam_beta1", arguments.adam_beta1, below_one);
@@ -56,12 +64,14 @@ void check_numbers(const TrainingArguments& arguments) {
   require("eval_delay", arguments.eval_delay, {.most = kMost});
   require("save_total_limit", arguments.save_total_limit.value_or(1), one_or_more,
           "unset keeps all");
-  require("dataloader_num_workers", arguments.dataloader_num_workers, {});
-  require("ddp_bucket_cap_mb", arguments.ddp_bucket_cap_mb.value_or(1), one_or_more);
-  require("micro_batch", arguments.micro_batch, one_or_more);
+  require("dataloader_num_workers", arguments.dataloader_num_workers, {.most = kMostWorkers});
+  require("ddp_bucket_cap_mb", arguments.ddp_bucket_cap_mb.value_or(1),
+          {.least = 1.0, .most = kMostMebibytes}, "unset is 25");
+  require("micro_batch", arguments.micro_batch, batch_size);
   require("ddp_timeout", arguments.ddp_timeout, {.least = 1.0, .most = kLongestTimeout});
-  if (arguments.max_steps == 0 || arguments.max_steps < -1) {
-    throw UsageError::out_of_range("max_steps", arguments.max_steps, "a number >= 1, or -1",
+  const auto steps = arguments.max_steps;
+  if (steps != -1 && (steps < 1 || static_cast<double>(steps) > kMost)) {
+    throw UsageError::out_of_range("max_steps", steps, fmt::format("1 to {}, or -1", kMost),
                                    "with -1, num_train_epochs decides");
   }
 }
@@ -69,8 +79,10 @@ void check_numbers(const TrainingArguments& arguments) {
 // A number of steps from 1 on is whole; below 1 it is a fraction of all steps.
 void require_steps(const char* name, double steps) {
   if (steps > 0.0 && steps <= kMost && (steps < 1.0 || steps == std::floor(steps))) return;
-  throw UsageError::out_of_range(name, steps,
-                                 "a whole number >= 1, or a fraction above 0 and below 1");
+  throw UsageError::out_of_range(
+      name, steps,
+      fmt::format("a whole number from 1 to {}, or a fraction above 0 and below 1", kMost),
+      "such as 500, or 0.1 for ten times in the training");
 }
 
 void check_steps(const TrainingArguments& arguments) {
@@ -86,7 +98,8 @@ void check_steps(const TrainingArguments& arguments) {
   const double limit = arguments.limit_train_batches;
   if (limit > 0.0 && limit <= kMost && (limit <= 1.0 || limit == std::floor(limit))) return;
   throw UsageError::out_of_range("limit_train_batches", limit,
-                                 "a whole number above 1, or a fraction above 0 and up to 1");
+                                 "a whole number above 1, or a fraction above 0 and up to 1",
+                                 default_hint("limit_train_batches"));
 }
 
 // Each checkpoint must be of an evaluated step. Fractions are compared in millionths, because 0.3

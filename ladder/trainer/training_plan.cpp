@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
 
 namespace ladder {
@@ -27,11 +29,18 @@ TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSizes& t
   if (args.max_steps > 0 && !args.fast_dev_run) {
     max_steps = args.max_steps;
     num_train_epochs = ceil_div(max_steps, updates);
-    num_train_samples = static_cast<double>(max_steps * total_batch_size);
+    num_train_samples = static_cast<double>(max_steps) * static_cast<double>(total_batch_size);
     return;
   }
   const double epochs = args.fast_dev_run ? 1.0 : args.num_train_epochs;
-  max_steps = static_cast<std::int64_t>(std::ceil(epochs * static_cast<double>(updates)));
+  const double steps = std::ceil(epochs * static_cast<double>(updates));
+  if (steps > static_cast<double>(kMostOptimizerSteps)) {
+    throw UsageError::out_of_range(
+        "num_train_epochs", epochs,
+        fmt::format("at most {}, as an epoch has {} steps", kMostOptimizerSteps / updates, updates),
+        "max_steps ends a training after a number of steps");
+  }
+  max_steps = static_cast<std::int64_t>(steps);
   num_train_epochs = static_cast<std::int64_t>(std::ceil(epochs));
   num_train_samples = static_cast<double>(sizes.num_examples) * epochs;
 }

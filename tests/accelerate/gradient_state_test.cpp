@@ -122,7 +122,7 @@ TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
   EXPECT_EQ(epoch_of(state, {1, 1, 1, 1}).steps, (std::vector{false, false, true, true}));
   state.set_num_steps(1);
   EXPECT_EQ(epoch_of(state, {1, 1}).weights, (std::vector{1.0, 1.0}));
-  EXPECT_ERROR(state.set_num_steps(0), UsageError, "expected a number >= 1, got 0");
+  EXPECT_ERROR(state.set_num_steps(0), UsageError, "expected 1 to 1000000, got 0");
 }
 
 TEST(GradientState, BeginsAWindowAfterADroppedOne) {

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -402,10 +404,10 @@ TEST_F(DamagedCheckpoint, LinksFoldersAndPipesAreNoFiles) {
     expect_refused(name, "a file, got a link");
     remove(name);
     fs::create_directory(path_ + "/" + name);
-    expect_refused(name, "a file, got a folder, a pipe or a device");
+    expect_refused(name, "a file, got a folder");
     remove(name);
     ASSERT_EQ(::mkfifo((path_ + "/" + name).c_str(), 0600), 0);
-    expect_refused(name, "a file, got a folder, a pipe or a device");
+    expect_refused(name, "a file, got a pipe");
     remove(name);
     fs::rename(folder_.file("moved"), path_ + "/" + name);
   }
@@ -446,8 +448,29 @@ TEST(CheckpointFolder, AMissingOneIsNamedWithWhatElseThereIs) {
                "ls " +
                    folder.path());
   EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_1/model.bin")), DataError,
-               ": expected a checkpoint, got 'Not a directory'");
+               ": expected a checkpoint, got no folder; hint: name the folder of the checkpoint: " +
+                   folder.file("checkpoint_1"));
+  EXPECT_ERROR(
+      open_checkpoint(folder.write("file", "")), DataError,
+      ": expected a checkpoint, got no folder; hint: name the folder of a checkpoint: ls " +
+          folder.path());
   EXPECT_ERROR(open_checkpoint(""), DataError, ": expected a checkpoint, got none");
+}
+
+// A folder that is there and cannot be opened is no folder that a writer has just replaced: the
+// error comes at once, long before the time in which one would be looked for again.
+TEST(CheckpointFolder, OneThatTheSystemRefusesIsNotTriedAgain) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "one");
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  const auto started = std::chrono::steady_clock::now();
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_1")), SystemError,
+               folder.file("checkpoint_1") + ": open: Too many open files; hint: this process may");
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
 }
 
 std::vector<std::int64_t> numbers(const std::string& parent, std::string_view prefix) {

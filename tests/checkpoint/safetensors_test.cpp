@@ -13,6 +13,7 @@
 #include "ladder/nn/model.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/odd_paths.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 
@@ -129,7 +130,9 @@ TEST(Safetensors, SaysThatAFileIsMissing) {
                "/nonexistent/a.safetensors: expected a readable file, got none");
   const TemporaryFolder folder;
   EXPECT_ERROR(load_safetensors(folder.path()), DataError,
-               folder.path() + ": expected a readable file, got");
+               folder.path() + ": expected a readable file, got a folder; hint: name the file");
+  EXPECT_ERROR(load_safetensors(make_pipe(folder.file("pipe"))), DataError, "got a pipe");
+  EXPECT_ERROR(load_safetensors("/dev/zero"), DataError, "got a device");
 }
 
 TEST(Safetensors, RefusesAFileThatWasCutOffAnywhere) {

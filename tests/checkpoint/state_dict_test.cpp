@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -109,7 +110,8 @@ TEST(LoadStateDict, ConvertsToTheLayoutAndDtypeOfTheTarget) {
   const auto target = mnist::make_conv_net();  // channels_last
   StateDict values;
   for (const auto& [name, tensor] : state_dict(*target)) {
-    values[name] = torch::full(tensor.sizes(), 2.0, torch::kFloat64);
+    const auto dtype = tensor.is_floating_point() ? torch::kFloat64 : tensor.scalar_type();
+    values[name] = torch::full(tensor.sizes(), 2.0, dtype);
   }
   load_state_dict(*target, values, "a file");
   EXPECT_TRUE(all_are(*target, 2.0));
@@ -159,6 +161,78 @@ TEST(LoadStateDict, RefusesAnotherShapeAndChangesNothing) {
   expect_refused(values, "weight of shape [2,3], got [3,2]");
   values["weight"] = torch::ones({});
   expect_refused(values, "weight of shape [2,3], got []");
+}
+
+TEST(LoadStateDict, RefusesWholeNumbersForFloatingOnesAndTheReverse) {
+  auto values = state_dict(*small(2.0));
+  values["weight"] = torch::ones({2, 3}, torch::kInt64);
+  expect_refused(values, "weight of dtype Float, got Long");
+  values = state_dict(*small(2.0));
+  values["count"] = torch::tensor(1.5);
+  expect_refused(values, "count of dtype Long, got Float");
+}
+
+// `name` of a network with BatchNorm, with one element replaced.
+StateDict conv_net_with(const std::string& name, float element) {
+  StateDict values;
+  for (const auto& [key, tensor] : state_dict(*mnist::make_conv_net())) {
+    values[key] = tensor.clone();
+  }
+  values.at(name).view(-1)[1] = element;
+  return values;
+}
+
+TEST(LoadStateDict, RefusesNumbersThatAreNotFiniteAndChangesNothing) {
+  const auto target = mnist::make_conv_net();
+  const auto before = weights_sha256(state_dict(*target));
+  const std::pair<StateDict, std::string> damages[] = {
+      {conv_net_with("layer1.0.weight", NAN), "finite numbers in layer1.0.weight, got NaN or inf"},
+      {conv_net_with("fc.bias", INFINITY),
+       "finite numbers in fc.bias, got NaN or infinity; hint: "
+       "take an older checkpoint, or train again"},
+      {conv_net_with("layer1.1.running_mean", -INFINITY), "finite numbers in layer1.1.running_m"},
+      {conv_net_with("layer2.1.running_var", NAN), "finite numbers in layer2.1.running_var, got"},
+      {conv_net_with("layer2.1.running_var", -1e-3F),
+       "variances >= 0 in layer2.1.running_var, got a negative one"}};
+  for (const auto& [values, message] : damages) {
+    EXPECT_ERROR(load_state_dict(*target, values, "w"), DataError, "w: expected " + message);
+    EXPECT_EQ(weights_sha256(state_dict(*target)), before);
+  }
+}
+
+// A mask of infinities is no damage.
+TEST(LoadStateDict, TakesInfinitiesWhereNothingIsTrained) {
+  const auto target = small(1.0);
+  target->named_parameters()["bias"].requires_grad_(false);
+  auto values = state_dict(*small(2.0));
+  values["bias"] = torch::full({2}, -INFINITY);
+  load_state_dict(*target, values, "a file");
+  EXPECT_TRUE(state_dict(*target).at("bias").isinf().all().item<bool>());
+}
+
+TEST(AllFinite, SeesASingleElementAndNoOverflowOfTheSum) {
+  EXPECT_TRUE(all_finite(torch::ones({1000})));
+  EXPECT_TRUE(all_finite(torch::full({1000}, 3e38F)));
+  EXPECT_TRUE(all_finite(torch::full({1000}, 60000.0, torch::kFloat16)));
+  EXPECT_TRUE(all_finite(torch::empty({0})));
+  EXPECT_TRUE(all_finite(torch::tensor({1, 2})));
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    auto tensor = torch::ones({1000});
+    tensor[999] = bad;
+    EXPECT_FALSE(all_finite(tensor)) << bad;
+  }
+  EXPECT_FALSE(all_finite(torch::tensor({INFINITY, -INFINITY})));
+}
+
+TEST(RequireFinite, LooksAtWeightsAndRunningStatistics) {
+  for (const char* name : {"fc.weight", "layer1.1.running_mean", "layer2.1.running_var"}) {
+    const auto net = mnist::make_conv_net();
+    state_dict(*net).at(name).view(-1)[0] = NAN;
+    EXPECT_ERROR(require_finite(*net, "out"), NumericError,
+                 std::string("out: expected finite weights, got NaN or infinity in ") + name +
+                     "; nothing was saved; hint: use a smaller learning rate");
+  }
+  EXPECT_NO_THROW(require_finite(*mnist::make_conv_net(), "out"));
 }
 
 StateDict sample() {

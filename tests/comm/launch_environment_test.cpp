@@ -394,7 +394,7 @@ TEST(LaunchOptions, OutOfRangeAreRefused) {
   EXPECT_ERROR(read({}, {.rank = -1, .world_size = 2, .needs_address = false}), UsageError,
                "rank: expected 0 to 1, as world_size is 2, got -1");
   EXPECT_ERROR(read({}, {.rank = 0, .world_size = 0, .needs_address = false}), UsageError,
-               "world_size: expected at least 1, got 0");
+               "world_size: expected 1 to 100000, got 0; hint: it is the number of processes");
 }
 
 TEST(HalfSet, AllMissingVariablesAreNamedWithCommandsThatSetThem) {

@@ -30,8 +30,8 @@ TEST(Error, ShowsWhereExpectedGotAndHint) {
             "epochs: expected 1 or more, got 0; hint: try 1");
   EXPECT_EQ(message_of(UsageError::missing("MASTER_ADDR", "a host", "start by torchrun")),
             "MASTER_ADDR: expected a host, not set; hint: start by torchrun");
-  EXPECT_EQ(message_of(UsageError::malformed("RANK", "a number", "two")),
-            "RANK: expected a number, got 'two'");
+  EXPECT_EQ(message_of(UsageError::malformed("RANK", "a number", "two", "such as 0")),
+            "RANK: expected a number, got 'two'; hint: such as 0");
   EXPECT_EQ(message_of(DataError::missing_file("data/x.gz", "pass --data-root")),
             "data/x.gz: expected a readable file, got none; hint: pass --data-root");
   EXPECT_EQ(message_of(DataError::mismatch("data/x", "8 bytes", "7", "fetch it again")),
@@ -44,7 +44,7 @@ TEST(Error, ShowsWhereExpectedGotAndHint) {
 }
 
 TEST(Error, LeavesOutAnExpectedPartOrAHintThatIsEmpty) {
-  EXPECT_EQ(message_of(UsageError::out_of_range("lr", -0.5, "0 or more")),
+  EXPECT_EQ(message_of(UsageError::out_of_range("lr", -0.5, "0 or more", "")),
             "lr: expected 0 or more, got -0.5");
   EXPECT_EQ(message_of(UsageError::conflict("gpu", "excludes device cpu", "drop one")),
             "gpu: excludes device cpu; hint: drop one");
@@ -60,11 +60,17 @@ TEST(Error, OfAnUnknownNameProposesTheNearestChoiceIfOneIsNear) {
 
 TEST(Error, OfTheSystemHasItsReasonAndAHintForAFullDisk) {
   EXPECT_EQ(message_of(SystemError::failed("rename", "out/m.bin", EACCES)),
-            "out/m.bin: rename: Permission denied");
-  EXPECT_EQ(message_of(SystemError::write_failed("out/m.bin", ENOSPC)),
+            "out/m.bin: rename: Permission denied; hint: check that you may write there: ls -ld "
+            "out, findmnt -T out");
+  EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", ENOSPC)),
             "out/m.bin: write: No space left on device; hint: free some space on its disk: df -h");
-  EXPECT_EQ(message_of(SystemError::write_failed("out/m.bin", EIO)),
-            "out/m.bin: write: Input/output error");
+  EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", EIO)),
+            "out/m.bin: write: Input/output error; hint: see the messages of the kernel about its "
+            "disk: dmesg");
+  EXPECT_EQ(message_of(SystemError::failed("open", "m.bin", ENOENT)),
+            "m.bin: open: No such file or directory; hint: check the path: ls .");
+  EXPECT_EQ(message_of(SystemError::failed("open", "m.bin", EEXIST)),
+            "m.bin: open: File exists; hint: something else is there: ls -ld m.bin");
 }
 
 TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {

@@ -3,17 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/core/stopped_by_signal.h"
 #include "tests/support/captured_stream.h"
+#include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"
 
 // Of LibTorch and Gloo, which this test does without: exceptions are recognised by these names.
@@ -133,6 +137,26 @@ TEST_F(CallAndReport, OutOfMemoryKeepsDeviceAndSizeAndGetsAHint) {
   EXPECT_EQ(code_after(std::bad_alloc()), 1);
 }
 
+TEST_F(CallAndReport, ALimitOfTheSystemIsACauseWithItsHint) {
+  const c10::DistStoreError in_store(
+      "The client socket cannot be initialized: Too many open files");
+  EXPECT_EQ(code_after(in_store), 1) << "a lost rank is a consequence";
+  EXPECT_NE(stream_.text().find("; hint: this process may open "), std::string::npos);
+  const std::system_error of_thread(EAGAIN, std::system_category());
+  EXPECT_EQ(code_after(of_thread), 1);
+  const auto text = stream_.text();
+  EXPECT_NE(text.find("unavailable; hint: "), std::string::npos) << text;
+}
+
+TEST_F(CallAndReport, AWriteThatFailsEndsNoProgramByASignal) {
+  call_and_report([] {}, stream_.get());
+  struct sigaction action{};
+  for (const int signal : {SIGPIPE, SIGXFSZ}) {
+    sigaction(signal, nullptr, &action);
+    EXPECT_EQ(action.sa_handler, SIG_IGN) << signal;
+  }
+}
+
 TEST_F(CallAndReport, OmitsTheStackTrace) {
   const std::runtime_error error("shape mismatch\nframe #0: somewhere\nframe #1: above");
   EXPECT_EQ(line_after(error),
@@ -209,6 +233,11 @@ TEST_F(ErrorFile, IsNotWrittenWithoutAnError) {
 TEST_F(ErrorFile, TakesTextThatIsNotUtf8) {
   code_after(std::runtime_error("bad \xFF byte"));
   EXPECT_EQ(message().at("message"), "bad \xEF\xBF\xBD byte");
+}
+
+TEST_F(ErrorFile, ThatIsAPipeIsNotWaitedFor) {
+  setenv("TORCHELASTIC_ERROR_FILE", make_pipe(folder_.file("pipe")).c_str(), 1);
+  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
 }
 
 TEST_F(ErrorFile, ThatCannotBeWrittenHidesNothing) {

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/core/json_lines.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -76,6 +82,51 @@ TEST(JsonLines, AMissingFolderIsAUsageErrorNamingThePath) {
                "metrics: expected a file that can be written, got '" + path +
                    "'; hint: No such file or directory: create the folder first");
   EXPECT_ERROR(JsonLines{folder.path()}, UsageError, "hint: Is a directory: name another file");
+}
+
+TEST(JsonLines, APathThatIsNoFileIsAUsageErrorWithoutWaiting) {
+  const TemporaryFolder folder;
+  const auto expect_hint = [](const std::string& path, const std::string& hint) {
+    EXPECT_ERROR(JsonLines(path, "metrics"), UsageError, "got '" + path + "'; hint: " + hint);
+  };
+  const auto pipe = make_pipe(folder.file("pipe"));
+  expect_hint(pipe, "it is a pipe without a reader: start one first: cat " + pipe + " &");
+  expect_hint(make_socket(folder.file("socket")), "it is a socket: name another file");
+  expect_hint(make_link(folder.file("dangling"), folder.file("nowhere/m")),
+              "No such file or directory: create the folder first");
+  EXPECT_NO_THROW(JsonLines(make_link(folder.file("link"), folder.file("new")), "metrics"));
+  EXPECT_NO_THROW(JsonLines("/dev/null", "metrics"));
+}
+
+TEST(JsonLines, APipeWithAReaderIsOpenedAtOnce) {
+  const TemporaryFolder folder;
+  const auto path = make_pipe(folder.file("pipe"));
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK));
+  JsonLines lines(path);
+  lines.write({{"a", 1}});
+  lines.write({{"a", 2}});
+  std::string text(100, '\0');
+  text.resize(static_cast<std::size_t>(::read(reader.get(), text.data(), text.size())));
+  EXPECT_EQ(text, "{\"a\":1}\n{\"a\":2}\n");
+}
+
+TEST(AppendedFile, AReaderThatDoesNotReadIsAnErrorAfterAWhile) {
+  const TemporaryFolder folder;
+  const auto path = make_pipe(folder.file("pipe"));
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK));
+  AppendedFile file(path, OldRecords::kReplace, std::chrono::milliseconds(20));
+  EXPECT_ERROR(
+      file.write(std::string(1 << 20, 'x')), SystemError,
+      path + ": write: Connection timed out; hint: its reader has read nothing for 0.02 s");
+}
+
+TEST(AppendedFile, AFileThatExistsIsEmptiedKeptOrRefused) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a", "old");
+  EXPECT_ERROR(AppendedFile(path, OldRecords::kRefuse), SystemError, "open: File exists");
+  EXPECT_EQ(AppendedFile(path, OldRecords::kKeep).size(), 3U);
+  EXPECT_EQ(AppendedFile(path).size(), 0U);
+  EXPECT_EQ(AppendedFile("/dev/null").size(), 0U);
 }
 
 TEST(JsonLines, AFullDiskIsASystemErrorWithAHint) {

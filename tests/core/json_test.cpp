@@ -83,7 +83,8 @@ TEST(ReadUntrustedJson, ReadsAFileUpTo64MiB) {
   std::filesystem::resize_file(path, (std::uintmax_t{64} << 20) + 1);
   EXPECT_ERROR(read_untrusted_json(path), DataError,
                path + ": expected at most 67108864 bytes, got 67108865");
-  EXPECT_ERROR(read_untrusted_json(folder.file("none.json")), DataError, "expected valid JSON");
+  EXPECT_ERROR(read_untrusted_json(folder.file("none.json")), DataError,
+               "none.json: expected a readable file, got none; hint: check the path: ls ");
 }
 
 // The object of `text`, read with " of b" at the end of each expectation.
@@ -174,7 +175,7 @@ TEST(JsonReader, NamesTheObjectsAroundAValue) {
 TEST(JsonReader, ReportsThroughTheGivenFunction) {
   const Json json = {{"a", 1}};
   const JsonReader reader(json, [](const std::string& expected, const std::string& got) {
-    throw UsageError::malformed("kwargs", expected, got);
+    throw UsageError::malformed("kwargs", expected, got, "such as {}");
   });
   EXPECT_ERROR(reader.text("a"), UsageError, R"(kwargs: expected a text as "a", got '1')");
   EXPECT_ERROR(reader.refuse("this", "that"), UsageError, "kwargs: expected this, got 'that'");

@@ -167,9 +167,9 @@ TEST(Yaml, AnythingButOneMapIsRefused) {
 TEST(Yaml, AnUnreadableFileIsRefusedWithTheHint) {
   const TemporaryFolder folder;
   EXPECT_ERROR(read_yaml_file(folder.file("none"), "write it"), UsageError,
-               folder.file("none") + ": cannot be read; hint: write");
-  EXPECT_ERROR(read_yaml_file(folder.path(), ""), UsageError, "cannot be read");
-  EXPECT_ERROR(read_yaml_file("/dev/zero", ""), UsageError, "cannot be read");
+               folder.file("none") + ": expected a readable file, got none; hint: write");
+  EXPECT_ERROR(read_yaml_file(folder.path(), "write it"), UsageError, "got a folder");
+  EXPECT_ERROR(read_yaml_file("/dev/zero", "write it"), UsageError, "got a device");
 }
 
 }  // namespace

@@ -380,7 +380,7 @@ TEST(BatchSamplerShard, RefusesARankThatCannotBe) {
   EXPECT_ERROR(BatchSamplerShard(ten_by_four(), {.rank = -1, .world_size = 2}), UsageError,
                "BatchSamplerShard rank: expected 0 to 1, got -1");
   EXPECT_ERROR(BatchSamplerShard(ten_by_four(), {.world_size = 0}), UsageError,
-               "BatchSamplerShard world_size: expected a number >= 1, got 0");
+               "BatchSamplerShard world_size: expected 1 to 100000, got 0");
 }
 
 }  // namespace

@@ -523,9 +523,9 @@ TEST(DataLoader, RefusesShuffleTogetherWithASampler) {
 
 TEST(DataLoader, RefusesImpossibleNumbers) {
   EXPECT_ERROR(DataLoader(numbers(4), {.batch_size = 0}), UsageError,
-               "batch_size: expected a number > 0, got 0");
+               "batch_size: expected 1 to 10000000, got 0");
   EXPECT_ERROR(DataLoader(numbers(4), {.num_workers = -1}), UsageError,
-               "num_workers: expected a number >= 0, got -1");
+               "num_workers: expected 0 to 1024, got -1; hint: 0 reads");
 }
 
 }  // namespace

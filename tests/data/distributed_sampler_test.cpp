@@ -133,9 +133,9 @@ TEST(DistributedSampler, RefusesARankThatCannotBe) {
   EXPECT_ERROR(distributed(10, 3, -1), UsageError,
                "DistributedSampler rank: expected 0 to 2, got -1");
   EXPECT_ERROR(distributed(10, 0, 0), UsageError,
-               "DistributedSampler world_size: expected a number >= 1, got 0");
+               "DistributedSampler world_size: expected 1 to 100000, got 0");
   EXPECT_ERROR(distributed(10, -2, 0), UsageError,
-               "DistributedSampler world_size: expected a number >= 1, got -2");
+               "DistributedSampler world_size: expected 1 to 100000, got -2");
 }
 
 TEST(ExactEvalSampler, GivesEverySampleOnceForEveryNumberOfRanks) {
@@ -186,7 +186,7 @@ TEST(ExactEvalSampler, AloneIsForEvaluationOnly) {
 TEST(ExactEvalSampler, RefusesARankThatCannotBe) {
   EXPECT_ERROR(exact(10, 2, 2), UsageError, "ExactEvalSampler rank: expected 0 to 1, got 2");
   EXPECT_ERROR(exact(10, 0, 0), UsageError,
-               "ExactEvalSampler world_size: expected a number >= 1, got 0");
+               "ExactEvalSampler world_size: expected 1 to 100000, got 0");
 }
 
 // Batches of one rank's part: each rank reads batch_size samples.
@@ -526,7 +526,7 @@ TEST(MicroBatches, CutBatchesThatAreThereAlready) {
 
 TEST(MicroBatches, AreRefusedBelowZeroAndPerDevice) {
   EXPECT_ERROR(divided(10, 4, 2, 0, -1), UsageError,
-               "ShardedBatchSampler micro_batch: expected a number >= 0, got -1");
+               "ShardedBatchSampler micro_batch: expected 0 to 10000000, got -1");
   EXPECT_ERROR(
       divide_batches(10, {.mode = BatchMode::kPerDevice, .micro_batch = 4}), UsageError,
       "divide_batches: micro-batches together with per-device batches; hint: use the global mode");
@@ -572,8 +572,8 @@ TEST(ShardedBatchSampler, RefusesARankOrABatchThatCannotBe) {
   EXPECT_ERROR(sharded(10, 4, 2, -1), UsageError,
                "ShardedBatchSampler rank: expected 0 to 1, got -1");
   EXPECT_ERROR(sharded(10, 4, 0, 0), UsageError,
-               "ShardedBatchSampler world_size: expected a number >= 1, got 0");
-  EXPECT_ERROR(sharded(10, 0, 2, 0), UsageError, "batch_size: expected a number > 0, got 0");
+               "ShardedBatchSampler world_size: expected 1 to 100000, got 0");
+  EXPECT_ERROR(sharded(10, 0, 2, 0), UsageError, "batch_size: expected 1 to 10000000, got 0");
 }
 
 }  // namespace

@@ -100,8 +100,8 @@ TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
 }
 
 TEST(BatchSampler, RefusesABatchOfNothing) {
-  EXPECT_ERROR(make_batches(10, 0), UsageError, "batch_size: expected a number > 0, got 0");
-  EXPECT_ERROR(make_batches(10, -4), UsageError, "batch_size: expected a number > 0, got -4");
+  EXPECT_ERROR(make_batches(10, 0), UsageError, "batch_size: expected 1 to 10000000, got 0");
+  EXPECT_ERROR(make_batches(10, -4), UsageError, "batch_size: expected 1 to 10000000, got -4");
 }
 
 TEST(LimitedBatchSampler, AreThoseOfEachEpoch) {

@@ -22,7 +22,7 @@ const std::string& InputFile::with(const Bytes& bytes) const {
   const auto size = static_cast<ssize_t>(bytes.size());
   if (ftruncate(descriptor_.get(), 0) != 0 ||
       pwrite(descriptor_.get(), bytes.data(), bytes.size(), 0) != size) {
-    throw SystemError::write_failed(path_, errno);
+    throw SystemError::failed("write", path_, errno);
   }
   return path_;
 }

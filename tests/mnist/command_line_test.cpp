@@ -127,7 +127,7 @@ TEST(CommandLine, RefusesWhatItDoesNotKnowAndNamesTheNearest) {
 
 TEST(CommandLine, RefusesNumbersOfTheWrongForm) {
   EXPECT_ERROR(parse({"--epochs", "3x"}), UsageError,
-               "--epochs: expected a whole number, got '3x'");
+               "--epochs: expected a whole number, got '3x'; hint: --help shows the default");
   EXPECT_ERROR(parse({"--threads", "99999999999"}), UsageError, "--threads");
   EXPECT_ERROR(parse({"--seed", "-1"}), UsageError, "--seed: expected a number >= 0, got -1");
   EXPECT_ERROR(parse({"--gpu", "0,x"}), UsageError, "--gpu: expected numbers separated by commas");
@@ -137,13 +137,17 @@ TEST(CommandLine, ReadsNumbersAsTheyAreWritten) {
   EXPECT_EQ(options({"--epochs", "010"}).recipe.epochs, 10);
   EXPECT_EQ(options({"--lr", "0.1"}).recipe.lr, 0.1);
   EXPECT_EQ(options({"--seed", "9223372036854775807"}).recipe.seed, 9223372036854775807U);
-  for (const char* text : {"0x10", "true", " 3", "+3", "18446744073709551616"}) {
+  for (const char* text : {"0x10", "true", " 3", "+3", "-"}) {
     EXPECT_ERROR(parse({"--epochs", text}), UsageError, "--epochs: expected a whole number");
   }
 }
 
 TEST(CommandLine, NamesTheFlagOfANumberOutOfRange) {
   EXPECT_ERROR(parse({"--epochs", "-1"}), UsageError, "--epochs: expected a number >= 0, got -1");
+  EXPECT_ERROR(parse({"--epochs", "18446744073709551616"}), UsageError,
+               "--epochs: expected 0 to 1000000000, got 18446744073709551616; hint: --help shows");
+  EXPECT_ERROR(parse({"--epochs", "-18446744073709551616"}), UsageError,
+               "--epochs: expected a number >= 0, got -18446744073709551616");
   EXPECT_ERROR(parse({"--batch-size", "0"}), UsageError, "--batch-size: expected a number >= 1");
   EXPECT_ERROR(parse({"--threads", "99999999999"}), UsageError,
                "--threads: expected 0 to 2147483647, got 99999999999");
@@ -670,7 +674,7 @@ TEST(TrainerFlags, ExactSumsAreThoseOfTheTrainer) {
   EXPECT_ERROR(trainer_options({"--profile", "hf-defaults", "--sums", "exact"}), UsageError,
                "sums exact: the batches of this accelerator_config depend on the number of");
   EXPECT_ERROR(trainer_options({"--sums", "exact", "--micro-batch", "0"}), UsageError,
-               "micro_batch: expected a number >= 1, got 0");
+               "micro_batch: expected a number from 1 to 10000000, got 0");
 }
 
 TEST(TrainerFlags, TheRestIsCheckedTogether) {
@@ -678,7 +682,7 @@ TEST(TrainerFlags, TheRestIsCheckedTogether) {
   EXPECT_ERROR(trainer_options({"--save-strategy", "epoch"}), UsageError,
                "output_dir: expected a folder for the checkpoints");
   EXPECT_ERROR(trainer_options({"-b", "0"}), UsageError,
-               "per_device_train_batch_size: expected a number >= 1, got 0");
+               "per_device_train_batch_size: expected a number from 1 to 10000000, got 0");
   EXPECT_ERROR(trainer_options({"--epochs", "3x"}), UsageError, "--num-train-epochs: expected");
 }
 

@@ -134,12 +134,12 @@ TEST_F(OneFile, BytesAfterTheGzipStreamAreRefused) {
 TEST_F(OneFile, ThatCannotBeReadIsNamed) {
   EXPECT_ERROR(read_gzip_or_plain(folder_.file("x"), kLimit), DataError,
                folder_.file("x") +
-                   ": expected a readable file, got No such file or directory; hint: check the "
-                   "path and its permissions");
+                   ": expected a readable file, got none; hint: check the path: ls " +
+                   folder_.path());
   EXPECT_ERROR(read_gzip_or_plain(folder_.path(), kLimit), DataError,
-               folder_.path() + ": expected a readable file, got Is a directory");
+               folder_.path() + ": expected a readable file, got a folder");
   EXPECT_ERROR(read_gzip_or_plain("/dev/zero", kLimit), DataError,
-               "/dev/zero: expected a readable");
+               "/dev/zero: expected a readable file, got a device; hint: name a file");
 }
 
 // --- The two files of a split ---

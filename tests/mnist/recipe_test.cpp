@@ -280,13 +280,16 @@ TEST(Recipe, RefusesUnknownNames) {
 }
 
 TEST(Recipe, RefusesNumbersOutsideTheirRange) {
-  EXPECT_ERROR(Recipe({.epochs = -1}), UsageError, "--epochs: expected a number >= 0, got -1");
-  EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError, "--batch-size: expected a number > 0, got 0");
+  EXPECT_ERROR(Recipe({.epochs = -1}), UsageError,
+               "--epochs: expected 0 to 1000000000, got -1; hint: leave it");
+  EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError,
+               "--batch-size: expected 1 to 10000000, got 0");
   EXPECT_ERROR(Recipe({.eval_batch_size = 0}), UsageError,
-               "--eval-batch-size: expected a number > 0, got 0");
-  EXPECT_ERROR(Recipe({.width = 0}), UsageError, "--width: expected a number > 0, got 0");
-  EXPECT_ERROR(Recipe({.lr = -0.5}), UsageError, "--lr: expected a number >= 0, got -0.5");
-  EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError, "--lr: expected a number >= 0, got nan");
+               "--eval-batch-size: expected 1 to 10000000, got 0");
+  EXPECT_ERROR(Recipe({.width = 0}), UsageError, "--width: expected 1 to 64, got 0");
+  EXPECT_ERROR(Recipe({.lr = -0.5}), UsageError, "--lr: expected a finite number >= 0, got -0.5");
+  EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError,
+               "--lr: expected a finite number >= 0, got nan");
 }
 
 double lr_of(const torch::optim::Optimizer& optimizer) {

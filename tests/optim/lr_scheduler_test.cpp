@@ -179,7 +179,7 @@ TEST(WarmupSchedules, RefuseOptionsOutsideTheirRange) {
   EXPECT_ERROR(polynomial_decay_schedule_with_warmup(optimizer, {}, {.power = -1.0}), UsageError,
                "polynomial decay power: expected a value >= 0, got -1");
   EXPECT_ERROR(inverse_sqrt_schedule(optimizer, 0, 0), UsageError,
-               "inverse sqrt timescale: expected a number > 0, got 0");
+               "inverse sqrt timescale: expected 1 to 1000000000000, got 0");
 }
 
 TEST(StepLR, RefusesAStepSizeBelowOne) {
@@ -303,7 +303,7 @@ std::vector<std::pair<nlohmann::json, std::string>> damaged_states(const nlohman
   std::vector<std::pair<Json, std::string>> bad = {
       {Json::array(), "an object, got []"},
       {nullptr, "an object, got null"},
-      {Json::object(), "a whole number from 0 to 2^62 as \"last_epoch\", got none"}};
+      {Json::object(), "a whole number from 0 to 1000000000000 as \"last_epoch\", got none"}};
   const auto with = [&](const char* name, const Json& value, const std::string& text) {
     bad.emplace_back(good, text).first[name] = value;
   };
@@ -316,7 +316,7 @@ std::vector<std::pair<nlohmann::json, std::string>> damaged_states(const nlohman
   const auto huge = std::numeric_limits<std::int64_t>::max();
   for (const Json& value : {Json(-1), Json(1.0), Json(true), Json("1"), Json(nullptr), Json(huge),
                             Json(std::numeric_limits<std::uint64_t>::max())}) {
-    with("last_epoch", value, R"(a whole number from 0 to 2^62 as "last_epoch", got )");
+    with("last_epoch", value, R"(a whole number from 0 to 1000000000000 as "last_epoch", got )");
   }
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   for (const char* name : {"base_lrs", "last_lr"}) {
@@ -325,6 +325,7 @@ std::vector<std::pair<nlohmann::json, std::string>> damaged_states(const nlohman
                               Json::array({0.1, "0.1"}), Json::array({0.1, nan})}) {
       with(name, value, std::string("an array of 2 numbers as \"") + name + "\", got ");
     }
+    with(name, {0.1, -0.1}, std::string("learning rates >= 0 as \"") + name + "\", got [0.1,-0.1]");
   }
   return bad;
 }

@@ -570,6 +570,15 @@ TEST(OptimizerState, OfAdamWIsRefusedWithAnyDamage) {
       tensor("b.step", torch::tensor(1.5F), "a count of steps as b.step, got 1.5"),
       tensor("b.step", torch::tensor(INFINITY), "a count of steps as b.step, got inf"),
       tensor("b.step", torch::tensor(NAN), "a count of steps as b.step, got nan"),
+      tensor("b.step", torch::tensor(1e13F), "a count of steps as b.step, got 9999999827968"),
+      tensor("b.exp_avg", torch::tensor({0.0F, 1.0F, NAN, 1.0F}),
+             "finite numbers in b.exp_avg, got NaN or infinity"),
+      tensor("b.exp_avg", torch::full({4}, -INFINITY),
+             "finite numbers in b.exp_avg, got NaN or infinity"),
+      tensor("b.exp_avg_sq", torch::tensor({0.0F, 1.0F, NAN, 1.0F}),
+             "finite numbers in b.exp_avg_sq, got NaN or infinity"),
+      tensor("b.exp_avg_sq", torch::tensor({0.0F, 1.0F, -1e-30F, 1.0F}),
+             "numbers >= 0 in b.exp_avg_sq, got a negative one"),
       tensor("c.step", torch::tensor(1.0F),
              "tensors of the optimizer's parameters alone, got \"c.step\""),
       tensor("a.max_exp_avg_sq", torch::ones({2, 3}),
@@ -602,6 +611,8 @@ TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
        "momentum > 0 and dampening 0 beside nesterov in group 0, got 0.9 and 0.5"},
       tensor("a.momentum_buffer", torch::ones({6}),
              "a.momentum_buffer as Float [2,3], got Float [6]"),
+      tensor("a.momentum_buffer", torch::full({2, 3}, NAN),
+             "finite numbers in a.momentum_buffer, got NaN or infinity"),
       tensor("a.step", torch::tensor(1.0F), alone + "\"a.step\""),
   };
   damages.insert(damages.end(), own.begin(), own.end());
@@ -645,6 +656,7 @@ TEST(OptimizerState, OfAdagradIsRefusedWithAnyDamage) {
       without_tensor("a.sum"),
       without_tensor("b.step"),
       tensor("a.sum", torch::ones({6}), "a.sum as Float [2,3], got Float [6]"),
+      tensor("a.sum", torch::full({2, 3}, -1.0F), "numbers >= 0 in a.sum, got a negative one"),
       tensor("b.step", torch::tensor(1.5F), "a count of steps as b.step, got 1.5"),
   };
   damages.insert(damages.end(), own.begin(), own.end());
@@ -670,6 +682,8 @@ TEST(OptimizerState, OfRMSpropIsRefusedWithAnyDamage) {
       option("/momentum", 0.0, alone + "\"a.momentum_buffer\""),
       option("/centered", false, alone + "\"a.grad_avg\""),
       without_tensor("a.square_avg"),
+      tensor("a.square_avg", torch::full({2, 3}, -1.0F),
+             "numbers >= 0 in a.square_avg, got a negative one"),
       without_tensor("a.momentum_buffer"),
       without_tensor("a.grad_avg"),
       without_tensor("b.step"),

@@ -750,7 +750,7 @@ TEST(ExactDataParallel, RefusesOptionsOutOfRangeAndModelsOnTwoDevices) {
       return ExactDataParallel(small_net(), ProcessGroup::single(), options).micro_batch();
     };
     EXPECT_ERROR(with({.micro_batch = 0}), UsageError,
-                 "micro_batch: expected a number >= 1, got 0");
+                 "micro_batch: expected 1 to 10000000, got 0");
     EXPECT_ERROR(with({.threads = -1}), UsageError, "threads: expected a number >= 0, got -1");
     EXPECT_ERROR(exact(std::make_shared<HalfThere>(), ProcessGroup::single()), UsageError,
                  "there is on meta, expected cpu");

@@ -4,10 +4,14 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "ladder/core/error.h"
+#include "ladder/trainer/trainer_state.h"
 #include "ladder/trainer/training_plan.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
 namespace ladder {
@@ -161,6 +165,44 @@ TEST(TrainingPlan, TheBannerOfTheTutorial) {
                 "  Continuing training from checkpoint, will skip to saved global_step",
                 "  Continuing training from epoch 1", "  Continuing training from global step 1000",
                 "  Will skip the first 1 epochs then the first 62 batches in the first epoch."}));
+}
+
+TEST(TrainingPlan, RefusesMoreStepsThanAnyTrainingTakes) {
+  TrainingArguments args;
+  args.num_train_epochs = 1e9;
+  EXPECT_ERROR(TrainingPlan(args, {.num_examples = 60000, .batches = 60000}), UsageError,
+               "num_train_epochs: expected at most 16666666, as an epoch has 60000 steps, got 10000"
+               "00000; hint: max_steps ends a training");
+  args.max_steps = 1'000'000'000;
+  args.per_device_train_batch_size = 10'000'000;
+  const TrainingPlan plan(args, {.num_examples = 60000,
+                                 .batches = 1,
+                                 .accumulation_steps = 1'000'000,
+                                 .num_processes = 100'000});
+  EXPECT_EQ(plan.total_batch_size, 1'000'000'000'000'000'000);
+  EXPECT_DOUBLE_EQ(plan.num_train_samples, 1e27);
+}
+
+TEST(TrainerState, RefusesCountsOutOfTheirRange) {
+  TrainerState state;
+  state.global_step = 7;
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    auto saved = state.state_dict();
+    saved[key] = value;
+    return state.plan_load(saved, "trainer_state.json");
+  };
+  const auto huge = std::int64_t{1} << 62;
+  for (const char* key : {"global_step", "logging_steps", "eval_steps", "save_steps"}) {
+    EXPECT_ERROR(with(key, huge), DataError,
+                 std::string("trainer_state.json: expected a whole number from 0 to 1000000000000 "
+                             "as \"") +
+                     key + "\", got 4611686018427387904; hint: take a checkpoint that a Trainer");
+  }
+  EXPECT_ERROR(with("epoch", 1e300), DataError,
+               "at most 1000000000 epochs as \"epoch\", got 1e+300");
+  EXPECT_ERROR(with("best_global_step", 8), DataError, "a whole number from 0 to 7 as \"best_glob");
+  EXPECT_ERROR(with("log_history", {{{"step", 8}}}), DataError, "from 0 to 7 as \"step\" in log_h");
+  EXPECT_NO_THROW(with("best_global_step", 7));
 }
 
 TEST(TrainingPlan, BatchesThatAreDividedCountOnce) {

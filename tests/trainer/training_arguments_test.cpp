@@ -336,7 +336,8 @@ TEST_F(ArgumentFile, ErrorsBeginWithFileAndLine) {
   EXPECT_ERROR(read("a.json", "{\"learning_rate\": 1e999}"), UsageError, "a.json");
   EXPECT_ERROR(read("a.json", std::string(65'537, ' ')), UsageError, "at most 65536 bytes");
   EXPECT_ERROR(read("a.toml", ""), UsageError, "a name that ends in .json, .yaml or .yml");
-  EXPECT_ERROR(read_training_arguments(at("none.json")), UsageError, "cannot be read");
+  EXPECT_ERROR(read_training_arguments(at("none.json")), UsageError,
+               "expected a readable file, got none; hint: write 'name: value'");
   EXPECT_ERROR(read_training_arguments(folder_.path() + "/none.yaml"), UsageError, "none.yaml");
 }
 
@@ -404,13 +405,35 @@ void expect_refused(TrainingArguments arguments, const std::string& message) {
   EXPECT_ERROR(resolve(arguments), UsageError, message);
 }
 
+// Their products must fit 64 bits: an overflow trained nothing and ended well.
+TEST(ResolveTrainingArguments, RefusesNumbersNearTheEndOfTheirTypes) {
+  constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
+  constexpr int kLargestInt = std::numeric_limits<int>::max();
+  expect_refused({.max_steps = kLargest}, "max_steps: expected 1 to 1000000000, or -1, got ");
+  expect_refused({.per_device_train_batch_size = kLargest},
+                 "per_device_train_batch_size: expected");
+  expect_refused({.per_device_eval_batch_size = kLargest}, "per_device_eval_batch_size: expected");
+  expect_refused(
+      {.gradient_accumulation_steps = kLargestInt},
+      "gradient_accumulation_steps: expected a number from 1 to 1000000, got 2147483647; "
+      "hint: the default is 1");
+  expect_refused({.dataloader_num_workers = kLargestInt},
+                 "dataloader_num_workers: expected a number from 0 to 1024, got 2147483647");
+  expect_refused({.ddp_bucket_cap_mb = kLargestInt}, "ddp_bucket_cap_mb: expected a number from 1");
+  expect_refused({.micro_batch = kLargest}, "micro_batch: expected a number from 1 to 10000000");
+  expect_refused({.save_steps = 1e18}, "save_steps: expected a whole number from 1 to 1000000000");
+}
+
 TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRange) {
   expect_refused({.num_train_epochs = -1.0},
                  "num_train_epochs: expected a number from 0 to 1000000000, got -1");
-  expect_refused({.max_steps = 0}, "max_steps: expected a number >= 1, or -1, got 0");
-  expect_refused({.max_steps = -2}, "max_steps: expected a number >= 1, or -1, got -2");
-  expect_refused({.per_device_train_batch_size = 0},
-                 "per_device_train_batch_size: expected a number >= 1, got 0");
+  expect_refused({.max_steps = 0},
+                 "max_steps: expected 1 to 1000000000, or -1, got 0; hint: with -1");
+  expect_refused({.max_steps = -2}, "max_steps: expected 1 to 1000000000, or -1, got -2");
+  expect_refused(
+      {.per_device_train_batch_size = 0},
+      "per_device_train_batch_size: expected a number from 1 to 10000000, got 0; hint: the "
+      "default is 8");
   expect_refused({.per_device_eval_batch_size = 0}, "per_device_eval_batch_size: expected");
   expect_refused({.gradient_accumulation_steps = 0}, "gradient_accumulation_steps: expected");
   expect_refused({.learning_rate = -1.0}, "learning_rate: expected a number >= 0");
@@ -430,13 +453,14 @@ TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRange) {
   expect_refused({.dataloader_num_workers = -1}, "dataloader_num_workers: expected");
   expect_refused({.ddp_bucket_cap_mb = 0}, "ddp_bucket_cap_mb: expected");
   expect_refused({.ddp_timeout = 0}, "ddp_timeout: expected a number from 1 to 604800, got 0");
-  expect_refused({.micro_batch = 0}, "micro_batch: expected a number >= 1, got 0");
+  expect_refused({.micro_batch = 0}, "micro_batch: expected a number from 1 to 10000000, got 0");
   expect_refused({.limit_train_batches = 0.0}, "limit_train_batches: expected a whole number");
   expect_refused({.limit_train_batches = 1.5}, "limit_train_batches: expected a whole number");
 }
 
 TEST(ResolveTrainingArguments, StepsAreWholeOrAPartOfAll) {
-  const char* form = "expected a whole number >= 1, or a fraction above 0 and below 1, got ";
+  const char* form =
+      "expected a whole number from 1 to 1000000000, or a fraction above 0 and below 1, got ";
   for (const auto& [steps, text] :
        {std::pair(0.0, "0"), std::pair(1.5, "1.5"), std::pair(-1.0, "-1")}) {
     expect_refused({.logging_steps = steps}, fmt::format("logging_steps: {}{}", form, text));

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ladder {
+
+// Limits of the operating system, as `ulimit` and quotas set them. A call that reaches one fails
+// with an errno of its own; each has a hint that names the limit and a command to type.
+
+// Whether a call failed because of a limit: of open files, memory, the size of a file or the space
+// on a disk. fork and pthread_create report theirs as EAGAIN, which other calls use as well.
+bool is_limit_of_system(int errno_value);
+
+// "this process may open 20 files: ulimit -n 1024"; "" for an errno that is no limit.
+std::string hint_for_limit(int errno_value);
+
+// For EAGAIN of fork or of a new thread: "this user may have 100 processes and threads: ...".
+std::string hint_for_processes();
+
+// Whether `ulimit -v` limits the memory of this process.
+bool is_memory_limited();
+
+// The next two check before the work begins, because libraries that reach a limit wait for each
+// other, or end the process. Both throw SystemError (exit code 1) that names `where`.
+
+// Raises the limit of open files, up to the hard one, so that this process can open `count` more.
+void require_open_files(std::string_view where, int count);
+
+// Checks that this process can start `count` threads: starts and ends them, 0.05 ms each.
+void require_threads(std::string_view where, int count);
+
+}  // namespace ladder

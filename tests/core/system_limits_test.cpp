@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/core/system_limits.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+
+#include "ladder/core/exit_status.h"
+
+namespace ladder {
+namespace {
+
+using testing::ExitedWithCode;
+
+// In a child process: a hard limit cannot be raised again.
+[[noreturn]] void run_with_limit(__rlimit_resource resource, rlim_t soft, rlim_t hard,
+                                 const std::function<void()>& run) {
+  const rlimit limit{soft, hard};
+  if (::setrlimit(resource, &limit) != 0) std::exit(99);
+  std::exit(call_and_report(run));
+}
+
+TEST(OpenFiles, TheSoftLimitIsRaised) {
+  const auto raise = [] {
+    require_open_files("ranks", 100);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 100 || limit.rlim_cur > 200) std::exit(98);
+  };
+  EXPECT_EXIT(run_with_limit(RLIMIT_NOFILE, 20, 1000, raise), ExitedWithCode(0), "^$");
+}
+
+TEST(OpenFiles, AHardLimitIsAnErrorWithTheNumberThatIsNeeded) {
+  EXPECT_EXIT(run_with_limit(RLIMIT_NOFILE, 20, 20, [] { require_open_files("ranks", 100); }),
+              ExitedWithCode(1),
+              "^error: ranks: open 100 more files: Too many open files; hint: this process may "
+              "open 20 files: ulimit -n 10[0-9]");
+}
+
+// Threads need memory for their stacks. The number of processes does not limit root.
+TEST(Threads, ThatCannotStartAreAnErrorWithTheLimits) {
+  constexpr rlim_t kMemory = rlim_t{3} << 30;
+  EXPECT_EXIT(
+      run_with_limit(RLIMIT_AS, kMemory, kMemory, [] { require_threads("threads", 2000); }),
+      ExitedWithCode(1),
+      "^error: threads: start 2000 threads: Resource temporarily unavailable; hint: .*; or this "
+      "process may use 3072 MiB of memory: ulimit -v unlimited");
+}
+
+TEST(Threads, ThatCanStartAreEndedAgain) {
+  EXPECT_EXIT(run_with_limit(RLIMIT_CORE, 0, 0, [] { require_threads("threads", 20); }),
+              ExitedWithCode(0), "^$");
+}
+
+// A limit of 0 processes holds for every user but root.
+TEST(Threads, TheNumberOfProcessesIsNamed) {
+  constexpr uid_t kNobody = 65534;
+  const auto start = [] {
+    if (::geteuid() == 0 && ::setreuid(kNobody, kNobody) != 0) std::exit(97);
+    require_threads("num_workers", 2);
+  };
+  EXPECT_EXIT(run_with_limit(RLIMIT_NPROC, 0, 0, start), ExitedWithCode(1),
+              "num_workers: start 2 threads: Resource temporarily unavailable; hint: this user may "
+              "have 0 processes and threads: ");
+}
+
+TEST(Hints, EachLimitHasItsOwn) {
+  EXPECT_TRUE(hint_for_limit(ENOSPC).ends_with("df -h"));
+  EXPECT_EQ(hint_for_limit(EDQUOT), hint_for_limit(ENOSPC));
+  EXPECT_NE(hint_for_limit(EMFILE).find("ulimit -n "), std::string::npos);
+  EXPECT_NE(hint_for_limit(ENFILE).find("sysctl fs.file-nr"), std::string::npos);
+  EXPECT_NE(hint_for_limit(ENOMEM).find("free -h"), std::string::npos);
+  EXPECT_NE(hint_for_limit(EFBIG).find("name another folder"), std::string::npos);
+  EXPECT_EQ(hint_for_limit(EINVAL), "");
+  for (const int limit : {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EFBIG}) {
+    EXPECT_TRUE(is_limit_of_system(limit)) << limit;
+  }
+  EXPECT_FALSE(is_limit_of_system(EINVAL));
+}
+
+}  // namespace
+}  // namespace ladder
