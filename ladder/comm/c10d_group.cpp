@@ -285,8 +285,10 @@ void run_with_deadline(std::chrono::milliseconds timeout, const std::string& add
   std::thread thread(std::move(task));
   if (done.wait_for(timeout + kForTheirOwnError) == std::future_status::timeout) {
     thread.detach();
-    throw no_rendezvous(address, timed_out(timeout, "an answer"),
-                        "rank 0 or torchrun serves it, and hangs or has ended: see its output");
+    throw no_rendezvous(
+        address, timed_out(timeout, "an answer"),
+        "rank 0 or torchrun serves it: it has not begun, hangs or has ended: see its "
+        "output, and compare MASTER_ADDR and MASTER_PORT");
   }
   thread.join();
   done.get();

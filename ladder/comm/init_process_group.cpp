@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -16,7 +17,10 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -188,9 +192,49 @@ void require_world_size(c10d::Store& store, const std::string& others,
       std::to_string(launch.world_size), "start all ranks with the same number");
 }
 
+using Settings = std::map<std::string, std::string>;
+using Difference = std::array<std::string, 4>;  // where, expected, got, hint
+
+DistributedError ranks_differ(const Difference& difference) {
+  const auto& [where, expected, got, hint] = difference;
+  return DistributedError::ranks_disagree(where, expected + ", as on another rank", got, hint);
+}
+
+// The first of the settings of this rank that is not that of another one.
+Difference difference_of(const Settings& own, const Settings& other, int rank) {
+  const auto text = [](const Settings& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? name + " unset" : fmt::format("{} {}", name, found->second);
+  };
+  auto all = own;
+  all.insert(other.begin(), other.end());
+  const auto differs = std::ranges::find_if(all, [&](const auto& setting) {
+    return text(own, setting.first) != text(other, setting.first);
+  });
+  return {fmt::format("settings of rank {}", rank), text(other, differs->first),
+          text(own, differs->first), "start all ranks with the same flags"};
+}
+
+std::optional<Difference> compare_with_others(c10d::Store& store, int rank,
+                                              const Settings& settings,
+                                              const std::string& backend) {
+  const auto own = nlohmann::json(settings).dump();
+  const auto others = store.compareSet("settings", "", own);
+  if (others != own) {
+    return difference_of(settings, nlohmann::json::parse(others).get<Settings>(), rank);
+  }
+  const auto their_backend = store.compareSet("backend", "", backend);
+  if (their_backend == backend) return std::nullopt;
+  return Difference{fmt::format("backend of rank {}", rank), their_backend, backend,
+                    "some machines have fewer GPUs than ranks: use backend gloo on all ranks"};
+}
+
+// Begins what a rank that differs arrives with, so that the others end with the same error.
+constexpr std::string_view kDiffers = "differs: ";
+
 // Compares the settings of the ranks before the first collective, in which a difference would show
-// as a hang.
-void register_rank(c10d::Store& store, const LaunchEnvironment& launch,
+// as a hang, or not at all.
+void register_rank(c10d::Store& store, const LaunchEnvironment& launch, const Settings& settings,
                    const std::string& backend) {
   const std::string own = std::to_string(launch.world_size);
   if (store.add(fmt::format("copies/{}", launch.rank), 1) != 1) {
@@ -198,13 +242,10 @@ void register_rank(c10d::Store& store, const LaunchEnvironment& launch,
         fmt::format("rank {}", launch.rank), "one process", "a second one",
         "give each process a RANK of its own; with file://, a new file for each run");
   }
-  store.set(arrival_key(launch.rank), own);
   require_world_size(store, store.compareSet("world_size", "", own), launch);
-  const auto others = store.compareSet("backend", "", backend);
-  if (others == backend) return;
-  throw DistributedError::ranks_disagree(
-      fmt::format("backend of rank {}", launch.rank), others + ", as on another rank", backend,
-      "some machines have fewer GPUs than ranks: use backend gloo on all ranks");
+  const auto difference = compare_with_others(store, launch.rank, settings, backend);
+  store.set(arrival_key(launch.rank),
+            difference ? std::string(kDiffers) + nlohmann::json(*difference).dump() : own);
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
@@ -213,7 +254,15 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
   for (int rank = 0; rank < launch.world_size; ++rank) keys.push_back(arrival_key(rank));
   const auto missing = wait_for_keys(store, keys, timeout);
   if (!missing.empty()) throw ranks_missing(missing, launch.world_size, timeout);
-  for (const auto& key : keys) require_world_size(store, store.get_to_str(key), launch);
+  for (const auto& key : keys) {
+    const auto arrived = store.get_to_str(key);
+    if (!arrived.starts_with(kDiffers)) {
+      require_world_size(store, arrived, launch);
+      continue;
+    }
+    exit_barrier(store, "ranks_differ", keys.size());
+    throw ranks_differ(nlohmann::json::parse(arrived.substr(kDiffers.size())).get<Difference>());
+  }
 }
 
 // The GPUs that the ranks of this machine can use. CUDA is asked, as choose_device does: a rank
@@ -257,6 +306,15 @@ void die_with_launcher(const std::string& launcher) {
   if (!by_hand && launcher != "spawn") ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+// The network interface that a user chose for Gloo, whose own error names none.
+std::string gloo_interface() {
+  constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
+  const auto name = environment_variable(kVariable).value_or("");
+  if (name.empty() || ::if_nametoindex(name.c_str()) != 0) return name;
+  throw UsageError::malformed(kVariable, "a network interface of this machine", name,
+                              "ip -brief link lists them; or: unset GLOO_SOCKET_IFNAME");
+}
+
 // A library that reaches a limit in the middle of a rendezvous makes other ranks wait.
 void require_resources(const LaunchEnvironment& launch) {
   constexpr int kThreads = 5;          // of rank 0, which serves the store; the others need 4
@@ -280,6 +338,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   }
   if (backend == "single") return ProcessGroup::single(launch.description());
   require_resources(launch);
+  const auto interface = gloo_interface();
   const auto address = own_address(launch);
   const bool in_file = options.init_method.starts_with(kFile);
   const auto opened =
@@ -293,21 +352,21 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("attempt_{}", is_new ? 0 : launch.restart_count), opened);
   const auto rendezvous = fmt::format("{}:{}", launch.master_addr, launch.master_port);
-  run_with_deadline(options.timeout, rendezvous, [=, timeout = options.timeout] {
-    register_rank(*store, launch, backend);
-    wait_for_all(*store, launch, timeout);
-  });
-  ProcessGroup group(
-      ProcessGroup::Setup{.rank = launch.rank,
-                          .world_size = launch.world_size,
-                          .local_rank = launch.local_rank,
-                          .local_world_size = launch.local_world_size,
-                          .backend = backend,
-                          .description = launch.description(),
-                          .timeout = options.timeout,
-                          .store = store,
-                          .gloo_interface = environment_variable("GLOO_SOCKET_IFNAME").value_or(""),
-                          .gloo_address = address.gloo});
+  run_with_deadline(options.timeout, rendezvous,
+                    [=, timeout = options.timeout, settings = options.settings] {
+                      register_rank(*store, launch, settings, backend);
+                      wait_for_all(*store, launch, timeout);
+                    });
+  ProcessGroup group(ProcessGroup::Setup{.rank = launch.rank,
+                                         .world_size = launch.world_size,
+                                         .local_rank = launch.local_rank,
+                                         .local_world_size = launch.local_world_size,
+                                         .backend = backend,
+                                         .description = launch.description(),
+                                         .timeout = options.timeout,
+                                         .store = store,
+                                         .gloo_interface = interface,
+                                         .gloo_address = address.gloo});
   // Gloo reports a connection to one end before the other: a rank that ended between the two would
   // fail a peer that is still connecting.
   run_with_deadline(options.timeout, rendezvous, [store, world_size = launch.world_size] {

@@ -89,31 +89,6 @@ std::string torchrun_command(std::int64_t processes, const LaunchOptions& option
                      processes, options.program);
 }
 
-std::optional<RankPlacement> read_mpirun(const Variables& variables, const LaunchOptions& options) {
-  const auto* const names =
-      std::ranges::find_if(kLauncherVariables, [&](const LauncherVariables& row) {
-        return row.launcher == "mpirun" &&
-               (variables.has(row.rank) || variables.has(row.world_size));
-      });
-  if (names == kLauncherVariables.end()) return std::nullopt;
-  const auto rank = variables.integer(names->rank, 0);
-  const auto world_size = variables.integer(names->world_size, 1);
-  if (!rank || !world_size) {
-    throw UsageError::missing(
-        rank ? names->world_size : names->rank,
-        fmt::format("a number together with {}", rank ? names->rank : names->world_size),
-        fmt::format("mpirun -n 2 {}, which sets both", options.program));
-  }
-  return RankPlacement{.launcher = "mpirun",
-                       .rank = {names->rank, *rank},
-                       .world_size = {names->world_size, *world_size},
-                       .local_rank = variables.integer(names->local_rank, 0),
-                       .local_world_size = variables.integer(names->local_world_size, 1),
-                       .local_rank_name = names->local_rank,
-                       .local_world_size_name = names->local_world_size,
-                       .without = fmt::format("env -u {} -u {}", names->rank, names->world_size)};
-}
-
 UsageError conflicting_launchers_error(const RankPlacement& inner, const RankPlacement& outer,
                                        const LaunchOptions& options) {
   const auto ranks = [](const RankPlacement& placement) {
@@ -125,6 +100,42 @@ UsageError conflicting_launchers_error(const RankPlacement& inner, const RankPla
       fmt::format("use one launcher: {0}, or: mpirun -n 2 {1}, or: srun -n 2 {1}; or only {2}: "
                   "{3} {1}",
                   torchrun_command(2, options), options.program, inner.launcher, outer.without));
+}
+
+std::optional<RankPlacement> read_mpirun_of(const LauncherVariables& names,
+                                            const Variables& variables,
+                                            const LaunchOptions& options) {
+  const auto rank = variables.integer(names.rank, 0);
+  const auto world_size = variables.integer(names.world_size, 1);
+  if (!rank && !world_size) return std::nullopt;
+  if (!rank || !world_size) {
+    throw UsageError::missing(
+        rank ? names.world_size : names.rank,
+        fmt::format("a number together with {}", rank ? names.rank : names.world_size),
+        fmt::format("mpirun -n 2 {}, which sets both", options.program));
+  }
+  return RankPlacement{.launcher = "mpirun",
+                       .rank = {names.rank, *rank},
+                       .world_size = {names.world_size, *world_size},
+                       .local_rank = variables.integer(names.local_rank, 0),
+                       .local_world_size = variables.integer(names.local_world_size, 1),
+                       .local_rank_name = names.local_rank,
+                       .local_world_size_name = names.local_world_size,
+                       .without = fmt::format("env -u {} -u {}", names.rank, names.world_size)};
+}
+
+// Each MPI has variables of its own. One that was started inside another one may leave both.
+std::optional<RankPlacement> read_mpirun(const Variables& variables, const LaunchOptions& options) {
+  std::optional<RankPlacement> found;
+  for (const auto& names : kLauncherVariables) {
+    if (names.launcher != std::string_view("mpirun")) continue;
+    auto other = read_mpirun_of(names, variables, options);
+    if (found && other && !same_ranks(*found, *other)) {
+      throw conflicting_launchers_error(*other, *found, options);
+    }
+    if (!found) found = std::move(other);
+  }
+  return found;
 }
 
 // This process as a task of srun or mpirun.
@@ -190,7 +201,8 @@ UsageError incomplete_variables(const std::optional<Sourced<int>>& rank,
       torchrun_command(size, options), own, size,
       address.host ? address.host->value : std::string("127.0.0.1"),
       address.port ? address.port->value : kDefaultPort, options.program);
-  if (!set.empty()) hint += fmt::format(", or, for one process: unset {}", fmt::join(set, " "));
+  if (!set.empty() && options.may_be_single)
+    hint += fmt::format(", or, for one process: unset {}", fmt::join(set, " "));
   return UsageError::missing(fmt::format("{}", fmt::join(missing, ", ")),
                              options.needs_address
                                  ? "all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or none"
@@ -361,7 +373,9 @@ LaunchEnvironment read_launch_environment(const LaunchOptions& options,
 }
 
 LaunchEnvironment require_launcher(const LaunchOptions& options, const VariableLookup& lookup) {
-  LaunchEnvironment result = read_launch_environment(options, lookup);
+  auto required = options;
+  required.may_be_single = false;
+  LaunchEnvironment result = read_launch_environment(required, lookup);
   if (result.launcher != "single") return result;
   const Variables variables(lookup);
   std::vector<std::string> missing;

@@ -68,6 +68,7 @@ struct LaunchOptions {
   std::optional<std::string> master_addr;  // a host name or address
   std::optional<int> master_port;          // 1 to 65535
   bool needs_address = true;               // false: another rendezvous, such as a file
+  bool may_be_single = true;               // false: hints propose no single process
   std::string program = "PROGRAM";         // its name in the commands of hints
   std::string torchrun = "torchrun";       // torchrun's path in them
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,9 @@ struct ProcessGroupOptions {
   std::string device = "auto";                // device of the tensors, as for choose_device
   std::string program = "PROGRAM";            // its name in the commands of hints
   std::string torchrun = "torchrun";          // torchrun's path in them
+  // Settings of the run by name, such as {"--seed", "42"}: DistributedError on all ranks if one has
+  // another value. Ranks with other data or another network would train without an error.
+  std::map<std::string, std::string> settings;
 };
 
 }  // namespace ladder

@@ -40,16 +40,17 @@ AddressInfo resolved(const std::string& address, int port) {
   const int reason = errno;
   if (reason != EADDRINUSE) {
     const char* hint = "";
-    if (reason == EACCES) hint = "ports below 1024 are for root: master_port 0 picks a free one";
+    if (reason == EACCES) hint = "ports below 1024 are for root: choose a higher one";
     if (reason == EADDRNOTAVAIL) hint = "it is no address of this machine: ip address";
     throw SystemError::failed(operation, fmt::format("{} port {}", address, port), reason, hint);
   }
   throw DistributedError::of(
       fmt::format("MASTER_PORT {}", port), "a free port",
       fmt::format("'{}'", std::strerror(EADDRINUSE)),
-      fmt::format("end the program that uses it (ss -ltnp 'sport = {}' shows it); master_port 0 "
-                  "picks a free one",
-                  port));
+      fmt::format(
+          "end the program that uses it (ss -ltnp 'sport = {}' shows it), or choose another "
+          "MASTER_PORT",
+          port));
 }
 
 }  // namespace

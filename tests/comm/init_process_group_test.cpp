@@ -218,6 +218,37 @@ TEST(InitProcessGroup, RefusesWorldSizesThatDisagree) {
   EXPECT_NE(end.messages.find("as on another rank"), std::string::npos) << end.messages;
 }
 
+TEST(InitProcessGroup, RefusesSettingsThatDisagreeOnAllRanks) {
+  const int port = free_port();
+  const auto end = end_of_ranks(3, [&](int rank) {
+    set_place(rank, 3, port);
+    std::map<std::string, std::string> settings = {{"--lr", "0.1"}, {"--seed", "42"}};
+    if (rank == 1) settings["--seed"] = "43";
+    init_process_group({.backend = "gloo", .timeout = kTimeout, .settings = settings});
+  });
+  EXPECT_EQ(end.exit_code, 4) << end.error;
+  const std::string_view messages = end.messages;
+  std::size_t found = 0;
+  for (auto at = messages.find("as on another rank, got --seed 4"); at != messages.npos;
+       at = messages.find("as on another rank, got --seed 4", at + 1)) {
+    ++found;
+  }
+  EXPECT_GE(found, 3U) << end.messages;
+}
+
+TEST(InitProcessGroup, RefusesAnInterfaceThatIsNotThere) {
+  const int port = free_port();
+  const auto end = end_of_ranks(2, [&](int rank) {
+    set_place(rank, 2, port);
+    ::setenv("GLOO_SOCKET_IFNAME", "none77", 1);
+    init_process_group({.backend = "gloo", .timeout = kTimeout});
+  });
+  EXPECT_EQ(end.exit_code, 2) << end.error;
+  EXPECT_NE(end.messages.find("GLOO_SOCKET_IFNAME: expected a network interface"),
+            std::string::npos)
+      << end.messages;
+}
+
 TEST(InitProcessGroup, RefusesARankThatWasStartedTwice) {
   const int port = free_port();
   const auto start_rank = [&](int rank) {

@@ -434,6 +434,14 @@ TEST(HalfSet, VariablesOfSrunAndMpirunAreNamed) {
   EXPECT_ERROR(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), UsageError, "OMPI_COMM_WORLD_RANK: expected");
 }
 
+TEST(HalfSet, TwoMpisThatContradictEachOtherAreRefused) {
+  const Table both = {{"PMI_RANK", "1"},
+                      {"PMI_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_RANK", "0"},
+                      {"OMPI_COMM_WORLD_SIZE", "1"}};
+  EXPECT_ERROR(read(both), UsageError, " contradicts ");
+}
+
 TEST(HalfSet, MpirunOnSeveralMachinesNeedsAnAddress) {
   const std::string text =
       "MASTER_ADDR: expected the host of rank 0, as mpirun runs on several machines, not set; "

@@ -101,8 +101,8 @@ TEST(ListeningSocket, RefusesAPortInUse) {
                    ": expected a free port, got 'Address already in use'; hint: "
                    "end the program that uses it (ss -ltnp 'sport = " +
                    port +
-                   "' shows it); "
-                   "master_port 0 picks a free one");
+                   "' shows it), "
+                   "or choose another MASTER_PORT");
 }
 
 TEST(ListeningSocket, RefusesNumbersThatAreNoPort) {
