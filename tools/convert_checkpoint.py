@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import pickle
 import sys
@@ -54,7 +55,19 @@ def is_state_dict(value: object) -> bool:
             and all(isinstance(tensor, torch.Tensor) for tensor in value.values()))
 
 
+def check_names(path: Path, tensors: Mapping[object, torch.Tensor]) -> None:
+    """What safetensors and the stages cannot hold."""
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise Refused(f"{path}: expected names of tensors, got {name!r}; hint: save "
+                          "model.state_dict()")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise Refused(f"{path}: expected a dense tensor as {name}, got {tensor.layout}, "
+                          f"{tensor.dtype} on {tensor.device}; hint: convert it before torch.save")
+
+
 def without_prefix(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    check_names(path, tensors)
     result = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     if len(result) < len(tensors):
         raise Refused(f"{path}: expected every tensor once, got one with and one without the prefix "
@@ -82,8 +95,8 @@ def read_pickled(path: Path, key: str | None) -> Checkpoint:
                       "hint: name the one of the weights with --key")
     scaler = found.get("scaler") or None
     if scaler is not None and not (isinstance(scaler, Mapping) and all(
-            isinstance(value, (int, float)) for value in scaler.values())):
-        raise Refused(f"{path}: expected numbers by name under 'scaler', got {type(scaler).__name__}; "
+            isinstance(value, (int, float)) and math.isfinite(value) for value in scaler.values())):
+        raise Refused(f"{path}: expected finite numbers by name under 'scaler', got {type(scaler).__name__}; "
                       "hint: save scaler.state_dict()")
     dropped = [name for name in found if name not in (keys[0], "scaler")]
     if dropped:
@@ -119,6 +132,9 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
 
 def convert(source: Path, target: Path, key: str | None) -> int:
     """Returns the number of tensors."""
+    if not source.is_file():
+        got = "something else" if source.exists() else "none"
+        raise Refused(f"{source}: expected a file, got {got}; hint: check the path")
     if target.exists():
         raise Refused(f"{target}: expected no file of this name, got one; hint: remove it, or name "
                       "another")
@@ -152,6 +168,10 @@ def main(given: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename or options.input}: {error.strerror}; hint: check the path and "
               "its permissions", file=sys.stderr)
+        return 1
+    except (RuntimeError, safetensors.SafetensorError) as error:  # how both report a failed write
+        print(f"error: {options.output}: {first_line(error)}; hint: is its disk full, or a limit "
+              "set? df -h; ulimit -f", file=sys.stderr)
         return 1
     print(f"{options.output}: {count} tensors")
     return 0

@@ -252,13 +252,18 @@ def main(arguments: Sequence[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, help="default: this checkout")
     root = parser.parse_args(arguments).root.resolve()
+    if not os.access(root, os.R_OK | os.X_OK):
+        parser.error(f"--root {root}: expected a folder that can be read")
     found = list(rows(root))
-    for row in found:
-        print(row)
     missing = [row.thing for row in found if row.state == MISSING]
-    print(f"missing: {', '.join(missing)}" if missing else "nothing is missing")
+    print(*found, f"missing: {', '.join(missing)}" if missing else "nothing is missing", sep="\n",
+          flush=True)
     return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except OSError as error:  # a reader that ended, a full disk, a folder of another user
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"doctor: {error}")

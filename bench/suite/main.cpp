@@ -116,7 +116,7 @@ class Runner {
   Runner(SuiteOptions options, Peaks peaks) : options_(std::move(options)), peaks_(peaks) {}
 
   void add(const Case& row) {
-    const int repetitions = is_timed(row) ? options_.repetitions : 1;
+    const int repetitions = repetitions_of(row);
     const auto name = name_of(row);
     if (is_wanted(name, repetitions)) turns_.announce(row, repetitions);
     benchmark::RegisterBenchmark(name.c_str(),
@@ -128,7 +128,11 @@ class Runner {
   }
   int failed() const { return failed_; }
 
+  bool is_wanted(const Case& row) const { return is_wanted(name_of(row), repetitions_of(row)); }
+
  private:
+  int repetitions_of(const Case& row) const { return is_timed(row) ? options_.repetitions : 1; }
+
   void run(const Case& row, benchmark::State& state) {
     turns_.begin(row);
     for (auto _ : state) {
@@ -388,15 +392,18 @@ void run_suite(std::vector<std::string> arguments) {
     fs::create_directories(options.folder);
     arguments.push_back("--benchmark_out=" + results.string());
   }
+  const auto rows = rows_of(options);
   initialize_benchmark(options.tier, arguments);
   const auto lock = lists ? UniqueFd() : locked(options.folder);
   Runner runner(options, lists ? Peaks{} : describe(options, command_line));
-  for (const auto& row : rows_of(options)) runner.add(row);
-  NoReporter nothing;
-  if (benchmark::RunSpecifiedBenchmarks(&nothing) == 0) {
+  // Google Benchmark empties the file of results before it looks.
+  if (std::ranges::none_of(rows, [&](const Case& row) { return runner.is_wanted(row); })) {
     throw UsageError::conflict("--benchmark_filter", "matches no row",
                                "--benchmark_list_tests shows all");
   }
+  for (const auto& row : rows) runner.add(row);
+  NoReporter nothing;
+  benchmark::RunSpecifiedBenchmarks(&nothing);
   if (!names_results) fmt::print(stderr, "the results are in {}\n", results.string());
   if (runner.failed() > 0) {
     throw std::runtime_error(fmt::format("{} runs failed; see the table", runner.failed()));

@@ -191,6 +191,15 @@ class Suite(unittest.TestCase):
             self.assertEqual(done.returncode, 2, (flags, done.stderr))
             self.assertIn(reason, done.stderr)
 
+    def test_a_filter_without_a_row_leaves_the_results_alone(self) -> None:
+        old = self.folder / "runs/results.json"
+        old.parent.mkdir()
+        old.write_text("old")
+        done = subprocess.run([str(SUITE), "--tier", "short", "--folder", str(old.parent),
+                               "--benchmark_filter=none"], capture_output=True, timeout=SECONDS,
+                              check=False)
+        self.assertEqual((done.returncode, old.read_text()), (2, "old"))
+
     def test_help_has_both_kinds_of_flags(self) -> None:
         done = subprocess.run([str(SUITE), "--help"], capture_output=True, text=True,
                               timeout=SECONDS, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 import tempfile
 import unittest
@@ -129,9 +130,24 @@ class ConvertCheckpoint(unittest.TestCase):
         self.assertEqual((self.folder / "a.safetensors").read_bytes(), before)
 
     def test_missing_files_and_folders(self) -> None:
-        self.refused("a.pt: No such file or directory; hint: check the path")
+        self.refused("a.pt: expected a file, got none; hint: check the path")
         self.save(self.weights)
         self.refused("nowhere", "a.pt", "nowhere/a.safetensors")
+
+    def test_a_pipe_is_not_waited_for(self) -> None:
+        os.mkfifo(self.folder / "a.pt")
+        self.refused("a.pt: expected a file, got something else; hint: check the path")
+
+    def test_what_safetensors_cannot_hold_is_refused(self) -> None:
+        one = torch.ones(2, 2)
+        for weights, text in (({"__metadata__": one}, "expected names of tensors, got '__metadata__'"),
+                              ({1: one}, "expected names of tensors, got 1"),
+                              ({"a": one.to_sparse()}, "expected a dense tensor as a, got "),
+                              ({"a": one.to("meta")}, "expected a dense tensor as a, got ")):
+            self.save(weights)
+            self.refused(text)
+        self.save({"model": {"a": one}, "scaler": {"scale": float("nan")}})
+        self.refused("expected finite numbers by name under 'scaler'")
 
     def test_the_names_decide_the_direction(self) -> None:
         self.refused("expected one .safetensors file and one other", "a.pt", "b.pt", code=2)

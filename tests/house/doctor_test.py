@@ -8,6 +8,7 @@ import gzip
 import io
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -78,6 +79,18 @@ class Doctor(unittest.TestCase):
         self.assertEqual(rows["GPUs"], ["note", "none; everything here runs on the CPU too"])
         self.assertEqual(rows["GPU driver"], ["note", "none; only GPUs need one"])
         self.assertEqual(rows["srun"], ["note", "not found; only on clusters with SLURM"])
+
+    def test_output_that_cannot_be_written_or_a_folder_that_is_none_is_one_line(self) -> None:
+        program = [sys.executable, ROOT / "tools/doctor.py"]
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "doctor: [Errno 28] No space left on device\n"))
+        done = subprocess.run([*program, "--root", self.root / "none"], capture_output=True,
+                              text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertTrue(done.stderr.endswith("expected a folder that can be read\n"), done.stderr)
 
     def test_tools_that_are_missing_or_old(self) -> None:
         (self.path / "ninja").unlink()

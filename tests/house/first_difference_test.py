@@ -7,6 +7,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import runpy
 import tempfile
 import unittest
@@ -172,13 +173,21 @@ class FirstDifferenceTest(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("b: no such file", line)
 
+    def test_a_pipe_is_no_file_of_a_rank(self) -> None:
+        os.mkfifo(self.folder / "b.rank0.jsonl")
+        code, line = self.run_tool(self.write("a.jsonl", [record(1)]), str(self.folder / "b"))
+        self.assertEqual(code, 2)
+        self.assertIn("b: no such file", line)
+
     def test_an_empty_file_is_unusable(self) -> None:
         code, line = self.compare([record(1)], [])
         self.assertEqual(code, 2)
         self.assertIn("b.jsonl: no records", line)
 
     def test_another_kind_of_file_is_unusable_and_named_with_its_line(self) -> None:
-        for line_of_b in ('{"record": "run"}', "not json", "[1]", '{"gradients": 3}'):
+        for line_of_b in ('{"record": "run"}', "not json", "[1]", '{"gradients": 3}',
+                          json.dumps(record(1) | {"rank": None}),
+                          json.dumps(record(1) | {"step": [1]})):
             (self.folder / "b.jsonl").write_text(line_of_b + "\n", encoding="utf-8")
             a = self.write("a.jsonl", [record(1)])
             code, line = self.run_tool(a, str(self.folder / "b.jsonl"))

@@ -136,6 +136,17 @@ class Progress(RunTest):
         self.assertEqual(done.stdout.splitlines()[-1], parts[-1])
 
 
+class Launch(RunTest):
+    def test_a_number_of_processes_that_is_none(self) -> None:
+        for number in ("x", "0", "-1", ""):
+            done = subprocess.run([self.root / "run", "stage3_ddp_torchrun"], timeout=60,
+                                  check=False, capture_output=True, text=True,
+                                  env=self.environment | {"NPROC_PER_NODE": number})
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual(done.stderr, "run: NPROC_PER_NODE: expected a number >= 1, got "
+                                          f"'{number}'; hint: unset NPROC_PER_NODE\n")
+
+
 class Compare(RunTest):
     def expect_kept(self) -> None:
         self.assertEqual(self.old.read_text(), "old\n")
