@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -27,6 +29,7 @@
 #include "ladder/core/versions.h"
 #include "mnist/flags.h"
 #include "mnist/hparams.h"
+#include "mnist/named_files.h"
 #include "mnist/trainer_flags.h"
 
 namespace mnist {
@@ -411,9 +414,16 @@ void complete_save_path(SingleOptions& options, bool given, const std::string& d
   if (given && options.save.empty()) options.save = path;
   if (options.save.empty()) return;
   require_writable_folder("--save", options.save);
-  if (options.save == options.record.metrics) {
-    throw UsageError::conflict("--save", "names the same file as --metrics", "name two files");
-  }
+}
+
+// The files that the flags name, `also_read` besides.
+void check_files(const SingleOptions& options, std::vector<NamedFile> also_read = {}) {
+  const auto& monitor = options.monitor;
+  also_read.push_back({"--load", options.load});
+  require_distinct_files({{"--metrics", options.record.metrics, monitor.fingerprint != 0},
+                          {"--save", options.save},
+                          {"--trace", monitor.trace, /*of_ranks=*/true}},
+                         also_read, options.data.root);
 }
 
 // As typed after ./run has made .venv.
@@ -479,6 +489,10 @@ struct CommandTexts {
   std::string hparams;
   SumTexts sums;
   TrainerTexts trainer;
+
+  std::vector<NamedFile> files_read() const {
+    return {{"--hparams", hparams}, {"--args-file", trainer.args_file}};
+  }
 };
 
 // The flags of each stage, in the order of --help.
@@ -614,6 +628,57 @@ void complete_monitor(SingleOptions& options) {
   if (!monitor.trace.empty()) require_writable_folder("--trace", monitor.trace);
 }
 
+// Ranks that are started one by one may differ in flags by mistake, and each would train well.
+// Not the learning rate: it makes the weights differ, which the check of the replicas finds.
+std::map<std::string, std::string> settings_of_ranks(const SingleOptions& options,
+                                                     const Flags& flags) {
+  std::map<std::string, std::string> settings;
+  for (const auto& setting : options.monitor.settings) settings[setting.name] = setting.value;
+  const std::set<std::string_view> others = {"--epochs",
+                                             "--batch-size",
+                                             "--eval-batch-size",
+                                             "--scheduler",
+                                             "--seed",
+                                             "--label-smoothing",
+                                             "--limit-train",
+                                             "--limit-test",
+                                             "--scale-lr",
+                                             "--batch-mode",
+                                             "--loader-mode",
+                                             "--dispatch-batches",
+                                             "--gradient-accumulation-steps",
+                                             "--sums",
+                                             "--micro-batch",
+                                             "--check-replicas",
+                                             "--precision",
+                                             "--sync-bn",
+                                             "--checkpointing-steps",
+                                             "--snapshot-steps",
+                                             "--max-steps",
+                                             "--num-train-epochs",
+                                             "--per-device-train-batch-size",
+                                             "--per-device-eval-batch-size",
+                                             "--optim",
+                                             "--lr-scheduler-type",
+                                             "--warmup-steps",
+                                             "--max-grad-norm",
+                                             "--weight-decay",
+                                             "--fp16",
+                                             "--bf16",
+                                             "--label-smoothing-factor",
+                                             "--data-seed",
+                                             "--eval-strategy",
+                                             "--eval-steps",
+                                             "--save-strategy",
+                                             "--save-steps",
+                                             "--logging-strategy",
+                                             "--logging-steps"};
+  for (const auto& [flag, value] : flags.values()) {
+    if (others.contains(flag)) settings[flag] = value.empty() ? "unset" : value;
+  }
+  return settings;
+}
+
 void complete_all(SingleOptions& options, const Flags& flags,
                   const std::string& default_save_path = "") {
   check_device(options.device);
@@ -695,12 +760,34 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   add_changeable_settings(options, flags);
 }
 
-void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
+// Without a training nothing resumes, and nothing would be recorded.
+void require_training(TrainerRunOptions& options) {
+  if (!options.training.do_eval && !options.record.metrics.empty()) {
+    options.notes.emplace_back("no result is recorded: there is no evaluation");
+  }
+  if (options.training.do_train) return;
+  const auto refuse = [](const char* flag, const char* hint) {
+    throw UsageError::conflict(flag, "it needs a training, and --no-do-train excludes one", hint);
+  };
+  if (!options.training.resume_from_checkpoint.empty()) {
+    refuse("--resume", "to evaluate a checkpoint: --load CHECKPOINT/model.safetensors");
+  }
+  if (!options.monitor.trace.empty()) refuse("--trace", "omit it");
+  if (options.monitor.fingerprint != 0) refuse("--fingerprint", "omit it");
+  if (!options.record.metrics.empty()) refuse("--metrics", "--output-dir FOLDER keeps the metrics");
+}
+
+void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {
   options.process_group.torchrun = torchrun_here();
   complete_trainer(options);
   require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
+  require_training(options);
   complete_accelerator(options.accelerator, options);
   complete_all(options, flags);
+  auto& settings = options.monitor.settings;  // besides the training arguments
+  settings.push_back({"--profile", texts.trainer.profile, /*may_change=*/true});
+  settings.push_back({"--load", options.load.empty() ? "unset" : options.load, true});
+  settings.push_back({"--limit-train", fmt::format("{}", options.data.limit_train), true});
 }
 
 template <typename Options>
@@ -737,6 +824,13 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
     throw UsageError::conflict(options.record.stage, error.what(), "--help lists all flags");
   }
   complete(options, flags, texts);
+  check_files(options, texts.files_read());
+  if constexpr (requires { options.process_group; }) {
+    options.process_group.settings = settings_of_ranks(options, flags);
+    if constexpr (requires { options.accelerator; }) {
+      options.accelerator.process_group.settings = options.process_group.settings;
+    }
+  }
   return {options, ""};
 }
 

@@ -121,8 +121,8 @@ std::string find_file(const std::string& root, const std::string& plain_name) {
   const std::string plain = (std::filesystem::path(root) / plain_name).string();
   const std::string compressed = plain + ".gz";
   for (const auto& path : {compressed, plain}) {
-    std::error_code ignored;  // a file whose status is unknown counts as missing
-    if (std::filesystem::exists(path, ignored)) return path;
+    std::error_code unknown;  // as of a folder without permission: opening has the reason
+    if (std::filesystem::exists(path, unknown) || unknown) return path;
   }
   throw DataError::missing_file(
       compressed, fmt::format("neither {0}.gz nor {0} is there; pass --data-root FOLDER (the "

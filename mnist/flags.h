@@ -103,8 +103,11 @@ class Flags {
 
   CLI::Option* text(const std::string& names, std::string& target, const std::string& form,
                     const std::string& help) {
-    const auto read = [&target, form](const std::string& flag, const std::string& value) {
-      if (value.empty()) throw UsageError::missing(flag, form, "give a value, or omit it");
+    const auto read = [this, &target, form](const std::string& flag, const std::string& value) {
+      const bool is_flag = value.starts_with("--") && has(value.substr(0, value.find('=')));
+      if (value.empty() || is_flag) {
+        throw UsageError::missing(flag, form, "give a value, or omit it");
+      }
       target = value;
     };
     return value(names, form, help, read, [&target] { return target; });

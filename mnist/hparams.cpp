@@ -30,6 +30,10 @@ std::vector<std::pair<std::string, std::string>> read_hparams(const std::string&
       throw UsageError::malformed(where, "a value on one line", fmt::format("{:.80}", entry.text),
                                   "write the value after the name and a colon");
     }
+    if (entry.key.starts_with('-')) {
+      throw UsageError::malformed(where, "the name of a flag without its dashes", entry.key,
+                                  "such as batch-size: 32");
+    }
     std::string name = entry.key;
     std::replace(name.begin(), name.end(), '_', '-');
     if (std::any_of(pairs.begin(), pairs.end(),

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -147,8 +148,9 @@ int run_main(int argc, char** argv, const std::function<void(const Options&)>& r
     prepare_standard_streams();
     auto command_line = parse_command_line<Options>(argc, argv);
     if (!command_line.options) {
-      fmt::print("{}", command_line.text);
-      return;
+      std::fwrite(command_line.text.data(), 1, command_line.text.size(), stdout);
+      if (std::fflush(stdout) == 0) return;
+      throw SystemError::failed("write", "standard output", errno);
     }
     prepare(*command_line.options);
     run(*command_line.options);

@@ -56,7 +56,7 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   recipe_.name(), grouped_digits(parameters), setup.device.str(),
                   setup.precision == Precision::kFp32 ? "" : " in " + name_of(setup.precision),
                   setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
-                  setup.threads.reason, train.dataset().description()));
+                  setup.threads.reason, data_text(train, test)));
   if (group_.world_size() > 1) {
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
@@ -67,6 +67,13 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                     micro_batch_, at::get_cpu_capability()));
   }
   write_header(train, test, parameters);
+}
+
+// MNIST's test set belongs to its training set; a set that is not MNIST's is named.
+std::string Record::data_text(const DataLoader& train, const DataLoader& test) {
+  const auto& tested = test.dataset().description();
+  const bool is_unknown = tested.starts_with("unknown set");
+  return train.dataset().description() + (is_unknown ? ", tested on " + tested : "");
 }
 
 void Record::write_header(const DataLoader& train, const DataLoader& test,
@@ -90,7 +97,7 @@ void Record::write_header(const DataLoader& train, const DataLoader& test,
                   {"micro_batch", micro_batch_},
                   {"cpu_capability", at::get_cpu_capability()},
                   {"parameters", parameters},
-                  {"data", train.dataset().description()},
+                  {"data", data_text(train, test)},
                   {"train_size", train.dataset().size()},
                   {"test_size", test.dataset().size()},
                   {"epochs", recipe_.epochs()},

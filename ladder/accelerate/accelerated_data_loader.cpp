@@ -15,6 +15,7 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
 #include "ladder/core/sha256.h"
+#include "ladder/core/text.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
 
@@ -84,7 +85,7 @@ void require_micro_batch(const JsonReader& position, std::string_view origin,
 void require_same_data(const JsonReader& position, std::string_view origin,
                        const std::string& description, bool within_epoch, int rank) {
   if (!position.contains(kData) || position.text(kData) == description) return;
-  const auto written = position.text(kData);
+  const auto written = shortened(position.text(kData));
   if (within_epoch) {
     throw UsageError::conflict(
         origin, fmt::format("it was written with {}, and this run has {}", written, description),
@@ -219,8 +220,8 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
         origin,
         fmt::format("the position is batch {} of {}, and this loader has {} batches per epoch",
                     batch, batches, size()),
-        "resume with the batch size, the loader mode and, except in global mode, the number of "
-        "processes of the run that wrote it");
+        "resume with the number of samples, the batch size, the loader mode and, except in global "
+        "mode, the number of processes of the run that wrote it");
   }
   if (batch > 0 && saved.value("order") != order_digest(*whole_, epoch)) {
     throw UsageError::conflict(

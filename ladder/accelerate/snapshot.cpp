@@ -66,6 +66,13 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
   auto found = torch::zeros({}, torch::kInt64);
   if (group_.rank() == 0 && checkpoint_exists(options_.path)) found.fill_(1);
   group_.broadcast(found);
+  auto elsewhere = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
+  group_.all_reduce(elsewhere, ReduceOp::kMax);
+  if (found.item<std::int64_t>() == 0 && elsewhere.item<std::int64_t>() != 0) {
+    throw DistributedError::ranks_disagree(
+        "snapshot " + options_.path, "none, as on rank 0", "one on another rank",
+        "use a folder that all ranks share; to train anew: rm -r " + options_.path);
+  }
   if (found.item<std::int64_t>() == 0) {
     log.info(fmt::format("no snapshot in {}: training from the start", options_.path));
     return;

@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kLongestName = 240;  // of 255, for what a temporary name adds
 constexpr const char* kNameAFile = "name a file, not a folder or a device";
 
 // A folder, a device, a pipe or a socket must not be replaced by a file.
@@ -28,16 +29,6 @@ bool is_something_else(const std::string& path) {
   std::error_code ignored;
   const auto status = fs::status(path, ignored);
   return fs::exists(status) && !fs::is_regular_file(status);
-}
-
-// A link stays; the file behind it is replaced, or created if there is none yet.
-std::string behind_links(std::string path) {
-  constexpr int kMostLinks = 40;  // the kernel follows no more
-  std::error_code ignored;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
-    path = (fs::path(path).parent_path() / fs::read_symlink(path, ignored)).string();
-  }
-  return path;
 }
 
 UniqueFd create_new(const std::string& path) {
@@ -118,12 +109,23 @@ void write_text_file(const std::string& path, std::string_view text) {
   file.commit();
 }
 
+std::string behind_links(std::string path) {
+  constexpr int kMostLinks = 40;  // the kernel follows no more
+  std::error_code ignored;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
+    path = (fs::path(path).parent_path() / fs::read_symlink(path, ignored)).string();
+  }
+  return path;
+}
+
 void require_writable_folder(std::string_view where, const std::string& path) {
   const std::string folder = folder_of(behind_links(path));
   std::error_code ignored;
   std::string hint;
   if (path.empty() || is_something_else(path)) {
     hint = kNameAFile;
+  } else if (fs::path(path).filename().string().size() > kLongestName) {
+    hint = fmt::format("a name has at most {} bytes", kLongestName);
   } else if (!fs::is_directory(folder, ignored)) {
     hint = fmt::format("create the folder first: mkdir -p {}", folder);
   } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {

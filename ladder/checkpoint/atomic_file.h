@@ -75,9 +75,14 @@ FileDigest write_new_file(const std::string& path, const FileContent& content);
 // Writes a text through an AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
 
+// The file that a link leads to, whether it exists or not; other paths unchanged. To write to a
+// link replaces or creates that file; the link stays.
+std::string behind_links(std::string path);
+
 // Checks that a file can be created or replaced at `path`, and creates nothing. Call it before a
 // training, not after it. Throws UsageError (exit code 2), which begins with `where`, if the folder
-// does not exist or is not writable, or if `path` is a folder, a device or a pipe.
+// does not exist or is not writable, if the name has more than 240 bytes, or if `path` is a folder,
+// a device or a pipe.
 void require_writable_folder(std::string_view where, const std::string& path);
 
 // Steps on a file system that survive a power cut. A new name may be in memory alone until its

@@ -64,6 +64,11 @@ bool is_link(const std::string& path) {
   return fs::is_symlink(path, ignored);
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return !is_link(path) && fs::is_directory(path, ignored);
+}
+
 // "checkpoint_" of "checkpoint_10".
 std::string_view without_digits(std::string_view name) {
   return name.substr(0, name.find_last_not_of("0123456789") + 1);
@@ -71,8 +76,10 @@ std::string_view without_digits(std::string_view name) {
 
 // The number that these digits write, without a sign or leading zeros; -1 for any other text.
 std::int64_t number_from(std::string_view digits) {
+  constexpr auto kMost = std::int64_t{1} << 62;  // the next one must be a number too
   const auto number = parse_number<std::int64_t>(digits);
-  return number && *number >= 0 && fmt::format("{}", *number) == digits ? *number : -1;
+  const bool is_number = number && *number >= 0 && *number < kMost;
+  return is_number && fmt::format("{}", *number) == digits ? *number : -1;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -286,11 +293,11 @@ std::string hint_for(const std::string& path) {
     return "copy it again from its source, or start anew: rm -r " + path;
   }
   std::error_code ignored;
-  const bool is_folder = fs::is_directory(path, ignored);
-  if (!is_folder && exists(inside(folder_of(path), kManifest))) {
+  const bool names_folder = fs::is_directory(path, ignored);
+  if (!names_folder && exists(inside(folder_of(path), kManifest))) {
     return "name the folder of the checkpoint: " + folder_of(path);
   }
-  return "name the folder of a checkpoint: ls " + (is_folder ? path : folder_of(path));
+  return "name the folder of a checkpoint: ls " + (names_folder ? path : folder_of(path));
 }
 
 // Whether `path` still leads to the folder that was opened; for an empty descriptor, whether it
@@ -459,13 +466,14 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
   return numbered_folders(parent, prefix, is_checkpoint);
 }
 
+std::string newest_folder(const std::string& parent, std::string_view prefix) {
+  const auto found = numbered_folders(parent, prefix, is_folder);
+  return found.empty() ? "" : found.back().path;
+}
+
 std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over) {
-  const auto is_folder = [](const std::string& path) {
-    std::error_code ignored;
-    return !is_link(path) && fs::is_directory(path, ignored);
-  };
   auto found = numbered_folders(parent, prefix, is_folder);
   std::reverse(found.begin(), found.end());
   for (const auto& checkpoint : found) {

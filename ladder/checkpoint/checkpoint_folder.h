@@ -156,6 +156,11 @@ struct NumberedCheckpoint {
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix = "checkpoint_");
 
+// The folder of that prefix with the largest number, whatever it holds; "" if there is none. To
+// resume from the newest checkpoint, open this one: if it is damaged, the error names it, and the
+// newest whole one.
+std::string newest_folder(const std::string& parent, std::string_view prefix);
+
 // The newest intact checkpoint "PREFIX<number>" in a folder; empty if there is none. For a run that
 // resumes without a person to choose: it passes over what open_checkpoint would refuse, and calls
 // `passed_over` with the error of each. A folder of this name without a manifest is passed over

@@ -8,6 +8,11 @@
 #include <torch/cuda.h>
 #include <torch/types.h>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include <atomic>
 #include <optional>
 
 #include "ladder/core/error.h"
@@ -66,6 +71,25 @@ c10::Device named_device(const Request& request, int local_rank = 0) {
   require_gpu(request, *device);
   if (device->has_index()) return *device;
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpu_count())};
+}
+
+// OpenMP may start fewer threads than a program sets, by its own variables. Kernels that divide
+// their work by that number would leave a part undone, or wait for a thread that does not exist.
+void require_openmp_threads(int threads) {
+  std::atomic<int> started = 0;
+#ifdef _OPENMP
+  omp_set_dynamic(0);
+#pragma omp parallel
+  ++started;
+#else
+  started = threads;
+#endif
+  if (started == threads) return;
+  throw UsageError::conflict(
+      "threads", fmt::format("expected OpenMP to start {}, it starts {}", threads, started.load()),
+      fmt::format("ask for {} threads, or: unset OMP_THREAD_LIMIT "
+                  "OMP_MAX_ACTIVE_LEVELS OMP_DYNAMIC",
+                  started.load()));
 }
 
 // "0" is GPU 0, as in PyTorch's device_ids.
@@ -132,8 +156,11 @@ at::Tensor send_to_device(const at::Tensor& tensor, const c10::Device& device) {
 ThreadChoice prepare_process(const ThreadRequest& request) {
   tune_allocator();
   auto choice = choose_threads(request);
+  require_stack("threads");
+  require_open_files("files of the program", 8);
   require_threads("threads", choice.threads - 1);
   at::set_num_threads(choice.threads);
+  require_openmp_threads(choice.threads);
   if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
   return choice;
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ struct Failure {
 Failure failure_of(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   if (ours != nullptr) return {ours->what(), ours->exit_code()};
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    const auto failed = SystemError::failed("file", file->path1().string(), file->code().value());
+    return {failed.what(), failed.exit_code()};
+  }
   const std::string message = message_of(error);
   switch (failure_kind(error)) {
     case FailureKind::kOutOfMemory:

@@ -85,6 +85,15 @@ void require_open_files(std::string_view where, int count) {
       fmt::format("this process may open {} files: ulimit -n {}", limit.rlim_max, needed));
 }
 
+void require_stack(std::string_view where) {
+  constexpr rlim_t kNeeded = 256;
+  const auto kibibytes = limit_of(RLIMIT_STACK).rlim_cur >> 10;
+  if (kibibytes >= kNeeded) return;
+  throw SystemError::failed(
+      fmt::format("use {} KiB of stack", kNeeded), where, ENOMEM,
+      fmt::format("this process may use {} KiB of stack: ulimit -s 8192", kibibytes));
+}
+
 void require_threads(std::string_view where, int count) {
   std::latch all_started(1);
   std::vector<std::jthread> threads;

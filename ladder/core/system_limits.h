@@ -22,11 +22,14 @@ std::string hint_for_processes();
 // Whether `ulimit -v` limits the memory of this process.
 bool is_memory_limited();
 
-// The next two check before the work begins, because libraries that reach a limit wait for each
-// other, or end the process. Both throw SystemError (exit code 1) that names `where`.
+// The next three check before the work begins, because libraries that reach a limit wait for each
+// other, or end the process. They throw SystemError (exit code 1) that names `where`.
 
 // Raises the limit of open files, up to the hard one, so that this process can open `count` more.
 void require_open_files(std::string_view where, int count);
+
+// Checks that the stack of a thread is large enough for LibTorch: 256 KiB.
+void require_stack(std::string_view where);
 
 // Checks that this process can start `count` threads: starts and ends them, 0.05 ms each.
 void require_threads(std::string_view where, int count);

@@ -66,16 +66,16 @@ int bound_cpus() {
 }
 
 // Refuses thousands of threads: they start for minutes, and no program is faster with them.
-int checked(std::string_view where, std::int64_t threads) {
+int checked(std::string_view where, std::int64_t threads, std::string_view hint) {
   constexpr std::int64_t kThreadsPerCpu = 4;
   constexpr std::int64_t kAlwaysAllowed = 64;
   const std::int64_t most = std::max(kAlwaysAllowed, kThreadsPerCpu * bound_cpus());
   if (threads < 0) {
-    throw UsageError::out_of_range(where, threads, "0 (choose) or more", "0 takes one per CPU");
+    throw UsageError::out_of_range(where, threads, "0 (choose) or more", hint);
   }
   if (threads > most) {
     throw UsageError::out_of_range(where, threads, fmt::format("at most {} on this machine", most),
-                                   "0 takes one per CPU");
+                                   hint);
   }
   return static_cast<int>(threads);
 }
@@ -106,10 +106,12 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 }
 
 ThreadChoice choose_threads(const ThreadRequest& request) {
-  const int requested = checked("threads", request.requested);
+  const int requested = checked("threads", request.requested, "0 takes one per CPU");
   if (requested > 0) return {requested, "requested"};
   const auto openmp = environment_integers("OMP_NUM_THREADS", 1);
-  if (!openmp.empty()) return {checked("OMP_NUM_THREADS", openmp.front()), "OMP_NUM_THREADS"};
+  if (!openmp.empty())
+    return {checked("OMP_NUM_THREADS", openmp.front(), "unset OMP_NUM_THREADS takes one per CPU"),
+            "OMP_NUM_THREADS"};
   if (request.local_world_size > 1) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};
   }

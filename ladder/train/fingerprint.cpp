@@ -60,6 +60,7 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
     record["positions_of_micro_batches"] = digests_of_micro_batches(batch);
   }
   file_.write(record);
+  has_recorded_ = true;
 }
 
 std::string Fingerprint::path_beside(const std::string& metrics_path, int rank) {

@@ -33,11 +33,15 @@ class Fingerprint {
   void record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
               const torch::nn::Module& module);
 
+  // Whether a step was recorded: a run may be shorter than the interval.
+  bool has_recorded() const { return has_recorded_; }
+
   // "a.rank0.jsonl" for the metrics file "a.jsonl" and rank 0.
   static std::string path_beside(const std::string& metrics_path, int rank);
 
  private:
   JsonLines file_;
+  bool has_recorded_ = false;
   std::int64_t interval_ = 0;
   int rank_ = 0;
 };

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <set>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "ladder/checkpoint/atomic_file.h"
@@ -43,9 +44,18 @@ bool is_complete(const std::string& path) {
 
 StepTrace::StepTrace(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
+  const auto is_control = [](unsigned char byte) { return byte < 0x20; };
+  if (std::ranges::any_of(path_, is_control)) {
+    throw UsageError::malformed("trace", "a file name without control characters", path_,
+                                "Kineto drops them: name another file");
+  }
   for (const auto& written : {path_, path_ + kBeforeRename}) {
     require_writable_folder("trace", written);
   }
+  std::error_code ignored;
+  const auto before = path_ + kBeforeRename;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(before, ignored))) return;
+  throw UsageError::conflict(before, "Kineto would write over it", "name another trace");
 }
 
 StepTrace::~StepTrace() {
@@ -61,6 +71,7 @@ void StepTrace::start() {
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
   running_ = true;
+  has_recorded_ = true;
 }
 
 void StepTrace::step_done(std::int64_t step) {

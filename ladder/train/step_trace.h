@@ -34,6 +34,9 @@ class StepTrace {
   // Writes the file if training ended before kLastStep. Throws SystemError.
   void finish();
 
+  // Whether a step was recorded. A run of fewer than kFirstStep steps has nothing to record.
+  bool has_recorded() const { return has_recorded_; }
+
   // The file of a rank: `path` for rank 0, "a.rank1.json" beside "a.json" for rank 1.
   static std::string path_of_rank(const std::string& path, int rank);
 
@@ -42,6 +45,7 @@ class StepTrace {
 
   std::string path_;
   bool running_ = false;
+  bool has_recorded_ = false;
 };
 
 }  // namespace ladder

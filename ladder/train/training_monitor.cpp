@@ -164,6 +164,15 @@ EpochSummary TrainingMonitor::end_epoch() {
 
 void TrainingMonitor::end_training() {
   trace_.finish();
+  const Log log({.rank = setup_.group.rank()});
+  if (!options_.trace.empty() && !trace_.has_recorded()) {
+    log.warn(
+        fmt::format("trace: nothing was recorded: it begins with step {}", StepTrace::kFirstStep));
+  }
+  if (options_.fingerprint != 0 && !fingerprint_.has_recorded()) {
+    log.warn(fmt::format("fingerprint: nothing was recorded: it begins with step {}",
+                         options_.fingerprint));
+  }
   stop_if_signalled(/*now=*/true);
   stop_.reset();
   print(options_.testing_line, 0, 0);

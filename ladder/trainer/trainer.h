@@ -301,6 +301,7 @@ class Trainer {
   std::string checkpoint_to_resume(const std::string& path) const;
   void resume(const std::string& checkpoint);
   std::string difference_of(const std::string& checkpoint) const;
+  nlohmann::json all_results() const;  // of output_dir; an empty object if there are none
   void require_own_output_dir(const std::string& resumed_from) const;
   bool is_new_best(const Metrics& metrics);
   void save_checkpoint(bool only_model);

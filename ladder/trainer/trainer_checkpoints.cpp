@@ -26,6 +26,7 @@ constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kState = "trainer_state.json";
 constexpr const char* kArguments = "training_args.json";
+constexpr const char* kAllResults = "/all_results.json";
 
 void write_json(const std::string& path, const nlohmann::json& json) {
   write_text_file(path, json.dump(4));
@@ -70,7 +71,6 @@ constexpr std::array kOfOutput = {"output_dir",
                                   "save_strategy",
                                   "save_steps",
                                   "save_total_limit",
-                                  "save_only_model",
                                   "overwrite_output_dir",
                                   "load_best_model_at_end",
                                   "metric_for_best_model",
@@ -152,12 +152,11 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   if (path == "true") {
     run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
       if (!accelerator_.is_main_process()) return;
-      const auto present = list_checkpoints(args_.output_dir, kPrefix);
-      if (present.empty()) {
+      chosen = newest_folder(args_.output_dir, kPrefix);
+      if (chosen.empty()) {
         throw DataError::mismatch(args_.output_dir, "a checkpoint to resume from", "none",
                                   "train without resume_from_checkpoint, or name a checkpoint");
       }
-      chosen = present.back().path;
     });
     chosen = broadcast_text(chosen, accelerator_.process_group());
   }
@@ -219,7 +218,9 @@ std::string Trainer::difference_of(const std::string& checkpoint) const {
     if (!difference.empty()) return difference;
     difference = first_difference(saved_in(kState), {{"max_steps", state_.max_steps}});
     if (!difference.empty()) return difference;
-    return first_difference(saved_in("sampler.json"), {{"batches", train_loader_->size()}});
+    return first_difference(
+        saved_in("sampler.json"),
+        {{"batches", train_loader_->size()}, {"data", train_loader_->dataset().description()}});
   } catch (const DataError&) {  // an open of it would fail too
     return "";
   }
@@ -229,7 +230,9 @@ void Trainer::require_own_output_dir(const std::string& resumed_from) const {
   const bool saves = args_.save_strategy != SaveStrategy::kNo && !args_.fast_dev_run;
   const auto& folder = args_.output_dir;
   run_or_fail_together(accelerator_.process_group(), "output_dir", [&] {
-    if (!accelerator_.is_main_process() || !saves || folder.empty()) return;
+    if (!accelerator_.is_main_process() || folder.empty()) return;
+    all_results();  // which save_metrics completes after the training: not the time to find damage
+    if (!saves) return;
     std::error_code ignored;
     if (!resumed_from.empty() && fs::equivalent(folder_of(resumed_from), folder, ignored)) return;
     for (const auto& checkpoint : list_checkpoints(folder, kPrefix)) {
@@ -319,12 +322,22 @@ void Trainer::save_metrics(const std::string& split, const Metrics& metrics) con
     if (!accelerator_.is_main_process()) return;
     const auto numbers = to_json(metrics);
     write_json(fmt::format("{}/{}_results.json", args_.output_dir, split), numbers);
-    const auto path = args_.output_dir + "/all_results.json";
-    const auto written = fs::exists(path) ? read_untrusted_json(path) : nlohmann::json();
-    auto all = written.is_object() ? written : nlohmann::json::object();
+    auto all = all_results();
     all.update(numbers);
-    write_json(path, all);
+    write_json(args_.output_dir + kAllResults, all);
   });
+}
+
+nlohmann::json Trainer::all_results() const {
+  const auto path = args_.output_dir + kAllResults;
+  if (!fs::exists(path)) return nlohmann::json::object();
+  try {
+    auto all = read_untrusted_json(path);
+    if (all.is_object()) return all;
+  } catch (const DataError&) {  // its hint is for checkpoints
+  }
+  throw DataError::mismatch(path, "the metrics of earlier runs, in JSON", "something else",
+                            "remove it: rm " + path);
 }
 
 void Trainer::save_state() const {

@@ -214,6 +214,14 @@ TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
                "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
 }
 
+// A file is written under a longer name first.
+TEST(RequireWritableFolder, RefusesANameThatIsTooLong) {
+  const TemporaryFolder folder;
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file(std::string(240, 'a'))));
+  EXPECT_ERROR(require_writable_folder("save", folder.file(std::string(241, 'a'))), UsageError,
+               "hint: a name has at most 240 bytes");
+}
+
 TEST(RequireWritableFolder, RefusesAnEmptyPath) {
   EXPECT_ERROR(require_writable_folder("save", ""), UsageError,
                "got ''; hint: name a file, not a folder or a device");

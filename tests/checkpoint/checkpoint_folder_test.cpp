@@ -30,6 +30,15 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
+TEST(NewestFolder, IsThatOfTheLargestNumberWhateverItHolds) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(newest_folder(folder.path(), "c-"), "");
+  for (const char* name : {"c-2", "c-10", "c-9223372036854775807", "c-011", "other"}) {
+    std::filesystem::create_directory(folder.file(name));
+  }
+  EXPECT_EQ(newest_folder(folder.path(), "c-"), folder.file("c-10"));
+}
+
 TEST(CheckpointFolder, IsReadAsItWasWritten) {
   const TemporaryFolder folder;
   write_checkpoint(folder.file("checkpoint_1"), "one");
@@ -498,7 +507,7 @@ TEST(ListCheckpoints, SortsByNumberAndTakesCheckpointsOnly) {
   folder.write("checkpoint_6", "a file");
   folder.write("checkpoint_7/manifest.json", R"({"name": "web app"})");
   fs::create_symlink("checkpoint_2", folder.file("checkpoint_8"));
-  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{0, 2, 10, 9223372036854775807}));
+  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{0, 2, 10}));
   EXPECT_EQ(numbers(folder.path(), "run2-"), Numbers{10});
   EXPECT_EQ(numbers(folder.path(), "run2"), Numbers{10});
   EXPECT_EQ(numbers(folder.path(), "none"), Numbers{});

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -85,6 +86,14 @@ TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {
   EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
   EXPECT_EQ(code_after(UsageError::conflict("a", "b", "c")), 2);
   EXPECT_EQ(code_after(ChildError::of(5, "rank 1", "exit code 0", "5", "")), 5);
+}
+
+TEST_F(CallAndReport, AnErrorOfTheStandardLibraryAboutAFileHasAHint) {
+  const std::filesystem::filesystem_error error("cannot read", "runs/latest",
+                                                std::make_error_code(std::errc::permission_denied));
+  EXPECT_EQ(line_after(error),
+            "error: runs/latest: file: Permission denied; hint: check that you "
+            "may write there: ls -ld runs, findmnt -T runs\n");
 }
 
 TEST_F(CallAndReport, PrintsOneLineInOneWrite) {

@@ -69,6 +69,16 @@ TEST(Threads, TheNumberOfProcessesIsNamed) {
               "have 0 processes and threads: ");
 }
 
+TEST(Stack, ThatIsTooSmallForLibTorchIsAnError) {
+  constexpr rlim_t kKibibyte = 1024;
+  const auto run = [] { require_stack("threads"); };
+  EXPECT_EXIT(run_with_limit(RLIMIT_STACK, 64 * kKibibyte, 64 * kKibibyte, run), ExitedWithCode(1),
+              "^error: threads: use 256 KiB of stack: .*; hint: this process may use 64 KiB of "
+              "stack: ulimit -s 8192");
+  EXPECT_EXIT(run_with_limit(RLIMIT_STACK, 256 * kKibibyte, 256 * kKibibyte, run),
+              ExitedWithCode(0), "^$");
+}
+
 TEST(Hints, EachLimitHasItsOwn) {
   EXPECT_TRUE(hint_for_limit(ENOSPC).ends_with("df -h"));
   EXPECT_EQ(hint_for_limit(EDQUOT), hint_for_limit(ENOSPC));

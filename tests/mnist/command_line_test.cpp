@@ -195,8 +195,69 @@ TEST(CommandLine, RefusesEmptyTextAndOneFileForTwoThings) {
   EXPECT_ERROR(parse({"--load", ""}), UsageError, "--load: expected PATH, not set");
   EXPECT_ERROR(parse({"--metrics", ""}), UsageError, "--metrics: expected PATH, not set");
   EXPECT_ERROR(parse({"--gpu", ""}), UsageError, "--gpu: expected IDS, not set");
+  EXPECT_ERROR(parse({"--metrics", "--quiet"}), UsageError, "--metrics: expected PATH, not set");
   EXPECT_ERROR(parse({"--save", "a", "--metrics", "a"}), UsageError,
-               "--save: names the same file as --metrics");
+               "--save a: names the same file as --metrics");
+}
+
+// The arguments live as long as the call.
+template <typename Options>
+Options options_of(const std::vector<std::string>& arguments) {
+  std::vector<const char*> pointers;
+  for (const auto& argument : arguments) pointers.push_back(argument.c_str());
+  return options<Options>(pointers);
+}
+
+TEST(CommandLine, NoOutputWritesOverAnotherFileOfTheRun) {
+  const TemporaryFolder folder;
+  const auto a = folder.file("a.json");
+  const auto weights = folder.write("w.safetensors", "weights");
+  const auto hparams = folder.write("h.yaml", "lr: 0.1");
+  std::filesystem::create_symlink("a.json", folder.file("link"));
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& text) {
+    EXPECT_ERROR(options_of<AcceleratedOptions>(arguments), UsageError, text);
+  };
+  refused({"--metrics", a, "--trace", folder.path() + "/./a.json"}, "the same file as --metrics");
+  refused({"--metrics", folder.file("a.rank1.json"), "--trace", a}, "the same file as --metrics");
+  refused({"--metrics", a, "--trace", folder.file("b.json"), "--save", folder.file("b.rank3.json")},
+          "--trace " + folder.file("b.json") + ": names the same file as --save");
+  refused({"--metrics", folder.file("m.jsonl"), "--fingerprint", "1", "--save",
+           folder.file("m.rank0.jsonl")},
+          "the same file as --metrics");
+  refused({"--metrics", folder.file("link"), "--save", a}, "the same file as --metrics");
+  refused({"--load", weights, "--metrics", weights}, "names the file that is read as --load");
+  refused({"--data-root", folder.path(), "--metrics", weights}, "names a file of --data-root");
+  refused({"--hparams", hparams, "--metrics", hparams}, "the file that is read as --hparams");
+  EXPECT_NO_THROW(options_of<AcceleratedOptions>({"--metrics", "/dev/null", "--trace", a}));
+}
+
+TEST(CommandLine, ATrainerThatDoesNotTrainTakesNoFlagsOfATraining) {
+  for (const auto& flags : {std::vector<std::string>{"--resume", "c"},
+                            {"--trace", "t.json"},
+                            {"--metrics", "m.jsonl"}}) {
+    auto arguments = flags;
+    arguments.emplace_back("--no-do-train");
+    EXPECT_ERROR(options_of<TrainerRunOptions>(arguments), UsageError,
+                 flags.front() + ": it needs a training");
+  }
+}
+
+TEST(CommandLine, RanksCompareWhatDefinesTheRun) {
+  const auto settings = [](const std::vector<std::string>& arguments) {
+    return options_of<LaunchedOptions>(arguments).process_group.settings;
+  };
+  const auto usual = settings({});
+  EXPECT_EQ(usual.at("--seed"), "42");
+  EXPECT_EQ(usual.at("--head"), "log-softmax");
+  for (const auto& [flag, value] : std::map<std::string, std::string>{{"--seed", "1"},
+                                                                      {"--batch-size", "65"},
+                                                                      {"--limit-train", "64"},
+                                                                      {"--augment", "shift"}}) {
+    EXPECT_NE(settings({flag, value}), usual) << flag;
+  }
+  EXPECT_EQ(settings({"--metrics", "a", "--num-workers", "2", "--threads", "1", "--quiet"}), usual);
+  const auto accelerated = options_of<AcceleratedOptions>({"--seed", "3"});
+  EXPECT_EQ(accelerated.accelerator.process_group.settings.at("--seed"), "3");
 }
 
 TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {

@@ -54,6 +54,11 @@ TEST_F(Hparams, WhatIsNotFlatIsRefused) {
   EXPECT_ERROR(read("- lr\n"), UsageError, at(1) + ": not a map of names to values");
 }
 
+TEST_F(Hparams, ANameHasNoDashes) {
+  EXPECT_ERROR(read("--lr: 1\n"), UsageError,
+               at(1) + ": --lr: expected the name of a flag without its dashes");
+}
+
 TEST_F(Hparams, AValueOfSeveralLinesIsRefused) {
   EXPECT_ERROR(read("lr: |\n  1\n  2\n"), UsageError, at(1) + ": lr: expected a value on one line");
 }

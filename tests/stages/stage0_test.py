@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gzip
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import (DATA, ROOT, Launched, records, run,  # noqa: E402
@@ -170,7 +172,14 @@ class Data(StageTest):
         self.put("train-images-idx3-ubyte", position=16, value=1)
         done = run(STAGE0, *small("--data-root", self.folder, limit_train=64, limit_test=50))
         self.assertEqual(done.code, 0, done.stderr)
-        self.assertIn("unknown", done.stderr)
+        self.assertIn("unknown set (sha256 of images", done.stderr)
+
+    def test_another_test_set_is_named_too(self) -> None:
+        self.put("t10k-images-idx3-ubyte", position=16, value=1)
+        done = run(STAGE0, *small("--data-root", self.folder, limit_train=64, limit_test=50))
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertIn("MNIST train, 60000 images, tested on unknown set (sha256 of images",
+                      done.stderr)
 
 
 class BadUsage(StageTest):
@@ -196,6 +205,13 @@ class BadUsage(StageTest):
 
     def test_a_line_break_in_a_value_stays_on_one_line(self) -> None:
         self.refused(2, "a?b", "--recipe", "a\nb")
+
+
+    def test_fewer_threads_than_asked_for(self) -> None:
+        """OpenMP's own variables decide; half of the work would be left undone."""
+        with mock.patch.dict(os.environ, {"OMP_THREAD_LIMIT": "1"}):
+            self.refused(2, "threads: expected OpenMP to start 2, it starts 1; hint: ask for 1 threads",
+                         "--threads", 2, "--quiet")
 
 
 class Failures(StageTest):

@@ -48,6 +48,18 @@ TEST(StepTrace, OfAShortRunIsWrittenAtItsEnd) {
   EXPECT_EQ(count(folder.read("a.json"), "aten::relu"), 2);
 }
 
+TEST(StepTrace, RefusesANameThatKinetoWouldChange) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(StepTrace(folder.file("a\n.json")), UsageError, "without control characters");
+}
+
+// Kineto writes PATH.tmp first, whatever is there.
+TEST(StepTrace, RefusesToWriteOverAFileOfThatTemporaryName) {
+  const TemporaryFolder folder;
+  folder.write("a.json.tmp", "mine");
+  EXPECT_ERROR(StepTrace(folder.file("a.json")), UsageError, "Kineto would write over it");
+}
+
 TEST(StepTrace, WithoutAPathRecordsNothing) {
   StepTrace trace;
   do_steps(trace, 1, 10);

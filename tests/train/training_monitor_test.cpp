@@ -46,6 +46,27 @@ TEST(TrainingMonitor, CountsStepsSamplesAndTheLastLoss) {
   EXPECT_EQ(totals.train_loss, 3.0);
 }
 
+TEST(TrainingMonitor, WarnsOfATraceThatHasRecordedNothing) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStderr();
+  totals_of(1, {.trace = folder.file("a.json"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: trace: nothing was recorded: it begins with step 4\n");
+  EXPECT_TRUE(folder.names().empty());
+  testing::internal::CaptureStderr();
+  totals_of(3, {.trace = folder.file("a.json"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(folder.names().size(), 1U);
+}
+
+TEST(TrainingMonitor, WarnsOfFingerprintsThatNoStepReached) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStderr();
+  totals_of(1, {.fingerprint = 3, .fingerprint_beside = folder.file("a.jsonl"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: fingerprint: nothing was recorded: it begins with step 3\n");
+}
+
 TEST(TrainingMonitor, CountsTheBatchesOfAnEpochFromItsFirst) {
   const OneWeight model;
   TrainingMonitor monitor({.quiet = true}, {}, model, 4);

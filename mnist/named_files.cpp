@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mnist/named_files.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <regex>
+#include <system_error>
+
+#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/core/error.h"
+
+namespace mnist {
+namespace {
+
+namespace fs = std::filesystem;
+using ladder::UsageError;
+
+// Devices and pipes keep nothing that could be lost.
+bool is_something_else(const std::string& path) {
+  std::error_code ignored;
+  const auto status = fs::status(path, ignored);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+bool are_same(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty() || is_something_else(a)) return false;
+  std::error_code ignored;
+  if (fs::equivalent(a, b, ignored)) return true;
+  const auto whole = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(ladder::behind_links(path), ignored), ignored);
+  };
+  return whole(a) == whole(b);
+}
+
+std::string without_rank(const std::string& path) {
+  static const std::regex rank(R"(\.rank[0-9]+(\.[^./]*)$)");
+  return std::regex_replace(path, rank, "$1");
+}
+
+bool are_same(const NamedFile& a, const NamedFile& b) {
+  return are_same(a.path, b.path) || (a.of_ranks && are_same(a.path, without_rank(b.path))) ||
+         (b.of_ranks && are_same(without_rank(a.path), b.path));
+}
+
+}  // namespace
+
+void require_distinct_files(const std::vector<NamedFile>& outputs,
+                            const std::vector<NamedFile>& inputs, const std::string& data_root) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [flag, path, of_ranks] = outputs[i];
+    const auto refuse = [&](const std::string& got) {
+      throw UsageError::conflict(fmt::format("{} {}", flag, path), got, "name another file");
+    };
+    for (std::size_t j = 0; j < i; ++j) {
+      if (are_same(outputs[i], outputs[j])) refuse("names the same file as " + outputs[j].flag);
+    }
+    for (const auto& input : inputs) {
+      if (are_same(path, input.path)) refuse("names the file that is read as " + input.flag);
+    }
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(data_root, ignored)) {
+      if (are_same(path, entry.path().string())) refuse("names a file of --data-root");
+    }
+  }
+}
+
+}  // namespace mnist
