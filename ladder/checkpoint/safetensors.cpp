@@ -13,7 +13,9 @@
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/safetensors_header.h"
+#include "ladder/core/deferred_signals.h"
 #include "ladder/core/error.h"
+#include "ladder/core/rank_status.h"
 #include "ladder/core/regular_file.h"
 
 namespace ladder {
@@ -83,6 +85,8 @@ SafetensorsFile model_file(const torch::nn::Module& module,
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata) {
   require_finite(module, path);
+  const DeferredSignals until_saved;
+  const SavingMark saving(path);
   save_safetensors(path, model_file(module, std::move(metadata)));
 }
 

@@ -33,7 +33,8 @@ SafetensorsFile load_safetensors(const std::string& path);
 SafetensorsFile model_file(const torch::nn::Module& module,
                            std::map<std::string, std::string> metadata = {});
 
-// Saves model_file(module, metadata).
+// Saves model_file(module, metadata). A signal that would end the process waits for the end
+// (deferred_signals.h).
 // Throws like save_safetensors, and NumericError for weights that are NaN or infinite
 // (see require_finite); the old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,

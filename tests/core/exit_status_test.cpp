@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "ladder/core/deferred_signals.h"
 #include "ladder/core/error.h"
 #include "ladder/core/stopped_by_signal.h"
 #include "tests/support/captured_stream.h"
@@ -253,6 +254,25 @@ TEST_F(ErrorFile, ThatCannotBeWrittenHidesNothing) {
   setenv("TORCHELASTIC_ERROR_FILE", folder_.file("missing/error.json").c_str(), 1);
   EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
   EXPECT_EQ(stream_.text(), "error: a: expected a readable file, got none; hint: b\n");
+}
+
+TEST(DeferredSignals, EndTheProcessAfterTheWork) {
+  const auto work = [] {
+    {
+      const DeferredSignals until_done;
+      ::raise(SIGTERM);
+      std::fputs("done", stderr);
+    }
+    std::fputs("never", stderr);
+  };
+  EXPECT_EXIT(work(), testing::KilledBySignal(SIGTERM), "^done$");
+  const auto twice = [] {
+    const DeferredSignals until_done;
+    ::raise(SIGTERM);
+    ::raise(SIGTERM);
+    std::fputs("never", stderr);
+  };
+  EXPECT_EXIT(twice(), testing::KilledBySignal(SIGTERM), "^$");
 }
 
 }  // namespace
