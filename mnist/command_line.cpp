@@ -632,49 +632,67 @@ void complete_monitor(SingleOptions& options) {
 // Not the learning rate: it makes the weights differ, which the check of the replicas finds.
 std::map<std::string, std::string> settings_of_ranks(const SingleOptions& options,
                                                      const Flags& flags) {
-  std::map<std::string, std::string> settings;
+  const auto& recipe = options.recipe;
+  const auto defaults = recipe_defaults(recipe.name);
+  const auto text = [](std::int64_t number) { return fmt::format("{}", number); };
+  std::map<std::string, std::string> settings = {
+      {"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
+      {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
+      {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))}};
   for (const auto& setting : options.monitor.settings) settings[setting.name] = setting.value;
-  const std::set<std::string_view> others = {"--epochs",
-                                             "--batch-size",
-                                             "--eval-batch-size",
-                                             "--scheduler",
-                                             "--seed",
-                                             "--label-smoothing",
-                                             "--limit-train",
-                                             "--limit-test",
-                                             "--scale-lr",
-                                             "--batch-mode",
-                                             "--loader-mode",
-                                             "--dispatch-batches",
-                                             "--gradient-accumulation-steps",
-                                             "--sums",
-                                             "--micro-batch",
-                                             "--check-replicas",
-                                             "--precision",
-                                             "--sync-bn",
-                                             "--checkpointing-steps",
-                                             "--snapshot-steps",
-                                             "--max-steps",
-                                             "--num-train-epochs",
-                                             "--per-device-train-batch-size",
-                                             "--per-device-eval-batch-size",
-                                             "--optim",
-                                             "--lr-scheduler-type",
-                                             "--warmup-steps",
-                                             "--max-grad-norm",
-                                             "--weight-decay",
-                                             "--fp16",
-                                             "--bf16",
-                                             "--label-smoothing-factor",
-                                             "--data-seed",
-                                             "--eval-strategy",
-                                             "--eval-steps",
-                                             "--save-strategy",
-                                             "--save-steps",
-                                             "--logging-strategy",
-                                             "--logging-steps"};
+  static const std::set<std::string_view> others = {"--scheduler",
+                                                    "--seed",
+                                                    "--label-smoothing",
+                                                    "--limit-train",
+                                                    "--limit-test",
+                                                    "--scale-lr",
+                                                    "--batch-mode",
+                                                    "--loader-mode",
+                                                    "--dispatch-batches",
+                                                    "--gradient-accumulation-steps",
+                                                    "--sums",
+                                                    "--micro-batch",
+                                                    "--check-replicas",
+                                                    "--precision",
+                                                    "--sync-bn",
+                                                    "--checkpointing-steps",
+                                                    "--snapshot-steps",
+                                                    "--max-steps",
+                                                    "--num-train-epochs",
+                                                    "--per-device-train-batch-size",
+                                                    "--per-device-eval-batch-size",
+                                                    "--optim",
+                                                    "--lr-scheduler-type",
+                                                    "--warmup-steps",
+                                                    "--max-grad-norm",
+                                                    "--weight-decay",
+                                                    "--fp16",
+                                                    "--bf16",
+                                                    "--label-smoothing-factor",
+                                                    "--data-seed",
+                                                    "--eval-strategy",
+                                                    "--eval-steps",
+                                                    "--save-strategy",
+                                                    "--save-steps",
+                                                    "--logging-strategy",
+                                                    "--logging-steps",
+                                                    "--mixed-precision",
+                                                    "--do-train",
+                                                    "--do-eval",
+                                                    "--do-predict",
+                                                    "--load-best-model-at-end",
+                                                    "--fast-dev-run",
+                                                    "--limit-train-batches",
+                                                    "--dataloader-drop-last",
+                                                    "--accelerator-config",
+                                                    "--even-batches"};
+  static const std::set<std::string_view> folders = {"--snapshot", "--project-dir", "--resume",
+                                                     "--output-dir"};
   for (const auto& [flag, value] : flags.values()) {
-    if (others.contains(flag)) settings[flag] = value.empty() ? "unset" : value;
+    const std::string given = value.empty() ? "unset" : value;
+    if (others.contains(flag)) settings.emplace(flag, given);
+    if (folders.contains(flag))
+      settings[flag] = value.empty() ? "unset" : "set";  // or each its own
   }
   return settings;
 }

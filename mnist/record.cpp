@@ -10,6 +10,8 @@
 
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/comm/texts.h"
+#include "ladder/core/error.h"
 #include "ladder/core/memory.h"
 #include "ladder/core/progress_bar.h"
 #include "ladder/core/text.h"
@@ -58,6 +60,7 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
                   setup.threads.reason, data_text(train, test)));
   if (group_.world_size() > 1) {
+    require_same_data(data_text(train, test));
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
   if (micro_batch_ > 0) {
@@ -67,6 +70,17 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                     micro_batch_, at::get_cpu_capability()));
   }
   write_header(train, test, parameters);
+}
+
+// Each rank reads the files of its own machine.
+void Record::require_same_data(const std::string& own) const {
+  const auto first = broadcast_text(own, group_);
+  auto differs = torch::full({}, own == first ? 0 : 1, torch::kInt64);
+  group_.all_reduce(differs, ReduceOp::kMax);
+  if (differs.item<std::int64_t>() == 0) return;
+  throw DistributedError::ranks_disagree(
+      fmt::format("data of rank {}", group_.rank()), first + " on all ranks",
+      own == first ? "another set on another rank" : own, "give all ranks the same --data-root");
 }
 
 // MNIST's test set belongs to its training set; a set that is not MNIST's is named.

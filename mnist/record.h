@@ -49,6 +49,7 @@ class Record {
               const torch::nn::Module& model, const std::map<std::string, double>& more = {});
 
  private:
+  void require_same_data(const std::string& own) const;
   static std::string data_text(const ladder::DataLoader& train, const ladder::DataLoader& test);
   void write_header(const ladder::DataLoader& train, const ladder::DataLoader& test,
                     std::int64_t parameters);

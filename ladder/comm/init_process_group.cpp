@@ -195,6 +195,11 @@ void require_world_size(c10d::Store& store, const std::string& others,
 using Settings = std::map<std::string, std::string>;
 using Difference = std::array<std::string, 4>;  // where, expected, got, hint
 
+// A path may have bytes that are no UTF-8.
+std::string text_of(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 DistributedError ranks_differ(const Difference& difference) {
   const auto& [where, expected, got, hint] = difference;
   return DistributedError::ranks_disagree(where, expected + ", as on another rank", got, hint);
@@ -218,7 +223,7 @@ Difference difference_of(const Settings& own, const Settings& other, int rank) {
 std::optional<Difference> compare_with_others(c10d::Store& store, int rank,
                                               const Settings& settings,
                                               const std::string& backend) {
-  const auto own = nlohmann::json(settings).dump();
+  const auto own = text_of(nlohmann::json(settings));
   const auto others = store.compareSet("settings", "", own);
   if (others != own) {
     return difference_of(settings, nlohmann::json::parse(others).get<Settings>(), rank);
@@ -245,7 +250,7 @@ void register_rank(c10d::Store& store, const LaunchEnvironment& launch, const Se
   require_world_size(store, store.compareSet("world_size", "", own), launch);
   const auto difference = compare_with_others(store, launch.rank, settings, backend);
   store.set(arrival_key(launch.rank),
-            difference ? std::string(kDiffers) + nlohmann::json(*difference).dump() : own);
+            difference ? std::string(kDiffers) + text_of(nlohmann::json(*difference)) : own);
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
@@ -311,7 +316,7 @@ std::string gloo_interface() {
   constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
   const auto name = environment_variable(kVariable).value_or("");
   if (name.empty() || ::if_nametoindex(name.c_str()) != 0) return name;
-  throw UsageError::malformed(kVariable, "a network interface of this machine", name,
+  throw UsageError::malformed(kVariable, "one network interface of this machine", name,
                               "ip -brief link lists them; or: unset GLOO_SOCKET_IFNAME");
 }
 
@@ -338,7 +343,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   }
   if (backend == "single") return ProcessGroup::single(launch.description());
   require_resources(launch);
-  const auto interface = gloo_interface();
+  const auto interface = backend == "nccl" ? std::string() : gloo_interface();
   const auto address = own_address(launch);
   const bool in_file = options.init_method.starts_with(kFile);
   const auto opened =

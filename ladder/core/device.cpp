@@ -88,7 +88,7 @@ void require_openmp_threads(int threads) {
   throw UsageError::conflict(
       "threads", fmt::format("expected OpenMP to start {}, it starts {}", threads, started.load()),
       fmt::format("ask for {} threads, or: unset OMP_THREAD_LIMIT "
-                  "OMP_MAX_ACTIVE_LEVELS OMP_DYNAMIC",
+                  "OMP_MAX_ACTIVE_LEVELS",
                   started.load()));
 }
 

@@ -244,7 +244,7 @@ TEST(InitProcessGroup, RefusesAnInterfaceThatIsNotThere) {
     init_process_group({.backend = "gloo", .timeout = kTimeout});
   });
   EXPECT_EQ(end.exit_code, 2) << end.error;
-  EXPECT_NE(end.messages.find("GLOO_SOCKET_IFNAME: expected a network interface"),
+  EXPECT_NE(end.messages.find("GLOO_SOCKET_IFNAME: expected one network interface"),
             std::string::npos)
       << end.messages;
 }

@@ -226,7 +226,11 @@ TEST(CommandLine, NoOutputWritesOverAnotherFileOfTheRun) {
           "the same file as --metrics");
   refused({"--metrics", folder.file("link"), "--save", a}, "the same file as --metrics");
   refused({"--load", weights, "--metrics", weights}, "names the file that is read as --load");
-  refused({"--data-root", folder.path(), "--metrics", weights}, "names a file of --data-root");
+  const auto labels = folder.write("t10k-labels-idx1-ubyte.gz", "labels");
+  refused({"--data-root", folder.path(), "--metrics", labels}, "is a file of --data-root");
+  EXPECT_NO_THROW(
+      options_of<AcceleratedOptions>({"--data-root", folder.path(), "--save", weights}));
+  EXPECT_NO_THROW(options_of<AcceleratedOptions>({"--load", weights, "--save", weights}));
   refused({"--hparams", hparams, "--metrics", hparams}, "the file that is read as --hparams");
   EXPECT_NO_THROW(options_of<AcceleratedOptions>({"--metrics", "/dev/null", "--trace", a}));
 }
@@ -255,6 +259,9 @@ TEST(CommandLine, RanksCompareWhatDefinesTheRun) {
                                                                       {"--augment", "shift"}}) {
     EXPECT_NE(settings({flag, value}), usual) << flag;
   }
+  EXPECT_EQ(settings({"--batch-size", "64", "--epochs", "1"}), usual);
+  EXPECT_NE(settings({"--snapshot", "a"}), usual);
+  EXPECT_EQ(settings({"--snapshot", "a"}), settings({"--snapshot", "b"}));
   EXPECT_EQ(settings({"--metrics", "a", "--num-workers", "2", "--threads", "1", "--quiet"}), usual);
   const auto accelerated = options_of<AcceleratedOptions>({"--seed", "3"});
   EXPECT_EQ(accelerated.accelerator.process_group.settings.at("--seed"), "3");
