@@ -76,7 +76,8 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
   }
   const auto add_json = [&files](const std::string& name, std::function<nlohmann::json()> save) {
     files[name] = [save = std::move(save)](const auto& write) {
-      const std::string text = save().dump(2) + '\n';
+      const std::string text =
+          save().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
       write(std::as_bytes(std::span(text)));
     };
   };

@@ -54,11 +54,12 @@ std::vector<std::string> finite_names(const torch::nn::Module& module) {
   return names;
 }
 
-void check_values(const torch::nn::Module& module, const StateDict& source,
+// Of the values as `target` will hold them: a large float64 is infinite as float32.
+void check_values(const torch::nn::Module& module, const StateDict& target, const StateDict& source,
                   std::string_view origin) {
   constexpr const char* kDamaged = "take an older checkpoint, or train again";
   for (const auto& name : finite_names(module)) {
-    const auto& tensor = source.at(name);
+    const auto tensor = source.at(name).to(target.at(name).scalar_type());
     if (!all_finite(tensor)) {
       throw DataError::mismatch(origin, fmt::format("finite numbers in {}", name),
                                 "NaN or infinity", kDamaged);
@@ -115,7 +116,7 @@ std::function<void()> plan_load_state_dict(torch::nn::Module& module, const Stat
     if (target.contains(name)) continue;
     throw mismatch(origin, fmt::format("{} tensors", target.size()), fmt::format("also {}", name));
   }
-  check_values(module, source, origin);
+  check_values(module, target, source, origin);
   return [target = std::move(target), source = std::move(source)] {
     const torch::NoGradGuard no_grad;
     for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));

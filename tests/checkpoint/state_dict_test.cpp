@@ -224,6 +224,13 @@ TEST(AllFinite, SeesASingleElementAndNoOverflowOfTheSum) {
   EXPECT_FALSE(all_finite(torch::tensor({INFINITY, -INFINITY})));
 }
 
+TEST(LoadStateDict, RefusesFloat64ThatIsInfiniteAsFloat32) {
+  const auto target = mnist::make_conv_net();
+  auto values = unwrapped_state_dict(*target);
+  values.at("fc.bias") = torch::full({10}, 1e300, torch::kFloat64);
+  EXPECT_ERROR(load_state_dict(*target, values, "w"), DataError, "finite numbers in fc.bias");
+}
+
 TEST(RequireFinite, LooksAtWeightsAndRunningStatistics) {
   for (const char* name : {"fc.weight", "layer1.1.running_mean", "layer2.1.running_var"}) {
     const auto net = mnist::make_conv_net();
