@@ -6,10 +6,10 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -148,9 +148,9 @@ int run_main(int argc, char** argv, const std::function<void(const Options&)>& r
     prepare_standard_streams();
     auto command_line = parse_command_line<Options>(argc, argv);
     if (!command_line.options) {
-      std::fwrite(command_line.text.data(), 1, command_line.text.size(), stdout);
-      if (std::fflush(stdout) == 0) return;
-      throw SystemError::failed("write", "standard output", errno);
+      std::string_view text = command_line.text;
+      if (text.ends_with('\n')) text.remove_suffix(1);
+      return print_line(text);
     }
     prepare(*command_line.options);
     run(*command_line.options);

@@ -17,14 +17,8 @@ namespace fs = std::filesystem;
 using ladder::UsageError;
 
 // Devices and pipes keep nothing that could be lost.
-bool is_something_else(const std::string& path) {
-  std::error_code ignored;
-  const auto status = fs::status(path, ignored);
-  return fs::exists(status) && !fs::is_regular_file(status);
-}
-
 bool are_same(const std::string& a, const std::string& b) {
-  if (a.empty() || b.empty() || is_something_else(a)) return false;
+  if (a.empty() || b.empty() || ladder::is_something_else(a)) return false;
   std::error_code ignored;
   if (fs::equivalent(a, b, ignored)) return true;
   const auto whole = [&](const std::string& path) {

@@ -14,9 +14,8 @@ struct NamedFile {
 };
 
 // Throws UsageError if a run would write over a file that it reads, or two outputs are one file,
-// also by way of links. `data_root` is the folder of MNIST's four files. --save may name the file
-// of
-// --load: it is replaced when the new one is whole.
+// also by way of links. `data_root` is the folder of MNIST's four files. Flag --save may name the
+// file of --load, which is replaced when the new one is whole.
 void require_distinct_files(const std::vector<NamedFile>& outputs,
                             const std::vector<NamedFile>& inputs, const std::string& data_root);
 

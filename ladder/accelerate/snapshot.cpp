@@ -63,10 +63,9 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
        .plan_load = [this](const auto& state, auto from) { return plan_position(state, from); }},
       custom_state_of(monitor, "progress.json")};
   // Rank 0 decides: other ranks may see the folder later.
-  auto found = torch::zeros({}, torch::kInt64);
-  if (group_.rank() == 0 && checkpoint_exists(options_.path)) found.fill_(1);
+  auto found = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
+  auto elsewhere = found.clone();
   group_.broadcast(found);
-  auto elsewhere = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
   group_.all_reduce(elsewhere, ReduceOp::kMax);
   if (found.item<std::int64_t>() == 0 && elsewhere.item<std::int64_t>() != 0) {
     throw DistributedError::ranks_disagree(

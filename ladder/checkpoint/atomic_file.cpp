@@ -24,13 +24,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kLongestName = 240;  // of 255, for what a temporary name adds
 constexpr const char* kNameAFile = "name a file, not a folder or a device";
 
-// A folder, a device, a pipe or a socket must not be replaced by a file.
-bool is_something_else(const std::string& path) {
-  std::error_code ignored;
-  const auto status = fs::status(path, ignored);
-  return fs::exists(status) && !fs::is_regular_file(status);
-}
-
 UniqueFd create_new(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
@@ -107,6 +100,12 @@ void write_text_file(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
+}
+
+bool is_something_else(const std::string& path) {
+  std::error_code ignored;
+  const auto status = fs::status(path, ignored);
+  return fs::exists(status) && !fs::is_regular_file(status);
 }
 
 std::string behind_links(std::string path) {

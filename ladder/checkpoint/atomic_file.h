@@ -75,6 +75,9 @@ FileDigest write_new_file(const std::string& path, const FileContent& content);
 // Writes a text through an AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
 
+// Whether a folder, a device, a pipe or a socket is there, which no file must replace.
+bool is_something_else(const std::string& path);
+
 // The file that a link leads to, whether it exists or not; other paths unchanged. To write to a
 // link replaces or creates that file; the link stays.
 std::string behind_links(std::string path);
