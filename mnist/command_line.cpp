@@ -159,7 +159,7 @@ void add_output_flags(Flags& flags, SingleOptions& options,
                       "file for the weights, as safetensors [" + default_save_path + "]");
   flags.text("--load", options.load, "PATH", "safetensors file with the initial weights");
   flags.text("--metrics", options.record.metrics, "PATH", "file for the record, as JSON lines");
-  flags.integer("--fingerprint", options.monitor.fingerprint, {0},
+  flags.integer("--fingerprint", options.monitor.fingerprint, {0, kMostOptimizerSteps},
                 "steps between fingerprints, for PATH.rank0.jsonl beside --metrics; 0 = never");
   flags.text("--trace", options.monitor.trace, "PATH",
              "file for a Chrome trace of steps 4 to 8, for ui.perfetto.dev");
@@ -198,7 +198,7 @@ void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_rep
       "--scale-lr", recipe.scale_lr,
       {{"none", LrScaling::kNone}, {"linear", LrScaling::kLinear}, {"sqrt", LrScaling::kSqrt}},
       "scaling of the learning rate with the ranks, for per-device");
-  flags.integer("--check-replicas", check_replicas, {0},
+  flags.integer("--check-replicas", check_replicas, {0, kMostOptimizerSteps},
                 "steps between comparisons of all ranks' weights; 0 = never");
   flags.choice("--sums", sums.exact, {{"fast", false}, {"exact", true}},
                "sums of gradients; exact: in integers, the same weights for any number of ranks");
@@ -253,7 +253,8 @@ void add_checkpointing_steps(Flags& flags, AcceleratedOptions& options) {
       [&options](const std::string& flag, const std::string& value) {
         options.checkpoint_epochs = value == "epoch";
         if (options.checkpoint_epochs) return;
-        options.checkpointing_steps = integer_in({1}, flag, value, "a whole number, or \"epoch\"");
+        options.checkpointing_steps =
+            integer_in({1, kMostOptimizerSteps}, flag, value, "a whole number, or \"epoch\"");
       },
       [&options]() -> std::string {
         if (options.checkpoint_epochs) return "epoch";
@@ -283,7 +284,7 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
 void add_snapshot_flags(Flags& flags, SnapshotOptions& snapshot) {
   flags.text("--snapshot", snapshot.path, "FOLDER",
              "folder of the run's state; a run that finds one there resumes from it");
-  flags.integer("--snapshot-steps", snapshot.steps, {0},
+  flags.integer("--snapshot-steps", snapshot.steps, {0, kMostOptimizerSteps},
                 "steps between snapshots; 0 = one after each epoch");
 }
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -114,31 +115,34 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
   }
 }
 
-// The learning rates at the start of a run: the base rates of the schedules, else those of the
-// optimizers.
-std::vector<double> first_rates(const TrainingState& state) {
-  std::vector<double> rates;
+// What each parameter group was set to at the start of a run: {"lr": ..., "weight_decay": ...}. The
+// learning rate is the base rate of the group's schedule, if it has one.
+std::vector<nlohmann::json> initial_options(const TrainingState& state) {
+  std::vector<nlohmann::json> all;
   for (const auto& optimizer : state.optimizers) {
+    auto groups = fused(*optimizer).state_dict(model_of(*optimizer, state)).groups;
     const auto schedule = std::ranges::find_if(
         state.schedulers, [&](const auto& each) { return &each->optimizer() == optimizer.get(); });
-    if (schedule != state.schedulers.end()) {
-      const auto& base = (*schedule)->base_lrs();
-      rates.insert(rates.end(), base.begin(), base.end());
-      continue;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      groups[i].erase("params");
+      if (schedule != state.schedulers.end()) groups[i]["lr"] = (*schedule)->base_lrs()[i];
+      all.push_back(std::move(groups[i]));
     }
-    for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
   }
-  return rates;
+  return all;
 }
 
-// One line for all parameter groups that share a rate.
-void log_changed_rates(const std::vector<double>& requested, const std::vector<double>& restored,
-                       const Log& log) {
+// One line for all parameter groups that share a value.
+void log_changed_options(const std::vector<nlohmann::json>& requested,
+                         const std::vector<nlohmann::json>& restored, const Log& log) {
   std::set<std::string> lines;
   for (std::size_t i = 0; i < requested.size(); ++i) {
-    if (restored[i] == requested[i]) continue;
-    lines.insert(fmt::format("learning rate {} from the checkpoint, not {} as requested",
-                             restored[i], requested[i]));
+    for (const auto& [name, value] : requested[i].items()) {
+      if (restored[i].value(name, value) == value) continue;
+      lines.insert(fmt::format("{} {} from the checkpoint, not {} as requested",
+                               name == "lr" ? "learning rate" : name, restored[i][name].dump(),
+                               value.dump()));
+    }
   }
   for (const auto& line : lines) log.info(line);
 }
@@ -291,7 +295,8 @@ void save_training_state(const std::string& path, const TrainingState& state,
       },
       slow_save);
   std::optional<CheckpointManifest> own;
-  run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); }, slow_save);
+  run_or_fail_together(
+      group, "save_state", [&] { own = write_files(path, files); }, slow_save);
   const auto manifest = merged(path, own, group);
   if (!is_main) saving.reset();  // its part is done
   run_or_fail_together(
@@ -351,10 +356,10 @@ std::string load_training_state(const std::string& path, const TrainingState& st
         "not restored",
         checkpoint.path(), ranks, group.world_size()));
   });
-  const auto rates = first_rates(state);
+  const auto requested = initial_options(state);
   for (const auto& step : steps) step();
   log.info("resumed from " + checkpoint.path());
-  log_changed_rates(rates, first_rates(state), log);
+  log_changed_options(requested, initial_options(state), log);
   return checkpoint.path();
 }
 

@@ -106,10 +106,12 @@ std::function<void()> plan_load_state_dict(torch::nn::Module& module, const Stat
       throw mismatch(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
                      fmt::format("[{}]", shape_text(found->second)));
     }
-    if (found->second.is_floating_point() != tensor.is_floating_point()) {
+    const auto dtype = found->second.scalar_type();
+    const bool converts = tensor.is_floating_point() && found->second.is_floating_point();
+    if (dtype != tensor.scalar_type() && !converts) {
       throw mismatch(origin,
                      fmt::format("{} of dtype {}", name, c10::toString(tensor.scalar_type())),
-                     c10::toString(found->second.scalar_type()));
+                     c10::toString(dtype));
     }
   }
   for (const auto& [name, tensor] : source) {

@@ -29,9 +29,9 @@ StateDict unwrapped_state_dict(const torch::nn::Module& module);
 // Copies `values` into the parameters and buffers of `module`, on their devices.
 //
 // Names match with and without the prefix "module." on either side. Everything is checked
-// before anything is copied. A missing or surplus name, another shape, whole numbers in the place
-// of floating-point ones or the reverse, and what require_finite refuses throw DataError, which
-// names `origin` (the file of the values) and the first tensor that differs.
+// before anything is copied. A missing or surplus name, another shape, another dtype
+// (floating-point values are converted among themselves), and what require_finite refuses throw
+// DataError, which names `origin` (the file of the values) and the first tensor that differs.
 //
 // A checkpoint of several parts is applied as a whole or not at all, so loading has two steps:
 // plan_... checks and changes nothing, and the function it returns copies. That function shares the

@@ -344,6 +344,28 @@ TEST(SaveState, RefusesAnOptimizerThatIsNotFinite) {
   });
 }
 
+TEST(Resume, NamesOptionsOfTheOptimizerThatItChanges) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const Trainee trainee(ranks);
+    const auto& group = trainee.accelerator->process_group();
+    const TrainingState state{.models = {trainee.network},
+                              .optimizers = {trainee.sgd},
+                              .scaler = std::make_shared<GradScaler>()};
+    const Log log;
+    save_training_state(path, state, group, log);
+    auto& optimizer = dynamic_cast<FusedOptimizer&>(*trainee.sgd);
+    auto other = optimizer.state_dict(*trainee.network);
+    other.groups[0]["weight_decay"] = 0.5;
+    optimizer.plan_load(*trainee.network, other, "other options")();
+    testing::internal::CaptureStderr();
+    load_training_state(path, state, group, log);
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        "resumed from " + path + "\nweight_decay 0.01 from the checkpoint, not 0.5 as requested\n");
+  });
+}
+
 TEST(Resume, ChangesNothingWhenTheNetworkIsAnother) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");

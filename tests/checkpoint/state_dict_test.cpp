@@ -170,6 +170,8 @@ TEST(LoadStateDict, RefusesWholeNumbersForFloatingOnesAndTheReverse) {
   values = state_dict(*small(2.0));
   values["count"] = torch::tensor(1.5);
   expect_refused(values, "count of dtype Long, got Float");
+  values["count"] = torch::tensor(1, torch::kInt32);
+  expect_refused(values, "count of dtype Long, got Int");
 }
 
 // `name` of a network with BatchNorm, with one element replaced.

@@ -143,6 +143,8 @@ TEST(CommandLine, ReadsNumbersAsTheyAreWritten) {
 }
 
 TEST(CommandLine, NamesTheFlagOfANumberOutOfRange) {
+  EXPECT_ERROR(parse({"--metrics", "run.jsonl", "--fingerprint", "9223372036854775807"}),
+               UsageError, "--fingerprint: expected 0 to 1000000000000, got 9223372036854775807");
   EXPECT_ERROR(parse({"--epochs", "-1"}), UsageError, "--epochs: expected a number >= 0, got -1");
   EXPECT_ERROR(parse({"--epochs", "18446744073709551616"}), UsageError,
                "--epochs: expected 0 to 1000000000, got 18446744073709551616; hint: --help shows");
