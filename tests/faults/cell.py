@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.leftovers import Before, adopt_orphans, reap_orphans
+from tests.faults.leftovers import SECONDS, Before, adopt_orphans, reap_orphans
 from tests.support.programs import Launched, Process, Result, poll_until, result_record
 from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Run, Way,
                                 alone, by_hand, mpirun, spawned, torchrun, train)
@@ -154,9 +154,10 @@ def run_cell(cell: Cell, parent: Path) -> float:
         begin = struck(cell, space, started, before) if cell.strike else started.started
         done = started.finish(cell.seconds + 5)
         took = time.monotonic() - begin
-        orphans = reap_orphans(program.name for program in PROGRAMS)
+        killed = done.code == -signal.SIGKILL  # and its ranks are about to end
+        orphans = reap_orphans((program.name for program in PROGRAMS), SECONDS if killed else 0.0)
         require_ending(cell, done, took)
-        if cell.start in COLLECTS and done.code != -signal.SIGKILL:
+        if cell.start in COLLECTS and not killed:
             assert not orphans, f"ranks that were not waited for: {orphans}\n{done.stderr}"
         allowed = (*cell.left, *(MARKS if marked else ()), *OF_LAUNCHERS.get(cell.start, ()))
         left = before.left(allowed)

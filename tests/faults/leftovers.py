@@ -32,11 +32,18 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
 
-def reap_orphans(names: Iterable[str]) -> list[int]:
-    """The adopted processes with these names that have ended: no process had waited for them."""
+def reap_orphans(names: Iterable[str], seconds: float = 0.0) -> list[int]:
+    """The adopted processes with these names that have ended: no process had waited for them. Waits
+    at most so long for those that are about to end."""
     short = {name[:15] for name in names}
-    found = [process.pid for process in all_processes() if process.parent == os.getpid()
-             and process.state == "Z" and process.name in short]
+
+    def adopted(states: str) -> list[Process]:
+        return [process for process in all_processes() if process.parent == os.getpid()
+                and process.name in short and process.state in states]
+
+    if seconds:
+        poll_until(lambda: not adopted("RSDT"), seconds)
+    found = [process.pid for process in adopted("Z")]
     for pid in found:
         os.waitpid(pid, 0)
     return found
