@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/record.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Version.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/core.h>
 #include <torch/types.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
@@ -27,6 +32,17 @@ std::int64_t parameter_count(const torch::nn::Module& model) {
   std::int64_t count = 0;
   for (const auto& parameter : model.parameters()) count += parameter.numel();
   return count;
+}
+
+// The peak of the device memory that this process allocated, over all GPUs; unset on the CPU.
+std::optional<double> device_peak_bytes(const torch::Device& device) {
+  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (!device.is_cuda() || allocator == nullptr) return std::nullopt;
+  std::int64_t sum = 0;
+  for (c10::DeviceIndex index = 0; index < at::accelerator::deviceCount(); ++index) {
+    sum += allocator->getDeviceStats(index).allocated_bytes[0].peak;  // 0: of all pools
+  }
+  return static_cast<double>(sum);
 }
 
 double rate(std::int64_t samples, double seconds) {
@@ -144,6 +160,10 @@ void Record::log_loss(std::int64_t step, double loss) {
 void Record::result(const Evaluation& total, const TrainingTotals& training,
                     const torch::nn::Module& model, const std::map<std::string, double>& more) {
   const double peak_rss = sum_over_ranks(static_cast<double>(peak_rss_bytes()), group_);
+  const double sent = sum_over_ranks(static_cast<double>(sent_bytes()), group_);
+  const auto read = group_.all_gather_into_tensor(torch::tensor(read_bytes()));
+  const auto device_peak = device_peak_bytes(setup_.device);
+  const double device_peaks = sum_over_ranks(device_peak.value_or(0.0), group_);
   if (group_.rank() != 0) return;
   print_line(recipe_.accuracy_line(total.accuracy()));
   const double seconds = steady_seconds() - started_;
@@ -168,7 +188,14 @@ void Record::result(const Evaluation& total, const TrainingTotals& training,
       {"warm_up_seconds", training.warm_up_seconds},
       {"samples_per_second", rate(training.samples, training.train_seconds)},
       {"peak_rss_bytes", static_cast<std::int64_t>(peak_rss)},
+      {"sent_bytes", static_cast<std::int64_t>(sent)},
+      {"read_bytes", std::vector(read.const_data_ptr<std::int64_t>(),
+                                 read.const_data_ptr<std::int64_t>() + read.numel())},
       {"weights_sha256", weights_sha256(state_dict(model))}};
+  for (const auto& [index, prediction] : total.misclassified) {
+    result["misclassified"].push_back({index, prediction});
+  }
+  if (device_peak) result["device_peak_bytes"] = static_cast<std::int64_t>(device_peaks);
   for (const auto& [name, value] : more) result[name] = value;
   metrics_.write(result);
 }

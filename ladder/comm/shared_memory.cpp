@@ -45,6 +45,8 @@ using Counter = std::atomic<std::uint32_t>;
 
 static_assert(Counter::is_always_lock_free, "processes share it");
 
+std::atomic<std::int64_t> published_bytes = 0;  // by this process
+
 UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
   constexpr const char* kName = "ladder_shared_memory";
   constexpr unsigned kNoExecSeal = 8;  // newer kernels may demand it, older ones refuse it
@@ -95,7 +97,7 @@ SharedMemory::SharedMemory(int rank, const std::vector<Peer>& peers) : rank_(ran
   const auto path = fmt::format("/proc/{}/fd/{}", peers.front().pid, peers.front().memory);
   const UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   const auto bytes = sizeof(Segment) * peers.size();
-  struct stat status{};
+  struct stat status {};
   if (!memory || ::fstat(memory.get(), &status) != 0) {
     throw SystemError::failed("open", path, errno);
   }
@@ -145,6 +147,8 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own,
   usable_ = true;
 }
 
+std::int64_t SharedMemory::sent_bytes() { return published_bytes; }
+
 void SharedMemory::publish(std::span<const std::byte> piece, const std::string& call) {
   auto& segment = segments_[static_cast<std::size_t>(rank_)];
   auto& slot = segment.slots[pieces_ % 2];
@@ -152,6 +156,7 @@ void SharedMemory::publish(std::span<const std::byte> piece, const std::string& 
   std::copy(piece.begin(), piece.end(), slot.bytes.begin());
   segment.pieces.store(++pieces_, std::memory_order_release);
   release_waiters(segment.pieces);
+  published_bytes += static_cast<std::int64_t>(piece.size());
 }
 
 void SharedMemory::require_same_call(int rank, const std::string& text, const Call& call) const {

@@ -50,6 +50,9 @@ class SharedMemory {
   // in another container, of another user, or its kernel lacks these calls.
   static std::unique_ptr<SharedMemory> make(int rank, int world_size, const AllGather& all_gather);
 
+  // The bytes that this process has published in all its memories.
+  static std::int64_t sent_bytes();
+
   ~SharedMemory();  // exchange() of the other ranks fails from then on
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <fstream>
+#include <optional>
 #include <string>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -22,12 +23,24 @@ void tune_allocator() {
 #endif
 }
 
-std::int64_t peak_rss_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::int64_t kibibytes = 0;
-  for (std::string word; status >> word;) {
-    if (word == "VmHWM:" && status >> kibibytes) return kibibytes * 1024;
+namespace {
+
+// The number after a word of a file such as /proc/self/status.
+std::optional<std::int64_t> number_after(const char* word, const char* path) {
+  std::ifstream file(path);
+  std::int64_t number = 0;
+  for (std::string found; file >> found;) {
+    if (found == word && file >> number) return number;
   }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::int64_t read_bytes() { return number_after("rchar:", "/proc/self/io").value_or(0); }
+
+std::int64_t peak_rss_bytes() {
+  if (const auto kibibytes = number_after("VmHWM:", "/proc/self/status")) return *kibibytes * 1024;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return std::int64_t{usage.ru_maxrss} * 1024;

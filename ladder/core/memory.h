@@ -15,4 +15,8 @@ void tune_allocator();
 // exec, so a program that a larger one started would report the peak of that one.
 std::int64_t peak_rss_bytes();
 
+// The bytes that this process has read since its start: from files, also cached ones, and through
+// read() from pipes and sockets. 0 if the kernel does not count them.
+std::int64_t read_bytes();
+
 }  // namespace ladder

@@ -16,14 +16,23 @@ ClassificationMeter::ClassificationMeter(LossSum loss_sum, const torch::Device& 
       loss_sum_(torch::zeros({}, torch::dtype(torch::kFloat64).device(device))) {}
 
 void ClassificationMeter::add(const torch::Tensor& output, const torch::Tensor& targets) {
-  const auto prediction = output.argmax(/*dim=*/1, /*keepdim=*/true);
-  correct_ += prediction.eq(targets.view_as(prediction)).sum();
+  const auto prediction = output.argmax(/*dim=*/1);
+  const auto is_right = prediction.eq(targets);
+  correct_ += is_right.sum();
+  wrong_.push_back(prediction.masked_fill(is_right, -1));
   loss_sum_ += loss_sum_of_(output, targets);
   seen_ += targets.size(0);
 }
 
 Evaluation ClassificationMeter::result() const {
-  return {correct_.item<std::int64_t>(), seen_, loss_sum_.item<double>()};
+  Evaluation result{correct_.item<std::int64_t>(), seen_, loss_sum_.item<double>(), {}};
+  if (wrong_.empty()) return result;
+  const auto wrong = torch::cat(wrong_).cpu();
+  const auto* const classes = wrong.const_data_ptr<std::int64_t>();
+  for (std::int64_t index = 0; index < wrong.numel(); ++index) {
+    if (classes[index] >= 0) result.misclassified.push_back({index, classes[index]});
+  }
+  return result;
 }
 
 Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_sum,
@@ -50,7 +59,8 @@ Evaluation sum_over_ranks(const Evaluation& local, const ProcessGroup& group) {
   auto counts = torch::tensor({local.correct, local.seen}, torch::kInt64);
   group.all_reduce(counts);
   return {counts[0].item<std::int64_t>(), counts[1].item<std::int64_t>(),
-          sum_over_ranks(local.loss_sum, group)};
+          sum_over_ranks(local.loss_sum, group),
+          group.world_size() == 1 ? local.misclassified : std::vector<Misclassified>()};
 }
 
 void require_each_sample_once(const Evaluation& total, std::int64_t expected) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/data/data_loader.h"
@@ -16,11 +17,17 @@ namespace ladder {
 using LossSum =
     std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& targets)>;
 
+struct Misclassified {
+  std::int64_t index = 0;       // of the sample, in the order of the evaluation
+  std::int64_t prediction = 0;  // the class with the highest score
+};
+
 // The counts of an evaluation, as sums, so that those of several ranks can be added.
 struct Evaluation {
-  std::int64_t correct = 0;  // samples whose highest score is that of their class
-  std::int64_t seen = 0;     // samples evaluated
-  double loss_sum = 0.0;     // sum of the loss over them
+  std::int64_t correct = 0;                  // samples whose highest score is that of their class
+  std::int64_t seen = 0;                     // samples evaluated
+  double loss_sum = 0.0;                     // sum of the loss over them
+  std::vector<Misclassified> misclassified;  // of this rank; empty in a sum over several ranks
 
   double accuracy() const {
     return 100.0 * static_cast<double>(correct) / static_cast<double>(seen);
@@ -40,8 +47,9 @@ class ClassificationMeter {
 
  private:
   LossSum loss_sum_of_;
-  torch::Tensor correct_;   // int64 scalar
-  torch::Tensor loss_sum_;  // float64 scalar
+  torch::Tensor correct_;             // int64 scalar
+  torch::Tensor loss_sum_;            // float64 scalar
+  std::vector<torch::Tensor> wrong_;  // per batch: int64 [N], the wrong class or -1
   std::int64_t seen_ = 0;
 };
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
@@ -244,6 +245,24 @@ TEST_P(Collective, GivesItsResult) {
   });
 }
 
+// A ring sends each of `world` parts 2 (world - 1) times; in shared memory the others read it.
+TEST_P(Collective, CountsTheBytesThatItSends) {
+  run([&](const ProcessGroup& group) {
+    constexpr double kBytes = 1.2e6;  // divided by 1, 2 and 3
+    auto tensor = torch::ones({static_cast<std::int64_t>(kBytes) / 4});
+    group.all_reduce(tensor);  // Gloo connects
+    const auto before = sent_bytes();
+    group.all_reduce(tensor);
+    const auto sent = static_cast<double>(sent_bytes() - before);
+    const double world = group.world_size();
+    const double expected = group.backend() == "gloo"  ? 2.0 * (world - 1.0) / world * kBytes
+                            : group.backend() == "shm" ? kBytes
+                                                       : 0.0;
+    EXPECT_GE(sent, expected);
+    EXPECT_LT(sent, expected + 10'000) << "headers, and no more";
+  });
+}
+
 TEST_P(Collective, BarriersWaitForTheLastRank) {
   const TemporaryFolder folder;
   run([&](const ProcessGroup& group) {
@@ -274,9 +293,7 @@ TEST(ProcessGroup, RefusesARootThatIsNoRankAndIsSharedByItsCopies) {
       EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
     }
     group.all_reduce(tensor);
-    {
-      const ProcessGroup copy = group;
-    }  // NOLINT: its end must not end the group
+    { const ProcessGroup copy = group; }  // NOLINT: its end must not end the group
     auto sum = torch::ones({1});
     ProcessGroup(group).all_reduce(sum);
     EXPECT_EQ(sum.item<float>(), 2.0F);

@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <vector>
 
 namespace ladder {
 namespace {
@@ -40,6 +42,16 @@ TEST(TuneAllocator, KeepsFreedMemoryForTheNextUse) {
 TEST(PeakRss, CountsMemoryThatWasTouchedAndFreed) {
   faults_of_one_use();
   EXPECT_GE(peak_rss_bytes(), std::int64_t{kSize});
+}
+
+TEST(ReadBytes, CountsFiles) {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  std::vector<char> bytes(100'000);
+  const auto before = read_bytes();
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const auto read = read_bytes() - before;
+  EXPECT_GE(read, 100'000);
+  EXPECT_LT(read, 120'000) << "and little else";
 }
 
 TEST(PeakRss, IsOfThisProcessAndInBytes) {

@@ -54,7 +54,8 @@ void run_through(Record& record, const OneWeight& model, std::int64_t epochs = 2
     record.epoch(monitor.end_epoch());
   }
   monitor.end_training();
-  record.result({.correct = 6, .seen = 8, .loss_sum = 2.0}, monitor.totals(), model);
+  record.result({.correct = 6, .seen = 8, .loss_sum = 2.0, .misclassified = {{1, 7}, {4, 0}}},
+                monitor.totals(), model);
 }
 
 struct Output {
@@ -127,10 +128,29 @@ TEST(Record, EpochRecordsCountForThemselves) {
 
 TEST(Record, ResultHasTheFieldsThatReportsRelyOn) {
   const Json result = output_of(Recipe({.epochs = 2})).records.at(3);
-  expect_keys(result, {"stage", "recipe", "world_size", "precision", "device", "epochs", "steps",
-                       "accuracy", "correct", "seen", "train_loss", "eval_loss", "train_seconds",
-                       "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
-                       "peak_rss_bytes", "weights_sha256"});
+  expect_keys(result, {"stage",
+                       "recipe",
+                       "world_size",
+                       "precision",
+                       "device",
+                       "epochs",
+                       "steps",
+                       "accuracy",
+                       "correct",
+                       "seen",
+                       "train_loss",
+                       "eval_loss",
+                       "train_seconds",
+                       "total_seconds",
+                       "first_step_at",
+                       "warm_up_seconds",
+                       "samples_per_second",
+                       "peak_rss_bytes",
+                       "sent_bytes",
+                       "read_bytes",
+                       "weights_sha256"});
+  EXPECT_EQ(result.at("misclassified"), Json::parse("[[1, 7], [4, 0]]"));
+  EXPECT_EQ(result.at("read_bytes").size(), 1U) << "one per rank";
   EXPECT_EQ(result.at("precision"), "fp32");
   EXPECT_EQ(result.at("epochs"), 2);
   EXPECT_EQ(result.at("steps"), 4);

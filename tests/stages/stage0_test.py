@@ -109,7 +109,10 @@ class Record(StageTest):
             "record", "stage", "recipe", "world_size", "precision", "device", "epochs", "steps",
             "accuracy", "correct", "seen", "train_loss", "eval_loss", "train_seconds",
             "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
-            "peak_rss_bytes", "weights_sha256"])
+            "peak_rss_bytes", "sent_bytes", "read_bytes", "weights_sha256", "misclassified"])
+        self.assertEqual(len(result["misclassified"]), result["seen"] - result["correct"])
+        self.assertEqual(result["sent_bytes"], 0)
+        self.assertGreater(result["read_bytes"][0], 11_000_000)  # MNIST, compressed
         self.assertEqual((result["steps"], result["seen"], result["epochs"]), (10, 500, 1))
         self.assertAlmostEqual(result["accuracy"], result["correct"] / 5)
         self.assertEqual(plain().done.lines[0], f"Accuracy: {result['accuracy']:.2f}")

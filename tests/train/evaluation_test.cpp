@@ -82,6 +82,16 @@ TEST(Evaluate, CountsEverySampleAlsoOfTheShortLastBatch) {
   }
 }
 
+TEST(Evaluate, ListsWrongPredictionsInItsOrder) {
+  Reader model;
+  const auto wrong = evaluate_sheet(model, {.batch_size = 3}).misclassified;
+  ASSERT_EQ(wrong.size(), 2U);
+  EXPECT_EQ(wrong[0].index, 2);
+  EXPECT_EQ(wrong[0].prediction, 2);
+  EXPECT_EQ(wrong[1].index, 4);
+  EXPECT_EQ(wrong[1].prediction, 4);
+}
+
 TEST(Evaluate, DoesNotDependOnTheOrder) {
   Reader model;
   const auto in_order = evaluate_sheet(model, {.batch_size = 2});

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/sent_bytes.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "ladder/comm/shared_memory.h"
+
+namespace ladder {
+namespace {
+
+// 0 for a descriptor that is no TCP socket.
+std::int64_t sent_through(int descriptor) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  constexpr std::size_t kNeeded =
+      offsetof(tcp_info, tcpi_bytes_sent) + sizeof(info.tcpi_bytes_sent);
+  return size < kNeeded ? 0 : static_cast<std::int64_t>(info.tcpi_bytes_sent);
+}
+
+}  // namespace
+
+std::int64_t sent_bytes() {
+  std::int64_t sum = SharedMemory::sent_bytes();
+  std::error_code error;  // descriptors may close meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const auto name = entry.path().filename().string();
+    int descriptor = -1;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+    sum += sent_through(descriptor);
+  }
+  return sum;
+}
+
+}  // namespace ladder
