@@ -304,6 +304,8 @@ void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::strin
                "precision; auto: as set by the launcher or --config-file, else no");
   flags.integer("--gradient-accumulation-steps", accelerator.gradient_accumulation.num_steps,
                 {1, kMostBatchesPerStep}, "batches per optimizer step [1]");
+  flags.flag("--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
+             "average gradients after each batch, not once per step");
   flags.flag("--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
   flags.flag("--debug", accelerator.debug, "check shapes before collectives; slower", "false");
   add_config_file_flag(flags, accelerator);
@@ -650,6 +652,7 @@ std::map<std::string, std::string> settings_of_ranks(const SingleOptions& option
                                                     "--batch-mode",
                                                     "--loader-mode",
                                                     "--dispatch-batches",
+                                                    "--sync-each-batch",
                                                     "--gradient-accumulation-steps",
                                                     "--sums",
                                                     "--micro-batch",
