@@ -35,6 +35,7 @@ from common import (
     Mnist,
     Record,
     World,
+    choose_device,
     evaluate,
     make_datasets,
     make_loader,
@@ -106,10 +107,10 @@ def train_epoch(
 
 
 def run(options: argparse.Namespace) -> None:
-    accelerator = Accelerator(cpu=True, mixed_precision=options.mixed_precision)
+    accelerator = Accelerator(cpu=choose_device(options).type == "cpu", mixed_precision=options.mixed_precision)
     options.precision = accelerator.mixed_precision.replace("no", "fp32")
     world = World(accelerator.process_index, accelerator.num_processes)
-    record = Record("peer_accelerated", options, world)
+    record = Record("peer_accelerated", options, world, accelerator.device)
     data = make_data(options, world)
     network = make_model(options)
     model, optimizer, data.train, data.test = accelerator.prepare(
@@ -121,7 +122,9 @@ def run(options: argparse.Namespace) -> None:
     test = None
     if not options.steps:
         record.begin_testing()
-        test = evaluate(model, data.test, record.recipe.loss, accelerator.gather_for_metrics)
+        test = evaluate(
+            model, data.test, record.recipe.loss, accelerator.gather_for_metrics, accelerator.device
+        )
     record.finish(network, test)
     if accelerator.is_main_process:
         save_weights(network, options.save)

@@ -13,7 +13,10 @@ import argparse
 import gzip
 import hashlib
 import json
+import os
 import platform
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -150,6 +153,23 @@ class World:
         dist.all_reduce(total)
         return total.item()
 
+    def gather(self, number: int) -> list[int]:
+        """Those of all ranks, in their order; a collective."""
+        if self.size == 1:
+            return [number]
+        all_of_them = [torch.tensor(0) for _ in range(self.size)]
+        dist.all_gather(all_of_them, torch.tensor(number))
+        return [one.item() for one in all_of_them]
+
+
+def choose_device(options: argparse.Namespace) -> torch.device:
+    """The GPU of this process, if there is one for each: else the CPU."""
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if options.device == "cpu" or torch.cuda.device_count() < local_world:
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank)
+
 
 # --- data -------------------------------------------------------------------------------
 
@@ -243,12 +263,13 @@ def evaluate(
     loader: DataLoader,
     loss: Callable[..., Tensor],
     gather: Together = lambda part: part,
+    device: torch.device = torch.device("cpu"),
 ) -> Evaluation:
     """`gather` makes of this rank's outputs and labels of a batch those of all ranks."""
     model.eval()
     correct, seen, total = 0, 0, 0.0
     for images, labels in loader:
-        output, labels = gather((model(images), labels))
+        output, labels = gather((model(images.to(device)), labels.to(device)))
         total += loss(output, labels, reduction="sum").item()
         correct += (output.argmax(dim=1) == labels).sum().item()
         seen += len(labels)
@@ -340,6 +361,26 @@ def peak_rss_bytes() -> int:
     raise RuntimeError("/proc/self/status has no VmHWM")
 
 
+def sent_bytes() -> int:
+    """Through the TCP sockets of this process that are open, as the kernel counts them."""
+    sent = struct.Struct("200xQ")  # tcpi_bytes_sent of struct tcp_info
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:  # no socket, or not of TCP
+            continue
+        total += sent.unpack_from(info)[0] if len(info) >= sent.size else 0
+    return total
+
+
+def read_bytes() -> int:
+    """From files, also cached ones, and through read() from pipes and sockets."""
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
 def save_weights(
     model: nn.Module, path: Path | None, metadata: dict[str, str] | None = None
 ) -> None:
@@ -373,20 +414,20 @@ class Record:
     """
 
     def __init__(self, stage: str, options: argparse.Namespace, world: World = World(),
-                 device: str = "cpu") -> None:
+                 device: torch.device | str = "cpu") -> None:
         self.start = self.epoch_start = time.perf_counter()
         self.stage = stage
         self.options = options
         self.recipe = RECIPES[options.recipe]
         self.world = world
-        self.device = device
+        self.device = str(device)
         self.done: list[Epoch] = []
         self.first_step_at: float | None = None  # time.monotonic()
         self.warm_up_seconds: float | None = None
         self.metrics = Metrics(options.metrics if world.rank == 0 else None)
         self.fingerprint = Fingerprint(options.metrics, options.fingerprint, world.rank)
-        self.metrics.write("run", stage=stage, world_size=world.size, rank=0, device=device,
-                           **vars(options), versions=versions())
+        self.metrics.write("run", stage=stage, world_size=world.size, rank=0,
+                           **vars(options) | {"device": self.device}, versions=versions())
 
     def say(self, line: str) -> None:
         if line and self.world.rank == 0:
@@ -442,6 +483,14 @@ class Record:
             self.warm_up_seconds = before + time.perf_counter() - self.epoch_start
         self.fingerprint(self.steps, epoch.number, positions, loss, model)
 
+    def device_peak(self) -> dict[str, int]:
+        """Of the memory of all GPUs, as the stages count it."""
+        if not self.device.startswith("cuda"):
+            return {}
+        devices = range(torch.cuda.device_count())
+        own = sum(torch.cuda.max_memory_allocated(device) for device in devices)
+        return {"device_peak_bytes": self.world.sum(own)}
+
     def begin_testing(self) -> None:
         self.say(self.recipe.testing_line)
 
@@ -451,6 +500,8 @@ class Record:
         `more` are further numbers for the result, by name.
         """
         peak_rss = self.world.sum(peak_rss_bytes())
+        sent = self.world.sum(sent_bytes())
+        read = self.world.gather(read_bytes())
         if test:
             self.say(self.recipe.accuracy_line.format(test.accuracy))
         total_seconds = time.perf_counter() - self.start
@@ -477,6 +528,9 @@ class Record:
             warm_up_seconds=self.warm_up_seconds,
             samples_per_second=samples / seconds if samples else 0.0,
             peak_rss_bytes=peak_rss,
+            sent_bytes=sent,
+            read_bytes=read,
+            **self.device_peak(),
             weights_sha256=weights_sha256(model.state_dict()),
             **more,
         )
@@ -498,6 +552,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add("--data-root", type=Path, default=DATA_ROOT, help="folder of the IDX files")
     add("--limit-train", type=int, default=0, help="use the first N training images")
     add("--limit-test", type=int, default=0, help="use the first N test images")
+    add("--device", choices=["auto", "cpu"], default="auto", help="auto: a GPU, if there is one")
     add("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s")
     add("--seed", type=int, default=42)
     add("--steps", type=int, default=0, help="stop after N steps, without the test")

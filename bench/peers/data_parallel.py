@@ -21,8 +21,9 @@ from torch import nn
 
 
 def main() -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the twins train on the CPU
     options = parse_options(make_parser("The Python twin of stage 1: DataParallel."))
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before the first call into CUDA
     torch.set_num_threads(options.threads)
     replicas = max(1, len(nn.DataParallel(nn.Identity()).device_ids))
     if replicas == 1:

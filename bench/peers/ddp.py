@@ -33,6 +33,7 @@ from common import (
     Evaluation,
     Record,
     World,
+    choose_device,
     evaluate,
     make_datasets,
     make_loader,
@@ -141,14 +142,16 @@ def load(path: Path, network: nn.Module, scaler: GradScaler) -> None:
         scaler.load_state_dict(json.loads(state))
 
 
-def make_model(options: argparse.Namespace, scaler: GradScaler) -> DistributedDataParallel:
+def make_model(
+    options: argparse.Namespace, scaler: GradScaler, device: torch.device
+) -> DistributedDataParallel:
     torch.manual_seed(options.seed)
-    network = RECIPES[options.recipe].model(options.width)
+    network = RECIPES[options.recipe].model(options.width).to(device)
     if options.load:
         load(options.load, network, scaler)
     if options.precision in SIXTEEN_BITS:
         # As if forward began with it: so it holds for the test, which leaves the wrapper out.
-        autocast = torch.autocast("cpu", SIXTEEN_BITS[options.precision])
+        autocast = torch.autocast(device.type, SIXTEEN_BITS[options.precision])
         network.forward = autocast(network.forward)
     return DistributedDataParallel(network)
 
@@ -158,10 +161,12 @@ def train_epoch(
     data: Data,
     optimizer: torch.optim.Optimizer,
     scaler: GradScaler,
+    device: torch.device,
     record: Record,
 ) -> None:
     model.train()
     for (images, labels), part in zip(data.train, data.parts, strict=True):
+        images, labels = images.to(device), labels.to(device)
         # DistributedDataParallel divides by the number of ranks: what remains is the gradient of
         # the mean over the batch of all ranks, however unequal their parts are.
         loss_sum = record.recipe.loss(model(images), labels, reduction="sum")
@@ -181,32 +186,35 @@ def share_buffers(network: nn.Module) -> None:
         dist.broadcast(buffer, src=0)
 
 
-def evaluate_together(network: nn.Module, data: Data, record: Record) -> Evaluation:
+def evaluate_together(
+    network: nn.Module, data: Data, device: torch.device, record: Record
+) -> Evaluation:
     """Each rank tests its part; the counts are added up.
 
     Without the wrapper: its first forward after training sends rank 0's buffers to all, and
     would wait for a rank that has no image to test. So they are sent here.
     """
     share_buffers(network)
-    part = evaluate(network, data.test, record.recipe.loss)
+    part = evaluate(network, data.test, record.recipe.loss, device=device)
     add = record.world.sum
     return Evaluation(add(part.correct), add(part.seen), add(part.loss_sum))
 
 
 def run(options: argparse.Namespace) -> None:
     world = World(dist.get_rank(), dist.get_world_size())
-    record = Record("peer_ddp", options, world)
+    device = choose_device(options)
+    record = Record("peer_ddp", options, world, device)
     data = make_data(options, world)
-    scaler = GradScaler("cpu", enabled=options.precision == "fp16")  # else it does nothing
-    model = make_model(options, scaler)
+    scaler = GradScaler(device.type, enabled=options.precision == "fp16")  # else it does nothing
+    model = make_model(options, scaler, device)
     optimizer = make_optimizer(options, model)
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
-        train_epoch(model, data, optimizer, scaler, record)
+        train_epoch(model, data, optimizer, scaler, device, record)
     test = None
     if not options.steps:
         record.begin_testing()
-        test = evaluate_together(model.module, data, record)
+        test = evaluate_together(model.module, data, device, record)
     scaled = scaler.is_enabled()
     record.finish(model.module, test, **({"loss_scale": scaler.get_scale()} if scaled else {}))
     if world.rank == 0:
@@ -217,7 +225,10 @@ def run(options: argparse.Namespace) -> None:
 def start(run: Run, options: argparse.Namespace, **process_group: object) -> None:
     torch.set_num_threads(options.threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))  # else Accelerate sets threads
-    dist.init_process_group("gloo", timeout=TIMEOUT, **process_group)
+    # Tensors on a GPU go through NCCL, the counts of the record through Gloo.
+    on_gpu = choose_device(options).type == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT, **process_group)
     run(options)
     # The wrapper is part of a reference cycle and holds the group. A Gloo thread that is left when
     # Python ends sometimes aborts the process: it wants the interpreter's lock.

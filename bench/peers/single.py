@@ -20,6 +20,7 @@ from common import (
     RECIPES,
     EpochSampler,
     Record,
+    choose_device,
     evaluate,
     make_datasets,
     make_loader,
@@ -59,12 +60,13 @@ def train_epoch(
     network: nn.Module,
     data: Data,
     optimizer: torch.optim.Optimizer,
+    device: torch.device,
     record: Record,
 ) -> None:
     """`model` is `network`, or wraps it."""
     model.train()
     for images, labels in data.train:
-        loss = record.recipe.loss(model(images), labels)
+        loss = record.recipe.loss(model(images.to(device)), labels.to(device))
         loss.backward()
         optimizer.step()
         record.step(network, loss, len(labels))
@@ -80,18 +82,19 @@ def run(
     **more: float,
 ) -> None:
     """`more` are further numbers for the result, by name."""
-    record = Record(stage, options)
+    device = choose_device(options)
+    record = Record(stage, options, device=device)
     data = make_data(options)
-    network = make_model(options)
+    network = make_model(options).to(device)
     model = wrap(network)
     optimizer = make_optimizer(options, network)
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
-        train_epoch(model, network, data, optimizer, record)
+        train_epoch(model, network, data, optimizer, device, record)
     test = None
     if not options.steps:
         record.begin_testing()
-        test = evaluate(model, data.test, record.recipe.loss)
+        test = evaluate(model, data.test, record.recipe.loss, device=device)
     record.finish(network, test, **more)
     save_weights(network, options.save)
 

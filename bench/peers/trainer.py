@@ -32,6 +32,7 @@ from common import (
     Evaluation,
     Record,
     World,
+    choose_device,
     make_datasets,
     make_optimizer,
     make_parser,
@@ -148,7 +149,8 @@ def make_arguments(options: argparse.Namespace, world: World) -> TrainingArgumen
     }
     return TrainingArguments(
         output_dir=".",  # which it would make; it writes nothing there
-        use_cpu=True,
+        use_cpu=choose_device(options).type == "cpu",
+        bf16=options.precision == "bf16",
         seed=options.seed,
         num_train_epochs=options.epochs,
         max_steps=options.steps or -1,
@@ -159,7 +161,7 @@ def make_arguments(options: argparse.Namespace, world: World) -> TrainingArgumen
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        dataloader_pin_memory=False,  # there is no GPU
+        dataloader_pin_memory=False,
         label_names=["labels"],
         **(changed if parity else {}),
     )
@@ -204,7 +206,7 @@ def make_trainer(options: argparse.Namespace, world: World, record: Record) -> R
 def run(options: argparse.Namespace) -> None:
     ranks = dist.is_initialized()
     world = World(dist.get_rank(), dist.get_world_size()) if ranks else World()
-    record = Record("peer_trainer", options, world)
+    record = Record("peer_trainer", options, world, choose_device(options))
     trainer = make_trainer(options, world, record)
     trainer.train()
     test = None
@@ -221,6 +223,8 @@ def main() -> None:
     parser.set_defaults(threads=1)  # a rank, as torchrun has it
     parser.add_argument("--profile", choices=["parity", "hf-defaults"], default="parity",
                         help="where the defaults are from: other twins, or transformers")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32",
+                        help="of convolutions and matrix products; default: %(default)s")
     add_nprocs(parser)
     begin(run, parse_options(parser, profile_defaults))
 

@@ -21,6 +21,7 @@ from common import (
     RECIPES,
     Mnist,
     Record,
+    choose_device,
     evaluate,
     make_datasets,
     make_optimizer,
@@ -61,8 +62,8 @@ def make_loss(
 
 
 def run(options: argparse.Namespace) -> None:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    record = Record("peer_tuned", options, device=device.type)
+    device = choose_device(options)
+    record = Record("peer_tuned", options, device=device)
     (images, labels), test_data = (in_memory(part, device) for part in make_datasets(options))
     network = make_model(options).to(device, memory_format=torch.channels_last)
     loss_of = make_loss(options, network, device)
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         record.begin_testing()
         batches = zip(*(part.split(options.eval_batch_size) for part in test_data))
         with autocast(options, device):
-            test = evaluate(network, batches, record.recipe.loss)
+            test = evaluate(network, batches, record.recipe.loss, device=device)
     record.finish(network, test)
     save_weights(network, options.save)
 

@@ -192,7 +192,7 @@ class Twins(unittest.TestCase):
 
     def test_a_user_cannot_tell_stage_three_from_its_twin(self) -> None:
         own = {"stage", "train_seconds", "total_seconds", "first_step_at", "warm_up_seconds",
-               "samples_per_second", "peak_rss_bytes"}
+               "samples_per_second", "peak_rss_bytes", "sent_bytes", "read_bytes"}
         kept = ("record", "epoch", "steps", "samples", "train_loss")
         printed, recorded = [], []
         for run in UNDER_TORCHRUN.trained():
@@ -238,7 +238,7 @@ class Twins(unittest.TestCase):
                                        msg=lambda text, name=name: f"{name}: {text}")
         own = {"stage", "accuracy", "correct", "train_loss", "eval_loss", "train_seconds",
                "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
-               "peak_rss_bytes", "weights_sha256"}
+               "peak_rss_bytes", "sent_bytes", "read_bytes", "weights_sha256"}
         self.assertEqual(*({key: None if key in own else value for key, value in run.result.items()}
                            for run in (tuned, single)))
 

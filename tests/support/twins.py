@@ -47,7 +47,7 @@ class Ended:
 
 
 def twin(script: str, *flags: object) -> Command:
-    return (PYTHON, PEERS / script, *flags)
+    return (PYTHON, PEERS / script, "--device", "cpu", *flags)
 
 
 def in_reference_math(*program: object) -> Command:
