@@ -22,6 +22,7 @@ constexpr std::int64_t kCheckImages = 200;
 constexpr std::array<std::int64_t, 3> kMicroBatches = {8, 16, 32};
 constexpr std::int64_t kDefaultMicroBatch = 16;
 constexpr int kSeedCount = 5;
+constexpr int kWholeRuns = 3;  // seeds of each whole run
 
 constexpr std::array<const char*, 7> kStages = {
     "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
@@ -29,8 +30,12 @@ constexpr std::array<const char*, 7> kStages = {
 constexpr std::array<const char*, 7> kTwins = {
     "python_single",  "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
     "python_ddp_amp", "python_accelerate",    "python_trainer"};
+constexpr std::array<const char*, 7> kScripts = {
+    "single.py", "data_parallel.py", "ddp.py", "ddp.py", "ddp.py", "accelerated.py", "trainer.py"};
 // Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
 constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
+// LibTorch without ladder, as its examples are written: another opponent of stage 0.
+constexpr const char* kUsual = "libtorch_usual";
 
 const char* name_of(Kind kind) {
   constexpr std::array<const char*, 7> kNames = {"slice",  "full", "curve", "check",
@@ -46,7 +51,7 @@ bool is_tuned(const std::string& program) { return program.starts_with(kTuned[0]
 
 // The stage of a program, 0 to 6.
 std::size_t stage_of(const std::string& program) {
-  if (is_tuned(program)) return 0;
+  if (is_tuned(program) || program == kUsual) return 0;
   for (const auto* const names : {&kStages, &kTwins}) {
     const auto* const found = std::find(names->begin(), names->end(), program);
     if (found != names->end()) return static_cast<std::size_t>(found - names->begin());
@@ -70,7 +75,7 @@ Words start_of_stage(const Case& row, const Places& places) {
   const auto stage = stage_of(row.program);
   const std::string program = places.bin / row.program;
   const auto world = std::to_string(row.world);
-  if (stage == 0) return {program};
+  if (stage == 0) return {program};  // and libtorch_usual
   if (stage == 1) {
     const std::vector<const char*> devices(static_cast<std::size_t>(row.world), "cpu");
     return {program, "--device-ids", fmt::format("{}", fmt::join(devices, ","))};
@@ -95,9 +100,6 @@ Words start_of_tuned(const Case& row, const Places& places) {
 
 Words start_of_twin(const Case& row, const Places& places) {
   if (is_tuned(row.program)) return start_of_tuned(row, places);
-  constexpr std::array<const char*, 7> kScripts = {
-      "single.py", "data_parallel.py", "ddp.py",    "ddp.py",
-      "ddp.py",    "accelerated.py",   "trainer.py"};
   const auto stage = stage_of(row.program);
   const std::string script = places.peers / kScripts.at(stage);
   if (stage == 3) {
@@ -109,6 +111,17 @@ Words start_of_twin(const Case& row, const Places& places) {
   if (stage == 2 || stage >= 4) append(words, {"--nprocs", std::to_string(row.world)});
   if (row.precision == "fp32") return words;
   append(words, {stage == 5 ? "--mixed-precision" : "--precision", row.precision});
+  return words;
+}
+
+// Stage 5 with other ways for the batches: the main process reads for all, or each step has four
+// batches of a quarter, whose gradients are averaged once (no_sync) or each time.
+Words variant_of(const Case& row) {
+  if (row.variant.empty()) return {};
+  if (row.variant == "dispatch") return {"--dispatch-batches"};
+  Words words = {"--gradient-accumulation-steps", "4", "--batch-size",
+                 std::to_string(batch_size(row.recipe) / 4)};
+  if (row.variant == "accumulate_sync") words.emplace_back("--sync-each-batch");
   return words;
 }
 
@@ -187,27 +200,25 @@ void add_checks(std::vector<Case>& rows, const char* recipe) {
   }
 }
 
-// The checks of the short tier: each stage at the world size of its whole run, and stage 2 alone
-// too. Stages 1 to 4 on two processes equal each other, and by stage 2 alone they equal stage 0.
+// The checks of the short tier: each stage at the world size of its whole run, and stage 2 alone,
+// whose weights connect stage 0 with the others.
 void add_short_checks(std::vector<Case>& rows, const char* recipe) {
-  for (const std::size_t stage : {0U, 2U, 5U, 6U}) {
+  for (const std::size_t stage : {0U, 2U}) {
     rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 1, 1));
   }
-  for (const std::size_t stage : {1U, 2U, 3U, 4U}) {
+  for (std::size_t stage = 1; stage < kStages.size(); ++stage) {
     rows.push_back(row_of(Kind::kCheck, recipe, kStages.at(stage), 2, 1));
   }
 }
 
-// The seven stages: the first with one process, those for several with two.
+// The seven stages: the first with one process, the others with two processes or replicas.
 void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
   const int each = std::max(1, cpus / 2);
   rows.push_back(row_of(kind, recipe, kStages[0], 1, cpus));
-  for (const std::size_t stage : {1U, 2U, 3U}) {
-    rows.push_back(row_of(kind, recipe, kStages.at(stage), 2, each));
+  for (std::size_t stage = 1; stage < kStages.size(); ++stage) {
+    const char* const precision = stage == 4 ? "bf16" : "fp32";
+    rows.push_back(row_of(kind, recipe, kStages.at(stage), 2, each, precision));
   }
-  rows.push_back(row_of(kind, recipe, kStages[4], 2, each, "bf16"));
-  rows.push_back(row_of(kind, recipe, kStages[5], 1, cpus));
-  rows.push_back(row_of(kind, recipe, kStages[6], 1, cpus));
 }
 
 // Each of them, and its Python twin.
@@ -228,13 +239,30 @@ void add_tuned(std::vector<Case>& rows, const char* recipe, int cpus) {
   }
 }
 
+// Every distributed stage with so many processes, in each of its precisions: stages 2 and 3 have
+// fp32 alone.
+void add_distributed(std::vector<Case>& rows, Kind kind, const char* recipe, int world, int cpus) {
+  const int each = std::max(1, cpus / world);
+  for (std::size_t stage = 2; stage < kStages.size(); ++stage) {
+    rows.push_back(row_of(kind, recipe, kStages.at(stage), world, each));
+    if (stage >= 4) rows.push_back(row_of(kind, recipe, kStages.at(stage), world, each, "bf16"));
+  }
+}
+
+// Stage 0, and stage 1 with two replicas.
+void add_one_process(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
+  rows.push_back(row_of(kind, recipe, kStages[0], 1, cpus));
+  rows.push_back(row_of(kind, recipe, kStages[1], 2, std::max(1, cpus / 2)));
+}
+
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
-  add_short(stages, Kind::kSlice, recipe, cpus);
+  add_one_process(stages, Kind::kSlice, recipe, cpus);
+  if (!is_convnet(recipe)) add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
+  add_distributed(stages, Kind::kSlice, recipe, 2, cpus);
   add_with_twins(rows, stages);
   add_tuned(rows, recipe, cpus);
-  rows.push_back(row_of(Kind::kSlice, recipe, kStages[4], 1, cpus, "bf16"));
-  rows.push_back(row_of(Kind::kSlice, recipe, kStages[2], 1, cpus));
+  rows.push_back(row_of(Kind::kSlice, recipe, kUsual, 1, cpus));
   for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
@@ -243,20 +271,23 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_short(rows, Kind::kPhases, recipe, cpus);
 }
 
-// Programs that differ from another one in launcher or wrapper alone: a test shows that their
-// weights are equal.
-bool trains_as_another(const Case& row) {
-  return row.program == kTwins[1] || row.program == kTwins[3] || row.program == kTwins[5] ||
-         row.program == kTwins[6];
+// Beside stage 5 on two processes, whose ranks read their own parts.
+void add_variants(std::vector<Case>& rows, int cpus) {
+  for (const char* variant : {"dispatch", "accumulate", "accumulate_sync"}) {
+    rows.push_back(row_of(Kind::kSlice, "basicnet", kStages[5], 2, std::max(1, cpus / 2), "fp32"));
+    rows.back().variant = variant;
+  }
 }
 
-// Without the twins whose accuracy another one has.
-void add_accuracy(std::vector<Case>& rows, const char* recipe, int cpus) {
+// Whole runs of every stage and twin, each with the same seeds.
+void add_whole_runs(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
-  add_short(stages, Kind::kFull, recipe, cpus);
-  add_with_twins(rows, stages);
-  std::erase_if(rows,
-                [](const Case& row) { return row.kind == Kind::kFull && trains_as_another(row); });
+  add_one_process(stages, Kind::kFull, recipe, cpus);
+  add_distributed(stages, Kind::kFull, recipe, 2, cpus);
+  for (int seed = 1; seed <= kWholeRuns; ++seed) {
+    for (auto& row : stages) row.seed = seed;
+    add_with_twins(rows, stages);
+  }
 }
 
 // Accuracy after fewer epochs.
@@ -318,6 +349,14 @@ std::string tool(const Places& places, const char* name) {
 
 bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
 
+std::filesystem::path source_of(const std::string& program) {
+  const std::filesystem::path peers = "bench/peers";
+  if (is_tuned(program)) return peers / "tuned.py";
+  if (program == kUsual) return peers / "libtorch_usual.cpp";
+  if (program.starts_with("python_")) return peers / kScripts.at(stage_of(program));
+  return std::filesystem::path(program) / "main.cpp";
+}
+
 std::string base_recipe(const Case& row) { return is_convnet(row.recipe) ? "convnet" : "basicnet"; }
 
 std::string name_of(const Case& row) {
@@ -327,6 +366,7 @@ std::string name_of(const Case& row) {
   if (row.micro_batch > 0) name += fmt::format("/micro_batch:{}", row.micro_batch);
   if (row.epochs > 0) name += fmt::format("/epochs:{}", row.epochs);
   if (row.seed > 0) name += fmt::format("/seed:{}", row.seed);
+  if (!row.variant.empty()) name += fmt::format("/variant:{}", row.variant);
   return name;
 }
 
@@ -334,6 +374,7 @@ Command command_of(const Case& row, const Places& places, const std::filesystem:
   Command command;
   command.arguments = is_twin(row) ? start_of_twin(row, places) : start_of_stage(row, places);
   append(command.arguments, recipe_of(row, folder));
+  append(command.arguments, variant_of(row));
   append(command.arguments,
          {"--threads", std::to_string(threads_of(row)), "--metrics", folder / kMetricsFile});
   append(command.arguments, length_of(row));
@@ -359,24 +400,26 @@ double training_flops(const std::string& recipe, int width) {
 }
 
 std::vector<Case> cases_of(const std::string& tier, int cpus) {
-  if (tier != "short" && tier != "bench") {
-    throw UsageError::unknown_name("--tier", tier, std::vector<std::string>{"short", "bench"});
-  }
   std::vector<Case> rows;
   if (tier == "short") {
     add_short(rows, Kind::kFull, "basicnet", cpus);
     add_short_checks(rows, "basicnet");
-    return rows;
+  } else if (tier == "bench") {
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      add_checks(rows, recipe);
+      add_speed(rows, recipe, cpus);
+    }
+    add_variants(rows, cpus);
+    add_widths(rows, cpus);
+  } else if (tier == "whole") {
+    for (const char* recipe : {"basicnet", "convnet"}) add_whole_runs(rows, recipe, cpus);
+    add_curves(rows, cpus);
+    add_claims(rows, cpus);
+    add_exact(rows);
+  } else {
+    throw UsageError::unknown_name("--tier", tier,
+                                   std::vector<std::string>{"short", "bench", "whole"});
   }
-  for (const char* recipe : {"basicnet", "convnet"}) {
-    add_checks(rows, recipe);
-    add_speed(rows, recipe, cpus);
-    add_accuracy(rows, recipe, cpus);
-  }
-  add_curves(rows, cpus);
-  add_widths(rows, cpus);
-  add_claims(rows, cpus);
-  add_exact(rows);
   return rows;
 }
 

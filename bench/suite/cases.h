@@ -27,7 +27,7 @@ enum class Kind {
 struct Case {
   Kind kind = Kind::kSlice;
   std::string recipe;   // "basicnet", ...
-  std::string program;  // a stage, python_... for its Python twin, or python_tuned...
+  std::string program;  // a stage, python_... for its Python twin, python_tuned..., libtorch_usual
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
   int threads = 1;               // of each process
@@ -35,6 +35,7 @@ struct Case {
   std::int64_t epochs = 0;       // 0 = the recipe's
   std::int64_t micro_batch = 0;  // of exact sums; 0 = sums in float
   int seed = 0;                  // 0 = the recipe's
+  std::string variant;           // of stage 5: how batches reach the ranks; empty = its defaults
 };
 
 // Whether the time of 200 steps is what it measures.
@@ -60,11 +61,15 @@ inline constexpr const char* kMetricsFile = "child.jsonl";
 inline constexpr const char* kTraceFile = "child.trace.json";
 
 // "slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2", then the width if it is
-// not 1, the micro-batch of exact sums, and epochs and seed if they are not the recipe's.
+// not 1, the micro-batch of exact sums, epochs and seed if they are not the recipe's, and the
+// variant.
 std::string name_of(const Case& row);
 
 // The recipe of its record.
 std::string base_recipe(const Case& row);
+
+// The source that its user writes, from the root of the project.
+std::filesystem::path source_of(const std::string& program);
 
 // Its command, with its records in `folder`.
 Command command_of(const Case& row, const Places& places, const std::filesystem::path& folder);
@@ -77,8 +82,11 @@ bool is_twin(const Case& row);
 // convolutions, without their padding, and matrix products count.
 double training_flops(const std::string& recipe, int width = 1);
 
-// The rows of `./run`, "short", or of `./run bench`, "bench", on a machine with so many CPUs. The
-// short tier begins with the whole run of stage 0 and has only the checks that connect its rows.
+// The rows of a tier on a machine with so many CPUs:
+//   short   those of `./run`: one whole run per stage, that of stage 0 first, and the checks that
+//           connect them
+//   bench   those of `./run bench`: times of 200 steps
+//   whole   those of `./run whole`: whole runs, with several seeds
 std::vector<Case> cases_of(const std::string& tier, int cpus);
 
 }  // namespace ladder::bench

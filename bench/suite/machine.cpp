@@ -140,14 +140,6 @@ std::string cpu_limit() {
 
 }  // namespace
 
-std::optional<std::int64_t> loopback_bytes() {
-  constexpr int kColumnOfSent = 8;  // behind the eight of what was received
-  std::istringstream columns(value_in("/proc/net/dev", "    lo"));
-  std::int64_t bytes = 0;
-  for (int i = 0; i <= kColumnOfSent; ++i) columns >> bytes;
-  return columns ? std::optional(bytes) : std::nullopt;
-}
-
 std::int64_t steal_ticks() {
   constexpr int kColumnOfSteal = 7;
   std::istringstream columns(first_line_of("/proc/stat"));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +24,6 @@ struct Peaks {
   double bfloat16 = 0.0;    // all threads; as float32 where the CPU has no instruction for it
 };
 Peaks measure_peaks(int threads);
-
-// Bytes that all programs of this machine have sent over the loopback device; nothing if the system
-// has no count.
-std::optional<std::int64_t> loopback_bytes();
 
 // Time that the host gave to other machines, in ticks of all CPUs, and the load of the last minute:
 // a comparison is invalid if they rise.

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <regex>
@@ -30,6 +31,7 @@
 #include "bench/suite/machine.h"
 #include "bench/suite/phases.h"
 #include "bench/suite/turns.h"
+#include "bench/suite/user_lines.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
 #include "ladder/core/progress_bar.h"
@@ -83,20 +85,6 @@ double number_of(const json& record, const char* name) {
   const auto found = record.find(name);
   if (found != record.end() && found->is_number()) return found->get<double>();
   throw std::runtime_error(fmt::format("its record has no {}", name));
-}
-
-// Lines of a stage that are neither blank nor a comment nor an #include: what its user writes.
-std::optional<double> user_lines(const std::string& stage) {
-  std::ifstream file(fs::path(LADDER_SOURCE_DIR) / stage / "main.cpp");
-  if (!file) return std::nullopt;
-  double lines = 0.0;
-  for (std::string line; std::getline(file, line);) {
-    const auto begin = line.find_first_not_of(" \t");
-    if (begin == std::string::npos) continue;
-    const auto text = line.substr(begin);
-    if (!text.starts_with("//") && !text.starts_with('#')) ++lines;
-  }
-  return lines;
 }
 
 // Locks the folder as long as the program runs.
@@ -173,10 +161,8 @@ class Runner {
   // Returns the result in words.
   std::string run_once(const Case& row, benchmark::State& state) {
     for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(options_.folder / name);
-    const auto sent = loopback_bytes();
     const auto end =
         run_child(command_of(row, options_.places, options_.folder), options_.folder, kDeadline);
-    const auto arrived = loopback_bytes();
     if (!end.available) throw NotAvailable(end.failure);
     if (!end.failure.empty()) throw std::runtime_error(end.failure);
     const auto metrics = options_.folder / kMetricsFile;
@@ -187,10 +173,6 @@ class Runner {
     report(row, result, run, end, state);
     if (const auto log = last_record(metrics, "log"); !log.is_null()) {
       state.counters["logged_loss"] = number_of(log, "loss");
-    }
-    if (sent && arrived) {
-      state.counters["loopback_bytes_per_step"] =
-          static_cast<double>(*arrived - *sent) / number_of(result, "steps");
     }
     return summary_of(row, result, end.seconds);
   }
@@ -235,19 +217,44 @@ class Runner {
       counters[name] = number_of(result, name);
     }
     counters["startup_seconds"] = number_of(result, "first_step_at") - end.started_at;
-    const auto lines = is_twin(row) ? std::nullopt : user_lines(row.program);
+    report_bytes(result, counters);
+    const auto lines = user_lines(fs::path(LADDER_SOURCE_DIR) / source_of(row.program));
     if (lines) counters["user_lines"] = *lines;
     counters["steal_ticks"] = static_cast<double>(steal_ticks());
     counters["load"] = load_average();
-    state.SetLabel(label_of(result));
+    state.SetLabel(label_of(row, result));
   }
 
-  static std::string label_of(const json& result) {
+  // What a program does not count is missing.
+  static void report_bytes(const json& result, benchmark::UserCounters& counters) {
+    if (result.contains("sent_bytes")) {
+      counters["sent_bytes_per_step"] =
+          number_of(result, "sent_bytes") / number_of(result, "steps");
+    }
+    if (result.contains("device_peak_bytes")) {
+      counters["device_peak_bytes"] = number_of(result, "device_peak_bytes");
+    }
+    const auto read = result.value("read_bytes", std::vector<double>());
+    if (read.empty()) return;
+    counters["read_bytes_main"] = read.front();
+    if (read.size() == 1) return;
+    const double others = std::accumulate(read.begin() + 1, read.end(), 0.0);
+    counters["read_bytes_others"] = others / static_cast<double>(read.size() - 1);
+  }
+
+  static std::string label_of(const Case& row, const json& result) {
     auto label =
         fmt::format("weights_sha256={} device={}", result.value("weights_sha256", "unknown"),
                     result.value("device", "unknown"));
     if (result.contains("replicas")) {
       label += fmt::format(" replicas={}", result["replicas"].dump());
+    }
+    if (row.kind == Kind::kFull && result.contains("misclassified")) {
+      std::vector<std::string> wrong;
+      for (const auto& one : result["misclassified"]) {
+        wrong.push_back(fmt::format("{}:{}", one.at(0).get<int>(), one.at(1).get<int>()));
+      }
+      label += fmt::format(" misclassified={}", fmt::join(wrong, ","));
     }
     return label;
   }
@@ -303,7 +310,8 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
       "--benchmark_filter=REGEX, --benchmark_out=FILE.json [results.json in the folder]");
   app.allow_extras();
   app.add_option("--tier", options.tier,
-                 "rows to run; short: those of ./run; bench: all, an hour on two cores")
+                 "rows to run; short: those of ./run; bench: times of 200 steps, an hour on two "
+                 "cores; whole: whole runs with three seeds, two hours")
       ->capture_default_str();
   app.add_option("--folder", options.folder, "folder for the files of the runs")
       ->capture_default_str();

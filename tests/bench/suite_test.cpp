@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -20,12 +22,15 @@
 #include "bench/suite/child.h"
 #include "bench/suite/phases.h"
 #include "bench/suite/turns.h"
+#include "bench/suite/user_lines.h"
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder::bench {
 namespace {
+
+namespace fs = std::filesystem;
 
 const Places kPlaces = {.bin = "bin", .peers = "peers", .venv = "venv"};
 
@@ -55,6 +60,9 @@ TEST(Cases, NamesSayWhatRuns) {
   exact.micro_batch = 16;
   exact.seed = 3;
   EXPECT_EQ(name_of(exact), name_of(row) + "/micro_batch:16/seed:3");
+  Case other = row;
+  other.variant = "dispatch";
+  EXPECT_EQ(name_of(other), name_of(row) + "/variant:dispatch");
 }
 
 TEST(Cases, StagesAreStartedAsTheyAreMeant) {
@@ -81,6 +89,7 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_EQ(start("python_tuned", 1), "venv/bin/python3 peers/tuned.py --precision fp32");
   EXPECT_EQ(start("python_tuned_compile", 1, "bf16"),
             "venv/bin/python3 peers/tuned.py --precision bf16 --compile");
+  EXPECT_EQ(start("libtorch_usual", 1), "bin/libtorch_usual");
   EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
 }
 
@@ -152,7 +161,10 @@ TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
             "full/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2");
   const auto full = of_kind(rows, Kind::kFull);
   ASSERT_EQ(full.size(), 7U);
-  for (const auto& row : full) EXPECT_EQ(row.world * row.threads, 2) << name_of(row);
+  for (const auto& row : full) {
+    EXPECT_EQ(row.world * row.threads, 2) << name_of(row);
+    EXPECT_EQ(row.world, row.program == "stage0_single_gpu" ? 1 : 2) << name_of(row);
+  }
   for (const auto& row : full) {
     const auto is_check = [&](const Case& other) {
       return other.kind == Kind::kCheck && other.program == row.program && other.world == row.world;
@@ -162,26 +174,116 @@ TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
   EXPECT_EQ(rows.size(), 15U) << "and stage 2 alone";
 }
 
-TEST(Cases, TheLongTierHasATwinForEveryStage) {
-  const auto rows = cases_of("bench", 2);
+std::set<std::string> names_of(const std::vector<Case>& rows) {
   std::set<std::string> names;
   for (const auto& row : rows) names.insert(name_of(row));
   EXPECT_EQ(names.size(), rows.size()) << "no name twice";
-  const auto programs = [&](Kind kind) {
-    std::set<std::string> found;
-    for (const auto& row : of_kind(rows, kind)) found.insert(row.program);
-    return found;
-  };
-  EXPECT_EQ(programs(Kind::kSlice).size(), 16U) << "and tuned Python";
-  EXPECT_EQ(programs(Kind::kFull).size(), 11U) << "python_trainer for the claims";
-  EXPECT_FALSE(programs(Kind::kFull).contains("python_ddp_torchrun")) << "is python_ddp_spawn";
+  return names;
+}
+
+TEST(Cases, EveryStageHasATwinThatIsStartedAlike) {
+  for (const char* tier : {"bench", "whole"}) {
+    const auto rows = cases_of(tier, 2);
+    const auto names = names_of(rows);
+    for (auto row : rows) {
+      const bool is_alone = row.width != 1 || !row.variant.empty() || row.micro_batch > 0 ||
+                            (row.program == "stage2_ddp_spawn" && row.world == 1);
+      if (row.kind != Kind::kSlice && row.kind != Kind::kFull) continue;
+      if (is_alone || is_twin(row) || row.program == "libtorch_usual") continue;
+      const std::map<std::string, std::string> twins = {
+          {"stage0_single_gpu", "python_single"},
+          {"stage1_data_parallel", "python_data_parallel"},
+          {"stage2_ddp_spawn", "python_ddp_spawn"},
+          {"stage3_ddp_torchrun", "python_ddp_torchrun"},
+          {"stage4_ddp_amp", "python_ddp_amp"},
+          {"stage5_accelerator", "python_accelerate"},
+          {"stage6_trainer", "python_trainer"}};
+      row.program = twins.at(row.program);
+      EXPECT_TRUE(names.contains(name_of(row))) << name_of(row);
+    }
+  }
+}
+
+TEST(Cases, TheBenchTierHasEveryDistributedStageInBothWorldsAndPrecisions) {
+  const auto names = names_of(cases_of("bench", 2));
+  for (const char* stage : {"stage2_ddp_spawn", "stage3_ddp_torchrun", "stage4_ddp_amp",
+                            "stage5_accelerator", "stage6_trainer"}) {
+    for (const int world : {1, 2}) {
+      const auto row = [&](const char* precision) {
+        return fmt::format("slice/basicnet/{}/world:{}/precision:{}/threads:{}", stage, world,
+                           precision, 2 / world);
+      };
+      EXPECT_TRUE(names.contains(row("fp32"))) << row("fp32");
+      const bool has_amp = std::string(stage) > "stage4";
+      EXPECT_EQ(names.contains(row("bf16")), has_amp) << row("bf16");
+    }
+  }
+  EXPECT_TRUE(names.contains("slice/basicnet/libtorch_usual/world:1/precision:fp32/threads:2"));
   EXPECT_TRUE(names.contains("slice/convnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1"));
+}
+
+TEST(Cases, TheWholeTierHasThreeSeedsOfEachStage) {
+  const auto names = names_of(cases_of("whole", 2));
+  for (const int seed : {1, 2, 3}) {
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      for (const char* program : {"stage1_data_parallel", "stage2_ddp_spawn", "stage6_trainer",
+                                  "python_ddp_torchrun", "python_trainer"}) {
+        const auto name = fmt::format("full/{}/{}/world:2/precision:fp32/threads:1/seed:{}", recipe,
+                                      program, seed);
+        EXPECT_TRUE(names.contains(name)) << name;
+      }
+    }
+  }
+  EXPECT_EQ(of_kind(cases_of("bench", 2), Kind::kFull).size(), 0U);
+}
+
+TEST(Cases, VariantsOfStage5TrainOnTheSameSamplesPerStep) {
+  const auto rest = [](const char* variant) {
+    const auto words = words_of(
+        {.recipe = "basicnet", .program = "stage5_accelerator", .world = 2, .variant = variant});
+    const std::string recipe = "--recipe basicnet";
+    const auto begin = words.find(recipe) + recipe.size();
+    return words.substr(begin, words.find(" --threads") - begin);
+  };
+  EXPECT_EQ(rest(""), "");
+  EXPECT_EQ(rest("dispatch"), " --dispatch-batches");
+  EXPECT_EQ(rest("accumulate"), " --gradient-accumulation-steps 4 --batch-size 16");
+  EXPECT_EQ(rest("accumulate_sync"),
+            " --gradient-accumulation-steps 4 --batch-size 16 --sync-each-batch");
+}
+
+TEST(UserLines, AreThoseOfCode) {
+  const TemporaryFolder folder;
+  folder.write("main.cpp",
+               "// Says what it does.\n#include <a>\n\nint main() {\n  // nothing\n}\n");
+  EXPECT_EQ(user_lines(folder.file("main.cpp")), 2.0);
+  folder.write("twin.py", R"(#!/usr/bin/env python3
+"""Says what it does.
+
+    python twin.py
+"""
+import a
+from b import (
+    c,
+    d,
+)
+
+def main():
+    """In one line."""
+    # nothing
+    a.run()
+)");
+  EXPECT_EQ(user_lines(folder.file("twin.py")), 2.0);
+  EXPECT_EQ(user_lines(folder.file("none")), std::nullopt);
+  for (const char* program :
+       {"stage0_single_gpu", "python_trainer", "python_tuned_compile", "libtorch_usual"}) {
+    EXPECT_GT(user_lines(fs::path(LADDER_SOURCE_DIR) / source_of(program)), 30.0) << program;
+  }
 }
 
 // Each target on speed is a ratio of two of these.
 TEST(Cases, TheLongTierHasTheRowsOfTheTargets) {
-  std::set<std::string> names;
-  for (const auto& row : cases_of("bench", 2)) names.insert(name_of(row));
+  const auto names = names_of(cases_of("bench", 2));
   for (const char* name : {"basicnet/stage0_single_gpu/world:1/precision:fp32/threads:2",
                            "basicnet/python_tuned/world:1/precision:fp32/threads:2",
                            "basicnet/python_tuned_compile/world:1/precision:fp32/threads:2",
@@ -200,7 +302,7 @@ TEST(Cases, TheLongTierHasTheRowsOfTheTargets) {
 }
 
 TEST(Cases, ExactSumsStandBesideSumsInFloat) {
-  const auto rows = cases_of("bench", 2);
+  const auto rows = cases_of("whole", 2);
   const auto sums = of_kind(rows, Kind::kSums);
   ASSERT_EQ(sums.size(), 8U) << "two worlds, each in float and with three micro-batches";
   for (const auto& row : sums) EXPECT_EQ(row.threads, 1) << name_of(row);
@@ -219,13 +321,12 @@ TEST(Cases, ExactSumsStandBesideSumsInFloat) {
 }
 
 TEST(Cases, MoreCpusAreDivided) {
-  const auto rows = cases_of("bench", 8);
-  std::set<std::string> names;
-  for (const auto& row : rows) names.insert(name_of(row));
+  const auto names = names_of(cases_of("bench", 8));
   EXPECT_TRUE(names.contains("slice/basicnet/stage0_single_gpu/world:1/precision:fp32/threads:8"));
   EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:4"));
   EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:8/precision:fp32/threads:1"));
-  EXPECT_ERROR(cases_of("long", 2), UsageError, "--tier: expected one of short, bench, got 'long'");
+  EXPECT_ERROR(cases_of("long", 2), UsageError,
+               "--tier: expected one of short, bench, whole, got 'long'");
 }
 
 ChildEnd run(const std::string& script, const TemporaryFolder& folder, int seconds = 20) {
