@@ -108,6 +108,14 @@ def machine_line(results: Results) -> str:
     return "; ".join(parts)[:100]
 
 
+def measured_at(results: Results) -> str:
+    """The commit of each file, and the machine: what stands below a table of a page."""
+    context = results.contexts[0]
+    commits = dict.fromkeys(text_of(one.get("commit")) for one in results.contexts)
+    return (f"Measured at commit {' and '.join(commits)}: {text_of(context.get('cpu'))}, "
+            f"{text_of(context.get('usable_cpus'))} CPUs, GPU {text_of(context.get('gpu'))}.")
+
+
 def run_notes(results: Results) -> list[str]:
     """What this very file does not say."""
     notes = []

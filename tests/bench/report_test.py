@@ -29,6 +29,7 @@ import digits  # noqa: E402
 import exact  # noqa: E402
 import marks  # noqa: E402
 import pages  # noqa: E402
+import records  # noqa: E402
 import report  # noqa: E402
 import stages  # noqa: E402
 import step  # noqa: E402
@@ -79,7 +80,7 @@ def step_record() -> dict[str, Any]:
     steps = {"reference": step.steps_of(made.trace()),
              "fast": step.steps_of(made.trace(
                  pool="torch::autograd::CppNode<ladder::(anonymous namespace)::ReluMaxPool>"))}
-    return {"length": {math: 10.0 for math in step.MATHS},
+    return {"commit": "abc1234", "threads": 2, "length": {math: 10.0 for math in step.MATHS},
             "operations": {math: step.medians(steps[math]) for math in step.MATHS},
             "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
 
@@ -311,7 +312,8 @@ class Pages(FilesTest):
     def test_writes_tables_and_pictures_and_finds_what_differs_from_them(self) -> None:
         code, out, err = self.start(pages)
         self.assertEqual((code, err), (1, ""))
-        self.assertIn(f"README.md: differs from its record; {pages.CURE}", out)
+        self.assertIn(f"README.md:4: differs from its record {pages.RECORD}; {pages.CURE}\n"
+                      "  page  : old\n  record: \n", out)
         self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(self.start(pages), (0, "", ""))
         readme = (self.folder / "README.md").read_text(encoding="utf-8")
@@ -319,6 +321,11 @@ class Pages(FilesTest):
         self.assertIn("\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 [", readme)
         exact_page = (self.folder / "docs/same-weights.md").read_text(encoding="utf-8")
         self.assertIn("--price -->\n\n| ranks | sums | ms per step", exact_page)
+        for page in pages.PAGES[:2] + pages.PAGES[3:]:
+            self.assertIn("\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU "
+                          "none.\n\n<!-- end", (self.folder / page).read_text(encoding="utf-8"))
+        self.assertIn("\nMeasured at commit abc1234, 2 threads.\n",
+                      (self.folder / pages.PAGES[2]).read_text(encoding="utf-8"))
         bench = self.folder / "docs" / "bench.md"
         self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
         picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
@@ -326,14 +333,55 @@ class Pages(FilesTest):
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             '<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
             '<svg xmlns="http://www.w3.org/2000/svg"'))
-        bench.write_text(bench.read_text(encoding="utf-8").replace("91.55", "91.56"),
-                         encoding="utf-8")
+        lines = bench.read_text(encoding="utf-8").split("\n")
+        line = next(place for place, line in enumerate(lines) if "91.55 %" in line)
+        was, lines[line] = lines[line], lines[line].replace("91.55 %", "91.56 %")
+        bench.write_text("\n".join(lines), encoding="utf-8")
         picture.write_text("<svg/>", encoding="utf-8")
         code, out, _ = self.start(pages)
         self.assertEqual((code, out.splitlines()),
-                         (1, [f"docs/bench.md: differs from its record; {pages.CURE}",
-                              "docs/images/bench-time-basicnet.svg: differs from its record; "
+                         (1, [f"docs/bench.md:{line + 1}: differs from its record "
+                              f"{pages.RECORD}; {pages.CURE}",
+                              f"  page  : {lines[line]}", f"  record: {was}",
+                              "docs/images/bench-time-basicnet.svg:1: differs from its record; "
                               + pages.CURE]))
+
+    def test_a_number_within_a_sentence_comes_from_its_row(self) -> None:
+        page = self.folder / "docs/stages/4.md"
+        page.parent.mkdir()
+        one = "slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:1"
+        begin = f"<!-- value {pages.RECORD} {one}"
+        page.write_text(f"A step takes {begin} ms_per_step -->9<!-- end --> ms, "
+                        f"{begin} over {one.replace('2/prec', '1/prec')} -->9<!-- end --> of one "
+                        f"process, in {begin} memory -->9<!-- end --> MB.\n", encoding="utf-8")
+        self.start(pages, "--update")
+        text = re.sub("<!--.*?-->", "", page.read_text(encoding="utf-8"))
+        self.assertEqual(text, "A step takes 28.0 ms, 0.52 of one process, in 1180 MB.\n")
+        page.write_text(page.read_text(encoding="utf-8").replace("1180", "1181"), encoding="utf-8")
+        code, out, _ = self.start(pages)
+        self.assertEqual((code, out.splitlines()[0]), (
+            1, f"docs/stages/4.md:1: differs from its record {pages.RECORD}; {pages.CURE}"))
+        for words, reason in ((f"{one} weight", "one of seconds, ms_per_step"),
+                              (one.replace("world:2", "world:9") + " seconds", "has no row"),
+                              (f"{one} over", "expected ROW over ROW")):
+            page.write_text(f"<!-- value {pages.RECORD} {words} -->9<!-- end -->", encoding="utf-8")
+            code, _, err = self.start(pages)
+            self.assertEqual(code, 2)
+            self.assertIn(reason, err)
+
+    def test_two_records_are_read_as_one(self) -> None:
+        made.write(self.folder / "bench/results/whole.json", made.whole())
+        bench = self.folder / "docs/bench.md"
+        rows = [row for row in made.sample()["benchmarks"] if not row["name"].startswith("full/")]
+        made.write(self.folder / pages.RECORD, {"context": made.CONTEXT, "benchmarks": rows})
+        bench.write_text(bench.read_text(encoding="utf-8").replace(
+            "two-cores.json", "two-cores.json bench/results/whole.json").replace(
+            "time-basicnet", "summary"), encoding="utf-8")
+        self.assertEqual(self.start(pages, "--update")[0], 0)
+        text = bench.read_text(encoding="utf-8")
+        self.assertIn("### Accuracy over seeds", text)
+        self.assertIn("### Each stage beside its twin", text)
+        self.assertTrue((self.folder / "docs/images/bench-summary.svg").exists())
 
     def test_writes_the_pictures_that_a_page_shows_alone_and_makes_all_once(self) -> None:
         with patch.object(pages, "wanted", wraps=pages.wanted) as wanted:
@@ -358,6 +406,91 @@ class Pages(FilesTest):
         code, _, err = self.start(pages)
         self.assertEqual(code, 2)
         self.assertIn("two-cores.json", err)
+
+
+class Records(FilesTest):
+    """records.py, on a repository made here."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.measured = self.commit("ladder/a.h", "one")
+        self.record(self.measured)
+
+    def git(self, *arguments: str) -> str:
+        user = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
+        done = subprocess.run(["git", "-C", self.folder, *user, *arguments], capture_output=True,
+                              text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    def commit(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", f"Change of {name}")
+        return self.git("rev-parse", "--short", "HEAD")
+
+    def record(self, commit: str | None, name: str = "a.json") -> None:
+        context = {"date": "2026-01-02"} | ({} if commit is None else {"commit": commit})
+        self.commit(f"bench/results/{name}", json.dumps({"context": context}, indent=2))
+
+    def judged(self) -> tuple[int, str]:
+        code, out, err = self.start(records, "--root", self.folder)
+        self.assertEqual(err, "")
+        return code, out
+
+    def test_a_record_is_fresh_until_a_source_of_it_changes(self) -> None:
+        self.commit("docs/a.md", "a page")
+        self.commit("bench/links/cable.py", "not of the suite")
+        self.assertEqual(self.judged(), (0, ""))
+        for name in ("stage0_single_gpu/main.cpp", "bench/peers/single.py", "mnist/a/b.h"):
+            changed = self.commit(name, "two")
+            self.assertEqual(self.judged(), (
+                1, f"bench/results/a.json:4: stale: measured at {self.measured}, and its sources "
+                f"changed in {changed} Change of {name}; hint: ./run bench; cp runs/bench.json "
+                "bench/results/a.json\n"))
+            self.record(changed)
+            self.assertEqual(self.judged(), (0, ""))
+            self.measured = changed
+
+    def test_a_record_depends_on_its_own_sources(self) -> None:
+        self.record(self.measured, "a.step.json")
+        self.record(self.measured, "a.links.json")
+        changed = self.commit("bench/links/cable.py", "a longer cable")
+        code, out = self.judged()
+        self.assertEqual((code, len(out.splitlines())), (1, 1))
+        self.assertIn(f"a.links.json:4: stale: measured at {self.measured}, and its sources "
+                      f"changed in {changed} ", out)
+
+    def test_a_commit_that_is_missing_dirty_or_elsewhere_is_stale(self) -> None:
+        self.git("checkout", "--quiet", "-b", "other")
+        elsewhere = self.commit("docs/b.md", "b")
+        self.git("checkout", "--quiet", "main")
+        for commit, line, words in ((None, 1, "it names no commit"), ("", 4, "it names no commit"),
+                                    (f"{self.measured} dirty", 4, "changes that are in no commit"),
+                                    (f"{self.measured}-dirty", 4, "changes that are in no commit"),
+                                    (elsewhere, 4, "not in the history of HEAD"),
+                                    ("0123456", 4, "not in the history of HEAD")):
+            self.record(commit)
+            code, out = self.judged()
+            self.assertEqual(code, 1)
+            self.assertTrue(out.startswith(f"bench/results/a.json:{line}: stale: "), out)
+            self.assertIn(words, out)
+
+    def test_a_file_without_sources_or_a_folder_without_records_is_an_error(self) -> None:
+        self.commit("bench/results/a.txt", "?")
+        code, out, err = self.start(records, "--root", self.folder)
+        self.assertEqual((code, out), (2, ""))
+        self.assertIn("bench/results/a.txt: a record without sources; hint:", err)
+        code, _, err = self.start(records, "--root", self.folder / "docs")
+        self.assertEqual(code, 2)
+        self.assertIn("no record", err)
+
+    def test_the_tier_of_the_pages_begins_with_it(self) -> None:
+        text = (ROOT / "test").read_text(encoding="utf-8")
+        self.assertLess(text.index("== docs ]]; then check_records"),
+                        text.index("then tools/setup.sh full"))
 
 
 class Statistics(unittest.TestCase):
@@ -822,7 +955,7 @@ class Comparisons(FilesTest):
         super().setUp()
         self.results = self.read(*made.sample()["benchmarks"])
 
-    def test_a_stage_has_a_row_for_each_world_size_and_precision_it_shares_with_its_twin(self) -> None:
+    def test_a_stage_has_a_row_for_each_world_size_and_precision_of_its_twin(self) -> None:
         found = twin_table(self.results)
         self.assertEqual(found.header[3:], ("basicnet / twin's [95 %]", "convnet / twin's [95 %]"))
         self.assertEqual([tuple(row[:3]) for row in found.rows], [
