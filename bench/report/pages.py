@@ -18,10 +18,12 @@ by stages.py, and images/micro-batches.svg one that shows no record, by exact.py
 those of the report that a page shows, of the records of docs/bench.md; they are compared only where
 matplotlib is installed. Below each table stands the commit that it was measured at.
 
-A number within a sentence is a row and what of it, or two rows and their ratio:
+A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
+the commit of the record. A line may end anywhere within the marker:
 
     <!-- value bench/results/NAME.json full/RECIPE/PROGRAM/world:2/... seconds -->12.3<!-- end -->
     <!-- value bench/results/NAME.json slice/... over slice/... -->1.07<!-- end -->
+    <!-- value bench/results/NAME.json commit -->b8dd5d9<!-- end -->
 
 Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
@@ -40,7 +42,7 @@ import exact
 import stages
 import step
 from claims import speed_claim
-from environment import measured_at
+from environment import measured_at, text_of
 from report import colours
 from marks import marks_text
 from results import Results, ResultsError, Row, read, read_key
@@ -55,8 +57,8 @@ STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--twins|--step|--marks"
                    r"|--speed|--price|--seeds) -->\n).*?(<!-- end of the record -->)", re.DOTALL)
-VALUE = re.compile(r"(<!-- value (\S+) ([^>]*?) -->)[^<]*(<!-- end -->)")
-MARKER = re.compile(r"<!-- (?:record|value) (\S+)")
+VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
+MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
 WHOLE = re.compile(r"<!-- record (\S+(?: [^-\s]\S*)*) --markdown -->")
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
@@ -120,7 +122,9 @@ def valued(match: re.Match[str]) -> str:
     """A number within a sentence."""
     begin, path, words, end = match.groups()
     results = read([ROOT / path])
-    name, measure, *others = [*words.split(), ""]
+    if words == "commit":
+        return f"{begin}{text_of(results.contexts[0].get('commit'))}{end}"
+    name, measure, *others = [*words.split(), "", ""]
     row = row_of(results, name)
     if measure == "over" and others[0]:
         other = row_of(results, others[0])
