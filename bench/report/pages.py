@@ -11,12 +11,12 @@ at a line of its own:
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level, --twins each stage beside its twin, --marks how near the targets are, --speed
-the speed against Python. --price and --seeds are the tables of exact.py. --step is the table of a
-record of step.py, whose picture is images/step.svg. images/stages.svg is the picture of the README,
-by stages.py, and images/micro-batches.svg one that shows no record, by exact.py. Other pictures are
-those of the report that a page shows, of the records of docs/bench.md; they are compared only where
-matplotlib is installed. Below each table stands the commit that it was measured at.
+of the third level, --marks how near the targets are, --speed the speed against Python. --price and
+--seeds are the tables of exact.py. --step is the table of a record of step.py, whose picture is
+images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
+images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the
+report that a page shows, of the records of docs/bench.md; they are compared only where matplotlib
+is installed. The line below a table has the commit that it was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commit of the record. A line may end anywhere within the marker:
@@ -47,7 +47,7 @@ from report import colours
 from marks import marks_text
 from results import Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
-from tables import Table, twin_table
+from tables import Table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ PAGES = ("README.md", "docs/bench.md", "docs/performance.md", "docs/same-weights
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--twins|--step|--marks"
+BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
                    r"|--speed|--price|--seeds) -->\n).*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
 MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
@@ -77,7 +77,7 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
 ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": exact.price_table, "--seeds": exact.seeds_table, "--twins": twin_table}
+    "--price": exact.price_table, "--seeds": exact.seeds_table}
 
 
 def one_table(table: Table, results: Results) -> str:

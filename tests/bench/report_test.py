@@ -1047,6 +1047,8 @@ class Digits(FilesTest):
         drawn = report.pictures.digits_picture(sample, "basicnet")
         self.assertEqual((drawn.svg.count("<image"), drawn.svg.count(" → ")), (60, 60))
         self.assertIn("62 of 10,000; the first 60, and 2 more.", drawn.caption)
+        self.assertTrue(drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; "))
+        self.assertEqual(drawn.description.count("image"), 60)
         with patch.object(digits, "DATA", self.folder / "none"):
             self.assertIsNone(report.pictures.digits_picture(sample, "basicnet"))
 
@@ -1118,8 +1120,13 @@ class Notes(FilesTest):
         for words in ("from the start of the program to its end", "Launcher and parent processes "
                       "are not counted", "--math fast: channels_last", "fused optimizers",
                       "compares more work with less", "steps 5 to 8, rank 0", '"twin not run"',
-                      "where the CPU multiplies in bfloat16, else at that in fp32"):
+                      "where the CPU multiplies in bfloat16, else at that in fp32",
+                      "Bytes sent per step are counted in the programs", "libtorch_usual is neither",
+                      "Without a whole run here: libtorch_usual.", "means over 3 seeds at most"):
             self.assertIn(words, text)
+        text = " ".join(honesty(self.read(*made.short()["benchmarks"])))
+        for words in ("Bytes sent", "libtorch_usual", "Without a whole run", "seeds at most"):
+            self.assertNotIn(words, text)
 
 
 class PageReader(HTMLParser):
@@ -1215,6 +1222,7 @@ class Page(FilesTest):
         self.assertEqual(len(reader.all("desc")), len(found))
         self.assertIn("0 single 1x2: 5.45 s", text)
         self.assertIn("6 Trainer 4x1: failed", text)
+        self.assertIn("4 DDP AMP 2x1 bf16: 15.2 s, 98.29 %; py DDP AMP 2x1 bf16: 31.9 s, ", text)
         self.assertIn("steps 5 to 8, rank 0. Data is everything from the optimizer", text)
         self.assertIn("launcher and parent processes are not counted", text)
 
