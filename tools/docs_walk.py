@@ -48,7 +48,7 @@ COLUMNS = ("ok", "FAILED", "not run", "s")
 KILLED = "Killed"  # the shell's word, and its exit code
 AFTER_KILL = 128 + signal.SIGKILL
 MARKER = re.compile(r"<!-- (not run|output|file|deadline)(?:: (.+))? -->")
-RECORD = re.compile(r"<!-- record \S+ --short -->")
+RECORD = re.compile(r"<!-- record \S+(?: \S+)* --short -->")
 PROMPT = "$ "
 COMMAND = re.compile(r"(?:[A-Z]\w*=\S+ )+\S|\./(?:run|test)\b"
                      r"|(?:build/bin|tools|scripts|\.venv/bin)/\w"

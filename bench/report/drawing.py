@@ -8,15 +8,17 @@ of its name. Text stays text. All pictures have one width, so that their letters
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from intervals import Estimate
@@ -76,6 +78,34 @@ class Line:
     marker: int
     outlined: bool
     points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Dot:
+    label: str
+    colour: Colour
+    outlined: bool
+    x: Estimate
+    y: Estimate
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    dots: Sequence[Dot]
+
+
+class Box(NamedTuple):
+    """In points: left, bottom, right, top."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def meets(self, other: Box) -> bool:
+        return (self.left < other.right and other.left < self.right
+                and self.bottom < other.top and other.bottom < self.top)
 
 
 def distances(estimate: Estimate) -> list[list[float]]:
@@ -207,4 +237,99 @@ def draw_lines(name: str, title: str, description: str, names: tuple[str, str],
         axes.set_xlabel(names[0])
         axes.set_ylabel(names[1])
         figure.legend(loc="outside lower left", ncols=2)
+        return finish(figure, name, title, description)
+
+
+# --- dots with labels beside them -------------------------------------------------------
+
+DOT = 4.0  # points from the centre of a dot to its edge
+LETTER, HIGH = 5.5, 11.0  # points of a label: the width of a letter, generously, and its height
+PANEL = 230.0  # points
+
+
+def box_at(centre: tuple[float, float], words: str) -> Box:
+    half = LETTER * len(words) / 2
+    return Box(centre[0] - half, centre[1] - HIGH / 2, centre[0] + half, centre[1] + HIGH / 2)
+
+
+def places_around(dot: tuple[float, float], words: str) -> Iterator[tuple[float, float]]:
+    """Centres for a label, the nearest first."""
+    for ring in range(1, 40):
+        for turn in range(16):
+            angle = math.tau * turn / 16
+            far = DOT + 3.0 + 4.0 * ring
+            yield (dot[0] + (far + LETTER * len(words) / 2) * math.cos(angle),
+                   dot[1] + (far + HIGH / 2) * math.sin(angle))
+
+
+def spread_labels(dots: Sequence[tuple[float, float]], labels: Sequence[str],
+                  frame: Box) -> list[tuple[float, float]]:
+    """A centre for each label, within the frame, over no dot and no other label."""
+    taken = [Box(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in dots]
+    centres = {}
+    for place in sorted(range(len(dots)), key=lambda place: dots[place]):
+        for centre in places_around(dots[place], labels[place]):
+            box = box_at(centre, labels[place])
+            inside = (frame.left <= box.left and box.right <= frame.right
+                      and frame.bottom <= box.bottom and box.top <= frame.top)
+            if inside and not any(box.meets(other) for other in taken):
+                break
+        taken.append(box)
+        centres[place] = centre
+    return [centres[place] for place in range(len(dots))]
+
+
+def draw_dot(axes: Axes, dot: Dot) -> None:
+    for way, estimate in (("xerr", dot.x), ("yerr", dot.y)):
+        if estimate.interval:
+            axes.errorbar(dot.x.value, dot.y.value, **{way: distances(estimate)}, fmt="none",
+                          color=dot.colour.light, elinewidth=0.8, alpha=0.55)
+    axes.plot(dot.x.value, dot.y.value, marker="o", markersize=2 * DOT - 1.4, markeredgewidth=1.4,
+              markeredgecolor=dot.colour.light, linestyle="none",
+              markerfacecolor=PAPER.light if dot.outlined else dot.colour.light)
+
+
+def label_dots(figure: Figure, axes: Axes, dots: Sequence[Dot]) -> None:
+    """Once the axes have their place: each label with a line to its dot, if it is not beside it."""
+    scale = 72 / figure.dpi  # points per pixel
+    places = [tuple(scale * end for end in axes.transData.transform((dot.x.value, dot.y.value)))
+              for dot in dots]
+    frame = Box(*(scale * end for end in axes.bbox.extents))
+    centres = spread_labels(places, [dot.label for dot in dots], frame)
+    for dot, place, centre in zip(dots, places, centres):
+        shift = (centre[0] - place[0], centre[1] - place[1])
+        far = math.hypot(max(0.0, abs(shift[0]) - LETTER * len(dot.label) / 2), shift[1]) > 16
+        colour = BAD.light if dot.label.endswith("WRONG") else INK.light
+        axes.annotate(dot.label, (dot.x.value, dot.y.value), xytext=shift, ha="center",
+                      va="center", textcoords="offset points", fontsize=9, color=colour,
+                      arrowprops={"arrowstyle": "-", "color": MUTED.light, "linewidth": 0.6,
+                                  "shrinkA": 0, "shrinkB": DOT} if far else None)
+
+
+def draw_dots(name: str, title: str, description: str, names: tuple[str, str],
+              panels: Sequence[Panel], legend: Sequence[tuple[str, Colour]]) -> str:
+    """One panel below the other, each with axes of its own; x is logarithmic."""
+    with matplotlib.rc_context(STYLE):
+        rows = (len(legend) + 1) // 2
+        figure = Figure(figsize=(WIDTH / 72, (PANEL * len(panels) + 24 + 15 * rows) / 72),
+                        layout="constrained")
+        found = figure.subplots(len(panels), squeeze=False)[:, 0]
+        for axes, panel in zip(found, panels):
+            for dot in panel.dots:
+                draw_dot(axes, dot)
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 4, 5, 7)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.margins(0.12, 0.12)
+            axes.grid(True)
+            axes.set_title(panel.title, fontsize=10, loc="left")
+            axes.set_xlabel(names[0])
+            axes.set_ylabel(names[1])
+        figure.legend([Line2D([], [], marker="o", linestyle="none", color=colour.light)
+                       for _, colour in legend], [words for words, _ in legend],
+                      loc="outside lower left", ncols=2)
+        figure.draw_without_rendering()  # gives the axes their places
+        for axes, panel in zip(found, panels):
+            label_dots(figure, axes, panel.dots)
         return finish(figure, name, title, description)

@@ -8,7 +8,7 @@ from typing import Any
 
 from results import Results
 from tables import Table
-from words import TUNED, is_twin
+from words import TUNED, USUAL, is_twin, rung
 
 NOT_RECORDED = "not recorded"
 FIELDS = (
@@ -108,6 +108,14 @@ def machine_line(results: Results) -> str:
     return "; ".join(parts)[:100]
 
 
+def measured_at(results: Results) -> str:
+    """The commit of each file, and the machine: what stands below a table of a page."""
+    context = results.contexts[0]
+    commits = dict.fromkeys(text_of(one.get("commit")) for one in results.contexts)
+    return (f"Measured at commit {' and '.join(commits)}: {text_of(context.get('cpu'))}, "
+            f"{text_of(context.get('usable_cpus'))} CPUs, GPU {text_of(context.get('gpu'))}.")
+
+
 def run_notes(results: Results) -> list[str]:
     """What this very file does not say."""
     notes = []
@@ -131,6 +139,15 @@ def run_notes(results: Results) -> list[str]:
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
+    runs = results.of_kind("full")
+    timed = {row.key.setup.program for row in results.of_kind("slice") if row.good}
+    rest = sorted(timed - {row.key.setup.program for row in runs if row.good} - {*TUNED}, key=rung)
+    if runs and rest:
+        notes.append(f"Without a whole run here: {', '.join(rest)}.")
+    seeds = {seed for row in runs for seed in row.of_seeds() if seed}
+    if seeds:
+        notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
+                     "intervals show what another seed would change on the same test images.")
     for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
         if len({text_of(context.get(name)) for context in results.contexts}) > 1:
             notes.append(f"The files come from different {words}: their rows do not compare.")
@@ -139,24 +156,25 @@ def run_notes(results: Results) -> list[str]:
     return notes
 
 
-# Each with the rows that it is about: a kind, twins, tuned Python, or any.
+# Each with the rows that it is about: a kind, a program, a counter, or any.
 GENERAL_NOTES = (
     ("any",
      "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken "
      "in one run travel better than times."),
     ("slice",
-     "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test. The whole run "
-     "is from the start of the program to its end, with imports, launcher and the meeting of the "
-     "ranks, and happens once a row: it has no interval."),
+     "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test."),
+    ("full",
+     "The whole run is from the start of the program to its end, with imports, launcher and "
+     "rendezvous. One run has no interval."),
     ("twin",
      "A ratio is that of two medians. The rows are run in an order drawn by lot, "
      'and its interval draws those of either row on their own. Rows without a twin say "twin '
      'not run".'),
     ("full",
-     "The interval of an accuracy says what another test set of the same size might show. It "
-     "does not say what another seed would; a difference marked as noise may be chance. It is "
-     "marked rather freely: both tests were taken as independent, though their images are the "
-     "same."),
+     "The interval of an accuracy of one run shows what another test set of the same size might "
+     "give, not what another seed would. A difference marked as noise may be chance: over seeds, "
+     "its interval contains 0; of one run each, both tests were taken as independent, though "
+     "their images are the same."),
     ("check",
      "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
      "bits, or in Python, sums are taken in another order, and only accuracies compare."),
@@ -182,19 +200,19 @@ GENERAL_NOTES = (
      "step does is in it, so no program reaches it."),
     ("any",
      "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts "
-     "once for each. Launcher and parent processes are not counted. Bytes a step are those of "
-     "the loopback device: all that the machine sends to itself meanwhile, start-up included. "
-     "What ranks exchange in shared memory (the stages, on one machine) is not among them; the "
-     "twins send it."),
-    ("any",
-     "Code lines are those of main.cpp, without blank lines, comments and #include: what a user "
-     "writes, and not the library under it."),
+     "once for each. Launcher and parent processes are not counted."),
+    ("sent",
+     "Bytes sent per step are counted in the programs and summed over the ranks: those of TCP "
+     "sockets by the kernel, and those written to shared memory."),
+    ("lines",
+     "Code lines are those of a program's own source file, without blank lines, comments, "
+     "#include and import: what a user writes, and not the library under it."),
     ("twin",
      "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with "
-     "all threads. Some twins have no whole run: python_data_parallel, python_accelerate and "
-     "python_trainer train to the weights of python_single, and python_ddp_torchrun to those of "
-     "python_ddp_spawn. Their accuracy would be the same; their whole time and memory were not "
-     "measured."),
+     "all threads."),
+    ("usual",
+     "libtorch_usual is neither a stage nor a twin: LibTorch as its own tutorials use it, with "
+     "contiguous images, torch::data and torch::optim."),
 )
 
 
@@ -204,4 +222,9 @@ def honesty(results: Results) -> list[str]:
         there.add("twin")
     if any(row.key.setup.program in TUNED for row in results.rows.values()):
         there.add("tuned")
+    if any(row.key.setup.program == USUAL for row in results.rows.values()):
+        there.add("usual")
+    for about, name in (("sent", "sent_bytes_per_step"), ("lines", "user_lines")):
+        if any(row.counter(name) is not None for row in results.rows.values()):
+            there.add(about)
     return [*run_notes(results), *(text for about, text in GENERAL_NOTES if about in there)]

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from intervals import within_noise
+from intervals import Estimate, mean_of, within_noise
 from results import Repetition, Results, Row
 from words import FAILED, STAGES, TEST_IMAGES, is_twin, rung
 
 EQUAL, WRONG, NOT_CHECKED = "yes", "WRONG", "not checked"
+CHECKED = "20 steps, fp32, one thread per process"  # what "equal" is about
 SAME_AT_WORLD_2 = STAGES[1:]
 POINTS_BELOW = 1.0  # so many percentage points below stage 0 may be chance or rounding
 
@@ -107,13 +108,27 @@ def unseen(row: Row) -> Verdict | None:
     return None
 
 
+def paired(one: Row, other: Row) -> Estimate | None:
+    """Percentage points between two rows: the mean over the seeds that both have."""
+    first, second = one.accuracies(), other.accuracies()
+    return mean_of([first[seed] - second[seed] for seed in first if seed in second])
+
+
+def is_noise(one: Row, other: Row) -> bool:
+    """Whether two accuracies differ by no more than chance: over seeds, or as two tests."""
+    difference = paired(one, other)
+    if difference is None or difference.interval is None:
+        return within_noise(one.score(), other.score())
+    return difference.interval.low <= 0 <= difference.interval.high
+
+
 def below_stage_0(results: Results, row: Row) -> Verdict | None:
     """A whole run is about as accurate as stage 0: what is below by more than chance is wrong."""
     base = stage_0_of(results, row.key.setup.recipe)
     if base is None or row.key.kind != "full" or row.key.setup.width != 1 or not row.score():
         return None
     ours, theirs = row.accuracy().value, base.accuracy().value
-    if theirs - ours <= POINTS_BELOW or within_noise(row.score(), base.score()):
+    if theirs - ours <= POINTS_BELOW or is_noise(row, base):
         return None
     return Verdict(WRONG, f"its accuracy is {ours:.2f} %, that of {STAGES[0]} {theirs:.2f} %")
 

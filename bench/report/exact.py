@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from intervals import DRAWS, SEED, Estimate, middle, ratio_of
+from intervals import mean_of, ratio_of
 from results import Results, Row, Setup
 from tables import Table, cells
 from words import INK, MUTED, NOT_RUN, RUNG_COLOURS, Colour, percent
@@ -49,20 +47,12 @@ def price_table(results: Results) -> Table:
                                              "time / fast [95 %]"), rows, notes, [], 2)
 
 
-def mean_of(values: Sequence[float]) -> Estimate:
-    """With where 95 % of the means of as many draws lie."""
-    draw = random.Random(SEED).choices
-    means = [sum(draw(values, k=len(values))) / len(values) for _ in range(DRAWS)]
-    return Estimate(sum(values) / len(values), middle(means) if len(values) > 1 else None)
-
-
 def by_seed(results: Results) -> dict[int, dict[int, float]]:
     """Accuracies in percent of the seeds with both sums: seed -> micro-batch -> accuracy."""
     found: dict[int, dict[int, float]] = {}
     for row in results.of_kind("seeds"):
-        accuracy = row.accuracy()
-        if accuracy is not None:
-            found.setdefault(row.key.seed, {})[row.key.setup.micro_batch] = accuracy.value
+        for seed, accuracy in row.accuracies().items():
+            found.setdefault(seed, {})[row.key.setup.micro_batch] = accuracy
     return {seed: found[seed] for seed in sorted(found) if len(found[seed]) == 2}
 
 
@@ -81,7 +71,7 @@ def seeds_table(results: Results) -> Table:
     setups = {row.key.setup for row in results.of_kind("seeds")}
     notes = [f"Stage 2, {setup.recipe}, {setup.precision}, one epoch, {setup.world} x "
              f"{setup.threads}: accuracy in percent. The interval is that of the mean difference "
-             "over the seeds." for setup in sorted(setups, key=Setup.order)[:1]]
+             "over the seeds, Student's t." for setup in sorted(setups, key=Setup.order)[:1]]
     header = ("seed", *(sums_text(size) for size in sizes), "difference, points")
     return Table("Accuracy of exact sums", header, rows, notes, [], 1)
 

@@ -67,15 +67,10 @@ def over_floor(results: Results, setup: Setup | None) -> Estimate | None:
 
 
 def whole_run(results: Results, recipe: str) -> Estimate | None:
-    """How many times faster stage 0 trains and tests to its end than its twin: one run each."""
-    runs = []
-    for program in ("stage0_single_gpu", "python_single"):
-        setup = all_cpus(results, recipe, program)
-        row = results.row("full", setup) if setup else None
-        if row is None or not row.good:
-            return None
-        runs.append(row.seconds().value)
-    return Estimate(runs[1] / runs[0])
+    """How many times faster stage 0 trains and tests to its end than its twin."""
+    stage, twin = (all_cpus(results, recipe, program)
+                   for program in ("stage0_single_gpu", "python_single"))
+    return inverse(results.ratio(stage, twin, kind="full")) if stage and twin else None
 
 
 def slowest_start(results: Results) -> Estimate | None:

@@ -4,7 +4,8 @@
     python bench/report/pages.py             compares
     python bench/report/pages.py --update    writes the tables and pictures again
 
-A page names its record where a table begins, and the table ends at a line of its own:
+A page names its record, or several that are read as one, where a table begins, and the table ends
+at a line of its own:
 
     <!-- record bench/results/NAME.json --short -->
     <!-- end of the record -->
@@ -13,8 +14,18 @@ A page names its record where a table begins, and the table ends at a line of it
 of the third level, --marks how near the targets are, --speed the speed against Python. --price and
 --seeds are the tables of exact.py. --step is the table of a record of step.py, whose picture is
 images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
-images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the report that a page shows; they are compared only where matplotlib
-is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
+images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the
+report that a page shows, of the records of docs/bench.md; they are compared only where matplotlib
+is installed. The line below a table has the commit that it was measured at.
+
+A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
+the commit of the record. A line may end anywhere within the marker:
+
+    <!-- value bench/results/NAME.json full/RECIPE/PROGRAM/world:2/... seconds -->12.3<!-- end -->
+    <!-- value bench/results/NAME.json slice/... over slice/... -->1.07<!-- end -->
+    <!-- value bench/results/NAME.json commit -->b8dd5d9<!-- end -->
+
+Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
 from __future__ import annotations
@@ -24,26 +35,31 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import exact
 import stages
 import step
 from claims import speed_claim
-from environment import machine_line
+from environment import measured_at, text_of
 from report import colours
 from marks import marks_text
-from results import Results, ResultsError, read
+from results import Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
 from tables import Table
+from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/bench.md", "docs/performance.md", "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed|--price|--seeds)"
-                   r" -->\n).*?(<!-- end of the record -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
+                   r"|--speed|--price|--seeds) -->\n).*?(<!-- end of the record -->)", re.DOTALL)
+VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
+MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
+WHOLE = re.compile(r"<!-- record (\S+(?: [^-\s]\S*)*) --markdown -->")
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
 HEAD = """<?xml version="1.0" encoding="UTF-8"?>
@@ -53,32 +69,70 @@ COLUMNS = 120
 CURE = "run python3 bench/report/pages.py --update"
 
 
+MEASURES: dict[str, Callable[[Row], str]] = {
+    "seconds": lambda row: number(row.seconds().value),
+    "ms_per_step": lambda row: number(1000 * row.seconds().value / exact.STEPS),
+    "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
+    "accuracy": lambda row: percent(row.accuracy().value),
+    "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
+}
+ONE_TABLE: dict[str, Callable[[Results], Table]] = {
+    "--price": exact.price_table, "--seeds": exact.seeds_table}
+
+
 def one_table(table: Table, results: Results) -> str:
     """Without its heading, with the machine below."""
     if not table.rows:
         return "Not measured yet."
     _, _, *lines = markdown_table(table).split("\n")
-    lines += ["", markdown_cell(machine_line(results))]
+    lines += ["", markdown_cell(measured_at(results))]
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
                      for line in lines)
 
 
 def filled(match: re.Match[str]) -> str:
-    begin, path, form, end = match.groups()
+    begin, paths, form, end = match.groups()
     if form == "--step":
-        return f"{begin}\n{step.table(json.loads((ROOT / path).read_text()))}\n{end}"
-    results = read([ROOT / path])
-    if form in ("--price", "--seeds"):
-        table = exact.price_table if form == "--price" else exact.seeds_table
-        return f"{begin}\n{one_table(table(results), results)}\n\n{end}"
+        record = json.loads((ROOT / paths).read_text())
+        return (f"{begin}\n{step.table(record)}\nMeasured at commit {record['commit']}, "
+                f"{record['threads']} threads.\n\n{end}")
+    results = read([ROOT / path for path in paths.split()])
+    if form in ONE_TABLE:
+        return f"{begin}\n{one_table(ONE_TABLE[form](results), results)}\n\n{end}"
+    below = textwrap.fill(measured_at(results), COLUMNS)
     if form == "--marks":
-        return f"{begin}\n{marks_text(results)}\n{end}"
+        return f"{begin}\n{marks_text(results)}\n{below}\n\n{end}"
     if form == "--speed":
         claim = textwrap.fill(speed_claim(results) or "Not measured.", COLUMNS)
-        return f"{begin}\n{claim}\n\n{end}"
+        return f"{begin}\n{claim}\n{below}\n\n{end}"
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
-    return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{end}"
+    return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{below}\n\n{end}"
+
+
+def row_of(results: Results, name: str) -> Row:
+    key, _ = read_key(name)
+    row = results.rows.get(key)
+    if row is None or not row.good:
+        raise ResultsError(f"value: the record has no row {name}")
+    return row
+
+
+def valued(match: re.Match[str]) -> str:
+    """A number within a sentence."""
+    begin, path, words, end = match.groups()
+    results = read([ROOT / path])
+    if words == "commit":
+        return f"{begin}{text_of(results.contexts[0].get('commit'))}{end}"
+    name, measure, *others = [*words.split(), "", ""]
+    row = row_of(results, name)
+    if measure == "over" and others[0]:
+        other = row_of(results, others[0])
+        return f"{begin}{row.seconds().value / other.seconds().value:.2f}{end}"
+    if measure not in MEASURES:
+        raise ResultsError(f"value: expected ROW over ROW, or ROW and one of "
+                           f"{', '.join(MEASURES)}, got '{words}'")
+    return f"{begin}{MEASURES[measure](row)}{end}"
 
 
 def standalone(svg: str) -> str:
@@ -87,6 +141,12 @@ def standalone(svg: str) -> str:
              f"{{ :root {{ {colours('dark')} }} }}</style>")
     text = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return HEAD + text.replace("</desc>", f"</desc>{style}", 1) + "\n"
+
+
+def records_of_the_bench() -> list[str]:
+    """Those of the page that shows all tables."""
+    found = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
+    return found[1].split() if found else [RECORD]
 
 
 def pictures_of(shown: set[str]) -> dict[Path, str]:
@@ -99,8 +159,8 @@ def pictures_of(shown: set[str]) -> dict[Path, str]:
         if error.name != "matplotlib":
             raise
         return {}
-    results = read([ROOT / RECORD])
-    found = pictures.code_pictures(results)
+    results = read([ROOT / path for path in records_of_the_bench()])
+    found = [*filter(None, [pictures.summary_picture(results)]), *pictures.code_pictures(results)]
     for recipe in results.recipes():
         found += pictures.recipe_pictures(results, recipe)
     drawn = {picture.name: picture.svg for picture in found}
@@ -113,7 +173,8 @@ def pictures_of(shown: set[str]) -> dict[Path, str]:
 
 def page_text(page: str) -> str:
     text, blocks = BLOCK.subn(filled, (ROOT / page).read_text(encoding="utf-8"))
-    if not blocks:
+    text, values = VALUE.subn(valued, text)
+    if not blocks and (page in PAGES or not values):
         raise ResultsError(f"{page}: expected <!-- record NAME.json --short --> and <!-- end of "
                            "the record -->, found no such lines")
     return text
@@ -121,13 +182,33 @@ def page_text(page: str) -> str:
 
 def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
-    pages = {ROOT / page: page_text(page) for page in PAGES}
+    others = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))
+              if MARKER.search(path.read_text(encoding="utf-8"))]
+    pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn = {"stages.svg": stages.picture(read([ROOT / RECORD])),
+    results = read([ROOT / path for path in records_of_the_bench()])
+    drawn = {"stages.svg": stages.picture(results),
              "micro-batches.svg": exact.picture(),
              "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
     files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
     return pages | pictures_of(shown) | files
+
+
+def difference(path: Path, text: str) -> str:
+    """File and line of the first difference, the record that is meant, and both lines."""
+    name = path.relative_to(ROOT)
+    if not path.exists():
+        return f"{name}: not there; {CURE}"
+    here, there = path.read_text(encoding="utf-8").split("\n"), text.split("\n")
+    place = next((place for place, pair in enumerate(zip(here, there)) if pair[0] != pair[1]),
+                 min(len(here), len(there)))
+    named = MARKER.findall("\n".join(there[:place + 1]))
+    record = f"its record {named[-1]}" if named else "its record"
+    lines = [f"{name}:{place + 1}: differs from {record}; {CURE}"]
+    if path.suffix == ".md":
+        lines += [f"  {what}: {lines_of[place] if place < len(lines_of) else 'nothing more'}"
+                  for what, lines_of in (("page  ", here), ("record", there))]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
@@ -137,15 +218,15 @@ def main(arguments: list[str]) -> int:
     try:
         differ = {path: text for path, text in wanted().items()
                   if not path.exists() or path.read_text(encoding="utf-8") != text}
+        lines = [f"{path.relative_to(ROOT)}: written" if update else difference(path, text)
+                 for path, text in differ.items()]
         for path, text in differ.items() if update else ():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except (ResultsError, OSError) as error:
         print(f"pages: {error}", file=sys.stderr)
         return 2
-    for path in differ:
-        name = path.relative_to(ROOT)
-        print(f"{name}: written" if update else f"{name}: differs from its record; {CURE}")
+    print("".join(f"{line}\n" for line in lines), end="")
     return 1 if differ and not update else 0
 
 

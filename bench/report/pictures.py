@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from drawing import Bar, Line, Point, draw_bars, draw_lines, draw_stacks
+import digits
+from drawing import Bar, Dot, Line, Panel, Point, draw_bars, draw_dots, draw_lines, draw_stacks
 from equality import WRONG, verdict_for
 from intervals import Estimate
 from results import Results, Row, Setup
 from tables import curve_rows
-from words import PHASES, STAGES, TWINS, colour_of, idea_of, is_twin, rung, significant
+from words import (
+    IDEAS, PHASES, RUNG_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_twin, percent, rung,
+    significant,
+)
 
 
 @dataclass
@@ -106,12 +110,14 @@ def code_pictures(results: Results) -> list[Picture]:
     lines: dict[str, float] = {}
     for row in results.of_kind("full", "slice", "check"):
         counted = row.counter("user_lines")
-        if counted is not None and not is_twin(row.key.setup.program):
+        if counted is not None:
             lines[row.key.setup.program] = counted
-    bars = [Bar(idea_of(program), colour_of(program), False, Estimate(lines[program]),
-                f"{lines[program]:.0f}") for program in sorted(lines, key=rung)]
-    picture = bar_picture("code", "Code a user writes", "Lines of main.cpp that are code.", "lines",
-                          "lines of code", bars)
+    bars = [Bar(idea_of(program), colour_of(program), is_twin(program), Estimate(lines[program]),
+                f"{lines[program]:.0f}")
+            for program in sorted(lines, key=lambda name: (rung(name), is_twin(name), name))]
+    caption = ("Lines that are code in the program's own source file: without blank lines, "
+               "comments, #include and import. Filled: C++; outlined: Python.")
+    picture = bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
     return [picture] if picture else []
 
 
@@ -228,8 +234,77 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
                         ("width of the network", "times stage 0"), found)
 
 
+# --- all whole runs, and what stage 0 got wrong -----------------------------------------
+
+
+def dot_label(results: Results, setup: Setup) -> str:
+    """A digit for a stage, py and a digit for its twin: the legend has the names."""
+    name = "LT" if setup.program == USUAL else str(rung(setup.program))
+    precision = "" if setup.precision == "fp32" else f" {setup.precision}"
+    wrong = verdict_for(results, setup.recipe, setup.program).state == WRONG
+    return "py" * is_twin(setup.program) + name + precision + " WRONG" * wrong
+
+
+def dot_of(results: Results, row: Row) -> Dot:
+    setup = row.key.setup
+    return Dot(dot_label(results, setup), colour_of(setup.program), is_twin(setup.program),
+               row.seconds(), row.accuracy())
+
+
+def whole_runs(results: Results, recipe: str) -> list[Row]:
+    """With a time and an accuracy; of programs of the ladder."""
+    rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")]
+    return [row for row in rows if row.good and row.accuracy()
+            and rung(row.key.setup.program) < len(STAGES)]
+
+
+def told_dot(results: Results, row: Row) -> str:
+    return (f"{label_of(results, row.key.setup)}: {significant(row.seconds().value)} s, "
+            f"{percent(row.accuracy().value)} %")
+
+
+def summary_picture(results: Results) -> Picture | None:
+    """Time against accuracy, of every whole run of every recipe."""
+    found = {recipe: rows for recipe in results.recipes() if (rows := whole_runs(results, recipe))}
+    if not found:
+        return None
+    panels = [Panel(recipe, [dot_of(results, row) for row in rows])
+              for recipe, rows in found.items()]
+    there = {rung(row.key.setup.program) for rows in found.values() for row in rows}
+    names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place]) for place in sorted(there)]
+    usual = any(row.key.setup.program == USUAL for rows in found.values() for row in rows)
+    title = "Time and accuracy of the whole runs"
+    caption = ("From the start of a program to its end, with its test. Filled: C++; outlined, py: "
+               "Python" + "; LT: LibTorch, used the usual way" * usual + ". Whiskers: 95 % "
+               "intervals. Up and to the left is better.")
+    description = ". ".join(f"{recipe}: " + "; ".join(told_dot(results, row) for row in rows)
+                            for recipe, rows in found.items())
+    svg = draw_dots("summary", title, description, ("seconds (logarithmic)", "test accuracy, %"),
+                    panels, names)
+    return Picture("summary", title, caption, description, svg)
+
+
+def digits_picture(results: Results, recipe: str) -> Picture | None:
+    """The test images that stage 0's whole run got wrong, if its record names them."""
+    rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")
+            if setup.program == STAGES[0]]
+    wrong = next((text for row in rows if (text := row.label("misclassified"))), None)
+    found = digits.read(wrong) if wrong else None
+    if not found:
+        return None
+    more = max(0, len(found) - digits.MOST)
+    title = f"Misclassified digits, {recipe}"
+    caption = (f"Test images that stage 0 misclassified: label → prediction. {len(found)} of "
+               "10,000" + f"; the first {digits.MOST}, and {more} more" * (more > 0) + ".")
+    description = "; ".join(f"image {one.index}: {one.label} as {one.prediction}"
+                            for one in found[:digits.MOST])
+    return Picture(f"digits-{recipe}", title, caption, description,
+                   digits.picture(f"digits-{recipe}", title, description, found[:digits.MOST]))
+
+
 RECIPE_PICTURES: tuple[Callable[[Results, str], Picture | None], ...] = (
-    time_picture, accuracy_picture, scaling_picture, memory_picture, phase_picture, width_picture)
+    time_picture, accuracy_picture, scaling_picture, memory_picture, phase_picture, width_picture,
+    digits_picture)
 
 
 def recipe_pictures(results: Results, recipe: str) -> list[Picture]:

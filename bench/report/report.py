@@ -14,11 +14,11 @@ import sys
 from html import escape
 from pathlib import Path
 
-from claims import claims_table, speed_claim
-from environment import environment_table, honesty, machine_line
-from exact import price_table, seeds_table
+from claims import speed_claim
+from environment import honesty, machine_line
 from results import Results, ResultsError, read
-from tables import Table, check_table, curve_table, more, recipe_table, stage_table, summary
+from table import FURTHER_TABLES
+from tables import Table, more, recipe_table, stage_table, summary, twin_table
 from words import ALL_COLOURS, FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_twin
 
 try:
@@ -108,25 +108,40 @@ def recipe_html(results: Results, recipe: str) -> str:
 
 
 def list_html(lines: list[str]) -> str:
-    return "<ul>" + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    items = "\n".join(f"<li>{escape(line)}</li>" for line in lines)
+    return items and f"<ul>{items}</ul>"
 
 
-def body(results: Results) -> str:
+def top(results: Results) -> list[str]:
+    """The answer: machine, sentences, and one picture of time and accuracy."""
     claims = list(filter(None, [*summary(results), speed_claim(results)]))
     parts = [f"<h1>{escape(TITLE)}</h1>",
              f'<p class="machine">{escape(machine_line(results))}</p>', list_html(claims)]
     if not pictures:
-        parts.append(f'<p class="bad">{escape(NO_PICTURES)}</p>')
+        return [*parts, f'<p class="bad">{escape(NO_PICTURES)}</p>']
+    picture = pictures.summary_picture(results)
+    return [*parts, figures_html([picture] if picture else [])]
+
+
+def table_section(table: Table, *more: str) -> str:
+    return section(table.title, table_html(table), *more)
+
+
+def sections(results: Results) -> list[str]:
+    """In the order of the page; one that has nothing to show is empty. A new one is a line here."""
     code = figures_html(pictures.code_pictures(results)) if pictures else ""
-    stages = stage_table(results)
-    parts.append(section(stages.title, table_html(stages), code and f"<p></p>\n{code}"))
-    parts += [recipe_html(results, recipe) for recipe in results.recipes()]
-    for table in (curve_table(results), check_table(results), price_table(results),
-                  seeds_table(results), claims_table(results), environment_table(results)):
-        parts.append(section(table.title, table_html(table)))
-    parts.append(section("What this does not say", list_html(honesty(results))))
-    parts += [f"<p>{escape(line)}</p>" for line in more(results)]
-    return "\n".join(parts)
+    return [
+        table_section(stage_table(results), code and f"<p></p>\n{code}"),
+        table_section(twin_table(results)),
+        *(recipe_html(results, recipe) for recipe in results.recipes()),
+        *(table_section(make(results)) for make in FURTHER_TABLES),
+        section("What this does not say", list_html(honesty(results))),
+    ]
+
+
+def body(results: Results) -> str:
+    last = [f"<p>{escape(line)}</p>" for line in more(results)]
+    return "\n".join(filter(None, [*top(results), *sections(results), *last]))
 
 
 def page(results: Results) -> str:

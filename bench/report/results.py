@@ -2,8 +2,9 @@
 """Reads what the suite has written: Google Benchmark's JSON, as rows with their repetitions.
 
 A benchmark's name says what ran: KIND/RECIPE/PROGRAM/world:2/precision:fp32/threads:1, with
-width:W, epochs:E and seed:S where they are not 1 and the recipe's, and micro_batch:M of exact sums.
-What follows is Google Benchmark's.
+width:W, epochs:E and seed:S where they are not 1 and the recipe's, micro_batch:M of exact sums, and
+variant:NAME of a row that feeds batches or synchronises gradients in another way. What follows is
+Google Benchmark's. Runs with different seeds are repetitions of one row.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from intervals import Estimate, median_of, ratio_of, wilson
-from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, is_twin, rung, twin_of
+from intervals import Estimate, mean_of, median_of, ratio_of, wilson
+from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
 EXACT_KINDS = ("sums", "seeds")  # rows of exact.py alone
@@ -39,11 +40,12 @@ class Setup:
     threads: int = 1
     width: float = 1.0
     micro_batch: int = 0  # of exact sums; 0 = sums in float
+    variant: str = ""  # of feeding and accumulation
 
     def order(self) -> tuple:
-        return (self.recipe, rung(self.program), is_twin(self.program), self.program, self.width,
-                self.precision != "fp32", self.precision, self.world, self.threads,
-                self.micro_batch)
+        return (self.recipe, rung(self.program), is_twin(self.program), self.program == USUAL,
+                self.program, self.width, self.precision != "fp32", self.precision, self.world,
+                self.threads, self.micro_batch, self.variant)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,6 @@ class Key:
     kind: str
     setup: Setup
     epochs: int = 0  # 0 = the recipe's
-    seed: int = 0  # 0 = the recipe's
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ class Repetition:
     counters: Mapping[str, float]
     label: Mapping[str, str]
     error: str = ""
+    seed: int = 0  # 0 = the recipe's
+
+    @property
+    def score(self) -> tuple[float, float] | None:
+        """How many images of how many."""
+        seen, correct = self.counters.get("seen"), self.counters.get("correct")
+        return (correct, seen) if seen and correct is not None else None
 
 
 def seconds_of(run: Repetition) -> float:
@@ -109,20 +117,27 @@ class Row:
         """Where it ran: cpu, or a GPU such as cuda:0."""
         return self.label("device") or "cpu"
 
+    def of_seeds(self) -> dict[int, Repetition]:
+        """The runs with a test, one of each seed; those without a seed if no run names one."""
+        found = {run.seed: run for run in self.good if run.score}
+        return {seed: found[seed] for seed in sorted(found) if seed or len(found) == 1}
+
+    def accuracies(self) -> dict[int, float]:
+        """In percent, by seed."""
+        return {seed: 100 * run.score[0] / run.score[1] for seed, run in self.of_seeds().items()}
+
     def score(self) -> tuple[float, float] | None:
-        """How many images of how many: the mean of the runs, as of one test."""
-        runs = [one.counters for one in self.good if one.counters.get("seen")]
-        runs = [counters for counters in runs if "correct" in counters]
-        if not runs:
-            return None
-        return tuple(sum(run[name] for run in runs) / len(runs) for name in ("correct", "seen"))
+        """How many images of how many: the mean over the seeds, as of one test."""
+        scores = [run.score for run in self.of_seeds().values()]
+        return tuple(sum(part) / len(scores) for part in zip(*scores)) if scores else None
 
     def accuracy(self) -> Estimate | None:
-        """In percent, with the interval of one test of so many images."""
+        """In percent: the mean over the seeds, or one run with the interval of its test."""
         score = self.score()
         if score is None:
             return None
-        return Estimate(100 * score[0] / score[1], wilson(*score))
+        found = list(self.accuracies().values())
+        return mean_of(found) if len(found) > 1 else Estimate(found[0], wilson(*score))
 
 
 @dataclass(eq=False)  # one is itself alone, and can be looked up
@@ -140,8 +155,9 @@ class Results:
         return sorted({key.setup.recipe for key in self.rows} - {HF_DEFAULTS, DDP_PRACTICE})
 
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
-        """Of a recipe, each once, every stage beside its twin."""
-        found = {row.key.setup for row in self.of_kind(*kinds) if row.key.setup.recipe == recipe}
+        """Of a recipe, each once, every stage beside its twin, without variants."""
+        found = {row.key.setup for row in self.of_kind(*kinds)
+                 if row.key.setup.recipe == recipe and not row.key.setup.variant}
         return sorted(found, key=Setup.order)
 
     def ratio_to_twin(self, setup: Setup) -> Estimate | None:
@@ -150,12 +166,13 @@ class Results:
         return self.ratio(setup, replace(setup, program=twin)) if twin else None
 
     def ratio(self, first: Setup, second: Setup,
-              measure: Callable[[Repetition], float | None] = seconds_of) -> Estimate | None:
+              measure: Callable[[Repetition], float | None] = seconds_of,
+              kind: str = "slice") -> Estimate | None:
         """The median of a measure of one row over that of another; None on different devices.
 
         The suite shuffles all repetitions, so those of two rows have no order in common.
         """
-        rows = [self.row("slice", setup) for setup in (first, second)]
+        rows = [self.row(kind, setup) for setup in (first, second)]
         if None in rows or not same_device(*rows):
             return None
         found = [[measure(one) for one in row.good] for row in rows]
@@ -167,7 +184,8 @@ def same_device(first: Row, second: Row) -> bool:
     return first.device.split(":")[0] == second.device.split(":")[0]
 
 
-def read_key(name: str) -> Key:
+def read_key(name: str) -> tuple[Key, int]:
+    """The row, and the seed of this run."""
     kind, recipe, program, *rest = (name + "//").split("/")
     kinds = (*KINDS, *EXACT_KINDS)
     if kind not in kinds or not recipe or not program:
@@ -181,13 +199,13 @@ def read_key(name: str) -> Key:
     try:
         setup = Setup(recipe, program, int(words.get("world", 1)), words.get("precision", "fp32"),
                       int(words.get("threads", 1)), float(words.get("width", 1)),
-                      int(words.get("micro_batch", 0)))
-        return Key(kind, setup, int(words.get("epochs", 0)), int(words.get("seed", 0)))
+                      int(words.get("micro_batch", 0)), words.get("variant", ""))
+        return Key(kind, setup, int(words.get("epochs", 0))), int(words.get("seed", 0))
     except ValueError as error:
         raise ResultsError(f"benchmark '{name}': {error}") from error
 
 
-def read_repetition(entry: Mapping[str, Any], file: int) -> Repetition:
+def read_repetition(entry: Mapping[str, Any], file: int, seed: int) -> Repetition:
     numbers = {name: float(value) for name, value in entry.items()
                if isinstance(value, (int, float)) and not isinstance(value, bool)}
     error = ""
@@ -200,6 +218,7 @@ def read_repetition(entry: Mapping[str, Any], file: int) -> Repetition:
         counters={name: value for name, value in numbers.items() if math.isfinite(value)},
         label={key: value for key, equals, value in pairs if equals},
         error=error,
+        seed=seed,
     )
 
 
@@ -229,8 +248,9 @@ def add_file(results: Results, path: Path) -> None:
     for entry in entries:
         if entry.get("run_type", "iteration") != "iteration":
             continue
-        key = read_key(entry.get("run_name", entry["name"]))
-        results.rows.setdefault(key, Row(key)).repetitions.append(read_repetition(entry, file))
+        key, seed = read_key(entry.get("run_name", entry["name"]))
+        run = read_repetition(entry, file, seed)
+        results.rows.setdefault(key, Row(key)).repetitions.append(run)
 
 
 def read(paths: Iterable[Path | str]) -> Results:

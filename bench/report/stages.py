@@ -14,7 +14,7 @@ from equality import WRONG, verdict_for
 from intervals import Interval
 from marks import inverse
 from results import Results, ResultsError, Row, Setup
-from tables import name_text
+from tables import name_text, unusual
 from words import BAD, INK, MUTED, STAGES, Colour, colour_of, is_twin, significant, twin_of
 
 RECIPE = "basicnet"
@@ -24,11 +24,13 @@ LEGEND = "Seconds for 200 steps of BasicNet, with 95 % intervals. Filled: C++; o
 
 
 def paired(results: Results, stage: str) -> tuple[Row, Row]:
-    """A stage and its twin that were started alike."""
-    for setup in results.setups(RECIPE, ("slice",)):
-        if setup.program == stage and results.ratio_to_twin(setup):
-            twin = replace(setup, program=twin_of(stage))
-            return results.row("slice", setup), results.row("slice", twin)
+    """A stage as it is meant to run, and its twin that was started alike."""
+    found = [setup for setup in results.setups(RECIPE, ("slice",)) if setup.program == stage
+             and setup.width == 1 and results.ratio_to_twin(setup)]
+    if found:
+        setup = min(found, key=unusual)
+        twin = replace(setup, program=twin_of(stage))
+        return results.row("slice", setup), results.row("slice", twin)
     raise ResultsError(f"the picture of the stages: expected {stage} and {twin_of(stage)} in rows "
                        f"slice/{RECIPE} with as many processes and threads, got none")
 

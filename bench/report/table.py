@@ -18,7 +18,8 @@ from environment import environment_table, honesty, machine_line
 from exact import price_table, seeds_table
 from results import Results, ResultsError, read
 from tables import (
-    Table, check_table, curve_table, more, recipe_table, speed_table, stage_table, summary,
+    Table, accuracy_table, check_table, curve_table, feeding_table, more, recipe_table, speed_table,
+    stage_table, summary, twin_table,
 )
 from words import FAILED
 
@@ -26,12 +27,16 @@ TERMINAL = 100  # columns
 SHORT_WORDS = {"memory, MB": "mem, MB", "accuracy, %": "accuracy, % [95 %]"}
 
 
+# Tables of all recipes, behind those of each: Markdown and page show those with rows.
+FURTHER_TABLES = (feeding_table, accuracy_table, curve_table, check_table, price_table, seeds_table,
+                  claims_table, environment_table)
+
+
 def all_tables(results: Results) -> list[Table]:
     """Those of the full comparison that have rows, in their order."""
-    tables = [stage_table(results)]
+    tables = [stage_table(results), twin_table(results)]
     tables += [recipe_table(results, recipe) for recipe in results.recipes()]
-    tables += [curve_table(results), check_table(results), price_table(results),
-               seeds_table(results), claims_table(results)]
+    tables += [make(results) for make in FURTHER_TABLES]
     return [table for table in tables if table.rows]
 
 
@@ -79,11 +84,13 @@ def terminal_table(table: Table) -> str:
 def short_text(results: Results) -> str:
     """The seven stages, and the ratios to Python; of either, what was run."""
     lines = [machine_line(results)]
-    if results.of_kind("full"):
-        lines += ["", terminal_table(stage_table(results)), ""]
+    if (stages := stage_table(results)).rows:
+        lines += ["", terminal_table(stages)]
+    if stages.rows or results.of_kind("check"):
+        lines += ["" for _ in summary(results)[:1]]
         for line in summary(results):
             lines += textwrap.wrap(line, TERMINAL)
-    tables = [speed_table(results, recipe) for recipe in results.recipes()]
+    tables = [twin_table(results), *(speed_table(results, one) for one in results.recipes())]
     for table in filter(lambda table: table.rows, tables):
         lines += ["", f"{table.title}:", terminal_table(table)]
     if claim := speed_claim(results):
@@ -121,7 +128,8 @@ def markdown_table(table: Table) -> str:
 def markdown_text(results: Results) -> str:
     claims = filter(None, [*summary(results), speed_claim(results)])
     parts = ["\n".join(f"- {markdown_cell(line)}" for line in claims)]
-    parts += map(markdown_table, [*all_tables(results), environment_table(results)])
+    parts = [part for part in parts if part]
+    parts += map(markdown_table, all_tables(results))
     parts.append("## What this does not say")
     parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))
     parts += more(results)

@@ -24,6 +24,7 @@ TWINS = (
     "python_accelerate",
     "python_trainer",
 )
+USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Accelerator", "Trainer")
 
@@ -78,6 +79,8 @@ ALL_COLOURS = (*RUNG_COLOURS, *PHASE_COLOURS, INK, MUTED, GRID, BAD, PAPER, PANE
 
 def rung(program: str) -> int:
     """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
+    if program == USUAL:
+        return 0  # it trains as stage 0 does
     for names in (STAGES, TWINS):
         if program in names:
             return names.index(program)
@@ -100,6 +103,8 @@ def colour_of(program: str) -> Colour:
 def idea_of(program: str) -> str:
     """A program's name for a picture: "2 DDP spawn", or "py DDP spawn" for its twin."""
     place = rung(program)
+    if program == USUAL:
+        return "LibTorch, usual"
     if place == len(STAGES):
         return program.replace("python_", "py ").replace("_", " ")
     return f"{'py' if is_twin(program) else place} {IDEAS[place]}"

@@ -22,7 +22,7 @@ from words import ALL_COLOURS, PAPER  # noqa: E402
 BROWSER = "chromium"
 SECONDS = 120
 WIDTHS = (1280, 400)
-PICTURES = 12  # five of each recipe, the widths of one, and the code
+PICTURES = 15  # six of each recipe, the widths of one, the code, and the summary
 SMALLEST_TEXT = 8.0  # pixels
 THEMES = {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}
 

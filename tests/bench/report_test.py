@@ -8,10 +8,12 @@ import itertools
 import json
 import math
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 from html.parser import HTMLParser
 from collections import Counter
 from pathlib import Path
@@ -23,9 +25,11 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "bench" / "report"
 sys.path[:0] = [str(REPORT), str(ROOT)]
+import digits  # noqa: E402
 import exact  # noqa: E402
 import marks  # noqa: E402
 import pages  # noqa: E402
+import records  # noqa: E402
 import report  # noqa: E402
 import stages  # noqa: E402
 import step  # noqa: E402
@@ -33,9 +37,14 @@ import table  # noqa: E402
 from claims import speed_claim  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
-from intervals import bootstrap, median_of, ratio_of, wilson, within_noise  # noqa: E402
+from intervals import (  # noqa: E402
+    bootstrap, mean_of, median_of, ratio_of, student, wilson, within_noise,
+)
 from results import Results, ResultsError, Setup, read, read_key  # noqa: E402
-from tables import MORE, recipe_table, stage_cells, summary  # noqa: E402
+from tables import (  # noqa: E402
+    MORE, accuracy_table, feeding_table, recipe_table, stage_cells, stage_table, summary,
+    twin_table,
+)
 from tests.bench import sample_results as made  # noqa: E402
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS  # noqa: E402
 
@@ -66,20 +75,12 @@ class FilesTest(unittest.TestCase):
         return out
 
 
-def short() -> dict[str, Any]:
-    """What ./run measures."""
-    rows = [row for row in made.sample()["benchmarks"]
-            if row["name"].startswith(("check/basicnet/", "full/basicnet/stage"))]
-    return {"context": {name: value for name, value in made.CONTEXT.items()
-                        if not name.startswith("peak")}, "benchmarks": rows}
-
-
 def step_record() -> dict[str, Any]:
     """What step.py measures, of two made-up traces."""
     steps = {"reference": step.steps_of(made.trace()),
              "fast": step.steps_of(made.trace(
                  pool="torch::autograd::CppNode<ladder::(anonymous namespace)::ReluMaxPool>"))}
-    return {"length": {math: 10.0 for math in step.MATHS},
+    return {"commit": "abc1234", "threads": 2, "length": {math: 10.0 for math in step.MATHS},
             "operations": {math: step.medians(steps[math]) for math in step.MATHS},
             "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
 
@@ -234,7 +235,7 @@ class ExactSums(FilesTest):
                                                  "difference, points"))
         self.assertEqual(table_of_seeds.rows[0], ["1", "98.41", "98.43", "+0.02"])
         self.assertEqual([row[0] for row in table_of_seeds.rows], ["1", "2", "3", "mean"])
-        self.assertEqual(table_of_seeds.rows[3], ["mean", "98.42", "98.42", "+0.00 [-0.02, +0.02]"])
+        self.assertEqual(table_of_seeds.rows[3], ["mean", "98.42", "98.42", "+0.00 [-0.05, +0.05]"])
 
     def test_a_seed_with_one_of_the_two_is_left_out(self) -> None:
         entries = [one for one in made.exact_sums()["benchmarks"]
@@ -311,7 +312,8 @@ class Pages(FilesTest):
     def test_writes_tables_and_pictures_and_finds_what_differs_from_them(self) -> None:
         code, out, err = self.start(pages)
         self.assertEqual((code, err), (1, ""))
-        self.assertIn(f"README.md: differs from its record; {pages.CURE}", out)
+        self.assertIn(f"README.md:4: differs from its record {pages.RECORD}; {pages.CURE}\n"
+                      "  page  : old\n  record: \n", out)
         self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(self.start(pages), (0, "", ""))
         readme = (self.folder / "README.md").read_text(encoding="utf-8")
@@ -319,6 +321,11 @@ class Pages(FilesTest):
         self.assertIn("\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 [", readme)
         exact_page = (self.folder / "docs/same-weights.md").read_text(encoding="utf-8")
         self.assertIn("--price -->\n\n| ranks | sums | ms per step", exact_page)
+        for page in pages.PAGES[:2] + pages.PAGES[3:]:
+            self.assertIn("\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU "
+                          "none.\n\n<!-- end", (self.folder / page).read_text(encoding="utf-8"))
+        self.assertIn("\nMeasured at commit abc1234, 2 threads.\n",
+                      (self.folder / pages.PAGES[2]).read_text(encoding="utf-8"))
         bench = self.folder / "docs" / "bench.md"
         self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
         picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
@@ -326,14 +333,55 @@ class Pages(FilesTest):
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             '<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
             '<svg xmlns="http://www.w3.org/2000/svg"'))
-        bench.write_text(bench.read_text(encoding="utf-8").replace("91.55", "91.56"),
-                         encoding="utf-8")
+        lines = bench.read_text(encoding="utf-8").split("\n")
+        line = next(place for place, line in enumerate(lines) if "91.55 %" in line)
+        was, lines[line] = lines[line], lines[line].replace("91.55 %", "91.56 %")
+        bench.write_text("\n".join(lines), encoding="utf-8")
         picture.write_text("<svg/>", encoding="utf-8")
         code, out, _ = self.start(pages)
         self.assertEqual((code, out.splitlines()),
-                         (1, [f"docs/bench.md: differs from its record; {pages.CURE}",
-                              "docs/images/bench-time-basicnet.svg: differs from its record; "
+                         (1, [f"docs/bench.md:{line + 1}: differs from its record "
+                              f"{pages.RECORD}; {pages.CURE}",
+                              f"  page  : {lines[line]}", f"  record: {was}",
+                              "docs/images/bench-time-basicnet.svg:1: differs from its record; "
                               + pages.CURE]))
+
+    def test_a_number_within_a_sentence_comes_from_its_row(self) -> None:
+        page = self.folder / "docs/stages/4.md"
+        page.parent.mkdir()
+        one = "slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:1"
+        begin = f"<!-- value {pages.RECORD} {one}"
+        page.write_text(f"A step takes {begin} ms_per_step -->9<!-- end --> ms, "
+                        f"{begin} over {one.replace('2/prec', '1/prec')} -->9<!-- end --> of one "
+                        f"process, in {begin} memory -->9<!-- end --> MB.\n", encoding="utf-8")
+        self.start(pages, "--update")
+        text = re.sub("<!--.*?-->", "", page.read_text(encoding="utf-8"))
+        self.assertEqual(text, "A step takes 28.0 ms, 0.52 of one process, in 1180 MB.\n")
+        page.write_text(page.read_text(encoding="utf-8").replace("1180", "1181"), encoding="utf-8")
+        code, out, _ = self.start(pages)
+        self.assertEqual((code, out.splitlines()[0]), (
+            1, f"docs/stages/4.md:1: differs from its record {pages.RECORD}; {pages.CURE}"))
+        for words, reason in ((f"{one} weight", "one of seconds, ms_per_step"),
+                              (one.replace("world:2", "world:9") + " seconds", "has no row"),
+                              (f"{one} over", "expected ROW over ROW")):
+            page.write_text(f"<!-- value {pages.RECORD} {words} -->9<!-- end -->", encoding="utf-8")
+            code, _, err = self.start(pages)
+            self.assertEqual(code, 2)
+            self.assertIn(reason, err)
+
+    def test_two_records_are_read_as_one(self) -> None:
+        made.write(self.folder / "bench/results/whole.json", made.whole())
+        bench = self.folder / "docs/bench.md"
+        rows = [row for row in made.sample()["benchmarks"] if not row["name"].startswith("full/")]
+        made.write(self.folder / pages.RECORD, {"context": made.CONTEXT, "benchmarks": rows})
+        bench.write_text(bench.read_text(encoding="utf-8").replace(
+            "two-cores.json", "two-cores.json bench/results/whole.json").replace(
+            "time-basicnet", "summary"), encoding="utf-8")
+        self.assertEqual(self.start(pages, "--update")[0], 0)
+        text = bench.read_text(encoding="utf-8")
+        self.assertIn("### Accuracy over seeds", text)
+        self.assertIn("### Each stage beside its twin", text)
+        self.assertTrue((self.folder / "docs/images/bench-summary.svg").exists())
 
     def test_writes_the_pictures_that_a_page_shows_alone_and_makes_all_once(self) -> None:
         with patch.object(pages, "wanted", wraps=pages.wanted) as wanted:
@@ -360,6 +408,91 @@ class Pages(FilesTest):
         self.assertIn("two-cores.json", err)
 
 
+class Records(FilesTest):
+    """records.py, on a repository made here."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.measured = self.commit("ladder/a.h", "one")
+        self.record(self.measured)
+
+    def git(self, *arguments: str) -> str:
+        user = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
+        done = subprocess.run(["git", "-C", self.folder, *user, *arguments], capture_output=True,
+                              text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    def commit(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", f"Change of {name}")
+        return self.git("rev-parse", "--short", "HEAD")
+
+    def record(self, commit: str | None, name: str = "a.json") -> None:
+        context = {"date": "2026-01-02"} | ({} if commit is None else {"commit": commit})
+        self.commit(f"bench/results/{name}", json.dumps({"context": context}, indent=2))
+
+    def judged(self) -> tuple[int, str]:
+        code, out, err = self.start(records, "--root", self.folder)
+        self.assertEqual(err, "")
+        return code, out
+
+    def test_a_record_is_fresh_until_a_source_of_it_changes(self) -> None:
+        self.commit("docs/a.md", "a page")
+        self.commit("bench/links/cable.py", "not of the suite")
+        self.assertEqual(self.judged(), (0, ""))
+        for name in ("stage0_single_gpu/main.cpp", "bench/peers/single.py", "mnist/a/b.h"):
+            changed = self.commit(name, "two")
+            self.assertEqual(self.judged(), (
+                1, f"bench/results/a.json:4: stale: measured at {self.measured}, and its sources "
+                f"changed in {changed} Change of {name}; hint: ./run bench; cp runs/bench.json "
+                "bench/results/a.json\n"))
+            self.record(changed)
+            self.assertEqual(self.judged(), (0, ""))
+            self.measured = changed
+
+    def test_a_record_depends_on_its_own_sources(self) -> None:
+        self.record(self.measured, "a.step.json")
+        self.record(self.measured, "a.links.json")
+        changed = self.commit("bench/links/cable.py", "a longer cable")
+        code, out = self.judged()
+        self.assertEqual((code, len(out.splitlines())), (1, 1))
+        self.assertIn(f"a.links.json:4: stale: measured at {self.measured}, and its sources "
+                      f"changed in {changed} ", out)
+
+    def test_a_commit_that_is_missing_dirty_or_elsewhere_is_stale(self) -> None:
+        self.git("checkout", "--quiet", "-b", "other")
+        elsewhere = self.commit("docs/b.md", "b")
+        self.git("checkout", "--quiet", "main")
+        for commit, line, words in ((None, 1, "it names no commit"), ("", 4, "it names no commit"),
+                                    (f"{self.measured} dirty", 4, "changes that are in no commit"),
+                                    (f"{self.measured}-dirty", 4, "changes that are in no commit"),
+                                    (elsewhere, 4, "not in the history of HEAD"),
+                                    ("0123456", 4, "not in the history of HEAD")):
+            self.record(commit)
+            code, out = self.judged()
+            self.assertEqual(code, 1)
+            self.assertTrue(out.startswith(f"bench/results/a.json:{line}: stale: "), out)
+            self.assertIn(words, out)
+
+    def test_a_file_without_sources_or_a_folder_without_records_is_an_error(self) -> None:
+        self.commit("bench/results/a.txt", "?")
+        code, out, err = self.start(records, "--root", self.folder)
+        self.assertEqual((code, out), (2, ""))
+        self.assertIn("bench/results/a.txt: a record without sources; hint:", err)
+        code, _, err = self.start(records, "--root", self.folder / "docs")
+        self.assertEqual(code, 2)
+        self.assertIn("no record", err)
+
+    def test_the_tier_of_the_pages_begins_with_it(self) -> None:
+        text = (ROOT / "test").read_text(encoding="utf-8")
+        self.assertLess(text.index("== docs ]]; then check_records"),
+                        text.index("then tools/setup.sh full"))
+
+
 class Statistics(unittest.TestCase):
     def test_wilson_gives_the_intervals_that_newcombe_published(self) -> None:
         for correct, seen, low, high in ((81, 263, 25.53, 36.62), (15, 148, 6.24, 16.05),
@@ -377,6 +510,15 @@ class Statistics(unittest.TestCase):
         self.assertEqual(median_of([5, 1, 4, 2, 3]), (3, (1, 5)))
         # Of nine, five of nine draws are among the lowest two in 3.0 %, the lowest in 0.1 %.
         self.assertEqual(median_of(list(range(1, 10))), (5, (2, 8)))
+
+    def test_a_mean_has_the_interval_of_student(self) -> None:
+        mean = mean_of([1.0, 2.0, 3.0])
+        self.assertEqual(mean.value, 2.0)
+        self.assertAlmostEqual(mean.interval.high, 2 + 4.303 / math.sqrt(3), places=9)
+        self.assertEqual(mean_of([5.0]), (5.0, None))
+        self.assertIsNone(mean_of([]))
+        for freedom, wanted in ((1, 12.706), (10, 2.228), (11, 2.201), (30, 2.042), (100, 1.984)):
+            self.assertAlmostEqual(student(freedom), wanted, delta=0.0025)
 
     def test_the_same_values_give_the_same_interval(self) -> None:
         values = tuple(math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37))
@@ -414,10 +556,11 @@ class Statistics(unittest.TestCase):
 
 class Reading(FilesTest):
     def test_a_name_says_what_ran(self) -> None:
-        key = read_key("curve/convnet/python_single/world:2/precision:bf16/threads:4/width:2"
-                       "/epochs:1/iterations:1/repeats:5/manual_time")
-        self.assertEqual((key.kind, key.epochs), ("curve", 1))
-        self.assertEqual(key.setup, Setup("convnet", "python_single", 2, "bf16", 4, 2.0))
+        key, seed = read_key("curve/convnet/python_single/world:2/precision:bf16/threads:4/width:2"
+                             "/epochs:1/seed:3/variant:dispatch/iterations:1/repeats:5/manual_time")
+        self.assertEqual((key.kind, key.epochs, seed), ("curve", 1, 3))
+        self.assertEqual(key.setup, Setup("convnet", "python_single", 2, "bf16", 4, 2.0,
+                                          variant="dispatch"))
 
     def test_refuses_a_name_that_says_less(self) -> None:
         for name in ("", "slice", "slice/basicnet", "loader/basicnet/stage0_single_gpu",
@@ -564,22 +707,26 @@ class TerminalTable(FilesTest):
     def test_has_the_seven_stages_in_at_most_100_columns(self) -> None:
         lines = self.lines(made.sample())
         self.assertLessEqual(max(map(len, lines)), 100)
-        for stage, world in zip(made.STAGES, "1222211"):
+        for stage, world in zip(made.STAGES, "1222222"):
             words = self.line_of(lines, stage).split()
             self.assertEqual(words[1:4], [world, "x", "1" if world == "2" else "2"])
             self.assertIn("10000", words)
             self.assertIn("yes", words)
         first = self.line_of(lines, "stage0")
-        for text in ("26.5", "98.41 [98.15, 98.64]", "610", "118"):
+        for text in ("26.5", "98.41 [98.16, 98.66]", "610", "118"):
             self.assertIn(text, first)
-        self.assertIn("All seven stages train the same: equal weights after the steps of the check.",
-                      lines)
+        self.assertIn("All seven stages have equal weights at equal world size: 20 steps, fp32, "
+                      "one thread per process.", lines)
 
     def test_has_the_ratios_to_python_where_slices_were_run(self) -> None:
         lines = self.lines(made.sample())
+        begin = lines.index("Each stage beside its twin:")
+        ratio = r" +0\.\d+ \[0\.\d+, 0\.\d+\]"
+        self.assertRegex(self.line_of(lines[begin:], "stage0_single_gpu"),
+                         f"1 x 2 +fp32{ratio}{ratio}$")
         begin = lines.index("Recipe basicnet, 200 steps:")
         self.assertRegex(self.line_of(lines[begin:], "stage0_single_gpu"),
-                         r"1 x 2 +fp32 +[\d.]+ \[[\d.]+, [\d.]+\] +[\d.]+ +0\.\d+ \[0\.\d+, 0\.\d+\]$")
+                         r"1 x 2 +fp32 +[\d.]+ \[[\d.]+, [\d.]+\] +[\d.]+$")
         self.assertFalse(any(line.startswith("python_") for line in lines[begin:]))
 
     def test_slices_alone_are_a_table_too(self) -> None:
@@ -590,7 +737,7 @@ class TerminalTable(FilesTest):
         self.assertEqual(lines[5], "", "nothing is said about stages")
 
     def test_the_table_of_the_short_tier_ends_with_the_command_that_measures_the_rest(self) -> None:
-        text = " ".join(self.lines(short()))
+        text = " ".join(self.lines(made.short()))
         self.assertTrue(text.endswith(f" {MORE}"), text)
         self.assertNotIn("not run", text)
         self.assertNotIn(MORE, " ".join(self.lines(made.sample())))
@@ -655,8 +802,11 @@ class TerminalTable(FilesTest):
             if not row["name"].startswith("slice/basicnet/stage0_single_gpu/world:1")]
         lines = self.lines(content)
         self.assertEqual(self.line_of(lines, "Fastest:"),
-                         "Fastest: stage4_ddp_amp (2 x 1, bf16), 15.2 s (one run each).")
-        self.assertIn("from the start of the program to its end, one run each;", " ".join(lines))
+                         "Fastest: stage4_ddp_amp (2 x 1, bf16), 15.2 s (the median of up to 3 "
+                         "runs).")
+        self.assertIn("to its end, the median of up to 3 runs;", " ".join(lines))
+        self.assertIn("Fastest: stage4_ddp_amp (2 x 1, bf16), 15.2 s (one run each).",
+                      self.lines(made.short()))
 
     def test_a_failed_run_is_shown_and_not_replaced_by_another_recipe_or_setup(self) -> None:
         results = self.read(made.full("convnet", "stage4_ddp_amp", 9, 2, 1, 9841, precision="bf16"),
@@ -699,10 +849,10 @@ class Markdown(FilesTest):
         return found[0]
 
     def test_every_row_is_there_and_no_cell_is_empty(self) -> None:
-        # Scaling with a row that failed, and tuned Python; scaling with widths, and tuned Python.
-        for recipe, more in (("basicnet", 3 + 5), ("convnet", 8 + 2)):
+        # Stages and twins, LibTorch the usual way; scaling with a row that failed, and tuned Python; scaling with widths, and tuned Python.
+        for recipe, more in (("basicnet", 3 + 4), ("convnet", 8 + 2)):
             rows = self.rows(f"Recipe {recipe}")
-            self.assertEqual(len(rows), 14 + more)
+            self.assertEqual(len(rows), 2 * 18 + 1 + more)
         for title in re.findall(r"^## (.*)$", self.text, re.MULTILINE)[:-1]:
             for row in self.rows(title):
                 self.assertNotIn("", row, title)
@@ -710,19 +860,28 @@ class Markdown(FilesTest):
     def test_a_row_has_its_numbers(self) -> None:
         row = self.row("Recipe basicnet", "stage0_single_gpu", "1", "fp32", "2")
         self.assertEqual(row[4:8], ["5.45 [5.29, 7.02]", "2347", "71.5", "0.476 [0.370, 0.613]"])
-        self.assertEqual(row[8:13], ["26.5", "98.41 [98.15, 98.64]", "is stage 0", "10000", "yes"])
+        self.assertEqual(row[8:13], ["26.5", "98.41 [98.16, 98.66]", "is stage 0", "10000", "yes"])
         self.assertEqual(row[13:], ["0.72", "610", "0", "118"])
 
+    def test_a_device_that_was_measured_has_its_memory_in_a_column(self) -> None:
+        rows = made.slices("basicnet", "stage2_ddp_spawn", 5.0, 2, 1, device_peak_bytes=7.31e8)
+        made_table = recipe_table(self.read(*rows), "basicnet")
+        place = made_table.header.index("device memory, MB")
+        self.assertEqual(made_table.rows[0][place:], ["731", "9600000"])
+        self.assertEqual(made_table.header[place + 1:], ("sent per step, bytes",))
+
     def test_a_twin_and_a_difference_are_named_for_what_they_are(self) -> None:
-        twin = self.row("Recipe convnet", "python_trainer", "1")
+        twin = self.row("Recipe convnet", "python_trainer", "2", "fp32")
         self.assertEqual((twin[7], twin[10], twin[12], twin[16]),
-                         ("is the twin", "-0.18 (noise)", "not checked", "not counted"))
+                         ("is the twin", "-0.18", "not checked", "47"))
+        self.assertEqual(self.row("Recipe convnet", "stage1_data_parallel")[10], "-0.03 (noise)")
         self.row("Recipe basicnet", "python_data_parallel (1 replica: no GPU)", "2")
         self.assertEqual(self.row("Recipe convnet", "python_tuned")[7], "not a twin")
+        self.assertEqual(self.row("Recipe convnet", "libtorch_usual")[7:9], ["no twin", "not run"])
         self.assertIn("python_tuned and python_tuned_compile are no twins", self.text)
 
     def test_failed_rows_say_why_and_absent_ones_that_they_did_not_run(self) -> None:
-        row = self.row("Recipe basicnet", "stage6_trainer", "2")
+        row = self.row("Recipe basicnet", "stage6_trainer", "4")
         reason = "failed: " + made.REASON.replace("|", "\\|").replace("<", "\\<")
         self.assertEqual(row[4:8], [reason, "failed", "failed", "failed"])
         self.assertEqual(row[8:12], ["not run"] * 4)
@@ -744,7 +903,7 @@ class Markdown(FilesTest):
         claims = {row[0]: row[1:] for row in self.rows("Claims of the source tutorials")}
         accuracy = claims["ConvNet, 3 epochs with tests, 1 GPU: accuracy"]
         self.assertEqual(accuracy[0], "91.55 %")
-        self.assertIn("91.55 [90.99, 92.08] (stage0_single_gpu)", accuracy[1])
+        self.assertIn("91.55 [91.30, 91.80] (stage0_single_gpu)", accuracy[1])
         time = claims["ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: time"]
         self.assertEqual(time, ["30.82 s", "21.07 s (stage4_ddp_amp)", "39.20 s (python_ddp_amp)"])
         self.assertIn("PyTorch has no SyncBatchNorm on a CPU, so the twin goes without", self.text)
@@ -763,7 +922,7 @@ class Markdown(FilesTest):
         self.assertNotIn("Claims of the source tutorials", self.text)
 
     def test_sections_columns_and_notes_without_a_value_are_left_out(self) -> None:
-        self.text = self.output(table, self.write(short()), "--markdown")
+        self.text = self.output(table, self.write(made.short()), "--markdown")
         self.assertEqual(re.findall("^## (.*)$", self.text, re.MULTILINE),
                          ["The seven stages", "Recipe basicnet", "Equality", "Environment",
                           "What this does not say"])
@@ -787,6 +946,130 @@ class Markdown(FilesTest):
         self.assertEqual(fields["stolen ticks while measuring"], "4")
         self.assertIn("changes that are in no commit", self.text)
         self.assertIn("no GPU", self.text.split("## What this does not say")[1])
+
+
+class Comparisons(FilesTest):
+    """The tables between rows: twins, feeding, and seeds."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.results = self.read(*made.sample()["benchmarks"])
+
+    def test_a_stage_has_a_row_for_each_world_size_and_precision_of_its_twin(self) -> None:
+        found = twin_table(self.results)
+        self.assertEqual(found.header[3:], ("basicnet / twin's [95 %]", "convnet / twin's [95 %]"))
+        self.assertEqual([tuple(row[:3]) for row in found.rows], [
+            (stage, f"{how['world']} x {how['threads']}", how["precision"])
+            for place, stage in enumerate(made.STAGES) for how in made.setups(place)])
+        self.assertTrue(all(row[3].startswith("0.476 [0.") for row in found.rows), found.rows)
+
+    def test_a_wrong_stage_has_no_ratio(self) -> None:
+        rows = made.sample(weights={("stage3_ddp_torchrun", 2): "c" * 64})["benchmarks"]
+        cells = {row[0]: row[3] for row in twin_table(self.read(*rows)).rows}
+        self.assertEqual(cells["stage3_ddp_torchrun"], "WRONG")
+        self.assertNotIn("WRONG", cells["stage2_ddp_spawn"])
+
+    def test_variants_stand_below_their_base_and_in_no_table_of_a_recipe(self) -> None:
+        rows = feeding_table(self.results).rows
+        self.assertEqual([row[4] for row in rows], [
+            "sharding", "dispatch", "4 batches per step, no_sync",
+            "4 batches per step, all-reduce in each"])
+        self.assertEqual((rows[0][6], rows[0][8]), ("1", "not measured"))
+        self.assertRegex(rows[1][6], r"^1\.078 \[0\.\d+, 1\.\d+\]$")  # 6.2 s over 5.75
+        self.assertEqual(rows[1][7:], ["9800000", "64000", "0"])
+        self.assertEqual({row[0] for row in rows}, {"stage5_accelerator"})
+        again = [row for row in recipe_table(self.results, "basicnet").rows
+                 if row[:4] == ["stage5_accelerator", "2", "fp32", "1"]]
+        self.assertEqual(len(again), 1)
+
+    def test_seeds_are_repetitions_and_their_accuracies_are_compared_seed_by_seed(self) -> None:
+        rows = {(row[0], row[1]): row for row in accuracy_table(self.results).rows}
+        self.assertEqual(len(rows), 2 * 14)
+        stage = rows["stage2_ddp_spawn", "basicnet"]
+        self.assertEqual(stage[4:8], ["stage3, stage4 bf16 (1 of 3 seeds), stage5, stage6",
+                                      "98.45, 98.25, 98.35", "98.35 [98.10, 98.60]",
+                                      "+0.00 [-0.09, +0.09]"])
+        # By seed +0.14, -0.16 and -0.16 to stage 0: mean -0.06, standard error 0.1.
+        self.assertEqual(stage[8], "-0.06 [-0.49, +0.37]")
+        self.assertEqual(rows["stage0_single_gpu", "basicnet"][4::4], ["none", "is stage 0"])
+        self.assertEqual(rows["python_ddp_torchrun", "basicnet"][4],
+                         "python_ddp_spawn, python_ddp_amp bf16 (1 of 3 seeds), "
+                         "python_accelerate, python_trainer")
+        self.assertIn("three seeds they are 4.3", accuracy_table(self.results).notes[0])
+
+    def test_a_record_without_seeds_has_no_table_of_them(self) -> None:
+        self.assertEqual(accuracy_table(self.read(*made.short()["benchmarks"])).rows, [])
+
+    def test_a_run_without_a_seed_is_left_out_beside_those_with_one(self) -> None:
+        rows = [made.full("basicnet", made.STAGES[0], 20.0, 1, 2, correct, more=more)
+                for correct, more in ((5000, ""), (9800, "/seed:1"), (9900, "/seed:2"))]
+        [row] = self.read(*rows).of_kind("full")
+        self.assertEqual(row.accuracies(), {1: 98.0, 2: 99.0})
+        self.assertEqual(row.accuracy().value, 98.5)
+        self.assertAlmostEqual(row.accuracy().interval.high, 98.5 + 12.706 * 0.5, places=9)
+
+    def test_two_files_give_the_tables_of_one(self) -> None:
+        bench = [row for row in made.sample()["benchmarks"] if not (
+            row["name"].startswith("full/") and "/seed:" in row["name"])]
+        files = [self.write({"context": made.CONTEXT, "benchmarks": bench}, "bench.json"),
+                 self.write(made.whole(), "whole.json")]
+        both = read(files)
+        for make in (accuracy_table, twin_table):
+            self.assertEqual(make(both).rows, make(self.results).rows)
+        alone = read(files[:1])
+        self.assertEqual(stage_table(alone).rows, [])
+        self.assertIn("Fastest: stage4_ddp_amp (2 x 1, bf16)", " ".join(summary(alone)))
+
+
+class Digits(FilesTest):
+    """digits.py."""
+
+    def test_each_digit_has_its_image_label_and_prediction(self) -> None:
+        found = digits.read(made.misclassified())
+        self.assertEqual([(one.index, one.label, one.prediction) for one in found[:3]],
+                         [(0, 7, 8), (1, 2, 3), (2, 1, 2)])
+        image = digits.png(found[0].pixels)
+        size = struct.unpack(">II", image[16:24])
+        rows = zlib.decompress(image[41:-16])  # behind the heads of IHDR and IDAT
+        self.assertEqual((size, len(rows)), ((28, 28), 28 * 29))
+        self.assertEqual(rows[29 * 7 + 1:29 * 8], found[0].pixels[28 * 7:28 * 8])
+
+    def test_what_does_not_fit_the_data_is_refused(self) -> None:
+        for words, reason in (("10000:1", "index below 10000"), ("a", "INDEX:PREDICTION"),
+                              ("0:7", "is a 7, as predicted")):
+            with self.assertRaisesRegex(ResultsError, reason):
+                digits.read(words)
+
+    def test_without_label_or_data_there_is_no_picture(self) -> None:
+        rows = self.read(*made.short()["benchmarks"])
+        self.assertIsNone(report.pictures.digits_picture(rows, "basicnet"))
+        sample = self.read(*made.whole()["benchmarks"])
+        drawn = report.pictures.digits_picture(sample, "basicnet")
+        self.assertEqual((drawn.svg.count("<image"), drawn.svg.count(" → ")), (60, 60))
+        self.assertIn("62 of 10,000; the first 60, and 2 more.", drawn.caption)
+        self.assertTrue(drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; "))
+        self.assertEqual(drawn.description.count("image"), 60)
+        with patch.object(digits, "DATA", self.folder / "none"):
+            self.assertIsNone(report.pictures.digits_picture(sample, "basicnet"))
+
+
+class Labels(unittest.TestCase):
+    """Of the dots in drawing.py."""
+
+    def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other(self) -> None:
+        drawing = report.pictures.draw_dots.__globals__
+        frame = drawing["Box"](0, 0, 300, 200)
+        dots = [(20.0 + 6 * place, 100.0 + place % 3) for place in range(20)]
+        labels = [f"py{place % 7} bf16" for place in range(20)]
+        centres = drawing["spread_labels"](dots, labels, frame)
+        boxes = [drawing["box_at"](*pair) for pair in zip(centres, labels)]
+        for one, other in itertools.combinations(boxes, 2):
+            self.assertFalse(one.meets(other), (one, other))
+        for box in boxes:
+            self.assertTrue(0 <= box.left and box.right <= 300 and 0 <= box.bottom
+                            and box.top <= 200)
+            self.assertFalse(any(box.meets(drawing["Box"](x - 4, y - 4, x + 4, y + 4))
+                                 for x, y in dots))
 
 
 class Notes(FilesTest):
@@ -837,8 +1120,13 @@ class Notes(FilesTest):
         for words in ("from the start of the program to its end", "Launcher and parent processes "
                       "are not counted", "--math fast: channels_last", "fused optimizers",
                       "compares more work with less", "steps 5 to 8, rank 0", '"twin not run"',
-                      "where the CPU multiplies in bfloat16, else at that in fp32"):
+                      "where the CPU multiplies in bfloat16, else at that in fp32",
+                      "Bytes sent per step are counted in the programs", "libtorch_usual is neither",
+                      "Without a whole run here: libtorch_usual.", "means over 3 seeds at most"):
             self.assertIn(words, text)
+        text = " ".join(honesty(self.read(*made.short()["benchmarks"])))
+        for words in ("Bytes sent", "libtorch_usual", "Without a whole run", "seeds at most"):
+            self.assertNotIn(words, text)
 
 
 class PageReader(HTMLParser):
@@ -891,12 +1179,14 @@ class Page(FilesTest):
 
     def test_needs_nothing_from_elsewhere(self) -> None:
         text, reader = self.sample_page()
+        text = re.sub(r'"data:image/png;base64,[^"]*"', '"#image"', text)
         self.assertNotRegex(text, r"https?://|//[a-z]|@import|url\((?!#)")
         for tag in ("script", "link", "img", "iframe", "object"):
             self.assertEqual(reader.all(tag), [], tag)
         for name, attributes in reader.elements:
             for value in (attributes.get("src"), attributes.get("href")):
-                self.assertTrue(value is None or value.startswith("#"), (name, value))
+                self.assertTrue(value is None or value.startswith(("#", "data:image/png;base64,")),
+                                (name, value))
 
     def test_has_the_tables_of_the_markdown(self) -> None:
         text, reader = self.sample_page()
@@ -921,16 +1211,18 @@ class Page(FilesTest):
     def test_has_every_picture_with_title_and_description(self) -> None:
         text, reader = self.sample_page()
         found = {figure["id"] for figure in reader.all("figure")}
-        kinds = ("time", "accuracy", "scaling", "memory", "phases")
+        kinds = ("time", "accuracy", "scaling", "memory", "phases", "digits")
         recipes = ("basicnet", "convnet")
         expected = {f"picture-{kind}-{recipe}" for kind in kinds for recipe in recipes}
-        self.assertEqual(found, expected | {"picture-code", "picture-width-convnet"})
+        self.assertEqual(found, expected | {"picture-summary", "picture-code",
+                                            "picture-width-convnet"})
         self.assertEqual(len(reader.all("svg")), len(found))
         for svg in reader.all("svg"):
             self.assertEqual(svg["role"], "img")
         self.assertEqual(len(reader.all("desc")), len(found))
         self.assertIn("0 single 1x2: 5.45 s", text)
-        self.assertIn("6 Trainer 2x1: failed", text)
+        self.assertIn("6 Trainer 4x1: failed", text)
+        self.assertIn("4 DDP AMP 2x1 bf16: 15.2 s, 98.29 %; py DDP AMP 2x1 bf16: 31.9 s, ", text)
         self.assertIn("steps 5 to 8, rank 0. Data is everything from the optimizer", text)
         self.assertIn("launcher and parent processes are not counted", text)
 
@@ -940,9 +1232,10 @@ class Page(FilesTest):
         self.assertEqual(colours, set())
 
     def test_the_page_of_the_short_tier_has_what_was_measured_alone(self) -> None:
-        text, reader = self.page(short())
+        text, reader = self.page(made.short())
         self.assertEqual({figure["id"] for figure in reader.all("figure")},
-                         {"picture-code", "picture-accuracy-basicnet", "picture-memory-basicnet"})
+                         {"picture-summary", "picture-code", "picture-accuracy-basicnet",
+                          "picture-memory-basicnet"})
         self.assertEqual(len(reader.all("h2")), 5)
         self.assertEqual({"Not run.", "not run", "not measured"} & set(reader.texts), set())
         self.assertNotIn("No picture", text)
