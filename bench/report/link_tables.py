@@ -87,6 +87,14 @@ def wrong_by_variant(wrong: list[Measured]) -> list[str]:
     return [f"{words} ({', '.join(found)})" for words, found in links.items()]
 
 
+def hook_text(record: Mapping[str, Any]) -> str:
+    """What a rank computes for compression."""
+    hooks = {name: median(seconds) for name, seconds in record["hooks"].items()}
+    return (f"Not in the model: to convert all gradients of basicnet takes "
+            f"{milliseconds(hooks['bf16'])} ms in bf16 and {milliseconds(hooks['fp16'])} ms in "
+            f"fp16, to divide them without compression {milliseconds(hooks['plain'])} ms.")
+
+
 def links_table(record: Mapping[str, Any]) -> Table:
     """Each way to average gradients on each link, beside its prediction."""
     rows = []
@@ -96,12 +104,12 @@ def links_table(record: Mapping[str, Any]) -> Table:
         else:
             rows += map(cells, measurements(words, section))
     rows += alone_rows(record)
-    notes = [wrong_text(record),
+    notes = [wrong_text(record), hook_text(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
              "one thread each. MB sent: by each rank, as its network device counts them. "
              "Computing: the same loop without a link, while the other rank computes too. Model: "
              "computing and all-reduces one after the other; with overlap, at least the longer "
-             "of both.",
+             f"of both. WRONG: more than {100 * TOLERANCE:.0f} % outside of the model.",
              machine_text(record)]
     return Table("Links", ("link", "gradients", "ms per step [95 %]", "MB sent", "computing, ms",
                            "model, ms", "measured"), rows, notes, [], 2)
@@ -134,7 +142,7 @@ def model_table(record: Mapping[str, Any]) -> Table:
     links = cables(record)
     rows = [[str(ranks), *(milliseconds(link.all_reduce(ranks, size))
                            for size in GRADIENTS.values() for link in links.values())]
-            for ranks in RANKS]
+            for ranks in (RANKS if links else ())]
     return Table("All-reduce, ms", ("ranks", *columns(links)), rows, [crossing_text(links)])
 
 
@@ -162,7 +170,7 @@ def speed_table(record: Mapping[str, Any]) -> Table:
     """Speed over that of one rank."""
     links = cables(record)
     rows = []
-    for ranks in RANKS:
+    for ranks in RANKS if links else ():
         speeds = [speed_of(record, recipe, link, ranks)
                   for recipe in GRADIENTS for link in links.values()]
         rows.append([str(ranks), *("" if speed is None else number(speed, 2)

@@ -11,7 +11,9 @@ A page names its record where a table begins, and the table ends at a line of it
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
 of the third level, --marks how near the targets are, --speed the speed against Python. --price and
---seeds are the tables of exact.py. --step is the table of a record of step.py, whose picture is
+--seeds are the tables of exact.py. --links, --model and --scale are tables of a record of
+bench/links/links.py: what was measured, the model for more ranks, the cost at scale; its pictures are
+images/links.svg and images/scale.svg. --step is the table of a record of step.py, whose picture is
 images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
 images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the report that a page shows; they are compared only where matplotlib
 is installed. Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
@@ -27,6 +29,9 @@ import textwrap
 from pathlib import Path
 
 import exact
+import link_pictures  # scale.py is in the folder above
+import link_tables
+import scale
 import stages
 import step
 from claims import speed_claim
@@ -38,27 +43,38 @@ from table import markdown_cell, markdown_table, markdown_text, short_text
 from tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/bench.md", "docs/performance.md", "docs/same-weights.md")
+PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
+         "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
+LINKS_RECORD = "bench/results/two-cores.links.json"
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed|--price|--seeds)"
-                   r" -->\n).*?(<!-- end of the record -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- record (\S+) (--short|--markdown|--step|--marks|--speed|--price|--seeds"
+                   r"|--links|--model|--scale) -->\n).*?(<!-- end of the record -->)", re.DOTALL)
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
 HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 """
 COLUMNS = 120
+LINK_TABLES = {
+    "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
+    "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
+    "--scale": scale.scale_tables}
 CURE = "run python3 bench/report/pages.py --update"
 
 
 def one_table(table: Table, results: Results) -> str:
     """Without its heading, with the machine below."""
+    return table_lines(table, "", markdown_cell(machine_line(results)))
+
+
+def table_lines(table: Table, *more: str) -> str:
+    """Without its heading."""
     if not table.rows:
         return "Not measured yet."
     _, _, *lines = markdown_table(table).split("\n")
-    lines += ["", markdown_cell(machine_line(results))]
+    lines += more
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
                      for line in lines)
 
@@ -67,6 +83,10 @@ def filled(match: re.Match[str]) -> str:
     begin, path, form, end = match.groups()
     if form == "--step":
         return f"{begin}\n{step.table(json.loads((ROOT / path).read_text()))}\n{end}"
+    if form in LINK_TABLES:
+        record = json.loads((ROOT / path).read_text())
+        tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
+        return f"{begin}\n" + "\n\n".join(tables) + f"\n\n{end}"
     results = read([ROOT / path])
     if form in ("--price", "--seeds"):
         table = exact.price_table if form == "--price" else exact.seeds_table
@@ -123,8 +143,11 @@ def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
     pages = {ROOT / page: page_text(page) for page in PAGES}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
+    links = json.loads((ROOT / LINKS_RECORD).read_text())
     drawn = {"stages.svg": stages.picture(read([ROOT / RECORD])),
              "micro-batches.svg": exact.picture(),
+             "links.svg": link_pictures.trace_picture(links),
+             "scale.svg": link_pictures.scale_picture(links),
              "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
     files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
     return pages | pictures_of(shown) | files
