@@ -222,7 +222,7 @@ def cpu_name() -> str:
 def described() -> dict[str, Any]:
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], check=False,
                             capture_output=True, text=True).stdout.strip()
-    return {"commit": commit,
+    return {"commit": commit or "unknown",
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": {"cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
                         "kernel": platform.release(), "load_before": os.getloadavg()[0]}}

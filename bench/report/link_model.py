@@ -65,11 +65,11 @@ class Prediction(NamedTuple):
 
 
 def fit(times: Mapping[int, float]) -> Link:
-    """α and β from seconds by bytes of all-reduces between two ranks: 2 α + B / β, by least squares
-    of relative errors, since the times differ by orders of magnitude."""
+    """α and β from seconds by bytes of all-reduces between two ranks: 2 α + B / β, by least squares,
+    each square divided by its time: neither the shortest nor the longest decide alone."""
     if len(times) < 2:
         raise ResultsError(f"all-reduces: expected two sizes or more, got {len(times)}")
-    weights = {size: time ** -2 for size, time in times.items()}
+    weights = {size: 1 / time for size, time in times.items()}
     total = sum(weights.values())
     size_mean = sum(weights[size] * size for size in times) / total
     time_mean = sum(weights[size] * time for size, time in times.items()) / total
@@ -118,7 +118,8 @@ class Measured(NamedTuple):
 
 
 def sections(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What was measured on each link, by its name in words; with "not_run" where it was not."""
+    """What was measured on each link, by its name in words; with "not_run",
+    which begins with "not run:" or "failed:", where it was not."""
     found = {words: record["links"][rate] for rate, words in RATES.items()
              if rate in record["links"]}
     return found | {SHARED_MEMORY: record["shared_memory"]}

@@ -20,6 +20,7 @@ WIDTH, LEFT, RIGHT, TOP = 760.0, 92.0, 20.0, 14.0
 ROW, BOX = 22.0, 15.0
 LANES = {"forward": RUNG_COLOURS[2], "backward": RUNG_COLOURS[3], "wire": RUNG_COLOURS[4],
          "optimizer": RUNG_COLOURS[5]}
+SOLID, PALE = 0.4, 0.1  # opacity
 TICKS = 8  # of the axis of time, at most
 
 Span = Sequence[Any]  # lane, begin, length, bytes
@@ -61,12 +62,24 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
     return found
 
 
-def span_box(span: Span, y: float, scale: float) -> list[str]:
+def split(span: Span, spans: Sequence[Span]) -> list[tuple[Span, float]]:
+    """A span with its opacity. Backward hands over the last bucket when it has computed all
+    gradients; what is left of it then is a wait, a pale span of its own."""
+    name, begin, length, size = span
+    handed = [one[1] for one in spans if one[0] == "wire" and begin <= one[1] <= begin + length]
+    if name != "backward" or not handed:
+        return [(span, SOLID)]
+    computed = max(handed) - begin
+    return [((name, begin, computed, size), SOLID),
+            ((name, begin + computed, length - computed, 0), PALE)]
+
+
+def span_box(span: Span, opacity: float, y: float, scale: float) -> list[str]:
     name, begin, length, size = span
     x, width = LEFT + begin * scale, max(length * scale, 1.0)
     colour = f"var(--{LANES[name].name})"
     parts = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX:.1f}" '
-             f'fill="{colour}" fill-opacity="0.35" stroke="{colour}"/>']
+             f'fill="{colour}" fill-opacity="{opacity:g}" stroke="{colour}"/>']
     words = f"{significant(size / 1e6, 2)} MB" if size >= 50_000 else ""
     if words and width > 6.4 * len(words):
         parts.append(text(x + 4, y + 11.5, words, size=10.5))
@@ -102,7 +115,8 @@ def trace_picture(record: Mapping[str, Any]) -> str:
             parts.append(text(LEFT - 8, top + 11.5, "on the wire" if lane == "wire" else lane,
                               MUTED, "end"))
             for span in spans:
-                parts += span_box(span, top, scale)
+                for part, opacity in split(span, trace["spans"]):
+                    parts += span_box(part, opacity, top, scale)
             top += ROW
         top += 20
     bottom = top - 22
@@ -154,12 +168,14 @@ def scale_picture(record: Mapping[str, Any]) -> str:
         return TOP + CHART * math.log(ticks[-1] / seconds) / span
 
     parts = grid(ticks, x_of, y_of)
-    for place, words in enumerate(costs.links):
+    labels: list[float] = []
+    for place, words in enumerate(costs.links):  # the slowest first: its label is the highest
         colour = LINK_COLOURS[place % len(LINK_COLOURS)]
         for way, dashes in ((PLAIN, ""), (DIVIDED, 'stroke-dasharray="5 4"')):
             points = [(x_of(ranks), y_of(epoch)) for ranks, epoch in curves[words, way]]
             parts.append(line(points, colour, f'stroke-width="1.8" {dashes}'))
-        y = y_of(curves[words, PLAIN][-1][1])
+        y = max([y_of(curves[words, PLAIN][-1][1]), *(above + 12 for above in labels[-1:])])
+        labels.append(y)
         parts.append(text(x_of(RANKS[-1]) + 6, y + 4, words, colour))
     bottom = TOP + CHART + BOTTOM
     parts.append(text(LEFT, bottom, "Seconds per epoch of basicnet over ranks. Solid: 64 images "

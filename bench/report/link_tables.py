@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -35,7 +36,7 @@ def machine_text(record: Mapping[str, Any]) -> str:
 
 def against(row: Measured) -> str:
     """Where a measurement lies."""
-    if row.deviation == 0:
+    if abs(row.deviation) < 0.005:
         return "inside"
     where = "above" if row.deviation > 0 else "below"
     share = f"{100 * abs(row.deviation):.0f} % {where}"
@@ -76,15 +77,15 @@ def wrong_text(record: Mapping[str, Any]) -> str:
     worst = max(wrong, key=lambda row: abs(row.deviation))
     where = "above" if worst.deviation > 0 else "below"
     return (f"{text} Its largest error: {VARIANTS[worst.name].words}, {worst.link}, measured "
-            f"{100 * abs(worst.deviation):.0f} % {where}. Rows with errors: "
-            + "; ".join(wrong_by_variant(wrong)) + ".")
+            f"{100 * abs(worst.deviation):.0f} % {where}. Wrong rows: {wrong_counts(rows)}.")
 
 
-def wrong_by_variant(wrong: list[Measured]) -> list[str]:
-    links: dict[str, list[str]] = {}
-    for row in wrong:
-        links.setdefault(VARIANTS[row.name].words, []).append(row.link)
-    return [f"{words} ({', '.join(found)})" for words, found in links.items()]
+def wrong_counts(rows: list[Measured]) -> str:
+    """By the way in which gradients are averaged."""
+    total = Counter(row.name for row in rows)
+    wrong = Counter(row.name for row in rows if row.is_wrong)
+    return ", ".join(f"{VARIANTS[name].words.replace(',', '')} {wrong[name]} of {total[name]}"
+                     for name in total if wrong[name])
 
 
 def hook_text(record: Mapping[str, Any]) -> str:
@@ -95,16 +96,30 @@ def hook_text(record: Mapping[str, Any]) -> str:
             f"fp16, to divide them without compression {milliseconds(hooks['plain'])} ms.")
 
 
+def kind_of(section: Mapping[str, Any]) -> str:
+    """"not run" or "failed"; the reason is a note."""
+    return section["not_run"].split(":")[0]
+
+
+def reasons(record: Mapping[str, Any]) -> list[str]:
+    """Why links have no numbers."""
+    found: dict[str, list[str]] = {}
+    for words, section in sections(record).items():
+        if "not_run" in section:
+            found.setdefault(section["not_run"], []).append(words)
+    return [f"{', '.join(links)}: {reason}" for reason, links in found.items()]
+
+
 def links_table(record: Mapping[str, Any]) -> Table:
     """Each way to average gradients on each link, beside its prediction."""
     rows = []
     for words, section in sections(record).items():
         if "not_run" in section:
-            rows.append([words, section["not_run"], "", "", "", "", ""])
+            rows.append([words, kind_of(section), "", "", "", "", ""])
         else:
             rows += map(cells, measurements(words, section))
     rows += alone_rows(record)
-    notes = [wrong_text(record), hook_text(record),
+    notes = [wrong_text(record), hook_text(record), *reasons(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
              "one thread each. MB sent: by each rank, as its network device counts them. "
              "Computing: the same loop without a link, while the other rank computes too. Model: "
@@ -126,12 +141,12 @@ def fits_table(record: Mapping[str, Any]) -> Table:
     rows = []
     for words, section in sections(record).items():
         if "not_run" in section:
-            rows.append([words, section["not_run"], "", ""])
+            rows.append([words, kind_of(section), "", ""])
             continue
         link = link_of(section)
-        rows.append([words, significant(1e6 * link.alpha), significant(8e-9 * link.beta),
+        rows.append([words, significant(1e6 * link.alpha), significant(8e-6 * link.beta),
                      f"{100 * fit_error(link, section['all_reduce']):.0f}"])
-    return Table("α and β", ("link", "α, µs", "β, Gbit/s", "largest error of the fit, %"), rows)
+    return Table("α and β", ("link", "α, µs", "β, Mbit/s", "largest error of the fit, %"), rows)
 
 
 # --- the model, for more ranks ----------------------------------------------------------
