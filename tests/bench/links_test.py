@@ -43,6 +43,11 @@ class Model(unittest.TestCase):
             self.assertAlmostEqual(link.alpha, alpha, places=12)
             self.assertAlmostEqual(link.beta / beta, 1.0, places=9)
 
+    def test_a_fit_divides_each_square_by_its_time(self) -> None:
+        link = fit({0: 1.0, 1: 2.0, 2: 4.0})  # 12 / 13 + 18 / 13 B
+        self.assertAlmostEqual(link.alpha, 6 / 13)
+        self.assertAlmostEqual(link.beta, 13 / 18)
+
     def test_a_fit_needs_two_sizes_and_times_that_grow(self) -> None:
         with self.assertRaisesRegex(ResultsError, "expected two sizes or more, got 1"):
             fit({4: 0.1})
