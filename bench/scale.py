@@ -150,8 +150,10 @@ def scale_table(costs: Costs) -> Table:
                      *(significant(1 / step) for step in steps),
                      *(significant(ranks * epoch) for epoch in epochs)])
     header = ("ranks", "slowest / mean", *(f"steps/s, {words}" for words in costs.links),
-              *(f"rank-seconds per epoch, {words}" for words in costs.links))
-    return Table("Cost at scale, 64 images per rank", header, rows, [ASSUMPTIONS])
+              *(f"rank-s, {words}" for words in costs.links))
+    notes = ["rank-s: seconds per epoch x ranks. slowest / mean: the step of the slowest rank over "
+             "the mean step.", ASSUMPTIONS]
+    return Table("Cost at scale, 64 images per rank", header, rows, notes)
 
 
 def crossover_table(costs: Costs) -> Table:

@@ -237,6 +237,10 @@ int main(int argc, char** argv) {
   app.add_option("--hooks", options.hooks, "variants whose CommHook is timed")->delimiter(',');
   app.add_option("--samples", options.samples, "steps to time one by one (default 0)")
       ->check(CLI::Range(0, 100'000));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return ladder::call_and_report([&] { ladder::bench::measure(options); });
 }

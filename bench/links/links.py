@@ -40,6 +40,7 @@ from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E
 from tests.support.programs import BIN, Launched  # noqa: E402
 
 PROGRAM = BIN / "links"
+QUIET = 0.5  # load average
 DEADLINE = 300  # seconds of one link
 SIZES = (4, 4_096, 65_536, 262_144, 1_048_576, 4_799_528)  # bytes; the last is BasicNet's gradient
 COMPUTE = ("compute", "compute-accumulation", "convnet-compute")
@@ -270,6 +271,8 @@ def main(arguments: Sequence[str]) -> int:
     for number in SIGNALS:
         signal.signal(number, stop)
     plans = TRIAL if options.trial else FULL
+    if (load := os.getloadavg()[0]) > QUIET:
+        say(f"warning: load average {load:.1f}: other programs disturb the times")
     record: dict[str, Any] = described() | {"links": {}, "traces": {}}
     good = measure_cables(record, options.rates, plans)
     try:
