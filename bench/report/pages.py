@@ -12,7 +12,9 @@ at a line of its own:
 
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
 of the third level, --marks how near the targets are, --speed the speed against Python. --price and
---seeds are the tables of exact.py. --step is the table of a record of step.py, whose picture is
+--seeds are the tables of exact.py. --links, --model and --scale are tables of a record of
+bench/links/links.py: what was measured, the model for more ranks, the cost at scale; its pictures are
+images/links.svg and images/scale.svg. --step is the table of a record of step.py, whose picture is
 images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
 images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the
 report that a page shows, of the records of docs/bench.md; they are compared only where matplotlib
@@ -39,6 +41,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import exact
+import link_pictures  # scale.py is in the folder above
+import link_tables
+import scale
 import stages
 import step
 from claims import speed_claim
@@ -51,12 +56,15 @@ from tables import Table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/bench.md", "docs/performance.md", "docs/same-weights.md")
+PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
+         "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
+LINKS_RECORD = "bench/results/two-cores.links.json"
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
-                   r"|--speed|--price|--seeds) -->\n).*?(<!-- end of the record -->)", re.DOTALL)
+                   r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
+                   r".*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
 MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
 WHOLE = re.compile(r"<!-- record (\S+(?: [^-\s]\S*)*) --markdown -->")
@@ -66,6 +74,10 @@ HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 """
 COLUMNS = 120
+LINK_TABLES = {
+    "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
+    "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
+    "--scale": scale.scale_tables}
 CURE = "run python3 bench/report/pages.py --update"
 
 
@@ -82,10 +94,15 @@ ONE_TABLE: dict[str, Callable[[Results], Table]] = {
 
 def one_table(table: Table, results: Results) -> str:
     """Without its heading, with the machine below."""
+    return table_lines(table, "", markdown_cell(measured_at(results)))
+
+
+def table_lines(table: Table, *more: str) -> str:
+    """Without its heading."""
     if not table.rows:
         return "Not measured yet."
     _, _, *lines = markdown_table(table).split("\n")
-    lines += ["", markdown_cell(measured_at(results))]
+    lines += more
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
                      for line in lines)
 
@@ -96,6 +113,10 @@ def filled(match: re.Match[str]) -> str:
         record = json.loads((ROOT / paths).read_text())
         return (f"{begin}\n{step.table(record)}\nMeasured at commit {record['commit']}, "
                 f"{record['threads']} threads.\n\n{end}")
+    if form in LINK_TABLES:
+        record = json.loads((ROOT / paths).read_text())
+        tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
+        return f"{begin}\n" + "\n\n".join(tables) + f"\n\n{end}"
     results = read([ROOT / path for path in paths.split()])
     if form in ONE_TABLE:
         return f"{begin}\n{one_table(ONE_TABLE[form](results), results)}\n\n{end}"
@@ -187,8 +208,11 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
     results = read([ROOT / path for path in records_of_the_bench()])
+    links = json.loads((ROOT / LINKS_RECORD).read_text())
     drawn = {"stages.svg": stages.picture(results),
              "micro-batches.svg": exact.picture(),
+             "links.svg": link_pictures.trace_picture(links),
+             "scale.svg": link_pictures.scale_picture(links),
              "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
     files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
     return pages | pictures_of(shown) | files

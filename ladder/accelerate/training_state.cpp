@@ -295,8 +295,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
       },
       slow_save);
   std::optional<CheckpointManifest> own;
-  run_or_fail_together(
-      group, "save_state", [&] { own = write_files(path, files); }, slow_save);
+  run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); }, slow_save);
   const auto manifest = merged(path, own, group);
   if (!is_main) saving.reset();  // its part is done
   run_or_fail_together(

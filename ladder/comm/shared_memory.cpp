@@ -97,7 +97,7 @@ SharedMemory::SharedMemory(int rank, const std::vector<Peer>& peers) : rank_(ran
   const auto path = fmt::format("/proc/{}/fd/{}", peers.front().pid, peers.front().memory);
   const UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   const auto bytes = sizeof(Segment) * peers.size();
-  struct stat status {};
+  struct stat status{};
   if (!memory || ::fstat(memory.get(), &status) != 0) {
     throw SystemError::failed("open", path, errno);
   }

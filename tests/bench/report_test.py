@@ -45,6 +45,7 @@ from tables import (  # noqa: E402
     MORE, accuracy_table, feeding_table, recipe_table, stage_cells, stage_table, summary,
     twin_table,
 )
+from tests.bench import sample_links  # noqa: E402
 from tests.bench import sample_results as made  # noqa: E402
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS  # noqa: E402
 
@@ -295,7 +296,9 @@ class Pages(FilesTest):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             made.write(self.folder / name, made.sample())
         (self.folder / pages.STEP_RECORD).write_text(json.dumps(step_record()))
+        (self.folder / pages.LINKS_RECORD).write_text(json.dumps(sample_links.record()))
         blocks = {"README.md": "two-cores.json --speed", "docs/bench.md": "two-cores.json --markdown",
+                  "docs/cluster.md": "two-cores.links.json --links",
                   "docs/performance.md": "two-cores.step.json --step",
                   "docs/same-weights.md": "exact.json --price"}
         made.write(self.folder / "bench/results/exact.json", made.exact_sums())
@@ -321,11 +324,14 @@ class Pages(FilesTest):
         self.assertIn("\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 [", readme)
         exact_page = (self.folder / "docs/same-weights.md").read_text(encoding="utf-8")
         self.assertIn("--price -->\n\n| ranks | sums | ms per step", exact_page)
-        for page in pages.PAGES[:2] + pages.PAGES[3:]:
+        for page in ("README.md", "docs/bench.md", "docs/same-weights.md"):
             self.assertIn("\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU "
                           "none.\n\n<!-- end", (self.folder / page).read_text(encoding="utf-8"))
         self.assertIn("\nMeasured at commit abc1234, 2 threads.\n",
-                      (self.folder / pages.PAGES[2]).read_text(encoding="utf-8"))
+                      (self.folder / "docs/performance.md").read_text(encoding="utf-8"))
+        cluster = (self.folder / "docs/cluster.md").read_text(encoding="utf-8")
+        self.assertIn("| 1 Gbit/s | plain | 40.0 [40.0, 40.0] | 4.80 | 32.0 | 32.0 to 42.0 | inside |",
+                      cluster)
         bench = self.folder / "docs" / "bench.md"
         self.assertIn("\n### Claims of the source tutorials\n", bench.read_text(encoding="utf-8"))
         picture = self.folder / "docs" / "images" / "bench-time-basicnet.svg"
@@ -388,8 +394,8 @@ class Pages(FilesTest):
             self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(wanted.call_count, 1)
         self.assertEqual({path.name for path in (self.folder / "docs" / "images").iterdir()},
-                         {"bench-time-basicnet.svg", "micro-batches.svg", "stages.svg",
-                          "step.svg"})
+                         {"bench-time-basicnet.svg", "links.svg", "micro-batches.svg",
+                          "scale.svg", "stages.svg", "step.svg"})
 
     def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
         readme = self.folder / "README.md"

@@ -293,7 +293,9 @@ TEST(ProcessGroup, RefusesARootThatIsNoRankAndIsSharedByItsCopies) {
       EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
     }
     group.all_reduce(tensor);
-    { const ProcessGroup copy = group; }  // NOLINT: its end must not end the group
+    {
+      const ProcessGroup copy = group;
+    }  // NOLINT: its end must not end the group
     auto sum = torch::ones({1});
     ProcessGroup(group).all_reduce(sum);
     EXPECT_EQ(sum.item<float>(), 2.0F);

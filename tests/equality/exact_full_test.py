@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.nodes import by_hand_on, train_on_nodes, two_nodes  # noqa: E402
+from tests.support.network import two_nodes  # noqa: E402
+from tests.support.nodes import by_hand_on, train_on_nodes  # noqa: E402
 from tests.support.programs import FULL  # noqa: E402
 from tests.support.resume import checkpoints_in  # noqa: E402
 from tests.support.ways import (EXACT, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Run,  # noqa: E402

@@ -18,7 +18,7 @@ import numpy
 from safetensors.numpy import save_file
 
 from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace, steps_done
-from tests.support.nodes import HOSTS, PORT, cut_cable, two_nodes
+from tests.support.network import HOSTS, PORT, cut_cable, two_nodes
 from tests.support.programs import BIN, DATA, Launched, Process, launch, poll_until
 from tests.support.resume import faulty_disk
 from tests.support.ways import STAGE3, Way, spawned, torchrun

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.nodes import HOSTS, PORT, ip, nodes_for, require  # noqa: E402
+from tests.support.network import HOSTS, PORT, ip, require  # noqa: E402
+from tests.support.nodes import nodes_for  # noqa: E402
 from tests.support.programs import BIN, FULL, ROOT, Launched, Process, free_port  # noqa: E402
 from tests.support.ways import (BY_HAND, CPU, STAGE0, STAGE1, STAGE3, STAGE4, STAGE5,  # noqa: E402
                                 STAGE6, TORCHRUN, Way, accelerate, alone, by_hand, endless,

@@ -13,8 +13,8 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.nodes import (HOSTS, PORT, by_hand_on, nodes_for,  # noqa: E402
-                                 train_on_nodes)
+from tests.support.network import HOSTS, PORT  # noqa: E402
+from tests.support.nodes import by_hand_on, nodes_for, train_on_nodes  # noqa: E402
 from tests.support.ways import (CPU, STAGE3, TORCHRUN, Run, Way, distance, small,  # noqa: E402
                                 spawned, train)
 

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of a record of bench/links/links.py: what links cost, and the α-β model beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from intervals import median_of
+from link_model import (
+    TOLERANCE, VARIANTS, Link, Measured, cables, compute_times, link_of,
+    measurements, sections,
+)
+from tables import Table
+from words import number, significant
+
+BATCHES = {"basicnet": 64, "convnet": 32}  # images per step of all ranks
+GRADIENTS = {"basicnet": 4_799_528, "convnet": 116_136}  # bytes
+RANKS = (2, 4, 8, 16, 64)
+
+
+def milliseconds(seconds: float) -> str:
+    return significant(1000 * seconds)
+
+
+def machine_text(record: Mapping[str, Any]) -> str:
+    machine = record["machine"]
+    return (f"{machine['cpus']} cores of {machine['cpu']}, Linux {machine['kernel']}; load before "
+            f"{machine['load_before']:.1f}; commit {record['commit']}, {record['date'][:10]}.")
+
+
+# --- measured ---------------------------------------------------------------------------
+
+
+def against(row: Measured) -> str:
+    """Where a measurement lies."""
+    if abs(row.deviation) < 0.005:
+        return "inside"
+    where = "above" if row.deviation > 0 else "below"
+    share = f"{100 * abs(row.deviation):.0f} % {where}"
+    return f"WRONG: {share}" if row.is_wrong else share
+
+
+def bounds(row: Measured) -> str:
+    low, high = (milliseconds(bound) for bound in row.prediction)
+    return low if row.prediction.low == row.prediction.high else f"{low} to {high}"
+
+
+def cells(row: Measured) -> list[str]:
+    return [row.link, VARIANTS[row.name].words, row.time.text(milliseconds),
+            significant(row.sent / 1e6) if row.sent else "0", milliseconds(row.compute),
+            bounds(row), against(row)]
+
+
+def alone_rows(record: Mapping[str, Any]) -> list[list[str]]:
+    names = {"compute": VARIANTS["plain"].words, "convnet-compute": VARIANTS["convnet"].words}
+    return [["one process", words, median_of(record["alone"][name]).text(milliseconds),
+             "0", milliseconds(median(record["alone"][name])), "", ""]
+            for name, words in names.items()]
+
+
+def all_measurements(record: Mapping[str, Any]) -> list[Measured]:
+    return [row for words, section in sections(record).items() if "not_run" not in section
+            for row in measurements(words, section)]
+
+
+def wrong_text(record: Mapping[str, Any]) -> str:
+    """Where the model was wrong."""
+    rows = all_measurements(record)
+    wrong = [row for row in rows if row.is_wrong]
+    text = (f"The model is within {100 * TOLERANCE:.0f} % of {len(rows) - len(wrong)} of "
+            f"{len(rows)} measurements.")
+    if not wrong:
+        return text
+    worst = max(wrong, key=lambda row: abs(row.deviation))
+    where = "above" if worst.deviation > 0 else "below"
+    return (f"{text} Its largest error: {VARIANTS[worst.name].words}, {worst.link}, measured "
+            f"{100 * abs(worst.deviation):.0f} % {where}. Wrong rows: {wrong_counts(rows)}.")
+
+
+def wrong_counts(rows: list[Measured]) -> str:
+    """By the way in which gradients are averaged."""
+    total = Counter(row.name for row in rows)
+    wrong = Counter(row.name for row in rows if row.is_wrong)
+    return ", ".join(f"{VARIANTS[name].words.replace(',', '')} {wrong[name]} of {total[name]}"
+                     for name in total if wrong[name])
+
+
+def hook_text(record: Mapping[str, Any]) -> str:
+    """What a rank computes for compression."""
+    hooks = {name: median(seconds) for name, seconds in record["hooks"].items()}
+    return (f"Not in the model: to convert all gradients of basicnet takes "
+            f"{milliseconds(hooks['bf16'])} ms in bf16 and {milliseconds(hooks['fp16'])} ms in "
+            f"fp16, to divide them without compression {milliseconds(hooks['plain'])} ms.")
+
+
+def kind_of(section: Mapping[str, Any]) -> str:
+    """"not run" or "failed"; the reason is a note."""
+    return section["not_run"].split(":")[0]
+
+
+def reasons(record: Mapping[str, Any]) -> list[str]:
+    """Why links have no numbers."""
+    found: dict[str, list[str]] = {}
+    for words, section in sections(record).items():
+        if "not_run" in section:
+            found.setdefault(section["not_run"], []).append(words)
+    return [f"{', '.join(links)}: {reason}" for reason, links in found.items()]
+
+
+def links_table(record: Mapping[str, Any]) -> Table:
+    """Each way to average gradients on each link, beside its prediction."""
+    rows = []
+    for words, section in sections(record).items():
+        if "not_run" in section:
+            rows.append([words, kind_of(section), "", "", "", "", ""])
+        else:
+            rows += map(cells, measurements(words, section))
+    rows += alone_rows(record)
+    notes = [wrong_text(record), hook_text(record), *reasons(record),
+             "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
+             "one thread each. MB sent: by each rank, as its network device counts them. "
+             "Computing: the same loop without a link, while the other rank computes too. Model: "
+             "computing and all-reduces one after the other; with overlap, at least the longer "
+             f"of both. WRONG: more than {100 * TOLERANCE:.0f} % outside of the model.",
+             machine_text(record)]
+    return Table("Links", ("link", "gradients", "ms per step [95 %]", "MB sent", "computing, ms",
+                           "model, ms", "measured"), rows, notes, [], 2)
+
+
+def fit_error(link: Link, times: Mapping[str, list[float]]) -> float:
+    """The largest error of the fit, as a share."""
+    return max(abs(link.all_reduce(2, int(size)) / median(found) - 1)
+               for size, found in times.items())
+
+
+def fits_table(record: Mapping[str, Any]) -> Table:
+    """α and β of each link."""
+    rows = []
+    for words, section in sections(record).items():
+        if "not_run" in section:
+            rows.append([words, kind_of(section), "", ""])
+            continue
+        link = link_of(section)
+        rows.append([words, significant(1e6 * link.alpha), significant(8e-6 * link.beta),
+                     f"{100 * fit_error(link, section['all_reduce']):.0f}"])
+    return Table("α and β", ("link", "α, µs", "β, Mbit/s", "largest error of the fit, %"), rows)
+
+
+# --- the model, for more ranks ----------------------------------------------------------
+
+
+def model_table(record: Mapping[str, Any]) -> Table:
+    """All-reduce of all gradients, in milliseconds."""
+    links = cables(record)
+    rows = [[str(ranks), *(milliseconds(link.all_reduce(ranks, size))
+                           for size in GRADIENTS.values() for link in links.values())]
+            for ranks in (RANKS if links else ())]
+    return Table("All-reduce, ms", ("ranks", *columns(links)), rows, [crossing_text(links)])
+
+
+def columns(links: Mapping[str, Link]) -> list[str]:
+    return [f"{recipe}, {words}" for recipe in GRADIENTS for words in links]
+
+
+def crossing_text(links: Mapping[str, Link]) -> str:
+    """Where latency and bandwidth cost the same: B = N α β."""
+    sizes = [f"{significant(8 * link.alpha * link.beta / 1e3)} kB on the link of {words}"
+             for words, link in links.items() if words != "unlimited"]
+    return f"For 8 ranks both parts are equal at {', '.join(sizes)}." if sizes else ""
+
+
+def speed_of(record: Mapping[str, Any], recipe: str, link: Link, ranks: int) -> float | None:
+    """Times as fast as one rank, with the batch divided; None without a measured computing time."""
+    times = compute_times(record, recipe)
+    images = BATCHES[recipe] // ranks
+    if images not in times:
+        return None
+    return times[BATCHES[recipe]] / (times[images] + link.all_reduce(ranks, GRADIENTS[recipe]))
+
+
+def speed_table(record: Mapping[str, Any]) -> Table:
+    """Speed over that of one rank."""
+    links = cables(record)
+    rows = []
+    for ranks in RANKS if links else ():
+        speeds = [speed_of(record, recipe, link, ranks)
+                  for recipe in GRADIENTS for link in links.values()]
+        rows.append([str(ranks), *("" if speed is None else number(speed, 2)
+                                   for speed in speeds)])
+    notes = [f"{recipe}: " + "; ".join(best_text(record, recipe, words, link)
+                                       for words, link in links.items()) + "."
+             for recipe in GRADIENTS if links]
+    return Table("Speed over one rank", ("ranks", *columns(links)), rows, notes)
+
+
+def best_text(record: Mapping[str, Any], recipe: str, words: str, link: Link) -> str:
+    speeds = {ranks: speed for ranks in RANKS
+              if (speed := speed_of(record, recipe, link, ranks)) is not None}
+    best = max(speeds, key=speeds.__getitem__)
+    if speeds[best] <= 1:
+        return f"{words}: one rank is the fastest"
+    return f"{words}: fastest with {best} ranks"
