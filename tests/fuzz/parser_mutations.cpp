@@ -73,7 +73,7 @@ class Feeder {
 
   void feed(const Bytes& bytes) {
     std::string text;
-    const UnderWay under_way(parser_.name, seed_, ++number_, bytes);
+    const UnderWay this_input(parser_.name, seed_, ++number_, bytes);
     const Outcome outcome = outcome_of(parser_, bytes, text);
     result_.accepted += outcome == Outcome::kAccepted ? 1 : 0;
     result_.refused += outcome == Outcome::kRefused ? 1 : 0;
