@@ -36,12 +36,11 @@ SOURCES = (  # the first that fits counts
     Source("*.step.json", ("ladder", "mnist", "stage0_single_gpu/main.cpp", "bench/report/step.py"),
            "python3 bench/report/step.py {}"),
     Source("*.links.json", ("ladder", "mnist", "stage[23]_*/main.cpp", "bench/links"),
-           "see bench/links"),
-    Source("*.scale.json", ("bench/scale.py", "bench/links"), "python3 bench/scale.py"),
+           "./run links; cp runs/links.json {}"),
     Source("*.short.json", SUITE, "./run; cp runs/short.json {}"),
     Source("*.exact.json", SUITE,
-           "./run bench --benchmark_filter='^(sums|seeds)/'; cp runs/bench.json {}"),
-    Source("*.whole.json", SUITE, "build/bin/suite --tier whole --benchmark_out={}"),
+           "./run whole --benchmark_filter='^(sums|seeds)/'; cp runs/whole.json {}"),
+    Source("*.whole.json", SUITE, "./run whole; cp runs/whole.json {}"),
     Source("*.json", SUITE, "./run bench; cp runs/bench.json {}"),
 )
 

@@ -10,13 +10,19 @@ Exit code: 0, or 2 if a file is not what the suite writes or the page cannot be 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from claims import speed_claim
 from environment import honesty, machine_line
+from link_pictures import scale_picture, trace_picture  # scale.py is in the folder above
+from link_tables import fits_table, links_table, speed_table
 from results import Results, ResultsError, read
+from scale import scale_tables
 from table import FURTHER_TABLES
 from tables import Table, more, recipe_table, stage_table, summary, twin_table
 from words import ALL_COLOURS, FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_twin
@@ -127,38 +133,57 @@ def table_section(table: Table, *more: str) -> str:
     return section(table.title, table_html(table), *more)
 
 
-def sections(results: Results) -> list[str]:
+def drawing(title: str, svg: str) -> str:
+    return f"<figure><h3>{escape(title)}</h3>{svg}</figure>"
+
+
+def link_sections(record: Mapping[str, Any] | None) -> list[str]:
+    """Of a record of bench/links/links.py: what links cost, and what ranks cost."""
+    if record is None:
+        return []
+    cables = [links_table(record), fits_table(record)]
+    ranks = [speed_table(record), *scale_tables(record)]
+    traces = record.get("traces") and drawing("Two steps on a cable", trace_picture(record))
+    return [section("Links", traces or "", *map(table_html, cables)),
+            section("Cost at scale", drawing("Epochs over ranks", scale_picture(record)),
+                    *map(table_html, ranks))]
+
+
+def sections(results: Results, links: Mapping[str, Any] | None) -> list[str]:
     """In the order of the page; one that has nothing to show is empty. A new one is a line here."""
     code = figures_html(pictures.code_pictures(results)) if pictures else ""
     return [
         table_section(stage_table(results), code and f"<p></p>\n{code}"),
         table_section(twin_table(results)),
         *(recipe_html(results, recipe) for recipe in results.recipes()),
+        *link_sections(links),
         *(table_section(make(results)) for make in FURTHER_TABLES),
         section("What this does not say", list_html(honesty(results))),
     ]
 
 
-def body(results: Results) -> str:
+def body(results: Results, links: Mapping[str, Any] | None) -> str:
     last = [f"<p>{escape(line)}</p>" for line in more(results)]
-    return "\n".join(filter(None, [*top(results), *sections(results), *last]))
+    return "\n".join(filter(None, [*top(results), *sections(results, links), *last]))
 
 
-def page(results: Results) -> str:
+def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
     return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{escape(TITLE)}</title>\n<style>\n{style()}</style></head>\n"
-            f"<body><main>\n{body(results)}\n</main></body></html>\n")
+            f"<body><main>\n{body(results, links)}\n</main></body></html>\n")
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes the suite's results as one HTML page.")
     parser.add_argument("results", nargs="+", help="JSON of build/bin/suite")
+    parser.add_argument("--links", type=Path, help="record of bench/links/links.py")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the page")
     options = parser.parse_args(arguments)
     try:
-        options.output.write_text(page(read(options.results)), encoding="utf-8")
-    except (ResultsError, OSError) as error:
+        links = json.loads(options.links.read_text()) if options.links else None
+        options.output.write_text(page(read(options.results), links), encoding="utf-8")
+    except (ResultsError, OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     print(f"report: {options.output}" + ("" if pictures else f" ({NO_PICTURES})"))

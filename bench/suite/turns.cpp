@@ -59,6 +59,7 @@ std::string Turns::heading(const Case& row) const {
   if (row.micro_batch > 0) text += fmt::format("  micro-batch {}", row.micro_batch);
   if (row.epochs > 0) text += fmt::format("  {} epochs", row.epochs);
   if (row.seed > 0) text += fmt::format("  seed {}", row.seed);
+  if (!row.variant.empty()) text += "  " + row.variant;
   return text;
 }
 

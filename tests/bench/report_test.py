@@ -1171,6 +1171,20 @@ class Page(FilesTest):
         self.output(report, self.write(content), "-o", path)
         return self.read_page(path.read_text(encoding="utf-8"))
 
+    def test_links_have_sections_with_what_was_measured(self) -> None:
+        record = sample_links.record()
+        path = self.folder / "report.html"
+        results, links = self.write(made.sample()), self.folder / "links.json"
+        for traced in (True, False):
+            with self.subTest(traced=traced):
+                links.write_text(json.dumps(record | ({} if traced else {"traces": {}})))
+                self.output(report, results, "--links", links, "-o", path)
+                text, _ = self.read_page(path.read_text(encoding="utf-8"))
+                for title in ("<h2>Links</h2>", "<h2>Cost at scale</h2>", "Epochs over ranks"):
+                    self.assertIn(title, text)
+                self.assertEqual("Two steps on a cable" in text, traced)
+        self.assertNotIn("<h2>Links</h2>", self.sample_page()[0])
+
     def sample_page(self) -> tuple[str, PageReader]:
         self.write(made.sample())
         Page.whole = Page.whole or self.page(made.sample())[0]

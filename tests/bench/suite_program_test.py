@@ -181,7 +181,7 @@ class Suite(unittest.TestCase):
 
     def test_wrong_flags_are_told(self) -> None:
         for flags, reason in (
-            (["--tier", "long"], "--tier: expected one of short, bench, got 'long'"),
+            (["--tier", "long"], "--tier: expected one of short, bench, whole, got 'long'"),
             (["--benchmark_lits"], "suite --help lists them"),
             (["--cpus", "0"], "--cpus"),
             (["--benchmark_filter=none", f"--benchmark_out={self.out}"], "--benchmark_list_tests"),

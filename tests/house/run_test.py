@@ -80,7 +80,7 @@ class Build(RunTest):
     def test_a_comparison_builds_stages_and_suite(self) -> None:
         self.run_it()
         self.run_it("bench")
-        self.assertEqual(self.built(), "stages suite\nstages suite")
+        self.assertEqual(self.built(), "stages suite\nstages suite libtorch_usual")
 
     def test_a_build_that_fails_shows_its_errors_and_trains_nothing(self) -> None:
         (self.root / "breaks").touch()
@@ -158,6 +158,15 @@ class Compare(RunTest):
         self.assertEqual(self.run_it("bench"), (0, ["table.py whole --tier bench --short",
                                                     f"report.py whole --tier bench {html}"]))
         self.assertEqual(self.old.read_text(), "whole --tier bench\n")
+
+    def test_the_page_of_a_long_tier_shows_the_other_one_and_the_links(self) -> None:
+        (self.root / "runs/links.json").write_text("{}\n")
+        results = f"whole --tier whole {self.root}/runs/bench.json"
+        links = f"--links {self.root}/runs/links.json -o {self.root}/runs/whole.html"
+        self.assertEqual(self.run_it("whole"), (0, [f"table.py {results} --short",
+                                                    f"report.py {results} {links}"]))
+        targets = (self.root / "targets").read_text().split()
+        self.assertEqual(targets, ["stages", "suite", "libtorch_usual"])
 
     def test_without_a_word_it_is_the_short_one(self) -> None:
         self.assertEqual(self.run_it()[0], 0)
