@@ -192,8 +192,11 @@ void Record::result(const Evaluation& total, const TrainingTotals& training,
       {"read_bytes", std::vector(read.const_data_ptr<std::int64_t>(),
                                  read.const_data_ptr<std::int64_t>() + read.numel())},
       {"weights_sha256", weights_sha256(state_dict(model))}};
-  for (const auto& [index, prediction] : total.misclassified) {
-    result["misclassified"].push_back({index, prediction});
+  // Several ranks evaluate in another order than that of the images.
+  if (group_.world_size() == 1) {
+    for (const auto& [index, prediction] : total.misclassified) {
+      result["misclassified"].push_back({index, prediction});
+    }
   }
   if (device_peak) result["device_peak_bytes"] = static_cast<std::int64_t>(device_peaks);
   for (const auto& [name, value] : more) result[name] = value;
