@@ -172,8 +172,12 @@ Parser process_environment() {
               [dev](const Bytes& bytes) {
                 const ProcessEnvironment environment(table_of(bytes));
                 for (const auto& [folder, most] : {std::pair("two", 2), {"windows", 1}}) {
-                  const int gpus = visible_gpu_count({.dev = dev->file(folder), .has_cuda = true});
+                  const GpuSearch search{.dev = dev->file(folder), .has_cuda = true};
+                  const int gpus = visible_gpu_count(search);
                   require(gpus >= 0 && gpus <= most, "more GPUs than there are");
+                  require(missing_gpus(gpus, search).empty(), "visible GPUs are missing");
+                  missing_gpus(0, search);
+                  no_gpu_reason(search);
                 }
                 for (const auto threads : environment_integers("OMP_NUM_THREADS", 1)) {
                   require(threads >= 1, "less than one thread");
