@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +19,7 @@
 #include "bench/links/spans.h"
 #include "bench/links/variants.h"
 #include "ladder/comm/init_process_group.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/core/exit_status.h"
@@ -60,22 +60,6 @@ void print(const ProcessGroup& group, const json& line) {
   const bool is_printed =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!is_printed) throw SystemError::failed("write", "the standard output", errno);
-}
-
-// Bytes that the devices of this node have sent, but for the loopback device.
-std::int64_t sent_bytes() {
-  constexpr int kFieldsBefore = 8;  // those of the receiver
-  std::ifstream file("/proc/net/dev");
-  std::int64_t sum = 0;
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(':');
-    if (colon == line.npos || line.substr(0, colon).ends_with(" lo")) continue;
-    std::istringstream fields(line.substr(colon + 1));
-    std::int64_t value = 0;
-    for (int i = 0; i <= kFieldsBefore; ++i) fields >> value;
-    sum += value;
-  }
-  return sum;
 }
 
 // Seconds per call of `call`, which is repeated. The ranks begin together.

@@ -5,12 +5,13 @@
 
 Joins two network namespaces by a cable and limits its rate in the kernel, one rate after the other.
 On each it measures Gloo's all-reduce by size, and steps of training loops that average their
-gradients in several ways; then the same in shared memory, and one process alone. Two processes, one
-thread each. Rows of one link alternate, round after round.
+gradients in several ways; before that the same in shared memory, and one process alone. Two
+processes, one thread each. Rows of one link alternate, round after round.
 
 Needs root, ip and tc; without them the rows of the cable are recorded as "not run", with the reason.
 Needs build/bin/links: cmake --build build --target links. Writes the record at the end, and prints
-it as a table. Exit code: 0; 1 if a row failed, whose reason is in the record; 2 for wrong usage.
+it as a table. Exit code: 0; 1 if a cable failed, whose reason is in the record, or if anything else
+did, and then there is no record; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
 from link_tables import links_table  # noqa: E402
+from results import ResultsError  # noqa: E402
 from table import terminal_table  # noqa: E402
 from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E402
 from tests.support.programs import BIN, Launched  # noqa: E402
@@ -188,7 +190,7 @@ def measure_cables(record: dict[str, Any], rates: Sequence[str], plans: dict[str
             record["traces"] |= traces_of(lines)
         except unittest.SkipTest as reason:
             record["links"][rate] = {"not_run": f"not run: {reason}"}
-        except Failed as reason:
+        except (Failed, ResultsError) as reason:
             record["links"][rate] = {"not_run": f"failed: {reason}"}
             good = False
         if "not_run" in record["links"][rate]:
@@ -221,8 +223,10 @@ def cpu_name() -> str:
 
 
 def described() -> dict[str, Any]:
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], check=False,
-                            capture_output=True, text=True).stdout.strip()
+    commit = ""
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], check=False,
+                                capture_output=True, text=True, timeout=30).stdout.strip()
     return {"commit": commit or "unknown",
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": {"cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
@@ -274,12 +278,12 @@ def main(arguments: Sequence[str]) -> int:
     if (load := os.getloadavg()[0]) > QUIET:
         say(f"warning: load average {load:.1f}: other programs disturb the times")
     record: dict[str, Any] = described() | {"links": {}, "traces": {}}
-    good = measure_cables(record, options.rates, plans)
     try:
         measure_machine(record, plans["local"])
-    except Failed as reason:
-        say(f"failed: {reason}")
+    except (Failed, ResultsError) as reason:
+        say(f"failed: {reason}; no record is written")
         return 1
+    good = measure_cables(record, options.rates, plans)
     write(options.output, record)
     print(terminal_table(links_table(record)))
     return 0 if good else 1

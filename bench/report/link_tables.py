@@ -121,7 +121,7 @@ def links_table(record: Mapping[str, Any]) -> Table:
     rows += alone_rows(record)
     notes = [wrong_text(record), hook_text(record), *reasons(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
-             "one thread each. MB sent: by each rank, as its network device counts them. "
+             "one thread each. MB sent: by each rank, without the headers of the network. "
              "Computing: the same loop without a link, while the other rank computes too. Model: "
              "computing and all-reduces one after the other; with overlap, at least the longer "
              f"of both. WRONG: more than {100 * TOLERANCE:.0f} % outside of the model.",

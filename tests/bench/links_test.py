@@ -173,12 +173,17 @@ class Scale(unittest.TestCase):
 class Runner(unittest.TestCase):
     def test_a_cable_that_cannot_be_made_is_not_run_and_a_rank_that_fails_is_an_error(self) -> None:
         for error, words, good in ((unittest.SkipTest("no tc here"), "not run: no tc here", True),
-                                   (runner.Failed("rank 1: x"), "failed: rank 1: x", False)):
+                                   (runner.Failed("rank 1: x"), "failed: rank 1: x", False),
+                                   (ResultsError("no fit"), "failed: no fit", False)):
             record: dict[str, Any] = {"links": {}, "traces": {}}
             with patch.object(runner, "measure_cable", side_effect=error), \
                     contextlib.redirect_stderr(io.StringIO()):
                 self.assertEqual(runner.measure_cables(record, ["1gbit"], runner.TRIAL), good)
             self.assertEqual(record["links"]["1gbit"], {"not_run": words})
+
+    def test_without_git_the_commit_is_unknown(self) -> None:
+        with patch.object(runner.subprocess, "run", side_effect=FileNotFoundError("git")):
+            self.assertEqual(runner.described()["commit"], "unknown")
 
 
 def namespaces_of(pid: int) -> list[str]:
@@ -232,7 +237,8 @@ class RealRun(unittest.TestCase):
     def test_a_signal_leaves_no_rank_and_no_namespace(self) -> None:
         with self.started() as started:
             pid = started.process.pid
-            self.assertTrue(poll_until(lambda: len(ranks_in(pid)) == 2, SECONDS))
+            self.assertTrue(poll_until(
+                lambda: len(namespaces_of(pid)) == 2 and len(ranks_in(pid)) == 2, SECONDS))
             started.process.send_signal(signal.SIGTERM)
             done = started.finish(SECONDS)
             self.assertEqual(done.code, 128 + signal.SIGTERM, done.stderr)

@@ -168,6 +168,14 @@ class Compare(RunTest):
         targets = (self.root / "targets").read_text().split()
         self.assertEqual(targets, ["stages", "suite", "libtorch_usual"])
 
+    def test_a_cable_that_failed_is_shown_and_makes_the_exit_code(self) -> None:
+        python = self.root / "bin/python3"
+        python.write_text('#!/bin/bash\n[[ $1 == */links.py ]] && echo {} > "$3"; exit 1\n')
+        python.chmod(0o755)
+        code, lines = self.run_it("links")
+        page = f"--links {self.root}/runs/links.json -o {self.root}/runs/bench.html"
+        self.assertEqual((code, lines[-1]), (1, f"report.py old {page}"))
+
     def test_without_a_word_it_is_the_short_one(self) -> None:
         self.assertEqual(self.run_it()[0], 0)
         self.assertEqual((self.root / "runs/short.json").read_text(), "whole --tier short\n")
