@@ -108,6 +108,7 @@ Words start_of_twin(const Case& row, const Places& places) {
     return words;
   }
   Words words = {tool(places, "python3"), script};
+  if (stage == 1) append(words, {"--device", "cpu"});  // as stage 1, whose replicas are there
   if (stage == 2 || stage >= 4) append(words, {"--nprocs", std::to_string(row.world)});
   if (row.precision == "fp32") return words;
   append(words, {stage == 5 ? "--mixed-precision" : "--precision", row.precision});
@@ -412,7 +413,10 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
     add_variants(rows, cpus);
     add_widths(rows, cpus);
   } else if (tier == "whole") {
-    for (const char* recipe : {"basicnet", "convnet"}) add_whole_runs(rows, recipe, cpus);
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      add_checks(rows, recipe);
+      add_whole_runs(rows, recipe, cpus);
+    }
     add_curves(rows, cpus);
     add_claims(rows, cpus);
     add_exact(rows);

@@ -235,7 +235,7 @@ class Runner {
       counters["device_peak_bytes"] = number_of(result, "device_peak_bytes");
     }
     const auto read = result.value("read_bytes", std::vector<double>());
-    if (read.empty()) return;
+    if (read.empty() || read.front() == 0.0) return;
     counters["read_bytes_main"] = read.front();
     if (read.size() == 1) return;
     const double others = std::accumulate(read.begin() + 1, read.end(), 0.0);

@@ -82,6 +82,8 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
             "bin/stage5_accelerator --nprocs 1 --mixed-precision bf16");
   EXPECT_EQ(start("stage6_trainer", 1, "bf16"), "bin/stage6_trainer --nprocs 1 --bf16");
   EXPECT_EQ(start("python_single", 1), "venv/bin/python3 peers/single.py");
+  EXPECT_EQ(start("python_data_parallel", 2),
+            "venv/bin/python3 peers/data_parallel.py --device cpu");
   EXPECT_EQ(start("python_ddp_torchrun", 2),
             "venv/bin/torchrun --standalone --nproc-per-node 2 peers/ddp.py");
   EXPECT_EQ(start("python_trainer", 2, "bf16"),
