@@ -140,6 +140,8 @@ def begin(run: Callable[[argparse.Namespace], None], options: argparse.Namespace
     if "RANK" in os.environ or options.nprocs > 1:
         launch(run, options)
     else:
+        # With several GPUs the Trainer would wrap the network in DataParallel.
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
         torch.set_num_threads(options.threads)
         run(options)
 

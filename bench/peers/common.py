@@ -376,8 +376,12 @@ def sent_bytes() -> int:
 
 
 def read_bytes() -> int:
-    """From files, also cached ones, and through read() from pipes and sockets."""
-    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    """From files, also cached ones, and through read() from pipes and sockets. 0 if the kernel does
+    not count them."""
+    try:
+        lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except OSError:
+        return 0
     return int(lines["rchar"])
 
 

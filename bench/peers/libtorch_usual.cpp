@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/device.h"
+#include "ladder/core/error.h"
 #include "ladder/core/json_lines.h"
+#include "ladder/core/log.h"
 #include "ladder/core/memory.h"
 #include "ladder/core/progress_bar.h"
 #include "mnist/files.h"
@@ -219,13 +222,32 @@ void write_record(const Options& options, const mnist::Recipe& recipe, const tor
                  {"weights_sha256", ladder::weights_sha256(ladder::state_dict(net))}});
 }
 
+// Flags of stage 0 that this program has no use for.
+void require_no_other_flags(const Options& options) {
+  const std::vector<std::pair<const char*, bool>> others = {
+      {"--save", !options.save.empty()},
+      {"--load", !options.load.empty()},
+      {"--trace", !options.monitor.trace.empty()},
+      {"--fingerprint", options.monitor.fingerprint != 0},
+      {"--augment", options.data.augment},
+      {"--num-workers", options.data.num_workers != 0},
+      {"--pin-memory", options.data.pin_memory},
+      {"--math", options.recipe.math != mnist::Math::kFast},
+      {"--scheduler", options.recipe.scheduler != "none"}};
+  for (const auto& [flag, given] : others) {
+    if (!given) continue;
+    throw ladder::UsageError::conflict(flag, "libtorch_usual does without it",
+                                       "use stage0_single_gpu, or omit the flag");
+  }
+}
+
 template <typename Net>
 void train_and_test(const Options& options) {
+  require_no_other_flags(options);
   const double started = ladder::steady_seconds();
   const mnist::Recipe recipe(options.recipe);
   if (options.threads > 0) torch::set_num_threads(options.threads);
-  const bool on_gpu = options.device != "cpu" && torch::cuda::is_available();
-  const torch::Device device(on_gpu ? torch::kCUDA : torch::kCPU);
+  const torch::Device device = ladder::choose_device(options.device, ladder::Log({.quiet = true}));
   const auto& [root, limit_train, limit_test, augment, workers, pin] = options.data;
   auto train_set = normalized(Images(root, mnist::Split::kTrain, limit_train), recipe);
   auto test_set = normalized(Images(root, mnist::Split::kTest, limit_test), recipe);
