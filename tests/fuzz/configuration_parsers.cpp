@@ -31,8 +31,11 @@ Parser accelerate_file() {
                "main_process_port: 0\nenable_cpu_affinity: true\nrdzv_backend: static\n",
                "distributed_type: NO\ntpu_use_cluster: true\nfsdp_config: {a: 1}\ngpu_ids: all\n",
                "distributed_type: FSDP\n", "compute_environment: AMAZON_SAGEMAKER\n",
-               "dynamo_backend: INDUCTOR\n", "? [a]\n: b\n", "a: &x 1\nb: *x\n", "a: !!str 1\n",
-               "a: [[[[[[[[1]]]]]]]]\n", "a: 1\n---\nb: 2\n", "a: 1\na: 2\n"}),
+               "distributed_type: NO\ngpu_ids: none\n",
+               "distributed_type: NO\nnum_processes: -1\nnum_machines: 2\nmachine_rank: 2\n",
+               "distributed_type: [NO]\n", "dynamo_config: [a]\n", "dynamo_backend: INDUCTOR\n",
+               "? [a]\n: b\n", "a: &x 1\nb: *x\n", "a: !!str 1\n", "a: [[[[[[[[1]]]]]]]]\n",
+               "a: 1\n---\nb: 2\n", "a: 1\na: 2\n"}),
           .parse =
               [file = std::make_shared<const InputFile>("file.yaml")](const Bytes& bytes) {
                 const auto settings = read_config_file(file->with(bytes));

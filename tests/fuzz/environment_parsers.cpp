@@ -119,7 +119,9 @@ Parser accelerate_environment() {
                "ACCELERATE_TORCH_DEVICE=cuda:1\nFORK_LAUNCHED=n\nACCELERATE_CPU_AFFINITY=1\n"
                "ACCELERATE_DYNAMO_BACKEND=NO\nACCELERATE_MIXED_PRECISION=fp16\n",
                "ACCELERATE_USE_DEEPSPEED=false\nACCELERATE_USE_FSDP=no\n"
-               "ACCELERATE_USE_MEGATRON_LM=0\nACCELERATE_USE_PARALLELISM_CONFIG=off\n"}),
+               "ACCELERATE_USE_MEGATRON_LM=0\nACCELERATE_USE_PARALLELISM_CONFIG=off\n",
+               "ACCELERATE_USE_FSDP=1\n", "ACCELERATE_DYNAMO_BACKEND=inductor\n",
+               "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=2000000000\n"}),
           .parse =
               [](const Bytes& bytes) {
                 const Table table = table_of(bytes);
