@@ -4,10 +4,7 @@
 //   build/bin/stage0_single_gpu                     train BasicNet on MNIST for one epoch
 //   build/bin/stage0_single_gpu --recipe convnet    the BatchNorm network, three epochs
 //
-// The last two lines of its output look like this:
-//
-//   Accuracy: 98.41
-//   time elapsed: 25.31 seconds
+// Its last two lines are the accuracy in percent and the seconds from start to end.
 //
 // Every stage has the same five functions, in this order: make_data, make_model,
 // train_epoch, run, main. What a stage changes in them is its lesson. Names with mnist:: belong to

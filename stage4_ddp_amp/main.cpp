@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 4: mixed precision and SyncBatchNorm. Large operations compute in 16 bits, and BatchNorm
-// uses the batches of all ranks. The program starts its ranks itself, unless a launcher has.
+// Stage 4: mixed precision (4a) and SyncBatchNorm (4b). Large operations compute in 16 bits, and
+// BatchNorm uses the batches of all ranks. Without a launcher, the program starts its ranks itself.
 //
 //   build/bin/stage4_ddp_amp                           bf16 on the CPU, fp16 on GPUs, two ranks
 //   build/bin/stage4_ddp_amp --profile ddp-practice    the tutorial's run, which loses accuracy
 //
-// New against stage 3: autocast, the scaler, convert_sync_batchnorm; and main. Gone: the snapshot.
+// New against stage 3: AutocastModel, GradScaler; convert_sync_batchnorm. Gone: the snapshot.
 #include <cstdint>
 #include <memory>
 

@@ -6,7 +6,8 @@
 //   build/bin/stage5_accelerator --nprocs 2         two, which it starts itself
 //   accelerate launch --no_python --config_file my_config.yaml build/bin/stage5_accelerator
 //
-// New against stage 4: Accelerator and prepare; checkpoints and resume; trackers. Gone: group,
+// New against stage 4, in three parts. 5a, prepare: Accelerator, backward. 5b, accumulation:
+// accumulate, sync_gradients. 5c, checkpoints: save_state, load_state. Also: trackers. Gone: group,
 // device, autocast, scaler, samplers and wrappers.
 #include <cstdint>
 #include <memory>

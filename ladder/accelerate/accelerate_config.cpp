@@ -45,7 +45,7 @@ class ConfigFile {
   using Readers = std::map<std::string, Reader>;
 
   static constexpr int kMostProcesses = kLargestWorldSize;
-  static constexpr const char* kWriteAgain = "accelerate config writes the file anew";
+  static constexpr const char* kWriteAgain = "write the file again: accelerate config";
 
   Readers make_readers() {
     Readers readers = {

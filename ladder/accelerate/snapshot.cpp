@@ -70,7 +70,7 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
   if (found.item<std::int64_t>() == 0 && elsewhere.item<std::int64_t>() != 0) {
     throw DistributedError::ranks_disagree(
         "snapshot " + options_.path, "none, as on rank 0", "one on another rank",
-        "use a folder that all ranks share; to train anew: rm -r " + options_.path);
+        "use a folder that all ranks share; to start over: rm -r " + options_.path);
   }
   if (found.item<std::int64_t>() == 0) {
     log.info(fmt::format("no snapshot in {}: training from the start", options_.path));
@@ -128,7 +128,7 @@ std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
         origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
         fmt::format(
             "resume with the data, batch size, batch mode and seed of the run that wrote it "
-            "and, except in global mode, its number of ranks; or start anew: rm -r {}",
+            "and, except in global mode, its number of ranks; or start over: rm -r {}",
             options_.path));
   }
   return [loader = loader_, epoch, batch] { loader->resume_at(epoch, batch); };

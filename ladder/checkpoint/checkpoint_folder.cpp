@@ -290,7 +290,7 @@ std::string hint_for(const std::string& path) {
   const std::string older = newest_intact_before(path);
   if (!older.empty()) return older + " is whole: resume from that one";
   if (exists(inside(path, kManifest))) {
-    return "copy it again from its source, or start anew: rm -r " + path;
+    return "copy it again from its source, or start over: rm -r " + path;
   }
   std::error_code ignored;
   const bool names_folder = fs::is_directory(path, ignored);

@@ -386,7 +386,7 @@ TEST_F(DamagedCheckpoint, TheMessageSaysWhatWasExpectedAndFound) {
   write("model.bin", "short");
   expect_refused(
       "model.bin",
-      "16 bytes, got 5; hint: copy it again from its source, or start anew: rm -r " + path_);
+      "16 bytes, got 5; hint: copy it again from its source, or start over: rm -r " + path_);
   write("model.bin", "model.bin of onE");
   expect_refused("model.bin", "sha256 806263616b28…, got e9c03099cd2d…; hint: ");
 }
