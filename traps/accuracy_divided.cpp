@@ -32,7 +32,7 @@ void accuracy_divided() {
     const auto divided = group.all_gather_into_tensor(torch::tensor(own, torch::kFloat64));
     const auto error = error_of<DistributedError>([&] { require_each_sample_once(local, kTest); });
     require(std::abs(divided.sum().item<double>() - total.accuracy()) < 0.01,
-            "the parts do not add up");
+            "the accuracies of the ranks do not add up to the total");
     if (group.rank() != 0) return;
     mistake("accuracy on rank 0", percent_text(divided[0].item<double>()));
     mistake("accuracy on rank 1", percent_text(divided[1].item<double>()));

@@ -55,7 +55,8 @@ void batch_64_by_7() {
       return std::make_unique<ShardedBatchSampler>(std::make_shared<RandomSampler>(kImages, 42),
                                                    part);
     });
-    require(wrong.step != 64 && right.step == 64, "the batch is 64 either way");
+    require(wrong.step != 64 && right.step == 64,
+            "expected 64 images per step with the guard alone");
     show(mistake, wrong);
     show(guard, right);
   });

@@ -25,8 +25,8 @@ void multiply() { torch::mm(torch::ones({512, 512}), torch::ones({512, 512})); }
 
 long threads() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
 
-// Whether a fork of this process finishes a matrix product.
-bool child_comes_back() {
+// Whether a child process finishes a matrix product in time.
+bool child_finishes() {
   constexpr int kMilliseconds = 3'000;
   std::array<int, 2> ends{};
   require(::pipe(ends.data()) == 0, "no pipe");
@@ -41,10 +41,10 @@ bool child_comes_back() {
   }
   writer.reset();
   pollfd end{.fd = reader.get(), .events = POLLIN, .revents = 0};
-  const bool back = ::poll(&end, 1, kMilliseconds) == 1 && (end.revents & POLLIN) != 0;
+  const bool finished = ::poll(&end, 1, kMilliseconds) == 1 && (end.revents & POLLIN) != 0;
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  return back;
+  return finished;
 }
 
 }  // namespace
@@ -53,10 +53,10 @@ void fork_after_threads() {
   prepare_process({.requested = 2});
   multiply();
   const auto before = threads();
-  require(!child_comes_back(), "the copy computes like the process that it was copied from");
+  require(!child_finishes(), "the child process finished its product");
   const auto error = error_of<UsageError>([] { spawn([](int /*rank*/) {}); });
   mistake("threads before the fork", std::to_string(before));
-  mistake("the copy computes", "no: killed after 3 seconds");
+  mistake("child process computes", "no: killed after 3 seconds");
   guard("error", error);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classic mistakes of data-parallel training, to be run and looked at.
+// Classic mistakes of data-parallel training: the effect of each, and its guard.
 //
 //   build/bin/traps list
 //   build/bin/traps raw-model-forward
@@ -23,13 +23,13 @@ constexpr std::string_view kUsage =
     "Classic mistakes of data-parallel training: the effect of each, and its guard.\n"
     "\n"
     "usage: traps list    one line per mistake\n"
-    "       traps NAME    make it, measure it, and run into the guard\n"
+    "       traps NAME    one mistake: its measured effect and its guard\n"
     "\n"
     "Everything runs on the CPU and takes seconds. More: docs/traps.md\n";
 
 void list() {
   for (const Trap& trap : all_traps()) {
-    fmt::print("{:<20} {:<16} {}\n", trap.name, trap.lesson, trap.sentence);
+    fmt::print("{:<20} stage {}  {}\n", trap.name, trap.stage, trap.sentence);
   }
 }
 
@@ -42,7 +42,7 @@ void run(const std::string& name) {
     for (const Trap& trap : traps) names.emplace_back(trap.name);
     throw ladder::UsageError::unknown_name("traps", name, names);
   }
-  fmt::print("{} ({}): {}\n", found->name, found->lesson, found->sentence);
+  fmt::print("{} (stage {}): {}\n", found->name, found->stage, found->sentence);
   std::fflush(stdout);
   found->run();
 }

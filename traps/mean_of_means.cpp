@@ -39,7 +39,7 @@ torch::Tensor gradient(const Recipe& recipe, const Images& images, const Process
   return flat_gradients(model);
 }
 
-// The last batch has one image, and counts as much as the others with 64.
+// The last batch has one image, and the same weight as the others with 64.
 void show_evaluation(const Recipe& recipe, const Images& test) {
   const auto model = seeded_model(recipe);
   const DataLoader loader(test, {.batch_size = 64});

@@ -57,15 +57,15 @@ void module_prefix() {
     save_model(ddp, right);
     const auto network = recipe.make_model();
     require(found_in(wrong, *network) == 0, "the names have no prefix");
-    require(found_in(right, *network) == 8, "save_model left the prefix in");
+    require(found_in(right, *network) == 8, "save_model kept the prefix");
     load_model(*network, wrong);
     require(weights_sha256(state_dict(*network)) == weights_sha256(unwrapped_state_dict(ddp)),
-            "load_model did not understand the prefix");
+            "load_model did not remove the prefix");
     mistake("first name in the file", load_safetensors(wrong).tensors.begin()->first);
-    mistake("found by the plain network", "0 of 8");
+    mistake("tensors found by name", "0 of 8");
     guard("first name in the file", load_safetensors(right).tensors.begin()->first);
-    guard("found by the plain network", "8 of 8");
-    guard("load_model takes both", "yes");
+    guard("tensors found by name", "8 of 8");
+    guard("load_model accepts both", "yes");
   });
 }
 

@@ -20,7 +20,7 @@ struct Trained {
   std::int64_t read = 0;  // images, by all ranks
   double seconds = 0.0;
   std::string weights;
-  std::int64_t sharing = 0;  // ranks that the loader was made for
+  std::int64_t world_size = 0;  // of the loader
 };
 
 Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group) {
@@ -34,7 +34,7 @@ Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup
   return {.read = sum_over_ranks(read, group).seen,
           .seconds = steady_seconds() - start,
           .weights = weights_sha256(unwrapped_state_dict(model)),
-          .sharing = loader.batch_sampler()->world_size()};
+          .world_size = loader.batch_sampler()->world_size()};
 }
 
 // Every rank reads all images: in Python, a DataLoader with shuffle=True and no sampler.
@@ -51,18 +51,18 @@ void no_sampler() {
     const auto alone = train(recipe, whole_loader(images), ProcessGroup::single());
     const auto wrong = train(recipe, whole_loader(images), group);
     const auto right = train(recipe, divided_loader(images, group), group);
-    require(wrong.weights == alone.weights, "two ranks with equal batches are not one");
+    require(wrong.weights == alone.weights, "two ranks with equal batches differ from one rank");
     require(right.read == kImages, "the divided loader did not read each image once");
-    require(wrong.sharing == 1 && right.sharing == 2,
-            "the loaders do not have the number of ranks");
+    require(wrong.world_size == 1 && right.world_size == 2,
+            "expected loaders with world sizes 1 and 2");
     if (group.rank() != 0) return;
     mistake("images read", fmt::format("{} of {}", wrong.read, kImages));
     mistake("seconds", fmt::format("{:.1f}", wrong.seconds));
-    mistake("weights of one rank alone", "yes");
-    mistake("ranks that share a loader", std::to_string(wrong.sharing));
+    mistake("same weights as one rank", "yes");
+    mistake("world size of the loader", std::to_string(wrong.world_size));
     guard("images read", fmt::format("{} of {}", right.read, kImages));
     guard("seconds", fmt::format("{:.1f}", right.seconds));
-    guard("ranks that share a loader", std::to_string(right.sharing));
+    guard("world size of the loader", std::to_string(right.world_size));
   });
 }
 

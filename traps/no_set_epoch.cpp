@@ -20,15 +20,15 @@ std::vector<std::int64_t> order_of(const DataLoader& loader) {
   return order;
 }
 
-std::int64_t same_places(const std::vector<std::int64_t>& one,
-                         const std::vector<std::int64_t>& other) {
-  std::int64_t same = 0;
-  for (std::size_t i = 0; i < one.size(); ++i) same += one[i] == other[i] ? 1 : 0;
-  return same;
+std::int64_t equal_positions(const std::vector<std::int64_t>& one,
+                             const std::vector<std::int64_t>& other) {
+  std::int64_t equal = 0;
+  for (std::size_t i = 0; i < one.size(); ++i) equal += one[i] == other[i] ? 1 : 0;
+  return equal;
 }
 
 // Two epochs of a prepared loader without set_epoch.
-bool goes_on_by_itself(const DataLoader& loader) {
+bool advances(const DataLoader& loader) {
   Accelerator accelerator({.cpu = true, .threads = 1, .quiet = true});
   const auto prepared = accelerator.prepare(limit_batches(loader, 3));
   for (const Batch& batch : prepared) require(batch.epoch == 0, "the first epoch is not number 0");
@@ -45,15 +45,15 @@ void no_set_epoch() {
     DataLoader loader(images, {.batch_size = 64, .shuffle = true});
     const auto first = order_of(loader);
     const auto second = order_of(loader);  // without set_epoch in between
-    const auto unheard = same_places(first, second);
+    const auto without = equal_positions(first, second);
     loader.set_epoch(1);
-    const auto heard = same_places(first, order_of(loader));
-    require(unheard == images->size(), "the order changed by itself");
-    const bool next = goes_on_by_itself(loader);
+    const auto with = equal_positions(first, order_of(loader));
+    require(without == images->size(), "the order changed without set_epoch");
+    const bool next = advances(loader);
     require(next, "a prepared loader repeats its epoch");
-    mistake("same image in both epochs", fmt::format("{} of {}", unheard, images->size()));
-    guard("same with set_epoch", std::to_string(heard));
-    guard("prepared: goes on by itself", "yes");
+    mistake("images at equal positions", fmt::format("{} of {}", without, images->size()));
+    guard("images at equal positions", fmt::format("{} of {}", with, images->size()));
+    guard("prepared loader advances", "yes");
   });
 }
 

@@ -41,17 +41,17 @@ End run(const std::string& flags) {
 }  // namespace
 
 void nproc_per_nodes() {
-  require(std::filesystem::exists(kTorchrun), "no torchrun in .venv: type tools/setup.sh");
+  require(std::filesystem::exists(kTorchrun), "no torchrun in .venv; hint: tools/setup.sh");
   const auto wrong = run("--standalone --nproc_per_nodes=2 --no-python true");
   const auto right = run("--standalone --nproc_per_node=2 --no-python true");
-  require(wrong.code != 0 && right.code == 0, "torchrun takes the misspelled flag");
+  require(wrong.code != 0 && right.code == 0, "torchrun accepts the misspelled flag");
   const std::array arguments = {"stage2_ddp_spawn", "--nproc_per_nodes", "2"};
   const auto of_a_stage = error_of<UsageError>(
       [&] { mnist::parse_command_line<mnist::SpawnedOptions>(3, arguments.data()); });
   const auto empty = [](const std::string& /*name*/) { return std::optional<std::string>(); };
   mistake("exit code", std::to_string(wrong.code));
   mistake("error of torchrun", wrong.last_line);
-  guard("exit code, spelled right", std::to_string(right.code));
+  guard("exit code, correct flag", std::to_string(right.code));
   guard("error of stage 2", of_a_stage);
   guard("error without a launcher", error_of<UsageError>([&] { require_launcher({}, empty); }));
 }

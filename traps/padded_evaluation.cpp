@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kTest = 10'000;
 constexpr std::int64_t kRanks = 7;
 
-// Of all ranks, one after the other: samplers need no process group.
+// Of all ranks, one after another: samplers need no process group.
 template <typename MakeSampler>
 Evaluation evaluated(Model& model, const std::shared_ptr<const mnist::Dataset>& test,
                      const Recipe& recipe, const MakeSampler& make_sampler) {

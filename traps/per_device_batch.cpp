@@ -57,8 +57,8 @@ void per_device_batch() {
     const auto wrong = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kNone);
     const auto global = train(sets, group, BatchMode::kGlobal, mnist::LrScaling::kNone);
     const auto scaled = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kLinear);
-    require(wrong.accuracy + 1 < global.accuracy, "half of the steps learned as much");
-    require(wrong.accuracy + 1 < scaled.accuracy, "the larger rate did not make up for it");
+    require(wrong.accuracy + 1 < global.accuracy, "half of the steps reached the same accuracy");
+    require(wrong.accuracy + 1 < scaled.accuracy, "the larger learning rate had no effect");
     if (group.rank() != 0) return;
     show(mistake, "per device", wrong);
     show(guard, "global", global);

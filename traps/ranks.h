@@ -19,8 +19,8 @@ namespace ladder::traps {
 using mnist::Recipe;
 using mnist::Split;
 
-// Parts of several demonstrations. They fork, so the program itself uses no tensor: all tensors are
-// in the processes.
+// Parts of several demonstrations. They fork, so the parent uses no tensor: all tensors are in the
+// child processes.
 
 // Runs `fn` in `count` processes with `threads` threads each, with their ranks in the environment
 // and without a process group.
@@ -30,10 +30,10 @@ void on_processes(int count, const std::function<void()>& fn, int threads = 1);
 void on_ranks(int count, const std::function<void(const ProcessGroup&)>& fn,
               std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
-// The small network with BatchNorm, at a learning rate that shows something within 100 steps.
+// The small network with BatchNorm, at a learning rate with a visible effect within 100 steps.
 Recipe quick_recipe(double lr = 0.05);
 
-// The first images of MNIST. Uses no tensor: read them once, before the processes.
+// The first `limit` images of MNIST. Uses no tensor: call it once, before the processes start.
 std::shared_ptr<const mnist::Dataset> images_of(Split split, const Recipe& recipe,
                                                 std::int64_t limit);
 
@@ -54,7 +54,7 @@ double distance(const torch::Tensor& a, const torch::Tensor& b);
 torch::Tensor flat_parameters(const torch::nn::Module& module);
 torch::Tensor flat_gradients(const torch::nn::Module& module);
 
-// Of rank 1's parameters from rank 0's. A collective.
+// Distance of rank 1's parameters from rank 0's. A collective.
 double distance_between_ranks(const torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace ladder::traps

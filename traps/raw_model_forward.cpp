@@ -42,7 +42,7 @@ void raw_model_forward() {
     const double apart = trained_apart(recipe, loader, group, at_the_end);
     const double together = trained_together(recipe, loader, group, at_once);
     require(apart > 0.01, "the ranks have equal weights");
-    require(together == 0.0, "the ranks have different weights in spite of the wrapper");
+    require(together == 0.0, "the ranks have different weights with the wrapper");
     if (group.rank() != 0) return;
     mistake("steps", std::to_string(loader.size()));
     mistake("distance between ranks", distance_text(apart));

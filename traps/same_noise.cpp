@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kImages = 3'200;  // of each rank
 
 // The number of k for which the k-th images of ranks 0 and 1 get the same shift.
-std::int64_t alike(const torch::Tensor& shifts, const ProcessGroup& group) {
+std::int64_t equal_shifts(const torch::Tensor& shifts, const ProcessGroup& group) {
   const auto all = group.all_gather_into_tensor(shifts);
   return (all[0] == all[1]).all(1).sum().item<std::int64_t>();
 }
@@ -34,18 +34,18 @@ torch::Tensor shifts_of(const RandomShift& shift, const std::vector<std::int64_t
 void same_noise() {
   on_ranks(2, [](const ProcessGroup& group) {
     torch::manual_seed(42);  // on every rank
-    const auto wrong = alike(torch::randint(-2, 3, {kImages, 2}, torch::kInt64), group);
+    const auto wrong = equal_shifts(torch::randint(-2, 3, {kImages, 2}, torch::kInt64), group);
     const RandomShift shift({.seed = 42});
     const DistributedSampler part(2 * kImages, {.world_size = 2, .rank = group.rank()});
-    const auto right = alike(shifts_of(shift, part.order(0)), group);
-    const auto of_one_image = alike(shifts_of(shift, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), group);
+    const auto right = equal_shifts(shifts_of(shift, part.order(0)), group);
+    const auto of_one_image = equal_shifts(shifts_of(shift, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), group);
     require(wrong == kImages, "the ranks drew different numbers");
     require(right < kImages / 10, "the ranks drew the same numbers");
     require(of_one_image == 10, "the shift of an image depends on the rank");
     if (group.rank() != 0) return;
-    mistake("images moved alike", fmt::format("{} of {}", wrong, kImages));
-    guard("images moved alike", fmt::format("{} of {}", right, kImages));
-    guard("same image on either rank", fmt::format("{} of 10 alike", of_one_image));
+    mistake("equal shifts on both ranks", fmt::format("{} of {}", wrong, kImages));
+    guard("equal shifts on both ranks", fmt::format("{} of {}", right, kImages));
+    guard("equal shifts, same image", fmt::format("{} of 10", of_one_image));
   });
 }
 

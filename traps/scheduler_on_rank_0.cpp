@@ -52,7 +52,7 @@ void scheduler_on_rank_0() {
     const auto wrong = train(recipe, images, group, false);
     const auto right = train(recipe, images, group, true);
     require(wrong.distance > 1e-5, "the ranks have equal weights");
-    require(right.distance == 0.0, "the ranks have different weights although all stepped");
+    require(right.distance == 0.0, "the ranks have different weights although all call step()");
     if (group.rank() != 0) return;
     mistake("rates in epoch 3", wrong.rates);
     mistake("distance between ranks", distance_text(wrong.distance));

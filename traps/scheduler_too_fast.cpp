@@ -59,7 +59,7 @@ void scheduler_too_fast() {
       require(rates.steps_per_call == steps_per_call.value_or(2),
               "another number of steps per call");
       if (!accelerator.is_main_process()) return;
-      side("steps per step()", std::to_string(rates.steps_per_call));
+      side("steps per step() call", std::to_string(rates.steps_per_call));
       side("rates of epochs 1 to 6", rates.of_epochs);
     });
   };

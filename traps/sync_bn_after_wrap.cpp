@@ -29,7 +29,7 @@ void sync_bn_after_wrap() {
     const auto slice = first_batch(divided_loader(images, group));
     const auto whole = first_batch(divided_loader(images, ProcessGroup::single()));
     const auto of_one = gradient(*seeded_model(recipe), whole, recipe);
-    // A program that swallows the error goes on with one BatchNorm per rank.
+    // A program that ignores the error continues with one local BatchNorm per rank.
     DistributedDataParallel local(seeded_model(recipe), group);
     const auto error = error_of<UsageError>([&] { convert_sync_batchnorm(local, group); });
     const double wrong = distance(gradient(local, slice, recipe), of_one);

@@ -16,7 +16,7 @@ namespace ladder::traps {
 void test_on_rank_0() {
   using std::chrono::seconds;
   constexpr std::int64_t kTest = 1'000;
-  constexpr seconds kDeadline{3};
+  constexpr seconds kTimeout{3};
   const auto recipe = quick_recipe();
   const auto test = images_of(Split::kTest, recipe, kTest);
   const auto local = [&](const ProcessGroup& group) {
@@ -30,17 +30,17 @@ void test_on_rank_0() {
       const auto evaluation = local(group);
       const double start = steady_seconds();
       const auto error = error_of<DistributedError>([&] { sum_over_ranks(evaluation, group); });
-      mistake("deadline, seconds", std::to_string(kDeadline.count()));
+      mistake("timeout, seconds", std::to_string(kTimeout.count()));
       mistake("waited, seconds", fmt::format("{:.1f}", steady_seconds() - start));
       guard("error", error);
     }
-    group.monitored_barrier(seconds(15));  // in the store: not to be taken for the sum
+    group.monitored_barrier(seconds(15));  // uses the store, so it cannot match the sum
   };
   const auto right = [&](const ProcessGroup& group) {
     const auto total = sum_over_ranks(local(group), group);
-    if (group.rank() == 0) guard("images seen by both", std::to_string(total.seen));
+    if (group.rank() == 0) guard("images seen, both ranks", std::to_string(total.seen));
   };
-  on_ranks(2, wrong, kDeadline);
+  on_ranks(2, wrong, kTimeout);
   on_ranks(2, right);
 }
 

@@ -6,17 +6,17 @@
 
 namespace ladder::traps {
 
-// A mistake that looks right and runs. Its demonstration makes it, measures what it does, and shows
-// what catches it here, or how the right way differs. It throws std::runtime_error if the mistake
-// had no effect or nothing caught it.
+// A mistake that looks right and runs. Its demonstration makes it, measures the effect, and shows
+// the guard that catches it, or how the correct program differs. It throws std::runtime_error if
+// the mistake had no effect or the guard did not catch it.
 struct Trap {
   std::string_view name;      // on the command line
-  std::string_view lesson;    // tutorial and item where the mistake is from; see docs/traps.md
-  std::string_view sentence;  // what people do
+  int stage;                  // the first stage in which the mistake is possible
+  std::string_view sentence;  // the mistake
   void (*run)();
 };
 
-// In the order of docs/traps.md.
+// In the order of the stages, as in docs/traps.md.
 std::span<const Trap> all_traps();
 
 }  // namespace ladder::traps

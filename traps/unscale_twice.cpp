@@ -27,7 +27,7 @@ void unscale_twice() {
     for (auto& parameter : model->parameters()) parameter.mutable_grad().div_(scaler.get_scale());
     const double twice = flat_gradients(*model).norm().item<double>();
     require(std::abs(once / twice / scaler.get_scale() - 1.0) < 0.01,
-            "the second division is lost");
+            "the second division had no effect");
     mistake("norm of the gradient", fmt::format("{:.1e}", twice));
     mistake("times too small", fmt::format("{:.0f}", once / twice));
     guard("norm of the gradient", fmt::format("{:.1e}", once));

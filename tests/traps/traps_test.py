@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every demonstration of build/bin/traps: its effect, its guard, its time, its place on the page.
+"""Every demonstration of build/bin/traps: effect, guard, time, and its block in docs/traps.md.
 
-Numbers that are arithmetic are compared as they are. Those that were measured have bounds with
-room, because last digits depend on the CPU's vector kernels. The page is held to what is printed as
-tools/docs_walk.py holds the other pages.
+Computed numbers are compared exactly. Measured ones have wide bounds, because last digits depend on
+the CPU's vector kernels. The page is compared with the output as tools/docs_walk.py does.
 """
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Shown(dict[tuple[str, str], list[str]]):
 
 
 def shown_by_command() -> dict[str, tuple[str, ...]]:
-    """What the page says that each of its commands prints."""
+    """The output of each command on the page."""
     [page] = docs_walk.pages_of(ROOT, [PAGE])
     return {command.text: command.shown for command in docs_walk.commands_of(page, SECONDS)}
 
@@ -51,7 +50,7 @@ class Traps(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Starts the demonstrations that wait, beside the others."""
+        """Starts the demonstrations that wait, in parallel with the others."""
         for name in WAITING:
             cls.waiting[name] = Launched(BIN / "traps", name)
             cls.addClassCleanup(cls.waiting[name].kill_all)
@@ -62,7 +61,7 @@ class Traps(unittest.TestCase):
         self.assertEqual((done.code, done.stderr), (0, ""), done.stdout)
         shown = docs_walk.trimmed(self.PAGE[f"build/bin/traps {name}"])
         found = docs_walk.difference(docs_walk.comparable(shown), docs_walk.comparable(done.lines))
-        self.assertIsNone(found, f"{PAGE} shows of {name}:\n" + "\n".join(shown) +
+        self.assertIsNone(found, f"{PAGE} shows for {name}:\n" + "\n".join(shown) +
                           "\nIt prints:\n" + done.stdout)
         return Shown(done.lines[1:])
 
@@ -77,9 +76,9 @@ class Traps(unittest.TestCase):
     def test_no_sampler(self) -> None:
         shown = self.show("no-sampler")
         self.assertEqual(shown.one("mistake", "images read"), "6400 of 3200")
-        self.assertEqual(shown.one("mistake", "weights of one rank alone"), "yes")
+        self.assertEqual(shown.one("mistake", "same weights as one rank"), "yes")
         self.assertEqual(shown.one("guard", "images read"), "3200 of 3200")
-        self.assertEqual([shown.one(side, "ranks that share a loader")
+        self.assertEqual([shown.one(side, "world size of the loader")
                           for side in ("mistake", "guard")], ["1", "2"])
 
     def test_accuracy_divided(self) -> None:
@@ -106,13 +105,13 @@ class Traps(unittest.TestCase):
         waited = shown.number("mistake", "waited, seconds")
         self.assertTrue(2.5 <= waited <= 8, waited)
         self.assertIn("all_reduce on rank 0 of 2", shown.one("guard", "error"))
-        self.assertEqual(shown.one("guard", "images seen by both"), "1000")
+        self.assertEqual(shown.one("guard", "images seen, both ranks"), "1000")
 
     def test_no_set_epoch(self) -> None:
         shown = self.show("no-set-epoch")
-        self.assertEqual(shown.one("mistake", "same image in both epochs"), "60000 of 60000")
-        self.assertLess(shown.number("guard", "same with set_epoch"), 20)
-        self.assertEqual(shown.one("guard", "prepared: goes on by itself"), "yes")
+        self.assertEqual(shown.one("mistake", "images at equal positions"), "60000 of 60000")
+        self.assertLess(shown.number("guard", "images at equal positions"), 20)
+        self.assertEqual(shown.one("guard", "prepared loader advances"), "yes")
 
     def test_batch_64_by_7(self) -> None:
         shown = self.show("batch-64-by-7")
@@ -125,10 +124,10 @@ class Traps(unittest.TestCase):
 
     def test_scheduler_too_fast(self) -> None:
         shown = self.show("scheduler-too-fast")
-        self.assertEqual((shown.one("mistake", "steps per step()"),
+        self.assertEqual((shown.one("mistake", "steps per step() call"),
                           shown.one("mistake", "rates of epochs 1 to 6")),
                          ("2", "0.1 0.01 0.001 0.0001 1e-05 1e-06"))
-        self.assertEqual((shown.one("guard", "steps per step()"),
+        self.assertEqual((shown.one("guard", "steps per step() call"),
                           shown.one("guard", "rates of epochs 1 to 6")),
                          ("1", "0.1 0.1 0.01 0.01 0.001 0.001"))
 
@@ -156,17 +155,17 @@ class Traps(unittest.TestCase):
 
     def test_same_noise(self) -> None:
         shown = self.show("same-noise")
-        self.assertEqual(shown.one("mistake", "images moved alike"), "3200 of 3200")
-        chance = shown.number("guard", "images moved alike")
+        self.assertEqual(shown.one("mistake", "equal shifts on both ranks"), "3200 of 3200")
+        chance = shown.number("guard", "equal shifts on both ranks")
         self.assertTrue(64 <= chance <= 256, chance)  # a 25th is 128
-        self.assertEqual(shown.one("guard", "same image on either rank"), "10 of 10 alike")
+        self.assertEqual(shown.one("guard", "equal shifts, same image"), "10 of 10")
 
     def test_module_prefix(self) -> None:
         shown = self.show("module-prefix")
         self.assertEqual(shown.one("mistake", "first name in the file"), "module.conv1.bias")
-        self.assertEqual(shown.one("mistake", "found by the plain network"), "0 of 8")
+        self.assertEqual(shown.one("mistake", "tensors found by name"), "0 of 8")
         self.assertEqual(shown.one("guard", "first name in the file"), "conv1.bias")
-        self.assertEqual(shown.one("guard", "found by the plain network"), "8 of 8")
+        self.assertEqual(shown.one("guard", "tensors found by name"), "8 of 8")
 
     def test_sync_bn_after_wrap(self) -> None:
         shown = self.show("sync-bn-after-wrap")
@@ -183,7 +182,8 @@ class Traps(unittest.TestCase):
     def test_fork_after_threads(self) -> None:
         shown = self.show("fork-after-threads")
         self.assertGreaterEqual(shown.number("mistake", "threads before the fork"), 2)
-        self.assertEqual(shown.one("mistake", "the copy computes"), "no: killed after 3 seconds")
+        self.assertEqual(shown.one("mistake", "child process computes"),
+                         "no: killed after 3 seconds")
         self.assertIn("threads, of which a rank would have one", shown.one("guard", "error"))
 
     def test_mean_of_means(self) -> None:
@@ -197,12 +197,11 @@ class Traps(unittest.TestCase):
     def test_nproc_per_nodes(self) -> None:
         shown = self.show("nproc-per-nodes")
         self.assertEqual((shown.one("mistake", "exit code"),
-                          shown.one("guard", "exit code, spelled right")), ("2", "0"))
+                          shown.one("guard", "exit code, correct flag")), ("2", "0"))
         self.assertIn("--nproc_per_nodes", shown.one("mistake", "error of torchrun"))
         self.assertIn("--nproc-per-nodes: no such option", shown.one("guard",
                                                                      "error of stage 2"))
         self.assertIn("torchrun", shown.one("guard", "error without a launcher"))
-
 
     def test_two_are_not_one(self) -> None:
         shown = self.show("two-are-not-one")
@@ -220,30 +219,43 @@ class Traps(unittest.TestCase):
 
 
 class List(unittest.TestCase):
-    def names(self) -> list[str]:
+    def stages(self) -> dict[str, int]:
+        """The stage of each demonstration, in the order of the list."""
         done = run("traps", "list")
         self.assertEqual((done.code, done.stderr), (0, ""))
-        return [line.split()[0] for line in done.lines]
+        matches = [re.match(r"([\w-]+) +stage (\d)  \S", line) for line in done.lines]
+        return {match[1]: int(match[2]) for match in matches if match}
 
-    def test_every_demonstration_has_a_test_a_file_and_a_place_on_the_page(self) -> None:
-        names = self.names()
+    def test_every_demonstration_has_a_test_a_file_and_a_section_on_the_page(self) -> None:
+        stages = self.stages()
+        names = list(stages)
         self.assertEqual(len(names), 19)
+        self.assertEqual(sorted(stages.values()), list(stages.values()))
         files = {name.replace("-", "_") for name in names}
         helpers = {"main", "all_traps", "ranks", "report"}
         self.assertEqual({path.stem for path in ROOT.glob("traps/*.cpp")}, files | helpers)
         self.assertEqual({name for name in dir(Traps) if name.startswith("test_")},
                          {f"test_{file}" for file in files})
-        page = (ROOT / "docs/traps.md").read_text(encoding="utf-8")
-        self.assertEqual(re.findall(r"^### ([\w-]+)$", page, re.MULTILINE), names)
-        for name in names:
-            self.assertIn(f"| `{name}` |", page)
+        self.assertEqual(self.sections(), list(stages.items()))
+
+    def sections(self) -> list[tuple[str, int]]:
+        """The demonstrations on the page, each with the stage of the heading above it."""
+        page = (ROOT / PAGE).read_text(encoding="utf-8")
+        found: list[tuple[str, int]] = []
+        stage = -1
+        for number, name in re.findall(r"^(?:## Stage (\d)\b.*|### ([\w-]+))$", page, re.MULTILINE):
+            if name:
+                found.append((name, stage))
+            else:
+                stage = int(number)
+        return found
 
     def test_an_unknown_name_is_refused_with_the_nearest_one(self) -> None:
         done = run("traps", "no-samples")
         self.assertEqual((done.code, done.stdout), (2, ""))
         self.assertIn("did you mean no-sampler?", done.stderr)
 
-    def test_without_a_name_it_says_how_to_call_it(self) -> None:
+    def test_without_a_name_it_prints_its_usage(self) -> None:
         for arguments, code in (((), 2), (("--help",), 0), (("list", "more"), 2)):
             done = run("traps", *arguments)
             self.assertEqual(done.code, code)
