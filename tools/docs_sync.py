@@ -15,9 +15,10 @@ A line above a fenced block names its source; each block of C++ or of a diff has
 
 Besides, of all pages: a relative link leads to a file, and its #anchor to a heading there; a test
 that is named exists, in a file that is named beside it; in a table, code under "line of stage N" or
-"in stage N" is in that stage; lines have at most 120 characters. A page of docs/stages/ has the
-sections that a reader of the others expects, in their order; a name in the middle column of
-docs/glossary.md is in a header of the right one.
+"in stage N" is in that stage; lines have at most 120 characters. Lessons (docs/stages/) and reference
+pages (docs/reference/) have the sections that a reader of the others expects, in their order, and a
+lesson at most 1,000 words; a name in the middle column of docs/glossary.md is in a header of the
+right one.
 
 Each violation is one line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be
 read or written.
@@ -34,8 +35,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-SECTIONS = ["What changes", "Why", "The diff", "Run it", "What you should see", "Under the hood",
-            "Traps"]
+SECTIONS = {
+    "docs/stages": ["The idea", "In numbers", "The diff", "Run it", "Break it", "Exercises"],
+    "docs/reference": ["Commands", "Output", "What equals what", "Under the hood", "Traps", "Sources"]}
+LESSON_WORDS = 1000
 COLUMNS = 120
 GENERATED = "docs/bench.md"
 CURE = "run tools/docs_sync.py --update"
@@ -341,10 +344,18 @@ def check_columns(page: Page) -> Iterator[Violation]:
 
 
 def check_sections(page: Page) -> Iterator[Violation]:
-    own = [text for level, text in page.headings() if level == 2 and text in SECTIONS]
-    if own != SECTIONS:
-        yield page.at(0, f"has the sections {', '.join(own)}; expected {', '.join(SECTIONS)}, in "
+    wanted = SECTIONS.get(page.name.rpartition("/")[0], [])
+    own = [text for level, text in page.headings() if level == 2 and text in wanted]
+    if own != wanted:
+        yield page.at(0, f"has the sections {', '.join(own)}; expected {', '.join(wanted)}, in "
                       "this order, as the other stages")
+
+
+def check_length(page: Page) -> Iterator[Violation]:
+    words = sum(len(line.split()) for line in page.lines)
+    if page.name.startswith("docs/stages/") and words > LESSON_WORDS:
+        yield page.at(0, f"{words} words, a lesson has at most {LESSON_WORDS}; move details to "
+                      "docs/reference/")
 
 
 def check_glossary(page: Page) -> Iterator[Violation]:
@@ -383,8 +394,8 @@ def check(root: Path) -> Iterator[Violation]:
         yield from check_tests(page)
         yield from check_stage_cells(page)
         yield from check_columns(page)
-        if page.name.startswith("docs/stages/"):
-            yield from check_sections(page)
+        yield from check_sections(page)
+        yield from check_length(page)
         if page.name == GLOSSARY:
             yield from check_glossary(page)
 

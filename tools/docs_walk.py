@@ -41,7 +41,8 @@ from typing import NamedTuple
 
 from docs_sync import LEFT_OUT, SOURCE, Block, Page
 
-PAGES = ("README.md", "docs/stages/*.md", "docs/traps.md", "docs/same-weights.md")
+PAGES = ("README.md", "docs/stages/*.md", "docs/reference/*.md", "docs/traps.md",
+         "docs/same-weights.md")
 SHELL = ("", "sh", "bash", "console")
 DEADLINE = 900.0
 COLUMNS = ("ok", "FAILED", "not run", "s")

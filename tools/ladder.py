@@ -3,7 +3,7 @@
 """Checks that each stage is the stage before it plus one idea, and that the pages show it.
 
     tools/ladder.py [--root DIR]    compares the stages with docs/diffs/, and with the tables of
-                                    lines in README.md and docs/stages/6-trainer.md
+                                    lines in README.md and docs/reference/6-trainer.md
     tools/ladder.py --update        writes diffs and tables; then read `git diff`
 
 Each stageN_NAME/main.cpp has the same functions in the same order, so a rung is compared function
@@ -35,7 +35,7 @@ STAGE_LINES = 150  # of a main.cpp, the head comment included
 TRAINER_LINES = 60  # of that of the Trainer
 RUNG_LINES = 60  # that a stage may add to the one before it
 DIFFS = "docs/diffs"
-FIRST_PAGE, TRAINER_PAGE = "README.md", "docs/stages/6-trainer.md"
+FIRST_PAGE, TRAINER_PAGE = "README.md", "docs/reference/6-trainer.md"
 CURE = "run tools/ladder.py --update, then read git diff"
 
 STAGE = re.compile(r"stage(\d)_[a-z0-9_]+")
@@ -124,12 +124,13 @@ def diffs_page(stages: list[Stage], rungs: list[Rung]) -> str:
                                for rung in rungs]
     return "\n".join([
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
-        "# What each stage adds to the one before it",
+        "# Differences between consecutive stages",
         "",
-        "Written by `tools/ladder.py --update` and compared with the stages in every test run.",
-        "A diff shows the `#include` lines that differ and each function that differs, whole; it",
-        "leaves out the comment at the head of the file and blank lines. A rung adds at most",
-        f"{RUNG_LINES} lines, a `main.cpp` has at most {STAGE_LINES}, the last {TRAINER_LINES}.",
+        "`tools/ladder.py --update` writes this folder; every test run compares it with the",
+        "stages. A diff shows the `#include` lines that differ and the whole of each function that",
+        "differs, without blank lines and the comment at the head of the file. A stage adds at",
+        f"most {RUNG_LINES} lines; a `main.cpp` has at most {STAGE_LINES}, "
+        f"that of stage 6 at most {TRAINER_LINES}.",
         "",
         row("stage", "lines", "added", "removed", "diff"),
         row("---", "---:", "---:", "---:", "---"),

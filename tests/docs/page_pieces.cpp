@@ -198,7 +198,7 @@ void exact_sums() {
   if (group.rank() == 0) std::cout << "two ranks equal one: " << equal << std::endl;
 }
 
-// docs/stages/4-ddp-amp.md
+// docs/reference/4-ddp-amp.md
 
 void autocast_outside() {
   const Recipe recipe({.name = "convnet"});
@@ -229,11 +229,11 @@ void clipping() {
   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
   const auto result = scaler.step(optimizer);
   scaler.update();
-  if (!result.taken()) log.info("a step was left out");
+  if (!result.taken()) log.info("skipped a step");
   // #endregion clipping
 }
 
-// docs/stages/5-accelerator.md
+// docs/reference/5-accelerator.md
 
 struct Data {
   DataLoader train;
@@ -266,7 +266,7 @@ void three_lines() {
   }
 }
 
-// docs/stages/6-trainer.md
+// docs/reference/6-trainer.md
 
 // #region own-loss
 struct BasicTrainer : Trainer {

@@ -28,10 +28,10 @@ int main() {
 """
 WHOLE = PROGRAM.replace("  // #region loop\n", "").replace("  // #endregion loop\n", "")
 LOOP = 'for (int i = 0; i < 3; ++i) {\n  std::puts("again");\n}\n'
-SECTIONS = "What changes, Why, The diff, Run it, What you should see, Under the hood, Traps"
+SECTIONS = "The idea, In numbers, The diff, Run it, Break it, Exercises"
 TREE = {
     "main.cpp": PROGRAM,
-    "docs/stages/one.md": "".join(f"## {one}\n\n" for one in [*SECTIONS.split(", "), "Sources"]),
+    "docs/stages/one.md": "".join(f"## {one}\n\n" for one in [*SECTIONS.split(", "), "More"]),
     "stage3_x/main.cpp": "void run() {\n  wrap(\n      model, group);\n  close();\n}\n",
     "ladder/data/batch.h": "struct Batch { int images; };\n",
     "tests/core/one_test.cpp": "TEST(One, Works) {}\nTEST_F(Other,\n       IsLong) {}\n",
@@ -170,12 +170,21 @@ class DocsSync(unittest.TestCase):
     def test_the_sections_of_a_stage_and_their_order(self) -> None:
         page = TREE["docs/stages/one.md"]
         for old, new, found in (
-                ("## Why\n", "", SECTIONS.replace(" Why,", "")),
-                ("## Why\n\n## The diff\n", "## The diff\n\n## Why\n",
-                 SECTIONS.replace("Why, The diff", "The diff, Why"))):
+                ("## Run it\n", "", SECTIONS.replace(" Run it,", "")),
+                ("## The diff\n\n## Run it\n", "## Run it\n\n## The diff\n",
+                 SECTIONS.replace("The diff, Run it", "Run it, The diff"))):
             self.write("docs/stages/one.md", page.replace(old, new))
             self.expect(f"docs/stages/one.md:1: has the sections {found}; expected {SECTIONS}, in "
                         "this order, as the other stages")
+
+    def test_the_words_of_a_lesson(self) -> None:
+        page = TREE["docs/stages/one.md"]
+        words = len(page.split())
+        self.write("docs/stages/one.md", page + "word\n" * (1000 - words))
+        self.expect()
+        self.write("docs/stages/one.md", page + "word\n" * (1001 - words))
+        self.expect("docs/stages/one.md:1: 1001 words, a lesson has at most 1000; move details to "
+                    "docs/reference/")
 
     def test_the_glossary_names_what_the_headers_have(self) -> None:
         row = "| Python | here | header |\n| --- | --- | --- |\n| `x` | `{}`, of `--flag` | {} |\n"

@@ -104,7 +104,7 @@ TABLES = {
 | `stage2_c` | | [+3 -2]({SECOND}) | |
 | `stages/` | | | |
 """,
-    "docs/stages/6-trainer.md": """
+    "docs/reference/6-trainer.md": """
 | `stage0_a` | 38 | 23 | | |
 | `stage1_b` | 42 | 24 | the rest | |
 | `stage2_c` | 43 | 24 | |
@@ -158,7 +158,7 @@ class LadderTest(unittest.TestCase):
         self.assertTrue(files.pop("docs/diffs/README.md").endswith(
             TABLES["docs/diffs/README.md"]))
         self.assertEqual(files["README.md"], TABLES["README.md"])
-        self.assertEqual(files["docs/stages/6-trainer.md"], TABLES["docs/stages/6-trainer.md"])
+        self.assertEqual(files["docs/reference/6-trainer.md"], TABLES["docs/reference/6-trainer.md"])
 
     def test_every_line_of_a_stage_counts(self) -> None:
         """Loses, doubles, edits and moves each line in turn; only includes may change places."""
@@ -179,7 +179,7 @@ class LadderTest(unittest.TestCase):
         self.edit("stage1_b", ("  // replicas\n", "  // replicas  \n// #endregion wrap\n"),
                   ("  auto model", "  // #region wrap  \n  auto model"))
         self.expect("docs/diffs/README.md:12: stale: expected '| `stage1_b` | 44 | +2 | -0 ",
-                    "docs/stages/6-trainer.md:3: stale: ")
+                    "docs/reference/6-trainer.md:3: stale: ")
 
     def test_stale_files(self) -> None:
         files = self.files()
@@ -193,7 +193,7 @@ class LadderTest(unittest.TestCase):
                 (SECOND, files[SECOND], "", ":1: stale: expected '--- stage1_b/main.cpp', got ''"),
                 ("docs/diffs/README.md", "| 38 |", "| 37 |", ":11: stale: expected '| `stage0_a`"),
                 ("README.md", "+3 -2", "+3 -1", ":4: stale: expected '| `stage2_c` | | [+3 -2](do"),
-                ("docs/stages/6-trainer.md", "24 | the", "25 | the", ":3: stale: expected '| `st")):
+                ("docs/reference/6-trainer.md", "24 | the", "25 | the", ":3: stale: expected '| `st")):
             with self.subTest(name, new=new):
                 self.write(name, edited(files[name], (old, new)))
                 self.expect(name + violation)
@@ -210,7 +210,7 @@ class LadderTest(unittest.TestCase):
         self.assertFalse((self.root / FIRST).exists())
         self.assertEqual(self.run_tool("--update"), (0, [
             "wrote docs/diffs/README.md", f"wrote {FIRST}", f"wrote {SECOND}", "wrote README.md",
-            "wrote docs/stages/6-trainer.md", "removed docs/diffs/stage7-to-stage8.diff",
+            "wrote docs/reference/6-trainer.md", "removed docs/diffs/stage7-to-stage8.diff",
             "ladder: 0 violations"]))
         self.write("stage1_b/main.cpp", STAGE1)
         self.assertEqual(self.run_tool("--update")[0], 0)
