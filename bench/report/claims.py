@@ -89,7 +89,7 @@ def claims_table(results: Results) -> Table:
         rows = []
     notes = ["The tutorials ran on GPUs, ours on the machine below. Time is what the program "
              "prints at its end. With two ranks each takes a batch of its own, as there: the "
-             "updates are half as many, and docs/stages/4-ddp-amp.md shows what that costs. The "
+             "updates are half as many, and docs/reference/4-ddp-amp.md shows the cost. The "
              "Trainer has the defaults of transformers (--profile hf-defaults). Seeds and order of "
              "the images are not the tutorials'.",
              "The tutorial's run had SyncBatchNorm and 16 bits on two GPUs; here 16 bits are "

@@ -13,12 +13,14 @@ at a line of its own:
 --short is the table of the seven stages as ./run prints it, --markdown every table, with headings
 of the third level, --marks how near the targets are, --speed the speed against Python. --price and
 --seeds are the tables of exact.py. --links, --model and --scale are tables of a record of
-bench/links/links.py: what was measured, the model for more ranks, the cost at scale; its pictures are
-images/links.svg and images/scale.svg. --step is the table of a record of step.py, whose picture is
-images/step.svg. images/stages.svg is the picture of the README, by stages.py, and
-images/micro-batches.svg one that shows no record, by exact.py. Other pictures are those of the
-report that a page shows, of the records of docs/bench.md; they are compared only where matplotlib
-is installed. The line below a table has the commit that it was measured at.
+bench/links/links.py: what was measured, the model for more ranks, the cost at scale; its pictures
+are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the table of a record of
+step.py, whose picture is images/step.svg. images/stages.svg is the picture of the README, by
+stages.py, and images/micro-batches.svg one that shows no record, by exact.py. images/gradients.svg
+and images/updates.svg are pictures of lesson_pictures.py, written if their records exist. Other
+pictures are those of the report that a page shows, of the records of docs/bench.md; they are
+compared only where matplotlib is installed. The line below a table has the commit that it was
+measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commit of the record. A line may end anywhere within the marker:
@@ -37,10 +39,12 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import exact
+import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
 import scale
@@ -61,6 +65,9 @@ PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
+LESSON_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "gradients.svg": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
+    "updates.svg": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
                    r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
@@ -184,12 +191,18 @@ def pictures_of(shown: set[str]) -> dict[Path, str]:
     found = [*filter(None, [pictures.summary_picture(results)]), *pictures.code_pictures(results)]
     for recipe in results.recipes():
         found += pictures.recipe_pictures(results, recipe)
-    drawn = {picture.name: picture.svg for picture in found}
+    drawn = {picture.name: picture for picture in found}
     for name in sorted(shown - set(drawn)):
         raise ResultsError(f"images/bench-{name}.svg: {RECORD} has no such picture; it has "
                            + ", ".join(sorted(drawn)))
-    return {ROOT / PICTURES / f"bench-{name}.svg": standalone(drawn[name])
+    return {ROOT / PICTURES / f"bench-{name}.svg": standalone(drawn[name].svg)
             for name in sorted(shown)}
+
+
+def pictures_of_lessons() -> dict[str, str]:
+    """By file name: those whose records are there."""
+    return {name: draw(json.loads((ROOT / record).read_text()))
+            for name, (record, draw) in LESSON_PICTURES.items() if (ROOT / record).exists()}
 
 
 def page_text(page: str) -> str:
@@ -212,8 +225,10 @@ def wanted() -> dict[Path, str]:
     drawn = {"stages.svg": stages.picture(results),
              "micro-batches.svg": exact.picture(),
              "links.svg": link_pictures.trace_picture(links),
+             "bandwidth.svg": link_pictures.bandwidth_picture(links),
              "scale.svg": link_pictures.scale_picture(links),
-             "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text()))}
+             "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text())),
+             **pictures_of_lessons()}
     files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
     return pages | pictures_of(shown) | files
 

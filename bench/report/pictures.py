@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pictures the page has, and the numbers in each.
 
-A picture is chosen here and drawn in drawing.py. One that has nothing to show is left out.
+A picture is chosen here, and drawn in drawing.py once its SVG is read. One that has nothing to show
+is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import digits
 from drawing import Bar, Dot, Line, Panel, Point, draw_bars, draw_dots, draw_lines, draw_stacks
@@ -27,7 +29,11 @@ class Picture:
     title: str
     caption: str
     description: str  # its numbers in words, for those who do not see it
-    svg: str
+    draw: Callable[[], str]  # takes a tenth of a second or more
+
+    @cached_property
+    def svg(self) -> str:
+        return self.draw()
 
 
 @dataclass
@@ -70,8 +76,8 @@ def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
     if not any(bar.estimate for bar in bars):
         return None
     description = told(bars, unit)
-    svg = draw_bars(name, title, description, axis, bars)
-    return Picture(name, title, caption, description, svg)
+    return Picture(name, title, caption, description,
+                   partial(draw_bars, name, title, description, axis, bars))
 
 
 # --- bars -------------------------------------------------------------------------------
@@ -138,7 +144,7 @@ def phase_picture(results: Results, recipe: str) -> Picture | None:
                "8, rank 0. Data is everything from the optimizer to the first convolution. Behind "
                "the name: processes x threads.")
     return Picture(name, title, caption, description,
-                   draw_stacks(name, title, description, "milliseconds a step", stacks))
+                   partial(draw_stacks, name, title, description, "milliseconds per step", stacks))
 
 
 # --- lines ------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], ser
             f"{point.y.value:.2f} at {point.x:g}" for point in line.points)
         for line in lines)
     return Picture(name, title, caption, description,
-                   draw_lines(name, title, description, axes, lines, **how))
+                   partial(draw_lines, name, title, description, axes, lines, **how))
 
 
 def accuracy_picture(results: Results, recipe: str) -> Picture | None:
@@ -279,9 +285,9 @@ def summary_picture(results: Results) -> Picture | None:
                "intervals. Up and to the left is better.")
     description = ". ".join(f"{recipe}: " + "; ".join(told_dot(results, row) for row in rows)
                             for recipe, rows in found.items())
-    svg = draw_dots("summary", title, description, ("seconds (logarithmic)", "test accuracy, %"),
-                    panels, names)
-    return Picture("summary", title, caption, description, svg)
+    return Picture("summary", title, caption, description,
+                   partial(draw_dots, "summary", title, description,
+                           ("seconds (logarithmic)", "test accuracy, %"), panels, names))
 
 
 def digits_picture(results: Results, recipe: str) -> Picture | None:
@@ -299,7 +305,8 @@ def digits_picture(results: Results, recipe: str) -> Picture | None:
     description = "; ".join(f"image {one.index}: {one.label} as {one.prediction}"
                             for one in found[:digits.MOST])
     return Picture(f"digits-{recipe}", title, caption, description,
-                   digits.picture(f"digits-{recipe}", title, description, found[:digits.MOST]))
+                   partial(digits.picture, f"digits-{recipe}", title, description,
+                           found[:digits.MOST]))
 
 
 RECIPE_PICTURES: tuple[Callable[[Results, str], Picture | None], ...] = (

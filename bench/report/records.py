@@ -11,6 +11,7 @@ Exit code: 0 none is stale, 1 some are, 2 a record cannot be read or has no sour
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "bench/results"
 PROGRAMS = ("ladder", "mnist", "stage*_*/main.cpp")
 SUITE = (*PROGRAMS, "bench/suite", "bench/peers")
@@ -35,6 +37,11 @@ class Source(NamedTuple):
 SOURCES = (  # the first that fits counts
     Source("*.step.json", ("ladder", "mnist", "stage0_single_gpu/main.cpp", "bench/report/step.py"),
            "python3 bench/report/step.py {}"),
+    Source("*.gradients.json", ("bench/peers/common.py", "bench/report/gradients.py"),
+           ".venv/bin/python bench/report/gradients.py {}"),
+    Source("*.updates.json", ("ladder", "mnist", "stage6_trainer/main.cpp",
+                              "bench/report/updates.py"),
+           "python3 bench/report/updates.py {}"),
     Source("*.links.json", ("ladder", "mnist", "stage[23]_*/main.cpp", "bench/links"),
            "./run links; cp runs/links.json {}"),
     Source("*.short.json", SUITE, "./run; cp runs/short.json {}"),
@@ -55,6 +62,12 @@ def git(root: Path, *arguments: str) -> str:
     if done.returncode != 0:
         raise RecordError(f"git {arguments[0]}: {done.stderr.strip()}")
     return done.stdout
+
+
+def described() -> dict[str, str]:
+    """The commit of this checkout and the machine, for a record that is measured now."""
+    return {"commit": git(ROOT, "describe", "--always", "--dirty").strip(),
+            "machine": platform.machine()}
 
 
 def commit_of(text: str) -> tuple[int, str]:
@@ -98,7 +111,7 @@ def judge(root: Path, record: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Finds records older than their sources.")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2],
+    parser.add_argument("--root", type=Path, default=ROOT,
                         help="default: this checkout")
     root = parser.parse_args(arguments).root.resolve()
     try:

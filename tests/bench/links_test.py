@@ -126,15 +126,32 @@ class Tables(unittest.TestCase):
         for table in (link_tables.model_table(record), link_tables.speed_table(record)):
             self.assertEqual(table.rows, [])
         self.assertEqual(scale.scale_tables(record), [])
-        for picture in (link_pictures.trace_picture, link_pictures.scale_picture):
+        for picture in (link_pictures.trace_picture, link_pictures.bandwidth_picture,
+                        link_pictures.scale_picture):
             self.assertTrue(picture(record).endswith("</svg>"))
 
     def test_the_pictures_show_lanes_and_curves(self) -> None:
         lanes = link_pictures.lanes_of(made.record()["traces"]["plain"]["spans"])
         self.assertEqual([name for name, _ in lanes],
                          ["forward", "backward", "wire", "wire", "optimizer"])
-        self.assertIn("plain, 1 Gbit/s: 51.0 ms", link_pictures.trace_picture(made.record()))
+        self.assertEqual(link_pictures.lane_names(lanes),
+                         ["forward", "backward", "bucket 1", "bucket 2", "optimizer"])
+        self.assertEqual(link_pictures.lane_names([("wire", lanes[2][1] + lanes[3][1])]),
+                         ["all-reduces"])
+        traces = link_pictures.trace_picture(made.record())
+        for words in ("With overlap: DistributedDataParallel, 1 Gbit/s, 51.0 ms", ">4.72 MB<",
+                      ">75 kB<", f">{link_pictures.WAIT}<"):
+            self.assertIn(words, traces)
         self.assertIn(">1,024<", link_pictures.scale_picture(made.record()))
+
+    def test_speeds_stand_beside_the_model_and_one_rank(self) -> None:
+        svg = link_pictures.bandwidth_picture(made.record())
+        # 64 images in 40 ms, between 32 and 42.02 ms in the model; 10 Gbit/s was not measured.
+        self.assertIn("Images per second. 1 Gbit/s, plain: 1600, model 1523 to 2000; 1 Gbit/s, "
+                      "bf16 compression: 1280, model", svg)
+        self.assertIn("; shared memory, plain: 1600, model 1523 to 1523<", svg)
+        self.assertIn(">one rank alone: 1,000<", svg)  # 64 ms
+        self.assertEqual((svg.count("<rect"), svg.count('r="4"')), (4, 4 + 3))
 
 
 class Scale(unittest.TestCase):

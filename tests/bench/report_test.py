@@ -27,6 +27,7 @@ REPORT = ROOT / "bench" / "report"
 sys.path[:0] = [str(REPORT), str(ROOT)]
 import digits  # noqa: E402
 import exact  # noqa: E402
+import lesson_pictures  # noqa: E402
 import marks  # noqa: E402
 import pages  # noqa: E402
 import records  # noqa: E402
@@ -34,6 +35,7 @@ import report  # noqa: E402
 import stages  # noqa: E402
 import step  # noqa: E402
 import table  # noqa: E402
+import updates  # noqa: E402
 from claims import speed_claim  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
@@ -125,6 +127,91 @@ class Steps(unittest.TestCase):
             self.assertIn(words, svg)
 
 
+def gradients_record() -> dict[str, Any]:
+    """What gradients.py counts, of made-up gradients: 1/8 below float16, 1/8 at its end."""
+    return {"commit": "abc1234", "counts": {
+        "parameters": {"zeros": 5, "bins": {"-50": 1, "-25": 2, "-14": 4, "0": 1}},
+        "activations": {"zeros": 0, "bins": {"-26": 1, "-15": 7}}}}
+
+
+class Gradients(unittest.TestCase):
+    """gradients.py and its picture."""
+
+    def test_counts_magnitudes_by_powers_of_two_and_zeros_apart(self) -> None:
+        import gradients  # imports PyTorch, which takes seconds
+        import torch
+
+        smallest = 2.0 ** -149  # of float32
+        counts = gradients.Counts()
+        counts.add(torch.tensor([[0.0, -0.0, 1.0, -1.5], [2.0, 1.999, smallest, -0.75]]))
+        counts.add(torch.tensor([3.0]))
+        counts.add(torch.zeros(2))
+        self.assertEqual(counts.record(), {"zeros": 4,
+                                           "bins": {"-149": 1, "-1": 1, "0": 3, "1": 2}})
+
+    def test_counts_the_gradients_of_outputs_of_layers_with_parameters(self) -> None:
+        import gradients
+        import torch
+
+        model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU())
+        counts = gradients.Counts()
+        gradients.count_outputs(model, counts)
+        model(torch.ones(3, 1)).sum().backward()
+        self.assertEqual(counts.zeros + counts.bins.total(), 3)
+
+    def test_a_scale_moves_all_shares_to_other_regions(self) -> None:
+        names = [region.name for region in lesson_pictures.REGIONS]
+        for power, shares in ((0, (0.125, 0.25, 0.625, 0)), (16, (0.125, 0, 0.75, 0.125))):
+            found = lesson_pictures.shares(gradients_record()["counts"]["parameters"], power)
+            self.assertEqual({region.name: lesson_pictures.region_share(found, region)
+                              for region in lesson_pictures.REGIONS}, dict(zip(names, shares)))
+        self.assertEqual([lesson_pictures.share_text(share) for share in (0, 1e-6, 0.0123, 1)],
+                         ["0 %", "< 0.001 %", "1.2 %", "100 %"])
+
+    def test_the_picture_has_the_shares_before_and_after_the_scale(self) -> None:
+        svg = lesson_pictures.gradients_picture(gradients_record())
+        self.assertIn("activations rounds to 0 12 %, subnormal 88 %, normal 0 %, inf 0 %; ", svg)
+        self.assertIn("× 65,536, in float16: activations rounds to 0 0 %, subnormal 0 %, normal "
+                      "100 %, inf 0 %; parameters rounds to 0 12 %, subnormal 0 %, normal 75 %, "
+                      "inf 12 %", svg)
+        self.assertIn(">2⁻²⁴<", svg)
+
+
+def updates_record() -> dict[str, Any]:
+    """What updates.py writes, of made-up accuracies."""
+    curves = {"global": [[375, 12_000, 45.0], [5625, 180_000, 91.03]],
+              "per-device": [[188, 12_032, 30.0], [2814, 180_000, 87.4]],
+              "per-device, linear": [[188, 12_032, 71.5], [2814, 180_000, 91.0]]}
+    return {"commit": "abc1234", "ways": {way: {"batch": 32, "flags": [], "points": points}
+                                          for way, points in curves.items()}}
+
+
+class Updates(unittest.TestCase):
+    """updates.py and its picture."""
+
+    def test_a_point_is_an_evaluation_and_the_last_one_counts_once(self) -> None:
+        lines = [json.dumps({"record": "run", "run": "a"}),
+                 *(json.dumps({"record": "log", "step": step, "eval/accuracy": accuracy,
+                               "train/epoch": epoch})
+                   for step, accuracy, epoch in ((188, 0.5, 0.2), (938, 0.8394, 1.0))),
+                 json.dumps({"record": "log", "step": 938, "train/train_loss": 0.5}),
+                 json.dumps({"record": "log", "step": 938, "eval/accuracy": 0.8394,
+                             "train/epoch": 1.0})]
+        self.assertEqual(updates.points_of(lines), [[188, 12_000, 50.0], [938, 60_000, 83.94]])
+
+    def test_evaluates_after_as_many_images_each_way(self) -> None:
+        every = {way.batch: updates.command_of(way, Path("a")) for way in updates.WAYS.values()}
+        self.assertEqual({batch: words[words.index("--eval-steps") + 1]
+                          for batch, words in every.items()}, {32: "375", 64: "188"})
+
+    def test_the_picture_has_each_way_over_updates_and_images(self) -> None:
+        svg = lesson_pictures.updates_picture(updates_record())
+        self.assertIn("32 images per rank: 2,814 updates, 87.40 %; ", svg)
+        self.assertEqual((svg.count("<circle"), svg.count("stroke-dasharray")), (2 * 3, 3))
+        for axis in (">updates<", ">images<", ">180,000<", ">4,000<"):
+            self.assertIn(axis, svg)
+
+
 class Marks(FilesTest):
     """marks.py."""
 
@@ -157,9 +244,9 @@ class Marks(FilesTest):
                            error_message=made.NOT_RUN)]
         found = self.rows(*rows)
         for target, *wanted in (
-            ("S1 BasicNet, fp32: stage 0", "≥ 3.0 ×", "3.00 [", "yes"),
-            ("S3 BasicNet, bf16: stage 4, one rank,", "≥ 2.3 ×", "2.00 [", "no"),
-            ("S4 ConvNet, fp32: stage 0", "≥ 2.5 ×", "2.60 [", "yes"),
+            ("BasicNet, fp32: stage 0", "≥ 3.0 ×", "3.00 [", "yes"),
+            ("BasicNet, bf16: stage 4, one rank,", "≥ 2.3 ×", "2.00 [", "no"),
+            ("ConvNet, fp32: stage 0", "≥ 2.5 ×", "2.60 [", "yes"),
         ):
             cells = found[f"{target} against the fastest tuned Python"]
             self.assertEqual([cells[0], cells[1][:6], cells[2]], wanted)
@@ -173,7 +260,7 @@ class Marks(FilesTest):
         twin = made.slices("basicnet", "python_single", 5.0, 1, 2)
         self.assertRegex(speed_claim(self.read(*stage, *twin)),
                          r"stage 0 trains 2\.50 \[.*\] times as fast as its Python twin\.$")
-        self.assertEqual(self.rows(*stage, *twin)["S1 BasicNet, fp32: stage 0 against the fastest "
+        self.assertEqual(self.rows(*stage, *twin)["BasicNet, fp32: stage 0 against the fastest "
                                                   "tuned Python"][1:], ["not run", ""])
         self.assertEqual(speed_claim(self.read(*stage)), "")
         self.assertEqual(speed_claim(self.read(*twin)), "")
@@ -186,7 +273,7 @@ class Marks(FilesTest):
                          made.full("convnet", "python_single", 50.0, 1, 2, 9200),
                          made.full("convnet", "stage3_ddp_torchrun", 50.0, 2, 1, 9200,
                                    startup_seconds=9.0))
-        self.assertEqual(rows["ConvNet, fp32: … three epochs with tests"],
+        self.assertEqual(rows["ConvNet, fp32: stage 0 against its Python twin, whole run"],
                          ["≥ 1.9 ×", "2.50 (one run)", "yes"])
         self.assertEqual(rows["Start of a program to its first step, slowest stage"],
                          ["≤ 1.0 s", "0.50 (one run)", "yes"])
@@ -196,11 +283,11 @@ class Marks(FilesTest):
                          *made.slices("basicnet", "stage2_ddp_spawn", 6.0, 1, 1),
                          *made.slices("basicnet", "stage2_ddp_spawn", 4.29, 1, 2),
                          *made.slices("basicnet", "stage2_ddp_spawn", 3.0, 2, 1))
-        self.assertEqual(rows["S2 … time over the floor of arithmetic"][1],
+        self.assertEqual(rows["BasicNet, fp32: stage 0, time over the floor of arithmetic"][1],
                          "1.01 [0.98, 1.30]")
-        self.assertTrue(rows["S5 BasicNet: two ranks × 1 thread against one × 1 thread"][1]
+        self.assertTrue(rows["BasicNet: two ranks × 1 thread against one × 1 thread"][1]
                         .startswith("2.00 ["))
-        self.assertTrue(rows["S6 BasicNet: stage 2 with one rank over stage 0"][1]
+        self.assertTrue(rows["BasicNet: stage 2 with one rank over stage 0"][1]
                         .startswith("1.10 ["))
 
 
@@ -394,8 +481,17 @@ class Pages(FilesTest):
             self.assertEqual(self.start(pages, "--update")[0], 0)
         self.assertEqual(wanted.call_count, 1)
         self.assertEqual({path.name for path in (self.folder / "docs" / "images").iterdir()},
-                         {"bench-time-basicnet.svg", "links.svg", "micro-batches.svg",
-                          "scale.svg", "stages.svg", "step.svg"})
+                         {"bandwidth.svg", "bench-time-basicnet.svg", "links.svg",
+                          "micro-batches.svg", "scale.svg", "stages.svg", "step.svg"})
+
+    def test_writes_the_pictures_of_lessons_once_their_records_are_there(self) -> None:
+        for name, record in (("gradients.svg", gradients_record()),
+                             ("updates.svg", updates_record())):
+            path, _ = pages.LESSON_PICTURES[name]
+            (self.folder / path).write_text(json.dumps(record))
+        self.assertEqual(self.start(pages, "--update")[0], 0)
+        for name in pages.LESSON_PICTURES:
+            self.assertTrue((self.folder / "docs/images" / name).exists(), name)
 
     def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(self) -> None:
         readme = self.folder / "README.md"
