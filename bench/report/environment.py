@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the numbers were taken, and what they do not say."""
+"""Where the numbers were taken, and their limits."""
 
 from __future__ import annotations
 
@@ -117,24 +117,24 @@ def measured_at(results: Results) -> str:
 
 
 def run_notes(results: Results) -> list[str]:
-    """What this very file does not say."""
+    """The limits of this very file."""
     notes = []
     if any(context.get("stopped_early") for context in results.contexts):
         notes.append("The run was stopped: rows are missing.")
     failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
     if failed:
-        notes.append(f"Runs that failed or were skipped: {failed}. Their rows say why.")
+        notes.append(f"Runs that failed or were skipped: {failed}. Their rows give the reason.")
     for row in results.of_kind("phases"):
         if row.error:
             notes.append(f"{row.key.setup.program}, parts of a step: failed: {row.error}.")
     if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
         notes.append("A row is above its floor: the peak was measured while another program ran. "
-                     "Percentages of the floor say nothing here.")
+                     "Percentages of the floor mean nothing here.")
     counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
     if counts:
         words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         coarse = ": with so few, an interval is nearly their whole range" if counts[0] < 10 else ""
-        notes.append(f"Times of 200 steps come from {words} repetitions a row{coarse}.")
+        notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
     if not any(is_twin(row.key.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
@@ -159,17 +159,16 @@ def run_notes(results: Results) -> list[str]:
 # Each with the rows that it is about: a kind, a program, a counter, or any.
 GENERAL_NOTES = (
     ("any",
-     "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios taken "
-     "in one run travel better than times."),
+     "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios of one "
+     "run hold better elsewhere than times."),
     ("slice",
      "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test."),
     ("full",
      "The whole run is from the start of the program to its end, with imports, launcher and "
      "rendezvous. One run has no interval."),
     ("twin",
-     "A ratio is that of two medians. The rows are run in an order drawn by lot, "
-     'and its interval draws those of either row on their own. Rows without a twin say "twin '
-     'not run".'),
+     "A ratio is that of two medians, of rows that ran in random order. Its interval resamples "
+     'both rows independently. "twin not run" marks a row without a twin.'),
     ("full",
      "The interval of an accuracy of one run shows what another test set of the same size might "
      "give, not what another seed would. A difference marked as noise may be chance: over seeds, "

@@ -158,7 +158,7 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[str]:
         *(recipe_html(results, recipe) for recipe in results.recipes()),
         *link_sections(links),
         *(table_section(make(results)) for make in FURTHER_TABLES),
-        section("What this does not say", list_html(honesty(results))),
+        section("Limits of these numbers", list_html(honesty(results))),
     ]
 
 

@@ -130,7 +130,7 @@ def markdown_text(results: Results) -> str:
     parts = ["\n".join(f"- {markdown_cell(line)}" for line in claims)]
     parts = [part for part in parts if part]
     parts += map(markdown_table, all_tables(results))
-    parts.append("## What this does not say")
+    parts.append("## Limits of these numbers")
     parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))
     parts += more(results)
     return "\n\n".join(parts) + "\n"

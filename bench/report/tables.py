@@ -517,7 +517,7 @@ def equality_sentence(states: list[Verdict], wanted: int) -> str:
     wrong = sum(verdict.state == WRONG for verdict in states)
     equal = sum(verdict.state == EQUAL for verdict in states)
     if wrong:
-        return f"WRONG stages: {wrong} of {wanted}. The notes of the table say why."
+        return f"WRONG stages: {wrong} of {wanted}. The notes of the table give the reason."
     if equal == wanted:
         return f"All seven stages have equal weights at equal world size: {CHECKED}."
     return (f"{equal} of {wanted} stages have equal weights at equal world size ({CHECKED}); the "

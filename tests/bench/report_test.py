@@ -335,7 +335,7 @@ class ExactSums(FilesTest):
         text = table.markdown_text(self.results)
         self.assertEqual(re.findall("^## (.*)$", text, re.MULTILINE),
                          ["The price of exact sums", "Accuracy of exact sums", "Environment",
-                          "What this does not say"])
+                          "Limits of these numbers"])
 
     def test_the_picture_has_each_micro_batch_once_for_each_number_of_ranks(self) -> None:
         svg = exact.picture()
@@ -1027,7 +1027,7 @@ class Markdown(FilesTest):
         self.text = self.output(table, self.write(made.short()), "--markdown")
         self.assertEqual(re.findall("^## (.*)$", self.text, re.MULTILINE),
                          ["The seven stages", "Recipe basicnet", "Equality", "Environment",
-                          "What this does not say"])
+                          "Limits of these numbers"])
         self.assertEqual(len(self.rows("Recipe basicnet")[0]), 12, "5 of 17 are gone")
         for words in ("| not run", "not measured", "not recorded", "200 steps leaves", "profiler",
                       "twins follow"):
@@ -1047,7 +1047,7 @@ class Markdown(FilesTest):
         self.assertEqual(fields["load while measuring"], "1.50 to 1.50")
         self.assertEqual(fields["stolen ticks while measuring"], "4")
         self.assertIn("changes that are in no commit", self.text)
-        self.assertIn("no GPU", self.text.split("## What this does not say")[1])
+        self.assertIn("no GPU", self.text.split("## Limits of these numbers")[1])
 
 
 class Comparisons(FilesTest):
