@@ -121,7 +121,7 @@ void float16() {
     }
     const auto loss = loss_of(ladder::at_least_float32(score), pairs, group.world_size());
     scaler.scale(loss).backward();  // outside the guard
-    scaler.step(optimizer);         // left out, on all ranks alike, if a gradient is inf or NaN
+    scaler.step(optimizer);         // skipped on all ranks if a gradient is inf or NaN
     scaler.update();
     optimizer.zero_grad();
   }
