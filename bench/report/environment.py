@@ -128,8 +128,9 @@ def run_notes(results: Results) -> list[str]:
         if row.error:
             notes.append(f"{row.key.setup.program}, parts of a step: failed: {row.error}.")
     if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
-        notes.append("A row is above its floor: the peak was measured while another program ran. "
-                     "Percentages of the floor mean nothing here.")
+        notes.append("A row is above 100 % of its floor: the floor counts all arithmetic, and the "
+                     "backward of BasicNet skips zeros. Or another program ran while the peak was "
+                     "measured.")
     counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
     if counts:
         words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -867,7 +867,7 @@ class TerminalTable(FilesTest):
 
     def test_a_row_above_its_floor_says_what_is_wrong(self) -> None:
         results = self.read(*made.slices("basicnet", "stage0_single_gpu", 0.1, 1, 2))
-        self.assertTrue(any("above its floor" in note for note in honesty(results)))
+        self.assertTrue(any("above 100 % of its floor" in note for note in honesty(results)))
 
     def test_shows_the_run_on_all_cpus(self) -> None:
         rows = [made.full("basicnet", "stage0_single_gpu", 10.0 * threads, 1, threads, 9841)
