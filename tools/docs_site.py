@@ -113,6 +113,7 @@ LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^()\s]+(?:\([^()\s]*\))?)\)")
 IMAGES = {".svg", ".png"}
 CODE_LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".sh": "bash",
                   ".sbatch": "bash", ".yaml": "yaml", ".json": "json", ".diff": "diff"}
+SECONDS = 300  # that a build may take; it takes 3
 LARGEST_PAGE = 100_000  # bytes of a source file; a larger one is copied as it is
 
 CONFIGURATION = """\
@@ -435,7 +436,7 @@ def build(root: Path, folder: Path) -> int:
     site = Site(root, folder)
     site.prepare()
     done = subprocess.run([zensical, "build", "--clean", "-f", folder / "zensical.toml"],
-                          check=False, capture_output=True, text=True)
+                          check=False, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode != 0 or not (site.html / "index.html").is_file():
         print(done.stdout, done.stderr, sep="", file=sys.stderr)
         print("docs_site: zensical failed", file=sys.stderr)
@@ -455,6 +456,9 @@ def main(arguments: Sequence[str]) -> int:
     root = options.root.resolve()
     try:
         return build(root, (options.folder or root / "build-site").resolve())
+    except subprocess.TimeoutExpired:
+        print(f"docs_site: zensical did not end within {SECONDS} s", file=sys.stderr)
+        return 1
     except (OSError, SiteError) as error:
         print(f"docs_site: {error}", file=sys.stderr)
         return 2
