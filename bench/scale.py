@@ -43,7 +43,8 @@ ASSUMPTIONS = (
     "and all-reduce follow each other without overlap. Each step takes as long as that of the "
     "slowest rank: the expected maximum of one draw per rank from the measured step times, whose "
     "relative spread is the same for every batch. More ranks than draws add nothing to it. Loading "
-    "data, tests and failures cost nothing.")
+    "data, tests, failures and the CPU time of the network cost nothing; the table of measured "
+    "steps shows how far a model of this kind misses with two ranks.")
 
 
 class Way(NamedTuple):

@@ -21,9 +21,7 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -36,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
 from link_tables import links_table  # noqa: E402
+from records import described  # noqa: E402
 from results import ResultsError  # noqa: E402
 from table import terminal_table  # noqa: E402
 from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E402
@@ -216,23 +215,6 @@ def measure_machine(record: dict[str, Any], plan: Plan) -> None:
     record["alone"] = rows_of(alone, "variant")
 
 
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines
-                 if line.startswith("model name")), "unknown")
-
-
-def described() -> dict[str, Any]:
-    commit = ""
-    with contextlib.suppress(OSError):  # no git
-        commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], check=False,
-                                capture_output=True, text=True, timeout=30).stdout.strip()
-    return {"commit": commit or "unknown",
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "machine": {"cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
-                        "kernel": platform.release(), "load_before": os.getloadavg()[0]}}
-
-
 def say(text: str) -> None:
     print(f"links: {text}", file=sys.stderr, flush=True)
 
@@ -277,7 +259,8 @@ def main(arguments: Sequence[str]) -> int:
     plans = TRIAL if options.trial else FULL
     if (load := os.getloadavg()[0]) > QUIET:
         say(f"warning: load average {load:.1f}: other programs disturb the times")
-    record: dict[str, Any] = described() | {"links": {}, "traces": {}}
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    record: dict[str, Any] = described() | {"date": date, "links": {}, "traces": {}}
     try:
         measure_machine(record, plans["local"])
     except (Failed, ResultsError) as reason:

@@ -26,6 +26,20 @@ def speed_claim(results: Results) -> str:
             f"{faster.text(lambda value: f'{value:.2f}')} times as fast as {name}.")
 
 
+def twins_claim(results: Results) -> str:
+    """The range of all stages against their own twins, by recipe; "" without any."""
+    found: dict[str, list[float]] = {}
+    for setup in results.beside_twins():
+        if faster := inverse(results.ratio_to_twin(setup)):
+            found.setdefault(setup.recipe, []).append(faster.value)
+    if not found:
+        return ""
+    ranges = [f"{min(values):.1f} to {max(values):.1f} times ({recipe})"
+              for recipe, values in found.items()]
+    return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin with the same "
+            "number of processes, threads and bits.")
+
+
 class Claim(NamedTuple):
     what: str
     value: str
@@ -91,7 +105,8 @@ def claims_table(results: Results) -> Table:
              "prints at its end. With two ranks each takes a batch of its own, as there: the "
              "updates are half as many, and docs/reference/4-ddp-amp.md shows the cost. The "
              "Trainer has the defaults of transformers (--profile hf-defaults). Seeds and order of "
-             "the images are not the tutorials'.",
+             "the images are not the tutorials'. An accuracy is the mean over the seeds, or of one "
+             "run.",
              "The tutorial's run had SyncBatchNorm and 16 bits on two GPUs; here 16 bits are "
              "bfloat16, and PyTorch has no SyncBatchNorm on a CPU, so the twin goes without."]
     return Table("Claims of the source tutorials", ("claim", "tutorial", "C++ here", "Python here"),

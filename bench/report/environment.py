@@ -197,7 +197,8 @@ GENERAL_NOTES = (
      "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
      "convolutions and matrix products at this machine's measured peak: in 16 bits at that in "
      "bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a "
-     "step does is in it, so no program reaches it."),
+     "step does is in it. The backward of BasicNet skips zeros that the floor counts: it can be "
+     "above 100 %."),
     ("any",
      "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts "
      "once for each. Launcher and parent processes are not counted."),
@@ -206,7 +207,8 @@ GENERAL_NOTES = (
      "sockets by the kernel, and those written to shared memory."),
     ("lines",
      "Code lines are those of a program's own source file, without blank lines, comments, "
-     "#include and import: what a user writes, and not the library under it."),
+     "#include and import: what a user writes, and not the library under it. Twins share "
+     "files: common.py, which is not counted, and ddp.py, which serves three stages."),
     ("twin",
      "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with "
      "all threads."),

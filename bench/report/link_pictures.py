@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
 
 # Narrow, so that letters of 12 points can be read where a page is 400 pixels wide.
-WIDTH, LEFT, RIGHT, TOP = 560.0, 88.0, 14.0, 16.0
+WIDTH, LEFT, RIGHT, TOP = 540.0, 88.0, 14.0, 16.0
 LETTER = 6.7  # points of a letter of 12 points, on average
 ROW, BOX = 24.0, 17.0
 LANES = {"forward": RUNG_COLOURS[2], "backward": RUNG_COLOURS[3], "wire": RUNG_COLOURS[4],

@@ -17,13 +17,12 @@ bench/links/links.py: what was measured, the model for more ranks, the cost at s
 are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the table of a record of
 step.py, whose picture is images/step.svg. images/stages.svg is the picture of the README, by
 stages.py, and images/micro-batches.svg one that shows no record, by exact.py. images/gradients.svg
-and images/updates.svg are pictures of lesson_pictures.py, written if their records exist. Other
-pictures are those of the report that a page shows, of the records of docs/bench.md; they are
-compared only where matplotlib is installed. The line below a table has the commit that it was
-measured at.
+and images/updates.svg are pictures of lesson_pictures.py; each needs its record. Other pictures are
+those of the report that a page shows, of the records of docs/bench.md; they are compared only where
+matplotlib is installed. The line below a table has the commit that it was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
-the commit of the record. A line may end anywhere within the marker:
+the commit of any record. A line may end anywhere within the marker:
 
     <!-- value bench/results/NAME.json full/RECIPE/PROGRAM/world:2/... seconds -->12.3<!-- end -->
     <!-- value bench/results/NAME.json slice/... over slice/... -->1.07<!-- end -->
@@ -50,8 +49,9 @@ import link_tables
 import scale
 import stages
 import step
-from claims import speed_claim
-from environment import measured_at, text_of
+from claims import speed_claim, twins_claim
+from environment import measured_at
+from records import commit_of
 from report import colours
 from marks import marks_text
 from results import Results, ResultsError, Row, read, read_key
@@ -123,6 +123,8 @@ def filled(match: re.Match[str]) -> str:
     if form in LINK_TABLES:
         record = json.loads((ROOT / paths).read_text())
         tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
+        if form != "--links":  # whose notes end so
+            tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
         return f"{begin}\n" + "\n\n".join(tables) + f"\n\n{end}"
     results = read([ROOT / path for path in paths.split()])
     if form in ONE_TABLE:
@@ -131,8 +133,8 @@ def filled(match: re.Match[str]) -> str:
     if form == "--marks":
         return f"{begin}\n{marks_text(results)}\n{below}\n\n{end}"
     if form == "--speed":
-        claim = textwrap.fill(speed_claim(results) or "Not measured.", COLUMNS)
-        return f"{begin}\n{claim}\n{below}\n\n{end}"
+        claims = " ".join(filter(None, [speed_claim(results), twins_claim(results)]))
+        return f"{begin}\n{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}\n\n{end}"
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
     return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{below}\n\n{end}"
@@ -149,9 +151,9 @@ def row_of(results: Results, name: str) -> Row:
 def valued(match: re.Match[str]) -> str:
     """A number within a sentence."""
     begin, path, words, end = match.groups()
-    results = read([ROOT / path])
     if words == "commit":
-        return f"{begin}{text_of(results.contexts[0].get('commit'))}{end}"
+        return f"{begin}{commit_of((ROOT / path).read_text(encoding='utf-8'))[1]}{end}"
+    results = read([ROOT / path])
     name, measure, *others = [*words.split(), "", ""]
     row = row_of(results, name)
     if measure == "over" and others[0]:
@@ -200,9 +202,10 @@ def pictures_of(shown: set[str]) -> dict[Path, str]:
 
 
 def pictures_of_lessons() -> dict[str, str]:
-    """By file name: those whose records are there."""
+    """By file name. One that is there needs its record; one without either is left out."""
     return {name: draw(json.loads((ROOT / record).read_text()))
-            for name, (record, draw) in LESSON_PICTURES.items() if (ROOT / record).exists()}
+            for name, (record, draw) in LESSON_PICTURES.items()
+            if (ROOT / record).exists() or (ROOT / PICTURES / name).exists()}
 
 
 def page_text(page: str) -> str:

@@ -294,13 +294,16 @@ def digits_picture(results: Results, recipe: str) -> Picture | None:
     """The test images that stage 0's whole run got wrong, if its record names them."""
     rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")
             if setup.program == STAGES[0]]
-    wrong = next((text for row in rows if (text := row.label("misclassified"))), None)
-    found = digits.read(wrong) if wrong else None
+    seeds = {seed: run.label.get("misclassified") for row in rows[:1]
+             for seed, run in row.of_seeds().items()}
+    seed = min(seeds, default=0)
+    found = digits.read(seeds[seed]) if seeds.get(seed) else None
     if not found:
         return None
     more = max(0, len(found) - digits.MOST)
     title = f"Misclassified digits, {recipe}"
-    caption = (f"Test images that stage 0 misclassified: label → prediction. {len(found)} of "
+    caption = ("Test images that stage 0 misclassified" + f" with seed {seed}" * (seed > 0)
+               + f": label → prediction. {len(found)} of "
                "10,000" + f"; the first {digits.MOST}, and {more} more" * (more > 0) + ".")
     description = "; ".join(f"image {one.index}: {one.label} as {one.prediction}"
                             for one in found[:digits.MOST])

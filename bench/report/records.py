@@ -11,13 +11,14 @@ Exit code: 0 none is stale, 1 some are, 2 a record cannot be read or has no sour
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import re
 import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "bench/results"
@@ -42,11 +43,10 @@ SOURCES = (  # the first that fits counts
     Source("*.updates.json", ("ladder", "mnist", "stage6_trainer/main.cpp",
                               "bench/report/updates.py"),
            "python3 bench/report/updates.py {}"),
-    Source("*.links.json", ("ladder", "mnist", "stage[23]_*/main.cpp", "bench/links"),
+    Source("*.links.json", ("ladder", "mnist", "bench/links", "bench/micro/training_step.h",
+                            "tests/support/network.py", "tests/support/training.h"),
            "./run links; cp runs/links.json {}"),
     Source("*.short.json", SUITE, "./run; cp runs/short.json {}"),
-    Source("*.exact.json", SUITE,
-           "./run whole --benchmark_filter='^(sums|seeds)/'; cp runs/whole.json {}"),
     Source("*.whole.json", SUITE, "./run whole; cp runs/whole.json {}"),
     Source("*.json", SUITE, "./run bench; cp runs/bench.json {}"),
 )
@@ -64,10 +64,21 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def described() -> dict[str, str]:
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines
+                 if line.startswith("model name")), "unknown")
+
+
+def described() -> dict[str, Any]:
     """The commit of this checkout and the machine, for a record that is measured now."""
-    return {"commit": git(ROOT, "describe", "--always", "--dirty").strip(),
-            "machine": platform.machine()}
+    try:
+        commit = git(ROOT, "describe", "--always", "--dirty").strip()
+    except (RecordError, OSError):  # no repository, or no git
+        commit = "unknown"
+    return {"commit": commit,
+            "machine": {"cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
+                        "kernel": platform.release(), "load_before": os.getloadavg()[0]}}
 
 
 def commit_of(text: str) -> tuple[int, str]:
@@ -92,7 +103,7 @@ def why_stale(root: Path, commit: str, paths: tuple[str, ...]) -> str:
         return (f"its commit {commit} is not in the history of HEAD (in a shallow clone: "
                 "git fetch --unshallow)")
     newest = git(root, "log", "-1", "--format=%h %s", f"{commit}..HEAD", "--",
-                 *(f":(glob){path}{'' if path.endswith(('.cpp', '.py')) else '/**'}"
+                 *(f":(glob){path}{'' if Path(path).suffix else '/**'}"
                    for path in paths)).strip()
     return f"measured at {commit}, and its sources changed in {newest}" if newest else ""
 

@@ -19,7 +19,10 @@ from typing import Any
 
 from claims import speed_claim
 from environment import honesty, machine_line
-from link_pictures import scale_picture, trace_picture  # scale.py is in the folder above
+from link_model import cables
+from link_pictures import (  # scale.py is in the folder above
+    bandwidth_picture, scale_picture, trace_picture,
+)
 from link_tables import fits_table, links_table, speed_table
 from results import Results, ResultsError, read
 from scale import scale_tables
@@ -141,10 +144,13 @@ def link_sections(record: Mapping[str, Any] | None) -> list[str]:
     """Of a record of bench/links/links.py: what links cost, and what ranks cost."""
     if record is None:
         return []
-    cables = [links_table(record), fits_table(record)]
-    ranks = [speed_table(record), *scale_tables(record)]
+    parts = [table_html(table) for table in (links_table(record), fits_table(record))]
+    if not cables(record):
+        return [section("Links", *parts)]
     traces = record.get("traces") and drawing("Two steps on a cable", trace_picture(record))
-    return [section("Links", traces or "", *map(table_html, cables)),
+    speeds = drawing("Speed over bandwidth", bandwidth_picture(record))
+    ranks = [speed_table(record), *scale_tables(record)]
+    return [section("Links", traces or "", speeds, *parts),
             section("Cost at scale", drawing("Epochs over ranks", scale_picture(record)),
                     *map(table_html, ranks))]
 

@@ -115,7 +115,8 @@ class Row:
     @property
     def device(self) -> str:
         """Where it ran: cpu, or a GPU such as cuda:0."""
-        return self.label("device") or "cpu"
+        device = self.label("device") or "cpu"
+        return "cpu" if device.startswith("cpu:") else device  # cpu:0, as Accelerate names it
 
     def of_seeds(self) -> dict[int, Repetition]:
         """The runs with a test, one of each seed; those without a seed if no run names one."""
@@ -159,6 +160,12 @@ class Results:
         found = {row.key.setup for row in self.of_kind(*kinds)
                  if row.key.setup.recipe == recipe and not row.key.setup.variant}
         return sorted(found, key=Setup.order)
+
+    def beside_twins(self) -> list[Setup]:
+        """The stages that were timed, and whose Python twins were timed alike."""
+        return [setup for recipe in self.recipes() for setup in self.setups(recipe, ["slice"])
+                if twin_of(setup.program) and setup.width == 1
+                and self.row("slice", replace(setup, program=twin_of(setup.program)))]
 
     def ratio_to_twin(self, setup: Setup) -> Estimate | None:
         """Time of a stage over that of its Python twin."""

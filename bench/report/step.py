@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from records import described
 from words import INK, MUTED, RUNG_COLOURS, Colour
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,14 +166,12 @@ def measured(threads: int) -> dict[str, Any]:
         for _ in range(RUNS):
             for math in MATHS:
                 steps[math] += trained(math, threads, Path(folder))
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], check=False,
-                            capture_output=True, text=True).stdout.strip()
-    return {"commit": commit, "machine": platform.machine(), "threads": threads,
-            "steps": len(steps["fast"]),
-            "length": {math: statistics.median(step.length for step in steps[math])
-                       for math in MATHS},
-            "operations": {math: medians(steps[math]) for math in MATHS},
-            "flame": {math: flame(typical(steps[math])) for math in MATHS}}
+    return described() | {
+        "threads": threads,
+        "steps": len(steps["fast"]),
+        "length": {math: statistics.median(step.length for step in steps[math]) for math in MATHS},
+        "operations": {math: medians(steps[math]) for math in MATHS},
+        "flame": {math: flame(typical(steps[math])) for math in MATHS}}
 
 
 def table(record: dict[str, Any]) -> str:

@@ -281,9 +281,7 @@ def beside_twin(results: Results, setup: Setup) -> str:
 
 def twin_table(results: Results) -> Table:
     """One row per stage, world size and precision, one column per recipe."""
-    setups = [setup for recipe in results.recipes() for setup in results.setups(recipe, ["slice"])
-              if setup.program in STAGES and setup.width == 1
-              and results.row("slice", replace(setup, program=twin_of(setup.program)))]
+    setups = results.beside_twins()
     recipes = list(dict.fromkeys(setup.recipe for setup in setups))
     places = dict.fromkeys(replace(setup, recipe="") for setup in setups)
     rows, programs = [], []
@@ -333,7 +331,7 @@ def feeding_table(results: Results) -> Table:
                          counter("read_bytes_main", count), counter("read_bytes_others", count)])])
     notes = ["Sharding: each process reads its own batches. Dispatch: the main process reads all "
              "batches and sends each process its part. Bytes sent: the sum over the processes. "
-             "Bytes read: by the main process, and the mean of the other processes."]
+             "Bytes read, in the whole run: by the main process, and the mean of the others."]
     return Table("Feeding and accumulation", header, rows, notes, programs, 5).measured()
 
 

@@ -16,13 +16,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT)]
+from tests.bench import sample_links  # noqa: E402
 from tests.bench import sample_results as made  # noqa: E402
 from words import ALL_COLOURS, PAPER  # noqa: E402
 
 BROWSER = "chromium"
 SECONDS = 120
 WIDTHS = (1280, 400)
-PICTURES = 15  # six of each recipe, the widths of one, the code, and the summary
+# Six of each recipe, the widths of one, the code, the summary, and three of links.
+PICTURES = 18
 SMALLEST_TEXT = 8.0  # pixels
 THEMES = {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}
 
@@ -83,8 +85,10 @@ class ReportPage(unittest.TestCase):
         cls.folder.mkdir(parents=True, exist_ok=True)
         cls.profile = Path(holder.name) / "profile"
         results = made.write(Path(holder.name) / "results.json", made.sample())
-        command = [sys.executable, str(ROOT / "bench/report/report.py"), str(results), "-o",
-                   str(cls.folder / "report.html")]
+        links = Path(holder.name) / "links.json"
+        links.write_text(json.dumps(sample_links.record()), encoding="utf-8")
+        command = [sys.executable, str(ROOT / "bench/report/report.py"), str(results), "--links",
+                   str(links), "-o", str(cls.folder / "report.html")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert done.returncode == 0, done.stderr
         assert "left out" not in done.stdout, f"the page has no pictures: {done.stdout}; {hint}"

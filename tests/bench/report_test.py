@@ -36,7 +36,7 @@ import stages  # noqa: E402
 import step  # noqa: E402
 import table  # noqa: E402
 import updates  # noqa: E402
-from claims import speed_claim  # noqa: E402
+from claims import speed_claim, twins_claim  # noqa: E402
 from environment import environment_table, honesty  # noqa: E402
 from equality import verdict_for  # noqa: E402
 from intervals import (  # noqa: E402
@@ -264,6 +264,20 @@ class Marks(FilesTest):
                                                   "tuned Python"][1:], ["not run", ""])
         self.assertEqual(speed_claim(self.read(*stage)), "")
         self.assertEqual(speed_claim(self.read(*twin)), "")
+
+    def test_each_stage_against_its_own_twin_is_a_range_for_each_network(self) -> None:
+        rows = [*made.slices("basicnet", "stage0_single_gpu", 2.0, 1, 2),
+                *made.slices("basicnet", "python_single", 5.0, 1, 2),
+                *made.slices("basicnet", "stage2_ddp_spawn", 2.0, 2, 1),
+                *made.slices("basicnet", "python_ddp_spawn", 8.0, 2, 1),
+                *made.slices("basicnet", "stage3_ddp_torchrun", 2.0, 2, 1),  # has no twin here
+                *made.slices("convnet", "stage0_single_gpu", 2.0, 1, 2),
+                *made.slices("convnet", "python_single", 3.0, 1, 2)]
+        self.assertEqual(twins_claim(self.read(*rows)),
+                         "Each stage trains 2.5 to 4.0 times (basicnet) and 1.5 to 1.5 times "
+                         "(convnet) as fast as its Python twin with the same number of processes, "
+                         "threads and bits.")
+        self.assertEqual(twins_claim(self.read(*rows[:5])), "")
 
     def test_whole_runs_and_starts_have_no_interval(self) -> None:
         rows = self.rows(*made.slices("convnet", "stage0_single_gpu", 1.0, 1, 2),
@@ -1278,7 +1292,13 @@ class Page(FilesTest):
                 text, _ = self.read_page(path.read_text(encoding="utf-8"))
                 for title in ("<h2>Links</h2>", "<h2>Cost at scale</h2>", "Epochs over ranks"):
                     self.assertIn(title, text)
+                self.assertIn("Speed over bandwidth", text)
                 self.assertEqual("Two steps on a cable" in text, traced)
+        links.write_text(json.dumps(record | {"links": {}, "traces": {}}))
+        self.output(report, results, "--links", links, "-o", path)
+        text, _ = self.read_page(path.read_text(encoding="utf-8"))
+        self.assertIn("<h2>Links</h2>", text)
+        self.assertNotIn("<h2>Cost at scale</h2>", text)
         self.assertNotIn("<h2>Links</h2>", self.sample_page()[0])
 
     def sample_page(self) -> tuple[str, PageReader]:
