@@ -10,16 +10,17 @@ at a line of its own:
     <!-- record bench/results/NAME.json --short -->
     <!-- end of the record -->
 
---short is the table of the seven stages as ./run prints it, --markdown every table, with headings
-of the third level, --marks how near the targets are, --speed the speed against Python. --price and
---seeds are the tables of exact.py. --links, --model and --scale are tables of a record of
-bench/links/links.py: what was measured, the model for more ranks, the cost at scale; its pictures
-are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the table of a record of
-step.py, whose picture is images/step.svg. images/stages.svg is the picture of the README, by
-stages.py, and images/micro-batches.svg one that shows no record, by exact.py. images/gradients.svg
-and images/updates.svg are pictures of lesson_pictures.py; each needs its record. Other pictures are
-those of the report that a page shows, of the records of docs/bench.md; they are compared only where
-matplotlib is installed. The line below a table has the commit that it was measured at.
+--short is the table of the seven stages as ./run prints it, --markdown every table but those of
+exact sums, with headings of the third level, --marks how near the targets are, --speed the speed
+against Python. --price and --seeds are the tables of exact.py. --links, --model and --scale are
+tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
+scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
+table of a record of step.py, whose picture is images/step.svg. images/stages.svg is the picture of
+the README, by stages.py, and images/micro-batches.svg one that shows no record, by exact.py.
+images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
+record. Other pictures are those of the report that a page shows, of the records of docs/bench.md;
+they are compared only where matplotlib is installed. The line below a table has the commit that it
+was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commit of any record. A line may end anywhere within the marker:
@@ -54,7 +55,7 @@ from environment import measured_at
 from records import commit_of
 from report import colours
 from marks import marks_text
-from results import Results, ResultsError, Row, read, read_key
+from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
 from tables import Table
 from words import megabytes, number, percent
@@ -137,6 +138,8 @@ def filled(match: re.Match[str]) -> str:
         return f"{begin}\n{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}\n\n{end}"
     if form == "--short":
         return f"{begin}```\n{short_text(results)}```\n{end}"
+    # Exact sums have a page of their own.
+    results.rows = {key: row for key, row in results.rows.items() if key.kind not in EXACT_KINDS}
     return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{below}\n\n{end}"
 
 
