@@ -118,6 +118,14 @@ class Tables(unittest.TestCase):
         self.assertEqual(speeds.rows[2][1], f"{64 / (16 + 15.06):.2f}")
         self.assertIn("basicnet: 1 Gbit/s: fastest with 64 ranks.", speeds.notes)
 
+    def test_a_promise_of_the_model_that_two_ranks_do_not_keep_is_named(self) -> None:
+        record = made.record()
+        self.assertFalse(any("too high" in note for note in link_tables.speed_table(record).notes))
+        record["links"]["1gbit"]["variants"]["plain"]["seconds"] = [0.064] * 3
+        self.assertIn("The model is too high by more than 10 % for 1 of 2 measurements with two "
+                      "ranks, most for basicnet, 1 Gbit/s: 1.52, measured 1.00.",
+                      link_tables.speed_table(record).notes)
+
     def test_without_a_cable_tables_and_pictures_show_what_was_measured(self) -> None:
         record = made.record()
         record["links"] = {"1gbit": {"not_run": "not run: no tc here"}}
