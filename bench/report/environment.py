@@ -151,7 +151,7 @@ def run_notes(results: Results) -> list[str]:
                      "intervals show what another seed would change on the same test images.")
     for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
         if len({text_of(context.get(name)) for context in results.contexts}) > 1:
-            notes.append(f"The files come from different {words}: their rows do not compare.")
+            notes.append(f"The files come from different {words}: compare the rows of one file.")
     if any("dirty" in text_of(context.get("commit")) for context in results.contexts):
         notes.append("The sources had changes that are in no commit.")
     return notes
