@@ -184,6 +184,9 @@ GENERAL_NOTES = (
      "twins have PyTorch's defaults with fused optimizers. With --math reference both have the "
      "same bits."),
     ("twin",
+     "The ranks of a twin draw the same dropout masks, as each calls manual_seed with one seed. "
+     "Those of a stage draw different ones in --math fast, which can change its accuracy."),
+    ("twin",
      "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot "
      "on a CPU: its ratio to the twin compares more work with less."),
     ("tuned",
