@@ -67,6 +67,7 @@ def count_outputs(model: nn.Module, counts: Counts) -> None:
 
 def measured(steps: int = STEPS) -> dict[str, Any]:
     torch.manual_seed(SEED)
+    machine = described()  # with the load before
     recipe = RECIPES[RECIPE]
     model = recipe.model(1)
     optimizer = recipe.optimizer(model.parameters(), lr=recipe.lr, fused=True)
@@ -81,9 +82,9 @@ def measured(steps: int = STEPS) -> dict[str, Any]:
             counts[PARAMETERS].add(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
-    return described() | {"recipe": RECIPE, "batch": recipe.batch_size, "steps": steps,
-                          "seed": SEED, "torch": torch.__version__,
-                          "counts": {name: one.record() for name, one in counts.items()}}
+    return machine | {"recipe": RECIPE, "batch": recipe.batch_size, "steps": steps,
+                      "seed": SEED, "torch": torch.__version__,
+                      "counts": {name: one.record() for name, one in counts.items()}}
 
 
 def main(arguments: list[str]) -> int:

@@ -161,12 +161,13 @@ def typical(steps: Sequence[Step]) -> Step:
 
 
 def measured(threads: int) -> dict[str, Any]:
+    machine = described()  # with the load before
     steps: dict[str, list[Step]] = {math: [] for math in MATHS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(RUNS):
             for math in MATHS:
                 steps[math] += trained(math, threads, Path(folder))
-    return described() | {
+    return machine | {
         "threads": threads,
         "steps": len(steps["fast"]),
         "length": {math: statistics.median(step.length for step in steps[math]) for math in MATHS},

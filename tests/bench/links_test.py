@@ -107,6 +107,9 @@ class Tables(unittest.TestCase):
         rows = link_tables.fits_table(made.record()).rows
         self.assertEqual(rows[0][:4], ["1 Gbit/s", "10.0", "3840", "+0"])
         self.assertEqual(rows[1][:2], ["10 Gbit/s", "not run"])
+        record = made.record()
+        record["links"]["1gbit"]["all_reduce"]["65536"] = [0.001] * 3
+        self.assertEqual(link_tables.fits_table(record).rows[0][4], "65,536")
 
     def test_the_model_for_more_ranks(self) -> None:
         table = link_tables.model_table(made.record())
