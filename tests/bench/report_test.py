@@ -1159,10 +1159,11 @@ class Digits(FilesTest):
     def test_without_label_or_data_there_is_no_picture(self) -> None:
         rows = self.read(*made.short()["benchmarks"])
         self.assertIsNone(report.pictures.digits_picture(rows, "basicnet"))
-        sample = self.read(*made.whole()["benchmarks"])
+        sample = self.read(*reversed(made.whole()["benchmarks"]))
         drawn = report.pictures.digits_picture(sample, "basicnet")
         self.assertEqual((drawn.svg.count("<image"), drawn.svg.count(" → ")), (60, 60))
         self.assertIn("62 of 10,000; the first 60, and 2 more.", drawn.caption)
+        self.assertIn("misclassified with seed 1:", drawn.caption)  # whichever ran first
         self.assertTrue(drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; "))
         self.assertEqual(drawn.description.count("image"), 60)
         with patch.object(digits, "DATA", self.folder / "none"):
@@ -1220,7 +1221,8 @@ class Notes(FilesTest):
         stage, twin = "stage0_single_gpu", "python_single"
         for devices, name, ratio in ((("cuda:0", "cpu"), f"{stage} (cuda:0)", "other device"),
                                      (("cuda:0", "cuda"), f"{stage} (cuda:0)", "0.500 [0."),
-                                     (("cpu", "cpu"), stage, "0.500 [0.")):
+                                     (("cpu", "cpu"), stage, "0.500 [0."),
+                                     (("cpu:0", "cpu"), stage, "0.500 [0.")):
             rows = [row for program, seconds, device in zip((stage, twin), (1.0, 2.0), devices)
                     for row in made.slices("basicnet", program, seconds, 1, 2,
                                            label=f"device={device}")]
