@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ladder/kernels/pool_windows.h"
+#include "ladder/kernels/simd.h"
 
 namespace ladder::kernels {
 
@@ -39,7 +40,7 @@ template <typename T>
     double square[kLanes] = {};
     const T* x = args.input + first;
     for (std::int64_t i = 0; i < 4 * windows; ++i, x += channels) {
-#pragma GCC ivdep
+      LADDER_IVDEP
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
         const double value = as_float(x[lane]);
         sum[lane] += value;
@@ -63,7 +64,7 @@ template <typename T>
   T* out = args.pooled + first * channels;
   std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
-#pragma GCC ivdep
+    LADDER_IVDEP
     for (std::int64_t c = 0; c < channels; ++c) {
       const auto found = relu_max(as_float(above[c]) * scale[c] + shift[c],
                                   as_float(above[channels + c]) * scale[c] + shift[c],
@@ -93,7 +94,7 @@ template <typename T>
     const T* gradient = args.pooled + first;
     const std::uint8_t* choice = args.choice + first;
     for (std::int64_t i = 0; i < windows; ++i) {
-#pragma GCC ivdep
+      LADDER_IVDEP
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
         const std::int32_t index = choice[lane];
         const float x = number_if(index == 0, as_float(above[lane])) +
@@ -132,7 +133,7 @@ template <typename T>
     T* out = args.gradient + offset;
     const T* gradient = args.pooled + (first + window) * channels;
     const std::int32_t* index_of = argmax.data() + window * channels;
-#pragma GCC ivdep
+    LADDER_IVDEP
     for (std::int64_t c = 0; c < channels; ++c) {
       const float g = as_float(gradient[c]) * scale[c];
       const float left = number_if(index_of[c] == left_index, g);

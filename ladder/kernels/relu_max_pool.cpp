@@ -27,7 +27,7 @@ template <typename T>
   const T* below = above + row.pixels();
   std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
-#pragma GCC ivdep
+    LADDER_IVDEP
     for (std::int64_t c = 0; c < channels; ++c) {
       const auto found =
           relu_max(as_float(above[c]) + bias[c], as_float(above[channels + c]) + bias[c],
@@ -50,7 +50,7 @@ template <typename T>
   T* below = above + row.pixels();
   const std::int32_t* index_of = argmax.data();
   for (std::int64_t i = 0; i < windows; ++i) {
-#pragma GCC ivdep
+    LADDER_IVDEP
     for (std::int64_t c = 0; c < channels; ++c) {
       const float value = as_float(gradient[c]);
       const std::int32_t index = index_of[c];

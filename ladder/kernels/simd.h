@@ -11,3 +11,10 @@
 #define LADDER_SIMD_V3
 #define LADDER_SIMD_V4
 #endif
+
+// Before a loop: its iterations do not depend on each other. Only g++ has this pragma.
+#if defined(__GNUC__) && !defined(__clang__)
+#define LADDER_IVDEP _Pragma("GCC ivdep")
+#else
+#define LADDER_IVDEP
+#endif

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "ladder/kernels/pool_windows.h"
+#include "ladder/kernels/simd.h"
 #include "ladder/kernels/vectors.h"
 
 namespace ladder::kernels {
@@ -94,7 +95,7 @@ static_assert(std::endian::native == std::endian::little);
       for (std::int64_t i = 0; i < shape.channels_of(word); i += 16) {
         const float* gradient = args.gradient + first + i;
         const std::uint8_t* choice = args.choice + first + i;
-#pragma GCC ivdep
+        LADDER_IVDEP
         for (int k = 0; k < 16; ++k) {
           const auto bits = std::bit_cast<std::uint32_t>(gradient[k]);
           const auto is_zero = static_cast<std::uint8_t>(bits << 1 == 0);
@@ -260,7 +261,7 @@ template <int kLanes, int kBlock>
 [[gnu::always_inline]] inline void add_bias_gradient(const ConvolutionBackward& args) {
   const std::int64_t channels = args.shape.out_channels;
   for (std::int64_t at = 0; at < args.shape.pooled_size(); at += channels) {
-#pragma GCC ivdep
+    LADDER_IVDEP
     for (std::int64_t c = 0; c < channels; ++c) {
       args.bias_gradient[c] += number_if(args.choice[at + c] != kNone, args.gradient[at + c]);
     }
