@@ -76,9 +76,9 @@ function(ladder_import_torch_folder folder)
     list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
     get_filename_component(cudart_dir "${cudart}" DIRECTORY)
   endif()
-  # One OpenMP runtime in the process: LibTorch's own, never a second one from the compiler.
+  # g++ gets LibTorch's own OpenMP runtime, never a second one from the compiler.
   file(GLOB gomp "${lib}/libgomp*.so*")
-  list(APPEND libraries ${gomp})
+  list(APPEND libraries $<$<CXX_COMPILER_ID:GNU>:${gomp}>)
 
   add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(ladder_torch SYSTEM INTERFACE ${include_dirs})
@@ -107,12 +107,15 @@ macro(ladder_find_torch_package)
   endif()
 endmacro()
 
-if(NOT LADDER_TORCH_DIR AND DEFINED ENV{LADDER_TORCH_DIR})
-  set(LADDER_TORCH_DIR "$ENV{LADDER_TORCH_DIR}")
-endif()
-if(NOT Torch_DIR AND DEFINED ENV{Torch_DIR})
-  set(Torch_DIR "$ENV{Torch_DIR}")
-endif()
+# A folder from the environment is kept: a later ninja configures again where the variable may be unset.
+foreach(name LADDER_TORCH_DIR Torch_DIR)
+  if(DEFINED ENV{${name}})
+    set(ladder_environment_${name} "$ENV{${name}}" CACHE INTERNAL "${name} of the environment")
+  endif()
+  if(NOT ${name} AND ladder_environment_${name})
+    set(${name} "${ladder_environment_${name}}")
+  endif()
+endforeach()
 
 if(NOT LADDER_TORCH_DIR AND (Torch_DIR OR CMAKE_PREFIX_PATH))
   ladder_find_torch_package()
@@ -134,8 +137,13 @@ if(NOT TARGET ladder_torch)
 endif()
 
 # at::parallel_for is inlined into our files: without this flag it would silently run on one thread.
+# clang's own runtime also serves LibTorch, whose calls its symbols of libgomp's names catch.
 option(LADDER_OPENMP "Run our own loops on all threads" ON)
 if(LADDER_OPENMP)
   target_compile_options(ladder_torch INTERFACE -fopenmp)
+  target_link_options(ladder_torch INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fopenmp>)
 endif()
+# clang 18 began to mangle constrained templates otherwise than the g++ that built LibTorch.
+target_compile_options(ladder_torch INTERFACE
+  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>)
 add_library(ladder::torch ALIAS ladder_torch)

@@ -170,13 +170,16 @@ class Page(unittest.TestCase):
 class OtherLibTorch(unittest.TestCase):
     """LADDER_TORCH_DIR and Torch_DIR name another LibTorch; only the configuration is tried."""
 
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="ladder-configure-")
+        self.addCleanup(self.folder.cleanup)
+
     def configure(self, **variables: object) -> subprocess.CompletedProcess:
-        with tempfile.TemporaryDirectory(prefix="ladder-configure-") as folder:
-            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-            return subprocess.run(
-                ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DLADDER_TESTS=OFF",
-                 "-DLADDER_BENCH=OFF"], env=environment, capture_output=True, text=True,
-                timeout=SECONDS, check=False)
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        return subprocess.run(
+            ["cmake", "-S", ROOT, "-B", self.folder.name, "-G", "Ninja", "-DLADDER_TESTS=OFF",
+             "-DLADDER_BENCH=OFF"], env=environment, capture_output=True, text=True,
+            timeout=SECONDS, check=False)
 
     def test_a_folder_by_name(self) -> None:
         done = self.configure(LADDER_TORCH_DIR=TORCH, PATH="/usr/bin:/bin", CUDA_HOME="")
@@ -187,6 +190,13 @@ class OtherLibTorch(unittest.TestCase):
         done = self.configure(LADDER_TORCH_DIR="/nowhere")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("/nowhere/lib/libtorch_cpu.so", done.stderr)
+
+    def test_a_folder_of_the_environment_outlives_the_variable(self) -> None:
+        for variables, folder in (({"LADDER_TORCH_DIR": "/nowhere"}, "/nowhere"), ({}, "/nowhere"),
+                                  ({"LADDER_TORCH_DIR": ""}, str(TORCH))):
+            done = self.configure(**variables)
+            self.assertIn(f"{folder}/lib/libtorch_cpu.so" if done.returncode else
+                          f"LibTorch: {folder}", done.stdout + done.stderr)
 
     def test_a_package_by_torch_dir(self) -> None:
         if shutil.which("nvcc") is None:
