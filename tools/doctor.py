@@ -205,6 +205,11 @@ def loopback() -> Row:
                 server.accept()[0].close()
     except OSError as error:
         return Row(MISSING, "loopback", str(error), "ranks meet at 127.0.0.1: ip link set lo up")
+    try:
+        socket.getaddrinfo("localhost", None)
+    except OSError as error:
+        return Row(MISSING, "loopback", f"localhost: {error}",
+                   "torchrun needs this name: echo '127.0.0.1 localhost' >> /etc/hosts")
     return Row(OK, "loopback", "127.0.0.1 answers")
 
 
