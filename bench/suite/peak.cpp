@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The peak arithmetic of the CPU. Compiled so that a * b + c is one instruction.
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -45,15 +50,15 @@ __attribute__((target("avx512f"))) float work_of_sixteen(std::int64_t rounds) {
 #endif
 
 // 32 products of bfloat16 per instruction, added up in 16 floats.
-#if defined(__x86_64__) && !defined(__clang__)
+#ifdef __x86_64__
 __attribute__((target("avx512f,avx512bf16"))) float work_of_bfloat16(std::int64_t rounds) {
   using Pairs = short __attribute__((vector_size(64)));
   constexpr short kSmall = 0x3A83;  // 0.001
-  const Pairs factor = Pairs{} + kSmall;
+  const auto factor = std::bit_cast<__m512bh>(Pairs{} + kSmall);
   std::array<Sixteen, kChains> sums{};
   for (std::size_t i = 0; i < kChains; ++i) sums[i] += static_cast<float>(i);
   for (std::int64_t round = 0; round < rounds; ++round) {
-    for (auto& sum : sums) sum = __builtin_ia32_dpbf16ps_v16sf(sum, factor, factor);
+    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, factor, factor);
   }
   Sixteen total{};
   for (const auto& sum : sums) total += sum;
@@ -75,7 +80,7 @@ Work widest() {
 }
 
 Work widest_of_bfloat16() {
-#if defined(__x86_64__) && !defined(__clang__)
+#ifdef __x86_64__
   if (__builtin_cpu_supports("avx512bf16")) return {work_of_bfloat16, 32.0};
 #endif
   return widest();
