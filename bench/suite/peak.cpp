@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -54,7 +54,9 @@ __attribute__((target("avx512f"))) float work_of_sixteen(std::int64_t rounds) {
 __attribute__((target("avx512f,avx512bf16"))) float work_of_bfloat16(std::int64_t rounds) {
   using Pairs = short __attribute__((vector_size(64)));
   constexpr short kSmall = 0x3A83;  // 0.001
-  const auto factor = std::bit_cast<__m512bh>(Pairs{} + kSmall);
+  const Pairs pairs = Pairs{} + kSmall;
+  __m512bh factor;
+  std::memcpy(&factor, &pairs, sizeof factor);
   std::array<Sixteen, kChains> sums{};
   for (std::size_t i = 0; i < kChains; ++i) sums[i] += static_cast<float>(i);
   for (std::int64_t round = 0; round < rounds; ++round) {

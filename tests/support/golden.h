@@ -11,11 +11,11 @@ namespace ladder {
 
 // The document tests/golden/`name`, which is read once.
 template <typename Json = nlohmann::json>
-const Json& golden_json(const std::string& name) {
+const Json& golden_json(const char* name) {
   static std::map<std::string, Json> documents;
   const auto [found, is_new] = documents.try_emplace(name);
   if (is_new) {
-    std::ifstream file(LADDER_SOURCE_DIR "/tests/golden/" + name);
+    std::ifstream file(std::string(LADDER_SOURCE_DIR "/tests/golden/") + name);
     found->second = Json::parse(file);
   }
   return found->second;

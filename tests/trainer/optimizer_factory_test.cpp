@@ -124,7 +124,7 @@ TEST(MakeOptimizer, MakesThePythonTrainersGroups) {
     SCOPED_TRACE(wanted.at("model").dump() + wanted.at("arguments").dump());
     const auto model = model_of(wanted.at("model"));
     const auto optimizer = make_optimizer(arguments_of(wanted.at("arguments")), *model);
-    EXPECT_EQ(kind_of(*optimizer), wanted.at("optimizer"));
+    EXPECT_EQ(kind_of(*optimizer), wanted.at("optimizer").get<std::string>());
     EXPECT_EQ(groups_of(*optimizer, *model), wanted.at("groups"));
     ++compared;
   }
