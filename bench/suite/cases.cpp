@@ -162,6 +162,9 @@ Words length_of(const Case& row) {
   const auto images = [&](std::int64_t steps) {
     return std::to_string(steps * batch_size(row.recipe));
   };
+  if (row.steps > 0) {
+    return {"--epochs", "1", "--limit-train", images(row.steps), "--limit-test", images(1)};
+  }
   if (is_timed(row)) {
     return {"--epochs", "1", "--limit-train", images(kSliceSteps), "--limit-test", images(1)};
   }
@@ -342,7 +345,9 @@ void add_exact(std::vector<Case>& rows) {
 
 }  // namespace
 
-bool is_timed(const Case& row) { return row.kind == Kind::kSlice || row.kind == Kind::kSums; }
+bool is_timed(const Case& row) {
+  return row.steps == 0 && (row.kind == Kind::kSlice || row.kind == Kind::kSums);
+}
 
 std::string tool(const Places& places, const char* name) {
   return places.venv.empty() ? name : (places.venv / "bin" / name).string();

@@ -36,6 +36,7 @@ struct Case {
   std::int64_t micro_batch = 0;  // of exact sums; 0 = sums in float
   int seed = 0;                  // 0 = the recipe's
   std::string variant;           // of stage 5: how batches reach the ranks; empty = its defaults
+  std::int64_t steps = 0;        // 0 = as many as the kind has, else not a measurement but a check
 };
 
 // Whether the time of 200 steps is what it measures.

@@ -52,6 +52,7 @@ struct SuiteOptions {
   fs::path folder = "runs/bench";
   int cpus = usable_cpus();
   int repetitions = kRepetitions;  // of slices
+  std::int64_t steps = 0;          // of every row; 0 = as the tier has
   Places places = {.bin = fs::path(LADDER_BINARY_DIR) / "bin",
                    .peers = fs::path(LADDER_SOURCE_DIR) / "bench" / "peers",
                    .venv = fs::path(LADDER_SOURCE_DIR) / ".venv"};
@@ -321,7 +322,14 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
   app.add_option("--slice-repetitions", options.repetitions, "runs of each slice")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option(
+         "--steps", options.steps,
+         "training steps of every row, for weights and bytes instead of times; 0 = as many as "
+         "the row has")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   app.add_option("--bin", options.places.bin, "folder of the stages");
+  app.add_option("--peers", options.places.peers, "folder of their Python twins");
   app.add_option("--venv", options.places.venv,
                  "Python's environment; if there is none, python3 and torchrun of the PATH");
   try {
@@ -339,6 +347,7 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
 // repetitions of the other one.
 std::vector<Case> rows_of(const SuiteOptions& options) {
   auto rows = cases_of(options.tier, options.cpus);
+  for (auto& row : rows) row.steps = options.steps;
   if (options.tier == "short") {
     std::shuffle(rows.begin() + 1, rows.end(), std::mt19937(std::random_device{}()));
   }
