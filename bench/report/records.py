@@ -1,59 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds records that are older than the sources that produced them.
+"""Judges which measured rows still stand for the sources of this checkout.
 
-    python3 bench/report/records.py [--root DIR]
+    ./run records             each record: rows that are fresh, verified, or to be measured again
+    ./run records --verify    compares changed programs with those of the records (sentinel.py)
+    ./run records --measure   measures again the rows that are neither fresh nor verified
 
-A record names the commit that it was measured at. It is stale if a later commit changed one of its
-sources, if that commit is not in the history, or if it had changes that were in no commit.
-Exit code: 0 none is stale, 1 some are, 2 a record cannot be read or has no sources here.
+A row names the commit that it was measured at. bench/results/sources.json has the sources of that
+commit, each by a hash of its tokens (sources.py). A row is fresh if its program's sources have the
+same hashes now. If not, --verify compares what no noise touches: instructions per step, weights
+after 20 steps, bytes sent. Rows that pass are verified at the commit of this checkout.
+
+Exit code: 0 every row is fresh or verified, 1 some are not, 2 a record cannot be read or measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sources import Tree, entry_of
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "bench/results"
-PROGRAMS = ("ladder", "mnist", "stage*_*/main.cpp")
-SUITE = (*PROGRAMS, "bench/suite", "bench/peers")
+STATES = "sources.json"
 COMMIT = re.compile(r'"commit"\s*:\s*"([^"]*)"')
-
-
-class Source(NamedTuple):
-    """Of the records with such names: what they depend on, and how to measure again."""
-
-    names: str
-    paths: tuple[str, ...]
-    command: str
-
-
-SOURCES = (  # the first that fits counts
-    Source("*.step.json", ("ladder", "mnist", "stage0_single_gpu/main.cpp", "bench/report/step.py"),
-           "python3 bench/report/step.py {}"),
-    Source("*.gradients.json", ("bench/peers/common.py", "bench/report/gradients.py"),
-           ".venv/bin/python bench/report/gradients.py {}"),
-    Source("*.updates.json", ("ladder", "mnist", "stage6_trainer/main.cpp",
-                              "bench/report/updates.py"),
-           "python3 bench/report/updates.py {}"),
-    Source("*.links.json", ("ladder", "mnist", "bench/links", "bench/micro/training_step.h",
-                            "tests/support/network.py", "tests/support/training.h"),
-           "./run links; cp runs/links.json {}"),
-    Source("*.short.json", SUITE, "./run; cp runs/short.json {}"),
-    Source("*.whole.json", SUITE, "./run whole; cp runs/whole.json {}"),
-    Source("*.json", SUITE, "./run bench; cp runs/bench.json {}"),
-)
+MINUTE = 60.0
 
 
 class RecordError(Exception):
     """A record that cannot be judged."""
+
+
+class Kind(NamedTuple):
+    """Of the records with such names."""
+
+    names: str
+    entries: tuple[str, ...]  # where the programs begin, if the rows do not name them
+    command: str  # that measures again; of the suite: its tier
+    seconds: float = 0.0  # that this takes, if the rows do not tell
+    stand_in: str = ""  # pattern of the suite's rows that are verified in its place; empty = none
+
+
+KINDS = (  # the first that fits counts
+    Kind("*.step.json", ("stage0_single_gpu/main.cpp", "bench/report/measure_step.py"),
+         "bench/report/measure_step.py {}", 60, "slice/basicnet/stage0_single_gpu/*"),
+    Kind("*.gradients.json", ("bench/peers/common.py", "bench/report/measure_gradients.py"),
+         "bench/report/measure_gradients.py {}", 60),
+    Kind("*.updates.json", ("stage6_trainer/main.cpp", "bench/report/measure_updates.py"),
+         "bench/report/measure_updates.py {}", 180, "slice/convnet/stage6_trainer/world:2/*"),
+    Kind("*.links.json", ("bench/links/links.cpp", "bench/links/spans.cpp",
+                          "bench/links/variants.cpp", "tests/support/network.py"),
+         "bench/links/links.py -o {}", 420, "slice/*/stage2_ddp_spawn/world:2/*"),
+    Kind("*.short.json", (), "short"),
+    Kind("*.whole.json", (), "whole"),
+    Kind("*.json", (), "bench"),
+)
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -87,55 +101,263 @@ def commit_of(text: str) -> tuple[int, str]:
     return (text.count("\n", 0, found.start()) + 1, found[1]) if found else (1, "")
 
 
-def in_history(root: Path, commit: str) -> bool:
-    done = subprocess.run(["git", "-C", root, "merge-base", "--is-ancestor", commit, "HEAD"],
-                          capture_output=True, check=False, timeout=60)
-    return done.returncode == 0
+class Row:
+    """One row of a record, with its repetitions; a record of another program is one row."""
+
+    def __init__(self, kind: Kind, name: str, entries: list[dict[str, Any]], commit: str) -> None:
+        self.kind, self.name, self.entries = kind, name, entries
+        self.commit = entries[0].get("commit", commit)
+
+    @property
+    def program(self) -> str:
+        return self.name.split("/")[2] if not self.kind.entries else ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.kind.entries or (entry_of(self.program),)
+
+    @property
+    def judged_at(self) -> str:
+        return self.entries[0].get("verified_at", self.commit)
+
+    @property
+    def seconds(self) -> float:
+        """What measuring it again takes."""
+        return self.kind.seconds or sum(
+            one.get("startup_seconds", 0) + max(one.get("train_seconds", 0), one["real_time"]) + 1
+            for one in self.entries)
+
+    def verify(self, commit: str) -> None:
+        for entry in self.entries:
+            entry["verified_at"] = commit
 
 
-def why_stale(root: Path, commit: str, paths: tuple[str, ...]) -> str:
-    """Empty if it is not."""
-    if not commit:
-        return "it names no commit"
-    if "dirty" in commit:
-        return f"it was measured at {commit}: with changes that are in no commit"
-    if not in_history(root, commit):
-        return (f"its commit {commit} is not in the history of HEAD (in a shallow clone: "
-                "git fetch --unshallow)")
-    newest = git(root, "log", "-1", "--format=%h %s", f"{commit}..HEAD", "--",
-                 *(f":(glob){path}{'' if Path(path).suffix else '/**'}"
-                   for path in paths)).strip()
-    return f"measured at {commit}, and its sources changed in {newest}" if newest else ""
+class Record:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        kind = next((one for one in KINDS if fnmatch(path.name, one.names)), None)
+        if kind is None:
+            raise RecordError(f"{path}: a record of no kind; hint: add it to KINDS in "
+                              "bench/report/records.py")
+        self.kind = kind
+        try:
+            self.content = json.loads(path.read_text(encoding="utf-8"))
+            self.rows = list(self._rows())
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise RecordError(f"{path}: not a record: {error!r}") from error
+        self.by_name = {row.name: row for row in self.rows}
+
+    def _rows(self) -> Iterator[Row]:
+        if self.kind.entries:
+            yield Row(self.kind, self.path.name, [self.content], "")
+            return
+        found: dict[str, list[dict[str, Any]]] = {}
+        for entry in self.content["benchmarks"]:
+            if entry.get("run_type", "iteration") == "iteration":
+                found.setdefault(entry["run_name"], []).append(entry)
+        for name, entries in found.items():
+            yield Row(self.kind, name, entries, self.content["context"]["commit"])
+
+    def write(self) -> None:
+        write_record(self.path, self.content)
 
 
-def judge(root: Path, record: Path) -> str:
-    """A line about a stale record; empty if it is not."""
-    name = record.relative_to(root).as_posix()
-    source = next((one for one in SOURCES if fnmatch(record.name, one.names)), None)
-    if source is None:
-        raise RecordError(f"{name}: a record without sources; hint: add it to SOURCES in "
-                          "bench/report/records.py")
-    line, commit = commit_of(record.read_text(encoding="utf-8"))
-    reason = why_stale(root, commit, source.paths)
-    return reason and f"{name}:{line}: stale: {reason}; hint: {source.command.format(name)}"
+def write_record(path: Path, content: dict[str, Any]) -> None:
+    """One line for each repetition of the suite, each field of the context, and each other field."""
+    def dump(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def lines(fields: dict[str, Any], indent: str) -> str:
+        return ",\n".join(f"{indent}{dump(name)}: {dump(value)}" for name, value in fields.items())
+
+    if "benchmarks" in content:
+        rows = ",\n".join(f"    {dump(one)}" for one in content["benchmarks"])
+        text = (f'{{\n  "context": {{\n{lines(content["context"], "    ")}\n  }},\n'
+                f'  "benchmarks": [\n{rows}\n  ]\n}}\n')
+    else:
+        text = f"{{\n{lines(content, '  ')}\n}}\n"
+    path.write_text(text, encoding="utf-8")
+
+
+class Records:
+    """All records of a checkout, and the sources that they were measured with."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.now = root, Tree(root)
+        self.folder = root / FOLDER
+        self.records = [Record(path) for path in sorted(self.folder.glob("*.json"))
+                        if path.name != STATES]
+        if not self.records:
+            raise RecordError(f"{self.folder}: no record; hint: is --root the project's root?")
+        file = self.folder / STATES
+        self.states: dict[str, dict[str, str]] = (
+            json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for record in self.records for row in record.rows]
+
+    @cached_property
+    def head(self) -> str:
+        return git(self.root, "describe", "--always", "--dirty", "--exclude", "*").strip()
+
+    def _all_sources(self, tree: Tree) -> dict[str, str]:
+        return {name: value for entries in {row.sources for row in self.rows}
+                for name, value in tree.sources(entries).items()}
+
+    def state(self, commit: str) -> dict[str, str] | None:
+        """The sources of a commit; of one that no record had so far, from git; None without."""
+        if commit not in self.states:
+            try:
+                git(self.root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+            except RecordError:
+                return None
+            self.states[commit] = self._all_sources(Tree(self.root, commit))
+        return self.states[commit]
+
+    def write_states(self) -> None:
+        """Those that a row names."""
+        used = {row.judged_at for row in self.rows} | {row.commit for row in self.rows}
+        write_record(self.folder / STATES, {commit: value for commit, value
+                                            in sorted(self.states.items()) if commit in used})
+
+    def add_state_of_now(self) -> str:
+        """The name of the present sources. Only committed ones have one."""
+        if self.head.endswith("-dirty"):
+            raise RecordError(f"{self.head}: there are changes in no commit; hint: git commit")
+        self.states[self.head] = self._all_sources(self.now)
+        return self.head
+
+    def changed(self, row: Row) -> list[str]:
+        """The sources of a row that are others now; empty if it is fresh."""
+        then = self.state(row.judged_at)
+        if then is None:
+            return [f"sources of {row.judged_at or 'an unnamed commit'}, which is not in this clone"]
+        return [name for name, value in self.now.sources(row.sources).items()
+                if then.get(name) != value]
+
+    @cached_property
+    def stale(self) -> dict[Row, list[str]]:
+        found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for row in self.rows:
+            key = (row.judged_at, row.sources)
+            if key not in found:
+                found[key] = self.changed(row)
+        return {row: names for row in self.rows
+                if (names := found[row.judged_at, row.sources])}
+
+
+def shown(records: Records) -> list[str]:
+    lines = [f"{'record':<28}{'rows':>6}{'fresh':>7}{'verified':>10}{'changed':>9}"
+             f"{'minutes to measure':>20}"]
+    for record in records.records:
+        stale = [row for row in record.rows if row in records.stale]
+        verified = sum(row.judged_at != row.commit for row in record.rows if row not in stale)
+        minutes = sum(row.seconds for row in stale) / MINUTE
+        lines.append(f"{record.path.name:<28}{len(record.rows):>6}"
+                     f"{len(record.rows) - len(stale) - verified:>7}{verified:>10}{len(stale):>9}"
+                     f"{minutes:>20.1f}")
+    reasons: dict[str, list[str]] = {}
+    for row, names in records.stale.items():
+        text = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        reasons.setdefault(text, []).append(row.program or row.name)
+    for text, programs in reasons.items():
+        lines.append(f"changed: {text}: rows of {', '.join(dict.fromkeys(programs))}")
+    if reasons:
+        lines.append("./run records --verify compares instructions, weights and bytes; "
+                     "./run records --measure measures again")
+    return lines
+
+
+def measure_suite(records: Records, record: Record, rows: list[Row], commit: str) -> None:
+    context = record.content["context"]
+    if (context["cpu"], context["usable_cpus"]) != (cpu_name(), str(len(os.sched_getaffinity(0)))):
+        raise RecordError(f"{record.path.name}: measured on {context['usable_cpus']} CPUs of "
+                          f"{context['cpu']}, and this machine has others; hint: ./run "
+                          f"{record.kind.command} measures a whole record")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        run(records.root, "build/bin/suite", "--tier", record.kind.command, "--folder", folder,
+            f"--benchmark_filter={pattern_of(rows)}", f"--benchmark_out={out}")
+        fresh = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+    names = {entry["run_name"] for entry in fresh}
+    kept = [one for one in record.content["benchmarks"] if one.get("run_name") not in names]
+    record.content["benchmarks"] = kept + [one | {"commit": commit} for one in fresh]
+
+
+def pattern_of(rows: Iterable[Row]) -> str:
+    """For the suite's filter, which is a regular expression."""
+    return "^(" + "|".join(re.escape(row.name).replace("\\-", "-") for row in rows) + ")$"
+
+
+def run(root: Path, *command: str) -> None:
+    done = subprocess.run(command, cwd=root, check=False)
+    if done.returncode != 0:
+        raise RecordError(f"{command[0]}: exit code {done.returncode}")
+
+
+def measure(records: Records) -> None:
+    commit = records.add_state_of_now()
+    run(records.root, "bash", "-c", "tools/setup.sh bench && tools/configure.sh release && "
+        "cmake --build --preset release --target stages suite libtorch_usual links")
+    for record in records.records:
+        rows = [row for row in record.rows if row in records.stale]
+        if not rows:
+            continue
+        print(f"measuring {len(rows)} rows of {record.path.name}, about "
+              f"{sum(row.seconds for row in rows) / MINUTE:.0f} min", flush=True)
+        if record.kind.entries:
+            run(records.root, ".venv/bin/python",
+                *record.kind.command.format(record.path.relative_to(records.root)).split())
+        else:
+            measure_suite(records, record, rows, commit)
+            record.write()
+    again = Records(records.root)
+    again.states = records.states
+    again.write_states()
+
+
+def verify(records: Records) -> list[str]:
+    """Lines about the rows that fail."""
+    import sentinel  # which imports this module
+    if not shutil.which("valgrind"):
+        raise RecordError("valgrind is missing; hint: tools/setup.sh test")
+    commit = records.add_state_of_now()
+    failures = sentinel.compare(records)
+    for row in records.stale:
+        if row not in failures:
+            row.verify(commit)
+    for record in records.records:
+        record.write()
+    records.write_states()
+    return [f"{row.name}: {reason}" for row, reason in failures.items()]
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Finds records older than their sources.")
-    parser.add_argument("--root", type=Path, default=ROOT,
-                        help="default: this checkout")
-    root = parser.parse_args(arguments).root.resolve()
+    parser = argparse.ArgumentParser(prog="./run records", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=ROOT, help="default: this checkout")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--verify", action="store_true",
+                        help="compare changed programs with those of the records")
+    choice.add_argument("--measure", action="store_true",
+                        help="measure rows that are neither fresh nor verified")
+    flags = parser.parse_args(arguments)
     try:
-        found = [judge(root, record) for record in sorted((root / FOLDER).glob("*"))
-                 if record.is_file()]
-        if not found:
-            raise RecordError(f"{root / FOLDER}: no record; hint: is --root the project's root?")
-    except (RecordError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired) as error:
+        records = Records(flags.root.resolve())
+        if flags.measure and records.stale:
+            measure(records)
+            records = Records(records.root)
+        if flags.verify and records.stale:
+            start = time.monotonic()
+            failures = verify(records)
+            print(*failures, f"verified in {(time.monotonic() - start) / MINUTE:.1f} min", sep="\n")
+            records = Records(records.root)
+        print(*shown(records), sep="\n")
+        return 1 if records.stale else 0
+    except (RecordError, OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"records: {error}", file=sys.stderr)
         return 2
-    stale = list(filter(None, found))
-    print("".join(f"{line}\n" for line in stale), end="")
-    return 1 if stale else 0
 
 
 if __name__ == "__main__":

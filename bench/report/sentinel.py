@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares programs with those of an earlier commit by what no noise touches.
+
+Each row trains 20 steps with both: weights_sha256 and the bytes sent must be equal. Each C++ program
+trains alone under callgrind: the instructions per step may differ by 2 %. Two ranks are not counted,
+because they wait for each other in a loop. The earlier programs are built into build-records/, once
+per commit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from records import RecordError, Records, Row
+from sources import TWINS
+
+STEPS = 20
+TOLERANCE = 0.02
+SHORT, LONG = 2, 8  # steps of the two runs whose difference is counted
+SECONDS = 1200
+BUILT = "build-records"
+# The same kernels on all CPUs that have AVX2, and the widest that valgrind knows.
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"), "stage4_ddp_amp": ("--precision", "fp32")}
+
+
+class Side(NamedTuple):
+    """Programs and twins of one commit."""
+
+    bin: Path
+    peers: Path
+
+
+def instructions(program: Path, steps: int, *flags: str) -> int:
+    """Of a whole run with one image per step, of all its processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | AVX2 | (LAUNCHED if program.name.startswith("stage3") else {})
+        done = subprocess.run(
+            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/counts.%p", program,
+             "--batch-size", "1", "--threads", "1", "--limit-train", str(steps), "--epochs", "1",
+             "--limit-test", "1", "--quiet", *ALONE.get(program.name, ()), *flags],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS,
+            stdin=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            raise RecordError(f"{program.name} under callgrind: exit code {done.returncode}\n"
+                              f"{done.stderr[-2000:]}")
+        return sum(int(re.search(r"^(?:summary|totals): (\d+)", file.read_text(), re.MULTILINE)[1])
+                   for file in Path(folder).glob("counts.*"))
+
+
+def per_step(program: Path, *flags: str) -> int:
+    return (instructions(program, LONG, *flags) - instructions(program, SHORT, *flags)) // (
+        LONG - SHORT)
+
+
+def built(records: Records, commit: str) -> Side:
+    """The programs of a commit."""
+    folder = records.root / BUILT / commit
+    if not folder.exists():
+        done = subprocess.run(["git", "-C", records.root, "archive", commit], check=True,
+                              capture_output=True, timeout=60)
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
+            files.extractall(folder, filter="data")
+    torch = next((records.root / ".venv/lib").glob("python3*/site-packages/torch"))
+    print(f"building {commit}", flush=True)
+    for command in (["cmake", "--preset", "release", "-DLADDER_TESTS=OFF", "-DLADDER_WERROR=OFF",
+                     f"-DLADDER_TORCH_DIR={torch}"],
+                    ["cmake", "--build", "--preset", "release", "--target", "stages",
+                     "libtorch_usual"]):
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return Side(folder / "build/bin", folder / "bench/peers")
+
+
+def setup_of(name: str) -> str:
+    """Rows that train alike for 20 steps have the same: seeds, epochs and most kinds do not count."""
+    words = [word for word in name.split("/iterations:")[0].split("/")
+             if not word.startswith(("seed:", "epochs:"))]
+    if words[0] not in ("check", "phases"):
+        words[0] = "slice"
+    return "/".join(words)
+
+
+def trained(root: Path, side: Side, tier: str, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Weights and bytes of each row, by its setup."""
+    rows = "|".join(re.escape(name.split("/iterations:")[0]).replace(r"\-", "-") for name in names)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        subprocess.run([root / "build/bin/suite", "--tier", tier, "--steps", str(STEPS), "--bin",
+                        side.bin, "--peers", side.peers, "--folder", folder,
+                        f"--benchmark_filter=^({rows})/iterations", f"--benchmark_out={out}"],
+                       cwd=root, check=False, timeout=3600)
+        entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"] if out.exists() else []
+    found = {}
+    for entry in entries:
+        weights = re.search(r"weights_sha256=(\S+)", entry.get("label", ""))
+        found[setup_of(entry["run_name"])] = (
+            weights[1] if weights else entry.get("error_message", "no weights"),
+            f"{entry.get('sent_bytes_per_step', 0):.0f}")
+    return found
+
+
+def different_training(records: Records, rows: Sequence[Row], sides: Sequence[Side]) -> dict[str, str]:
+    """The setups whose weights or bytes differ."""
+    by_tier: dict[str, dict[str, str]] = {}
+    setups: set[str] = set()
+    for row in rows:
+        if setup_of(row.name) not in setups:
+            setups.add(setup_of(row.name))
+            by_tier.setdefault(row.kind.command, {})[row.name] = ""
+    then, now = ({key: value for tier, names in by_tier.items()
+                  for key, value in trained(records.root, side, tier, names).items()}
+                 for side in sides)
+    failures = {}
+    for setup in setups:
+        for what, before, after in zip(("weights", "bytes sent"), then.get(setup, ("not run", "")),
+                                       now.get(setup, ("not run", ""))):
+            if before != after or before == "not run":
+                failures.setdefault(setup, f"{what} after {STEPS} steps: {before:.16} before, "
+                                           f"{after:.16} now")
+    return failures
+
+
+def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> dict[str, str]:
+    """The programs, with a recipe, whose instructions per step differ."""
+    runs = [(program, recipe) for program in sorted(programs)
+            for recipe in (("basicnet", "convnet") if program.startswith("stage0") else ("basicnet",))]
+    count = partial(per_step)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        counted = list(pool.map(lambda one: count(one[0].bin / one[1], "--recipe", one[2]),
+                                [(side, *run) for run in runs for side in sides]))
+    failures = {}
+    for (program, recipe), before, after in zip(runs, counted[::2], counted[1::2]):
+        print(f"{program}, {recipe}: {before:,} instructions per step before, {after:,} now "
+              f"({after / before:.4f})", flush=True)
+        if abs(after / before - 1) > TOLERANCE:
+            failures[f"{program}/{recipe}"] = f"instructions per step: {after / before:.3f} times"
+    return failures
+
+
+def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row, str]:
+    """Of rows that were measured, or verified, at this commit."""
+    try:
+        sides = (built(records, commit), Side(records.root / "build/bin", records.root / "bench/peers"))
+    except (OSError, subprocess.SubprocessError) as error:
+        return {row: f"{commit} cannot be built: {error}" for row in rows}
+    own = [row for row in rows if not row.kind.entries]
+    stand_ins = {row: [one for one in records.rows if not one.kind.entries and row.kind.stand_in and
+                       fnmatch(one.name, f"{row.kind.stand_in}")] for row in rows if row.kind.entries}
+    compared = list(dict.fromkeys([*own, *(one for some in stand_ins.values() for one in some)]))
+    training = different_training(records, compared, sides)
+    steady = {row.program for row in compared
+              if row.program not in TWINS and setup_of(row.name) not in training}
+    counts = different_instructions(steady, sides)
+
+    def reason(row: Row) -> str:
+        recipe = row.name.split("/")[1].split("-")[0]
+        return (training.get(setup_of(row.name), "") or counts.get(f"{row.program}/{recipe}", "")
+                or counts.get(f"{row.program}/basicnet", ""))
+
+    failures = {row: text for row in own if (text := reason(row))}
+    for row, others in stand_ins.items():
+        changed = [name for name in records.stale[row] if name in row.kind.entries[1:]]
+        text = next(filter(None, map(reason, others)), "")
+        if changed or not others or text:
+            failures[row] = text or f"no program to compare, and {', '.join(changed)} changed"
+    return failures
+
+
+def build(root: Path) -> None:
+    subprocess.run(["bash", "-c", "tools/setup.sh bench && tools/configure.sh release && cmake "
+                    "--build --preset release --target stages suite libtorch_usual"],
+                   cwd=root, check=True, stdout=sys.stderr)
+
+
+def compare(records: Records) -> Mapping[Row, str]:
+    """The stale rows that fail, each with its reason."""
+    build(records.root)
+    failures: dict[Row, str] = {}
+    by_commit: dict[str, list[Row]] = {}
+    for row in records.stale:
+        by_commit.setdefault(row.judged_at, []).append(row)
+    for commit, rows in by_commit.items():
+        failures |= failures_of(records, rows, commit)
+    return failures

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of a record still stand for the sources: a small project in a repository of its own."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "report"))
+import records  # noqa: E402
+import sentinel  # noqa: E402
+from sources import FLAGS, Tree, token_hash  # noqa: E402
+
+STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
+FILES = {
+    STAGE: '#include "ladder/optim/adam.h"\n#include "mnist/main.h"\nint main() { step(); }\n',
+    "ladder/optim/adam.h": "// Adam.\nvoid step();\n",
+    SOURCE: '#include "ladder/optim/adam.h"\nvoid step() { check("eps", 1e-8); }\n',
+    "ladder/CMakeLists.txt": "add_library(ladder adam.cpp)\ntarget_compile_options(ladder -O2)\n",
+    "mnist/main.h": "void run_main();\n", "mnist/main.cpp": 'auto help = "step size";\n',
+    "bench/peers/single.py": "from common import step\n", "bench/peers/common.py": "step = 1\n",
+    "requirements.txt": "torch==2.11.0\n"}
+NAME = "slice/basicnet/{}/world:1/precision:fp32/threads:1/iterations:1/repeats:2/manual_time"
+
+
+@pytest.fixture(name="project")
+def make_project(tmp_path: Path) -> Path:
+    """Two rows, of stage 0 and its twin, that were measured at its first commit."""
+    for name, text in FILES.items():
+        write(tmp_path, name, text)
+    git(tmp_path, "init", "-q", "-b", "main")
+    commit(tmp_path)
+    record = tmp_path / "bench/results/two-cores.json"
+    record.parent.mkdir()
+    head = git(tmp_path, "describe", "--always")
+    records.write_record(record, {
+        "context": {"commit": head, "cpu": "other", "usable_cpus": "1"},
+        "benchmarks": [{"run_name": NAME.format(program), "real_time": 2.0 + seconds}
+                       for program in ("stage0_single_gpu", "python_single") for seconds in (0, 1)]})
+    all_rows = records.Records(tmp_path)
+    all_rows.state(head)
+    all_rows.write_states()
+    commit(tmp_path)
+    return tmp_path
+
+
+def write(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text, encoding="utf-8")
+
+
+def git(root: Path, *words: str) -> str:
+    command = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(root: Path) -> None:
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "--allow-empty", "-m", "change")
+
+
+@pytest.mark.parametrize(("name", "one", "other", "equal"), [
+    ("a.cpp", "int a = 1; // one\n", "int  a=1; /* two */", True),
+    ("a.cpp", 'f("a" "b");', 'f("another\\" text");', True),
+    ("a.cpp", 'f(R"x(a ")" )x");', 'f("");', True),
+    ("a.cpp", "int a = 1'000;", "int a = 1'001;", False),
+    ("a.cpp", '#include "a.h"', '#include "b.h"', False),
+    ("a.cpp", "f('a');", "f('b');", False),
+    ("a.py", 'def f():  # c\n    """Doc."""\n    return "a"\n', "def f():\n\n    return ''\n", True),
+    ("a.py", "f(1,\n  2)\n", "f(1, 2)\n", True),
+    ("a.py", "if a:\n    b\nc\n", "if a:\n    b\n    c\n", False),
+    ("a.py", "a = 1e-3\n", "a = 1e-4\n", False),
+])
+def test_comments_spaces_and_strings_do_not_count(name: str, one: str, other: str,
+                                                  equal: bool) -> None:
+    assert (token_hash(name, one) == token_hash(name, other)) == equal
+
+
+@pytest.mark.parametrize(("name", "text", "stale"), [
+    (SOURCE, FILES[SOURCE].replace('"eps"', '"--eps"') + "// A comment.\n", []),
+    ("mnist/main.cpp", "int another;\n", []),
+    ("README.md", "text", []),
+    (SOURCE, FILES[SOURCE].replace("1e-8", "1e-7"), ["stage0_single_gpu"]),
+    ("ladder/CMakeLists.txt", "target_compile_options(ladder -O3)\n", ["stage0_single_gpu"]),
+    ("bench/peers/common.py", "step = 2\n", ["python_single"]),
+    ("requirements.txt", "torch==2.12.0\n", ["stage0_single_gpu", "python_single"]),
+])
+def test_a_row_is_stale_if_a_token_of_its_program_changed(project: Path, name: str, text: str,
+                                                          stale: list[str]) -> None:
+    write(project, name, text)
+    assert [row.program for row in records.Records(project).stale] == stale
+
+
+def test_no_commit_of_the_history_is_needed(project: Path) -> None:
+    git(project, "checkout", "-q", "--orphan", "rebased")
+    commit(project)
+    git(project, "branch", "-D", "main")
+    git(project, "reflog", "expire", "--expire=now", "--all")
+    git(project, "gc", "-q", "--prune=now")
+    assert records.main(["--root", str(project)]) == 0
+
+
+def test_a_commit_without_a_state_is_read_from_git(project: Path) -> None:
+    (project / "bench/results/sources.json").unlink()
+    assert not records.Records(project).stale
+    record = project / "bench/results/two-cores.json"
+    record.write_text(record.read_text().replace(git(project, "describe", "--always", "HEAD~"),
+                                                 "0000000"))
+    stale = records.Records(project).stale
+    assert list(stale.values()) == [["sources of 0000000, which is not in this clone"]] * 2
+
+
+def test_a_closure_has_the_sources_of_headers_but_not_the_command_line(project: Path) -> None:
+    sources = Tree(project).sources([STAGE])
+    assert sorted(sources) == [FLAGS, "ladder/optim/adam.cpp", "ladder/optim/adam.h", STAGE,
+                               "version of torch"]
+
+
+def test_the_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, SOURCE, "int b;\n")
+    assert records.main(["--root", str(project)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["two-cores.json", "2", "1", "0", "1", "0.1"]
+    assert lines[2] == f"changed: {SOURCE}: rows of stage0_single_gpu"
+
+
+@pytest.mark.parametrize(("weights", "counts", "reason"), [
+    (("aa", "aa"), (100, 101), ""),
+    (("aa", "ab"), (100, 100), "weights after 20 steps: aa before, ab now"),
+    (("aa", "aa"), (100, 103), "instructions per step: 1.030 times"),
+])
+def test_a_changed_program_is_verified_by_weights_and_instructions(
+        project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        weights: tuple[str, str], counts: tuple[int, int], reason: str) -> None:
+    write(project, SOURCE, "int b;\n")
+    commit(project)
+    monkeypatch.setattr(sentinel, "build", lambda _: None)
+    monkeypatch.setattr(sentinel, "built", lambda *_: sentinel.Side(Path("then"), Path("then")))
+    setup = sentinel.setup_of(NAME.format("stage0_single_gpu"))
+    monkeypatch.setattr(sentinel, "trained", lambda _, side, *__: {
+        setup: (weights[side.bin != Path("then")], "0")})
+    monkeypatch.setattr(sentinel, "per_step",
+                        lambda program, *_: counts[program.parent != Path("then")])
+    all_rows = records.Records(project)
+    lines = records.verify(all_rows)
+    capsys.readouterr()
+    assert [line.partition("manual_time: ")[2] for line in lines] == ([reason] if reason else [])
+    again = records.Records(project)
+    assert bool(again.stale) == bool(reason)
+    assert {row.commit for row in again.rows} == {git(project, "describe", "--always", "HEAD~2")}
+
+
+def test_changes_in_no_commit_are_not_measured(project: Path,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, SOURCE, "int b;\n")
+    assert records.main(["--root", str(project), "--measure"]) == 2
+    assert "hint: git commit" in capsys.readouterr().err
+
+
+def test_a_record_has_a_line_for_each_repetition(project: Path) -> None:
+    text = (project / "bench/results/two-cores.json").read_text()
+    assert [line.count("run_name") for line in text.splitlines() if "run_name" in line] == [1] * 4
