@@ -220,7 +220,8 @@ TEST(Accelerator, OptimizerStepWasSkippedIfAnyOptimizerSkippedItsLastStep) {
     auto [first, second] =
         accelerator->prepare(std::make_unique<SGD>(std::vector{one}, SgdOptions{}),
                              std::make_unique<SGD>(std::vector{two}, SgdOptions{}));
-    const auto skipped_with = [&](double gradient_of_one, double gradient_of_two) {
+    const auto skipped_with = [&, &first = first, &second = second](double gradient_of_one,
+                                                                    double gradient_of_two) {
       accelerator->backward((one * gradient_of_one).sum() + (two * gradient_of_two).sum());
       first->step();
       second->step();

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr RanksOptions kShort = {.backend = "shm", .timeout = milliseconds(1000)};
+const RanksOptions kShort = {.backend = "shm", .timeout = milliseconds(1000)};
 
 // Takes its time, as a slow disk does.
 void work_for(milliseconds time, bool with_progress = true) {

@@ -252,9 +252,8 @@ void replace_file(const std::string& from, const std::string& to, const std::str
   for (const auto& [file, digest] : checkpoint.manifest()) {
     std::ifstream stream(from + "/" + file, std::ios::binary);
     const std::string same{std::istreambuf_iterator<char>(stream), {}};
-    writer.write(file, [&](const WriteBytes& write) {
-      write(std::as_bytes(std::span(file == name ? content : same)));
-    });
+    const std::string& written = file == name ? content : same;
+    writer.write(file, [&](const WriteBytes& write) { write(std::as_bytes(std::span(written))); });
   }
   writer.commit();
 }

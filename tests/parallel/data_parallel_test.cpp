@@ -396,7 +396,8 @@ TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
     const auto model = replicated(first_model(convnet()), 2);
     const auto copy = model->new_like();
     const auto network = first_model(convnet());
-    EXPECT_EQ(typeid(*copy), typeid(*network));
+    const Model &copied = *copy, &original = *network;
+    EXPECT_EQ(typeid(copied), typeid(original));
     EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*model)));
     EXPECT_FALSE(copy->parameters().front().is_alias_of(model->parameters().front()));
   });

@@ -320,7 +320,8 @@ TEST(DistributedDataParallel, GivesACopyOfTheModelWithoutItself) {
     const auto ddp = wrapped(first_model(convnet()), group);
     const auto copy = ddp->new_like();
     const auto network = first_model(convnet());
-    EXPECT_EQ(typeid(*copy), typeid(*network));
+    const Model &copied = *copy, &original = *network;
+    EXPECT_EQ(typeid(copied), typeid(original));
     EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*ddp)));
     run_backward(*copy, convnet(), random_batch(2));  // no hook came along
   });

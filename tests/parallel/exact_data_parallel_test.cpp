@@ -684,7 +684,8 @@ TEST(ExactDataParallel, NamesTensorsAsDistributedDataParallelAndGivesACopyWithou
     for (const auto& [name, tensor] : state_dict(*model)) names.insert(name);
     EXPECT_EQ(names, expected);
     const auto copy = model->new_like();
-    EXPECT_EQ(typeid(*copy), typeid(*network));
+    const Model &copied = *copy, &original = *network;
+    EXPECT_EQ(typeid(copied), typeid(original));
     EXPECT_FALSE(copy->parameters().front().is_alias_of(model->parameters().front()));
     EXPECT_EQ(&model->module(), network.get());
     EXPECT_EQ(model->micro_batch(), 5);
