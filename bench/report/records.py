@@ -192,6 +192,7 @@ class Records:
         file = self.folder / STATES
         self.states: dict[str, dict[str, str]] = (
             json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+        self.written = dict(self.states)
 
     @property
     def rows(self) -> list[Row]:
@@ -218,8 +219,10 @@ class Records:
     def write_states(self) -> None:
         """Those that a row names."""
         used = {row.judged_at for row in self.rows} | {row.commit for row in self.rows}
-        write_record(self.folder / STATES, {commit: value for commit, value
-                                            in sorted(self.states.items()) if commit in used})
+        kept = {commit: value for commit, value in sorted(self.states.items()) if commit in used}
+        if kept != self.written:
+            write_record(self.folder / STATES, kept)
+            self.written = kept
 
     def add_state_of_now(self) -> str:
         """The name of the present sources. Only committed ones have one."""
@@ -354,6 +357,7 @@ def main(arguments: list[str]) -> int:
             print(*failures, f"verified in {(time.monotonic() - start) / MINUTE:.1f} min", sep="\n")
             records = Records(records.root)
         print(*shown(records), sep="\n")
+        records.write_states()  # of commits that git may lose later
         return 1 if records.stale else 0
     except (RecordError, OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"records: {error}", file=sys.stderr)
