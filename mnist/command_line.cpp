@@ -147,7 +147,9 @@ void add_machine_flags(Flags& flags, SingleOptions& options) {
           [&options] { return fmt::format("{}", fmt::join(options.gpu, ",")); })
       ->expected(1, kMostGpus)
       ->multi_option_policy(CLI::MultiOptionPolicy::Join);
-  flags.integer("--threads", options.threads, {0}, "threads of this process; 0 = choose");
+  flags.integer(
+      "--threads", options.threads, {0},
+      "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs");
 }
 
 constexpr const char* kAmpSavePath = "ddp_checkpoint.safetensors";
@@ -239,11 +241,11 @@ void add_loader_flags(Flags& flags, DataLoaderConfiguration& loader) {
                {{"global", LoaderMode::kGlobal},
                 {"per-process", LoaderMode::kPerProcess},
                 {"split-batches", LoaderMode::kSplitBatches}},
-               "divide each batch, deal whole batches, or divide as Accelerate does");
+               "distribution of batches: parts of each, whole batches, or parts as in Accelerate");
   flags.flag("--even-batches,!--no-even-batches", loader.even_batches,
-             "repeat samples in the last round, in the modes of Accelerate [yes]");
+             "repeated samples in the last round, in the modes of Accelerate [yes]");
   flags.flag("--dispatch-batches", loader.dispatch_batches,
-             "only the main process reads, and sends the others their parts");
+             "reading on the main process alone, which sends the others their parts");
 }
 
 // N steps, or "epoch".
@@ -305,7 +307,7 @@ void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::strin
   flags.integer("--gradient-accumulation-steps", accelerator.gradient_accumulation.num_steps,
                 {1, kMostBatchesPerStep}, "batches per optimizer step [1]");
   flags.flag("--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
-             "average gradients after each batch, not once per step");
+             "gradient average per batch instead of per optimizer step");
   flags.flag("--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
   flags.flag("--debug", accelerator.debug, "check shapes before collectives; slower", "false");
   add_config_file_flag(flags, accelerator);

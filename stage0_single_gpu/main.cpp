@@ -34,7 +34,7 @@ struct Data {
   DataLoader test;
 };
 
-// The whole set is on the device as bytes; a loader gathers and normalises one batch at a time.
+// All images stay in memory as bytes; a loader gathers and normalises one batch at a time.
 Data make_data(const Options& options, const mnist::Recipe& recipe, const torch::Device& device) {
   const auto train = mnist::load_train(options.data, recipe, device);
   const auto test = mnist::load_test(options.data, recipe, device);

@@ -40,7 +40,7 @@ struct Data {
   DataLoader test;
 };
 
-// Every rank has the whole set on its device and reads its own part: of each training batch, and
+// Every rank has all images in memory and reads its own part: of each training batch, and
 // of the test set, where the exact sampler repeats nothing.
 Data make_data(const Options& options, const mnist::Recipe& recipe, const torch::Device& device,
                const ProcessGroup& group) {

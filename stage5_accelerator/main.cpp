@@ -38,7 +38,7 @@ struct Data {
   DataLoader test;
 };
 
-// The whole set is on the device as bytes; a loader gathers and normalises one batch at a time.
+// All images stay in memory as bytes; a loader gathers and normalises one batch at a time.
 // Written for one process: prepare divides the batches.
 Data make_data(const Options& options, const mnist::Recipe& recipe,
                const Accelerator& accelerator) {
