@@ -19,6 +19,7 @@
 #include <fmt/core.h>
 #include <nvrtc.h>
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 #endif
@@ -84,6 +85,7 @@ class Nvrtc {
     // LibTorch's own link to NVRTC, for a LibTorch that gives the library another name.
     if (library_ == nullptr) library_ = open("libcaffe2_nvrtc.so");
     TORCH_CHECK(library_ != nullptr, "NVRTC: ", ::dlerror());
+    open_builtins();
     check(function<decltype(nvrtcCreateProgram)>("nvrtcCreateProgram")(
         &program_, source, kKernelName, 0, nullptr, nullptr));
   }
@@ -104,6 +106,16 @@ class Nvrtc {
  private:
   static void* open(const std::string& name) {
     return ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+
+  // NVRTC looks for them by name alone, which finds those of a CUDA toolkit, not those beside it in
+  // the folder of a wheel. If they are not there either, it reports that itself.
+  void open_builtins() const {
+    Dl_info nvrtc = {};
+    if (::dladdr(::dlsym(library_, "nvrtcCreateProgram"), &nvrtc) == 0) return;
+    open(std::filesystem::path(nvrtc.dli_fname)
+             .replace_filename(fmt::format("libnvrtc-builtins.so.{}.{}", CUDART_VERSION / 1000,
+                                           CUDART_VERSION % 1000 / 10)));
   }
 
   template <typename Function>
