@@ -28,6 +28,7 @@
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/operator_calls.h"
+#include "tests/support/relative_difference.h"
 
 namespace ladder {
 namespace {
@@ -152,7 +153,11 @@ void set_golden_gradients(const Tensors& parameters, int step, double scale = 1.
 int expect_equal(const torch::Tensor& value, const std::string& key) {
   const auto found = golden().tensors.find(key);
   if (found == golden().tensors.end()) return 0;
-  EXPECT_TRUE(torch::equal(value, found->second)) << key;
+  if (key.starts_with("rmsprop")) {  // MKL's square root has other last bits on other CPUs
+    EXPECT_LE(relative_difference(value, found->second), 1e-6) << key;
+  } else {
+    EXPECT_TRUE(torch::equal(value, found->second)) << key;
+  }
   return 1;
 }
 
