@@ -59,7 +59,7 @@ OTHER = [
 # Pages, with ~~~ for fences and PRINT for a program that prints its arguments; and their lines.
 WALKS = [
     ("~~~\nPRINT a >one   writes a file\ngrep a one # and reads it\n~~~\n\n~~~cpp\nPRINT b\n~~~\n\n"
-     "~~~text\none\n  two\n~~~\n\n<!-- help: a -->\n\n~~~\nusage: a\n~~~\n",
+     "~~~text\none\n  two\n~~~\n\n<!-- [[[cog help_text(\"a\") ]]] -->\n\n~~~\nusage: a\n~~~\n",
      "README.md:2 ok tools/print a >one", "README.md:3 ok grep a one"),
     ("~~~\nPRINT a; exit 3\n~~~\n", "README.md:2 FAILED tools/print a; exit 3",
      "  exit code 3, expected 0; it printed last:", "    a"),
