@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import subprocess
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import layers  # noqa: E402
+import layers
+import pytest
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 TREE = {
@@ -77,70 +71,58 @@ FILES = [
 ]
 
 
-class LayersTest(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.root = Path(holder.name)
-        self.git("init", "-q")
-        for name, text in TREE.items():
-            self.write(name, text)
-
-    def git(self, *arguments: str) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        subprocess.run(["git", *arguments], cwd=self.root, env=environment, check=True)
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    def violations_with(self, name: str, text: str) -> list[str]:
-        """Of the tree with this file, which is put back."""
-        self.write(name, text)
-        found = [str(violation) for violation in layers.check_tree(self.root)[1]]
-        self.write(name, TREE[name]) if name in TREE else (self.root / name).unlink()
-        return found
-
-    def run_tool(self, root: Path) -> tuple[int, str]:
-        with (contextlib.redirect_stdout(io.StringIO()) as output,
-              contextlib.redirect_stderr(output)):
-            code = layers.main(["--root", str(root)])
-        return code, output.getvalue()
-
-    def test_a_good_tree_passes(self) -> None:
-        sources = len(TREE) - 1  # but .gitignore
-        self.assertEqual(self.run_tool(self.root), (0, f"layers: {sources} files, 0 violations\n"))
-        self.assertEqual(self.violations_with(
-            "ladder/core/error.cpp", f"{SPDX}exit(128 + 2.28); // 9216 x 128, torch::save\n"), [])
-
-    def test_each_violation_is_found_and_no_other(self) -> None:
-        cases = [(name, f"{SPDX}{line}\n", f"{name}:2: ", part) for name, line, part in LINES]
-        cases += [(name, text, part, "") for name, text, part in FILES]
-        for name, text, begin, part in cases:
-            with self.subTest(f"{name}: {text}"):
-                found = self.violations_with(name, text)
-                self.assertEqual(len(found), 1, found)
-                self.assertEqual(found[0][:len(begin)], begin)
-                self.assertIn(part, found[0])
-
-    def test_the_application_in_the_library(self) -> None:
-        found = self.violations_with("ladder/train/loop.h", SPDX + '#include "mnist/recipe.h"\n')
-        self.assertIn('ladder/train/loop.h:2: ladder/ may not include "mnist/recipe.h"; write '
-                      '"ladder/FOLDER/FILE.h", and use no other room', found)
-
-    def test_tracked_files_count_and_ignored_ones_do_not(self) -> None:
-        self.write("build/junk.cpp", "")
-        self.assertEqual(self.run_tool(self.root)[0], 0)
-        self.git("add", "-f", "build/junk.cpp")
-        self.assertEqual(self.run_tool(self.root)[0], 1)
-
-    def test_a_folder_without_git_is_an_error_of_its_own(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            code, output = self.run_tool(Path(folder))
-        self.assertEqual(code, 2)
-        self.assertIn("is it a git checkout?", output)
+CASES = [(name, f"{SPDX}{line}\n", f"{name}:2: ", part) for name, line, part in LINES]
+CASES += [(name, text, begin, "") for name, text, begin in FILES]
 
 
-if __name__ == "__main__":
-    unittest.main()
+def git(root: Path, *arguments: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    subprocess.run(["git", *arguments], cwd=root, env=environment, check=True)
+
+
+@pytest.fixture(name="root")
+def root_fixture(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    for name, text in TREE.items():
+        write(tmp_path, name, text)
+    return tmp_path
+
+
+def write(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text, encoding="utf-8")
+
+
+def violations_with(root: Path, name: str, text: str) -> list[str]:
+    write(root, name, text)
+    return [str(violation) for violation in layers.check_tree(root)[1]]
+
+
+def test_a_good_tree_passes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert layers.main(["--root", str(root)]) == 0
+    assert capsys.readouterr().out == f"layers: {len(TREE) - 1} files, 0 violations\n"
+    text = f"{SPDX}exit(128 + 2.28); // 9216 x 128, torch::save\n"
+    assert violations_with(root, "ladder/core/error.cpp", text) == []
+
+
+@pytest.mark.parametrize("name, text, begin, part", CASES)
+def test_a_violation(root: Path, name: str, text: str, begin: str, part: str) -> None:
+    [found] = violations_with(root, name, text)
+    assert found.startswith(begin) and part in found
+
+
+def test_the_application_in_the_library(root: Path) -> None:
+    found = violations_with(root, "ladder/train/loop.h", SPDX + '#include "mnist/recipe.h"\n')
+    assert ('ladder/train/loop.h:2: ladder/ may not include "mnist/recipe.h"; write '
+            '"ladder/FOLDER/FILE.h", and use no other room') in found
+
+
+def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:
+    assert violations_with(root, "build/junk.cpp", "") == []
+    git(root, "add", "-f", "build/junk.cpp")
+    assert layers.main(["--root", str(root)]) == 1
+
+
+def test_a_folder_without_git(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert layers.main(["--root", str(tmp_path)]) == 2
+    assert "is it a git checkout?" in capsys.readouterr().err
