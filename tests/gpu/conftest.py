@@ -68,6 +68,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         pytest.fail(", ".join(check.wrong), pytrace=False)
 
 
+def stop(number: int, _: object) -> None:
+    """Ends the program that runs, even one that subprocess is still starting."""
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(child), signal.SIGTERM)
+    pytest.exit("stopped", 128 + number)
+
+
 class Output:
     """In place of pytest's own."""
 
@@ -81,7 +88,7 @@ class Output:
     def pytest_sessionstart(self) -> None:
         out = self.setup.out
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda got, _: pytest.exit("stopped", 128 + got))
+            signal.signal(number, stop)
         os.environ["OMP_NUM_THREADS"] = "1"  # what torchrun would set, with five lines of warning
         if not self.setup.cuda:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

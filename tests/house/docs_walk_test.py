@@ -10,6 +10,8 @@ from pathlib import Path
 import docs_walk
 import pytest
 
+from tests.support.files import write
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TYPED = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\./run|\./test|build/bin/\w|scripts/\w|tools/\w"
@@ -117,9 +119,7 @@ def walk_fixture(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Walk:
         page = text.replace("~~~", "```").replace("PRINT ", "tools/print ")
         program = "#!/bin/sh\nprintf '%b\\n' \"$@\"\n"
         for name, content in {**dict.fromkeys(names, page), "tools/print": program}.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(content)
-        (tmp_path / "tools/print").chmod(0o755)
+            write(tmp_path / name, content, executable=True)
         code = docs_walk.main(["--root", str(tmp_path), *flags])
         out, err = capfd.readouterr()
         return code, [re.sub(r" +(ok|FAILED|not run) +\d+\.\d s  ", r" \1 ", line)

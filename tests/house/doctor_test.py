@@ -11,6 +11,8 @@ from pathlib import Path
 import doctor
 import pytest
 
+from tests.support.files import write
+
 PROGRAMS = {"g++": "g++ (Debian) 12.2.0", "cmake": "cmake version 3.25.1", "ninja": "1.11.1",
             "python3": "Python 3.11.2"}
 PACKAGES = ".venv/lib/python3.11/site-packages"
@@ -23,22 +25,18 @@ class Machine:
                  capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self.path = folder / "checkout", folder / "bin"
         self.monkeypatch, self.capsys = monkeypatch, capsys
-        self.path.mkdir()
         for name, text in PROGRAMS.items():
             self.program(name, text)
         (self.root / PACKAGES / "torch-2.11.0.dist-info").mkdir(parents=True)
-        (self.root / "data/mnist").mkdir(parents=True)
         for kind in ("train", "t10k"):
-            (self.root / f"data/mnist/{kind}-images-idx3-ubyte").touch()
-            (self.root / f"data/mnist/{kind}-labels-idx1-ubyte.gz").touch()
+            write(self.root / f"data/mnist/{kind}-images-idx3-ubyte")
+            write(self.root / f"data/mnist/{kind}-labels-idx1-ubyte.gz")
         for name in ("LADDER_TORCH_DIR", "Torch_DIR", "CXX"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("PATH", str(self.path))
 
     def program(self, name: str, answer: str) -> None:
-        path = self.path / name
-        path.write_text(f"#!/bin/sh\necho '{answer}'\n")
-        path.chmod(0o755)
+        write(self.path / name, f"#!/bin/sh\necho '{answer}'\n", executable=True)
 
     def look(self) -> tuple[int, dict[str, tuple[str, str]], str]:
         """Exit code, state and text by subject, and the last line."""

@@ -10,72 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write
 from tests.support.programs import ROOT, Launched, Result, launch, poll_until
 
-# Writes the record of a run that went well on the device it was told; the file $FAULTS/CHECK is
-# read as bash before that. Leaves its arguments in $CALLS.
-STAGE = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-if [[ $1 == --version ]]; then exit; fi
-device=cuda:0 backend=single world=${WORLD:-1} precision=fp32 accuracy=98.50 weights=aaaa scaler=
-while (($#)); do
-  case $1 in
-    --device | --device-ids) [[ $2 == cpu* ]] && device=cpu ;;
-    --backend) backend=$2 ;;
-    --nprocs) world=$2 ;;
-    --precision | --mixed-precision) precision=$2 ;;
-    --fp16 | --bf16) precision=${1#--} ;;
-    --recipe) weights=$2 ;;
-    --metrics) metrics=$2 ;;
-  esac
-  shift
-done
-[[ $precision == fp16 ]] && scaler=',"loss_scale":32768.0,"skipped_steps":1.0'
-check=${metrics##*/}
-if [[ -f $FAULTS/${check%.jsonl} ]]; then . "$FAULTS/${check%.jsonl}"; fi
-printf '{"record":"run","backend":"%s"}\n{"record":"result","device":"%s","world_size":%s,
-"precision":"%s","accuracy":%s,"train_seconds":1.5,"weights_sha256":"%s"%s}\n' "$backend" "$device" \
-  "$world" "$precision" "$accuracy" "$weights" "$scaler" | sed 'N; N; s/,\n"/,"/' >"$metrics"
-"""
-
-TORCHRUN = r"""#!/usr/bin/env bash
-while [[ $1 != /* ]]; do
-  [[ $1 == --nproc-per-node ]] && export WORLD=$2
-  shift
-done
-exec "$@"
-"""
-
-# 300 MiB before a program runs and 812 while one does; the second GPU is in use by others.
-NVIDIA_SMI = r"""#!/usr/bin/env bash
-case $* in
-  *memory.used*) used=300; grep -qs -e --metrics "$CALLS" && used=812; printf '0, %s\n1, 5000\n2, [N/A]\n' $used ;;
-  *memory.total*) printf 'index, name\n0, A Card\n' ;;
-esac
-"""
-
-SANITIZER = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-errors=0
-if [[ -f $FAULTS/memcheck_fp32 ]]; then . "$FAULTS/memcheck_fp32"; fi
-printf '========= ERROR SUMMARY: %s errors\n' $errors
-((errors == 0)) || exit 99
-"""
-
-UNIT_TEST = r"""#!/usr/bin/env bash
-printf '[       OK ] Part.OnAGpu (3 ms)\n[  SKIPPED ] Part.WithoutAGpu (0 ms)\n'
-if [[ -f $FAULTS/unit_tests ]]; then . "$FAULTS/unit_tests"; fi
-"""
-
-SUITE = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-row='"error_occurred":false'
-if [[ -f $FAULTS/bench ]]; then . "$FAULTS/bench"; fi
-for flag; do [[ $flag == --benchmark_out=* ]] && out=${flag#*=}; done
-printf '{"benchmarks":[{"name":"full/basicnet/stage0_single_gpu/world:1","run_type":"iteration",
-"train_seconds":0.21,%s}]}' "$row" >"$out"
-"""
-
+STUBS = ROOT / "tests/support/stubs/gpu"
 STAGES = ("stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
           "stage4_ddp_amp", "stage5_accelerator", "stage6_trainer")
 
@@ -87,29 +25,24 @@ class Checkout:
         self.script.parent.mkdir(parents=True)
         shutil.copy(ROOT / "tools/gpu_check.sh", self.script)
         shutil.copytree(ROOT / "tests/gpu", folder / "checkout/tests/gpu")
-        self.write(STAGE, *(f"bin/{stage}" for stage in STAGES))
-        self.write(UNIT_TEST, "bin/part_test", "bin/kernels_test")
-        self.write(SUITE, "bin/suite")
-        self.write(TORCHRUN, "stubs/torchrun")
-        self.write(NVIDIA_SMI, "stubs/nvidia-smi")
+        for name, copies in {"stage": [f"bin/{stage}" for stage in STAGES],
+                             "cpp_test": ["bin/part_test", "bin/kernels_test"],
+                             "suite": ["bin/suite"], "torchrun": ["stubs/torchrun"],
+                             "nvidia-smi": ["stubs/nvidia-smi"]}.items():
+            self.write((STUBS / name).read_text(), *copies)
         self.write(f'#!/bin/sh\nexec {sys.executable} "$@"\n', "stubs/python3")
-        (folder / "faults").mkdir()
-        self.calls = folder / "calls"
-        self.calls.touch()
+        self.calls = write(folder / "calls")
         self.environment = {"PATH": f"{folder / 'stubs'}:/usr/bin:/bin", "CALLS": self.calls,
                             "FAULTS": folder / "faults", "CUDA_VISIBLE_DEVICES": "0"}
         self.command = (self.script, "--bin", folder / "bin", "--out", folder / "out")
 
     def write(self, text: str, *names: str) -> None:
         for name in names:
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755)
+            write(self.folder / name, text, executable=True)
 
     def break_with(self, **faults: str) -> None:
         for check, bash in faults.items():
-            (self.folder / "faults" / check).write_text(bash + "\n", encoding="utf-8")
+            write(self.folder / "faults" / check, bash + "\n")
 
     def run(self, *flags: object, device: str = "cuda", code: int = 0) -> Result:
         done = launch(*self.command, "--device", device, *flags, environment=self.environment)
@@ -183,7 +116,7 @@ def test_wrong_flags_are_refused(checkout: Checkout, flags: list[str], message: 
 
 
 def test_all_well_on_one_gpu(checkout: Checkout) -> None:
-    checkout.write(SANITIZER, "stubs/compute-sanitizer")
+    shutil.copy(STUBS / "compute-sanitizer", checkout.folder / "stubs")
     checkout.break_with(stage0="sleep 1")  # nvidia-smi runs five times per second
     done = checkout.run()
     assert "FAILED" not in done.stdout
@@ -263,11 +196,10 @@ FAULTS = {
 
 
 def test_each_fault_fails_its_own_check_and_the_report_has_all(checkout: Checkout) -> None:
-    checkout.write(SANITIZER, "stubs/compute-sanitizer")
+    shutil.copy(STUBS / "compute-sanitizer", checkout.folder / "stubs")
     checkout.break_with(**{check: bash for check, (bash, _) in FAULTS.items()})
     checkout.break_with(stage1_all="seq 50; echo 'error: no memory'; exit 3")
-    (checkout.folder / "out").mkdir()
-    (checkout.folder / "out/convnet.jsonl").write_text('{"record": "result"}\n')  # of another run
+    write(checkout.folder / "out/convnet.jsonl", '{"record": "result"}\n')  # of another run
     done = checkout.run("--deadline", 1, code=1)
     for check, (_, reason) in FAULTS.items():
         line = line_of(check, done)

@@ -10,6 +10,8 @@ from pathlib import Path
 import ladder
 import pytest
 
+from tests.support.files import write
+
 ROOT = Path(__file__).resolve().parents[2]
 STAGE0 = """\
 // Stage 0: one device.
@@ -58,8 +60,7 @@ class Tree:
         self.check("--update")
 
     def write(self, stage: str, text: str) -> None:
-        (self.root / stage).mkdir(exist_ok=True)
-        (self.root / stage / "main.cpp").write_text(text, encoding="utf-8")
+        write(self.root / stage / "main.cpp", text)
 
     def check(self, *flags: str) -> list[str]:
         """The violations."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import layers
 import pytest
 
+from tests.support.files import write
+
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 TREE = {
     ".gitignore": "/build/\n",
@@ -36,41 +38,31 @@ LINES = [
      "data/ (layer 2) may not include comm/ (layer 2)"),
     ("ladder/train/loop.h", '#include "ladder/misc/a.h"', "misc/ is not in the layer table"),
     ("ladder/train/loop.h", '#include "tests/a/x.h"', 'ladder/ may not include "tests/a/x.h"'),
-    ("ladder/core/log.h", '#include "error.h"', 'ladder/ may not include "error.h"'),
     ("ladder/comm/process_group.h", "#include <torch/csrc/distributed/c10d/Backend.hpp>",
      "headers of comm/ show no c10d types"),
     ("ladder/core/error.cpp", 'auto b = "lower --lr, not torchrun --no-python";  // "--comment"',
      "a message of ladder/ names the flag --lr; name the field"),
     *(("ladder/core/error.cpp", text, OTHER) for text in (
-        "images[0].resize({28, 28});", "// float [N, 1, 28, 28]", "// 28 x 28 pixels",
-        "constexpr int kSide = 28;", "// ConvNet", "Linear(784, 10);", "// as in MNIST")),
+        "images[0].resize({28, 28});", "// 28 x 28 pixels", "Linear(784, 10);", "// as in MNIST")),
     ("mnist/main.h", '#include "tests/x.h"', 'mnist/ may not include "tests/x.h"'),
-    *(("mnist/options.h", f"#include <{header}>", f"is torch-free but includes {header}; move")
-      for header in ("torch/torch.h", "ATen/ATen.h", "c10/core/Device.h")),
+    ("mnist/options.h", "#include <ATen/ATen.h>", "is torch-free but includes ATen/ATen.h; move"),
     ("mnist/command_line.h", '#include "mnist/recipe.h"',
      "is torch-free but includes mnist/recipe.h -> ladder/train/loss_meter.h -> "
      "ladder/data/sampler.h -> ladder/core/device.h -> torch/types.h"),
     *(("stage0_single_gpu/main.cpp", f"#include {header}",
-       f"a stage may not include {header[1:-1]}")
-      for header in ("<torch/torch.h>", "<unistd.h>", '"tests/support/x.h"', "<CLI/CLI.hpp>")),
+       f"a stage may not include {header[1:-1]}") for header in ("<unistd.h>", '"tests/x.h"')),
     ("mnist/idx.h", "void f() { torch::load(tensor, path); }", PICKLE),
-    ("stage0_single_gpu/main.cpp", "auto model = torch::jit::load(path);", PICKLE),
-    ("traps/pickle.cpp", "auto value = torch::pickle_load(bytes);", PICKLE),
     ("tests/core/error_test.cpp", "#include <torch/serialize/archive.h>", PICKLE),
 ]
 # A file, its text, and the whole violation up to its reason.
 FILES = [
     ("ladder/misc/a.h", SPDX, f"ladder/misc/a.h:1: ladder/ {ALONE}"),
-    ("ladder/a.h", SPDX, f"ladder/a.h:1: ladder/ {ALONE}"),
     ("stage0_single_gpu/helper.h", SPDX, "stage0_single_gpu/helper.h: a stage holds main.cpp and"),
     ("notes.txt", "hello\n", "notes.txt: not a known file of the root"),
     ("src/a.md", "hello\n", "src/a.md: 'src/' is not a room"),
-    *((name, "\n", f"{name}:1: no licence line") for name in (
-        "tests/core/a.cpp", "tools/a.py", "tools/a.sh", "cmake/A.cmake", "bench/CMakeLists.txt")),
+    ("cmake/A.cmake", "\n", "cmake/A.cmake:1: no licence line"),
     ("tools/script", "#!/bin/sh\n", "tools/script:1: no licence line"),
 ]
-
-
 CASES = [(name, f"{SPDX}{line}\n", f"{name}:2: ", part) for name, line, part in LINES]
 CASES += [(name, text, begin, "") for name, text, begin in FILES]
 
@@ -84,17 +76,12 @@ def git(root: Path, *arguments: str) -> None:
 def root_fixture(tmp_path: Path) -> Path:
     git(tmp_path, "init", "-q")
     for name, text in TREE.items():
-        write(tmp_path, name, text)
+        write(tmp_path / name, text)
     return tmp_path
 
 
-def write(root: Path, name: str, text: str) -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(text, encoding="utf-8")
-
-
 def violations_with(root: Path, name: str, text: str) -> list[str]:
-    write(root, name, text)
+    write(root / name, text)
     return [str(violation) for violation in layers.check_tree(root)[1]]
 
 
@@ -109,12 +96,6 @@ def test_a_good_tree_passes(root: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_violation(root: Path, name: str, text: str, begin: str, part: str) -> None:
     [found] = violations_with(root, name, text)
     assert found.startswith(begin) and part in found
-
-
-def test_the_application_in_the_library(root: Path) -> None:
-    found = violations_with(root, "ladder/train/loop.h", SPDX + '#include "mnist/recipe.h"\n')
-    assert ('ladder/train/loop.h:2: ladder/ may not include "mnist/recipe.h"; write '
-            '"ladder/FOLDER/FILE.h", and use no other room') in found
 
 
 def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:

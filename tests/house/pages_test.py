@@ -5,13 +5,15 @@ mdlinkcheck follows links."""
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import page
 import pytest
+
+from tests.support.files import write
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = page.pages_of(ROOT)
@@ -156,41 +158,33 @@ int main() {
 """
 
 
-Quote = Callable[..., list[str]]
 
 
-@pytest.fixture(name="quoted")
-def quoted_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                   capsys: pytest.CaptureFixture[str]) -> Quote:
-    def error(text: str) -> None:
-        raise ValueError(text)
-
-    cog = types.SimpleNamespace(error=error, inFile="a.md", firstLineNum=7, previous="")
-    monkeypatch.setitem(sys.modules, "cog", cog)
-    monkeypatch.delitem(sys.modules, "page_blocks", raising=False)
-    import page_blocks
-    monkeypatch.setattr(page_blocks, "ROOT", tmp_path)
-    (tmp_path / "a.cpp").write_text(SOURCE, encoding="utf-8")
-
-    def quoted(*arguments: str) -> list[str]:
-        page_blocks.quote(*arguments)
-        return capsys.readouterr().out.splitlines()[1:-1]
-    return quoted
+def cog_of(folder: Path, call: str) -> tuple[int, str]:
+    """Exit code of cog, and its page or error."""
+    source = write(folder / "a.cpp", SOURCE)
+    page_path = write(folder / "a.md", f"<!-- [[[cog {call} ]]] -->\n<!-- [[[end]]] -->\n")
+    done = subprocess.run([sys.executable, "-m", "cogapp", "-P", "-I", ROOT / "tools", "-p",
+                           f"from page_blocks import *; A = '{source}'", page_path],
+                          check=False, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr or "\n".join(done.stdout.splitlines()[1:-1])
 
 
-@pytest.mark.parametrize("arguments, lines", [
-    (["a.cpp#loop"], ["for (int i = 0;  i < 3; ++i) {", '  std::puts("again");', "}"]),
-    (["a.cpp", "for (int i = 0; i .. }"],
-     ["for (int i = 0;  i < 3; ++i) {", '  std::puts("again");', "}"]),
-    (["a.cpp", "#include", "int main"], ["#include <cstdio>", "", "int main() {"]),
-    (["a.cpp", "std::puts", "const .. }"], ['    std::puts("again");', "...", "  const auto c = 3;", "}"])])
-def test_a_quote(quoted: Quote, arguments: list[str], lines: list[str]) -> None:
-    assert quoted(*arguments) == lines
+@pytest.mark.parametrize("call, lines", [
+    ('quote(A + "#loop")', 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
+    ('quote(A, "for (int i = 0; i .. }")',
+     'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
+    ('quote(A, "#include", "int main")', "#include <cstdio>\n\nint main() {"),
+    ('quote(A, "std::puts", "const .. }")',
+     '    std::puts("again");\n...\n  const auto c = 3;\n}')])
+def test_a_quote(tmp_path: Path, call: str, lines: str) -> None:
+    assert cog_of(tmp_path, call) == (0, f"```cpp\n{lines}\n```")
 
 
-@pytest.mark.parametrize("arguments, problem", [
-    (["a.cpp#end"], "a.md:7: expected one `#region end`"),
-    (["a.cpp", "const", "int main"], "a.md:7: a.cpp has no such line there: int main")])
-def test_a_quote_that_is_not_there(quoted: Quote, arguments: list[str], problem: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(problem)):
-        quoted(*arguments)
+@pytest.mark.parametrize("call, problem", [
+    ('quote(A + "#end")', "a.md:1: expected one `#region end`"),
+    ('quote(A, "const", "int main")', "a.cpp has no such line there: int main"),
+    ("stage_cells(1, lambda root: {'stage0': [1]})", "expected a row `stage0` in the table")])
+def test_a_block_that_cannot_be_written(tmp_path: Path, call: str, problem: str) -> None:
+    code, error = cog_of(tmp_path, call)
+    assert code == 3 and problem in error

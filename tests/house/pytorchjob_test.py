@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.files import write
+
 ROOT = Path(__file__).resolve().parents[2]
 JOB = yaml.safe_load((ROOT / "scripts/pytorchjob.yaml").read_text(encoding="utf-8"))
 REPLICAS = JOB["spec"]["pytorchReplicaSpecs"]
@@ -58,10 +60,7 @@ def test_a_pod_waits_for_the_name_of_rank_0(tmp_path: Path, stubs: dict[str, str
                                             calls: list[str]) -> None:
     programs = {"stage3_ddp_torchrun": RECORD, "getent": GETENT, "sleep": "#!/bin/sh\n"} | stubs
     for name, text in programs.items():
-        path = tmp_path / "build/bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+        write(tmp_path / "build/bin" / name, text, executable=True)
     subprocess.run(CONTAINER["command"], cwd=tmp_path, check=True, timeout=30,
                    env={"PATH": f"{tmp_path / 'build/bin'}:/usr/bin:/bin",
                         "MASTER_ADDR": "ladder-master-0"},

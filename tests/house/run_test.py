@@ -13,35 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write
+
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = """#!/bin/bash
-for word; do
-  [[ $word == --benchmark_out=* ]] && out=${word#*=}
-  [[ $word == --help ]] && { echo flags; exit 0; }
-  [[ $word == --bad ]] && { echo 'error: flags' >&2; exit 2; }
-  [[ $word == --fails ]] && code=1
-  [[ $word == --hangs ]] && { echo part > "$out"; echo begun; exec sleep 60; }
-done
-echo "whole $1 $2" > "$out"
-exit ${code:-0}
-"""
-# Notes what is built; its steps are those of ninja, whose NINJA_STATUS comes before each.
-CMAKE = """#!/bin/bash
-[[ $1 == --build ]] || exit 0
-echo "${@:5}" >> targets
-for step in {1..40}; do
-  status=${NINJA_STATUS/\\%f/$step}
-  echo "${status/\\%t/40}Building $step.o"
-done
-echo 'a.cpp:1: warning: unused'
-[[ ! -e breaks ]] || { echo 'FAILED: b.o'; exit 1; }
-"""
+PROGRAMS = ROOT / "tests/support/stubs/run"
 STUBS = {
     "tools/setup.sh": "#!/bin/bash\n",
     "tools/configure.sh": "#!/bin/bash\n",
-    "build/bin/suite": SUITE,
+    "build/bin/suite": (PROGRAMS / "suite").read_text(),
     ".venv/bin/python": '#!/bin/bash\necho "$(basename "$1")" "$(cat "$2")" "${@:3}"\n',
-    "bin/cmake": CMAKE,
+    "bin/cmake": (PROGRAMS / "cmake").read_text(),
     "build/bin/stage0_single_gpu": '#!/bin/bash\necho stage0 "$@"\n',
 }
 
@@ -51,13 +32,8 @@ class Checkout:
         self.root = root
         shutil.copy(ROOT / "run", root / "run")
         for name, text in STUBS.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755)
-        self.old = root / "runs/bench.json"
-        self.old.parent.mkdir()
-        self.old.write_text("old\n")
+            write(root / name, text, executable=True)
+        self.old = write(root / "runs/bench.json", "old\n")
         self.environment = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}"}
 
     def start(self, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -175,9 +151,8 @@ def test_a_comparison(checkout: Checkout, flags: list[str], code: int, lines: li
 
 
 def test_a_cable_that_failed_is_shown_and_makes_the_exit_code(checkout: Checkout) -> None:
-    python = checkout.root / "bin/python3"
-    python.write_text('#!/bin/bash\n[[ $1 == */links.py ]] && echo {} > "$3"; exit 1\n')
-    python.chmod(0o755)
+    write(checkout.root / "bin/python3",
+          '#!/bin/bash\n[[ $1 == */links.py ]] && echo {} > "$3"; exit 1\n', executable=True)
     code, lines = checkout.run("links")
     page = f"--links {checkout.root}/runs/links.json -o {checkout.root}/runs/bench.html"
     assert (code, lines[-1]) == (1, f"report.py old {page}")

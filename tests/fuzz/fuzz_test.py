@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/fuzz/fuzz.py and coverage.py, on a stand-in for the program and on reports made here."""
+"""fuzz.py and coverage.py, on a stand-in for the program and on reports made here."""
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import coverage
+import fuzz
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
-import coverage  # noqa: E402
-import fuzz  # noqa: E402
 
 # Takes the arguments of parser_mutations. The parser "bad" has a finding, "ill" dies.
 PROGRAM = """#!/bin/sh
