@@ -5,15 +5,11 @@ mdlinkcheck follows links."""
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import page
 import pytest
-
-from tests.support.files import write
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = page.pages_of(ROOT)
@@ -141,50 +137,3 @@ def test_the_glossary_names_what_the_headers_have() -> None:
         names = {name for code in CODE.findall(cells[1]) if not code.startswith("--")
                  for name in re.findall(r"[A-Za-z_]\w*", code)}
         assert names <= {*re.findall(r"\w+", text), *EXAMPLES}, line
-
-
-# The calls of cog blocks.
-
-SOURCE = """#include <cstdio>
-
-int main() {
-  // #region loop
-  for (int i = 0;  i < 3; ++i) {
-    std::puts("again");
-  }
-  // #endregion loop
-  const auto c = 3;
-}
-"""
-
-
-
-
-def cog_of(folder: Path, call: str) -> tuple[int, str]:
-    """Exit code of cog, and its page or error."""
-    source = write(folder / "a.cpp", SOURCE)
-    page_path = write(folder / "a.md", f"<!-- [[[cog {call} ]]] -->\n<!-- [[[end]]] -->\n")
-    done = subprocess.run([sys.executable, "-m", "cogapp", "-P", "-I", ROOT / "tools", "-p",
-                           f"from page_blocks import *; A = '{source}'", page_path],
-                          check=False, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr or "\n".join(done.stdout.splitlines()[1:-1])
-
-
-@pytest.mark.parametrize("call, lines", [
-    ('quote(A + "#loop")', 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
-    ('quote(A, "for (int i = 0; i .. }")',
-     'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
-    ('quote(A, "#include", "int main")', "#include <cstdio>\n\nint main() {"),
-    ('quote(A, "std::puts", "const .. }")',
-     '    std::puts("again");\n...\n  const auto c = 3;\n}')])
-def test_a_quote(tmp_path: Path, call: str, lines: str) -> None:
-    assert cog_of(tmp_path, call) == (0, f"```cpp\n{lines}\n```")
-
-
-@pytest.mark.parametrize("call, problem", [
-    ('quote(A + "#end")', "a.md:1: expected one `#region end`"),
-    ('quote(A, "const", "int main")', "a.cpp has no such line there: int main"),
-    ("stage_cells(1, lambda root: {'stage0': [1]})", "expected a row `stage0` in the table")])
-def test_a_block_that_cannot_be_written(tmp_path: Path, call: str, problem: str) -> None:
-    code, error = cog_of(tmp_path, call)
-    assert code == 3 and problem in error
