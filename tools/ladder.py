@@ -5,12 +5,12 @@
     tools/ladder.py             compares the stages with docs/diffs/
     tools/ladder.py --update    writes docs/diffs/; tools/pages.sh does this and the pages too
 
-Each stageN_NAME/main.cpp has the same functions in the same order, so `git diff` shows the step from
-one stage to the next function by function, each changed one whole. The diffs and stage 0 determine
-all stages: a line that is changed in one of them changes the diffs on both sides.
+Each stageN_NAME/main.cpp has the same functions in the same order, so `git diff` shows the step
+from one stage to the next function by function, each changed one whole. The diffs and stage 0
+determine all stages: a line that is changed in one of them changes the diffs on both sides.
 
-Code lines are those that are neither blank nor a comment nor an #include. Each violation is one line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file
-cannot be read or written.
+Code lines are those that are neither blank nor a comment nor an #include. Each violation is one
+line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be read or written.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def check_stages(root: Path) -> Iterator[str]:
         trainer = stage == TRAINER_STAGE
         wanted = [name for name in FUNCTIONS if not (trainer and name == "train_epoch")]
         if found != wanted:
-            yield (f"{stage}/main.cpp: has {', '.join(found)}; expected {', '.join(wanted)}, in this "
-                   "order: move anything else into ladder/ or mnist/")
+            yield (f"{stage}/main.cpp: has {', '.join(found)}; expected {', '.join(wanted)}, in "
+                   "this order: move anything else into ladder/ or mnist/")
         lines, most = len(text.splitlines()), TRAINER_LINES if trainer else STAGE_LINES
         if lines > most:
-            yield (f"{stage}/main.cpp: {lines} lines, expected at most {most}; move what is not its "
-                   "lesson into ladder/ or mnist/")
+            yield (f"{stage}/main.cpp: {lines} lines, expected at most {most}; move what is not "
+                   "its lesson into ladder/ or mnist/")
 
 
 def check_diffs(root: Path, diffs: dict[str, str]) -> Iterator[str]:
@@ -130,8 +130,8 @@ def check_diffs(root: Path, diffs: dict[str, str]) -> Iterator[str]:
         if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != diff:
             yield f"{name}: differs from the stages; {CURE}"
         if changes(diff)[0] > STEP_LINES:
-            yield (f"{name}: adds {changes(diff)[0]} code lines, expected at most {STEP_LINES}; move a "
-                   "part into ladder/ or mnist/")
+            yield (f"{name}: adds {changes(diff)[0]} code lines, expected at most {STEP_LINES}; "
+                   "move a part into ladder/ or mnist/")
     for path in sorted((root / "docs/diffs").glob("*.diff")):
         if path.relative_to(root).as_posix() not in diffs:
             yield f"{path.relative_to(root)}: of no two stages; remove it"

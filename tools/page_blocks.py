@@ -4,14 +4,14 @@
 A block is an HTML comment with a call, its output, and an end mark; tools/pages.sh writes the
 output. The calls:
 
-    quote("FILE#NAME")             the lines between `#region NAME` and `#endregion NAME`
-    quote("FILE", PIECE, ...)      pieces of a file in their order, `...` between them. A piece is the
-                                   beginning of a line, or "FIRST .. LAST": the beginnings of its
-                                   first and its last line; "FIRST .. }" ends at the brace that
-                                   closes the block. The amount of white space does not count.
-    help_text("PROGRAM")           output of build/bin/PROGRAM --help
-    stage_cells(COLUMN, VALUES)    rewrites cells of the table in the block, in the rows of the
-                                   stages: changed_lines, added_and_removed or lengths of ladder.py
+    quote("FILE#NAME")            the lines between `#region NAME` and `#endregion NAME`
+    quote("FILE", PIECE, ...)     pieces of a file in their order, `...` between them. A piece is
+                                  the beginning of a line, or "FIRST .. LAST": the beginnings of its
+                                  first and its last line; "FIRST .. }" ends at the brace that
+                                  closes the block. The amount of white space does not count.
+    help_text("PROGRAM")          output of build/bin/PROGRAM --help
+    stage_cells(COLUMN, VALUES)   rewrites cells of the table in the block, in the rows of the
+                                  stages: changed_lines, added_and_removed or lengths of ladder.py
 """
 
 from __future__ import annotations

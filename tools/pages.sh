@@ -22,6 +22,6 @@ esac
 mapfile -t pages < <(grep -lF '[[[cog' ./*.md docs/*.md docs/*/*.md examples/*.md)
 status=0
 .venv/bin/python tools/ladder.py "${ladder[@]}" || status=1
-.venv/bin/cog "${cog[@]}" -P --verbosity=1 -I tools -p 'from page_blocks import *; from ladder import *' \
-  "${pages[@]}" || status=1
+.venv/bin/cog "${cog[@]}" -P --verbosity=1 -I tools \
+  -p 'from page_blocks import *; from ladder import *' "${pages[@]}" || status=1
 exit "$status"

@@ -123,7 +123,8 @@ class Check:
             self.wrong.append(f"nothing to compare with: {name} has no result")
         elif abs(self.record["accuracy"] - self.records[name]["accuracy"]) > points:
             accuracy = self.records[name]["accuracy"]
-            self.wrong.append(f"accuracy: expected {accuracy:.2f} % as {name}, within {points} points")
+            self.wrong.append(f"accuracy: expected {accuracy:.2f} % as {name}, within {points} "
+                              "points")
 
 
 def record_of(path: Path) -> Record:

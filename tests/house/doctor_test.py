@@ -120,8 +120,8 @@ def test_a_name_localhost_that_does_not_resolve(machine: Machine) -> None:
     machine.monkeypatch.setattr(socket, "getaddrinfo", look_up)
     code, rows, last = machine.look()
     assert (code, last) == (1, "missing: loopback")
-    assert rows["loopback"][1] == ("localhost: Name or service not known; torchrun needs this name: "
-                                   "echo '127.0.0.1 localhost' >> /etc/hosts")
+    assert rows["loopback"][1] == ("localhost: Name or service not known; torchrun needs this "
+                                   "name: echo '127.0.0.1 localhost' >> /etc/hosts")
 
 
 @pytest.mark.parametrize("flags, output, message", [

@@ -25,25 +25,27 @@ int main() {
 """
 
 
-def cog_of(folder: Path, call: str) -> tuple[int, str]:
+QUOTES = {
+    'A + "#loop"': 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}',
+    'A, "for (int i = 0; i .. }"': 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}',
+    'A, "#include", "int main"': "#include <cstdio>\n\nint main() {",
+    'A, "std::puts", "const .. }"': '    std::puts("again");\n...\n  const auto c = 3;\n}'}
+
+
+def cog_of(folder: Path, *calls: str) -> tuple[int, str]:
     """Exit code of cog, and its page or error."""
     source = write(folder / "a.cpp", SOURCE)
-    page_path = write(folder / "a.md", f"<!-- [[[cog {call} ]]] -->\n<!-- [[[end]]] -->\n")
-    done = subprocess.run([sys.executable, "-m", "cogapp", "-P", "-I", ROOT / "tools", "-p",
-                           f"from page_blocks import *; A = '{source}'", page_path],
+    blocks = (f"<!-- [[[cog {call} ]]] -->\n<!-- [[[end]]] -->\n" for call in calls)
+    done = subprocess.run([sys.executable, "-m", "cogapp", "-P", "-d", "-I", ROOT / "tools", "-p",
+                           f"from page_blocks import *; A = '{source}'",
+                           write(folder / "a.md", "".join(blocks))],
                           check=False, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr or "\n".join(done.stdout.splitlines()[1:-1])
+    return done.returncode, done.stderr or done.stdout
 
 
-@pytest.mark.parametrize("call, lines", [
-    ('quote(A + "#loop")', 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
-    ('quote(A, "for (int i = 0; i .. }")',
-     'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}'),
-    ('quote(A, "#include", "int main")', "#include <cstdio>\n\nint main() {"),
-    ('quote(A, "std::puts", "const .. }")',
-     '    std::puts("again");\n...\n  const auto c = 3;\n}')])
-def test_a_quote(tmp_path: Path, call: str, lines: str) -> None:
-    assert cog_of(tmp_path, call) == (0, f"```cpp\n{lines}\n```")
+def test_quotes(tmp_path: Path) -> None:
+    assert cog_of(tmp_path, *(f"quote({call})" for call in QUOTES)) == (
+        0, "".join(f"```cpp\n{lines}\n```\n" for lines in QUOTES.values()))
 
 
 @pytest.mark.parametrize("call, problem", [

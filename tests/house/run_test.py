@@ -127,8 +127,9 @@ LINKS = "--links ROOT/runs/links.json "
                     f"report.py whole --tier bench {LINKS}{HTML.format('bench')}"],
      "stages suite libtorch_usual"),
     # The page of a long tier shows the other one and the links.
-    (["whole"], 0, ["table.py whole --tier whole ROOT/runs/bench.json --short",
-                    f"report.py whole --tier whole ROOT/runs/bench.json {LINKS}{HTML.format('whole')}"],
+    (["whole"], 0, [
+        "table.py whole --tier whole ROOT/runs/bench.json --short",
+        f"report.py whole --tier whole ROOT/runs/bench.json {LINKS}{HTML.format('whole')}"],
      "stages suite libtorch_usual"),
     # Runs that failed are shown and make the exit code.
     (["bench", "--fails"], 1, ["table.py whole --tier bench --short",

@@ -129,8 +129,8 @@ def test_run_hands_flags_to_the_program_unchanged(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("command, home, fresh", [
-    (["./run", STAGE], None, ""), (["./run", STAGE], "checkout", ""), (["./run", STAGE], "link", ""),
-    (["./run", STAGE], "where-it-was", "--fresh "),
+    (["./run", STAGE], None, ""), (["./run", STAGE], "checkout", ""),
+    (["./run", STAGE], "link", ""), (["./run", STAGE], "where-it-was", "--fresh "),
     (["./test", "--quick"], "where-it-was", "--fresh ")])
 def test_a_moved_checkout_alone_configures_anew(checkout: Checkout, command: list[str],
                                                 home: str | None, fresh: str) -> None:
