@@ -23,6 +23,7 @@ usage: tools/gpu_check.sh [FLAGS]
   --limit-train N    train on the first N images; 0 = all                            [0; cpu: 640]
   --limit-test N     test on the first N images; 0 = all                             [0; cpu: 500]
   --deadline N       seconds for each program but the bench, which has 1800                  [300]
+  --only NAMES       checks whose names contain one of these: 'stage0 or exact'              [all]
 
 exit code: 0 nothing failed, 1 a check failed, 2 wrong usage, $skip_code skipped: there is no GPU
 END
@@ -72,12 +73,13 @@ while (($#)); do
       usage
       exit
       ;;
-    --bin | --out | --device | --limit-train | --limit-test | --deadline)
+    --bin | --out | --device | --limit-train | --limit-test | --deadline | --only)
       (($# > 1)) || wrong_usage "$1: expected a value"
       ;;&
     --bin) bin=$2 ;;
     --device) device=$2 ;;
     --out) flags+=("$1" "$2") ;;
+    --only) flags+=(-k "$2") ;;
     --limit-train | --limit-test | --deadline)
       [[ $2 =~ ^[0-9]+$ && "$1 $2" != '--deadline 0' ]] || wrong_usage "$1: expected a number, got '$2'"
       flags+=("$1" "$2")

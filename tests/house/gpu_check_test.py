@@ -223,7 +223,7 @@ def test_each_fault_fails_its_own_check_and_the_report_has_all(checkout: Checkou
 def test_where_stage_0_does_not_repeat_other_weights_are_no_fault_on_a_gpu(
         checkout: Checkout) -> None:
     checkout.break_with(stage0_again="weights=bbbb", stage2_one="weights=cccc")
-    done = checkout.run()
+    done = checkout.run("--only", "stage0 or stage2_one or memcheck")
     assert "which do not repeat either" in line_of("stage2_one", done)
     assert "skipped memcheck_fp32 there is no compute-sanitizer" in line_of("memcheck_fp32", done)
 
@@ -232,7 +232,9 @@ def test_what_fails_on_the_cpu_and_what_is_not_built(checkout: Checkout) -> None
     checkout.break_with(stage0="accuracy=96.90", stage0_again="weights=bbbb accuracy=96.90")
     for name in ("part_test", "kernels_test", "suite"):
         (checkout.folder / "bin" / name).unlink()
-    done = checkout.run("--limit-train", 0, "--limit-test", 0, device="cpu", code=1)
+    done = checkout.run("--limit-train", 0, "--limit-test", 0, "--only",
+                        "stage0 or unit_tests or bench", device="cpu", code=1)
+    assert "stage1" not in done.stdout
     for check, text in (("stage0", "accuracy: expected at least 97 %"),
                         ("stage0_again", "FAILED stage0_again other weights"),
                         ("unit_tests", "skipped unit_tests not built: cmake"),
@@ -243,7 +245,7 @@ def test_what_fails_on_the_cpu_and_what_is_not_built(checkout: Checkout) -> None
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_program_that_runs(checkout: Checkout, number: int, code: int) -> None:
     checkout.break_with(stage0_again="exec sleep 600")
-    with Launched(*checkout.command, "--device", "cuda",
+    with Launched(*checkout.command, "--device", "cuda", "--only", "stage0",
                   environment=checkout.environment) as launched:
         # Not before the program is reached: `timeout` hands on nothing while it forks.
         assert poll_until(lambda: "sleep" in [one.program for one in launched.processes()], 10)
