@@ -5,6 +5,7 @@ tools/gpu_check.sh starts pytest without its own terminal output.
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -69,9 +70,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
 
 def stop(number: int, _: object) -> None:
-    """Ends the program that runs, even one that subprocess is still starting."""
+    """Ends the program that runs, even one that subprocess has just started."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        os.kill(int(child), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(child), signal.SIGTERM)
     pytest.exit("stopped", 128 + number)
 
 

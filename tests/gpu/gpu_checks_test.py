@@ -6,11 +6,13 @@ test; conftest.py prints it and writes the report.
 """
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,22 +50,18 @@ class Check:
 
     def start(self, name: str, command: Sequence[object], seconds: int) -> str:
         """Runs a program to its end; its output is NAME.log. Returns why it failed, or nothing."""
-        log = self.setup.out / f"{name}.log"
-        limited = ["timeout", f"--kill-after={GRACE_SECONDS}", str(seconds), *map(str, command)]
-        started = time.monotonic()
-        with open(log, "w", encoding="utf-8") as output:
-            child = subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=subprocess.STDOUT)
+        with open(self.setup.out / f"{name}.log", "w", encoding="utf-8") as output:
+            child = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL,
+                                     stdout=output, stderr=subprocess.STDOUT,
+                                     start_new_session=True)
             try:
-                code = child.wait()
-            finally:  # after Ctrl-C and SIGTERM too; `timeout` hands the signal on
-                if child.poll() is None:
-                    child.terminate()
-                    child.wait()
+                code = child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return f"timed out after {seconds} s"
+            finally:  # after a signal too
+                end(child)
         if code == 0:
             return ""
-        if time.monotonic() - started >= seconds:
-            return f"timed out after {seconds} s"
         lines = [line for line in self.log(name).splitlines() if line.strip()]
         errors = [line for line in lines if "error: " in line]
         return f"exit code {code}: {(errors or lines[-1:] or ['no output'])[0]}"
@@ -125,6 +123,14 @@ class Check:
             accuracy = self.records[name]["accuracy"]
             self.wrong.append(f"accuracy: expected {accuracy:.2f} % as {name}, within {points} "
                               "points")
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """What is left of its process group; a launcher ends ranks with groups of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(child.pid, number)
+            child.wait(GRACE_SECONDS)
 
 
 def record_of(path: Path) -> Record:

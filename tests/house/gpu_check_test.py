@@ -247,7 +247,6 @@ def test_a_signal_ends_the_program_that_runs(checkout: Checkout, number: int, co
     checkout.break_with(stage0_again="exec sleep 600")
     with Launched(*checkout.command, "--device", "cuda", "--only", "stage0",
                   environment=checkout.environment) as launched:
-        # Not before the program is reached: `timeout` hands on nothing while it forks.
         assert poll_until(lambda: "sleep" in [one.program for one in launched.processes()], 10)
         launched.process.send_signal(number)
         assert launched.finish(10).code == code
