@@ -7,11 +7,11 @@
 
 A fenced block without a language (or of sh, bash, console) is typed, line by line, as by a newcomer
 at the project's root: each line is a command that this tool knows, or the block is marked, or it is
-refused. Other text has the language text. A command ends before two blanks or a #: what follows
-describes it. In a block with lines that begin with `$ `, those are typed, and the lines below each
-are its whole output; `...` matches any lines, or any text within one. A command must end with 0, or
-with N if the line above its block has "exit code N". Where `Killed` is shown
-last, the command is killed when it has printed the line before.
+refused. Other text has the language text, and the output of cog is not typed. A command ends before
+two blanks or a #: what follows describes it. In a block with lines that begin with `$ `, those are
+typed, and the lines below each are its whole output; `...` matches any lines, or any text within
+one. A command must end with 0, or with N if the line above its block has "exit code N". Where
+`Killed` is shown last, the command is killed when it has printed the line before.
 
 A line above a block has what cannot be seen:
 
@@ -39,7 +39,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from docs_sync import LEFT_OUT, SOURCE, Block, Page
+from page import GAP, Block, Page, pages_of
 
 PAGES = ("README.md", "docs/stages/*.md", "docs/reference/*.md", "docs/traps.md",
          "docs/same-weights.md")
@@ -114,10 +114,6 @@ class Done(NamedTuple):
 # Pages.
 
 
-def pages_of(root: Path, names: Sequence[str]) -> list[Page]:
-    return [Page(root, path) for name in names for path in sorted(root.glob(name))]
-
-
 def marker_of(block: Block) -> tuple[str, str]:
     match = MARKER.fullmatch(block.source)
     if match is None:
@@ -131,7 +127,7 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
     """The commands of a block, if any: line, text, and the output shown below."""
     lines = page.lines[block.begin:block.end]
     typed = [line for line in lines if line.strip()]
-    if page.language(block) not in SHELL or SOURCE.fullmatch(block.source) or not typed:
+    if page.language(block) not in SHELL or block.generated or not typed:
         return
     if typed[0].startswith(PROMPT):
         starts = [number for number, line in enumerate(lines) if line.startswith(PROMPT)]
@@ -151,7 +147,7 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
 
 
 def with_output(command: Command, lines: Sequence[str]) -> Command:
-    return command._replace(shown=(LEFT_OUT, *lines, LEFT_OUT))
+    return command._replace(shown=(GAP, *lines, GAP))
 
 
 def commands_of(page: Page, deadline: float) -> list[Command]:
@@ -208,7 +204,7 @@ def near(one: float, other: float) -> bool:
 
 
 def same(shown: Line, got: Line) -> bool:
-    pattern = ".*".join(re.escape(part) for part in shown.text.split(LEFT_OUT))
+    pattern = ".*".join(re.escape(part) for part in shown.text.split(GAP))
     return (re.fullmatch(pattern, got.text) is not None
             and all(near(*pair) for pair in zip(shown.learned, got.learned)))
 
@@ -229,7 +225,7 @@ def lines_held(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
 def difference(shown: Sequence[Line], got: Sequence[Line]) -> Difference | None:
     """None if the output is as shown. Pieces between `...` are searched in their order."""
     pieces = [[number for number, _ in piece] for gap, piece in groupby(
-        enumerate(shown), key=lambda pair: pair[1].text == LEFT_OUT) if not gap]
+        enumerate(shown), key=lambda pair: pair[1].text == GAP) if not gap]
     place = 0
     for piece in pieces:
         lines = shown[piece[0]:piece[-1] + 1]
@@ -242,7 +238,7 @@ def difference(shown: Sequence[Line], got: Sequence[Line]) -> Difference | None:
             line = held - first
             return Difference(piece[held], line if line < len(got) else None)
         place = held - first
-    open_end = bool(shown) and shown[-1].text == LEFT_OUT
+    open_end = bool(shown) and shown[-1].text == GAP
     return None if open_end or place >= len(got) else Difference(None, place)
 
 

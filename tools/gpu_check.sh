@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Looks for a GPU, builds, and calls tools/gpu_checks.py, which runs the checks that need a GPU and
-# prints their results. Usage: `tools/gpu_check.sh --help`; page: bench/gpu.md.
+# Looks for a GPU, builds, and runs the checks that need a GPU: the pytest files of tests/gpu/, which
+# print their results. Usage: `tools/gpu_check.sh --help`; page: bench/gpu.md.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -10,6 +10,7 @@ skip_code=77 # what automake and CTest's SKIP_RETURN_CODE take for skipped
 device=auto
 bin=
 flags=(--out "$root/runs/gpu")
+command="tools/gpu_check.sh${*:+ $*}"
 
 usage() {
   cat <<END
@@ -22,6 +23,7 @@ usage: tools/gpu_check.sh [FLAGS]
   --limit-train N    train on the first N images; 0 = all                            [0; cpu: 640]
   --limit-test N     test on the first N images; 0 = all                             [0; cpu: 500]
   --deadline N       seconds for each program but the bench, which has 1800                  [300]
+  --only NAMES       checks whose names contain one of these: 'stage0 or exact'              [all]
 
 exit code: 0 nothing failed, 1 a check failed, 2 wrong usage, $skip_code skipped: there is no GPU
 END
@@ -57,6 +59,10 @@ no_gpu() {
 build() {
   "$root/tools/setup.sh" build
   cd "$root"
+  if [[ -x .venv/bin/python ]]; then # pytest alone of what ./test needs
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+      "$(grep '^pytest==' requirements-test.txt)"
+  fi
   tools/configure.sh release
   cmake --build --preset release --target gpu_checks
 }
@@ -67,12 +73,13 @@ while (($#)); do
       usage
       exit
       ;;
-    --bin | --out | --device | --limit-train | --limit-test | --deadline)
+    --bin | --out | --device | --limit-train | --limit-test | --deadline | --only)
       (($# > 1)) || wrong_usage "$1: expected a value"
       ;;&
     --bin) bin=$2 ;;
     --device) device=$2 ;;
     --out) flags+=("$1" "$2") ;;
+    --only) flags+=(-k "$2") ;;
     --limit-train | --limit-test | --deadline)
       [[ $2 =~ ^[0-9]+$ && "$1 $2" != '--deadline 0' ]] || wrong_usage "$1: expected a number, got '$2'"
       flags+=("$1" "$2")
@@ -93,4 +100,12 @@ if [[ ! $bin ]]; then
   bin=$root/build/bin
 fi
 [[ -x $bin/stage0_single_gpu ]] || wrong_usage "--bin: there is no stage0_single_gpu in '$bin'"
-exec python3 "$root/tools/gpu_checks.py" --bin "$bin" --device "$device" --gpus "$gpus" "${flags[@]}"
+python=$root/.venv/bin/python
+[[ -x $python ]] || python=python3
+"$python" -c 'import pytest' 2>/dev/null || {
+  printf 'gpu_check: %s has no pytest; hint: %s -m pip install pytest\n' "$python" "$python" >&2
+  exit 2
+}
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # of other packages
+exec "$python" -m pytest -p no:terminal -p no:cacheprovider -s "$root/tests/gpu/gpu_checks_test.py" \
+  --command "$command" --bin "$bin" --device "$device" --gpus "$gpus" "${flags[@]}"

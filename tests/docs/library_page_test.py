@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pieces of code on docs/library.md, docs/same-weights.md and the pages of stages 4 to 6 run.
 
-That the pages show what is compiled is seen by tools/docs_sync.py.
+That the pages show what is compiled is seen by tools/pages.sh.
 """
 from __future__ import annotations
 

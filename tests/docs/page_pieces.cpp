@@ -251,6 +251,7 @@ void three_lines() {
   options.accelerator = {.cpu = true, .threads = 1, .quiet = true};
   const Recipe recipe({.name = "convnet"});
   const Data data = {DataLoader(images_of(Split::kTrain)), DataLoader(images_of(Split::kTest))};
+  // #region three-lines
   Accelerator accelerator(options.accelerator);
   auto network = make_model(options, recipe);
   auto adamw = recipe.make_optimizer(network->parameters());
@@ -264,6 +265,7 @@ void three_lines() {
     optimizer->step();
     optimizer->zero_grad();
   }
+  // #endregion three-lines
 }
 
 // docs/reference/6-trainer.md

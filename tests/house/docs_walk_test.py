@@ -2,18 +2,17 @@
 """tools/docs_walk.py on small pages made here; and that no command of the real pages is lost."""
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import sys
-import tempfile
 import time
-import unittest
+from collections.abc import Callable
 from pathlib import Path
 
+import docs_walk
+import pytest
+
+from tests.support.files import write
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import docs_walk  # noqa: E402
 
 TYPED = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\./run|\./test|build/bin/\w|scripts/\w|tools/\w"
                    r"|\.venv/bin/\w|mpirun |srun |torchrun |python3 |grep )")
@@ -59,7 +58,7 @@ OTHER = [
 # Pages, with ~~~ for fences and PRINT for a program that prints its arguments; and their lines.
 WALKS = [
     ("~~~\nPRINT a >one   writes a file\ngrep a one # and reads it\n~~~\n\n~~~cpp\nPRINT b\n~~~\n\n"
-     "~~~text\none\n  two\n~~~\n\n<!-- help: a -->\n\n~~~\nusage: a\n~~~\n",
+     "~~~text\none\n  two\n~~~\n\n<!-- [[[cog help_text(\"a\") ]]] -->\n\n~~~\nusage: a\n~~~\n",
      "README.md:2 ok tools/print a >one", "README.md:3 ok grep a one"),
     ("~~~\nPRINT a; exit 3\n~~~\n", "README.md:2 FAILED tools/print a; exit 3",
      "  exit code 3, expected 0; it printed last:", "    a"),
@@ -91,88 +90,74 @@ REFUSED = [
     ("Nothing to type.\n", "no command was found"),
 ]
 
-def call(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, and what the tool prints."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = docs_walk.main(arguments)
-    return code, out.getvalue(), err.getvalue()
+
+def differing(shown: str, got: str) -> tuple[str | None, ...] | None:
+    both = (shown.splitlines(), got.splitlines())
+    found = docs_walk.difference(*map(docs_walk.comparable, both))
+    return found and tuple(None if number is None else lines[number]
+                           for lines, number in zip(both, found))
 
 
-class Compared(unittest.TestCase):
-    def differing(self, shown: str, got: str) -> tuple[str | None, ...] | None:
-        both = (shown.splitlines(), got.splitlines())
-        found = docs_walk.difference(*map(docs_walk.comparable, both))
-        return found and tuple(None if number is None else lines[number]
-                               for lines, number in zip(both, found))
-
-    def test_equal_but_for_what_differs_between_runs_and_machines(self) -> None:
-        for shown, got in SAME:
-            self.assertIsNone(self.differing(shown, got), (shown, got))
-
-    def test_other_output_is_found_with_its_line(self) -> None:
-        for shown, got, *lines in OTHER:
-            self.assertEqual(self.differing(shown, got), tuple(lines), (shown, got))
+@pytest.mark.parametrize("shown, got", SAME)
+def test_equal_but_for_what_differs_between_runs_and_machines(shown: str, got: str) -> None:
+    assert differing(shown, got) is None
 
 
-class Walk(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.root = Path(holder.name).resolve()
+@pytest.mark.parametrize("shown, got, line, other", OTHER)
+def test_other_output(shown: str, got: str, line: str | None, other: str | None) -> None:
+    assert differing(shown, got) == (line, other)
 
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("~~~", "```").replace("PRINT ", "tools/print "))
-        path.chmod(0o755)
 
-    def walk(self, text: str, *flags: str) -> tuple[int, list[str]]:
-        """Exit code, and the lines about the commands, without seconds and without the table."""
-        self.write("tools/print", "#!/bin/sh\nprintf '%b\\n' \"$@\"\n")
-        self.write("README.md", text)
-        code, out, err = call("--root", str(self.root), *flags)
-        self.assertEqual(err, "")
+Walk = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture(name="walk")
+def walk_fixture(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Walk:
+    """Exit code, the lines about the commands without seconds and the table, and errors."""
+    def walk(text: str, *flags: str, names: tuple[str, ...] = ("README.md",)
+             ) -> tuple[int, list[str], str]:
+        page = text.replace("~~~", "```").replace("PRINT ", "tools/print ")
+        program = "#!/bin/sh\nprintf '%b\\n' \"$@\"\n"
+        for name, content in {**dict.fromkeys(names, page), "tools/print": program}.items():
+            write(tmp_path / name, content, executable=True)
+        code = docs_walk.main(["--root", str(tmp_path), *flags])
+        out, err = capfd.readouterr()
         return code, [re.sub(r" +(ok|FAILED|not run) +\d+\.\d s  ", r" \1 ", line)
-                      for line in out.partition("\n\n")[0].splitlines()]
+                      for line in out.partition("\n\n")[0].splitlines()], err
 
-    def test_commands_are_run_and_compared(self) -> None:
-        for text, *lines in WALKS:
-            with self.subTest(text):
-                self.assertEqual(self.walk(text), (int("FAILED" in lines[0]), lines))
-
-    def test_the_pages_in_the_order_of_the_stages(self) -> None:
-        names = ("docs/stages/0-a.md", "docs/stages/1-b.md", "docs/traps.md")
-        for name in reversed(names):
-            self.write(name, "~~~\nPRINT x\n~~~\n")
-        self.assertEqual(self.walk("")[1], [f"{name}:2 ok tools/print x" for name in names])
-
-    def test_a_deadline_ends_a_command_and_what_it_started(self) -> None:
-        code, lines = self.walk("~~~\n$ (sleep 0.3; PRINT >late) & PRINT a; sleep 60\n~~~\n",
-                                "--deadline", "0.1")
-        self.assertEqual((code, lines[1:]),
-                         (1, ["  not done within 0.1 s; it printed last:", "    a"]))
-        time.sleep(0.4)
-        self.assertFalse((self.root / "late").exists())
-
-    def test_pages_that_cannot_be_walked(self) -> None:
-        for text, message in REFUSED:
-            self.write("README.md", text)
-            code, _, err = call("--root", str(self.root))
-            self.assertEqual(code, 2)
-            self.assertIn(message, err)
+    return walk
 
 
-class Pages(unittest.TestCase):
-    def test_every_line_that_looks_like_a_command_is_one(self) -> None:
-        code, out, err = call("--list")
-        self.assertEqual((code, err), (0, ""))
-        listed = [":".join(line.split(":")[:2]) for line in out.splitlines()]
-        self.assertEqual(listed, [
-            f"{page.name}:{number}" for page in docs_walk.pages_of(ROOT, docs_walk.PAGES)
-            for number, line in enumerate(page.lines, 1) if TYPED.match(line)])
-        self.assertGreater(len(listed), 100)
+@pytest.mark.parametrize("page", WALKS)
+def test_commands_are_run_and_compared(walk: Walk, page: tuple[str, ...]) -> None:
+    text, *lines = page
+    assert walk(text) == (int("FAILED" in lines[0]), lines, "")
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_the_pages_in_the_order_of_the_stages(walk: Walk) -> None:
+    names = ("docs/stages/0-a.md", "docs/stages/1-b.md", "docs/traps.md")
+    assert walk("~~~\nPRINT x\n~~~\n", names=names[::-1])[1] == [
+        f"{name}:2 ok tools/print x" for name in names]
+
+
+def test_a_deadline_ends_a_command_and_what_it_started(walk: Walk, tmp_path: Path) -> None:
+    code, lines, _ = walk("~~~\n$ (sleep 0.3; PRINT >late) & PRINT a; sleep 60\n~~~\n",
+                          "--deadline", "0.1")
+    assert (code, lines[1:]) == (1, ["  not done within 0.1 s; it printed last:", "    a"])
+    time.sleep(0.4)
+    assert not (tmp_path / "late").exists()
+
+
+@pytest.mark.parametrize("text, message", REFUSED)
+def test_pages_that_cannot_be_walked(walk: Walk, text: str, message: str) -> None:
+    code, _, err = walk(text)
+    assert code == 2 and message in err
+
+
+def test_every_line_that_looks_like_a_command_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs_walk.main(["--list"]) == 0
+    listed = [":".join(line.split(":")[:2]) for line in capsys.readouterr().out.splitlines()]
+    assert listed == [
+        f"{page.name}:{number}" for page in docs_walk.pages_of(ROOT, docs_walk.PAGES)
+        for number, line in enumerate(page.lines, 1) if TYPED.match(line)]
+    assert len(listed) > 100

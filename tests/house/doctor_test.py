@@ -3,167 +3,132 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import io
-import os
-import struct
+import socket
 import subprocess
 import sys
-import tempfile
-import unittest
 from pathlib import Path
-from unittest import mock
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import doctor  # noqa: E402
+import doctor
+import pytest
+
+from tests.support.files import write
 
 PROGRAMS = {"g++": "g++ (Debian) 12.2.0", "cmake": "cmake version 3.25.1", "ninja": "1.11.1",
-            "python3": "Python 3.11.2", "nvidia-smi": ""}
-NVIDIA_SMI = """#!/bin/sh
-case $1 in
-  --query-gpu=name) echo 'NVIDIA H100'; echo 'NVIDIA H100' ;;
-  --query-gpu=driver_version) echo {0}; echo {0} ;;
-  *) echo '| NVIDIA-SMI {0}    Driver Version: {0}    CUDA Version: {1}  |' ;;
-esac
-"""
+            "python3": "Python 3.11.2"}
+PACKAGES = ".venv/lib/python3.11/site-packages"
 
 
-class Doctor(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.root = Path(holder.name) / "checkout"
-        self.path = Path(holder.name) / "bin"
-        self.path.mkdir()
+class Machine:
+    """One that has all."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch,
+                 capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.path = folder / "checkout", folder / "bin"
+        self.monkeypatch, self.capsys = monkeypatch, capsys
         for name, text in PROGRAMS.items():
-            self.program(name, text, 0 if text else 1)
-        for stage in ("stage0_a", "stage1_b"):
-            self.file(f"{stage}/main.cpp", b"")
-            self.file(f"build/bin/{stage}", b"").chmod(0o755)
-        self.file(".venv/lib/python3.11/site-packages/torch-2.11.0.dist-info/METADATA", b"")
-        for kind, count in (("train", 60000), ("t10k", 10000)):
-            self.file(f"data/mnist/{kind}-images-idx3-ubyte", struct.pack(">II", 2051, count))
-            self.file(f"data/mnist/{kind}-labels-idx1-ubyte.gz",
-                      gzip.compress(struct.pack(">II", 2049, count)))
+            self.program(name, text)
+        (self.root / PACKAGES / "torch-2.11.0.dist-info").mkdir(parents=True)
+        for kind in ("train", "t10k"):
+            write(self.root / f"data/mnist/{kind}-images-idx3-ubyte")
+            write(self.root / f"data/mnist/{kind}-labels-idx1-ubyte.gz")
+        for name in ("LADDER_TORCH_DIR", "Torch_DIR", "CXX"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("PATH", str(self.path))
 
-    def file(self, name: str, content: bytes) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
+    def program(self, name: str, answer: str) -> None:
+        write(self.path / name, f"#!/bin/sh\necho '{answer}'\n", executable=True)
 
-    def program(self, name: str, answer: str, code: int = 0) -> None:
-        path = self.path / name
-        path.write_text(f"#!/bin/sh\necho '{answer}'\nexit {code}\n")
-        path.chmod(0o755)
-
-    def look(self, **variables: str) -> tuple[int, dict[str, list[str]], str]:
-        """Exit code, the rows by thing as [state, text], and the last line."""
-        environment = {"PATH": f"{self.path}", "HOME": "/"} | variables
-        with (mock.patch.dict(os.environ, environment, clear=True),
-              contextlib.redirect_stdout(io.StringIO()) as output):
-            code = doctor.main(["--root", str(self.root)])
-        lines = output.getvalue().splitlines()
-        found = {line[9:23].strip(): [line[:8].strip(), line[24:]] for line in lines[:-1]}
-        return code, found, lines[-1]
-
-    def test_a_machine_that_has_all(self) -> None:
-        code, rows, last = self.look()
-        self.assertEqual((code, last), (0, "nothing is missing"), rows)
-        for thing in ("g++", "cmake", "ninja", "Python", "LibTorch", "programs", "data set",
-                      "loopback"):
-            self.assertEqual(rows[thing][0], "ok", rows[thing])
-        self.assertEqual(rows["CPUs"][1].split()[0], str(len(os.sched_getaffinity(0))))
-        self.assertEqual(rows["GPUs"], ["note", "none; everything here runs on the CPU too"])
-        self.assertEqual(rows["GPU driver"], ["note", "none; only GPUs need one"])
-        self.assertEqual(rows["srun"], ["note", "not found; only on clusters with SLURM"])
-
-    def test_output_that_cannot_be_written_or_a_folder_that_is_none_is_one_line(self) -> None:
-        program = [sys.executable, ROOT / "tools/doctor.py"]
-        with open("/dev/full", "w", encoding="utf-8") as full:
-            done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True,
-                                  timeout=60, check=False)
-        self.assertEqual((done.returncode, done.stderr),
-                         (1, "doctor: [Errno 28] No space left on device\n"))
-        done = subprocess.run([*program, "--root", self.root / "none"], capture_output=True,
-                              text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertTrue(done.stderr.endswith("expected a folder that can be read\n"), done.stderr)
-
-    def test_tools_that_are_missing_or_old(self) -> None:
-        (self.path / "ninja").unlink()
-        self.program("cmake", "cmake version 3.18.4")
-        code, rows, last = self.look()
-        self.assertEqual((code, last), (1, "missing: cmake, ninja"))
-        self.assertEqual(rows["cmake"], ["missing", "3.18.4; 3.25 or newer is needed; pip install "
-                                         "cmake has one, to be put first on the PATH"])
-        self.assertEqual(rows["ninja"][1], "not found; ./run sets it up, where there is apt-get")
-
-    def test_python_of_another_version(self) -> None:
-        needed = "3.10 to 3.13 is needed: put such a python3 first on the PATH"
-        for version, state in (("3.9.18", "missing"), ("3.10.0", "ok"), ("3.13.7", "ok"),
-                               ("3.14.0", "missing")):
-            self.program("python3", f"Python {version}")
-            code, rows, _ = self.look()
-            self.assertEqual((code, rows["Python"][0]), (int(state != "ok"), state), version)
-        self.assertEqual(rows["Python"][1], f"3.14.0; {needed}")
-        (self.path / "python3").unlink()
-        self.assertEqual(self.look()[1]["Python"], ["missing", f"not found; {needed}"])
-        self.file(".venv/bin/python", b"#!/bin/sh\necho Python 3.12.1\n").chmod(0o755)
-        self.assertEqual(self.look()[1]["Python"], ["ok", "3.12.1"])
-
-    def test_the_driver_of_the_gpus(self) -> None:
-        nvidia_smi = self.path / "nvidia-smi"
-        nvidia_smi.write_text(NVIDIA_SMI.format("580.65.06", "13.0"))
-        self.assertEqual(self.look()[1]["GPU driver"], ["ok", "580.65.06, up to CUDA 13.0"])
-        nvidia_smi.write_text(NVIDIA_SMI.format("570.124", "12.8"))
-        self.assertEqual(self.look()[1]["GPU driver"], [
-            "note", "570.124, up to CUDA 12.8; 580 or newer is needed, for CUDA 13: until then no "
-                    "GPU is used"])
-
-    def test_libtorch_of_another_version_or_of_ones_own(self) -> None:
-        folder = self.root / ".venv/lib/python3.11/site-packages"
-        (folder / "torch-2.11.0.dist-info").rename(folder / "torch-2.9.1.dist-info")
-        code, rows, _ = self.look()
-        self.assertEqual((code, rows["LibTorch"]),
-                         (1, ["missing", "2.9.1 in .venv; 2.11 is needed: remove .venv, then ./run"]))
-        self.assertEqual(self.look(LADDER_TORCH_DIR=str(self.path))[1]["LibTorch"],
-                         ["ok", str(self.path)])
-        self.assertEqual(self.look(Torch_DIR="/none")[1]["LibTorch"],
-                         ["missing", "/none; there is no such folder"])
-
-    def test_a_fresh_checkout_misses_nothing_that_run_does_not_bring(self) -> None:
-        for path in self.root.glob("build/bin/*"):
-            path.unlink()
-        for path in self.root.glob(".venv/lib/*/*/torch*"):
-            path.rename(path.with_name("other"))
-        code, rows, last = self.look()
-        self.assertEqual((code, last), (0, "nothing is missing"), rows)
-        self.assertEqual(rows["programs"], ["note", "0 of 2 stages are built; ./run builds the "
-                                            "others"])
-        self.assertEqual(rows["LibTorch"][0], "note")
-
-    def test_data_that_is_missing_cut_or_other(self) -> None:
-        images = self.root / "data/mnist/train-images-idx3-ubyte"
-        for content, said in ((struct.pack(">II", 2051, 9), "train-images-idx3-ubyte is not that"),
-                              (b"cut", "train-images-idx3-ubyte: unpack requires"),
-                              (None, "no train-images-idx3-ubyte(.gz)")):
-            with self.subTest(said):
-                images.unlink() if content is None else images.write_bytes(content)
-                code, rows, last = self.look()
-                self.assertEqual((code, last), (1, "missing: data set"))
-                self.assertTrue(rows["data set"][1].startswith(said), rows["data set"])
-
-    def test_gpus_and_launchers_are_named(self) -> None:
-        (self.path / "nvidia-smi").write_text(NVIDIA_SMI.format("580.65.06", "13.0"))
-        self.program("mpirun", "")
-        _, rows, _ = self.look()
-        self.assertEqual(rows["GPUs"], ["ok", "NVIDIA H100; NVIDIA H100; tools/gpu_check.sh tries "
-                                        "them"])
-        self.assertEqual(rows["mpirun"], ["ok", f"{self.path}/mpirun"])
+    def look(self) -> tuple[int, dict[str, tuple[str, str]], str]:
+        """Exit code, state and text by subject, and the last line."""
+        code = doctor.main(["--root", str(self.root)])
+        *lines, last = self.capsys.readouterr().out.splitlines()
+        return code, {line[9:23].strip(): (line[:8].strip(), line[24:]) for line in lines}, last
 
 
-if __name__ == "__main__":
-    unittest.main()
+@pytest.fixture(name="machine")
+def machine_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                    capsys: pytest.CaptureFixture[str]) -> Machine:
+    return Machine(tmp_path, monkeypatch, capsys)
+
+
+def test_a_machine_that_has_all(machine: Machine) -> None:
+    code, rows, last = machine.look()
+    assert (code, last) == (0, "nothing is missing"), rows
+    for subject in ("g++", "cmake", "ninja", "Python", "LibTorch", "data set", "loopback"):
+        assert rows[subject][0] == "ok", rows[subject]
+    assert rows["GPUs"][0] == "note" and "on the CPU too" in rows["GPUs"][1]
+    assert rows["srun"] == ("note", "not found; only with SLURM")
+
+
+@pytest.mark.parametrize("name, subject, answer, state, text", [
+    ("g++", "g++", "g++ 11.4.0", "missing", "11.4.0; 12 or newer"),
+    ("cmake", "cmake", "cmake version 3.18.4", "missing", "3.18.4; 3.25 or newer is needed"),
+    ("ninja", "ninja", "", "missing", "not found; ./run sets it up, where there is apt-get"),
+    ("python3", "Python", "Python 3.9.18", "missing", "3.9.18; 3.10 to 3.13 is needed"),
+    ("python3", "Python", "Python 3.10.0", "ok", "3.10.0"),
+    ("python3", "Python", "Python 3.13.7", "ok", "3.13.7"),
+    ("python3", "Python", "Python 3.14.0", "missing", "3.14.0; 3.10 to 3.13 is needed"),
+    ("nvidia-smi", "GPUs", "NVIDIA H100, 580.65.06", "ok", "NVIDIA H100, 580.65.06"),
+    ("nvidia-smi", "GPUs", "NVIDIA H100, 570.124", "note",
+     "NVIDIA H100, 570.124; driver 580 or newer is needed"),
+    ("mpirun", "mpirun", "", "ok", "")])
+def test_programs(machine: Machine, name: str, subject: str, answer: str, state: str,
+                  text: str) -> None:
+    machine.program(name, answer)
+    code, rows, last = machine.look()
+    assert (rows[subject][0], rows[subject][1][:len(text)]) == (state, text)
+    assert (code, last) == ((1, f"missing: {subject}") if state == "missing" else
+                            (0, "nothing is missing"))
+
+
+def test_the_python_of_the_checkout_comes_first(machine: Machine) -> None:
+    machine.program("python3", "Python 3.14.0")
+    (machine.root / ".venv/bin").mkdir()
+    (machine.path / "python3").rename(machine.root / ".venv/bin/python3")
+    assert machine.look()[1]["Python"][0] == "missing"
+
+
+@pytest.mark.parametrize("package, folder, code, row", [
+    ("torch-2.9.1", "", 1, ("missing", "2.9.1 in .venv; 2.11 is needed: remove .venv, then ./run")),
+    ("other-1.0", "", 0, ("note", "not in .venv yet; ./run sets it up: 2.5 GB, some minutes")),
+    ("torch-2.9.1", "/usr", 0, ("ok", "/usr")),
+    ("torch-2.11.0", "/none", 1, ("missing", "/none; no such folder"))])
+def test_libtorch(machine: Machine, package: str, folder: str, code: int,
+                  row: tuple[str, str]) -> None:
+    packages = machine.root / PACKAGES
+    (packages / "torch-2.11.0.dist-info").rename(packages / f"{package}.dist-info")
+    machine.monkeypatch.setenv("LADDER_TORCH_DIR", folder)
+    found, rows, _ = machine.look()
+    assert (found, rows["LibTorch"]) == (code, row)
+
+
+def test_data_that_is_missing(machine: Machine) -> None:
+    (machine.root / "data/mnist/train-images-idx3-ubyte").unlink()
+    code, rows, last = machine.look()
+    assert (code, last) == (1, "missing: data set")
+    assert rows["data set"][1].startswith("no train-images; git checkout -- data")
+
+
+def test_a_name_localhost_that_does_not_resolve(machine: Machine) -> None:
+    known = socket.getaddrinfo
+
+    def look_up(host: str, *arguments: int) -> object:
+        if host == "localhost":
+            raise socket.gaierror("Name or service not known")
+        return known(host, *arguments)
+
+    machine.monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    code, rows, last = machine.look()
+    assert (code, last) == (1, "missing: loopback")
+    assert rows["loopback"][1] == ("localhost: Name or service not known; torchrun needs this "
+                                   "name: echo '127.0.0.1 localhost' >> /etc/hosts")
+
+
+@pytest.mark.parametrize("flags, output, message", [
+    ([], "/dev/full", "doctor: [Errno 28] No space left on device\n"),
+    (["--root", "/none"], "/dev/null", "doctor: [Errno 2] No such file or directory: '/none'\n")])
+def test_a_failure_is_one_line(flags: list[str], output: str, message: str) -> None:
+    with open(output, "w", encoding="utf-8") as file:
+        done = subprocess.run([sys.executable, doctor.__file__, *flags], stdout=file, text=True,
+                              stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, message)

@@ -1,347 +1,252 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu_check.sh among stubs of the programs it starts: what it says about what it sees."""
+"""tools/gpu_check.sh and tests/gpu/ among stubs of the programs that they start."""
 from __future__ import annotations
 
 import re
 import shutil
 import signal
 import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-from tests.support.programs import Launched, Result, launch, poll_until  # noqa: E402
+import pytest
 
-# Writes the record of a run that went well on the device it was told; the file $FAULTS/CHECK is
-# read as bash before that. Leaves its arguments in $CALLS.
-STAGE = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-if [[ $1 == --version ]]; then exit; fi
-device=cuda:0 backend=single world=${WORLD:-1} precision=fp32 accuracy=98.50 weights=aaaa scaler=
-while (($#)); do
-  case $1 in
-    --device | --device-ids) [[ $2 == cpu* ]] && device=cpu ;;
-    --backend) backend=$2 ;;
-    --nprocs) world=$2 ;;
-    --precision | --mixed-precision) precision=$2 ;;
-    --fp16 | --bf16) precision=${1#--} ;;
-    --recipe) weights=$2 ;;
-    --metrics) metrics=$2 ;;
-  esac
-  shift
-done
-[[ $precision == fp16 ]] && scaler=',"loss_scale":32768.0,"skipped_steps":1.0'
-check=${metrics##*/}
-if [[ -f $FAULTS/${check%.jsonl} ]]; then . "$FAULTS/${check%.jsonl}"; fi
-printf '{"record":"run","backend":"%s"}\n{"record":"result","device":"%s","world_size":%s,
-"precision":"%s","accuracy":%s,"train_seconds":1.5,"weights_sha256":"%s"%s}\n' "$backend" "$device" \
-  "$world" "$precision" "$accuracy" "$weights" "$scaler" | sed 'N; N; s/,\n"/,"/' >"$metrics"
-"""
+from tests.support.files import write
+from tests.support.programs import ROOT, Launched, Result, launch, poll_until
 
-TORCHRUN = r"""#!/usr/bin/env bash
-while [[ $1 != /* ]]; do
-  [[ $1 == --nproc-per-node ]] && export WORLD=$2
-  shift
-done
-exec "$@"
-"""
-
-# 300 MiB before a program runs and 812 while one does; the second GPU is in use by others.
-NVIDIA_SMI = r"""#!/usr/bin/env bash
-case $* in
-  *memory.used*) used=300; grep -qs -e --metrics "$CALLS" && used=812; printf '0, %s\n1, 5000\n2, [N/A]\n' $used ;;
-  *memory.total*) printf 'index, name\n0, A Card\n' ;;
-esac
-"""
-
-SANITIZER = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-errors=0
-if [[ -f $FAULTS/memcheck_fp32 ]]; then . "$FAULTS/memcheck_fp32"; fi
-printf '========= ERROR SUMMARY: %s errors\n' $errors
-((errors == 0)) || exit 99
-"""
-
-UNIT_TEST = r"""#!/usr/bin/env bash
-printf '[       OK ] Part.OnAGpu (3 ms)\n[  SKIPPED ] Part.WithoutAGpu (0 ms)\n'
-if [[ -f $FAULTS/unit_tests ]]; then . "$FAULTS/unit_tests"; fi
-"""
-
-SUITE = r"""#!/usr/bin/env bash
-printf '%s %s\n' "${0##*/}" "$*" >>"$CALLS"
-row='"error_occurred":false'
-if [[ -f $FAULTS/bench ]]; then . "$FAULTS/bench"; fi
-for flag; do [[ $flag == --benchmark_out=* ]] && out=${flag#*=}; done
-printf '{"benchmarks":[{"name":"full/basicnet/stage0_single_gpu/world:1","run_type":"iteration",
-"train_seconds":0.21,%s}]}' "$row" >"$out"
-"""
-
+STUBS = ROOT / "tests/support/stubs/gpu"
 STAGES = ("stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
           "stage4_ddp_amp", "stage5_accelerator", "stage6_trainer")
 
 
-class GpuCheck(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = Path(holder.name).resolve()
-        self.script = self.folder / "checkout" / "tools" / "gpu_check.sh"
+class Checkout:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.script = folder / "checkout/tools/gpu_check.sh"
         self.script.parent.mkdir(parents=True)
-        for name in ("gpu_check.sh", "gpu_checks.py", "gpu_report.py"):
-            shutil.copy(ROOT / "tools" / name, self.script.parent)
-        for stage in STAGES:
-            self.write_program(f"bin/{stage}", STAGE)
-        self.write_program("bin/part_test", UNIT_TEST)
-        self.write_program("bin/kernels_test", UNIT_TEST)
-        self.write_program("bin/suite", SUITE)
-        self.write_program("stubs/torchrun", TORCHRUN)
-        self.write_program("stubs/nvidia-smi", NVIDIA_SMI)
-        (self.folder / "faults").mkdir()
-        self.calls = self.folder / "calls"
-        self.calls.touch()
-        self.environment = {
-            "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin",
-            "CALLS": self.calls,
-            "FAULTS": self.folder / "faults",
-            "CUDA_VISIBLE_DEVICES": "0",
-        }
-        self.command = (self.script, "--bin", self.folder / "bin", "--out", self.folder / "out")
+        shutil.copy(ROOT / "tools/gpu_check.sh", self.script)
+        shutil.copytree(ROOT / "tests/gpu", folder / "checkout/tests/gpu")
+        for name, copies in {"stage": [f"bin/{stage}" for stage in STAGES],
+                             "cpp_test": ["bin/part_test", "bin/kernels_test"],
+                             "suite": ["bin/suite"], "torchrun": ["stubs/torchrun"],
+                             "nvidia-smi": ["stubs/nvidia-smi"]}.items():
+            self.write((STUBS / name).read_text(), *copies)
+        self.write(f'#!/bin/sh\nexec {sys.executable} "$@"\n', "stubs/python3")
+        self.calls = write(folder / "calls")
+        self.environment = {"PATH": f"{folder / 'stubs'}:/usr/bin:/bin", "CALLS": self.calls,
+                            "FAULTS": folder / "faults", "CUDA_VISIBLE_DEVICES": "0"}
+        self.command = (self.script, "--bin", folder / "bin", "--out", folder / "out")
 
-    def write_program(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+    def write(self, text: str, *names: str) -> None:
+        for name in names:
+            write(self.folder / name, text, executable=True)
 
     def break_with(self, **faults: str) -> None:
         for check, bash in faults.items():
-            (self.folder / "faults" / check).write_text(bash + "\n", encoding="utf-8")
+            write(self.folder / "faults" / check, bash + "\n")
 
-    def run_script(self, *flags: object, device: str = "cuda") -> Result:
-        return launch(*self.command, "--device", device, *flags, environment=self.environment)
-
-    def line_of(self, check: str, done: Result) -> str:
-        found = re.search(rf"^\w+ +{check} .*$", done.stdout, re.MULTILINE)
-        assert found, done.stdout + done.stderr
-        return re.sub(" +", " ", found.group())
+    def run(self, *flags: object, device: str = "cuda", code: int = 0) -> Result:
+        done = launch(*self.command, "--device", device, *flags, environment=self.environment)
+        assert done.code == code, done.stdout + done.stderr
+        return done
 
 
-class SearchTest(GpuCheck):
-    def test_without_a_gpu_it_says_so_in_one_line_and_starts_nothing(self) -> None:
-        self.environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        for flags in ((), ("--bin", self.folder / "bin")):
-            done = launch(self.script, *flags, environment=self.environment)
-            self.assertEqual(done.code, 77, done.stderr)
-            self.assertEqual(done.stdout, "gpu_check: skipped: no GPU: looked for /dev/nvidia0 and "
-                             "up and /dev/dxg, less what CUDA_VISIBLE_DEVICES='-1' leaves out; "
-                             "hint: tools/gpu_check.sh --device cpu tries the checks without one\n")
-        self.assertEqual(self.calls.read_text(), "")
-
-    def test_gpus_are_device_files_that_are_not_left_out(self) -> None:
-        self.write_program("stubs/find", "#!/bin/sh\nprintf '%s\\n' /dev/nvidia0 /dev/nvidia1\n")
-        self.write_program("stubs/python3", "#!/bin/sh\necho \"$@\"\n")
-        cases = {None: 2, "0,1": 2, "1": 1, "0,1,2": 2, "GPU-a,GPU-b": 2, "MIG-a": 1,
-                 "": 0, "-1": 0, "none": 0}
-        for listed, gpus in cases.items():
-            with self.subTest(listed=listed):
-                setting = ("-u", "CUDA_VISIBLE_DEVICES") if listed is None else (
-                    f"CUDA_VISIBLE_DEVICES={listed}",)
-                done = launch("env", *setting, *self.command, environment=self.environment)
-                self.assertEqual(done.code, 0 if gpus else 77, done.stderr)
-                self.assertEqual(f"--device cuda --gpus {gpus} " in done.stdout, gpus > 0)
-
-    def test_without_programs_it_builds_them(self) -> None:
-        checkout = self.script.parents[1]
-        call = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
-        for name in ("tools/setup.sh", "tools/configure.sh"):
-            self.write_program(f"checkout/{name}", call)
-        self.write_program("stubs/cmake", call)
-        self.write_program("stubs/python3", "#!/bin/sh\necho \"$@\"\n")
-        (checkout / "build").mkdir()
-        shutil.copytree(self.folder / "bin", checkout / "build" / "bin")
-        done = launch(self.script, "--device", "cpu", environment=self.environment)
-        self.assertEqual(done.code, 0, done.stderr)
-        self.assertIn(f"--bin {checkout}/build/bin --device cpu", done.stdout)
-        self.assertIn(f"--out {checkout}/runs/gpu", done.stdout)
-        self.assertEqual(self.calls.read_text().splitlines(),
-                         ["setup.sh build", "configure.sh release",
-                          "cmake --build --preset release --target gpu_checks"])
-
-    def test_help_names_the_exit_code(self) -> None:
-        done = launch(self.script, "--help", environment=self.environment)
-        self.assertEqual(done.code, 0)
-        self.assertIn("77 skipped: there is no GPU", done.stdout)
-
-    def test_wrong_flags_are_refused(self) -> None:
-        cases = {
-            ("--devices", "cpu"): "there is no flag '--devices'",
-            ("--device", "tpu"): "--device: expected auto, cuda or cpu, got 'tpu'",
-            ("--bin",): "--bin: expected a value",
-            ("--deadline", "0"): "--deadline: expected a number, got '0'",
-            ("--limit-train", "all"): "--limit-train: expected a number, got 'all'",
-            ("--device", "cpu", "--bin", self.folder): "--bin: there is no stage0_single_gpu in",
-        }
-        for flags, message in cases.items():
-            with self.subTest(flags=flags):
-                done = launch(self.script, *flags, environment=self.environment)
-                self.assertEqual((done.code, done.stdout), (2, ""))
-                self.assertIn(message, done.stderr)
+@pytest.fixture(name="checkout")
+def checkout_fixture(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
 
 
-class VerdictTest(GpuCheck):
-    def test_all_well_on_one_gpu(self) -> None:
-        done = self.run_script()
-        self.assertEqual(done.code, 0, done.stdout + done.stderr)
-        self.assertNotIn("FAILED", done.stdout)
-        self.assertIn("weights of stage0", self.line_of("stage3_torchrun", done))
-        self.assertIn("loss scale 32768, 1 steps skipped", self.line_of("stage6_fp16", done))
-        self.assertIn("2 passed, 2 skipped themselves", self.line_of("unit_tests", done))
-        self.assertIn("1 passed, 1 skipped themselves", self.line_of("fused_mask", done))
-        self.assertIn("an epoch of stage 0, basicnet: 0.21 s", self.line_of("bench", done))
-        self.assertTrue(self.line_of("two_gpus", done).startswith("skipped two_gpus one GPU"))
-        self.assertIn("skipped memcheck_fp32 there is no compute-sanitizer",
-                      self.line_of("memcheck_fp32", done))
-        self.assertIn("| stage4_fp16 | ok | cuda:0 | nccl | 1 | fp16 | 1.5 |", done.stdout)
-        calls = self.calls.read_text()
-        for wanted in ("stage2_ddp_spawn --backend nccl --nprocs 1 --device cuda",
-                       "stage3_ddp_torchrun --backend nccl --device cuda",
-                       "stage2_ddp_spawn --backend gloo --nprocs 2 --device cuda",
-                       "stage1_data_parallel --device-ids 0,0 --epochs",
-                       "stage1_data_parallel --device-ids 0,cpu --epochs",
-                       "stage2_ddp_spawn --sums exact --backend gloo --nprocs 2",
-                       "stage5_accelerator --device cpu --project-dir",
-                       "--limit-train 0 --limit-test 0"):
-            self.assertIn(wanted, calls)
-        self.break_with(stage0="exit 0")  # old records do not count
-        done = self.run_script()
-        self.assertIn("FAILED stage0 it wrote no result", self.line_of("stage0", done))
-
-    def test_on_the_cpu_gloo_and_bf16_take_the_places_and_runs_are_short(self) -> None:
-        done = self.run_script(device="cpu")
-        self.assertEqual(done.code, 0, done.stdout + done.stderr)
-        calls = self.calls.read_text()
-        self.assertNotIn("nccl", calls)
-        self.assertIn("stage6_trainer --bf16 --backend gloo", calls)
-        self.assertIn("--limit-train 640 --limit-test 500", calls)
-        self.assertIn("stage2_ddp_spawn --backend gloo --nprocs 2 --device cpu", calls)
-        self.assertIn("skipped memcheck_fp32 it needs a GPU", self.line_of("memcheck_fp32", done))
-
-    def test_several_gpus_get_a_rank_each_in_every_stage(self) -> None:
-        self.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
-        self.write_program("stubs/find", "#!/bin/sh\nprintf '%s\\n' /dev/nvidia0 /dev/nvidia1\n")
-        done = self.run_script()
-        self.assertEqual(done.code, 0, done.stdout + done.stderr)
-        calls = self.calls.read_text()
-        for stage, flags in {"stage2_ddp_spawn": "--sums exact ", "stage4_ddp_amp": "",
-                             "stage5_accelerator": "", "stage6_trainer": ""}.items():
-            self.assertRegex(calls, rf"{stage} {flags}.*--backend nccl --nprocs 2 --device cuda")
-        self.assertIn("stage1_data_parallel --device-ids 1,0 ", calls)
-        self.assertIn("| stage3_all | ok | cuda:0 | nccl | 2 |", done.stdout)
-        self.assertIn("weights of exact", self.line_of("exact_all", done))
-        self.assertNotIn("two_gpus", done.stdout)
-
-    def test_the_memory_of_each_gpu_is_that_of_the_check(self) -> None:
-        self.break_with(stage0="sleep 1")  # nvidia-smi is asked five times per second
-        done = self.run_script()
-        self.assertRegex(done.stdout, r"\| stage0 \| ok \|.* \| 0: 512 \| aaaa \|")
-        (self.folder / "stubs" / "nvidia-smi").unlink()
-        done = self.run_script()
-        self.assertRegex(done.stdout, r"\| stage0 \| ok \|.* \|  \| aaaa \|")
-
-    def test_compute_sanitizer_watches_short_runs(self) -> None:
-        self.write_program("stubs/compute-sanitizer", SANITIZER)
-        done = self.run_script()
-        self.assertIn("ok memcheck_fp16 ERROR SUMMARY: 0 errors", self.line_of("memcheck_fp16", done))
-        self.assertRegex(self.calls.read_text(), "compute-sanitizer --tool memcheck .*"
-                         "/stage0_single_gpu --device cuda --limit-train 320")
-        self.break_with(memcheck_fp32="errors=3")
-        line = self.line_of("memcheck_fp32", self.run_script())
-        self.assertTrue(line.startswith("FAILED memcheck_fp32 exit code 99: "), line)
-        self.assertIn("ERROR SUMMARY: 3 errors", line)
-
-    def test_each_fault_fails_its_own_check_and_says_why(self) -> None:
-        faults = {
-            "stage1_one": ("weights=bbbb", "other weights than stage0"),
-            "stage2_one": ("echo; echo 'error: no store'; exit 4", "exit code 4: error: no store"),
-            "stage3_torchrun": ("backend=single", "backend: expected nccl, got single"),
-            "stage2_shared": ("exec sleep 600", "timed out after 1 s"),
-            "stage4_fp16": ("scaler=", "expected loss_scale and skipped_steps in the record"),
-            "stage4_bf16": ("precision=fp32", "precision: expected bf16, got fp32"),
-            "convnet": ("exit 0", "it wrote no result"),
-            "syncbn_shared": ("", "nothing to compare with: convnet has no result"),
-            "stage5_fp16": ("accuracy=97.90", "expected 98.50 % as stage0, within 0.5 points"),
-            "stage6_fp16": ("device=cpu", "device: expected cuda, got cpu"),
-            "stage6_rmsprop": ("echo '[rank 0] warning: dropout on cuda:0 uses tensor operations'",
-                               "[rank 0] warning: dropout on cuda:0 uses tensor operations"),
-            "exact_shared": ("weights=bbbb", "other weights than exact"),
-            "resumed": ("weights=bbbb", "other weights than uninterrupted"),
-            "resumed_on_cpu": ("device=cuda:0", "device: expected cpu, got cuda:0"),
-            "unit_tests": ("echo 'x.cpp:1: skipped: no GPU'", "they found no GPU"),
-            "fused_mask": ("", "they found no GPU"),  # by the same program
-            "bench": ("row='\"error_occurred\":true,\"error_message\":\"exit code 3\"'",
-                      "full/basicnet/stage0_single_gpu: exit code 3"),
-        }
-        self.break_with(**{check: bash for check, (bash, _) in faults.items()})
-        done = self.run_script("--deadline", 1)
-        self.assertEqual(done.code, 1, done.stdout + done.stderr)
-        for check, (_, reason) in faults.items():
-            with self.subTest(check=check):
-                line = self.line_of(check, done)
-                self.assertTrue(line.startswith(f"FAILED {check} "), line)
-                self.assertIn(reason, line)
-        for check in ("stage0", "stage0_again", "stage1_all"):
-            self.assertTrue(self.line_of(check, done).startswith(f"ok {check} "))
-
-    def test_the_report_is_one_file_with_all_that_a_reader_needs(self) -> None:
-        self.break_with(stage0_again="seq 50; echo 'error: no memory'; exit 3")
-        done = self.run_script()
-        report = self.folder / "out" / "report.md"
-        self.assertIn(f"to attach to a report: {report}", done.stdout)
-        text = report.read_text()
-        self.assertRegex(text, r"`.*gpu_checks.py .*`: \d+ ok, 1 FAILED, \d+ skipped, in \d+ s\.")
-        table = [line for line in done.stdout.splitlines() if line.startswith("|")]
-        self.assertEqual([line for line in text.splitlines() if line.startswith("|")], table)
-        self.assertIn("GPUs:\nindex, name\n0, A Card\n", text)
-        self.assertIn("### stage0_again.log\n\n```\n12\n13\n", text)  # the last 40 lines
-        self.assertIn("50\nerror: no memory\n```\n", text)
-        self.assertNotIn("### stage0.log", text)
-        self.assertNotIn(str(self.script.parents[1]), text)
-
-    def test_where_stage_0_does_not_repeat_other_weights_are_no_fault_on_a_gpu(self) -> None:
-        self.break_with(stage0_again="weights=bbbb", stage2_one="weights=cccc")
-        done = self.run_script()
-        self.assertEqual(done.code, 0, done.stdout)
-        self.assertIn("which do not repeat either", self.line_of("stage2_one", done))
-        done = self.run_script(device="cpu")
-        self.assertEqual(done.code, 1, done.stdout)
-        self.assertIn("FAILED stage0_again other weights", self.line_of("stage0_again", done))
-
-    def test_a_network_that_learned_nothing_fails_and_what_is_not_built_is_skipped(self) -> None:
-        self.break_with(stage0="accuracy=96.90")
-        for name in ("part_test", "kernels_test", "suite"):
-            (self.folder / "bin" / name).unlink()
-        done = self.run_script()
-        self.assertEqual(done.code, 1, done.stdout)
-        self.assertIn("accuracy: expected at least 97 %", self.line_of("stage0", done))
-        self.assertIn("skipped unit_tests not built: cmake", self.line_of("unit_tests", done))
-        self.assertIn("skipped bench not built: cmake", self.line_of("bench", done))
+def line_of(check: str, done: Result) -> str:
+    found = re.search(rf"^\w+ +{check} .*$", done.stdout, re.MULTILINE)
+    assert found, done.stdout + done.stderr
+    return re.sub(" +", " ", found.group())
 
 
-class EndTest(GpuCheck):
-    def test_sigterm_and_ctrl_c_end_the_program_that_runs(self) -> None:
-        self.break_with(stage0_again="exec sleep 600")
-        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            with self.subTest(number=number), Launched(
-                    *self.command, "--device", "cuda", environment=self.environment) as launched:
-                # Not before the program is reached: `timeout` hands on nothing while it forks.
-                started = poll_until(
-                    lambda: "sleep" in [one.program for one in launched.processes()], 10)
-                self.assertTrue(started, launched.stdout.text + launched.stderr.text)
-                launched.process.send_signal(number)
-                self.assertEqual(launched.finish(10).code, code)
+TWO_GPUS = "#!/bin/sh\nprintf '%s\\n' /dev/nvidia0 /dev/nvidia1\n"
 
 
-if __name__ == "__main__":
-    unittest.main()
+@pytest.mark.parametrize("listed, gpus", [
+    (None, 2), ("0,1", 2), ("1", 1), ("0,1,2", 2), ("GPU-a,GPU-b", 2), ("MIG-a", 1), ("", 0),
+    ("-1", 0), ("none", 0)])
+def test_gpus_are_device_files_that_are_not_left_out(checkout: Checkout, listed: str | None,
+                                                     gpus: int) -> None:
+    checkout.write(TWO_GPUS, "stubs/find")
+    checkout.write('#!/bin/sh\necho "$@"\n', "stubs/python3")
+    setting = ("-u", "CUDA_VISIBLE_DEVICES") if listed is None else (
+        f"CUDA_VISIBLE_DEVICES={listed}",)
+    done = launch("env", *setting, *checkout.command, environment=checkout.environment)
+    assert done.code == (0 if gpus else 77)
+    if gpus:
+        assert f"--device cuda --gpus {gpus} " in done.stdout
+        return
+    assert done.stdout == (
+        "gpu_check: skipped: no GPU: looked for /dev/nvidia0 and up and /dev/dxg, less what "
+        f"CUDA_VISIBLE_DEVICES='{listed}' leaves out; hint: tools/gpu_check.sh --device cpu tries "
+        "the checks without one\n")
+    assert checkout.calls.read_text() == ""
+
+
+def test_without_programs_it_builds_them(checkout: Checkout) -> None:
+    call = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
+    checkout.write(call, "checkout/tools/setup.sh", "checkout/tools/configure.sh", "stubs/cmake",
+                   "checkout/.venv/bin/python")
+    checkout.write("pytest==1\n", "checkout/requirements-test.txt")
+    root = checkout.folder / "checkout"
+    shutil.copytree(checkout.folder / "bin", root / "build/bin")
+    done = launch(checkout.script, "--device", "cpu", environment=checkout.environment)
+    assert done.code == 0, done.stderr
+    *build, _, check = checkout.calls.read_text().splitlines()
+    assert build == ["setup.sh build",
+                     "python -m pip install --quiet --disable-pip-version-check pytest==1",
+                     "configure.sh release", "cmake --build --preset release --target gpu_checks"]
+    assert f"--bin {root}/build/bin --device cpu" in check
+    assert f"--out {root}/runs/gpu" in check
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--devices", "cpu"], "there is no flag '--devices'"),
+    (["--device", "tpu"], "--device: expected auto, cuda or cpu, got 'tpu'"),
+    (["--bin"], "--bin: expected a value"),
+    (["--deadline", "0"], "--deadline: expected a number, got '0'"),
+    (["--limit-train", "all"], "--limit-train: expected a number, got 'all'"),
+    (["--device", "cpu", "--bin", "/none"], "--bin: there is no stage0_single_gpu in")])
+def test_wrong_flags_are_refused(checkout: Checkout, flags: list[str], message: str) -> None:
+    done = launch(checkout.script, *flags, environment=checkout.environment)
+    assert (done.code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_all_well_on_one_gpu(checkout: Checkout) -> None:
+    shutil.copy(STUBS / "compute-sanitizer", checkout.folder / "stubs")
+    checkout.break_with(stage0="sleep 1")  # nvidia-smi runs five times per second
+    done = checkout.run()
+    assert "FAILED" not in done.stdout
+    for check, text in (("stage3_torchrun", "weights of stage0"),
+                        ("stage6_fp16", "loss scale 32768, 1 steps skipped"),
+                        ("unit_tests", "2 passed, 2 skipped themselves"),
+                        ("fused_mask", "1 passed, 1 skipped themselves"),
+                        ("bench", "an epoch of stage 0, basicnet: 0.21 s"),
+                        ("two_gpus", "skipped two_gpus one GPU"),
+                        ("memcheck_fp16", "ok memcheck_fp16 ERROR SUMMARY: 0 errors"),
+                        ("twins", "skipped twins ./run bench")):
+        assert text in line_of(check, done)
+    assert "| stage4_fp16 | ok | cuda:0 | nccl | 1 | fp16 | 1.5 |" in done.stdout
+    assert re.search(r"\| stage0 \| ok \|.* \| 0: 512 \| aaaa \|", done.stdout)
+    calls = checkout.calls.read_text()
+    for wanted in ("stage2_ddp_spawn --backend nccl --nprocs 1 --device cuda",
+                   "stage3_ddp_torchrun --backend nccl --device cuda",
+                   "stage2_ddp_spawn --backend gloo --nprocs 2 --device cuda",
+                   "stage1_data_parallel --device-ids 0,0 --epochs",
+                   "stage1_data_parallel --device-ids 0,cpu --epochs",
+                   "stage2_ddp_spawn --sums exact --backend gloo --nprocs 2",
+                   "stage5_accelerator --device cpu --project-dir",
+                   "stage0_single_gpu --device cuda --limit-train 320",
+                   "--limit-train 0 --limit-test 0"):
+        assert wanted in calls
+
+
+def test_on_the_cpu_gloo_and_bf16_take_the_places_and_runs_are_short(checkout: Checkout) -> None:
+    done = checkout.run(device="cpu")
+    calls = checkout.calls.read_text()
+    assert "nccl" not in calls
+    for wanted in ("stage6_trainer --bf16 --backend gloo", "--limit-train 640 --limit-test 500",
+                   "stage2_ddp_spawn --backend gloo --nprocs 2 --device cpu"):
+        assert wanted in calls
+    assert "skipped memcheck_fp32 it needs a GPU" in line_of("memcheck_fp32", done)
+
+
+def test_several_gpus_get_a_rank_each_in_every_stage(checkout: Checkout) -> None:
+    checkout.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
+    checkout.write(TWO_GPUS, "stubs/find")
+    (checkout.folder / "stubs/nvidia-smi").unlink()
+    done = checkout.run()
+    calls = checkout.calls.read_text()
+    for stage, flags in {"stage2_ddp_spawn": "--sums exact ", "stage4_ddp_amp": "",
+                         "stage5_accelerator": "", "stage6_trainer": ""}.items():
+        assert re.search(rf"{stage} {flags}.*--backend nccl --nprocs 2 --device cuda", calls)
+    assert "stage1_data_parallel --device-ids 1,0 " in calls
+    assert "| stage3_all | ok | cuda:0 | nccl | 2 |" in done.stdout
+    assert re.search(r"\| stage0 \| ok \|.* \|  \| aaaa \|", done.stdout)  # memory is not known
+    assert "weights of exact" in line_of("exact_all", done)
+    assert "two_gpus" not in done.stdout
+
+
+FAULTS = {
+    "stage1_one": ("weights=bbbb", "other weights than stage0"),
+    "stage2_one": ("echo; echo 'error: no store'; exit 4", "exit code 4: error: no store"),
+    "stage3_torchrun": ("backend=single", "backend: expected nccl, got single"),
+    "stage2_shared": ("exec sleep 600", "timed out after 1 s"),
+    "stage4_fp16": ("scaler=", "expected loss_scale and skipped_steps in the record"),
+    "stage4_bf16": ("precision=fp32", "precision: expected bf16, got fp32"),
+    "convnet": ("exit 0", "it wrote no result"),
+    "syncbn_shared": ("", "nothing to compare with: convnet has no result"),
+    "stage5_fp16": ("accuracy=97.90", "expected 98.50 % as stage0, within 0.5 points"),
+    "stage6_fp16": ("device=cpu", "device: expected cuda, got cpu"),
+    "stage6_rmsprop": ("echo '[rank 0] warning: dropout on cuda:0 uses tensor operations'",
+                       "[rank 0] warning: dropout on cuda:0 uses tensor operations"),
+    "exact_shared": ("weights=bbbb", "other weights than exact"),
+    "resumed": ("weights=bbbb", "other weights than uninterrupted"),
+    "resumed_on_cpu": ("device=cuda:0", "device: expected cpu, got cuda:0"),
+    "unit_tests": ("echo 'x.cpp:1: skipped: no GPU'", "they found no GPU"),
+    "fused_mask": ("", "they found no GPU"),  # by the same program
+    "memcheck_fp32": ("errors=3", "exit code 99: "),
+    "memcheck_fp16": ("", "ERROR SUMMARY: 3 errors"),  # by the same program
+    "bench": ("row='\"error_occurred\":true,\"error_message\":\"exit code 3\"'",
+              "full/basicnet/stage0_single_gpu: exit code 3"),
+}
+
+
+def test_each_fault_fails_its_own_check_and_the_report_has_all(checkout: Checkout) -> None:
+    shutil.copy(STUBS / "compute-sanitizer", checkout.folder / "stubs")
+    checkout.break_with(**{check: bash for check, (bash, _) in FAULTS.items()})
+    checkout.break_with(stage1_all="seq 50; echo 'error: no memory'; exit 3")
+    write(checkout.folder / "out/convnet.jsonl", '{"record": "result"}\n')  # of another run
+    done = checkout.run("--deadline", 1, code=1)
+    for check, (_, reason) in FAULTS.items():
+        line = line_of(check, done)
+        assert line.startswith(f"FAILED {check} ") and reason in line
+    for check in ("stage0", "stage0_again", "stage1_replicas"):
+        assert line_of(check, done).startswith(f"ok {check} ")
+    report = checkout.folder / "out/report.md"
+    assert f"to attach to a report: {report}" in done.stdout
+    text = report.read_text()
+    counts = r"`tools/gpu_check.sh --bin .*`: \d+ ok, 2\d FAILED, \d skipped, in \d+ s\."
+    assert re.search(counts, text)
+    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert [line for line in text.splitlines() if line.startswith("|")] == table
+    assert "GPUs:\nindex, name\n0, A Card\n" in text
+    assert "### stage1_all.log\n\n```\n12\n13\n" in text  # the last 40 lines
+    assert "50\nerror: no memory\n```\n" in text
+    assert "### stage0.log" not in text
+    assert str(checkout.script.parents[1]) not in text
+
+
+def test_where_stage_0_does_not_repeat_other_weights_are_no_fault_on_a_gpu(
+        checkout: Checkout) -> None:
+    checkout.break_with(stage0_again="weights=bbbb", stage2_one="weights=cccc")
+    done = checkout.run("--only", "stage0 or stage2_one or memcheck")
+    assert "which do not repeat either" in line_of("stage2_one", done)
+    assert "skipped memcheck_fp32 there is no compute-sanitizer" in line_of("memcheck_fp32", done)
+
+
+def test_what_fails_on_the_cpu_and_what_is_not_built(checkout: Checkout) -> None:
+    checkout.break_with(stage0="accuracy=96.90", stage0_again="weights=bbbb accuracy=96.90")
+    for name in ("part_test", "kernels_test", "suite"):
+        (checkout.folder / "bin" / name).unlink()
+    done = checkout.run("--limit-train", 0, "--limit-test", 0, "--only",
+                        "stage0 or unit_tests or bench", device="cpu", code=1)
+    assert "stage1" not in done.stdout
+    for check, text in (("stage0", "accuracy: expected at least 97 %"),
+                        ("stage0_again", "FAILED stage0_again other weights"),
+                        ("unit_tests", "skipped unit_tests not built: cmake"),
+                        ("bench", "skipped bench not built: cmake")):
+        assert text in line_of(check, done)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_program_that_runs(checkout: Checkout, number: int, code: int) -> None:
+    checkout.break_with(stage0_again="exec sleep 600")
+    with Launched(*checkout.command, "--device", "cuda", "--only", "stage0",
+                  environment=checkout.environment) as launched:
+        assert poll_until(lambda: "sleep" in [one.program for one in launched.processes()], 10)
+        launched.process.send_signal(number)
+        assert launched.finish(10).code == code

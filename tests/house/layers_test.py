@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import subprocess
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import layers  # noqa: E402
+import layers
+import pytest
+
+from tests.support.files import write
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 TREE = {
@@ -42,105 +38,72 @@ LINES = [
      "data/ (layer 2) may not include comm/ (layer 2)"),
     ("ladder/train/loop.h", '#include "ladder/misc/a.h"', "misc/ is not in the layer table"),
     ("ladder/train/loop.h", '#include "tests/a/x.h"', 'ladder/ may not include "tests/a/x.h"'),
-    ("ladder/core/log.h", '#include "error.h"', 'ladder/ may not include "error.h"'),
     ("ladder/comm/process_group.h", "#include <torch/csrc/distributed/c10d/Backend.hpp>",
      "headers of comm/ show no c10d types"),
     ("ladder/core/error.cpp", 'auto b = "lower --lr, not torchrun --no-python";  // "--comment"',
      "a message of ladder/ names the flag --lr; name the field"),
     *(("ladder/core/error.cpp", text, OTHER) for text in (
-        "images[0].resize({28, 28});", "// float [N, 1, 28, 28]", "// 28 x 28 pixels",
-        "constexpr int kSide = 28;", "// ConvNet", "Linear(784, 10);", "// as in MNIST")),
+        "images[0].resize({28, 28});", "// 28 x 28 pixels", "Linear(784, 10);", "// as in MNIST")),
     ("mnist/main.h", '#include "tests/x.h"', 'mnist/ may not include "tests/x.h"'),
-    *(("mnist/options.h", f"#include <{header}>", f"is torch-free but includes {header}; move")
-      for header in ("torch/torch.h", "ATen/ATen.h", "c10/core/Device.h")),
+    ("mnist/options.h", "#include <ATen/ATen.h>", "is torch-free but includes ATen/ATen.h; move"),
     ("mnist/command_line.h", '#include "mnist/recipe.h"',
      "is torch-free but includes mnist/recipe.h -> ladder/train/loss_meter.h -> "
      "ladder/data/sampler.h -> ladder/core/device.h -> torch/types.h"),
     *(("stage0_single_gpu/main.cpp", f"#include {header}",
-       f"a stage may not include {header[1:-1]}")
-      for header in ("<torch/torch.h>", "<unistd.h>", '"tests/support/x.h"', "<CLI/CLI.hpp>")),
+       f"a stage may not include {header[1:-1]}") for header in ("<unistd.h>", '"tests/x.h"')),
     ("mnist/idx.h", "void f() { torch::load(tensor, path); }", PICKLE),
-    ("stage0_single_gpu/main.cpp", "auto model = torch::jit::load(path);", PICKLE),
-    ("traps/pickle.cpp", "auto value = torch::pickle_load(bytes);", PICKLE),
     ("tests/core/error_test.cpp", "#include <torch/serialize/archive.h>", PICKLE),
 ]
 # A file, its text, and the whole violation up to its reason.
 FILES = [
     ("ladder/misc/a.h", SPDX, f"ladder/misc/a.h:1: ladder/ {ALONE}"),
-    ("ladder/a.h", SPDX, f"ladder/a.h:1: ladder/ {ALONE}"),
     ("stage0_single_gpu/helper.h", SPDX, "stage0_single_gpu/helper.h: a stage holds main.cpp and"),
     ("notes.txt", "hello\n", "notes.txt: not a known file of the root"),
     ("src/a.md", "hello\n", "src/a.md: 'src/' is not a room"),
-    *((name, "\n", f"{name}:1: no licence line") for name in (
-        "tests/core/a.cpp", "tools/a.py", "tools/a.sh", "cmake/A.cmake", "bench/CMakeLists.txt")),
+    ("cmake/A.cmake", "\n", "cmake/A.cmake:1: no licence line"),
     ("tools/script", "#!/bin/sh\n", "tools/script:1: no licence line"),
 ]
+CASES = [(name, f"{SPDX}{line}\n", f"{name}:2: ", part) for name, line, part in LINES]
+CASES += [(name, text, begin, "") for name, text, begin in FILES]
 
 
-class LayersTest(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.root = Path(holder.name)
-        self.git("init", "-q")
-        for name, text in TREE.items():
-            self.write(name, text)
-
-    def git(self, *arguments: str) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        subprocess.run(["git", *arguments], cwd=self.root, env=environment, check=True)
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    def violations_with(self, name: str, text: str) -> list[str]:
-        """Of the tree with this file, which is put back."""
-        self.write(name, text)
-        found = [str(violation) for violation in layers.check_tree(self.root)[1]]
-        self.write(name, TREE[name]) if name in TREE else (self.root / name).unlink()
-        return found
-
-    def run_tool(self, root: Path) -> tuple[int, str]:
-        with (contextlib.redirect_stdout(io.StringIO()) as output,
-              contextlib.redirect_stderr(output)):
-            code = layers.main(["--root", str(root)])
-        return code, output.getvalue()
-
-    def test_a_good_tree_passes(self) -> None:
-        sources = len(TREE) - 1  # but .gitignore
-        self.assertEqual(self.run_tool(self.root), (0, f"layers: {sources} files, 0 violations\n"))
-        self.assertEqual(self.violations_with(
-            "ladder/core/error.cpp", f"{SPDX}exit(128 + 2.28); // 9216 x 128, torch::save\n"), [])
-
-    def test_each_violation_is_found_and_no_other(self) -> None:
-        cases = [(name, f"{SPDX}{line}\n", f"{name}:2: ", part) for name, line, part in LINES]
-        cases += [(name, text, part, "") for name, text, part in FILES]
-        for name, text, begin, part in cases:
-            with self.subTest(f"{name}: {text}"):
-                found = self.violations_with(name, text)
-                self.assertEqual(len(found), 1, found)
-                self.assertEqual(found[0][:len(begin)], begin)
-                self.assertIn(part, found[0])
-
-    def test_the_application_in_the_library(self) -> None:
-        found = self.violations_with("ladder/train/loop.h", SPDX + '#include "mnist/recipe.h"\n')
-        self.assertIn('ladder/train/loop.h:2: ladder/ may not include "mnist/recipe.h"; write '
-                      '"ladder/FOLDER/FILE.h", and use no other room', found)
-
-    def test_tracked_files_count_and_ignored_ones_do_not(self) -> None:
-        self.write("build/junk.cpp", "")
-        self.assertEqual(self.run_tool(self.root)[0], 0)
-        self.git("add", "-f", "build/junk.cpp")
-        self.assertEqual(self.run_tool(self.root)[0], 1)
-
-    def test_a_folder_without_git_is_an_error_of_its_own(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            code, output = self.run_tool(Path(folder))
-        self.assertEqual(code, 2)
-        self.assertIn("is it a git checkout?", output)
+def git(root: Path, *arguments: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    subprocess.run(["git", *arguments], cwd=root, env=environment, check=True)
 
 
-if __name__ == "__main__":
-    unittest.main()
+@pytest.fixture(name="root")
+def root_fixture(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    for name, text in TREE.items():
+        write(tmp_path / name, text)
+    return tmp_path
+
+
+def violations_with(root: Path, name: str, text: str) -> list[str]:
+    write(root / name, text)
+    return [str(violation) for violation in layers.check_tree(root)[1]]
+
+
+def test_a_good_tree_passes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert layers.main(["--root", str(root)]) == 0
+    assert capsys.readouterr().out == f"layers: {len(TREE) - 1} files, 0 violations\n"
+    text = f"{SPDX}exit(128 + 2.28); // 9216 x 128, torch::save\n"
+    assert violations_with(root, "ladder/core/error.cpp", text) == []
+
+
+@pytest.mark.parametrize("name, text, begin, part", CASES)
+def test_a_violation(root: Path, name: str, text: str, begin: str, part: str) -> None:
+    [found] = violations_with(root, name, text)
+    assert found.startswith(begin) and part in found
+
+
+def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:
+    assert violations_with(root, "build/junk.cpp", "") == []
+    git(root, "add", "-f", "build/junk.cpp")
+    assert layers.main(["--root", str(root)]) == 1
+
+
+def test_a_folder_without_git(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert layers.main(["--root", str(tmp_path)]) == 2
+    assert "is it a git checkout?" in capsys.readouterr().err

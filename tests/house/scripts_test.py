@@ -7,69 +7,20 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-import unittest
 from pathlib import Path
+
+import pytest
+
+from tests.support.files import write
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = "stage0_single_gpu"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
-# Each stub writes its name and arguments as one line to $CALLS.
-RECORD = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/} $*" >>"$CALLS"\n'
-
 # A stage's program: says which arguments it got, and where.
 PROGRAM = '#!/usr/bin/env bash\nprintf "<%s>" "$PWD" "$@"\n'
 
-# Like the real one: prints what it knows, and fails if it does not know one of the names.
-DPKG_QUERY = r"""#!/usr/bin/env bash
-shift 2 # -W -f=FORMAT
-status=0
-for name in "$@"; do
-  if [[ " $INSTALLED " == *" $name "* ]]; then
-    printf '%s=installed\n' "$name"
-  elif [[ " $FOREIGN " == *" $name "* ]]; then
-    printf '%s:amd64=installed\n' "$name"
-  elif [[ " $REMOVED " == *" $name "* ]]; then
-    printf '%s=config-files\n' "$name"
-  else
-    printf 'dpkg-query: no packages found matching %s\n' "$name" >&2
-    status=1
-  fi
-done
-exit $status
-"""
-
-# `sudo -n COMMAND` and `sudo NAME=VALUE COMMAND`, where the machine has it.
-SUDO = '#!/usr/bin/env bash\n[[ $SUDO_WORKS ]] || exit 1\n[[ $1 == -n ]] && shift\nexec env "$@"\n'
-
-# `python3 -m venv --clear FOLDER` makes a .venv of stubs; pip fails where PIP_FAILS is set.
-PYTHON = r"""#!/usr/bin/env bash
-printf '%s\n' "${0##*/} $*" >>"$CALLS"
-case "$*" in
-  --version) echo 'Python 3.12.0' ;;
-  '-m venv --clear '*)
-    mkdir -p "$4/bin"
-    rm -f "$4"/.ladder-*
-    cp "$0" "$4/bin/python"
-    printf 'VIRTUAL_ENV=%s\n' "$4" >"$4/bin/activate"
-    ;;
-  '-m pip install '*) [[ ! $PIP_FAILS ]] ;;
-esac
-"""
-
-# Fails, as clang-tidy does, for a source that is not there.
-CLANG_TIDY = RECORD + "[[ -f ${!#} ]]\n"
-
-STUBS = {
-    "dpkg-query": DPKG_QUERY,
-    "sudo": SUDO,
-    "python3": PYTHON,
-    "apt-get": RECORD,
-    "cmake": RECORD,
-    "ctest": RECORD,
-    "clang-tidy-19": CLANG_TIDY,
-}
+STUBS = ROOT / "tests/support/stubs/setup"
 
 
 def array(name: str) -> list[str]:
@@ -82,159 +33,129 @@ BUILD_PACKAGES = array("build_packages")
 ALL_PACKAGES = BUILD_PACKAGES + array("test_packages")
 
 
-class ScriptsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = Path(holder.name).resolve()
-        self.folder.chmod(0o755)  # one test runs as another user
-        self.checkout = self.folder / "checkout"
-        (self.checkout / "tools").mkdir(parents=True)
+class Checkout:
+    def __init__(self, folder: Path) -> None:
+        folder.chmod(0o755)  # one test runs as another user
+        self.folder = folder
+        self.root = folder / "checkout"
+        (self.root / "tools").mkdir(parents=True)
         for pattern in ("run", "test", "tools/*.sh", "requirements*.txt"):
             for path in ROOT.glob(pattern):
-                shutil.copy(path, self.checkout / path.relative_to(ROOT))
-        for name, text in STUBS.items():
-            self.write_program(f"stubs/{name}", text)
-        self.write_program(f"checkout/build/bin/{STAGE}", PROGRAM)
-        self.calls_file = self.folder / "calls"
-        self.calls_file.touch()
+                shutil.copy(path, self.root / path.relative_to(ROOT))
+        shutil.copytree(STUBS, folder / "stubs")
+        for name in ("apt-get", "cmake", "ctest"):
+            shutil.copy(STUBS / "record", folder / "stubs" / name)
+        self.write(f"checkout/build/bin/{STAGE}", PROGRAM)
+        self.calls_file = folder / "calls"
         self.environment = {
-            "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin", "CALLS": str(self.calls_file),
+            "PATH": f"{folder / 'stubs'}:/usr/bin:/bin", "CALLS": str(self.calls_file),
             "INSTALLED": " ".join(ALL_PACKAGES), "FOREIGN": "", "REMOVED": "", "SUDO_WORKS": "1",
             "PIP_FAILS": "", "LADDER_TORCH_DIR": "/opt/libtorch"}
 
-    def write_program(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+    def write(self, name: str, text: str) -> None:
+        write(self.folder / name, text, executable=True)
 
-    def start(self, *command: str, **changes: str) -> tuple[int, str]:
+    def start(self, *command: str, code: int | None = 0, **changes: str) -> str:
         """Runs a command in the checkout; the calls of the stubs are those of this run alone."""
         self.calls_file.write_text("", encoding="utf-8")
-        done = subprocess.run(
-            command, cwd=self.checkout, env=self.environment | changes, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        self.calls_file.chmod(0o666)
+        done = subprocess.run(command, cwd=self.root, env=self.environment | changes, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        output = done.stdout + done.stderr
+        assert done.returncode == code if code is not None else done.returncode, output
+        return output
 
     def calls(self, name: str) -> list[str]:
         lines = self.calls_file.read_text(encoding="utf-8").splitlines()
         return [line for line in lines if line.split()[0] == name]
 
 
-class SetupTest(ScriptsTest):
-    def test_installs_in_one_call_the_packages_that_are_missing(self) -> None:
-        others = ("cmake", "ccache", "zlib1g-dev", "g++")
-        some = " ".join(name for name in BUILD_PACKAGES if name not in others)
-        for state, wanted in (
-                ({"INSTALLED": ""}, BUILD_PACKAGES),
-                ({"INSTALLED": some, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"},
-                 ["g++", "cmake", "ccache"]),
-                ({}, [])):
-            with self.subTest(wanted):
-                code, output = self.start("tools/setup.sh", **state)
-                self.assertEqual(code, 0, output)
-                call = "apt-get install -y -qq --no-install-recommends " + " ".join(wanted)
-                self.assertEqual([one for one in self.calls("apt-get") if " update" not in one],
-                                 [call] if wanted else [])
-
-    def test_without_root_it_prints_the_line_to_type(self) -> None:
-        as_user = NOBODY if os.geteuid() == 0 else []
-        try:
-            reachable = subprocess.run(
-                [*as_user, "test", "-x", str(self.checkout / "tools/setup.sh")], check=False
-            ).returncode == 0
-        except FileNotFoundError:
-            reachable = False
-        if not reachable:
-            reason = "this is root, and setpriv cannot start the script as another user"
-            print(f"skipped: {reason}")  # unittest prints no more than "s"
-            self.skipTest(reason)
-        self.calls_file.chmod(0o666)
-        known = [name for name in BUILD_PACKAGES if name not in ("cmake", "ccache")]
-        code, output = self.start(
-            *as_user, "tools/setup.sh", INSTALLED=" ".join(known), SUDO_WORKS=""
-        )
-        line = "sudo apt-get update && sudo apt-get install -y --no-install-recommends cmake ccache"
-        self.assertEqual(code, 1, output)
-        self.assertIn(line, [text.removeprefix("setup:").strip() for text in output.splitlines()])
-        self.assertEqual(self.calls("apt-get"), [])
-
-    def test_python_packages_are_installed_once_and_again_when_that_failed(self) -> None:
-        for fails, installs in (("1", 1), ("", 1), ("", 0), ("changed", 1), ("", 1)):
-            if fails == "changed":
-                (self.checkout / "requirements.txt").write_text("numpy==0\n", encoding="utf-8")
-            code, output = self.start("tools/setup.sh", LADDER_TORCH_DIR="", PIP_FAILS=fails)
-            self.assertEqual(code != 0, bool(fails), output)
-            self.assertEqual("is ready" in output, not fails, output)
-            found = [call for call in self.calls("python") if "pip install" in call]
-            self.assertEqual(len(found), installs, output)
-            stamps = list((self.checkout / ".venv").glob(".ladder-*"))
-            self.assertEqual(len(stamps), int(not fails))
+@pytest.fixture(name="checkout")
+def checkout_fixture(tmp_path: Path) -> Checkout:
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    return Checkout(tmp_path.resolve())
 
 
-class RunTest(ScriptsTest):
-    def test_refuses_an_unknown_stage(self) -> None:
-        for name in ("", "stage9"):
-            code, output = self.start("./run", name)
-            self.assertEqual(code, 2, output)
-            self.assertIn(f"no stage '{name}'", output)
-            self.assertEqual(self.calls_file.read_text(encoding="utf-8"), "")
-
-    def test_flags_go_to_the_program_unchanged(self) -> None:
-        code, output = self.start("./run", STAGE, "--metrics", "a  b.jsonl", "")
-        self.assertEqual(code, 0, output)
-        self.assertEqual(output.splitlines()[-1], f"<{self.checkout}><--metrics><a  b.jsonl><>")
+SOME = " ".join(set(BUILD_PACKAGES) - {"cmake", "ccache", "zlib1g-dev", "g++"})
 
 
-class ConfigureTest(ScriptsTest):
-    def test_a_moved_checkout_alone_configures_anew(self) -> None:
-        link = self.folder / "link"
-        link.symlink_to(self.checkout)
-        for command, home, fresh in (
-                (["./run", STAGE], None, ""),
-                (["./run", STAGE], self.checkout, ""),
-                (["./run", STAGE], link, ""),
-                (["./run", STAGE], self.folder / "where-it-was", "--fresh "),
-                (["./test", "--quick"], self.folder / "where-it-was", "--fresh ")):
-            with self.subTest(f"{command} {home}"):
-                for name in ("fmt-subbuild", "fmt-src"):
-                    (self.checkout / "build/_deps" / name).mkdir(parents=True, exist_ok=True)
-                if home:
-                    (self.checkout / "build/CMakeCache.txt").write_text(
-                        f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n", encoding="utf-8")
-                code, output = self.start(*command)
-                self.assertEqual(code, 0, output)
-                self.assertEqual(self.calls("cmake")[0], f"cmake {fresh}--preset release")
-                # The caches of fetched libraries, which --fresh leaves, go too.
-                left = sorted(path.name for path in (self.checkout / "build/_deps").iterdir())
-                self.assertEqual(left, ["fmt-src", "fmt-subbuild"][:1 if fresh else 2])
+@pytest.mark.parametrize("state, wanted", [
+    ({"INSTALLED": ""}, BUILD_PACKAGES),
+    ({"INSTALLED": SOME, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"}, ["g++", "cmake", "ccache"]),
+    ({}, [])])
+def test_setup_installs_in_one_call_the_packages_that_are_missing(
+        checkout: Checkout, state: dict[str, str], wanted: list[str]) -> None:
+    checkout.start("tools/setup.sh", **state)
+    call = "apt-get install -y -qq --no-install-recommends " + " ".join(wanted)
+    assert [one for one in checkout.calls("apt-get") if " update" not in one] == (
+        [call] if wanted else [])
 
 
-class LintTest(ScriptsTest):
-    def test_reads_every_source_but_the_tests(self) -> None:
-        for name in ("ladder/core", "bench/micro", STAGE, "tests/core"):
-            (self.checkout / name).mkdir(parents=True)
-        code, output = self.start("./test", "--quick", "--lint")
-        self.assertEqual((code, self.calls("ctest")), (1, []), output)
-        self.assertIn("no sources to lint", output)
-
-        sources = ["bench/micro/main.cpp", "ladder/core/error.cpp", f"{STAGE}/main.cpp"]
-        for name in [*sources, "tests/core/error_test.cpp"]:
-            (self.checkout / name).touch()
-        code, output = self.start("./test", "--quick", "--lint")
-        self.assertEqual(code, 0, output)
-        read = sorted(call.split()[-1] for call in self.calls("clang-tidy-19"))
-        self.assertEqual(read, sources)
-        self.assertIn("clang-tidy found nothing in 3 sources", output)
-
-        self.write_program("stubs/clang-tidy-19", "#!/usr/bin/env bash\nexit 1\n")
-        code, output = self.start("./test", "--quick", "--lint")
-        self.assertNotEqual(code, 0, output)
-        self.assertNotIn("found nothing", output)
-        self.assertEqual(self.calls("ctest"), [])
+def test_setup_without_root_prints_the_line_to_type(checkout: Checkout) -> None:
+    as_user = NOBODY if os.geteuid() == 0 else []
+    script = checkout.root / "tools/setup.sh"
+    if as_user and (not shutil.which(as_user[0]) or subprocess.run(
+            [*as_user, "test", "-x", script], check=False).returncode):
+        pytest.skip("this is root, and setpriv cannot start the script as another user")
+    known = [name for name in BUILD_PACKAGES if name not in ("cmake", "ccache")]
+    output = checkout.start(*as_user, "tools/setup.sh", code=1, INSTALLED=" ".join(known),
+                            SUDO_WORKS="")
+    line = "sudo apt-get update && sudo apt-get install -y --no-install-recommends cmake ccache"
+    assert line in [text.removeprefix("setup:").strip() for text in output.splitlines()]
+    assert checkout.calls("apt-get") == []
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_python_packages_are_installed_once_and_again_when_that_failed(checkout: Checkout) -> None:
+    for fails, installs in (("1", 1), ("", 1), ("", 0), ("changed", 1), ("", 1)):
+        if fails == "changed":
+            (checkout.root / "requirements.txt").write_text("numpy==0\n", encoding="utf-8")
+        output = checkout.start("tools/setup.sh", code=None if fails else 0, LADDER_TORCH_DIR="",
+                                PIP_FAILS=fails)
+        assert ("is ready" in output) == (not fails)
+        assert len([call for call in checkout.calls("python") if "pip install" in call]) == installs
+        assert len(list((checkout.root / ".venv").glob(".ladder-*"))) == int(not fails)
+
+
+@pytest.mark.parametrize("name", ["", "stage9"])
+def test_run_refuses_an_unknown_stage(checkout: Checkout, name: str) -> None:
+    assert f"no stage '{name}'" in checkout.start("./run", name, code=2)
+    assert checkout.calls_file.read_text(encoding="utf-8") == ""
+
+
+def test_run_hands_flags_to_the_program_unchanged(checkout: Checkout) -> None:
+    output = checkout.start("./run", STAGE, "--metrics", "a  b.jsonl", "")
+    assert output.splitlines()[-1] == f"<{checkout.root}><--metrics><a  b.jsonl><>"
+
+
+@pytest.mark.parametrize("command, home, fresh", [
+    (["./run", STAGE], None, ""), (["./run", STAGE], "checkout", ""),
+    (["./run", STAGE], "link", ""), (["./run", STAGE], "where-it-was", "--fresh "),
+    (["./test", "--quick"], "where-it-was", "--fresh ")])
+def test_a_moved_checkout_alone_configures_anew(checkout: Checkout, command: list[str],
+                                                home: str | None, fresh: str) -> None:
+    (checkout.folder / "link").symlink_to(checkout.root)
+    for name in ("fmt-subbuild", "fmt-src"):
+        (checkout.root / "build/_deps" / name).mkdir(parents=True)
+    if home:
+        (checkout.root / "build/CMakeCache.txt").write_text(
+            f"CMAKE_HOME_DIRECTORY:INTERNAL={checkout.folder / home}\n", encoding="utf-8")
+    checkout.start(*command)
+    assert checkout.calls("cmake")[0] == f"cmake {fresh}--preset release"
+    # The caches of fetched libraries, which --fresh leaves, go too.
+    left = sorted(path.name for path in (checkout.root / "build/_deps").iterdir())
+    assert left == ["fmt-src", "fmt-subbuild"][:1 if fresh else 2]
+
+
+def test_lint_reads_every_source_but_the_tests(checkout: Checkout) -> None:
+    assert "no sources to lint" in checkout.start("./test", "--quick", "--lint", code=None)
+    assert checkout.calls("ctest") == []
+    sources = ["bench/micro/main.cpp", "ladder/core/error.cpp", f"{STAGE}/main.cpp"]
+    for name in [*sources, "tests/core/error_test.cpp", "mnist/a.h"]:
+        checkout.write(f"checkout/{name}", "")
+    output = checkout.start("./test", "--quick", "--lint")
+    assert sorted(call.split()[-1] for call in checkout.calls("clang-tidy-19")) == sources
+    assert "clang-tidy found nothing in 3 sources" in output
+    checkout.write("stubs/clang-tidy-19", "#!/usr/bin/env bash\nexit 1\n")
+    assert "found nothing" not in checkout.start("./test", "--quick", "--lint", code=None)
+    assert checkout.calls("ctest") == []

@@ -1,6 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""For tools/gpu_checks.py: memory of the GPUs during a check, and the report of all checks."""
+"""For the GPU checks: memory of the GPUs during a check, and the report of all checks."""
 from __future__ import annotations
 
 import subprocess
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60  # for a program that describes the machine
 LOG_LINES = 40  # of a check that failed
 COLUMNS = ("check", "", "device", "backend", "ranks", "precision", "training s", "MiB per GPU",

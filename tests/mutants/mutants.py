@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the tests: applies one-line faults to the sources, one at a time, and runs tests on each.
 
-    tools/mutants.py                    every fault of tools/mutants.txt
-    tools/mutants.py --only 'bucket'    the faults whose name matches this regular expression
-    tools/mutants.py --list             the faults; runs nothing
-    tools/mutants.py --report           table of the results so far; runs nothing
+    tests/mutants/mutants.py                    every fault of tests/mutants/mutants.txt
+    tests/mutants/mutants.py --only 'bucket'    the faults whose name matches this regular expression
+    tests/mutants/mutants.py --list             the faults; runs nothing
+    tests/mutants/mutants.py --report           table of the results so far; runs nothing
 
 Works on a copy of the sources with a build of its own; both are kept, and so are the results. A
 second call skips the faults that it has results for, as long as neither fault nor sources change.
@@ -33,13 +33,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "tools" / "mutants.txt"
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("mutants.txt")
 WANTED = 0.95  # share of the faults that the tests must catch
 
 # What the tests of this table depend on. A change of anything else keeps the results.
 SOURCES = re.compile(r"(ladder|mnist|stage\d_\w+|cmake|data|tests)/|CMake")
-NOT_SOURCES = re.compile(r"tests/house/|.*\.md$")
+NOT_SOURCES = re.compile(r"tests/(house|mutants)/|.*\.md$")
 
 Record = dict[str, Any]  # a line of the results file
 
