@@ -36,13 +36,14 @@ class Source(NamedTuple):
 
 
 SOURCES = (  # the first that fits counts
-    Source("*.step.json", ("ladder", "mnist", "stage0_single_gpu/main.cpp", "bench/report/step.py"),
-           "python3 bench/report/step.py {}"),
-    Source("*.gradients.json", ("bench/peers/common.py", "bench/report/gradients.py"),
-           ".venv/bin/python bench/report/gradients.py {}"),
+    Source("*.step.json", ("ladder", "mnist", "stage0_single_gpu/main.cpp",
+                           "bench/measure/step.py"),
+           "python3 bench/measure/step.py {}"),
+    Source("*.gradients.json", ("bench/peers/common.py", "bench/measure/gradients.py"),
+           ".venv/bin/python bench/measure/gradients.py {}"),
     Source("*.updates.json", ("ladder", "mnist", "stage6_trainer/main.cpp",
-                              "bench/report/updates.py"),
-           "python3 bench/report/updates.py {}"),
+                              "bench/measure/updates.py"),
+           "python3 bench/measure/updates.py {}"),
     Source("*.links.json", ("ladder", "mnist", "bench/links", "bench/micro/training_step.h",
                             "tests/support/network.py", "tests/support/training.h"),
            "./run links; cp runs/links.json {}"),
