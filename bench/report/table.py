@@ -13,6 +13,7 @@ import argparse
 import sys
 import textwrap
 
+import packages  # noqa: F401  first: ends the program if one is missing
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
 from exact import price_table, seeds_table
