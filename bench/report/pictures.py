@@ -56,11 +56,12 @@ def bar_of(results: Results, setup: Setup, estimate: Estimate | None, text: str,
 
 def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
                 bars: list[Bar]) -> Picture | None:
+    """The caption explains outlines if there is one."""
     if not any(bar.estimate for bar in bars):
         return None
     told = "; ".join(f"{bar.label}: {bar.text}{f' {unit}' if bar.estimate else ''}" for bar in bars)
     twins = "Filled: C++; outlined: " + ("Python. " if name == "code" else "its Python twin. ")
-    caption = caption.replace("FILLED", twins)
+    caption = caption.replace("FILLED", twins if any(bar.outlined for bar in bars) else "")
     return Picture(name, title, told, partial(draw_bars, axis, bars), caption.strip())
 
 
@@ -138,8 +139,9 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], fou
 
 
 def accuracy_picture(results: Results, recipe: str) -> Picture | None:
+    """Without runs of fewer epochs the summary shows the same."""
     found: Points = {}
-    for row in curve_rows(results, recipe):
+    for row in curve_rows(results, recipe) if results.of_kind("curve") else ():
         setup, accuracy, seconds = row.key.setup, row.accuracy(), row.counter("train_seconds")
         if setup.width == 1 and accuracy and seconds:
             start = (label_of(results, setup), [])
@@ -235,7 +237,7 @@ def summary_picture(results: Results) -> Picture | None:
     names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place])
              for place in sorted(set(map(rung, programs)))]
     marks = [words for words, there in (("Filled: C++; outlined, py: Python",
-                                         True),
+                                         any(map(is_twin, programs))),
                                         ("LT: LibTorch, used the usual way", USUAL in programs))
              if there]
     caption = ("From the start of a program to its end, with its test. "
