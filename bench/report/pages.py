@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the pages that show measured numbers to the records that they come from.
 
-    python bench/report/pages.py             compares
-    python bench/report/pages.py --update    writes the tables and pictures again
+    .venv/bin/python bench/report/pages.py             compares
+    .venv/bin/python bench/report/pages.py --update    writes the tables and pictures again
 
 A page names its record, or several that are read as one, where a table begins, and the table ends
 at a line of its own:
@@ -85,7 +85,7 @@ LINK_TABLES = {
     "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
     "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
     "--scale": scale.scale_tables}
-CURE = "run python3 bench/report/pages.py --update"
+CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 
 MEASURES: dict[str, Callable[[Row], str]] = {

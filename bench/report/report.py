@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what the suite has measured as one HTML page, which needs no network and no scripts.
 
-    python bench/report/report.py RESULTS.json... -o report.html
+    .venv/bin/python bench/report/report.py RESULTS.json... -o report.html
 
 Exit code: 0, or 2 if a file is not what the suite writes or the page cannot be written.
 """

@@ -155,16 +155,19 @@ class Compare(RunTest):
 
     def test_what_was_measured_takes_the_place_of_the_last_one(self) -> None:
         html = f"-o {self.root}/runs/bench.html"
-        self.assertEqual(self.run_it("bench"), (0, ["table.py whole --tier bench --short",
-                                                    f"report.py whole --tier bench {html}"]))
+        code, [stored, *shown] = self.run_it("bench")
+        self.assertEqual((code, stored), (0, "record.py whole --tier bench"))
+        self.assertEqual(shown, ["table.py whole --tier bench --short",
+                                 f"report.py whole --tier bench {html}"])
         self.assertEqual(self.old.read_text(), "whole --tier bench\n")
 
     def test_the_page_of_a_long_tier_shows_the_other_one_and_the_links(self) -> None:
         (self.root / "runs/links.json").write_text("{}\n")
         results = f"whole --tier whole {self.root}/runs/bench.json"
         links = f"--links {self.root}/runs/links.json -o {self.root}/runs/whole.html"
-        self.assertEqual(self.run_it("whole"), (0, [f"table.py {results} --short",
-                                                    f"report.py {results} {links}"]))
+        code, lines = self.run_it("whole")
+        self.assertEqual((code, lines[1:]), (0, [f"table.py {results} --short",
+                                                 f"report.py {results} {links}"]))
         targets = (self.root / "targets").read_text().split()
         self.assertEqual(targets, ["stages", "suite", "libtorch_usual"])
 
@@ -174,7 +177,8 @@ class Compare(RunTest):
         python.chmod(0o755)
         code, lines = self.run_it("links")
         page = f"--links {self.root}/runs/links.json -o {self.root}/runs/bench.html"
-        self.assertEqual((code, lines[-1]), (1, f"report.py old {page}"))
+        self.assertEqual((code, lines[-3:]), (1, ["table.py {} --links", "table.py old --short",
+                                                  f"report.py old {page}"]))
 
     def test_without_a_word_it_is_the_short_one(self) -> None:
         self.assertEqual(self.run_it()[0], 0)
@@ -182,7 +186,7 @@ class Compare(RunTest):
 
     def test_runs_that_failed_are_shown_and_make_the_exit_code(self) -> None:
         code, lines = self.run_it("bench", "--fails")
-        self.assertEqual((code, len(lines)), (1, 2))
+        self.assertEqual((code, len(lines)), (1, 3))
         self.assertEqual(self.old.read_text(), "whole --tier bench\n")
 
     def test_flags_that_are_refused_or_answered_leave_the_last_one_alone(self) -> None:
@@ -203,8 +207,8 @@ class Compare(RunTest):
             self.assertEqual(process.wait(timeout=30), 130)
         [part] = self.old.parent.glob("bench.??????")
         self.assertEqual(part.read_text(), "part\n")
-        self.assertEqual(rest, "run: stopped; for the results so far: python3 "
-                               f"bench/report/report.py runs/{part.name}\n")
+        self.assertEqual(rest, "run: stopped; for the results so far: "
+                               f".venv/bin/python bench/report/report.py runs/{part.name}\n")
         self.assertEqual(self.old.read_text(), "old\n")
 
 
