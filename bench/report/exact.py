@@ -9,11 +9,12 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from pandas import DataFrame
 
 from drawing import Picture, figure_of
-from intervals import mean_of, ratio_of
+from intervals import mean_of
 from results import Results, Row, Setup
-from tables import Table, cells
+from tables import Cells, Table, cells, plain_table, points
 from words import INK, MUTED, NOT_RUN, RUNG_COLOURS, percent
 
 STEPS = 200  # of a timed row
@@ -34,51 +35,45 @@ def price_text(results: Results, setup: Setup) -> str:
     """Time over that of the sums in float."""
     if setup.micro_batch == 0:
         return "1"
-    rows = [results.row("sums", one) for one in (setup, replace(setup, micro_batch=0))]
-    times = [[one.seconds for one in row.good] if row else [] for row in rows]
-    ratio = ratio_of(*times)
+    ratio = results.ratio(setup, replace(setup, micro_batch=0), kind="sums")
     return NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.2f}")
 
 
 def price_table(results: Results) -> Table:
-    rows = []
-    for row in sorted(results.of_kind("sums"), key=lambda row: row.key.setup.order()):
-        setup = row.key.setup
-        rows.append([f"{setup.world} x {setup.threads}", sums_text(setup.micro_batch),
-                     *cells(row, [step_text, lambda row: price_text(results, row.key.setup)])])
+    writers = {"ms per step [95 %]": step_text,
+               "time / fast [95 %]": lambda row: price_text(results, row.key.setup)}
+    rows = [{"ranks": f"{row.key.setup.world} x {row.key.setup.threads}",
+             "sums": sums_text(row.key.setup.micro_batch), **cells(row, writers)}
+            for row in sorted(results.of_kind("sums"), key=lambda row: row.key.setup.order())]
     notes = ["Stage 2, BasicNet, fp32. Ranks x threads; milliseconds per step over 200 steps; all "
              "rows in one run, in random order."]
-    return Table("The price of exact sums", ("ranks", "sums", "ms per step [95 %]",
-                                             "time / fast [95 %]"), rows, notes, [], 2)
+    return plain_table("The price of exact sums", rows, notes, 2)
 
 
-def by_seed(results: Results) -> dict[int, dict[int, float]]:
-    """Accuracies in percent of the seeds with both sums: seed -> micro-batch -> accuracy."""
-    found: dict[int, dict[int, float]] = {}
-    for row in results.of_kind("seeds"):
-        for seed, accuracy in row.accuracies().items():
-            found.setdefault(seed, {})[row.key.setup.micro_batch] = accuracy
-    return {seed: found[seed] for seed in sorted(found) if len(found[seed]) == 2}
+def by_seed(results: Results) -> DataFrame:
+    """Accuracies in percent of the seeds with both sums: a row per seed, a column per sums."""
+    return DataFrame({row.key.setup.micro_batch: row.accuracies()
+                      for row in results.of_kind("seeds")}).sort_index(axis=1).dropna().sort_index()
 
 
 def seeds_table(results: Results) -> Table:
     """Without rows if no seed has both."""
     found = by_seed(results)
-    sizes = sorted({size for accuracies in found.values() for size in accuracies})
-    rows = [[str(seed), *(percent(accuracies[size]) for size in sizes),
-             f"{accuracies[sizes[1]] - accuracies[sizes[0]]:+.2f}"]
-            for seed, accuracies in found.items()]
+    rows: list[Cells] = []
+    if len(found.columns) == 2:
+        apart = found.iloc[:, 1] - found.iloc[:, 0]
+        rows = [{"seed": str(seed), **{sums_text(size): percent(found.at[seed, size])
+                                       for size in found},
+                 "difference, points": f"{apart[seed]:+.2f}"} for seed in found.index]
     if rows:
-        columns = [[accuracies[size] for accuracies in found.values()] for size in sizes]
-        apart = mean_of([exact - fast for fast, exact in zip(*columns)])
-        rows.append(["mean", *(percent(mean_of(column).value) for column in columns),
-                     apart.text(lambda value: f"{value:+.2f}")])
+        rows.append({"seed": "mean", **{sums_text(size): percent(found[size].mean())
+                                        for size in found},
+                     "difference, points": points(mean_of(list(apart)))})
     setups = {row.key.setup for row in results.of_kind("seeds")}
     notes = [f"Stage 2, {setup.recipe}, {setup.precision}, one epoch, {setup.world} x "
              f"{setup.threads}: accuracy in percent. The interval is that of the mean difference "
              "over the seeds, Student's t." for setup in sorted(setups, key=Setup.order)[:1]]
-    header = ("seed", *(sums_text(size) for size in sizes), "difference, points")
-    return Table("Accuracy of exact sums", header, rows, notes, [], 1)
+    return plain_table("Accuracy of exact sums", rows, notes)
 
 
 # --- the picture ------------------------------------------------------------------------
