@@ -44,8 +44,8 @@ matplotlib.rcParams.update({
     "axes.labelsize": 10,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
     "legend.fontsize": 9,
     "legend.frameon": False,
     "text.color": INK.light,
@@ -378,4 +378,4 @@ def draw_bands(width: float, bands: Sequence[Band], legend: Sequence[tuple[str, 
 
 def lines_below(figure: Figure, *lines: str) -> None:
     """Words below the axes, which a file needs and a page has in its caption."""
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=9.5)
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=10)

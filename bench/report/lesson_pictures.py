@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from drawing import Picture, figure_of
 from words import BAD, INK, MUTED, RUNG_COLOURS, Colour, percent, significant
 
-WIDTH = 540.0  # points: letters of 10 points can be read where a page is 400 pixels wide
+WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- gradients --------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def draw_regions(axes: Axes, groups: Mapping[str, Shares]) -> None:
 
 
 def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
-    figure = figure_of(600, WIDTH)
+    figure = figure_of(490, WIDTH)
     for axes, (power, groups) in zip(figure.subplots(2), histograms.items()):
         draw_regions(axes, groups)
         for name, found in groups.items():
@@ -143,7 +143,7 @@ AXES = (("updates", range(0, 6000, 2000)), ("images", range(0, 180_001, 90_000))
 
 def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
     """The same curves twice, each with a dot at its end."""
-    figure = figure_of(370, WIDTH)
+    figure = figure_of(310, WIDTH)
     for column, (axes, (title, ticks)) in enumerate(zip(figure.subplots(1, 2, sharey=True), AXES)):
         for way, (_, colour, style) in WAYS.items():
             shown = [point for point in ways[way]["points"] if point[2] >= ACCURACIES[0]]

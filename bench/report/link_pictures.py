@@ -23,7 +23,7 @@ from words import INK, MUTED, RUNG_COLOURS, significant
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
 
-WIDTH = 540.0  # points: letters of 10 points can be read where a page is 400 pixels wide
+WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- traces -----------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
     """The model as a pale bar, the measurement as a dot with its interval."""
-    figure = figure_of(370, WIDTH)
+    figure = figure_of(310, WIDTH)
     axes = figure.add_subplot()
     axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
     axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
@@ -159,7 +159,7 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
     axes.grid(True, axis="y")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=MUTED.light)
-    if links:
+    if any(links.values()):
         axes.legend(loc="lower right", fontsize=10)
     lines_below(figure, "Images per second of BasicNet on two ranks.",
                 "Dots: measured. Bars: range of the α-β model.")
@@ -188,7 +188,7 @@ LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[
 
 
 def draw_scale(costs: Costs) -> Figure:
-    figure = figure_of(360, WIDTH)
+    figure = figure_of(310, WIDTH)
     axes = figure.add_subplot()
     ends, least = {}, 1.0
     for (words, link), colour in zip(costs.links.items(), LINK_COLOURS):
@@ -202,7 +202,7 @@ def draw_scale(costs: Costs) -> Figure:
     axes.set_yscale("log")
     axes.set_xlim(RANKS[0], 5 * RANKS[-1])  # room for the names of the lines
     axes.set_ylim(bottom=10 ** math.floor(math.log10(least)))
-    axes.set_xticks(RANKS, [f"{ranks:,}" for ranks in RANKS], fontsize=8.5)
+    axes.set_xticks(RANKS[::2], [f"{ranks:,}" for ranks in RANKS[::2]])
     axes.yaxis.set_major_formatter("{x:g} s")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
