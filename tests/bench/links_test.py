@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/links and bench/scale.py: the model, its fit, tables and pictures, and a real run."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import link_model
+import link_pictures
+import link_tables
+import links as runner
+import pytest
+import sample_links as made
+import scale
+from link_model import Link, Prediction, fit, predicted
+from pytest import approx
+from results import ResultsError
+from tests.support.network import ip, two_nodes
+from tests.support.programs import BIN, Launched, poll_until
+
+LINK = Link(0.001, 1e9)  # 1 ms and 8 Gbit/s
+SECONDS = 60
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    return made.record()
+
+
+# --- the model --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha, beta", [(50e-6, 1.25e8), (0.001, 3e9), (0.0, 1e6)])
+def test_a_fit_of_exact_times_gives_alpha_and_beta(alpha: float, beta: float) -> None:
+    link = fit({size: 2 * alpha + size / beta for size in (4, 1000, 65_536, 4_799_528)})
+    assert link == approx((alpha, beta), rel=1e-9, abs=1e-12)
+
+
+def test_a_fit_divides_each_square_by_its_time() -> None:
+    assert fit({0: 1.0, 1: 2.0, 2: 4.0}) == approx((6 / 13, 13 / 18))  # 12 / 13 + 18 / 13 B
+
+
+@pytest.mark.parametrize("times, reason", [
+    ({4: 0.1}, "expected two sizes or more, got 1"),
+    ({4: 0.1, 1000: 0.1}, "expected larger ones to take longer")])
+def test_a_fit_needs_two_sizes_and_times_that_grow(times: dict, reason: str) -> None:
+    with pytest.raises(ResultsError, match=reason):
+        fit(times)
+
+
+def test_an_all_reduce_follows_the_ring() -> None:
+    # 2 x 7 messages of 1 ms, and 14 / 8 of 4 ms.
+    assert LINK.all_reduce(8, 4_000_000) == approx(0.014 + 0.007)
+    assert LINK.all_reduce(2, 4_000_000) == approx(0.002 + 0.004)
+
+
+@pytest.mark.parametrize("name, compute, messages, overlap, low, high", [  # in milliseconds
+    ("plain", 10, [4_000_000, 1_000_000], True, 10, 19),  # 6 ms and 3 ms
+    ("plain", 4, [4_000_000, 1_000_000], True, 9, 13),
+    ("bf16", 4, [4_000_000, 1_000_000], True, 6.5, 10.5),
+    ("one-bucket", 10, [5_000_000], True, 17, 17),
+    ("no-overlap", 10, [3_000_000, 2_000_000], True, 19, 19),
+    ("plain", 10, [5_000_000], False, 17, 17),
+    ("accumulation", 10, [4_000_000, 1_000_000], True, 10, 12.25),
+    ("accumulation", 4, [4_000_000, 1_000_000], True, 5.25, 6.25)])
+def test_a_step_lies_between_the_longer_and_the_sum(name, compute, messages, overlap, low,
+                                                    high) -> None:
+    found = predicted(name, LINK, compute / 1000, messages, overlap)
+    assert (1000 * found.low, 1000 * found.high) == approx((low, high))
+
+
+@pytest.mark.parametrize("seconds, share", [(0.008, -0.2), (0.010, 0), (0.015, 0), (0.024, 0.2)])
+def test_a_deviation_is_a_share_of_the_nearer_bound(seconds: float, share: float) -> None:
+    assert Prediction(0.010, 0.020).deviation(seconds) == approx(share)
+
+
+# --- tables -----------------------------------------------------------------------------
+
+
+def test_each_measurement_stands_beside_its_prediction(record) -> None:
+    table = link_tables.links_table(record)
+    found = {(row[0], row[1]): row[5:] for row in table.rows}
+    assert found["1 Gbit/s", "plain"] == ["32.0 to 42.0", "inside"]
+    assert found["1 Gbit/s", "bf16 compression"] == ["32.0 to 37.0", "WRONG: 35 % above"]
+    assert found["1 Gbit/s", "one bucket"] == ["42.0", "inside"]
+    assert found["1 Gbit/s", "no overlap"] == ["42.0", "WRONG: 50 % below"]  # 21.02 / 42.04
+    assert found["shared memory", "plain"] == ["42.0", "5 % below"]
+    assert found["one process", "plain"] == ["", ""]
+    assert ["10 Gbit/s", "not run", *[""] * 5] in table.rows
+    assert "10 Gbit/s: not run: no tc here" in table.notes
+    assert ("within 10 % of 7 of 9 measurements. Its largest error: no overlap, 1 Gbit/s, measured "
+            "50 % below.") in table.notes[0]
+    assert table.notes[0].endswith("Wrong rows: bf16 compression 1 of 1, no overlap 1 of 1.")
+
+
+def test_the_fit_is_shown_with_its_error(record) -> None:
+    rows = link_tables.fits_table(record).rows
+    assert rows[0][:4] == ["1 Gbit/s", "10.0", "3840", "+0"]
+    assert rows[1][:2] == ["10 Gbit/s", "not run"]
+    record["links"]["1gbit"]["all_reduce"]["65536"] = [0.001] * 3
+    assert link_tables.fits_table(record).rows[0][4] == "65,536"
+
+
+def test_the_model_for_more_ranks(record) -> None:
+    table = link_tables.model_table(record)
+    assert table.header[1] == "basicnet, 1 Gbit/s"
+    assert table.rows[2][:2] == ["8", "17.6"]  # 14 x 0.01 ms and 7 / 4 of 10 ms
+    assert "38.4 kB on the link of 1 Gbit/s" in table.notes[0]  # 8 x 10 us x 480 MB/s
+    speeds = link_tables.speed_table(record)
+    assert speeds.rows[0] == ["2, measured", "1.60", "1.98"]
+    assert speeds.rows[2][1] == f"{64 / (16 + 15.06):.2f}"
+    assert "basicnet: 1 Gbit/s: fastest with 64 ranks." in speeds.notes
+    assert not any("too high" in note for note in speeds.notes)
+    record["links"]["1gbit"]["variants"]["plain"]["seconds"] = [0.064] * 3
+    assert ("The model is too high by more than 10 % for 1 of 2 measurements with two ranks, most "
+            "for basicnet, 1 Gbit/s: 1.52, measured 1.00.") in link_tables.speed_table(record).notes
+
+
+def test_the_slowest_of_some_draws(record) -> None:
+    assert scale.expected_maximum([1.0, 2.0], 1) == approx(1.5)
+    assert scale.expected_maximum([1.0, 2.0], 3) == approx(1 / 8 + 2 * 7 / 8)
+    record["samples"]["seconds"] = [0.01, 0.03]
+    costs = scale.Costs(record)
+    assert costs.slowest(1, 1) == approx(1.0)
+    assert costs.slowest(2, 1) == approx(0.5 / 4 + 1.5 * 3 / 4)
+    assert costs.slowest(2, 4) < costs.slowest(2, 1)  # of four steps together
+
+
+def test_costs_and_crossovers_by_ranks(record) -> None:
+    costs, crossovers = scale.scale_tables(record)
+    assert costs.rows[0] == ["1", "1.00", f"{1000 / 64:.1f}", "60.0"]
+    step = 64 + 0.02 + 10
+    assert costs.rows[1] == ["2", "1.00", f"{1000 / step:.1f}", f"{60 * step / 64:.1f}"]
+    assert costs.rows[-1][0] == "1,024"
+    # 64 ms of computing and 0.02 (N - 1) + 20 (N - 1) / N ms of all-reduce. Compression saves
+    # 10 (N - 1) / N - 1 ms: a tenth of the step from 14 to 287 ranks.
+    assert crossovers.rows == [["1 Gbit/s", "14 to 287 ranks", "from 2 ranks", "from 2 ranks",
+                                "64"]]
+
+
+def test_no_record_is_named(start) -> None:
+    code, _, err = start(scale, "/nowhere.json")
+    assert code == 2 and "/nowhere.json: expected a record of bench/links/links.py" in err
+
+
+# --- pictures ---------------------------------------------------------------------------
+
+
+def test_without_a_cable_tables_and_pictures_show_what_was_measured(record) -> None:
+    record |= {"links": {"1gbit": {"not_run": "not run: no tc here"}}, "traces": {}}
+    assert [row[0] for row in link_tables.links_table(record).rows] == [
+        "1 Gbit/s", *["shared memory"] * 2, *["one process"] * 2]
+    for table in (link_tables.model_table(record), link_tables.speed_table(record)):
+        assert table.rows == []
+    assert scale.scale_tables(record) == []
+    for picture in (link_pictures.trace_picture, link_pictures.bandwidth_picture,
+                    link_pictures.scale_picture):
+        assert picture(record).svg.endswith("</svg>")
+
+
+def test_the_pictures_show_lanes_and_curves(record) -> None:
+    lanes = link_pictures.lanes_of(record["traces"]["plain"]["spans"])
+    assert [name for name, _ in lanes] == ["forward", "backward", "wire", "wire", "optimizer"]
+    assert link_pictures.lane_names(lanes) == ["forward", "backward", "bucket 1", "bucket 2",
+                                               "optimizer"]
+    assert link_pictures.lane_names([("wire", lanes[2][1] + lanes[3][1])]) == ["all-reduces"]
+    traces = link_pictures.trace_picture(record).svg
+    for words in ("With overlap: DistributedDataParallel, 1 Gbit/s, 51.0 ms", ">4.72 MB<",
+                  ">75 kB<", f">{link_pictures.WAIT}<"):
+        assert words in traces
+    assert ">1,024<" in link_pictures.scale_picture(record).svg
+
+
+def test_speeds_stand_beside_the_model_and_one_rank(record) -> None:
+    picture = link_pictures.bandwidth_picture(record)
+    # 64 images in 40 ms, between 32 and 42.02 ms in the model; 10 Gbit/s was not measured.
+    assert picture.description.startswith(
+        "Images per second. 1 Gbit/s, plain: 1600, model 1523 to 2000; 1 Gbit/s, bf16 compression: "
+        "1280, model")
+    assert picture.description.endswith("; shared memory, plain: 1600, model 1523 to 1523")
+    assert ">one rank alone: 1,000<" in picture.svg  # 64 ms
+
+
+# --- measuring --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error, words, good", [
+    (unittest.SkipTest("no tc here"), "not run: no tc here", True),
+    (runner.Failed("rank 1: x"), "failed: rank 1: x", False),
+    (ResultsError("no fit"), "failed: no fit", False)])
+def test_a_cable_that_cannot_be_made_is_not_run(error, words, good, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    record: dict[str, Any] = {"links": {}, "traces": {}}
+    monkeypatch.setattr(runner, "measure_cable", fail)
+    assert runner.measure_cables(record, ["1gbit"], runner.TRIAL) == good
+    assert record["links"]["1gbit"] == {"not_run": words}
+
+
+def namespaces_of(pid: int) -> list[str]:
+    folder = Path("/run/netns")
+    names = os.listdir(folder) if folder.is_dir() else []
+    return [name for name in names if name.startswith(f"ladder-{pid}-")]
+
+
+def ranks_in(pid: int) -> list[int]:
+    """The processes of build/bin/links that `pid` has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        return [child for child in map(int, children.read_text().split())
+                if os.readlink(f"/proc/{child}/exe") == str(BIN / "links")]
+    except OSError:  # ended meanwhile
+        return []
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Launched]:
+    """Needs root: two nodes, a cable of 1 Gbit/s, few steps."""
+    with two_nodes():  # or it is skipped
+        pass
+    with Launched(sys.executable, runner.__file__, "-o", tmp_path / "links.json", "--trial",
+                  "--rates", "1gbit") as launched:
+        yield launched
+        launched.kill_all()
+        for name in namespaces_of(launched.process.pid):
+            ip("netns", "delete", name)
+
+
+def test_a_trial_leaves_a_record_and_nothing_else(trial: Launched, tmp_path: Path) -> None:
+    done = trial.finish(SECONDS)
+    assert done.code == 0, done.stderr
+    assert namespaces_of(trial.process.pid) == []
+    record = json.loads((tmp_path / "links.json").read_text())
+    section = record["links"]["1gbit"]
+    assert section["variants"]["plain"]["messages"] == [4_724_264, 75_264]
+    [sent, _] = section["variants"]["plain"]["sent_bytes"]
+    assert sent == approx(4_799_528, rel=0.05)
+    assert link_model.link_of(section).beta < 1.3 * 1e9 / 8  # the kernel limits it
+    assert set(record["traces"]) == {"plain", "no-overlap"}
+    assert len(scale.scale_tables(record)) == 2
+
+
+def test_a_signal_leaves_no_rank_and_no_namespace(trial: Launched, tmp_path: Path) -> None:
+    pid = trial.process.pid
+    assert poll_until(lambda: len(namespaces_of(pid)) == 2 and len(ranks_in(pid)) == 2, SECONDS)
+    trial.process.send_signal(signal.SIGTERM)
+    assert trial.finish(SECONDS).code == 128 + signal.SIGTERM
+    assert (namespaces_of(pid), ranks_in(pid)) == ([], [])
+    assert not (tmp_path / "links.json").exists()
