@@ -80,19 +80,6 @@ def test_each_stage_against_its_own_twin_is_a_range_for_each_network() -> None:
     assert twins_claim(made.results(*rows[:5])) == ""
 
 
-def test_claims_of_the_tutorials_stand_beside_ours() -> None:
-    claims = {row[0]: row[1:] for row in claims_table(made.sample_results()).rows}
-    for claim, cells in {
-        "ConvNet, 3 epochs with tests, 1 GPU: accuracy":
-            ["91.55 %", "91.55 [91.30, 91.80] (stage0_single_gpu)"],
-        "ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: time":
-            ["30.82 s", "21.07 s (stage4_ddp_amp)", "39.20 s (python_ddp_amp)"],
-        "BasicNet, Trainer: validation loss": ["0.2826", "0.0471 (stage6_trainer)"],
-        "Trainer: training loss, steps 1 to 500": ["0.8757", "0.8493 (stage6_trainer)"],
-    }.items():
-        assert claims[claim][:len(cells)] == cells
-
-
 def test_claims_are_of_their_precision() -> None:
     row = made.full("convnet-ddp-practice", "stage4_ddp_amp", 9.0, 2, 1, 8741)
     assert claims_table(made.results(row)).rows == []

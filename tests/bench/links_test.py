@@ -83,45 +83,6 @@ def test_a_deviation_is_a_share_of_the_nearer_bound(seconds: float, share: float
 # --- tables -----------------------------------------------------------------------------
 
 
-def test_each_measurement_stands_beside_its_prediction(record) -> None:
-    table = link_tables.links_table(record)
-    found = {(row[0], row[1]): row[5:] for row in table.rows}
-    assert found["1 Gbit/s", "plain"] == ["32.0 to 42.0", "inside"]
-    assert found["1 Gbit/s", "bf16 compression"] == ["32.0 to 37.0", "WRONG: 35 % above"]
-    assert found["1 Gbit/s", "one bucket"] == ["42.0", "inside"]
-    assert found["1 Gbit/s", "no overlap"] == ["42.0", "WRONG: 50 % below"]  # 21.02 / 42.04
-    assert found["shared memory", "plain"] == ["42.0", "5 % below"]
-    assert found["one process", "plain"] == ["", ""]
-    assert ["10 Gbit/s", "not run", *[""] * 5] in table.rows
-    assert "10 Gbit/s: not run: no tc here" in table.notes
-    assert ("within 10 % of 7 of 9 measurements. Its largest error: no overlap, 1 Gbit/s, measured "
-            "50 % below.") in table.notes[0]
-    assert table.notes[0].endswith("Wrong rows: bf16 compression 1 of 1, no overlap 1 of 1.")
-
-
-def test_the_fit_is_shown_with_its_error(record) -> None:
-    rows = link_tables.fits_table(record).rows
-    assert rows[0][:4] == ["1 Gbit/s", "10.0", "3840", "+0"]
-    assert rows[1][:2] == ["10 Gbit/s", "not run"]
-    record["links"]["1gbit"]["all_reduce"]["65536"] = [0.001] * 3
-    assert link_tables.fits_table(record).rows[0][4] == "65,536"
-
-
-def test_the_model_for_more_ranks(record) -> None:
-    table = link_tables.model_table(record)
-    assert table.header[1] == "basicnet, 1 Gbit/s"
-    assert table.rows[2][:2] == ["8", "17.6"]  # 14 x 0.01 ms and 7 / 4 of 10 ms
-    assert "38.4 kB on the link of 1 Gbit/s" in table.notes[0]  # 8 x 10 us x 480 MB/s
-    speeds = link_tables.speed_table(record)
-    assert speeds.rows[0] == ["2, measured", "1.60", "1.98"]
-    assert speeds.rows[2][1] == f"{64 / (16 + 15.06):.2f}"
-    assert "basicnet: 1 Gbit/s: fastest with 64 ranks." in speeds.notes
-    assert not any("too high" in note for note in speeds.notes)
-    record["links"]["1gbit"]["variants"]["plain"]["seconds"] = [0.064] * 3
-    assert ("The model is too high by more than 10 % for 1 of 2 measurements with two ranks, most "
-            "for basicnet, 1 Gbit/s: 1.52, measured 1.00.") in link_tables.speed_table(record).notes
-
-
 def test_the_slowest_of_some_draws(record) -> None:
     assert scale.expected_maximum([1.0, 2.0], 1) == approx(1.5)
     assert scale.expected_maximum([1.0, 2.0], 3) == approx(1 / 8 + 2 * 7 / 8)
@@ -130,18 +91,6 @@ def test_the_slowest_of_some_draws(record) -> None:
     assert costs.slowest(1, 1) == approx(1.0)
     assert costs.slowest(2, 1) == approx(0.5 / 4 + 1.5 * 3 / 4)
     assert costs.slowest(2, 4) < costs.slowest(2, 1)  # of four steps together
-
-
-def test_costs_and_crossovers_by_ranks(record) -> None:
-    costs, crossovers = scale.scale_tables(record)
-    assert costs.rows[0] == ["1", "1.00", f"{1000 / 64:.1f}", "60.0"]
-    step = 64 + 0.02 + 10
-    assert costs.rows[1] == ["2", "1.00", f"{1000 / step:.1f}", f"{60 * step / 64:.1f}"]
-    assert costs.rows[-1][0] == "1,024"
-    # 64 ms of computing and 0.02 (N - 1) + 20 (N - 1) / N ms of all-reduce. Compression saves
-    # 10 (N - 1) / N - 1 ms: a tenth of the step from 14 to 287 ranks.
-    assert crossovers.rows == [["1 Gbit/s", "14 to 287 ranks", "from 2 ranks", "from 2 ranks",
-                                "64"]]
 
 
 def test_no_record_is_named(start) -> None:

@@ -2,7 +2,6 @@
 """report.py: the page, its tables and its pictures."""
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
