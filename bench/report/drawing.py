@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
@@ -35,33 +36,11 @@ BAR_STEP = 21.0  # points from bar to bar
 MARKERS = "osD^vPXh"  # of each rung, so that colour is not all
 FILE_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
 
+matplotlib.rc_file(Path(__file__).with_name("matplotlibrc"))
 matplotlib.rcParams.update({
-    "svg.fonttype": "none",
-    "figure.constrained_layout.use": True,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10,
-    "axes.labelsize": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "legend.fontsize": 9,
-    "legend.frameon": False,
-    "text.color": INK.light,
-    "axes.labelcolor": INK.light,
-    "axes.edgecolor": MUTED.light,
-    "xtick.color": MUTED.light,
-    "ytick.color": MUTED.light,
-    "xtick.labelcolor": INK.light,
-    "ytick.labelcolor": INK.light,
-    "grid.color": GRID.light,
-    "grid.linewidth": 0.8,
-    "axes.grid.axis": "x",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-})
+    "axes.edgecolor": MUTED.light, "grid.color": GRID.light, **dict.fromkeys(
+        ("xtick.color", "ytick.color"), MUTED.light), **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK.light)})
 
 
 @dataclass
