@@ -99,47 +99,46 @@ ONE_TABLE: dict[str, Callable[[Results], Table]] = {
     "--price": exact.price_table, "--seeds": exact.seeds_table}
 
 
-def one_table(table: Table, results: Results) -> str:
-    """Without its heading, with the machine below."""
-    return table_lines(table, "", markdown_cell(measured_at(results)))
-
-
 def table_lines(table: Table, *more: str) -> str:
     """Without its heading."""
-    if not table.rows:
-        return "Not measured yet."
-    _, _, *lines = markdown_table(table).split("\n")
-    lines += more
+    lines = [*markdown_table(table).split("\n")[2:], *more] if table.rows else ["Not measured yet."]
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
                      for line in lines)
 
 
-def filled(match: re.Match[str]) -> str:
-    begin, paths, form, end = match.groups()
+def record_text(form: str, record: Mapping[str, Any]) -> str:
+    """What a page shows of a record that is no result of the suite."""
     if form == "--step":
-        record = json.loads((ROOT / paths).read_text())
-        return (f"{begin}\n{step_report.table(record)}\nMeasured at commit {record['commit']}, "
-                f"{record['threads']} threads.\n\n{end}")
-    if form in LINK_TABLES:
-        record = json.loads((ROOT / paths).read_text())
-        tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
-        if form != "--links":  # whose notes end so
-            tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
-        return f"{begin}\n" + "\n\n".join(tables) + f"\n\n{end}"
-    results = read([ROOT / path for path in paths.split()])
-    if form in ONE_TABLE:
-        return f"{begin}\n{one_table(ONE_TABLE[form](results), results)}\n\n{end}"
+        return (f"{step_report.table(record)}\nMeasured at commit {record['commit']}, "
+                f"{record['threads']} threads.")
+    tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
+    if form != "--links":  # whose notes end so
+        tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
+    return "\n\n".join(tables)
+
+
+def results_text(form: str, results: Results) -> str:
     below = textwrap.fill(measured_at(results), COLUMNS)
+    if form in ONE_TABLE:
+        return table_lines(ONE_TABLE[form](results), "", markdown_cell(measured_at(results)))
     if form == "--marks":
-        return f"{begin}\n{marks_text(results)}\n{below}\n\n{end}"
+        return f"{marks_text(results)}\n{below}"
     if form == "--speed":
         claims = " ".join(filter(None, [speed_claim(results), twins_claim(results)]))
-        return f"{begin}\n{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}\n\n{end}"
-    if form == "--short":
-        return f"{begin}```\n{short_text(results)}```\n{end}"
+        return f"{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}"
     # Exact sums have a page of their own.
     results.rows = {key: row for key, row in results.rows.items() if key.kind not in EXACT_KINDS}
-    return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{below}\n\n{end}"
+    return f"{HEADING.sub('### ', markdown_text(results))}\n{below}"
+
+
+def filled(match: re.Match[str]) -> str:
+    begin, paths, form, end = match.groups()
+    if form == "--step" or form in LINK_TABLES:
+        return f"{begin}\n{record_text(form, json.loads((ROOT / paths).read_text()))}\n\n{end}"
+    results = read([ROOT / path for path in paths.split()])
+    if form == "--short":
+        return f"{begin}```\n{short_text(results)}```\n{end}"
+    return f"{begin}\n{results_text(form, results)}\n\n{end}"
 
 
 def row_of(results: Results, name: str) -> Row:

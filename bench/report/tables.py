@@ -346,8 +346,7 @@ def short_name(setup: Setup) -> str:
 
 
 def weights_of(row: Row) -> dict[int, str]:
-    found = {seed: run.label.get("weights_sha256", "") for seed, run in row.of_seeds().items()}
-    return {seed: weights for seed, weights in found.items() if weights not in ("", "unknown")}
+    return {seed: run.weights for seed, run in row.of_seeds().items() if run.weights}
 
 
 def same_weights(row: Row, rows: list[Row]) -> str:
