@@ -159,7 +159,7 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
     axes.grid(True, axis="y")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=MUTED.light)
-    if any(links.values()):
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", fontsize=10)
     lines_below(figure, "Images per second of BasicNet on two ranks.",
                 "Dots: measured. Bars: range of the α-β model.")

@@ -16,8 +16,7 @@ against Python. --price and --seeds are the tables of exact.py. --links, --model
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README, by stages.py, and images/micro-batches.svg one that shows no record, by
-exact.py. images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs
+the picture of the README, by stages.py, and images/micro-batches.svg shows no record. images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs
 its record. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commit that it was measured at.
 
@@ -48,6 +47,7 @@ import exact
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
+import micro_batches
 import pictures
 import scale
 import stages
@@ -207,7 +207,7 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
     links = json.loads((ROOT / LINKS_RECORD).read_text())
-    drawn = [stages.picture(results), exact.picture(), *pictures_of_lessons(),
+    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_lessons(),
              *(draw(links) for draw in (link_pictures.trace_picture, link_pictures.scale_picture,
                                         link_pictures.bandwidth_picture)),
              step_report.picture(json.loads((ROOT / STEP_RECORD).read_text())),

@@ -8,7 +8,7 @@ import re
 from unittest.mock import patch
 
 import digits
-import exact
+import micro_batches
 import pictures
 import pytest
 import sample_results as made
@@ -108,7 +108,7 @@ def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named
 
 
 def test_a_batch_has_each_micro_batch_once_for_each_number_of_ranks() -> None:
-    svg = exact.picture().svg
+    svg = micro_batches.picture().svg
     assert [svg.count(f">{part}</text>") for part in "ABCD"] == [3] * 4
     assert svg.count("A + B + C + D</text>") == 3
 
