@@ -120,9 +120,9 @@ def run_notes(results: Results) -> list[str]:
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
     runs = results.of_kind("full")
-    timed = {row.key.setup.program for row in results.of_kind("slice") if row.good}
-    rest = sorted(timed - {row.key.setup.program for row in runs if row.good} - {*TUNED}, key=rung)
-    if runs and rest:
+    timed, whole = ({row.key.setup.program for row in results.of_kind(kind) if row.good}
+                    for kind in ("slice", "full"))
+    if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
     seeds = {seed for row in runs for seed in row.of_seeds() if seed}
     if seeds:
