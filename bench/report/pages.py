@@ -16,8 +16,9 @@ against Python. --price and --seeds are the tables of exact.py. --links, --model
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README, by stages.py, and images/micro-batches.svg shows no record. images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs
-its record. Other pictures are those of the report that a page shows, of the records of
+the picture of the README, by stages.py, and images/micro-batches.svg shows no record.
+images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
+record. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commit that it was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is

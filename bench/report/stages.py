@@ -63,16 +63,16 @@ def draw(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
     names = axes.get_yaxis_transform()
     for place, (setup, bars) in enumerate(pairs):
         for bar, side in zip(bars, (-SIDE, SIDE)):
-            draw_bar(axes, place + side, bar, 0.33, 10.5)
+            draw_bar(axes, place + side, bar, 0.33, 11.5)
         how = f"{setup.world} x {setup.threads}, {setup.precision}"
         for text, side, colour in ((setup.program, -SIDE, INK), (how, SIDE, MUTED)):
             axes.text(-0.012, place + side, text, transform=names, ha="right", va="center",
-                      fontsize=10.5, color=colour.light)
+                      fontsize=11.5, color=colour.light)
     for line, colour in enumerate((INK, MUTED)):
         axes.text(0, len(pairs) - 0.25 + 0.45 * line, (LEGEND, machine)[line], transform=names,
-                  va="center", fontsize=10.5, color=colour.light)
+                  va="center", fontsize=11.5, color=colour.light)
     # The words behind the bars need room.
-    axes.set_xlim(0, 1.62 * max(bar.end for _, bars in pairs for bar in bars))
+    axes.set_xlim(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars))
     axes.set_ylim(len(pairs) + 0.6, -0.5)
     axes.set_axis_off()
     return figure

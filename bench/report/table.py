@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what the suite has measured.
 
-    .venv/bin/python bench/report/table.py RESULTS.json...              the stages, for a terminal
-    .venv/bin/python bench/report/table.py RESULTS.json... --markdown   the full comparison
-    .venv/bin/python bench/report/table.py RECORD.json --links          a record of bench/links/links.py
+    .venv/bin/python bench/report/table.py RESULTS.json...             the stages, for a terminal
+    .venv/bin/python bench/report/table.py RESULTS.json... --markdown  the full comparison
+    .venv/bin/python bench/report/table.py RECORD.json --links         the costs of links
 
 Exit code: 0, or 2 if a file is not what the suite writes.
 """

@@ -12,7 +12,8 @@ STAGE3 = "stage3_ddp_torchrun"
 
 def verdict(program: str, *rows: made.Entry, recipe: str = "basicnet",
             weights: dict[tuple[str, int], str] | None = None) -> Verdict:
-    return verdict_for(made.results(*made.checks("basicnet", weights or {}), *rows), recipe, program)
+    results = made.results(*made.checks("basicnet", weights or {}), *rows)
+    return verdict_for(results, recipe, program)
 
 
 @pytest.mark.parametrize("stage", made.STAGES)

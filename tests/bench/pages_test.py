@@ -49,7 +49,8 @@ def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path,
         assert start(pages) == (0, "", "")
     assert wanted.call_count == 1
     text = {page: (root / page).read_text(encoding="utf-8") for page in BLOCKS}
-    commit = "\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU none.\n\n<!-- end"
+    commit = ("\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU none.\n\n"
+              "<!-- end")
     for page, *words in (
             ("README.md", "before\n![Time]", "-->\nafter\n", commit,
              "\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 ["),
