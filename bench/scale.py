@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training costs on 1 to 1,024 ranks, from what was measured on two.
 
-    python3 bench/scale.py bench/results/two-cores.links.json
+    .venv/bin/python bench/scale.py bench/results/two-cores.links.json
 
 Takes computing times by images per rank, α and β of each link, and the spread of step times from a
 record of bench/links/links.py. Prints steps per second and cost per epoch by ranks and link, and

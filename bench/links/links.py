@@ -9,9 +9,9 @@ gradients in several ways; before that the same in shared memory, and one proces
 processes, one thread each. Rows of one link alternate, round after round.
 
 Needs root, ip and tc; without them the rows of the cable are recorded as "not run", with the reason.
-Needs build/bin/links: cmake --build build --target links. Writes the record at the end, and prints
-it as a table. Exit code: 0; 1 if a cable failed, whose reason is in the record, or if anything else
-did, and then there is no record; 2 for wrong usage.
+Needs build/bin/links: cmake --build build --target links. Writes the record at the end; ./run links
+prints its table. Exit code: 0; 1 if a cable failed, whose reason is in the record, or if anything
+else did, and then there is no record; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT / "bench" / "measure"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
-from link_tables import links_table  # noqa: E402
+from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 from results import ResultsError  # noqa: E402
-from table import terminal_table  # noqa: E402
 from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E402
 from tests.support.programs import BIN, Launched  # noqa: E402
 
@@ -226,13 +225,6 @@ def stop(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
-
-
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures what a link between two ranks costs.")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
@@ -267,8 +259,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"failed: {reason}; no record is written")
         return 1
     good = measure_cables(record, options.rates, plans)
-    write(options.output, record)
-    print(terminal_table(links_table(record)))
+    write_record(options.output, record)
     return 0 if good else 1
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from marks import all_cpus, fastest_tuned, inverse, ratio
 from results import Results, Row
-from tables import Table, accuracy_text, cells, counter
+from tables import Cells, Table, accuracy_text, cells, counter, plain_table
 from words import (
     DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TWINS, count, number, rung,
 )
@@ -87,19 +87,19 @@ def row_for(results: Results, claim: Claim, program: str) -> Row | None:
     return max(rows, key=lambda row: (not row.error, row.key.setup.threads), default=None)
 
 
-def claim_cells(results: Results, claim: Claim) -> list[str]:
+def claim_cells(results: Results, claim: Claim) -> Cells:
+    found = {"claim": claim.what, "tutorial": claim.value}
     twin = TWINS[rung(claim.program)]
-    found = []
-    for program in (claim.program, twin):
-        text = cells(row_for(results, claim, program), [claim.ours])[0]
-        found.append(text if text == NOT_RUN else f"{text} ({program})")
-    return [claim.what, claim.value, *found]
+    for column, program in (("C++ here", claim.program), ("Python here", twin)):
+        [text] = cells(row_for(results, claim, program), {column: claim.ours}).values()
+        found[column] = text if text == NOT_RUN else f"{text} ({program})"
+    return found
 
 
 def claims_table(results: Results) -> Table:
     """Without rows if none of the claims' rows was run."""
     rows = [claim_cells(results, claim) for claim in CLAIMS]
-    if all(set(row[2:]) == {NOT_RUN} for row in rows):
+    if all(set(list(row.values())[2:]) == {NOT_RUN} for row in rows):
         rows = []
     notes = ["The tutorials ran on GPUs, ours on the machine below. Time is what the program "
              "prints at its end. With two ranks each takes a batch of its own, as there: the "
@@ -109,5 +109,4 @@ def claims_table(results: Results) -> Table:
              "run.",
              "The tutorial's run had SyncBatchNorm and 16 bits on two GPUs; here 16 bits are "
              "bfloat16, and PyTorch has no SyncBatchNorm on a CPU, so the twin goes without."]
-    return Table("Claims of the source tutorials", ("claim", "tutorial", "C++ here", "Python here"),
-                 rows, notes, [], 1).measured()
+    return plain_table("Claims of the source tutorials", rows, notes)

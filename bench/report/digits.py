@@ -3,49 +3,50 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import gzip
-import struct
-import zlib
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy
+from matplotlib.figure import Figure
+
+from drawing import WIDTH, figure_of
 from results import ResultsError
-from words import INK
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mnist"
 MOST = 60  # images in the picture
 SIZE = 28  # pixels of an image
-WIDTH, COLUMNS, CELL, TEXT = 360.0, 6, 60.0, 16.0  # points
+COLUMNS, ROW = 6, 75.0  # images in a row; points from row to row
 
 
 class Digit(NamedTuple):
     index: int
     label: int
     prediction: int
-    pixels: bytes
+    pixels: numpy.ndarray
+
+
+def idx(path: Path, head: int, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The items of an IDX file, whose head is so many bytes long."""
+    content = gzip.decompress(path.read_bytes())
+    items = int.from_bytes(content[4:8], "big")
+    expected = head + items * int(numpy.prod(shape))
+    if len(content) != expected:
+        raise ResultsError(f"{path}: expected {expected} bytes, got {len(content)}; hint: git "
+                           "checkout data/mnist")
+    return numpy.frombuffer(content, numpy.uint8, offset=head).reshape(items, *shape)
 
 
 @functools.cache
-def test_set(folder: Path) -> tuple[bytes, bytes]:
-    """Pixels and labels of the two IDX files."""
-    found = []
-    for name, head in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8)):
-        with gzip.open(folder / name) as file:
-            content = file.read()
-        items = struct.unpack(">i", content[4:8])[0]
-        each = SIZE * SIZE if head == 16 else 1
-        if len(content) != head + items * each:
-            raise ResultsError(f"{folder / name}: expected {head + items * each} bytes, got "
-                               f"{len(content)}; hint: git checkout data/mnist")
-        found.append(content[head:])
-    return found[0], found[1]
+def test_set(folder: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Pixels and labels."""
+    return (idx(folder / "t10k-images-idx3-ubyte.gz", 16, (SIZE, SIZE)),
+            idx(folder / "t10k-labels-idx1-ubyte.gz", 8, ()))
 
 
-def digit_of(words: str, pixels: bytes, labels: bytes) -> Digit:
+def digit_of(words: str, pixels: numpy.ndarray, labels: numpy.ndarray) -> Digit:
     """INDEX:PREDICTION of a record."""
     index, _, prediction = words.partition(":")
     if not (index.isdigit() and prediction.isdigit() and int(index) < len(labels)):
@@ -55,8 +56,7 @@ def digit_of(words: str, pixels: bytes, labels: bytes) -> Digit:
     if labels[place] == int(prediction):
         raise ResultsError(f"misclassified: test image {place} is a {prediction}, as predicted; "
                            "hint: is data/mnist the data of the record?")
-    return Digit(place, labels[place], int(prediction),
-                 pixels[place * SIZE * SIZE:(place + 1) * SIZE * SIZE])
+    return Digit(place, int(labels[place]), int(prediction), pixels[place])
 
 
 def read(misclassified: str) -> list[Digit]:
@@ -67,30 +67,17 @@ def read(misclassified: str) -> list[Digit]:
     return [digit_of(words, pixels, labels) for words in misclassified.split(",")]
 
 
-def png(pixels: bytes) -> bytes:
-    """A square image in 8 bits of grey."""
-    rows = b"".join(b"\0" + pixels[row * SIZE:(row + 1) * SIZE] for row in range(SIZE))
-    parts = ((b"IHDR", struct.pack(">IIBBBBB", SIZE, SIZE, 8, 0, 0, 0, 0)),
-             (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts)
-
-
-def cell(place: int, digit: Digit) -> str:
-    x, y = place % COLUMNS * CELL, place // COLUMNS * (CELL + TEXT)
-    image = base64.b64encode(png(digit.pixels)).decode()
-    return (f'<image x="{x + 4:.0f}" y="{y + 2:.0f}" width="{CELL - 8:.0f}" '
-            f'height="{CELL - 8:.0f}" style="image-rendering: pixelated" '
-            f'href="data:image/png;base64,{image}"><title>test image {digit.index}</title></image>'
-            f'<text x="{x + CELL / 2:.0f}" y="{y + CELL + 7:.0f}" font-size="12" '
-            f'text-anchor="middle" fill="var(--{INK.name})">{digit.label} → {digit.prediction}'
-            "</text>")
-
-
-def picture(name: str, title: str, description: str, digits: Sequence[Digit]) -> str:
-    height = -(-len(digits) // COLUMNS) * (CELL + TEXT)
-    return (f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" font-family="sans-serif" '
-            f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}'
-            f'</title><desc id="{name}-desc">{escape(description)}</desc>'
-            + "".join(cell(place, digit) for place, digit in enumerate(digits)) + "</svg>")
+def draw(digits: Sequence[Digit]) -> Figure:
+    """In one pair of axes: a pair each would take a second."""
+    rows = -(-len(digits) // COLUMNS)
+    figure = figure_of(ROW * rows, WIDTH)
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    for place, digit in enumerate(digits):
+        x, y = place % COLUMNS, place // COLUMNS
+        axes.imshow(digit.pixels, cmap="gray", vmin=0, vmax=255, interpolation="none",
+                    extent=(x + 0.06, x + 0.94, y + 0.75, y + 0.05), aspect="auto")
+        axes.text(x + 0.5, y + 0.78, f"{digit.label} → {digit.prediction}", ha="center", va="top")
+    axes.set(xlim=(0, COLUMNS), ylim=(rows, 0))
+    axes.set_axis_off()
+    return figure

@@ -6,44 +6,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pandas
+
 from results import Results
 from tables import Table
 from words import TUNED, USUAL, is_twin, rung
 
 NOT_RECORDED = "not recorded"
-FIELDS = (
-    ("date", "date"),
-    ("host_name", "host"),
-    ("tier", "tier"),
-    ("ladder_version", "version of ladder"),
-    ("commit", "commit"),
-    ("compiler", "compiler"),
-    ("flags", "compiler flags"),
-    ("build_type", "build type"),
-    ("library_build_type", "build of Google Benchmark"),
-    ("versions", "libraries"),
-    ("python_versions", "Python and its packages"),
-    ("variables", "environment variables"),
-    ("cpu", "CPU"),
-    ("isa", "instruction set"),
-    ("usable_cpus", "usable CPUs"),
-    ("cgroup_cpu_limit", "CPU limit of the cgroup"),
-    ("mhz_per_cpu", "MHz"),
-    ("governor", "frequency governor"),
-    ("cpu_scaling_enabled", "frequency scaling"),
-    ("peak_gflops_1", "measured peak, one thread, GFLOP/s fp32"),
-    ("peak_gflops", "measured peak, all CPUs, GFLOP/s fp32"),
-    ("peak_gflops_bf16", "measured peak, all CPUs, GFLOP/s bfloat16"),
-    ("memory_gib", "memory, GiB"),
-    ("gpu", "GPU"),
-    ("driver", "GPU driver"),
-    ("kernel", "kernel"),
-    ("load_before", "load before"),
-    ("load_avg", "load averages"),
-    ("steal_before", "stolen ticks before"),
-    ("data_sha256", "sha256 of the training images"),
-    ("argv", "command"),
-)
+FIELDS = {
+    "date": "date", "host_name": "host", "tier": "tier", "ladder_version": "version of ladder",
+    "commit": "commit", "compiler": "compiler", "flags": "compiler flags",
+    "build_type": "build type", "library_build_type": "build of Google Benchmark",
+    "versions": "libraries", "python_versions": "Python and its packages",
+    "variables": "environment variables", "cpu": "CPU", "isa": "instruction set",
+    "usable_cpus": "usable CPUs", "cgroup_cpu_limit": "CPU limit of the cgroup",
+    "mhz_per_cpu": "MHz", "governor": "frequency governor",
+    "cpu_scaling_enabled": "frequency scaling",
+    "peak_gflops_1": "measured peak, one thread, GFLOP/s fp32",
+    "peak_gflops": "measured peak, all CPUs, GFLOP/s fp32",
+    "peak_gflops_bf16": "measured peak, all CPUs, GFLOP/s bfloat16", "memory_gib": "memory, GiB",
+    "gpu": "GPU", "driver": "GPU driver", "kernel": "kernel", "load_before": "load before",
+    "load_avg": "load averages", "steal_before": "stolen ticks before",
+    "data_sha256": "sha256 of the training images", "argv": "command",
+}
 HIDDEN = {"caches", "executable", "num_cpus", "stopped_early"}  # what is said elsewhere
 
 
@@ -69,34 +54,28 @@ def values_of(results: Results, file: int, name: str) -> list[float]:
             if run.file == file and name in run.counters]
 
 
-def load_text(results: Results, file: int) -> str:
-    loads = values_of(results, file, "load")
-    return f"{min(loads):.2f} to {max(loads):.2f}" if loads else NOT_RECORDED
-
-
-def stolen_text(results: Results, file: int) -> str:
-    """Ticks that the host gave to others between the start and the last run."""
-    try:
-        before = float(results.contexts[file]["steal_before"])
-    except (KeyError, TypeError, ValueError):
-        return NOT_RECORDED
-    return f"{max([before, *values_of(results, file, 'steal_ticks')]) - before:.0f}"
+def measured_fields(results: Results, file: int) -> dict[str, str]:
+    """The load, and the ticks that the host gave to others between the start and the last run."""
+    loads, before = values_of(results, file, "load"), results.contexts[file].get("steal_before")
+    found = {}
+    if loads:
+        found["load while measuring"] = f"{min(loads):.2f} to {max(loads):.2f}"
+    if before:
+        ticks = max([float(before), *values_of(results, file, "steal_ticks")]) - float(before)
+        found["stolen ticks while measuring"] = f"{ticks:.0f}"
+    return found
 
 
 def environment_table(results: Results) -> Table:
-    known = {name for name, _ in FIELDS} | HIDDEN
-    extra = dict.fromkeys(name for context in results.contexts for name in context)
-    fields = [*FIELDS, *((name, name) for name in extra if name not in known)]
-    rows = [[words, *(text_of(context.get(name)) for context in results.contexts)]
-            for name, words in fields]
-    for words, text in (("load while measuring", load_text),
-                        ("stolen ticks while measuring", stolen_text)):
-        rows.append([words, *(text(results, file) for file in range(len(results.contexts)))])
-    rows = [row for row in rows if set(row[1:]) != {NOT_RECORDED}]
-    header = ("field", *(f"file {i + 1}" for i in range(len(results.contexts))))
-    if len(results.contexts) == 1:
-        header = ("field", "value")
-    return Table("Environment", header, rows, [], [], len(header))
+    """A row per field that is recorded, a column per file."""
+    known = [*FIELDS, *(name for context in results.contexts for name in context
+                        if name not in HIDDEN)]
+    files = [{FIELDS.get(name, name): text_of(context.get(name)) for name in known}
+             | measured_fields(results, file) for file, context in enumerate(results.contexts)]
+    frame = pandas.DataFrame(files).T.fillna(NOT_RECORDED)
+    frame = frame[(frame != NOT_RECORDED).any(axis=1)].reset_index()
+    names = ["value"] if len(files) == 1 else [f"file {i + 1}" for i in range(len(files))]
+    return Table("Environment", ("field", *names), frame.values.tolist(), [], [], len(names) + 1)
 
 
 def machine_line(results: Results) -> str:
@@ -141,9 +120,9 @@ def run_notes(results: Results) -> list[str]:
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
     runs = results.of_kind("full")
-    timed = {row.key.setup.program for row in results.of_kind("slice") if row.good}
-    rest = sorted(timed - {row.key.setup.program for row in runs if row.good} - {*TUNED}, key=rung)
-    if runs and rest:
+    timed, whole = ({row.key.setup.program for row in results.of_kind(kind) if row.good}
+                    for kind in ("slice", "full"))
+    if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
     seeds = {seed for row in runs for seed in row.of_seeds() if seed}
     if seeds:
@@ -222,14 +201,11 @@ GENERAL_NOTES = (
 
 
 def honesty(results: Results) -> list[str]:
-    there = {"any", *(row.key.kind for row in results.rows.values())}
-    if any(is_twin(row.key.setup.program) for row in results.rows.values()):
-        there.add("twin")
-    if any(row.key.setup.program in TUNED for row in results.rows.values()):
-        there.add("tuned")
-    if any(row.key.setup.program == USUAL for row in results.rows.values()):
-        there.add("usual")
-    for about, name in (("sent", "sent_bytes_per_step"), ("lines", "user_lines")):
-        if any(row.counter(name) is not None for row in results.rows.values()):
-            there.add(about)
-    return [*run_notes(results), *(text for about, text in GENERAL_NOTES if about in there)]
+    rows = results.rows.values()
+    programs = {row.key.setup.program for row in rows}
+    there = {"any": True, "twin": any(map(is_twin, programs)), "usual": USUAL in programs,
+             "tuned": bool(programs.intersection(TUNED)),
+             "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),
+             "lines": any(row.counter("user_lines") is not None for row in rows)}
+    there |= {row.key.kind: True for row in rows}
+    return [*run_notes(results), *(text for about, text in GENERAL_NOTES if there.get(about))]

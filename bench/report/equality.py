@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from intervals import Estimate, mean_of, within_noise
-from results import Repetition, Results, Row
+from results import Repetition, Results, Row, Setup
 from words import FAILED, STAGES, TEST_IMAGES, is_twin, rung
 
 EQUAL, WRONG, NOT_CHECKED = "yes", "WRONG", "not checked"
@@ -41,11 +42,8 @@ def reference(weights: Mapping[str, str], world: int) -> tuple[str, str] | None:
     if world == 1:
         found = weights.get(STAGES[0])
         return (STAGES[0], found) if found else None
-    known = [weights[program] for program in SAME_AT_WORLD_2 if weights.get(program)]
-    if len(known) < 2:
-        return None
-    most = Counter(known).most_common(1)[0][0]
-    return "the others", most
+    known = Counter(weights[program] for program in SAME_AT_WORLD_2 if weights.get(program))
+    return ("the others", known.most_common(1)[0][0]) if known.total() > 1 else None
 
 
 def verdict_of(program: str, world: int, run: Repetition, weights: Mapping[str, str]) -> Verdict:
@@ -68,14 +66,10 @@ def checks(results: Results) -> list[Check]:
     for row in results.of_kind("check"):
         setup = row.key.setup
         for run in row.repetitions:
-            group = groups.setdefault((run.file, setup.recipe, setup.world), {})
-            group[setup.program] = run
+            groups.setdefault((run.file, setup.recipe, setup.world), {})[setup.program] = run
     found = []
     for (_, recipe, world), runs in groups.items():
-        weights = {program: "" if run.error else run.label.get("weights_sha256", "")
-                   for program, run in runs.items()}
-        weights = {program: "" if value == "unknown" else value
-                   for program, value in weights.items()}
+        weights = {program: "" if run.error else run.weights for program, run in runs.items()}
         found += [Check(recipe, program, world, weights[program],
                         verdict_of(program, world, run, weights)) for program, run in runs.items()]
     return sorted(found, key=lambda check: (check.recipe, check.world, rung(check.program)))
@@ -92,9 +86,8 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 
 def stage_0_of(results: Results, recipe: str) -> Row | None:
     """The whole run in fp32 that accuracies are compared with, the one with the most threads."""
-    rows = [row for row in results.of_kind("full") if row.score()
-            and (row.key.setup.recipe, row.key.setup.program) == (recipe, STAGES[0])
-            and (row.key.setup.precision, row.key.setup.width) == ("fp32", 1)]
+    rows = [row for row in results.of_kind("full") if row.score() and replace(
+        row.key.setup, world=1, threads=1) == Setup(recipe, STAGES[0])]
     return min(rows, key=lambda row: (row.key.setup.world, -row.key.setup.threads), default=None)
 
 
@@ -136,11 +129,11 @@ def below_stage_0(results: Results, row: Row) -> Verdict | None:
 def unchecked_beyond_one(results: Results, recipe: str, program: str,
                          found: list[Check]) -> Verdict | None:
     """Equal weights alone say nothing of rows on more than one process or replica."""
-    at_more = any(row.key.setup.world > 1 for row in results.rows.values()
-                  if (row.key.setup.recipe, row.key.setup.program) == (recipe, program))
-    if not at_more or any(check.world > 1 for check in found):
-        return None
-    return Verdict(NOT_CHECKED, "it has no check at world size 2")
+    at_more = any(key.setup.world > 1 for key in results.rows
+                  if (key.setup.recipe, key.setup.program) == (recipe, program))
+    if at_more and all(check.world == 1 for check in found):
+        return Verdict(NOT_CHECKED, "it has no check at world size 2")
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -160,8 +153,5 @@ def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
 
 
 def verdict_for(results: Results, recipe: str, program: str) -> Verdict:
-    found = verdicts(results).get((recipe, program))
-    if found:
-        return found
     reason = "weights are compared among the C++ stages" if is_twin(program) else "no check was run"
-    return Verdict(NOT_CHECKED, reason)
+    return verdicts(results).get((recipe, program), Verdict(NOT_CHECKED, reason))

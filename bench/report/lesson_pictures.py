@@ -1,25 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of the lessons: gradients over the range of float16, and accuracy over updates.
 
-From records of gradients.py and updates.py.
+From records of bench/measure/gradients.py and updates.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from link_pictures import LETTER, WIDTH, line, svg, text
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from drawing import Picture, figure_of
 from words import BAD, INK, MUTED, RUNG_COLOURS, Colour, percent, significant
+
+WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- gradients --------------------------------------------------------------------------
 
 SCALE_POWER = 16  # a scale of 65,536
 LOWEST, HIGHEST = -44, 20  # powers of two that are shown
-LEFT, RIGHT = 84.0, 14.0
-BARS = 130.0  # height of the tallest bar
 TICKS = range(-40, HIGHEST, 8)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+GROUPS = {"activations": RUNG_COLOURS[2], "parameters": RUNG_COLOURS[4]}
+GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
+               "parameters": "parameters"}
+TITLES = {0: "Gradients as they are, in float16",
+          SCALE_POWER: f"Gradients × {2 ** SCALE_POWER:,}, in float16"}
 
 
 class Region(NamedTuple):
@@ -37,18 +48,17 @@ REGIONS = (  # half of the smallest number, 2^-24, and all below are rounded to 
     Region("normal", -14, 16, None),
     Region("inf", 16, HIGHEST, BAD),
 )
-GROUPS = {"activations": RUNG_COLOURS[2], "parameters": RUNG_COLOURS[4]}
-GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
-               "parameters": "parameters"}
+
+Shares = Mapping[int, float]  # by power of two
 
 
-def shares(counts: Mapping[str, Any], power: int = 0) -> dict[int, float]:
+def shares(counts: Mapping[str, Any], power: int = 0) -> Shares:
     """The share of each power of two in the gradients that are not 0, scaled by 2^power."""
     total = sum(counts["bins"].values())
     return {int(exponent) + power: count / total for exponent, count in counts["bins"].items()}
 
 
-def region_share(found: Mapping[int, float], region: Region) -> float:
+def region_share(found: Shares, region: Region) -> float:
     """The lowest region has no lower end, the highest no upper one."""
     return sum(share for exponent, share in found.items()
                if (exponent >= region.begin or region.begin == LOWEST)
@@ -64,155 +74,99 @@ def power_text(exponent: int) -> str:
     return "1" if exponent == 0 else "2" + str(exponent).translate(SUPERSCRIPTS)
 
 
-def x_of(exponent: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (exponent - LOWEST) / (HIGHEST - LOWEST)
-
-
-def outline(found: Mapping[int, float], bottom: float, tallest: float) -> str:
-    """The upper edge of a histogram, bin by bin."""
-    path = f"M{x_of(LOWEST):.1f} {bottom:.1f}"
-    for exponent in range(LOWEST, HIGHEST):
-        height = BARS * found.get(exponent, 0.0) / tallest
-        path += f"V{bottom - height:.1f}H{x_of(exponent + 1):.1f}"
-    return f"{path}V{bottom:.1f}"
-
-
-def region_parts(region: Region, top: float, bottom: float) -> list[str]:
-    left, right = x_of(region.begin), x_of(region.end)
-    parts = []
-    if region.tint:
-        parts.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
-                     f'height="{bottom - top:.1f}" fill="var(--{region.tint.name})" '
-                     'fill-opacity="0.12"/>')
-    return [*parts, text((left + right) / 2, top + 14, region.name, INK, "middle")]
-
-
-def histogram(title: str, groups: Mapping[str, Mapping[int, float]], top: float) -> list[str]:
-    """The shares of each region in numbers, one line per group, above the shares of each bin."""
-    bottom = top + 74 + BARS
-    tallest = max(max(found.values()) for found in groups.values())
-    parts = [text(LEFT, top, title, size=13)]
+def draw_regions(axes: Axes, groups: Mapping[str, Shares]) -> None:
+    """The regions and their shares in numbers, one line per group, above the histograms."""
+    across = axes.get_xaxis_transform()
     for region in REGIONS:
-        parts += region_parts(region, top + 8, bottom)
-        middle = (x_of(region.begin) + x_of(region.end)) / 2
-        for place, (name, found) in enumerate(groups.items()):
+        if region.tint:
+            axes.axvspan(region.begin, region.end, facecolor=(region.tint.light, 0.12))
+        middle = (region.begin + region.end) / 2
+        axes.text(middle, 0.92, region.name, transform=across, ha="center")
+        for line, (name, found) in enumerate(groups.items()):
             share = region_share(found, region)
             if share or region.end != HIGHEST:
-                parts.append(text(middle, top + 40 + 16 * place, share_text(share), GROUPS[name],
-                                  "middle"))
-    for place, name in enumerate(groups):
-        parts.append(text(LEFT - 6, top + 40 + 16 * place, name, GROUPS[name], "end"))
-    for name, found in groups.items():
-        colour = f"var(--{GROUPS[name].name})"
-        fill = colour if name == "activations" else "none"
-        parts.append(f'<path d="{outline(found, bottom, tallest)}" fill="{fill}" '
-                     f'fill-opacity="0.4" stroke="{colour}" stroke-width="1.4"/>')
-    return parts
+                axes.text(middle, 0.82 - 0.08 * line, share_text(share), transform=across,
+                          ha="center", color=GROUPS[name].light)
+    for line, name in enumerate(groups):
+        axes.text(-0.012, 0.82 - 0.08 * line, name, transform=axes.transAxes, ha="right",
+                  color=GROUPS[name].light)
 
 
-def power_axis(y: float) -> list[str]:
-    parts = [line([(x_of(LOWEST), y), (x_of(HIGHEST), y)], MUTED)]
-    for tick in TICKS:
-        parts.append(line([(x_of(tick), y), (x_of(tick), y + 4)], MUTED))
-        parts.append(text(x_of(tick), y + 18, power_text(tick), MUTED, "middle"))
-    return parts
+def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
+    figure = figure_of(490, WIDTH)
+    for axes, (power, groups) in zip(figure.subplots(2), histograms.items()):
+        draw_regions(axes, groups)
+        for name, found in groups.items():
+            colour = GROUPS[name].light
+            axes.stairs([found.get(power, 0.0) for power in range(LOWEST, HIGHEST)],
+                        range(LOWEST, HIGHEST + 1), fill=name == "activations", edgecolor=colour,
+                        linewidth=1.4, **({"facecolor": (colour, 0.4)} if name == "activations"
+                                          else {}))
+        axes.set_title(TITLES[power])
+        axes.set_xlim(LOWEST, HIGHEST)
+        axes.set_ylim(0, 1.55 * max(max(found.values()) for found in groups.values()))
+        axes.set_xticks(TICKS, map(power_text, TICKS))
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+    handles = [Patch(facecolor=(colour.light, 0.4) if name == "activations" else "none",
+                     edgecolor=colour.light, label=GROUP_TEXTS[name])
+               for name, colour in GROUPS.items()]
+    note = "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹)."
+    figure.legend(handles=[*handles, Line2D([], [], linestyle="none", label=note)],
+                  loc="outside lower left", fontsize=10)
+    return figure
 
 
-def group_legend(y: float) -> list[str]:
-    parts = []
-    for place, (name, colour) in enumerate(GROUPS.items()):
-        top = y + 17 * place
-        fill = f"var(--{colour.name})" if name == "activations" else "none"
-        parts.append(f'<rect x="{LEFT:.1f}" y="{top - 10:.1f}" width="12" height="11" '
-                     f'fill="{fill}" fill-opacity="0.4" stroke="var(--{colour.name})"/>')
-        parts.append(text(LEFT + 18, top, GROUP_TEXTS[name]))
-    return [*parts, text(LEFT, y + 17 * len(GROUPS),
-                         "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹).")]
-
-
-def told_shares(title: str, groups: Mapping[str, Mapping[int, float]]) -> str:
+def told_shares(title: str, groups: Mapping[str, Shares]) -> str:
     return f"{title}: " + "; ".join(
         f"{name} " + ", ".join(f"{region.name} {share_text(region_share(found, region))}"
                                for region in REGIONS) for name, found in groups.items())
 
 
-def gradients_picture(record: Mapping[str, Any]) -> str:
+def gradients_picture(record: Mapping[str, Any]) -> Picture:
     """Two histograms on one axis: gradients as they are, and multiplied by the scale."""
-    parts, told, top = [], [], 16.0
-    for power, title in ((0, "Gradients as they are, in float16"),
-                         (SCALE_POWER, f"Gradients × {2 ** SCALE_POWER:,}, in float16")):
-        groups = {name: shares(record["counts"][name], power) for name in GROUPS}
-        parts += histogram(title, groups, top)
-        parts += power_axis(top + 74 + BARS)
-        told.append(told_shares(title, groups))
-        top += 74 + BARS + 46
-    parts += group_legend(top)
-    return svg("gradients", top + 44, "Magnitudes of gradients over the range of float16",
-               ". ".join(told), parts)
+    histograms = {power: {name: shares(record["counts"][name], power) for name in GROUPS}
+                  for power in TITLES}
+    told = [told_shares(TITLES[power], groups) for power, groups in histograms.items()]
+    return Picture("gradients", "Magnitudes of gradients over the range of float16",
+                   ". ".join(told), partial(draw_histograms, histograms))
 
 
 # --- accuracy over updates and over images ----------------------------------------------
 
-CHART, CHART_TOP, CHART_LEFT, GAP = 230.0, 12.0, 48.0, 30.0
 ACCURACIES = range(70, 96, 5)  # percent; points below are not shown
-WAYS = {"global": ("32 images per update, 16 per rank", RUNG_COLOURS[2], ""),
-        "per-device": ("32 images per rank", RUNG_COLOURS[4], ""),
-        "per-device, linear": ("32 images per rank, learning rate × 2", RUNG_COLOURS[3],
-                               'stroke-dasharray="6 4"')}
+WAYS = {"global": ("32 images per update, 16 per rank", RUNG_COLOURS[2], "-"),
+        "per-device": ("32 images per rank", RUNG_COLOURS[4], "-"),
+        "per-device, linear": ("32 images per rank, learning rate × 2", RUNG_COLOURS[3], "--")}
 AXES = (("updates", range(0, 6000, 2000)), ("images", range(0, 180_001, 90_000)))
 
 
-def curve(points: Sequence[Sequence[float]], axis: int, colour: Colour, dashes: str,
-          place_of: Callable[[float, float], tuple[float, float]]) -> list[str]:
-    """Ends in a dot."""
-    shown = [place_of(point[axis], point[2]) for point in points if point[2] >= ACCURACIES[0]]
-    if not shown:
-        return []
-    x, y = shown[-1]
-    return [line(shown, colour, f'stroke-width="1.8" {dashes}'),
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--{colour.name})"/>']
+def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
+    """The same curves twice, each with a dot at its end."""
+    figure = figure_of(310, WIDTH)
+    for column, (axes, (title, ticks)) in enumerate(zip(figure.subplots(1, 2, sharey=True), AXES)):
+        for way, (_, colour, style) in WAYS.items():
+            shown = [point for point in ways[way]["points"] if point[2] >= ACCURACIES[0]]
+            axes.plot([point[column] for point in shown], [point[2] for point in shown], style,
+                      color=colour.light, linewidth=1.8, marker="o", markersize=7,
+                      markevery=[-1] if shown else [], label="" if column else labels[way])
+        axes.set_xlabel(title)
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.set_yticks(ACCURACIES, [f"{accuracy} %" for accuracy in ACCURACIES])
+        axes.set_xlim(left=0)
+        axes.set_ylim(ACCURACIES[0], ACCURACIES[-1])
+        axes.grid(True, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(length=0, labelcolor=MUTED.light)
+    figure.legend(loc="outside lower left", fontsize=10, labelcolor=INK.light)
+    return figure
 
 
-def panel(record: Mapping[str, Any], axis: int, left: float, width: float) -> list[str]:
-    """Accuracy over one of AXES, with a line per way."""
-    name, ticks = AXES[axis]
-    bottom = CHART_TOP + CHART
-    longest = max(way["points"][-1][axis] for way in record["ways"].values())
-
-    def place_of(value: float, accuracy: float) -> tuple[float, float]:
-        return (left + width * value / longest,
-                bottom - CHART * (accuracy - ACCURACIES[0]) / (ACCURACIES[-1] - ACCURACIES[0]))
-
-    parts = []
-    for accuracy in ACCURACIES:
-        y = place_of(0, accuracy)[1]
-        parts.append(line([(left, y), (left + width, y)], MUTED, 'stroke-opacity="0.3"'))
-        if axis == 0:
-            parts.append(text(left - 6, y + 4, f"{accuracy} %", MUTED, "end"))
-    for tick in ticks:
-        x = place_of(tick, ACCURACIES[0])[0]
-        anchor = "end" if x > WIDTH - 30 else "middle"
-        parts.append(text(x, bottom + 16, f"{tick:,}", MUTED, anchor))
-    parts.append(text(left + width / 2, bottom + 34, name, INK, "middle"))
-    for way, (_, colour, dashes) in WAYS.items():
-        parts += curve(record["ways"][way]["points"], axis, colour, dashes, place_of)
-    return parts
-
-
-def updates_picture(record: Mapping[str, Any]) -> str:
-    """The same curves twice: what counts is the number of updates and their length."""
-    width = (WIDTH - CHART_LEFT - GAP - RIGHT) / 2
-    parts = [*panel(record, 0, CHART_LEFT, width),
-             *panel(record, 1, CHART_LEFT + width + GAP, width)]
-    y = CHART_TOP + CHART + 60
-    told = []
-    for name, (words, colour, dashes) in WAYS.items():
+def updates_picture(record: Mapping[str, Any]) -> Picture:
+    """What counts is the number of updates and their length."""
+    labels = {}
+    for name, (words, _, _) in WAYS.items():
         updates, _, accuracy = record["ways"][name]["points"][-1]
-        words = f"{words}: {updates:,} updates, {percent(accuracy)} %"
-        told.append(words)
-        parts += [line([(CHART_LEFT, y - 4), (CHART_LEFT + 4 * LETTER, y - 4)], colour,
-                       f'stroke-width="1.8" {dashes}'),
-                  text(CHART_LEFT + 5 * LETTER, y, words)]
-        y += 18
-    return svg("updates", y, "Test accuracy of ConvNet on two ranks, over updates and images",
-               "; ".join(told), parts)
+        labels[name] = f"{words}: {updates:,} updates, {percent(accuracy)} %"
+    return Picture("updates", "Test accuracy of ConvNet on two ranks, over updates and images",
+                   "; ".join(labels.values()), partial(draw_ways, record["ways"], labels))

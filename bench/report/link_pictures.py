@@ -6,51 +6,35 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from drawing import Band, Box, Picture, distances, draw_bands, figure_of, lines_below
+from intervals import Estimate, Interval
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, length_of, measurements, sections
-from words import INK, MUTED, RUNG_COLOURS, Colour, significant
+from words import INK, MUTED, RUNG_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
 
-# Narrow, so that letters of 12 points can be read where a page is 400 pixels wide.
-WIDTH, LEFT, RIGHT, TOP = 540.0, 88.0, 14.0, 16.0
-LETTER = 6.7  # points of a letter of 12 points, on average
-ROW, BOX = 24.0, 17.0
+WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
+
+# --- traces -----------------------------------------------------------------------------
+
 LANES = {"forward": RUNG_COLOURS[2], "backward": RUNG_COLOURS[3], "wire": RUNG_COLOURS[4],
          "optimizer": RUNG_COLOURS[5]}
 TITLES = {"plain": "With overlap: DistributedDataParallel",
           "no-overlap": "Without overlap: all-reduces after backward"}
 WAIT = "wait for the buckets"
-SOLID, PALE = 0.4, 0.1  # opacity
-TICKS = 8  # of the axis of time, at most
+PALE = 0.1  # opacity
 
 Span = Sequence[Any]  # lane, begin, length, bytes
-
-
-def text(x: float, y: float, words: str, colour: Colour = INK, anchor: str = "start",
-         size: float = 12) -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}" '
-            f'fill="var(--{colour.name})">{escape(words)}</text>')
-
-
-def line(points: Sequence[tuple[float, float]], colour: Colour, more: str = "") -> str:
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    return f'<path d="M{path}" fill="none" stroke="var(--{colour.name})" {more}/>'
-
-
-def svg(name: str, height: float, title: str, about: str, parts: Sequence[str]) -> str:
-    return (f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" font-family="sans-serif" '
-            f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(title)}'
-            f'</title><desc id="{name}-desc">{escape(about)}</desc>' + "".join(parts) + "</svg>")
-
-
-# --- traces -----------------------------------------------------------------------------
 
 
 def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
@@ -69,37 +53,9 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
     return found
 
 
-def split(span: Span, spans: Sequence[Span]) -> list[tuple[Span, float]]:
-    """A span with its opacity. Backward hands over the last bucket when it has computed all
-    gradients; what is left of it then is a wait, a pale span of its own."""
-    name, begin, length, size = span
-    handed = [one[1] for one in spans if one[0] == "wire" and begin <= one[1] <= begin + length]
-    if name != "backward" or not handed:
-        return [(span, SOLID)]
-    computed = max(handed) - begin
-    return [((name, begin, computed, size), SOLID),
-            ((name, begin + computed, length - computed, 0), PALE)]
-
-
-def size_text(size: int) -> str:
-    return f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
-
-
-def span_box(span: Span, opacity: float, y: float, scale: float) -> list[str]:
-    name, begin, length, size = span
-    x, width = LEFT + begin * scale, max(length * scale, 1.0)
-    colour = f"var(--{LANES[name].name})"
-    words = WAIT if opacity == PALE else size_text(size) if size else ""
-    parts = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX:.1f}" '
-             f'fill="{colour}" fill-opacity="{opacity:g}" stroke="{colour}"/>']
-    if words and width > LETTER * len(words) + 8:
-        parts.append(text(x + 5, y + 12.5, words))
-    return parts
-
-
 def lane_names(lanes: Sequence[tuple[str, Sequence[Span]]]) -> list[str]:
     """A lane that holds one message is a bucket. Several in a row are all-reduces."""
-    names = []
+    names: list[str] = []
     for name, spans in lanes:
         if name != "wire":
             names.append(name)
@@ -110,60 +66,58 @@ def lane_names(lanes: Sequence[tuple[str, Sequence[Span]]]) -> list[str]:
     return names
 
 
-def time_axis(top: float, bottom: float, longest: float, scale: float) -> list[str]:
-    step = 10 ** math.floor(math.log10(longest))
-    step = next(one for one in (step / 10, step / 5, step / 2, step, 2 * step)
-                if longest / one <= TICKS)
-    parts = []
-    for place in range(int(longest / step) + 1):
-        x = LEFT + place * step * scale
-        parts.append(line([(x, top), (x, bottom)], MUTED, 'stroke-opacity="0.3"'))
-        parts.append(text(x, bottom + 14, f"{place * step:g} ms", MUTED, "middle"))
-    return parts
+def size_text(size: int) -> str:
+    if not size:
+        return ""
+    return f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
 
 
-def trace_picture(record: Mapping[str, Any]) -> str:
+def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
+    """Backward hands over the last bucket when it has computed all gradients. The rest of it is a
+    wait, a pale box of its own."""
+    name, begin, length, size = span
+    handed = [one[1] for one in spans if one[0] == "wire" and begin <= one[1] <= begin + length]
+    if name != "backward" or not handed:
+        return [Box(row, begin, length, size_text(size), LANES[name])]
+    end = max(handed)
+    return [Box(row, begin, end - begin, "", LANES[name]),
+            Box(row, end, begin + length - end, WAIT, LANES[name], PALE)]
+
+
+def trace_picture(record: Mapping[str, Any]) -> Picture:
     """A step with overlap above one without, on one scale of time."""
-    traces = record["traces"]
-    longest = max((length_of(trace["spans"]) for trace in traces.values()), default=1.0)
-    scale = (WIDTH - LEFT - RIGHT) / longest
-    parts: list[str] = []
-    told = []
-    top = TOP
-    for name, trace in traces.items():
-        took = (f"{TITLES.get(name, VARIANTS[name].words)}, {RATES[trace['rate']]}, "
-                f"{length_of(trace['spans']):.1f} ms")
-        told.append(took)
-        parts.append(text(LEFT, top, took, size=13))
-        top += 9
+    bands = []
+    for name, trace in record["traces"].items():
         lanes = lanes_of(trace["spans"])
-        for words, (_, spans) in zip(lane_names(lanes), lanes):
-            parts.append(text(LEFT - 8, top + 12.5, words, MUTED, "end"))
-            for span in spans:
-                for part, opacity in split(span, trace["spans"]):
-                    parts += span_box(part, opacity, top, scale)
-            top += ROW
-        top += 22
-    bottom = top - 24
-    parts = time_axis(TOP + 4, bottom, longest, scale) + parts
+        title = (f"{TITLES.get(name, VARIANTS[name].words)}, {RATES[trace['rate']]}, "
+                 f"{length_of(trace['spans']):.1f} ms")
+        bands.append(Band(title, lane_names(lanes), [
+            box for row, (_, spans) in enumerate(lanes) for span in spans
+            for box in boxes_of(row, span, trace["spans"])]))
     about = ("Lanes of one training step over time: forward, backward, each message of gradients "
-             "on the wire, optimizer. " + "; ".join(told))
-    return svg("links", bottom + 24, "The gradients of one step on the wire", about, parts)
+             "on the wire, optimizer. " + "; ".join(band.title for band in bands))
+    return Picture("links", "The gradients of one step on the wire", about,
+                   partial(draw_bands, WIDTH, bands), heading="Two steps on a cable")
 
 
 # --- speed over bandwidth ---------------------------------------------------------------
 
-CHART = 260.0  # height of a chart
 BANDWIDTHS = ("100mbit", "1gbit", "10gbit")
-WAYS = {"plain": RUNG_COLOURS[2], "bf16": RUNG_COLOURS[4], "accumulation": RUNG_COLOURS[3]}
-WAY_NAMES = {"plain": "plain", "bf16": "bf16 compression", "accumulation": "accumulation 4"}
-SPREAD = 20.0  # points from way to way
-MODEL = 13.0  # width of the bar of a prediction
+WAYS = {"plain": ("plain", RUNG_COLOURS[2]), "bf16": ("bf16 compression", RUNG_COLOURS[4]),
+        "accumulation": ("accumulation 4", RUNG_COLOURS[3])}
+SPREAD = 0.18  # from way to way, as a share of the place of a link
 
 
 def speed(seconds: float) -> float:
     """Images per second."""
     return BATCH / seconds
+
+
+def speeds(one: Measured) -> tuple[Estimate, Interval]:
+    """Measured, and of the model."""
+    ends = one.time.interval or (one.time.value, one.time.value)
+    return (Estimate(speed(one.time.value), Interval(*sorted(map(speed, ends)))),
+            Interval(*sorted(map(speed, one.prediction))))
 
 
 def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
@@ -174,131 +128,103 @@ def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
             if words in names and "not_run" not in section}
 
 
-def speed_marks(one: Measured, x: float, y_of: Callable[[float], float]) -> list[str]:
+def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
     """The model as a pale bar, the measurement as a dot with its interval."""
-    colour = WAYS[one.name]
-    low, high = (y_of(speed(seconds)) for seconds in (one.prediction.high, one.prediction.low))
-    dot = y_of(speed(one.time.value))
-    interval = one.time.interval or (one.time.value, one.time.value)
-    return [f'<rect x="{x - MODEL / 2:.1f}" y="{high - 1:.1f}" width="{MODEL:.1f}" '
-            f'height="{low - high + 2:.1f}" fill="var(--{colour.name})" fill-opacity="0.35"/>',
-            line([(x, y_of(speed(end))) for end in interval], colour, 'stroke-width="1.4"'),
-            f'<circle cx="{x:.1f}" cy="{dot:.1f}" r="4" fill="var(--{colour.name})"/>']
+    figure = figure_of(310, WIDTH)
+    axes = figure.add_subplot()
+    axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
+    axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
+                  xycoords=axes.get_yaxis_transform(), textcoords="offset points")
+    for place, (way, (label, colour)) in enumerate(WAYS.items()):
+        pale = (colour.light, 0.35)
+        xs, ys = [], []
+        for link, (words, found) in enumerate(links.items()):
+            for measured, model in (speeds(one) for one in found if one.name == way):
+                x = link + SPREAD * (place - 1) * (len(found) > 1)
+                axes.bar(x, model.high - model.low, 0.12, model.low, facecolor=pale, edgecolor=pale)
+                axes.errorbar(x, measured.value, yerr=distances(measured), fmt="o", markersize=7,
+                              color=colour.light, linewidth=1.4,
+                              label=None if words == SHARED_MEMORY or xs else label)
+                if words != SHARED_MEMORY:
+                    xs.append(x)
+                    ys.append(measured.value)
+        axes.plot(xs, ys, color=colour.light, linewidth=1, alpha=0.6)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.margins(y=0.08)
+    axes.set_xticks(range(len(links)), links)
+    axes.set_xlim(-0.5, max(1, len(links)) - 0.5)
+    axes.grid(True, axis="y")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=MUTED.light)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right", fontsize=10)
+    lines_below(figure, "Images per second of BasicNet on two ranks.",
+                "Dots: measured. Bars: range of the α-β model.")
+    return figure
 
 
-def speed_grid(low: float, high: float, right: float, y_of: Callable[[float], float]) -> list[str]:
-    parts = []
-    for tick in (digit * power for power in powers(low, high) for digit in (1, 2, 5)):
-        if low <= tick <= high:
-            parts.append(line([(LEFT, y_of(tick)), (right, y_of(tick))], MUTED,
-                              'stroke-opacity="0.3"'))
-            parts.append(text(LEFT - 6, y_of(tick) + 4, f"{tick:,g}", MUTED, "end"))
-    return parts
-
-
-def way_legend(y: float) -> list[str]:
-    parts, x = [], LEFT
-    for name, colour in WAYS.items():
-        parts.append(f'<circle cx="{x + 5:.1f}" cy="{y - 4:.1f}" r="4" '
-                     f'fill="var(--{colour.name})"/>')
-        parts.append(text(x + 14, y, WAY_NAMES[name]))
-        x += 34 + LETTER * len(WAY_NAMES[name])
-    return parts
-
-
-def bandwidth_picture(record: Mapping[str, Any]) -> str:
+def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
     """Images per second of two ranks over the bandwidth of their link, measured and from the model,
     with one rank alone for comparison."""
     links = shown_links(record)
-    alone = speed(median(record["alone"]["compute"]))
-    speeds = [alone, *(speed(seconds) for found in links.values() for one in found
-                       for seconds in (one.time.value, *one.prediction))]
-    low, high, right = 0.8 * min(speeds), 1.25 * max(speeds), WIDTH - RIGHT
-    each = (right - LEFT) / max(1, len(links))
-
-    def y_of(value: float) -> float:
-        return TOP + CHART * math.log(high / value) / math.log(high / low)
-
-    parts = speed_grid(low, high, right, y_of)
-    parts += [line([(LEFT, y_of(alone)), (right, y_of(alone))], INK, 'stroke-dasharray="2 4"'),
-              text(LEFT + 4, y_of(alone) - 6, f"one rank alone: {alone:,.0f}")]
-    paths: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
-    told, marks = [], []
-    for place, (words, found) in enumerate(links.items()):
-        centre = LEFT + (place + 0.5) * each
-        parts.append(text(centre, TOP + CHART + 16, words, MUTED, "middle"))
+    told = []
+    for words, found in links.items():
         for one in found:
-            x = centre + SPREAD * (list(WAYS).index(one.name) - 1) * (len(found) > 1)
-            marks += speed_marks(one, x, y_of)
-            if words != SHARED_MEMORY:
-                paths[one.name].append((x, y_of(speed(one.time.value))))
-            told.append(f"{words}, {WAY_NAMES[one.name]}: {speed(one.time.value):.0f}, model "
-                        f"{speed(one.prediction.high):.0f} to {speed(one.prediction.low):.0f}")
-    parts += [line(points, WAYS[name], 'stroke-opacity="0.6"')
-              for name, points in paths.items() if points]
-    bottom = TOP + CHART + 40
-    parts += [*marks, *way_legend(bottom),
-              text(LEFT, bottom + 19, "Images per second of BasicNet on two ranks."),
-              text(LEFT, bottom + 36, "Dots: measured. Bars: range of the α-β model.")]
-    return svg("bandwidth", bottom + 46, "Speed of two ranks over the bandwidth of their link",
-               "Images per second. " + "; ".join(told), parts)
+            measured, model = speeds(one)
+            told.append(f"{words}, {WAYS[one.name][0]}: {measured.value:.0f}, model "
+                        f"{model.low:.0f} to {model.high:.0f}")
+    return Picture("bandwidth", "Speed of two ranks over the bandwidth of their link",
+                   "Images per second. " + "; ".join(told),
+                   partial(draw_speeds, links, speed(median(record["alone"]["compute"]))),
+                   heading="Speed over bandwidth")
 
 
 # --- cost at scale ----------------------------------------------------------------------
 
-BOTTOM = 34.0
 LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[3])
 
 
-def powers(low: float, high: float) -> list[float]:
-    """The powers of ten between, and one beyond on either side."""
-    return [10.0 ** power for power in range(math.floor(math.log10(low)),
-                                             math.ceil(math.log10(high)) + 1)]
+def draw_scale(costs: Costs) -> Figure:
+    figure = figure_of(310, WIDTH)
+    axes = figure.add_subplot()
+    ends, least = {}, 1.0
+    for (words, link), colour in zip(costs.links.items(), LINK_COLOURS):
+        for way, style in ((DIVIDED, "--"), (PLAIN, "-")):
+            points = [(ranks, epoch) for ranks in RANKS
+                      if (epoch := costs.epoch(way, link, ranks)) is not None]
+            axes.plot(*zip(*points), style, color=colour.light, linewidth=1.8)
+        ends[words] = (points[-1], colour)
+        least = min(least, points[-1][1])
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(RANKS[0], 5 * RANKS[-1])  # room for the names of the lines
+    axes.set_ylim(bottom=10 ** math.floor(math.log10(least)))
+    axes.set_xticks(RANKS[::2], [f"{ranks:,}" for ranks in RANKS[::2]])
+    axes.yaxis.set_major_formatter("{x:g} s")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("ranks")
+    axes.grid(True, axis="y")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=MUTED.light)
+    lines_below(figure, "Seconds per epoch of BasicNet, from the α-β model.",
+                "Solid: 64 images per rank; dashed: 64 images divided.")
+    figure.draw_without_rendering()  # gives the axes their place
+    above = math.inf
+    for words, (end, colour) in ends.items():  # the slowest first: its name is the highest
+        y = axes.transData.transform(end)[1] * 72 / figure.dpi
+        above = min(y, above - 13)
+        axes.annotate(words, end, xytext=(6, above - y), textcoords="offset points", va="center",
+                      color=colour.light)
+    return figure
 
 
-def grid(ticks: Sequence[float], x_of: Callable[[float], float],
-         y_of: Callable[[float], float]) -> list[str]:
-    parts = []
-    for tick in ticks:
-        y = y_of(tick)
-        parts.append(line([(LEFT, y), (x_of(RANKS[-1]), y)], MUTED, 'stroke-opacity="0.3"'))
-        parts.append(text(LEFT - 6, y + 4, f"{tick:g} s", MUTED, "end"))
-    parts += [text(x_of(ranks), TOP + CHART + 16, f"{ranks:,}", MUTED, "middle")
-              for ranks in RANKS]
-    return parts
-
-
-def scale_picture(record: Mapping[str, Any]) -> str:
+def scale_picture(record: Mapping[str, Any]) -> Picture:
     """Seconds per epoch over ranks, both logarithmic: a line per link and way."""
-    costs = Costs(record)
-    right = 90.0
-    curves = {(words, way): [(ranks, epoch) for ranks in RANKS
-                             if (epoch := costs.epoch(way, link, ranks)) is not None]
-              for words, link in costs.links.items() for way in (PLAIN, DIVIDED)}
-    values = [epoch for points in curves.values() for _, epoch in points] or [1.0, 10.0]
-    ticks = powers(min(values), max(values))
-    span = math.log(ticks[-1] / ticks[0]) or 1.0
-
-    def x_of(ranks: float) -> float:
-        return LEFT + (WIDTH - LEFT - right) * math.log(ranks) / math.log(RANKS[-1])
-
-    def y_of(seconds: float) -> float:
-        return TOP + CHART * math.log(ticks[-1] / seconds) / span
-
-    parts = grid(ticks, x_of, y_of)
-    labels: list[float] = []
-    for place, words in enumerate(costs.links):  # the slowest first: its label is the highest
-        colour = LINK_COLOURS[place % len(LINK_COLOURS)]
-        for way, dashes in ((PLAIN, ""), (DIVIDED, 'stroke-dasharray="5 4"')):
-            points = [(x_of(ranks), y_of(epoch)) for ranks, epoch in curves[words, way]]
-            parts.append(line(points, colour, f'stroke-width="1.8" {dashes}'))
-        y = max([y_of(curves[words, PLAIN][-1][1]), *(above + 13 for above in labels[-1:])])
-        labels.append(y)
-        parts.append(text(x_of(RANKS[-1]) + 6, y + 4, words, colour))
-    bottom = TOP + CHART + BOTTOM
-    parts += [text((LEFT + WIDTH - right) / 2, bottom, "ranks", INK, "middle"),
-              text(LEFT, bottom + 20, "Seconds per epoch of BasicNet, from the α-β model.", INK),
-              text(LEFT, bottom + 36, "Solid: 64 images per rank; dashed: 64 images divided.", INK)]
     about = ("Lines of the time of an epoch over the number of ranks, one per link and way. The "
              "table on the page has the numbers.")
-    return svg("scale", bottom + 46, "Time of an epoch on 1 to 1,024 ranks", about, parts)
+    return Picture("scale", "Time of an epoch on 1 to 1,024 ranks", about,
+                   partial(draw_scale, Costs(record)), heading="Epochs over ranks")

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
-from intervals import Estimate, median_of
+from intervals import Estimate, Interval, median_of
 from results import Results, Setup
 from words import TUNED
 
@@ -13,37 +14,32 @@ HEADER = ("target", "value", "here [95 %]", "reached?")
 START_UP = 1.0  # seconds from the start of a program to the end of its first step
 
 
-@dataclass(frozen=True)
-class Mark:
-    """One line: a factor that is to be at least, or a number that is to be at most, `wanted`."""
+class Mark(NamedTuple):
+    """One line: a number that is to be at least ("≥") or at most ("≤") the limit."""
 
     what: str
-    wanted: str
+    sign: str
+    limit: float
     here: Estimate | None
-    reached: bool
+    unit: str = " ×"
 
     def cells(self) -> list[str]:
+        wanted = f"{self.sign} {self.limit}{self.unit}"
         if self.here is None:
-            return [self.what, self.wanted, "not run", ""]
-        here = self.here.text(lambda value: f"{value:.2f}")
-        return [self.what, self.wanted, here, "yes" if self.reached else "no"]
+            return [self.what, wanted, "not run", ""]
+        value = self.here.value
+        reached = value >= self.limit if self.sign == "≥" else value <= self.limit
+        return [self.what, wanted, self.here.text(lambda value: f"{value:.2f}"),
+                "yes" if reached else "no"]
 
 
 def inverse(estimate: Estimate | None) -> Estimate | None:
     """How many times faster, of a ratio of times."""
     if estimate is None:
         return None
-    interval = estimate.interval and type(estimate.interval)(1 / estimate.interval.high,
-                                                             1 / estimate.interval.low)
+    interval = estimate.interval and Interval(1 / estimate.interval.high,
+                                              1 / estimate.interval.low)
     return Estimate(1 / estimate.value, interval)
-
-
-def at_least(what: str, factor: float, here: Estimate | None) -> Mark:
-    return Mark(what, f"≥ {factor} ×", here, here is not None and here.value >= factor)
-
-
-def at_most(what: str, limit: float, here: Estimate | None, unit: str = " ×") -> Mark:
-    return Mark(what, f"≤ {limit}{unit}", here, here is not None and here.value <= limit)
 
 
 def all_cpus(results: Results, recipe: str, program: str, world: int = 1,
@@ -99,17 +95,17 @@ def targets(results: Results) -> list[Mark]:
     stage2 = stage0 and replace(stage0, program="stage2_ddp_spawn")
     one, two = (Setup("basicnet", "stage2_ddp_spawn", world, threads=1) for world in (1, 2))
     return [
-        at_least("BasicNet, fp32: stage 0 against the fastest tuned Python", 3.0,
+        Mark("BasicNet, fp32: stage 0 against the fastest tuned Python", "≥", 3.0,
                  against_tuned(results, stage0)),
-        at_most("BasicNet, fp32: stage 0, time over the floor of arithmetic", 1.25,
+        Mark("BasicNet, fp32: stage 0, time over the floor of arithmetic", "≤", 1.25,
                 over_floor(results, stage0)),
-        at_least("BasicNet, bf16: stage 4, one rank, against the fastest tuned Python", 2.3,
+        Mark("BasicNet, bf16: stage 4, one rank, against the fastest tuned Python", "≥", 2.3,
                  against_tuned(results, stage4)),
-        at_least("ConvNet, fp32: stage 0 against the fastest tuned Python", 2.5,
+        Mark("ConvNet, fp32: stage 0 against the fastest tuned Python", "≥", 2.5,
                  against_tuned(results, convnet)),
-        at_least("BasicNet: two ranks × 1 thread against one × 1 thread", 1.85,
+        Mark("BasicNet: two ranks × 1 thread against one × 1 thread", "≥", 1.85,
                  inverse(ratio(results, two, one))),
-        at_most("BasicNet: stage 2 with one rank over stage 0", 1.02,
+        Mark("BasicNet: stage 2 with one rank over stage 0", "≤", 1.02,
                 ratio(results, stage2, stage0)),
     ]
 
@@ -121,15 +117,15 @@ def marks(results: Results) -> list[Mark]:
         for program in ("stage0_single_gpu", "python_single", "stage5_accelerator",
                         "stage6_trainer"))
     return targets(results) + [
-        at_least("BasicNet, fp32: stage 0 against its Python twin, 200 steps", 2.0,
+        Mark("BasicNet, fp32: stage 0 against its Python twin, 200 steps", "≥", 2.0,
                  inverse(ratio(results, stage0, twin))),
-        at_least("BasicNet, fp32: stage 0 against its Python twin, whole run", 2.0,
+        Mark("BasicNet, fp32: stage 0 against its Python twin, whole run", "≥", 2.0,
                  whole_run(results, "basicnet")),
-        at_least("ConvNet, fp32: stage 0 against its Python twin, whole run", 1.9,
+        Mark("ConvNet, fp32: stage 0 against its Python twin, whole run", "≥", 1.9,
                  whole_run(results, "convnet")),
-        at_most("BasicNet: stage 5 over stage 0", 1.02, ratio(results, stage5, stage0)),
-        at_most("BasicNet: stage 6 over stage 0", 1.02, ratio(results, stage6, stage0)),
-        at_most("Start of a program to its first step, slowest stage", START_UP,
+        Mark("BasicNet: stage 5 over stage 0", "≤", 1.02, ratio(results, stage5, stage0)),
+        Mark("BasicNet: stage 6 over stage 0", "≤", 1.02, ratio(results, stage6, stage0)),
+        Mark("Start of a program to its first step, slowest stage", "≤", START_UP,
                 slowest_start(results), " s"),
     ]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the pages that show measured numbers to the records that they come from.
 
-    python bench/report/pages.py             compares
-    python bench/report/pages.py --update    writes the tables and pictures again
+    .venv/bin/python bench/report/pages.py             compares
+    .venv/bin/python bench/report/pages.py --update    writes the tables and pictures again
 
 A page names its record, or several that are read as one, where a table begins, and the table ends
 at a line of its own:
@@ -15,12 +15,11 @@ exact sums, with headings of the third level, --marks how near the targets are, 
 against Python. --price and --seeds are the tables of exact.py. --links, --model and --scale are
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
-table of a record of step.py, whose picture is images/step.svg. images/stages.svg is the picture of
-the README, by stages.py, and images/micro-batches.svg one that shows no record, by exact.py.
+table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
+the picture of the README, by stages.py, and images/micro-batches.svg shows no record.
 images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
-record. Other pictures are those of the report that a page shows, of the records of docs/bench.md;
-they are compared only where matplotlib is installed. The line below a table has the commit that it
-was measured at.
+record. Other pictures are those of the report that a page shows, of the records of
+docs/bench.md. The line below a table has the commit that it was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commit of any record. A line may end anywhere within the marker:
@@ -40,20 +39,24 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import packages  # noqa: F401  first: ends the program if one is missing
 import exact
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
+import micro_batches
+import pictures
 import scale
 import stages
-import step
+import step_report
 from claims import speed_claim, twins_claim
+from drawing import Picture
 from environment import measured_at
 from records import commit_of
-from report import colours
 from marks import marks_text
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
@@ -66,9 +69,9 @@ PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
-LESSON_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "gradients.svg": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
-    "updates.svg": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
+LESSON_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
+    "gradients": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
+    "updates": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
                    r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
@@ -77,16 +80,13 @@ VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
 MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
 WHOLE = re.compile(r"<!-- record (\S+(?: [^-\s]\S*)*) --markdown -->")
 HEADING = re.compile(r"^## ", re.MULTILINE)
-SHOWN = re.compile(r"images/bench-([\w-]+)\.svg")
-HEAD = """<?xml version="1.0" encoding="UTF-8"?>
-<!-- SPDX-License-Identifier: Apache-2.0 -->
-"""
+SHOWN = re.compile(r"images/(bench-[\w-]+)\.svg")
 COLUMNS = 120
 LINK_TABLES = {
     "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
     "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
     "--scale": scale.scale_tables}
-CURE = "run python3 bench/report/pages.py --update"
+CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 
 MEASURES: dict[str, Callable[[Row], str]] = {
@@ -100,47 +100,46 @@ ONE_TABLE: dict[str, Callable[[Results], Table]] = {
     "--price": exact.price_table, "--seeds": exact.seeds_table}
 
 
-def one_table(table: Table, results: Results) -> str:
-    """Without its heading, with the machine below."""
-    return table_lines(table, "", markdown_cell(measured_at(results)))
-
-
 def table_lines(table: Table, *more: str) -> str:
     """Without its heading."""
-    if not table.rows:
-        return "Not measured yet."
-    _, _, *lines = markdown_table(table).split("\n")
-    lines += more
+    lines = [*markdown_table(table).split("\n")[2:], *more] if table.rows else ["Not measured yet."]
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, COLUMNS)
                      for line in lines)
 
 
-def filled(match: re.Match[str]) -> str:
-    begin, paths, form, end = match.groups()
+def record_text(form: str, record: Mapping[str, Any]) -> str:
+    """What a page shows of a record that is no result of the suite."""
     if form == "--step":
-        record = json.loads((ROOT / paths).read_text())
-        return (f"{begin}\n{step.table(record)}\nMeasured at commit {record['commit']}, "
-                f"{record['threads']} threads.\n\n{end}")
-    if form in LINK_TABLES:
-        record = json.loads((ROOT / paths).read_text())
-        tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
-        if form != "--links":  # whose notes end so
-            tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
-        return f"{begin}\n" + "\n\n".join(tables) + f"\n\n{end}"
-    results = read([ROOT / path for path in paths.split()])
-    if form in ONE_TABLE:
-        return f"{begin}\n{one_table(ONE_TABLE[form](results), results)}\n\n{end}"
+        return (f"{step_report.table(record)}\nMeasured at commit {record['commit']}, "
+                f"{record['threads']} threads.")
+    tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
+    if form != "--links":  # whose notes end so
+        tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
+    return "\n\n".join(tables)
+
+
+def results_text(form: str, results: Results) -> str:
     below = textwrap.fill(measured_at(results), COLUMNS)
+    if form in ONE_TABLE:
+        return table_lines(ONE_TABLE[form](results), "", markdown_cell(measured_at(results)))
     if form == "--marks":
-        return f"{begin}\n{marks_text(results)}\n{below}\n\n{end}"
+        return f"{marks_text(results)}\n{below}"
     if form == "--speed":
         claims = " ".join(filter(None, [speed_claim(results), twins_claim(results)]))
-        return f"{begin}\n{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}\n\n{end}"
-    if form == "--short":
-        return f"{begin}```\n{short_text(results)}```\n{end}"
+        return f"{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}"
     # Exact sums have a page of their own.
     results.rows = {key: row for key, row in results.rows.items() if key.kind not in EXACT_KINDS}
-    return f"{begin}\n{HEADING.sub('### ', markdown_text(results))}\n{below}\n\n{end}"
+    return f"{HEADING.sub('### ', markdown_text(results))}\n{below}"
+
+
+def filled(match: re.Match[str]) -> str:
+    begin, paths, form, end = match.groups()
+    if form == "--step" or form in LINK_TABLES:
+        return f"{begin}\n{record_text(form, json.loads((ROOT / paths).read_text()))}\n\n{end}"
+    results = read([ROOT / path for path in paths.split()])
+    if form == "--short":
+        return f"{begin}```\n{short_text(results)}```\n{end}"
+    return f"{begin}\n{results_text(form, results)}\n\n{end}"
 
 
 def row_of(results: Results, name: str) -> Row:
@@ -168,47 +167,29 @@ def valued(match: re.Match[str]) -> str:
     return f"{begin}{MEASURES[measure](row)}{end}"
 
 
-def standalone(svg: str) -> str:
-    """A picture of the report as a file: it brings the report's colours with it."""
-    style = (f"<style>:root {{ {colours('light')} }} @media (prefers-color-scheme: dark) "
-             f"{{ :root {{ {colours('dark')} }} }}</style>")
-    text = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return HEAD + text.replace("</desc>", f"</desc>{style}", 1) + "\n"
-
-
 def records_of_the_bench() -> list[str]:
     """Those of the page that shows all tables."""
     found = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
     return found[1].split() if found else [RECORD]
 
 
-def pictures_of(shown: set[str]) -> dict[Path, str]:
-    """The files of those pictures that are shown."""
-    if not shown:
-        return {}
-    try:
-        import pictures
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        return {}
-    results = read([ROOT / path for path in records_of_the_bench()])
+def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
+    """Those of the report that a page shows."""
     found = [*filter(None, [pictures.summary_picture(results)]), *pictures.code_pictures(results)]
     for recipe in results.recipes():
         found += pictures.recipe_pictures(results, recipe)
-    drawn = {picture.name: picture for picture in found}
-    for name in sorted(shown - set(drawn)):
-        raise ResultsError(f"images/bench-{name}.svg: {RECORD} has no such picture; it has "
+    drawn = {f"bench-{picture.name}": picture for picture in found}
+    for name in sorted(names - set(drawn)):
+        raise ResultsError(f"images/{name}.svg: {RECORD} has no such picture; it has "
                            + ", ".join(sorted(drawn)))
-    return {ROOT / PICTURES / f"bench-{name}.svg": standalone(drawn[name].svg)
-            for name in sorted(shown)}
+    return [replace(drawn[name], name=name) for name in sorted(names)]
 
 
-def pictures_of_lessons() -> dict[str, str]:
-    """By file name. One that is there needs its record; one without either is left out."""
-    return {name: draw(json.loads((ROOT / record).read_text()))
+def pictures_of_lessons() -> list[Picture]:
+    """One that is there needs its record; one without either is left out."""
+    return [draw(json.loads((ROOT / record).read_text()))
             for name, (record, draw) in LESSON_PICTURES.items()
-            if (ROOT / record).exists() or (ROOT / PICTURES / name).exists()}
+            if (ROOT / record).exists() or (ROOT / PICTURES / f"{name}.svg").exists()]
 
 
 def page_text(page: str) -> str:
@@ -225,18 +206,15 @@ def wanted() -> dict[Path, str]:
     others = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))
               if MARKER.search(path.read_text(encoding="utf-8"))]
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
-    shown = {name for text in pages.values() for name in SHOWN.findall(text)}
     results = read([ROOT / path for path in records_of_the_bench()])
     links = json.loads((ROOT / LINKS_RECORD).read_text())
-    drawn = {"stages.svg": stages.picture(results),
-             "micro-batches.svg": exact.picture(),
-             "links.svg": link_pictures.trace_picture(links),
-             "bandwidth.svg": link_pictures.bandwidth_picture(links),
-             "scale.svg": link_pictures.scale_picture(links),
-             "step.svg": step.picture(json.loads((ROOT / STEP_RECORD).read_text())),
-             **pictures_of_lessons()}
-    files = {ROOT / PICTURES / name: standalone(svg) for name, svg in drawn.items()}
-    return pages | pictures_of(shown) | files
+    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_lessons(),
+             *(draw(links) for draw in (link_pictures.trace_picture, link_pictures.scale_picture,
+                                        link_pictures.bandwidth_picture)),
+             step_report.picture(json.loads((ROOT / STEP_RECORD).read_text())),
+             *pictures_shown(results, {name for text in pages.values()
+                                       for name in SHOWN.findall(text)})]
+    return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 
 def difference(path: Path, text: str) -> str:

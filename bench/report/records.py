@@ -34,6 +34,8 @@ from typing import Any, NamedTuple
 from sources import Tree, entry_of
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench" / "measure"))
+from record import write_record  # noqa: E402
 FOLDER = "bench/results"
 STATES = "sources.json"
 COMMIT = re.compile(r'"commit"\s*:\s*"([^"]*)"')
@@ -55,12 +57,12 @@ class Kind(NamedTuple):
 
 
 KINDS = (  # the first that fits counts
-    Kind("*.step.json", ("stage0_single_gpu/main.cpp", "bench/report/measure_step.py"),
-         "bench/report/measure_step.py {}", 60, "slice/basicnet/stage0_single_gpu/*"),
-    Kind("*.gradients.json", ("bench/peers/common.py", "bench/report/measure_gradients.py"),
-         "bench/report/measure_gradients.py {}", 60),
-    Kind("*.updates.json", ("stage6_trainer/main.cpp", "bench/report/measure_updates.py"),
-         "bench/report/measure_updates.py {}", 180, "slice/convnet/stage6_trainer/world:2/*"),
+    Kind("*.step.json", ("stage0_single_gpu/main.cpp", "bench/measure/step.py"),
+         "bench/measure/step.py {}", 60, "slice/basicnet/stage0_single_gpu/*"),
+    Kind("*.gradients.json", ("bench/peers/common.py", "bench/measure/gradients.py"),
+         "bench/measure/gradients.py {}", 60),
+    Kind("*.updates.json", ("stage6_trainer/main.cpp", "bench/measure/updates.py"),
+         "bench/measure/updates.py {}", 180, "slice/convnet/stage6_trainer/world:2/*"),
     Kind("*.links.json", ("bench/links/links.cpp", "bench/links/spans.cpp",
                           "bench/links/variants.cpp", "tests/support/network.py"),
          "bench/links/links.py -o {}", 420, "slice/*/stage2_ddp_spawn/world:2/*"),
@@ -160,23 +162,6 @@ class Record:
 
     def write(self) -> None:
         write_record(self.path, self.content)
-
-
-def write_record(path: Path, content: dict[str, Any]) -> None:
-    """One line for each repetition of the suite, each field of the context, and each other field."""
-    def dump(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=False)
-
-    def lines(fields: dict[str, Any], indent: str) -> str:
-        return ",\n".join(f"{indent}{dump(name)}: {dump(value)}" for name, value in fields.items())
-
-    if "benchmarks" in content:
-        rows = ",\n".join(f"    {dump(one)}" for one in content["benchmarks"])
-        text = (f'{{\n  "context": {{\n{lines(content["context"], "    ")}\n  }},\n'
-                f'  "benchmarks": [\n{rows}\n  ]\n}}\n')
-    else:
-        text = f"{{\n{lines(content, '  ')}\n}}\n"
-    path.write_text(text, encoding="utf-8")
 
 
 class Records:

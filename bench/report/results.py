@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -67,14 +68,15 @@ class Repetition:
     seed: int = 0  # 0 = the recipe's
 
     @property
+    def weights(self) -> str:
+        """The hash of its weights; "" without."""
+        return self.label.get("weights_sha256", "").removeprefix("unknown")
+
+    @property
     def score(self) -> tuple[float, float] | None:
         """How many images of how many."""
         seen, correct = self.counters.get("seen"), self.counters.get("correct")
         return (correct, seen) if seen and correct is not None else None
-
-
-def seconds_of(run: Repetition) -> float:
-    return run.seconds
 
 
 @dataclass
@@ -146,8 +148,8 @@ class Results:
     contexts: list[dict[str, Any]]  # of each file
     rows: dict[Key, Row]
 
-    def row(self, kind: str, setup: Setup, epochs: int = 0) -> Row | None:
-        return self.rows.get(Key(kind, setup, epochs))
+    def row(self, kind: str, setup: Setup) -> Row | None:
+        return self.rows.get(Key(kind, setup))
 
     def of_kind(self, *kinds: str) -> list[Row]:
         return [row for row in self.rows.values() if row.key.kind in kinds]
@@ -173,7 +175,7 @@ class Results:
         return self.ratio(setup, replace(setup, program=twin)) if twin else None
 
     def ratio(self, first: Setup, second: Setup,
-              measure: Callable[[Repetition], float | None] = seconds_of,
+              measure: Callable[[Repetition], float | None] = attrgetter("seconds"),
               kind: str = "slice") -> Estimate | None:
         """The median of a measure of one row over that of another; None on different devices.
 
@@ -198,11 +200,7 @@ def read_key(name: str) -> tuple[Key, int]:
     if kind not in kinds or not recipe or not program:
         raise ResultsError(f"benchmark '{name}': expected KIND/RECIPE/PROGRAM/..., with a kind of "
                            + ", ".join(kinds))
-    words: dict[str, str] = {}
-    for word in rest:
-        key, colon, value = word.partition(":")
-        if colon:
-            words.setdefault(key, value)
+    words = dict(word.split(":", 1) for word in reversed(rest) if ":" in word)
     try:
         setup = Setup(recipe, program, int(words.get("world", 1)), words.get("precision", "fp32"),
                       int(words.get("threads", 1)), float(words.get("width", 1)),
@@ -213,20 +211,13 @@ def read_key(name: str) -> tuple[Key, int]:
 
 
 def read_repetition(entry: Mapping[str, Any], file: int, seed: int) -> Repetition:
-    numbers = {name: float(value) for name, value in entry.items()
-               if isinstance(value, (int, float)) and not isinstance(value, bool)}
-    error = ""
-    if entry.get("error_occurred"):
-        error = " ".join(str(entry.get("error_message", "")).split()) or "no reason was given"
-    pairs = (word.partition("=") for word in str(entry.get("label", "")).split())
-    return Repetition(
-        file=file,
-        seconds=numbers.get("real_time", math.nan) * SECONDS[entry.get("time_unit", "ns")],
-        counters={name: value for name, value in numbers.items() if math.isfinite(value)},
-        label={key: value for key, equals, value in pairs if equals},
-        error=error,
-        seed=seed,
-    )
+    counters = {name: float(value) for name, value in entry.items()
+                if type(value) in (int, float) and math.isfinite(value)}
+    label = dict(word.split("=", 1) for word in str(entry.get("label", "")).split() if "=" in word)
+    error = " ".join(str(entry.get("error_message", "")).split()) or "no reason was given"
+    seconds = counters.get("real_time", math.nan) * SECONDS[entry.get("time_unit", "ns")]
+    return Repetition(file, seconds, counters, label, error if entry.get("error_occurred") else "",
+                      seed)
 
 
 def read_content(text: str) -> dict[str, Any]:

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of the README: what each stage takes, and beside it the same training in Python.
-
-pages.py draws it from the record of the bench, as docs/images/stages.svg.
-"""
+"""The picture of the README: time of each stage beside that of the same training in Python."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
+from functools import partial
 
+from matplotlib.figure import Figure
+
+from drawing import Bar, Picture, draw_bar, figure_of
 from environment import machine_line
 from equality import WRONG, verdict_for
-from intervals import Interval
 from marks import inverse
 from results import Results, ResultsError, Row, Setup
 from tables import name_text, unusual
-from words import BAD, INK, MUTED, STAGES, Colour, colour_of, is_twin, significant, twin_of
+from words import INK, MUTED, STAGES, colour_of, is_twin, significant, twin_of
 
 RECIPE = "basicnet"
-WIDTH, LEFT, RIGHT, TOP = 760.0, 172.0, 218.0, 10.0
-PAIR, BAR = 36.0, 14.0  # from stage to stage, and from a bar to its twin's
+WIDTH, PAIR = 760.0, 36.0  # points; from stage to stage
+SIDE = 0.21  # from the middle of a pair to the middle of a bar
 LEGEND = "Seconds for 200 steps of BasicNet, with 95 % intervals. Filled: C++; outlined: Python."
 
 
@@ -35,62 +35,54 @@ def paired(results: Results, stage: str) -> tuple[Row, Row]:
                        f"slice/{RECIPE} with as many processes and threads, got none")
 
 
-def span(row: Row) -> Interval:
-    time = row.seconds()
-    return time.interval or Interval(time.value, time.value)
+def is_wrong(results: Results, setup: Setup) -> bool:
+    return (not is_twin(setup.program)
+            and verdict_for(results, RECIPE, setup.program).state == WRONG)
 
 
-def words_of(results: Results, row: Row) -> tuple[str, Colour]:
-    """What stands behind a bar, and is told to those who do not see the picture."""
+def words_of(results: Results, row: Row) -> str:
+    """What a bar shows, and the description of the picture."""
     setup = row.key.setup
     note = name_text(setup, row).removeprefix(setup.program)
     time = f"{significant(row.seconds().value)} s{note}"
-    if is_twin(setup.program):
-        return time, INK
-    if verdict_for(results, RECIPE, setup.program).state == WRONG:
-        return f"{time}, {WRONG}", BAD
-    faster = inverse(results.ratio_to_twin(setup))
-    return f"{time}, {faster.text(lambda value: f'{value:.2f}')} × as fast", INK
+    if is_wrong(results, setup):
+        return f"{time}, {WRONG}"
+    faster = None if is_twin(setup.program) else inverse(results.ratio_to_twin(setup))
+    return f"{time}, {faster.text(lambda value: f'{value:.2f}')} × as fast" if faster else time
 
 
-def text(x: float, y: float, words: str, colour: Colour = INK, anchor: str = "start") -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="11.5" text-anchor="{anchor}" '
-            f'fill="var(--{colour.name})">{escape(words)}</text>')
+def bar_of(results: Results, row: Row) -> Bar:
+    setup = row.key.setup
+    return Bar(setup.program, colour_of(setup.program), is_twin(setup.program), row.seconds(),
+               words_of(results, row), wrong=is_wrong(results, setup))
 
 
-def bar(row: Row, y: float, scale: float) -> str:
-    """From nothing to the time, and a whisker over its interval."""
-    program = row.key.setup.program
-    colour = f"var(--{colour_of(program).name})"
-    low, high = (LEFT + end * scale for end in span(row))
-    return (f'<rect x="{LEFT:.1f}" y="{y:.1f}" width="{row.seconds().value * scale:.1f}" '
-            f'height="{BAR - 2:.1f}" stroke="{colour}" stroke-width="1.2" '
-            f'fill="{"none" if is_twin(program) else colour}"/>'
-            f'<path d="M{low:.1f} {y + 3:.1f}v6m0 -3H{high:.1f}m0 -3v6" fill="none" '
-            f'stroke="var(--{INK.name})"/>')
+def draw(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
+    figure = figure_of(PAIR * (len(pairs) + 1.2), WIDTH)
+    axes = figure.add_subplot()
+    names = axes.get_yaxis_transform()
+    for place, (setup, bars) in enumerate(pairs):
+        for bar, side in zip(bars, (-SIDE, SIDE)):
+            draw_bar(axes, place + side, bar, 0.33, 11.5)
+        how = f"{setup.world} x {setup.threads}, {setup.precision}"
+        for text, side, colour in ((setup.program, -SIDE, INK), (how, SIDE, MUTED)):
+            axes.text(-0.012, place + side, text, transform=names, ha="right", va="center",
+                      fontsize=11.5, color=colour.light)
+    for line, colour in enumerate((INK, MUTED)):
+        axes.text(0, len(pairs) - 0.25 + 0.45 * line, (LEGEND, machine)[line], transform=names,
+                  va="center", fontsize=11.5, color=colour.light)
+    # The words behind the bars need room.
+    axes.set_xlim(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars))
+    axes.set_ylim(len(pairs) + 0.6, -0.5)
+    axes.set_axis_off()
+    return figure
 
 
-def name_of(setup: Setup, y: float) -> list[str]:
-    how = f"{setup.world} x {setup.threads}, {setup.precision}"
-    return [text(LEFT - 8, y + 11, setup.program, INK, "end"),
-            text(LEFT - 8, y + 25, how, MUTED, "end")]
-
-
-def picture(results: Results) -> str:
-    pairs = [paired(results, stage) for stage in STAGES]
-    scale = (WIDTH - LEFT - RIGHT) / max(span(row).high for pair in pairs for row in pair)
-    parts, told = [], []
-    for place, pair in enumerate(pairs):
-        y = TOP + place * PAIR
-        parts += name_of(pair[0].key.setup, y)
-        for row, top in zip(pair, (y, y + BAR)):
-            words, colour = words_of(results, row)
-            end = LEFT + max(span(row).high, row.seconds().value) * scale
-            parts += [bar(row, top, scale), text(end + 6, top + 10, words, colour)]
-            told.append(f"{row.key.setup.program}: {words}")
-    bottom = TOP + len(pairs) * PAIR + 10
-    parts += [text(LEFT, bottom, LEGEND), text(LEFT, bottom + 16, machine_line(results), MUTED)]
-    return (f'<svg viewBox="0 0 {WIDTH:.0f} {bottom + 26:.0f}" role="img" font-family="sans-serif" '
-            'aria-labelledby="stages-title stages-desc"><title id="stages-title">The seven stages '
-            'beside their twins in Python</title><desc id="stages-desc">'
-            f'{escape("; ".join(told))}</desc>' + "".join(parts) + "</svg>")
+def picture(results: Results) -> Picture:
+    pairs = []
+    for stage in STAGES:
+        rows = paired(results, stage)
+        pairs.append((rows[0].key.setup, [bar_of(results, row) for row in rows]))
+    description = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
+    return Picture("stages", "The seven stages beside their twins in Python", description,
+                   partial(draw, pairs, machine_line(results)))

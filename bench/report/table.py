@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what the suite has measured.
 
-    python bench/report/table.py RESULTS.json...              the stages, for a terminal
-    python bench/report/table.py RESULTS.json... --markdown   the full comparison
+    .venv/bin/python bench/report/table.py RESULTS.json...             the stages, for a terminal
+    .venv/bin/python bench/report/table.py RESULTS.json... --markdown  the full comparison
+    .venv/bin/python bench/report/table.py RECORD.json --links         the costs of links
 
 Exit code: 0, or 2 if a file is not what the suite writes.
 """
@@ -10,12 +11,16 @@ Exit code: 0, or 2 if a file is not what the suite writes.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import textwrap
+from pathlib import Path
 
+import packages  # noqa: F401  first: ends the program if one is missing
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
 from exact import price_table, seeds_table
+from link_tables import links_table
 from results import Results, ResultsError, read
 from tables import (
     Table, accuracy_table, check_table, curve_table, feeding_table, more, recipe_table, speed_table,
@@ -142,17 +147,25 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--short", action="store_true", help="the stages (the default)")
     form.add_argument("--markdown", action="store_true", help="the full comparison")
+    form.add_argument("--links", action="store_true", help="record of bench/links/links.py")
     return parser.parse_args(arguments)
 
 
+def text_of(options: argparse.Namespace) -> str:
+    if options.links:
+        record = json.loads(Path(options.results[0]).read_text(encoding="utf-8"))
+        return terminal_table(links_table(record)) + "\n"
+    results = read(options.results)
+    return markdown_text(results) if options.markdown else short_text(results)
+
+
 def main(arguments: list[str]) -> int:
-    options = read_arguments(arguments)
     try:
-        results = read(options.results)
-    except (ResultsError, OSError) as error:
+        text = text_of(read_arguments(arguments))
+    except (ResultsError, OSError, ValueError) as error:
         print(f"table: {error}", file=sys.stderr)
         return 2
-    sys.stdout.write(markdown_text(results) if options.markdown else short_text(results))
+    sys.stdout.write(text)
     return 0
 
 

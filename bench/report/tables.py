@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+import pandas
 
 from equality import (
     CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, paired, stage_0_of,
@@ -22,6 +24,9 @@ PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
 MORE = ("For the time of 200 steps with 95 % intervals, a second network, more processes and the "
         "same programs in Python: ./run bench")
 
+Cells = dict[str, str]  # by column
+Writers = Mapping[str, Callable[[Row], str]]
+
 
 @dataclass
 class Table:
@@ -32,20 +37,33 @@ class Table:
     programs: list[str] = field(default_factory=list)  # of each row, for its colour
     texts: int = 1  # so many columns from the left hold words, the rest numbers
 
-    def measured(self) -> Table:
-        """Without the columns that have no value in any row."""
-        if not self.rows:
-            return self
-        kept = [place for place in range(len(self.header))
-                if any(row[place] not in (NOT_RUN, NOT_MEASURED, TWIN_NOT_RUN, FAILED)
-                       for row in self.rows)]
-        return replace(self, header=tuple(self.header[place] for place in kept),
-                       rows=[[row[place] for place in kept] for row in self.rows],
-                       texts=sum(place < self.texts for place in kept))
+
+def table_of(title: str, rows: Iterable[tuple[str, Cells]], notes: list[str],
+             texts: int = 1) -> Table:
+    """Of rows with their programs; without the columns that have no value in any row."""
+    programs, cells = [*zip(*rows)] or ((), ())
+    frame = pandas.DataFrame(cells)
+    empty = frame.isin([NOT_RUN, NOT_MEASURED, TWIN_NOT_RUN, FAILED]).all()
+    kept = frame.loc[:, ~empty] if len(frame) else frame
+    return Table(title, tuple(kept.columns), kept.values.tolist(), notes, list(programs),
+                 texts - int(empty[:texts].sum()))
+
+
+def plain_table(title: str, rows: Iterable[Cells], notes: list[str], texts: int = 1) -> Table:
+    """Of rows that have no colour."""
+    return replace(table_of(title, [("", row) for row in rows], notes, texts), programs=[])
 
 
 def estimate_text(estimate: Estimate | None, write: Callable[[float], str]) -> str:
     return NOT_MEASURED if estimate is None else estimate.text(write)
+
+
+def seconds_text(row: Row) -> str:
+    return estimate_text(row.seconds(), significant)
+
+
+def whole_seconds(row: Row) -> str:
+    return number(row.seconds().value)
 
 
 def accuracy_text(row: Row) -> str:
@@ -56,23 +74,23 @@ def accuracy_text(row: Row) -> str:
     return f"{percent(accuracy.value)} [{percent(low)}, {percent(high)}]"
 
 
-def cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
-    """A cell a writer; where there are no numbers, the first cell says why."""
-    if row is None:
-        return [NOT_RUN] * len(writers)
-    if row.error:
-        reason = row.error if row.missing == NOT_RUN else f"{FAILED}: {row.error}"
-        return [reason, *[row.missing] * (len(writers) - 1)]
-    return [write(row) for write in writers]
-
-
-def more_cells(row: Row | None, writers: list[Callable[[Row], str]]) -> list[str]:
-    """Behind cells() of the same row: a failure has been explained there."""
-    return [row.missing] * len(writers) if row and row.error else cells(row, writers)
+def cells(row: Row | None, writers: Writers, reason: bool = True) -> Cells:
+    """Where there are no numbers, the first cell has the reason, unless another one has it."""
+    if row and not row.error:
+        return {column: write(row) for column, write in writers.items()}
+    found = dict.fromkeys(writers, row.missing if row else NOT_RUN)
+    if row and reason:
+        found[next(iter(writers))] = (row.error if row.missing == NOT_RUN
+                                      else f"{FAILED}: {row.error}")
+    return found
 
 
 def counter(name: str, write: Callable[[float | None], str]) -> Callable[[Row], str]:
     return lambda row: write(row.counter(name))
+
+
+def place_cells(setup: Setup) -> Cells:
+    return {"world": f"{setup.world} x {setup.threads}", "prec": setup.precision}
 
 
 # --- the seven stages -------------------------------------------------------------------
@@ -96,25 +114,24 @@ def usual_row(results: Results, stage: int, kind: str = "full") -> Row | None:
         return (setup.recipe != "basicnet", setup.recipe, setup.width != 1, world, precision,
                 bool(row.error), threads)
 
-    rows = [row for row in results.of_kind(kind) if row.key.setup.program == STAGES[stage]
-            and row.key.setup.recipe in results.recipes() and not row.key.setup.variant]
-    return min(rows, key=order, default=None)
+    return min((row for row in results.of_kind(kind) if row.key.setup.program == STAGES[stage]
+                and row.key.setup.recipe in results.recipes() and not row.key.setup.variant),
+               key=order, default=None)
 
 
-STAGE_HEADER = ("stage", "world", "prec", "time, s", "accuracy, %", "seen", "equal?", "memory, MB",
-                "code")
+def usual_rows(results: Results, kind: str = "full") -> list[Row]:
+    return [row for stage in range(len(STAGES)) if (row := usual_row(results, stage, kind))]
 
 
-def stage_cells(results: Results, stage: int) -> list[str]:
+def stage_cells(results: Results, stage: int) -> Cells:
     row = usual_row(results, stage)
-    if row is None:
-        return [STAGES[stage], *[NOT_RUN] * (len(STAGE_HEADER) - 1)]
-    setup = row.key.setup
-    verdict = verdict_for(results, setup.recipe, setup.program)
-    measured = cells(row, [lambda row: number(row.seconds().value), accuracy_text,
-                           counter("seen", count), lambda _: verdict.state,
-                           counter("peak_rss_bytes", megabytes), counter("user_lines", count)])
-    return [name_text(setup, row), f"{setup.world} x {setup.threads}", setup.precision, *measured]
+    writers: Writers = {
+        "time, s": whole_seconds, "accuracy, %": accuracy_text, "seen": counter("seen", count),
+        "equal?": lambda row: verdict_for(results, row.key.setup.recipe, STAGES[stage]).state,
+        "memory, MB": counter("peak_rss_bytes", megabytes), "code": counter("user_lines", count)}
+    name = name_text(row.key.setup, row) if row else STAGES[stage]
+    place = place_cells(row.key.setup) if row else {"world": NOT_RUN, "prec": NOT_RUN}
+    return {"stage": name, **place, **cells(row, writers)}
 
 
 def runs_text(rows: list[Row]) -> str:
@@ -123,37 +140,23 @@ def runs_text(rows: list[Row]) -> str:
     return "one run each" if most < 2 else f"the median of up to {most} runs"
 
 
-def stage_notes(results: Results) -> list[str]:
-    rows = [row for stage in range(len(STAGES)) if (row := usual_row(results, stage))]
-    notes = ["world: processes or replicas x threads of each; time: from the start of the program "
-             f"to its end, {runs_text(rows)}; accuracy with its 95 % interval; memory: the peaks "
-             "of all ranks; code: lines of main.cpp."]
-    for stage, program in enumerate(STAGES):
-        row = usual_row(results, stage)
-        if row is None or row.error:
-            continue
-        if row.key.setup.recipe != "basicnet":
-            notes.append(f"{program}: recipe {row.key.setup.recipe}.")
-        verdict = verdict_for(results, row.key.setup.recipe, program)
-        if verdict.state != EQUAL:
-            notes.append(f"{program}: {verdict.state}: {verdict.reason}.")
-    return notes
-
-
 def stage_table(results: Results) -> Table:
     """Without rows if no stage had a whole run."""
-    found = [usual_row(results, stage) for stage in range(len(STAGES))]
-    rows = [stage_cells(results, stage) for stage in range(len(STAGES))] if any(found) else []
-    return Table("The seven stages", STAGE_HEADER, rows, stage_notes(results), list(STAGES),
-                 3).measured()
+    found = usual_rows(results)
+    notes = ["world: processes or replicas x threads of each; time: from the start of the program "
+             f"to its end, {runs_text(found)}; accuracy with its 95 % interval; memory: the peaks "
+             "of all ranks; code: lines of main.cpp."]
+    for setup in (row.key.setup for row in found if not row.error):
+        if setup.recipe != "basicnet":
+            notes.append(f"{setup.program}: recipe {setup.recipe}.")
+        verdict = verdict_for(results, setup.recipe, setup.program)
+        if verdict.state != EQUAL:
+            notes.append(f"{setup.program}: {verdict.state}: {verdict.reason}.")
+    rows = [(program, stage_cells(results, stage)) for stage, program in enumerate(STAGES)]
+    return table_of("The seven stages", rows if found else [], notes, 3)
 
 
 # --- a recipe, every row ----------------------------------------------------------------
-
-RECIPE_HEADER = ("program", "world", "precision", "threads", "200 steps, s [95 %]", "samples/s",
-                 "% of floor", "time / twin's [95 %]", "whole run, s", "accuracy, % [95 %]",
-                 "to stage 0, points", "seen", "equal?", "start-up, s", "peak memory, MB",
-                 "device memory, MB", "sent per step, bytes", "code lines")
 
 
 def ratio_text(results: Results, setup: Setup) -> str:
@@ -179,8 +182,7 @@ def difference_text(results: Results, row: Row) -> str:
     if base is None or row.score() is None:
         return NOT_MEASURED
     points = row.accuracy().value - base.accuracy().value
-    noise = " (noise)" if is_noise(row, base) else ""
-    return f"{points:+.2f}{noise}"
+    return f"{points:+.2f}" + " (noise)" * is_noise(row, base)
 
 
 def name_text(setup: Setup, *rows: Row | None) -> str:
@@ -191,24 +193,28 @@ def name_text(setup: Setup, *rows: Row | None) -> str:
     return setup.program + width + device + (" (1 replica: no GPU)" if alone else "")
 
 
-def recipe_cells(results: Results, setup: Setup) -> list[str]:
+def recipe_cells(results: Results, setup: Setup) -> Cells:
     speed, whole = results.row("slice", setup), results.row("full", setup)
     either = next((row for row in (speed, whole) if row and not row.error), speed or whole)
     memory = next((row for row in (whole, speed) if row and not row.error), either)
-    verdict = verdict_for(results, setup.recipe, setup.program)
-    timed = cells(speed, [lambda row: estimate_text(row.seconds(), significant),
-                          counter("samples_per_second", count),
-                          counter("percent_of_floor", number),
-                          lambda _: ratio_text(results, setup)])
-    trained = cells(whole, [lambda row: number(row.seconds().value), accuracy_text,
-                            lambda row: difference_text(results, row), counter("seen", count)])
-    traffic = more_cells(speed or whole, [counter("sent_bytes_per_step", count)])
-    rest = [*more_cells(either, [counter("startup_seconds", lambda value: number(value, 2))]),
-            *more_cells(memory, [counter("peak_rss_bytes", megabytes),
-                                 counter("device_peak_bytes", megabytes)]), *traffic,
-            *more_cells(either, [counter("user_lines", count)])]
-    return [name_text(setup, speed, whole), str(setup.world), setup.precision, str(setup.threads),
-            *timed, *trained, verdict.state, *rest]
+    return {
+        "program": name_text(setup, speed, whole), "world": str(setup.world),
+        "precision": setup.precision, "threads": str(setup.threads),
+        **cells(speed, {"200 steps, s [95 %]": seconds_text,
+                        "samples/s": counter("samples_per_second", count),
+                        "% of floor": counter("percent_of_floor", number),
+                        "time / twin's [95 %]": lambda _: ratio_text(results, setup)}),
+        **cells(whole, {"whole run, s": whole_seconds, "accuracy, % [95 %]": accuracy_text,
+                        "to stage 0, points": lambda row: difference_text(results, row),
+                        "seen": counter("seen", count)}),
+        "equal?": verdict_for(results, setup.recipe, setup.program).state,
+        **cells(either, {"start-up, s": counter("startup_seconds",
+                                                lambda value: number(value, 2))}, False),
+        **cells(memory, {"peak memory, MB": counter("peak_rss_bytes", megabytes),
+                         "device memory, MB": counter("device_peak_bytes", megabytes)}, False),
+        **cells(speed or whole, {"sent per step, bytes": counter("sent_bytes_per_step", count)},
+                False),
+        **cells(either, {"code lines": counter("user_lines", count)}, False)}
 
 
 def training_notes(results: Results, setups: list[Setup]) -> list[str]:
@@ -229,8 +235,7 @@ def training_notes(results: Results, setups: list[Setup]) -> list[str]:
 
 def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
     notes = training_notes(results, setups)
-    if any(results.row("full", setup) for setup in setups):
-        rows = [row for setup in setups if (row := results.row("full", setup))]
+    if rows := [row for setup in setups if (row := results.row("full", setup))]:
         notes.append(f"Whole run: from the start of the program to its end, {runs_text(rows)}. "
                      "Peak memory: the sum over the ranks.")
     for setup in setups:
@@ -247,24 +252,21 @@ def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
 
 def recipe_table(results: Results, recipe: str) -> Table:
     setups = results.setups(recipe)
-    rows = [recipe_cells(results, setup) for setup in setups]
-    return Table(f"Recipe {recipe}", RECIPE_HEADER, rows, recipe_notes(results, setups),
-                 [setup.program for setup in setups], 1).measured()
+    return table_of(f"Recipe {recipe}", [(setup.program, recipe_cells(results, setup))
+                                         for setup in setups], recipe_notes(results, setups))
 
 
 def speed_table(results: Results, recipe: str) -> Table:
     """The C++ rows that were repeated: what a terminal has room for."""
-    header = ("program", "world", "prec", "200 steps, s [95 %]", "% of floor")
-    setups = [setup for setup in results.setups(recipe, ["slice"]) if not is_twin(setup.program)]
+    writers: Writers = {"200 steps, s [95 %]": seconds_text,
+                        "% of floor": counter("percent_of_floor", number)}
     rows = []
-    for setup in setups:
+    for setup in results.setups(recipe, ["slice"]):
         row = results.row("slice", setup)
-        measured = cells(row, [lambda row: estimate_text(row.seconds(), significant),
-                               counter("percent_of_floor", number)])
-        rows.append([name_text(setup, row), f"{setup.world} x {setup.threads}", setup.precision,
-                     *measured])
-    return Table(f"Recipe {recipe}, 200 steps", header, rows, [],
-                 [setup.program for setup in setups], 3).measured()
+        if not is_twin(setup.program):
+            rows.append((setup.program, {"program": name_text(setup, row), **place_cells(setup),
+                                         **cells(row, writers)}))
+    return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
 # --- stages beside their twins ----------------------------------------------------------
@@ -283,16 +285,13 @@ def twin_table(results: Results) -> Table:
     """One row per stage, world size and precision, one column per recipe."""
     setups = results.beside_twins()
     recipes = list(dict.fromkeys(setup.recipe for setup in setups))
-    places = dict.fromkeys(replace(setup, recipe="") for setup in setups)
-    rows, programs = [], []
-    for place in sorted(places, key=Setup.order):
-        programs.append(place.program)
-        rows.append([place.program, f"{place.world} x {place.threads}", place.precision,
-                     *(beside_twin(results, replace(place, recipe=one)) for one in recipes)])
-    header = ("stage", "world", "prec", *(f"{one} / twin's [95 %]" for one in recipes))
+    rows = [(place.program, {"stage": place.program, **place_cells(place), **{
+                f"{one} / twin's [95 %]": beside_twin(results, replace(place, recipe=one))
+                for one in recipes}})
+            for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
     notes = ["Time of 200 steps over that of the Python twin with the same world size, precision "
              "and threads, as a ratio of medians. Below 1 the stage is faster."]
-    return Table("Each stage beside its twin", header, rows, notes, programs, 3).measured()
+    return table_of("Each stage beside its twin", rows, notes, 3)
 
 
 # --- feeding and accumulation -----------------------------------------------------------
@@ -313,42 +312,31 @@ def feeding_table(results: Results) -> Table:
     """The variants of a program, each below the row without one."""
     found = {row.key.setup for row in results.of_kind("slice") if row.key.setup.variant}
     setups = found | {replace(setup, variant="") for setup in found}
-    header = ("program", "recipe", "world", "prec", "variant", "time, s [95 %]",
-              "time / sharding's [95 %]", "sent per step, bytes", "read by main, bytes",
-              "read by others, bytes")
     names = list(VARIANTS)
-    rows, programs = [], []
-    for setup in sorted(setups, key=lambda one: (
-            replace(one, variant="").order(),
-            names.index(one.variant) if one.variant in names else len(names), one.variant)):
-        row = results.row("slice", setup)
-        programs.append(setup.program)
-        rows.append([setup.program, setup.recipe, f"{setup.world} x {setup.threads}",
-                     setup.precision, VARIANTS.get(setup.variant, setup.variant), *cells(row, [
-                         lambda row: estimate_text(row.seconds(), significant),
-                         lambda row: over_base(results, row),
-                         counter("sent_bytes_per_step", count),
-                         counter("read_bytes_main", count), counter("read_bytes_others", count)])])
+    writers: Writers = {
+        "time, s [95 %]": seconds_text,
+        "time / sharding's [95 %]": lambda row: over_base(results, row),
+        "sent per step, bytes": counter("sent_bytes_per_step", count),
+        "read by main, bytes": counter("read_bytes_main", count),
+        "read by others, bytes": counter("read_bytes_others", count)}
+    rows = [(setup.program, {"program": setup.program, "recipe": setup.recipe,
+                             **place_cells(setup),
+                             "variant": VARIANTS.get(setup.variant, setup.variant),
+                             **cells(results.row("slice", setup), writers)})
+            for setup in sorted(setups, key=lambda one: (
+                replace(one, variant="").order(),
+                names.index(one.variant) if one.variant in names else len(names), one.variant))]
     notes = ["Sharding: each process reads its own batches. Dispatch: the main process reads all "
              "batches and sends each process its part. Bytes sent: the sum over the processes. "
              "Bytes read, in the whole run: by the main process, and the mean of the others."]
-    return Table("Feeding and accumulation", header, rows, notes, programs, 5).measured()
+    return table_of("Feeding and accumulation", rows, notes, 5)
 
 
 # --- accuracy over seeds ----------------------------------------------------------------
 
 
-def whole_setups(results: Results) -> list[Setup]:
-    """Of the whole runs with seeds."""
-    rows = [row for recipe in results.recipes() for setup in results.setups(recipe, ["full"])
-            if (row := results.row("full", setup)) and any(row.of_seeds())]
-    return [row.key.setup for row in rows]
-
-
 def points(difference: Estimate | None) -> str:
-    if difference is None:
-        return NOT_MEASURED
-    return difference.text(lambda value: f"{value:+.2f}")
+    return estimate_text(difference, lambda value: f"{value:+.2f}")
 
 
 def short_name(setup: Setup) -> str:
@@ -358,53 +346,51 @@ def short_name(setup: Setup) -> str:
 
 
 def weights_of(row: Row) -> dict[int, str]:
-    found = {seed: run.label.get("weights_sha256", "") for seed, run in row.of_seeds().items()}
-    return {seed: weights for seed, weights in found.items() if weights not in ("", "unknown")}
+    return {seed: run.weights for seed, run in row.of_seeds().items() if run.weights}
 
 
-def same_weights(results: Results, setup: Setup, setups: list[Setup]) -> str:
+def same_weights(row: Row, rows: list[Row]) -> str:
     """With which others of its language the weights are equal, seed by seed."""
-    ours = weights_of(results.row("full", setup))
+    ours, setup = weights_of(row), row.key.setup
     if not ours:
         return NOT_MEASURED
     names = []
-    for other in setups:
-        if other == setup or (other.recipe, is_twin(other.program)) != (
-                setup.recipe, is_twin(setup.program)):
-            continue
-        theirs = weights_of(results.row("full", other))
+    for other in rows:
+        theirs, there = weights_of(other), other.key.setup
         equal = sum(theirs.get(seed) == weights for seed, weights in ours.items())
-        if equal:
+        if equal and other is not row and (there.recipe, is_twin(there.program)) == (
+                setup.recipe, is_twin(setup.program)):
             some = "" if equal == len(ours) else f" ({equal} of {len(ours)} seeds)"
-            names.append(short_name(other) + some)
+            names.append(short_name(there) + some)
     return ", ".join(names) or "none"
 
 
-def seed_cells(results: Results, setup: Setup, setups: list[Setup]) -> list[str]:
-    row, base = results.row("full", setup), stage_0_of(results, setup.recipe)
+def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
+    setup, base = row.key.setup, stage_0_of(results, row.key.setup.recipe)
     twin = results.row("full", replace(setup, program=twin_of(setup.program) or ""))
-    to_twin = "is the twin" if is_twin(setup.program) else points(twin and paired(row, twin))
-    to_base = "is stage 0" if row is base else points(base and paired(row, base))
-    return [name_text(setup, row), setup.recipe, f"{setup.world} x {setup.threads}",
-            setup.precision, same_weights(results, setup, setups),
-            ", ".join(map(percent, row.accuracies().values())), row.accuracy().text(percent),
-            to_twin, to_base]
+    return {
+        "program": name_text(setup, row), "recipe": setup.recipe, **place_cells(setup),
+        "same weights as": same_weights(row, rows),
+        "accuracy by seed, %": ", ".join(map(percent, row.accuracies().values())),
+        "mean, % [95 %]": row.accuracy().text(percent),
+        "to its twin, points [95 %]": ("is the twin" if is_twin(setup.program)
+                                       else points(twin and paired(row, twin))),
+        "to stage 0, points [95 %]": ("is stage 0" if row is base
+                                      else points(base and paired(row, base)))}
 
 
 def accuracy_table(results: Results) -> Table:
     """Of the whole runs with seeds: accuracies, what is between them, and whose weights agree."""
-    header = ("program", "recipe", "world", "prec", "same weights as", "accuracy by seed, %",
-              "mean, % [95 %]", "to its twin, points [95 %]", "to stage 0, points [95 %]")
-    setups = whole_setups(results)
-    seeds = sorted({seed for setup in setups for seed in results.row("full", setup).of_seeds()})
+    rows = [row for recipe in results.recipes() for setup in results.setups(recipe, ["full"])
+            if (row := results.row("full", setup)) and any(row.of_seeds())]
+    seeds = sorted({seed for row in rows for seed in row.of_seeds()})
     notes = [f"Seeds {', '.join(map(str, seeds))}. The intervals of means and of mean differences "
              "are Student's t over the seeds, with one degree of freedom fewer than seeds; with "
              "three seeds they are 4.3 standard errors to each side. A difference is taken seed "
              "by seed. Same weights: equal sha256 for each seed, among the C++ programs and among "
              "the Python programs."]
-    return Table("Accuracy over seeds", header,
-                 [seed_cells(results, setup, setups) for setup in setups], notes,
-                 [setup.program for setup in setups], 5).measured()
+    return table_of("Accuracy over seeds", [(row.key.setup.program, seed_cells(results, row, rows))
+                                            for row in rows], notes, 5)
 
 
 # --- accuracy over time, and equality ---------------------------------------------------
@@ -418,33 +404,30 @@ def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
 
 
 def curve_table(results: Results) -> Table:
-    header = ("program", "recipe", "world", "precision", "threads", "epochs", "training, s",
-              "accuracy, % [95 %]")
-    rows, programs = [], []
     curves = {row.key.setup for row in results.of_kind("curve")}
+    writers: Writers = {"training, s": counter("train_seconds", number),
+                        "accuracy, % [95 %]": accuracy_text}
+    rows = []
     for row in curve_rows(results):
         setup = row.key.setup
-        if setup not in curves:
-            continue
-        programs.append(setup.program)
-        rows.append([setup.program, setup.recipe, str(setup.world), setup.precision,
-                     str(setup.threads), str(row.key.epochs or "all"),
-                     *cells(row, [counter("train_seconds", number), accuracy_text])])
-    return Table("Accuracy over training time", header, rows, [], programs, 2)
+        if setup in curves:
+            rows.append((setup.program, {
+                "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
+                "precision": setup.precision, "threads": str(setup.threads),
+                "epochs": str(row.key.epochs or "all"), **cells(row, writers)}))
+    return table_of("Accuracy over training time", rows, [], 2)
 
 
 def check_table(results: Results) -> Table:
-    header = ("program", "recipe", "world", "weights", "equal?")
-    rows, programs = [], []
-    for check in checks(results):
-        state = f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")
-        rows.append([check.program, check.recipe, str(check.world),
-                     check.weights[:16] or "no hash", state])
-        programs.append(check.program)
+    rows = [(check.program, {
+        "program": check.program, "recipe": check.recipe, "world": str(check.world),
+        "weights": check.weights[:16] or "no hash",
+        "equal?": f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")})
+        for check in checks(results)]
     notes = [f"Checked: {CHECKED}. World size 1: the weights of stage 0, bit for bit. World size "
              "2: stages 1 to 6 have the same ones, stage 1 with two replicas, stage 4 in fp32 and "
              "without SyncBatchNorm."]
-    return Table("Equality", header, rows, notes, programs, 5)
+    return table_of("Equality", rows, notes, 5)
 
 
 # --- in one sentence --------------------------------------------------------------------
@@ -487,9 +470,7 @@ def summary(results: Results) -> list[str]:
 
     Of the whole runs, or of the slices of a file without any; of neither, nothing.
     """
-    kinds = {kind: [row for stage in range(len(STAGES)) if (row := usual_row(results, stage, kind))]
-             for kind in ("full", "slice")}
-    found = kinds["full"] or kinds["slice"]
+    found = usual_rows(results) or usual_rows(results, "slice")
     if not found:
         return []
     rows = [row for row in found if not row.error]

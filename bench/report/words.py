@@ -77,6 +77,13 @@ PANEL = Colour("panel", "#f4f6f8", "#1e2227")
 ALL_COLOURS = (*RUNG_COLOURS, *PHASE_COLOURS, INK, MUTED, GRID, BAD, PAPER, PANEL)
 
 
+def theme() -> str:
+    """CSS variables of all colours, for light and dark."""
+    light, dark = (" ".join(f"--{colour.name}: {getattr(colour, place)};" for colour in ALL_COLOURS)
+                   for place in ("light", "dark"))
+    return (f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}")
+
+
 def rung(program: str) -> int:
     """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
     if program == USUAL:

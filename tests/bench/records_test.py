@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench" / "report"))
-import records  # noqa: E402
-import sentinel  # noqa: E402
-from sources import FLAGS, Tree, token_hash  # noqa: E402
+import record
+import records
+import sentinel
+from sources import FLAGS, Tree, token_hash
 
 STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
 FILES = {
@@ -34,10 +31,10 @@ def make_project(tmp_path: Path) -> Path:
         write(tmp_path, name, text)
     git(tmp_path, "init", "-q", "-b", "main")
     commit(tmp_path)
-    record = tmp_path / "bench/results/two-cores.json"
-    record.parent.mkdir()
+    path = tmp_path / "bench/results/two-cores.json"
+    path.parent.mkdir()
     head = git(tmp_path, "describe", "--always")
-    records.write_record(record, {
+    record.write_record(path, {
         "context": {"commit": head, "cpu": "other", "usable_cpus": "1"},
         "benchmarks": [{"run_name": NAME.format(program), "real_time": 2.0 + seconds}
                        for program in ("stage0_single_gpu", "python_single") for seconds in (0, 1)]})
@@ -107,9 +104,9 @@ def test_no_commit_of_the_history_is_needed(project: Path) -> None:
 def test_a_commit_without_a_state_is_read_from_git(project: Path) -> None:
     (project / "bench/results/sources.json").unlink()
     assert not records.Records(project).stale
-    record = project / "bench/results/two-cores.json"
-    record.write_text(record.read_text().replace(git(project, "describe", "--always", "HEAD~"),
-                                                 "0000000"))
+    path = project / "bench/results/two-cores.json"
+    path.write_text(path.read_text().replace(git(project, "describe", "--always", "HEAD~"),
+                                             "0000000"))
     stale = records.Records(project).stale
     assert list(stale.values()) == [["sources of 0000000, which is not in this clone"]] * 2
 
@@ -161,6 +158,30 @@ def test_changes_in_no_commit_are_not_measured(project: Path,
     assert "hint: git commit" in capsys.readouterr().err
 
 
-def test_a_record_has_a_line_for_each_repetition(project: Path) -> None:
-    text = (project / "bench/results/two-cores.json").read_text()
-    assert [line.count("run_name") for line in text.splitlines() if "run_name" in line] == [1] * 4
+RECORD = {"context": {"commit": "a", "caches": [{"size": 1}]}, "ways": {"x": {"batch": 32}},
+          "benchmarks": [{"name": "one", "real_time": 1.5}, {"name": "two", "real_time": 2.0}]}
+
+
+def test_a_record_has_one_repetition_per_line_and_keeps_its_digits(tmp_path: Path, start) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(RECORD).replace("1.5", "1.50000e+00"), encoding="utf-8")
+    assert start(record, path) == (0, "", "")
+    text = path.read_text(encoding="utf-8")
+    assert json.loads(text) == RECORD
+    assert '\n  {"name": "one", "real_time": 1.50000e+00},\n' in text
+    assert '\n  "commit": "a",\n' in text and '\n   {"size": 1}\n' in text
+    path.write_text("{", encoding="utf-8")
+    assert start(record, path)[0] == 2
+    assert path.read_text(encoding="utf-8") == "{"
+
+
+def test_a_file_of_no_kind_or_a_folder_without_records_is_an_error(project: Path, start) -> None:
+    assert start(records, "--root", project / "ladder")[0] == 2
+    (project / "bench/results/two-cores.json").write_text("{}")
+    code, _, error = start(records, "--root", project)
+    assert code == 2 and "two-cores.json: not a record: KeyError" in error
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "git", lambda *_: (_ for _ in ()).throw(FileNotFoundError("git")))
+    assert records.described()["commit"] == "unknown"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from results import Results, read
 
 STAGES = ("stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
           "stage4_ddp_amp", "stage5_accelerator", "stage6_trainer")
@@ -267,3 +270,13 @@ def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = Non
 def write(path: Path, content: Entry) -> Path:
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
+
+
+def results(*entries: Entry) -> Results:
+    """As read from a file with these rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read([write(Path(folder) / "a.json", {"context": CONTEXT, "benchmarks": entries})])
+
+
+def sample_results(**how: Any) -> Results:
+    return results(*sample(**how)["benchmarks"])

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the magnitudes of the gradients of BasicNet, by powers of two.
 
-    .venv/bin/python bench/report/gradients.py bench/results/NAME.gradients.json
+    .venv/bin/python bench/measure/gradients.py bench/results/NAME.gradients.json
 
 Trains 50 steps in float32 on one thread of the CPU, with the network, data and optimizer of the
 Python twins. After each backward it counts two groups of gradients: those of all parameters, and
 those of the outputs of convolutions and linear layers. Autocast would compute both in 16 bits. A
 scale that is a power of two multiplies each float32 gradient exactly, so one count serves for all
-scales. lesson_pictures.py draws docs/images/gradients.svg from the record. Takes ten seconds.
+scales. Takes ten seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,10 +23,12 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from records import described
+from record import write_record
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "peers"))
+BENCH = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCH / "peers"), str(BENCH / "report")]
 from common import DATA_ROOT, RECIPES, EpochSampler, Mnist, make_loader  # noqa: E402
+from records import described  # noqa: E402
 
 RECIPE = "basicnet"
 SEED = 42
@@ -92,7 +93,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("record", type=Path, metavar="NAME.gradients.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # sums in the same order on every machine
-    options.record.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
+    write_record(options.record, measured())
     return 0
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains ConvNet on two ranks in three ways, and records its accuracy over updates and images.
 
-    python3 bench/report/updates.py bench/results/NAME.updates.json
+    python3 bench/measure/updates.py bench/results/NAME.updates.json
 
 Runs stage 6, which can evaluate during an epoch. The three ways: a batch of 32 that the ranks
 divide, a batch of 32 per rank, and the same with twice the learning rate, as --scale-lr linear of
-stages 2 to 4 sets it. One seed, no times. lesson_pictures.py draws docs/images/updates.svg from the
-record. Takes about three minutes on two cores.
+stages 2 to 4 sets it. One seed, no times. Takes about three minutes on two cores.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records import described
+from record import write_record
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench" / "report"))
+from records import described  # noqa: E402
+
 PROGRAM = ROOT / "build/bin/stage6_trainer"
 RANKS = 2
 BATCH = 32
@@ -78,7 +80,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     record = described() | {"recipe": "convnet", "ranks": RANKS, "seed": 42,
                             "ways": {name: trained(way) for name, way in WAYS.items()}}
-    options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(options.record, record)
     return 0
 
 

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a program of the report in one line if a package of requirements.txt is missing."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+MISSING = [name for name in ("jinja2", "matplotlib", "numpy", "pandas", "scipy")
+           if importlib.util.find_spec(name) is None]
+
+if MISSING:
+    sys.exit(f"{Path(sys.argv[0]).stem}: this Python lacks {', '.join(MISSING)}; hint: "
+             "tools/setup.sh bench")

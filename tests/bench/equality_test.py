@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""equality.py: verdicts on weights, on tested images, and on accuracies."""
+from __future__ import annotations
+
+import pytest
+import sample_results as made
+from equality import Verdict, verdict_for
+
+OTHER = "c" * 64
+STAGE3 = "stage3_ddp_torchrun"
+
+
+def verdict(program: str, *rows: made.Entry, recipe: str = "basicnet",
+            weights: dict[tuple[str, int], str] | None = None) -> Verdict:
+    results = made.results(*made.checks("basicnet", weights or {}), *rows)
+    return verdict_for(results, recipe, program)
+
+
+@pytest.mark.parametrize("stage", made.STAGES)
+def test_all_are_equal(stage: str) -> None:
+    assert verdict(stage) == ("yes", "")
+
+
+def test_weights_other_than_those_of_stage_0_are_wrong() -> None:
+    found = verdict("stage4_ddp_amp", weights={("stage4_ddp_amp", 1): OTHER})
+    assert found == ("WRONG",
+                     "its weights differ from those of stage0_single_gpu at world size 1")
+
+
+@pytest.mark.parametrize("odd", ["stage1_data_parallel", "stage4_ddp_amp", "stage6_trainer"])
+def test_one_of_six_at_world_size_2_is_wrong_and_the_others_are_not(odd: str) -> None:
+    assert [stage for stage in made.STAGES[1:]
+            if verdict(stage, weights={(odd, 2): OTHER}).state == "WRONG"] == [odd]
+
+
+def test_without_stage_0_nothing_is_known() -> None:
+    results = made.results(made.failed("check", "basicnet", made.STAGES[0], 1, 1),
+                           *made.checks("basicnet", {})[1:7])
+    assert verdict_for(results, "basicnet", made.STAGES[0]).state == "failed"
+    assert verdict_for(results, "basicnet", made.STAGES[1]).state == "not checked"
+
+
+@pytest.mark.parametrize("kind, more", [("full", ""), ("curve", "/epochs:1")])
+@pytest.mark.parametrize("seen, words", [(9999, "9999 of 10000"), (0, "saw 0 of 10000"),
+                                         (None, "saw an unknown number of")])
+def test_a_whole_run_tests_every_image(kind, more, seen, words) -> None:
+    row = made.full("basicnet", "python_single", 9, 1, 2, 0, kind=kind, more=more, seen=seen or 0)
+    if seen is None:
+        del row["seen"]
+    found = verdict("python_single", row)
+    assert found.state == "WRONG" and words in found.reason
+
+
+@pytest.mark.parametrize("program, correct, base, recipe, state", [
+    ("stage4_ddp_amp", 9000, 9155, "convnet", "WRONG"),
+    ("python_ddp_amp", 9000, 9155, "convnet", "WRONG"),
+    ("stage4_ddp_amp", 9056, 9155, "convnet", "yes"),  # 0.99 points
+    ("stage4_ddp_amp", 9999, 9155, "convnet", "yes"),
+    # At 50 %, tests of 10,000 images differ by 1.39 points by chance.
+    ("stage4_ddp_amp", 4890, 5000, "convnet", "yes"),
+    ("stage4_ddp_amp", 4850, 5000, "convnet", "WRONG"),
+    ("stage4_ddp_amp", 8741, 9155, "convnet-ddp-practice", "not checked")])
+def test_an_accuracy_well_below_that_of_stage_0_is_wrong(program, correct, base, recipe,
+                                                         state) -> None:
+    results = made.results(
+        *made.checks("convnet", {}), made.full("convnet", made.STAGES[0], 9, 1, 2, base),
+        made.full(recipe, made.STAGES[0], 9, 1, 2, 9999, precision="bf16"),
+        made.full(recipe, program, 9, 2, 1, correct, precision="bf16"))
+    assert verdict_for(results, recipe, program).state == state
+
+
+def test_rows_on_two_need_a_check_on_two() -> None:
+    first = made.checks("basicnet", {})[:7]
+    two = made.slices("basicnet", STAGE3, 5.0, 2, 1)
+    lone = made.entry("check", "basicnet", STAGE3, 2, real_time=0.4,
+                      label="weights_sha256=" + made.AT_WORLD_2)
+    for rows, state in (([], "yes"), (two, "not checked"), ([lone], "not checked")):
+        assert verdict_for(made.results(*first, *rows), "basicnet", STAGE3).state == state
+    assert verdict(STAGE3, *two).state == "yes"
+
+
+@pytest.mark.parametrize("recipe, program", [("basicnet", "python_single"),
+                                             ("convnet", "stage0_single_gpu")])
+def test_twins_and_recipes_without_checks_are_not_checked(recipe: str, program: str) -> None:
+    assert verdict(program, recipe=recipe).state == "not checked"

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""intervals.py: medians, ratios, means and shares, each with its interval."""
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from statistics import median
+from unittest.mock import patch
+
+import pytest
+from intervals import bootstrap, mean_of, median_of, ratio_of, wilson, within_noise
+from pytest import approx
+
+
+@pytest.mark.parametrize("correct, seen, low, high", [  # as Newcombe published them
+    (81, 263, 25.53, 36.62), (15, 148, 6.24, 16.05), (0, 20, 0.0, 16.11), (1, 29, 0.61, 17.18)])
+def test_wilson(correct: int, seen: int, low: float, high: float) -> None:
+    assert [round(end, 2) for end in wilson(correct, seen)] == [low, high]
+
+
+@pytest.mark.parametrize("values, expected", [
+    # Of five values, three of five draws are the smallest in 5.8 % of all cases: it is the end.
+    ([5, 1, 4, 2, 3], (3, (1, 5))),
+    # Of nine, five of nine draws are among the lowest two in 3.0 %, the lowest in 0.1 %.
+    (list(range(1, 10)), (5, (2, 8))),
+    ([2.5], (2.5, None)), ([], None)])
+def test_the_interval_of_a_median_is_that_of_all_draws(values: list, expected: object) -> None:
+    assert median_of(values) == expected
+
+
+@pytest.mark.parametrize("values, half", [
+    ([1.0, 2.0, 3.0], 4.3027 / math.sqrt(3)), ([1.0, 3.0], 12.7062), ([2.0, 2.0, 2.0], 0.0)])
+def test_a_mean_has_the_interval_of_student(values: list[float], half: float) -> None:
+    assert mean_of(values) == (2.0, approx((2 - half, 2 + half), abs=1e-4))
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
+    assert (mean_of([5.0]), mean_of([])) == ((5.0, None), None)
+
+
+def test_the_same_values_give_the_same_interval() -> None:
+    values = tuple(math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37))
+    with patch("intervals.DRAWS", 40):  # few enough that other draws give other ends
+        assert bootstrap.__wrapped__(values) == bootstrap.__wrapped__(values)
+
+
+def test_a_ratio_is_that_of_the_medians_in_whatever_order() -> None:
+    first, second = [2.0, 3.0, 5.0, 7.0, 11.0], [23.0, 29.0, 31.0, 37.0, 41.0]
+    drawn = [Counter(median(draw) for draw in itertools.product(values, repeat=5))
+             for values in (first, second)]  # of all draws there are
+    ratios = sorted((one / other, times * other_times) for one, times in drawn[0].items()
+                    for other, other_times in drawn[1].items())
+    sums = list(itertools.accumulate(times for _, times in ratios))
+    ends = [next(ratio for (ratio, _), up_to in zip(ratios, sums) if up_to > share * sums[-1])
+            for share in (0.025, 0.975)]
+    for other in itertools.islice(itertools.permutations(second), 0, 120, 30):
+        ratio = ratio_of(first, other)
+        assert (ratio.value, list(ratio.interval)) == (approx(5 / 31), ends)
+
+
+@pytest.mark.parametrize("second, expected", [
+    ([2.0, 2.0], (0.5, None)), ([], None), ([0.0], None)])
+def test_a_ratio_of_one_run_has_no_interval(second: list[float], expected: object) -> None:
+    assert ratio_of([1.0], second) == expected
+
+
+@pytest.mark.parametrize("correct, noise", [(9100, True), (8921, False)])
+def test_noise_is_what_two_tests_of_10000_images_differ_by(correct: int, noise: bool) -> None:
+    assert within_noise((9155, 10_000), (correct, 10_000)) == noise

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pages.py, in a folder of its own."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from unittest.mock import patch
+
+import measure_test as measured
+import pages
+import pytest
+import sample_links
+import sample_results as made
+
+BLOCKS = {"README.md": "two-cores.json --speed", "docs/bench.md": "two-cores.json --markdown",
+          "docs/cluster.md": "two-cores.links.json --links",
+          "docs/performance.md": "two-cores.step.json --step",
+          "docs/same-weights.md": "exact.json --price"}
+ROW = "slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:1"
+VALUE = f"<!-- value {pages.RECORD} {ROW}"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pages with records; one shows a picture of the report."""
+    for name, record in ((pages.RECORD, made.sample()), (pages.STEP_RECORD, measured.step_record()),
+                         (pages.LINKS_RECORD, sample_links.record()),
+                         ("bench/results/exact.json", made.exact_sums())):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        made.write(tmp_path / name, record)
+    for page, record in BLOCKS.items():
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        shown = "![Time](images/bench-time-basicnet.svg)" * (page == "README.md")
+        (tmp_path / page).write_text(
+            f"before\n{shown}\n<!-- record bench/results/{record} -->\nold\n"
+            "<!-- end of the record -->\nafter\n", encoding="utf-8")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path, start) -> None:
+    code, out, err = start(pages)
+    assert (code, err) == (1, "")
+    assert (f"README.md:4: differs from its record {pages.RECORD}; {pages.CURE}\n"
+            "  page  : old\n  record: \n") in out
+    assert start(pages, "--update")[0] == 0
+    with patch.object(pages, "wanted", wraps=pages.wanted) as wanted:
+        assert start(pages) == (0, "", "")
+    assert wanted.call_count == 1
+    text = {page: (root / page).read_text(encoding="utf-8") for page in BLOCKS}
+    commit = ("\nMeasured at commit b1aeebe dirty: Sample CPU of nobody, 2 CPUs, GPU none.\n\n"
+              "<!-- end")
+    for page, *words in (
+            ("README.md", "before\n![Time]", "-->\nafter\n", commit,
+             "\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 ["),
+            ("docs/bench.md", commit, "\n### Claims of the source tutorials\n"),
+            ("docs/same-weights.md", commit, "--price -->\n\n| ranks | sums | ms per step"),
+            ("docs/performance.md", "\nMeasured at commit abc1234, 2 threads.\n"),
+            ("docs/cluster.md", "| 1 Gbit/s | plain | 40.0 [40.0, 40.0] | 4.80 | 32.0 | 32.0 to "
+                                "42.0 | inside |")):
+        assert all(word in text[page] for word in words), page
+    images = root / "docs" / "images"
+    assert {path.name for path in images.iterdir()} == {
+        "bandwidth.svg", "bench-time-basicnet.svg", "links.svg", "micro-batches.svg", "scale.svg",
+        "stages.svg", "step.svg"}
+    lines = text["docs/bench.md"].split("\n")
+    line = next(place for place, line in enumerate(lines) if "91.55 %" in line)
+    was, lines[line] = lines[line], lines[line].replace("91.55 %", "91.56 %")
+    (root / "docs/bench.md").write_text("\n".join(lines), encoding="utf-8")
+    (images / "step.svg").write_text("<svg/>", encoding="utf-8")
+    code, out, _ = start(pages)
+    assert (code, out.splitlines()) == (1, [
+        f"docs/bench.md:{line + 1}: differs from its record {pages.RECORD}; {pages.CURE}",
+        f"  page  : {lines[line]}", f"  record: {was}",
+        f"docs/images/step.svg:1: differs from its record; {pages.CURE}"])
+
+
+def test_a_number_within_a_sentence_comes_from_its_row(root: Path, start) -> None:
+    page = root / "docs/4.md"
+    page.write_text(f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
+                    f"{ROW.replace('2/prec', '1/prec')} -->9<!-- end --> of one process, in "
+                    f"{VALUE} memory -->9<!-- end --> MB.\n", encoding="utf-8")
+    start(pages, "--update")
+    text = page.read_text(encoding="utf-8")
+    assert (re.sub("<!--.*?-->", "", text)
+            == "A step takes 28.0 ms, 0.52 of one process, in 1180 MB.\n")
+    page.write_text(text.replace("1180", "1181"), encoding="utf-8")
+    code, out, _ = start(pages)
+    assert (code, out.splitlines()[0]) == (
+        1, f"docs/4.md:1: differs from its record {pages.RECORD}; {pages.CURE}")
+
+
+@pytest.mark.parametrize("words, reason", [
+    (f"{ROW} weight", "one of seconds, ms_per_step"), (f"{ROW} over", "expected ROW over ROW"),
+    (ROW.replace("world:2", "world:9") + " seconds", "has no row")])
+def test_a_number_of_no_row_is_an_error(words: str, reason: str, root: Path, start) -> None:
+    (root / "docs/4.md").write_text(f"<!-- value {pages.RECORD} {words} -->9<!-- end -->",
+                                    encoding="utf-8")
+    code, _, err = start(pages)
+    assert code == 2 and reason in err
+
+
+def test_two_records_are_read_as_one(root: Path, start) -> None:
+    rows = [row for row in made.sample()["benchmarks"] if not row["name"].startswith("full/")]
+    made.write(root / pages.RECORD, {"context": made.CONTEXT, "benchmarks": rows})
+    made.write(root / "bench/results/whole.json", made.whole())
+    bench = root / "docs/bench.md"
+    bench.write_text(bench.read_text(encoding="utf-8").replace(
+        "two-cores.json", "two-cores.json bench/results/whole.json"), encoding="utf-8")
+    assert start(pages, "--update")[0] == 0
+    text = bench.read_text(encoding="utf-8")
+    assert "### Accuracy over seeds" in text and "### Each stage beside its twin" in text
+
+
+def test_writes_the_pictures_of_lessons_once_their_records_are_there(root: Path) -> None:
+    assert pages.pictures_of_lessons() == []
+    for name, record in (("gradients", measured.GRADIENTS), ("updates", measured.UPDATES)):
+        (root / pages.LESSON_PICTURES[name][0]).write_text(json.dumps(record))
+    assert [picture.name for picture in pages.pictures_of_lessons()] == ["gradients", "updates"]
+
+
+@pytest.mark.parametrize("old, new, words", [
+    ("<!-- record", "<!-- rekord", "README.md: expected"),
+    ("time-basicnet", "time-x", "images/bench-time-x.svg"),
+    ("two-cores.json", "none.json", "none.json")])
+def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(old, new, words, root,
+                                                                     start) -> None:
+    readme = root / "README.md"
+    readme.write_text(readme.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    code, out, err = start(pages, "--update")
+    assert (code, out) == (2, "") and words in err

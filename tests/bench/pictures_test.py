@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pictures.py, drawing.py, digits.py, stages.py and words.py: pictures and their colours."""
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from unittest.mock import patch
+
+import digits
+import micro_batches
+import pictures
+import pytest
+import sample_results as made
+import stages
+from drawing import DOT, HIGH, LETTER, box_around, label_shifts
+from matplotlib.transforms import Bbox
+from results import ResultsError, Setup
+from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
+
+
+def test_the_same_numbers_give_the_same_file() -> None:
+    one, other = (stages.picture(made.sample_results()).file for _ in range(2))
+    assert one == other
+    assert one.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: '
+                          "Apache-2.0 -->\n<svg ")
+    assert "prefers-color-scheme: dark" in one and "<dc:date>" not in one
+
+
+def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
+    frame = Bbox.from_extents(0, 0, 300, 200)
+    dots = [(20.0 + 6 * place, 100.0 + place % 3) for place in range(20)]
+    labels = [f"py{place % 7} bf16" for place in range(20)]
+    boxes = [box_around(x + right, y + up, LETTER * len(label), HIGH)
+             for (x, y), (right, up), label in zip(dots, label_shifts(dots, labels, frame), labels)]
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.count_overlaps([other])
+    for box in boxes:
+        assert frame.contains(*box.min) and frame.contains(*box.max)
+        assert not box.count_overlaps([box_around(x, y, 2 * DOT, 2 * DOT) for x, y in dots])
+
+
+def test_a_widened_network_has_a_picture_of_its_own() -> None:
+    rows = []
+    for width, factor in ((1, 1.0), (4, 9.0)):
+        more = f"/width:{width}"
+        rows += made.slices("basicnet", "stage0_single_gpu", factor, 1, 2, more=more)
+        rows += made.slices("basicnet", "stage2_ddp_spawn", 0.9 * factor, 2, 1, more=more)
+    results = made.results(*rows)
+    alone = Setup("basicnet", "stage0_single_gpu", threads=2)
+    assert pictures.speed_up(results, alone, alone) == (1.0, None)
+    assert pictures.width_picture(results, "basicnet").description == (
+        "0 single 1x2: 1.00 at 1, 1.00 at 4; 2 DDP spawn 2x1: 1.11 at 1, 1.11 at 4")
+
+
+# --- digits -----------------------------------------------------------------------------
+
+
+def test_each_digit_has_its_image_label_and_prediction() -> None:
+    found = digits.read(made.misclassified())
+    assert [(one.index, one.label, one.prediction) for one in found[:3]] == [
+        (0, 7, 8), (1, 2, 3), (2, 1, 2)]
+    assert (found[0].pixels.shape, found[0].pixels.max()) == ((28, 28), 255)
+
+
+@pytest.mark.parametrize("words, reason", [("10000:1", "index below 10000"),
+                                           ("a", "INDEX:PREDICTION"), ("0:7", "a 7, as predicted")])
+def test_what_does_not_fit_the_data_is_refused(words: str, reason: str) -> None:
+    with pytest.raises(ResultsError, match=reason):
+        digits.read(words)
+
+
+def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
+    assert pictures.digits_picture(made.results(*made.short()["benchmarks"]), "basicnet") is None
+    sample = made.results(*reversed(made.whole()["benchmarks"]))
+    drawn = pictures.digits_picture(sample, "basicnet")
+    assert (drawn.svg.count("<image"), drawn.svg.count(" → ")) == (60, 60)
+    assert "62 of 10,000; the first 60, and 2 more." in drawn.caption
+    assert "misclassified with seed 1:" in drawn.caption  # whichever ran first
+    assert drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; ")
+    with patch.object(digits, "DATA", tmp_path / "none"):
+        assert pictures.digits_picture(sample, "basicnet") is None
+
+
+# --- pictures of the pages --------------------------------------------------------------
+
+
+def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
+    picture = stages.picture(made.sample_results())
+    pairs = picture.description.split("; ")
+    assert [words.split(":")[0] for words in pairs] == [
+        name for pair in zip(made.STAGES, made.TWINS) for name in pair]
+    # Twins take 2.1 times as long; of repetitions that jitter, the median is 1.01 of that.
+    assert re.search(r"5\.45 s, 2\.10 \[1\.\d\d, 2\.\d\d\] × as fast$", pairs[0])
+    assert pairs[1] == "python_single: 11.5 s"
+    assert pairs[3] == "python_data_parallel: 11.6 s (1 replica: no GPU)"
+    assert all(words in picture.svg for words in ("Sample CPU of nobody", "2 x 1, bf16",
+                                                  *made.STAGES))
+
+
+def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:
+    wrong = stages.picture(made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64}))
+    assert "stage3_ddp_torchrun: 5.67 s, WRONG; python_ddp_torchrun" in wrong.description
+    assert wrong.description.count("× as fast") == 6
+    rows = [row for row in made.sample()["benchmarks"] if "python_ddp_amp" not in row["name"]]
+    with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
+        stages.picture(made.results(*rows))
+
+
+def test_a_batch_has_each_micro_batch_once_for_each_number_of_ranks() -> None:
+    svg = micro_batches.picture().svg
+    assert [svg.count(f">{part}</text>") for part in "ABCD"] == [3] * 4
+    assert svg.count("A + B + C + D</text>") == 3
+
+
+# --- colours ----------------------------------------------------------------------------
+
+# What the three kinds of colour-blindness make of linear red, green and blue: Machado, Oliveira
+# and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.
+EYES = {
+    "all three": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
+               (-0.003882, -0.048116, 1.051998)),
+    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
+                 (-0.011820, 0.042940, 0.968881)),
+    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
+                (0.004733, 0.691367, 0.303900)),
+}
+TO_XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+WHITE = (0.9505, 1.0, 1.0890)
+
+
+def times(matrix: tuple, vector: list[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def luminance(colour: str) -> float:
+    return times(TO_XYZ, linear(colour))[1]
+
+
+def seen_as(colour: str, eye: str) -> list[float]:
+    """CIE Lab, where distances are about those that one sees."""
+    shares = [max(0.0, part) / white
+              for part, white in zip(times(TO_XYZ, times(EYES[eye], linear(colour))), WHITE)]
+    x, y, z = (share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116
+               for share in shares)
+    return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+
+
+def contrast(first: str, second: str) -> float:
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("place", ["light", "dark"])
+def test_programs_stand_out_from_the_page_and_colour_blind_readers_keep_them_apart(place) -> None:
+    colours = [getattr(colour, place) for colour in RUNG_COLOURS]
+    assert min(contrast(colour, getattr(PAPER, place)) for colour in colours) >= 3.0
+    for (first, second), eye in itertools.product(itertools.combinations(colours, 2), EYES):
+        assert math.dist(seen_as(first, eye), seen_as(second, eye)) >= 15, (first, second, eye)
+
+
+def test_no_two_names_share_a_colour() -> None:
+    # The pictures are drawn in the light ones, which then become names.
+    assert len({colour.light for colour in ALL_COLOURS}) == len(ALL_COLOURS)
+
+
+def test_the_parts_of_a_step_go_from_dark_to_light() -> None:
+    light, dark = ([luminance(getattr(colour, place)) for colour in PHASE_COLOURS]
+                   for place in ("light", "dark"))
+    assert light == sorted(light) and dark == sorted(dark, reverse=True)

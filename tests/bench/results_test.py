@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""results.py: names of rows, files, repetitions and seeds."""
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+import report
+import sample_results as made
+import table
+from environment import environment_table, honesty
+from pytest import approx
+from results import ResultsError, Setup, read, read_key
+
+STAGE, TWIN = "stage0_single_gpu", "python_single"
+STOPPED = "The run was stopped: rows are missing."
+
+
+def test_a_name_says_what_ran() -> None:
+    key, seed = read_key("curve/convnet/python_single/world:2/precision:bf16/threads:4/width:2"
+                         "/epochs:1/seed:3/variant:dispatch/iterations:1/repeats:5/manual_time")
+    assert (key.kind, key.epochs, seed) == ("curve", 1, 3)
+    assert key.setup == Setup("convnet", TWIN, 2, "bf16", 4, 2.0, variant="dispatch")
+
+
+@pytest.mark.parametrize("name", ["", "slice", "slice/basicnet", f"loader/basicnet/{STAGE}",
+                                  f"slice/basicnet/{STAGE}/world:two"])
+def test_refuses_a_name_that_says_less(name: str) -> None:
+    with pytest.raises(ResultsError):
+        read_key(name)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"context": {}}',
+                                  '{"context": {}, "benchmarks": []}', None])
+@pytest.mark.parametrize("program", [table, report])
+def test_a_file_that_is_none_is_one_line_and_exit_code_2(program, text, tmp_path, start) -> None:
+    path = tmp_path / "bad.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    page = ("-o", tmp_path / "a.html") if program is report else ()
+    code, out, err = start(program, path, *page)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+
+
+def test_aggregates_are_left_out_and_units_are_seconds() -> None:
+    one = made.entry("full", "basicnet", STAGE, real_time=1500, time_unit="ms")
+    [row] = made.results(one, {**one, "run_type": "aggregate", "real_time": 9.0}).of_kind("full")
+    assert row.seconds() == (1.5, None)
+
+
+def test_repetitions_of_two_files_are_one_row(tmp_path: Path) -> None:
+    both = [*made.slices("basicnet", STAGE, 1.0, 1, 2), *made.slices("basicnet", TWIN, 2.0, 1, 2)]
+    alone = made.slices("basicnet", STAGE, 10.0, 1, 2)
+    results = read([made.write(tmp_path / name, {"context": made.CONTEXT, "benchmarks": rows})
+                    for rows, name in ((both, "a.json"), (alone, "b.json"))])
+    setup = Setup("basicnet", STAGE, 1, "fp32", 2)
+    assert len(results.row("slice", setup).good) == 10
+    pooled = median([seconds * jitter for seconds in (1, 10) for jitter in made.JITTER])
+    assert results.ratio_to_twin(setup).value == approx(pooled / (2 * median(made.JITTER)))
+
+
+@pytest.mark.parametrize("end", ["", ",", ",\n", "\n"])
+def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp_path) -> None:
+    rows = made.slices("basicnet", STAGE, 1.0, 1, 2)
+    whole = made.write(tmp_path / "a.json", {"context": made.CONTEXT, "benchmarks": rows})
+    assert STOPPED not in honesty(read([whole]))
+    text = whole.read_text(encoding="utf-8")
+    whole.write_text(text.removesuffix("]}") + end, encoding="utf-8")
+    results = read([whole])
+    assert len(results.of_kind("slice")[0].good) == 5
+    assert STOPPED in honesty(results)
+    assert "stopped_early" not in str(environment_table(results).rows)
+    whole.write_text(text[:-20], encoding="utf-8")
+    with pytest.raises(ResultsError, match="a.json: expected the JSON"):
+        read([whole])
+
+
+def test_a_run_without_a_seed_is_left_out_beside_those_with_one() -> None:
+    [row] = made.results(*(
+        made.full("basicnet", STAGE, 20.0, 1, 2, correct, more=more) for correct, more in
+        ((5000, ""), (9800, "/seed:1"), (9900, "/seed:2")))).of_kind("full")
+    assert row.accuracies() == {1: 98.0, 2: 99.0}
+    assert row.accuracy() == (98.5, approx((98.5 - 12.706 * 0.5, 98.5 + 12.706 * 0.5), abs=1e-3))
+
+
+@pytest.mark.parametrize("devices, ratio", [
+    (("cuda:0", "cpu"), None), (("cuda:0", "cuda"), 0.5), (("cpu:0", "cpu"), 0.5)])
+def test_rows_on_different_devices_are_not_compared(devices, ratio) -> None:
+    rows = [row for program, seconds, device in zip((STAGE, TWIN), (1.0, 2.0), devices)
+            for row in made.slices("basicnet", program, seconds, 1, 2, label=f"device={device}")]
+    found = made.results(*rows).ratio_to_twin(Setup("basicnet", STAGE, threads=2))
+    assert (found and found.value) == ratio
