@@ -194,7 +194,17 @@ def compare(records: Records) -> Mapping[Row, str]:
     failures: dict[Row, str] = {}
     by_commit: dict[str, list[Row]] = {}
     for row in records.stale:
-        by_commit.setdefault(row.judged_at, []).append(row)
+        by_commit.setdefault(same_programs(records, row.judged_at), []).append(row)
     for commit, rows in by_commit.items():
         failures |= failures_of(records, rows, commit)
     return failures
+
+
+def same_programs(records: Records, commit: str) -> str:
+    """The first of the commits whose programs have the same sources: one of them is built."""
+    def programs(state: Mapping[str, str] | None) -> Mapping[str, str]:
+        return {name: value for name, value in (state or {}).items()
+                if not name.startswith(("bench/measure/", "bench/links/", "tests/"))}
+
+    return next((other for other in sorted(records.states)
+                 if programs(records.states[other]) == programs(records.state(commit))), commit)
