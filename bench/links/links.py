@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT / "bench" / "measure"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT / "bench" / "records"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
 from record import write_record  # noqa: E402
 from records import described  # noqa: E402

@@ -23,11 +23,10 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from record import write_record
-
 BENCH = Path(__file__).resolve().parents[1]
-sys.path += [str(BENCH / "peers"), str(BENCH / "report")]
+sys.path += [str(BENCH / "peers"), str(BENCH / "records")]
 from common import DATA_ROOT, RECIPES, EpochSampler, Mnist, make_loader  # noqa: E402
+from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 
 RECIPE = "basicnet"

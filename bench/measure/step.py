@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from record import write_record
-
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench" / "report"))
+sys.path.append(str(ROOT / "bench" / "records"))
+from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 
 MATHS = ("reference", "fast")

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from record import write_record
-
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench" / "report"))
+sys.path.append(str(ROOT / "bench" / "records"))
+from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 
 PROGRAM = ROOT / "build/bin/stage6_trainer"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes records of measurements so that a diff shows one repetition per line.
 
-    python3 bench/measure/record.py FILE.json...    writes the files again in this form
+    python3 bench/records/record.py FILE.json...    writes the files again in this form
 
 Each entry of a list of measurements is one line, each key of "context" too. A number keeps its
 digits. Needs the standard library alone. Exit code: 0, or 2 if a file cannot be read or written.

@@ -31,11 +31,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from record import write_record
 from sources import Tree, entry_of
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench" / "measure"))
-from record import write_record  # noqa: E402
 FOLDER = "bench/results"
 STATES = "sources.json"
 COMMIT = re.compile(r'"commit"\s*:\s*"([^"]*)"')
@@ -140,7 +139,7 @@ class Record:
         kind = next((one for one in KINDS if fnmatch(path.name, one.names)), None)
         if kind is None:
             raise RecordError(f"{path}: a record of no kind; hint: add it to KINDS in "
-                              "bench/report/records.py")
+                              "bench/records/records.py")
         self.kind = kind
         try:
             self.content = json.loads(path.read_text(encoding="utf-8"))

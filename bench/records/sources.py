@@ -24,7 +24,7 @@ BEFORE_THE_FIRST_STEP = (
     "mnist/named_files.*", "mnist/trainer_flags.*", "ladder/core/json.*", "ladder/core/yaml.*",
     "ladder/accelerate/accelerate_config.*", "ladder/trainer/argument_file.*",
     "ladder/trainer/argument_table.*", "ladder/trainer/unsupported_arguments.*",
-    "bench/measure/record.py")  # which writes what was measured
+    "bench/records/record.py")  # which writes what was measured
 PEERS = "bench/peers"
 TWINS = {"python_single": "single.py", "python_data_parallel": "data_parallel.py",
          "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",

@@ -56,7 +56,6 @@ import step_report
 from claims import speed_claim, twins_claim
 from drawing import Picture
 from environment import measured_at
-from records import commit_of
 from marks import marks_text
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
@@ -64,6 +63,8 @@ from tables import Table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench" / "records"))
+from records import commit_of  # noqa: E402
 PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
          "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
