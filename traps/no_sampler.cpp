@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ladder/checkpoint/state_dict.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/train/evaluation.h"
 #include "traps/ranks.h"

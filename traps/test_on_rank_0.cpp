@@ -4,8 +4,8 @@
 #include <chrono>
 #include <string>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/train/evaluation.h"
 #include "traps/ranks.h"

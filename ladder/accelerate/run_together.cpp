@@ -12,7 +12,9 @@
 #include <thread>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
+#include "ladder/core/lost_ranks.h"
 
 namespace ladder {
 namespace {
@@ -150,7 +152,7 @@ void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
   }
   if (failure) std::rethrow_exception(failure);
   if (first == group.world_size()) return;
-  throw DistributedError::peer_lost(fmt::format("rank {} failed in {}", first, operation));
+  throw peer_lost(fmt::format("rank {} failed in {}", first, operation));
 }
 
 }  // namespace ladder

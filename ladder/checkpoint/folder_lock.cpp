@@ -17,9 +17,9 @@
 #include <utility>
 
 #include "ladder/checkpoint/atomic_file.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
-#include "ladder/core/rank_status.h"
 
 namespace ladder {
 namespace {

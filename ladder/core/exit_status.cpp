@@ -13,9 +13,11 @@
 #include <string_view>
 
 #include "ladder/core/environment.h"
+#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
 #include "ladder/core/failure_kind.h"
 #include "ladder/core/json_lines.h"
+#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 #include "ladder/core/system_limits.h"
@@ -48,7 +50,7 @@ Failure failure_of(const std::exception& error) {
               ExitCode::kRuntime};
     }
     case FailureKind::kLostPeer:
-      return {DistributedError::peer_lost(message).what(), ExitCode::kDistributed};
+      return {peer_lost(message).what(), ExitCode::kDistributed};
     case FailureKind::kLocal:
       break;
   }

@@ -8,7 +8,7 @@
 #include <cstddef>
 
 #include "ladder/core/environment.h"
-#include "ladder/core/error.h"
+#include "ladder/core/rank_status.h"
 
 namespace ladder {
 namespace {
@@ -66,6 +66,17 @@ std::string step_after_failure() {
   } catch (const UsageError&) {  // a malformed variable
     return kByHand;
   }
+}
+
+DistributedError peer_lost(std::string_view text) {
+  const auto where = "collective" + in_current_step();
+  const auto lost = lost_ranks_text(text);
+  if (lost.empty()) {
+    return DistributedError::of(where, "all ranks to take part", fmt::format("\"{}\"", text),
+                                "see the first error of the other ranks; " + step_after_failure());
+  }
+  return DistributedError::of(where, "", fmt::format("{} (\"{}\")", lost, text),
+                              "see the last lines of the lost ranks; " + step_after_failure());
 }
 
 }  // namespace ladder

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ladder/core/error.h"
+
 namespace ladder {
 
 // What this process knows of the other ranks, for errors about a lost one: a collective fails with
@@ -32,5 +34,10 @@ std::string lost_ranks_text(std::string_view text);
 // The next step after an error of a rank: "torchrun will restart the ranks (restart 1 of 5)", by
 // torchrun's variables.
 std::string step_after_failure();
+
+// The error of a collective or a store that lost another rank, in the current_step() if there is
+// one. `text` is one line of the backend's message. Names the lost ranks if they are known, and
+// what the launcher does next.
+DistributedError peer_lost(std::string_view text);
 
 }  // namespace ladder

@@ -6,10 +6,9 @@
 #include <functional>
 #include <string>
 
-namespace ladder {
+#include "ladder/core/clock.h"
 
-// Seconds of a monotonic clock; only differences are meaningful.
-double steady_seconds();
+namespace ladder {
 
 // Whether a stream is a terminal, as opposed to a file or a pipe.
 bool is_terminal(std::FILE* stream);

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/core/clock.h"
+
 namespace ladder {
 
 // The progress of a rank, for the process that started it. Under `spawn` both share this memory, so
@@ -51,10 +53,6 @@ inline std::string in_current_step() {
 // that did its part. Others give up after this time without progress.
 constexpr std::chrono::minutes kDiskTimeout{10};
 
-inline std::int64_t steady_milliseconds() {
-  using std::chrono::steady_clock, std::chrono::milliseconds;
-  return std::chrono::duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
 inline void note_progress() {
   rank_status().progress_at.store(steady_milliseconds(), std::memory_order_relaxed);
 }

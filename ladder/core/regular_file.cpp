@@ -11,9 +11,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {

@@ -18,6 +18,7 @@
 #include <new>
 #include <string_view>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/stopped_by_signal.h"
 

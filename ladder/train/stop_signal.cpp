@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ladder/amp/precision.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"

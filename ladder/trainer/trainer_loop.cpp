@@ -9,8 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/stopped_by_signal.h"
 #include "ladder/core/text.h"

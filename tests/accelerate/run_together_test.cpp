@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/rank_status.h"

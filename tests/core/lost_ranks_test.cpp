@@ -47,7 +47,7 @@ TEST_F(LostRanks, AreElseThoseAtTheAddressInTheText) {
 TEST_F(LostRanks, AreInTheErrorOfALostPeer) {
   known_ranks().ended = {1};
   set_restarts("0", "5");
-  EXPECT_EQ(DistributedError::peer_lost("closed").what(),
+  EXPECT_EQ(peer_lost("closed").what(),
             std::string("collective: rank 1 has ended (\"closed\"); hint: see the last lines of "
                         "the lost ranks; torchrun will restart the ranks (restart 1 of 5)"));
 }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "ladder/core/errno_hints.h"
 #include "ladder/core/exit_status.h"
 
 namespace ladder {

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/progress_bar.h"
 #include "tests/fuzz/finding.h"
 #include "tests/fuzz/mutator.h"

@@ -34,6 +34,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/listening_socket.h"
 #include "ladder/core/log.h"
+#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/unique_fd.h"
 #include "tests/support/captured_stream.h"
@@ -165,7 +166,7 @@ char state_of(pid_t pid) {
   return state;
 }
 
-DistributedError lost_peer() { return DistributedError::peer_lost("Connection closed by peer"); }
+DistributedError lost_peer() { return peer_lost("Connection closed by peer"); }
 
 std::set<std::string> lines_of(const std::string& text) {
   std::set<std::string> lines;

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/rank_status.h"
 #include "tests/support/ranks.h"
 

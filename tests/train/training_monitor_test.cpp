@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/expect_error.h"
