@@ -8,9 +8,9 @@
 #include <string>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/core/json_lines.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/io/json_lines.h"
 #include "ladder/train/evaluation.h"
 #include "ladder/train/run_setup.h"
 #include "ladder/train/training_monitor.h"

@@ -11,13 +11,13 @@
 
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
-#include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/io/json.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {

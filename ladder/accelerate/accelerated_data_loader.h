@@ -14,8 +14,8 @@
 #include "ladder/accelerate/accelerator_options.h"
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/comm/process_group.h"
-#include "ladder/core/json.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 

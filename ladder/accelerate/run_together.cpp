@@ -14,7 +14,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/lost_ranks.h"
+#include "ladder/launch/lost_ranks.h"
 
 namespace ladder {
 namespace {

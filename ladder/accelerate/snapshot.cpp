@@ -15,9 +15,9 @@
 #include "ladder/accelerate/operations.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/json.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {

@@ -26,9 +26,9 @@
 #include "ladder/comm/texts.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/json.h"
+#include "ladder/io/sha256.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {

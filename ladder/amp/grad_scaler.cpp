@@ -11,7 +11,7 @@
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {

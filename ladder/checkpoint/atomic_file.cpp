@@ -14,7 +14,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "ladder/checkpoint/atomic_file.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 

@@ -19,7 +19,7 @@
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

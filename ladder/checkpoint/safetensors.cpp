@@ -13,10 +13,10 @@
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/safetensors_header.h"
-#include "ladder/core/deferred_signals.h"
 #include "ladder/core/error.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/regular_file.h"
+#include "ladder/io/regular_file.h"
+#include "ladder/launch/deferred_signals.h"
 
 namespace ladder {
 namespace {

@@ -26,7 +26,7 @@
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/failure_kind.h"
+#include "ladder/launch/failure_kind.h"
 
 namespace ladder {
 namespace {

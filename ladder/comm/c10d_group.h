@@ -65,7 +65,7 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 // Call it in run_with_deadline.
 void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
 
-// Looks which ranks of this machine have ended, for the error of a lost rank (core/lost_ranks.h).
+// Looks which ranks of this machine have ended, for the error of a lost rank (launch/lost_ranks.h).
 void note_lost_ranks(const ProcessGroup& group);
 
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors

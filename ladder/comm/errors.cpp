@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
+#include "ladder/launch/lost_ranks.h"
 
 namespace ladder {
 

@@ -14,7 +14,7 @@ namespace ladder {
 
 // A collective that another rank made fail. Names the current_step(). The default hint is for a
 // rank that ended or is late; with it, the error names the lost ranks if they are known, and what
-// the launcher does next (core/lost_ranks.h).
+// the launcher does next (launch/lost_ranks.h).
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint = "");
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/core/lost_ranks.h"
+#include "ladder/launch/lost_ranks.h"
 
 namespace ladder {
 

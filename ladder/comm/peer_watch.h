@@ -24,7 +24,7 @@ class PeerWatch {
   // `address`: this rank's, as the backend's messages have it. A collective.
   PeerWatch(int rank, const std::string& address, const AllGather& all_gather);
 
-  // Updates known_ranks().ended (core/lost_ranks.h). If no rank has ended, it waits for one:
+  // Updates known_ranks().ended (launch/lost_ranks.h). If no rank has ended, it waits for one:
   // sockets close shortly before their process has ended.
   void look(std::chrono::milliseconds longest_wait) const;
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "ladder/core/error.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/stopped_by_signal.h"
 
 namespace ladder {
 namespace {

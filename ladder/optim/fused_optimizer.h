@@ -16,7 +16,7 @@
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/state_dict.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 

@@ -19,8 +19,8 @@
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {

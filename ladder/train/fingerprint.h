@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "ladder/core/json_lines.h"
 #include "ladder/data/batch.h"
+#include "ladder/io/json_lines.h"
 
 namespace ladder {
 

@@ -17,7 +17,7 @@
 
 #include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
-#include "ladder/core/regular_file.h"
+#include "ladder/io/regular_file.h"
 
 namespace ladder {
 namespace {

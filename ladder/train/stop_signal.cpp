@@ -17,7 +17,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/stopped_by_signal.h"
 
 namespace ladder {
 namespace {

@@ -10,11 +10,11 @@
 #include "ladder/amp/precision.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/io/json.h"
+#include "ladder/launch/stopped_by_signal.h"
 #include "ladder/parallel/exact_data_parallel.h"
 #include "ladder/train/evaluation.h"
 

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/text.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -14,7 +14,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {

@@ -11,7 +11,7 @@
 #include <functional>
 
 #include "ladder/core/errno_hints.h"
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 
 namespace ladder {
 namespace {

@@ -8,10 +8,10 @@
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/comm/init_process_group.h>
 #include <ladder/core/device.h>
-#include <ladder/core/exit_status.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
 #include <ladder/data/distributed_sampler.h>
+#include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/dropout.h>
 #include <ladder/optim/adam.h>

@@ -32,11 +32,11 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/listening_socket.h"
 #include "ladder/core/log.h"
-#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/launch/listening_socket.h"
+#include "ladder/launch/lost_ranks.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/stopped_by_signal.h"
 #include "ladder/train/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

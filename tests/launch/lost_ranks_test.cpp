@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/lost_ranks.h"
+#include "ladder/launch/lost_ranks.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/launch_environment.h"
+#include "ladder/launch/launch_environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/comm/launch_variables.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/launch/launch_variables.h"
 
 namespace ladder {
 namespace {

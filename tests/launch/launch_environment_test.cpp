@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/launch_environment.h"
+#include "ladder/launch/launch_environment.h"
 
 #include <gtest/gtest.h>
 

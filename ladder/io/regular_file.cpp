@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/regular_file.h"
+#include "ladder/io/regular_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/sha256.h"
+#include "ladder/io/sha256.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>

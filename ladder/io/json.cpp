@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/regular_file.h"
+#include "ladder/io/regular_file.h"
 
 namespace ladder {
 namespace {

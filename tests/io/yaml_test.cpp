@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/yaml.h"
+#include "ladder/io/yaml.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/core/deferred_signals.h"
 #include "ladder/core/error.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/deferred_signals.h"
+#include "ladder/launch/stopped_by_signal.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/listening_socket.h"
+#include "ladder/launch/listening_socket.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

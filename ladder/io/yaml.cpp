@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/yaml.h"
+#include "ladder/io/yaml.h"
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/regular_file.h"
+#include "ladder/io/regular_file.h"
 
 namespace ladder {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/failure_kind.h"
+#include "ladder/launch/failure_kind.h"
 
 #include <cxxabi.h>
 

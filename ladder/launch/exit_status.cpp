@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 
 #include <fmt/format.h>
 
@@ -15,12 +15,12 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
-#include "ladder/core/failure_kind.h"
-#include "ladder/core/json_lines.h"
-#include "ladder/core/lost_ranks.h"
 #include "ladder/core/rank_status.h"
-#include "ladder/core/stopped_by_signal.h"
 #include "ladder/core/system_limits.h"
+#include "ladder/io/json_lines.h"
+#include "ladder/launch/failure_kind.h"
+#include "ladder/launch/lost_ranks.h"
+#include "ladder/launch/stopped_by_signal.h"
 
 namespace ladder {
 namespace {

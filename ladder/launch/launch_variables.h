@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "ladder/comm/launch_environment.h"
+#include "ladder/launch/launch_environment.h"
 
 namespace ladder {
 

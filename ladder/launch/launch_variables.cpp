@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/launch_variables.h"
+#include "ladder/launch/launch_variables.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
