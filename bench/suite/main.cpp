@@ -33,6 +33,7 @@
 #include "bench/suite/turns.h"
 #include "bench/suite/user_lines.h"
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/core/progress_bar.h"
 #include "ladder/core/threads.h"
 #include "ladder/core/unique_fd.h"

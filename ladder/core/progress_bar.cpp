@@ -2,7 +2,6 @@
 #include "ladder/core/progress_bar.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -37,8 +36,6 @@ void print(std::FILE* stream, std::string_view text) {
 }
 
 }  // namespace
-
-bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
 ProgressBar::ProgressBar(ProgressOptions options) : options_(std::move(options)) {
   options_.enabled = options_.enabled && options_.total > 0;

@@ -10,9 +10,6 @@
 
 namespace ladder {
 
-// Whether a stream is a terminal, as opposed to a file or a pipe.
-bool is_terminal(std::FILE* stream);
-
 struct ProgressOptions {
   std::int64_t total = 0;                          // steps of the epoch; below 1, nothing is shown
   std::string label;                               // first text of each line: "epoch 1/3"

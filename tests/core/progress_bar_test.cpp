@@ -10,6 +10,7 @@
 #include <limits>
 #include <string>
 
+#include "ladder/core/log.h"
 #include "tests/support/captured_stream.h"
 
 namespace ladder {

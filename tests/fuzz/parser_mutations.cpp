@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ladder/core/clock.h"
+#include "ladder/core/log.h"
 #include "ladder/core/progress_bar.h"
 #include "tests/fuzz/finding.h"
 #include "tests/fuzz/mutator.h"
