@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerate_config.h"
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
 #include "mnist/flags.h"
 #include "mnist/hparams.h"

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "ladder/amp/precision.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/clock.h"
@@ -21,6 +20,7 @@
 #include "ladder/core/memory.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/exact_data_parallel.h"
 
 namespace mnist {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/exact_data_parallel.h"
 #include "traps/ranks.h"

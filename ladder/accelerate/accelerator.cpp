@@ -13,11 +13,11 @@
 #include <system_error>
 
 #include "ladder/accelerate/dispatch.h"
-#include "ladder/accelerate/run_together.h"
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"

@@ -31,11 +31,11 @@
 #include "ladder/core/log.h"
 #include "ladder/core/threads.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/monitor/run_setup.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/parallel/gradient_reducer.h"
-#include "ladder/train/evaluation.h"
-#include "ladder/train/run_setup.h"
 
 namespace ladder {
 

@@ -15,10 +15,10 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/monitor/run_setup.h"
+#include "ladder/monitor/training_monitor.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
-#include "ladder/train/run_setup.h"
-#include "ladder/train/training_monitor.h"
 
 namespace ladder {
 

@@ -17,18 +17,18 @@
 #include <sstream>
 #include <utility>
 
-#include "ladder/accelerate/run_together.h"
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/rank_status.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {

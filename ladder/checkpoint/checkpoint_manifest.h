@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 
 namespace ladder {

@@ -16,9 +16,9 @@
 #include <string_view>
 #include <utility>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 
 namespace ladder {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
 #include "ladder/core/rank_status.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
 #include "ladder/launch/deferred_signals.h"
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "ladder/checkpoint/atomic_file.h"
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 

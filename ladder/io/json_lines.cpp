@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNameAFile = "name another file";
+constexpr const char* kNameAnotherFile = "name another file";
 
 std::string start_reader(const std::string& path) {
   return fmt::format("it is a pipe without a reader: start one first: cat {} &", path);
@@ -35,15 +35,16 @@ std::string writing_problem(const std::string& path) {
   }
   const auto status = fs::status(file, ignored);
   const bool exists = fs::exists(status);
-  if (fs::is_directory(status)) return fmt::format("{}: {}", std::strerror(EISDIR), kNameAFile);
-  if (fs::is_socket(status)) return fmt::format("it is a socket: {}", kNameAFile);
-  if (fs::is_block_file(status)) return fmt::format("it is a disk: {}", kNameAFile);
+  if (fs::is_directory(status))
+    return fmt::format("{}: {}", std::strerror(EISDIR), kNameAnotherFile);
+  if (fs::is_socket(status)) return fmt::format("it is a socket: {}", kNameAnotherFile);
+  if (fs::is_block_file(status)) return fmt::format("it is a disk: {}", kNameAnotherFile);
   const auto folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   const char* checked = exists ? file.c_str() : folder.c_str();
   if (::faccessat(AT_FDCWD, checked, exists ? W_OK : W_OK | X_OK, AT_EACCESS) == 0) return "";
   const int error = errno;
   return fmt::format("{}: {}", std::strerror(error),
-                     error == ENOENT ? "create the folder first" : kNameAFile);
+                     error == ENOENT ? "create the folder first" : kNameAnotherFile);
 }
 
 bool is_pipe(const std::string& path) {
@@ -71,7 +72,7 @@ AppendedFile::AppendedFile(std::string path, OldRecords old_records,
     throw SystemError::failed("open", path_, error, hint);
   }
   if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return;
-  throw SystemError::failed("open", path_, EINVAL, kNameAFile);
+  throw SystemError::failed("open", path_, EINVAL, kNameAnotherFile);
 }
 
 std::uint64_t AppendedFile::size() const {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/io/json.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 

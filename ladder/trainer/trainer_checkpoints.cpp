@@ -8,12 +8,12 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/accelerate/run_together.h"
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/trainer/trainer.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/accelerators.h"

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/sha256.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"

@@ -4,7 +4,6 @@
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/amp/autocast.h>
 #include <ladder/amp/grad_scaler.h>
-#include <ladder/checkpoint/state_dict.h>
 #include <ladder/comm/init_process_group.h>
 #include <ladder/core/device.h>
 #include <ladder/core/log.h>
@@ -13,6 +12,7 @@
 #include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
+#include <ladder/nn/state_dict.h>
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>

@@ -13,11 +13,11 @@
 #include <ladder/data/distributed_sampler.h>
 #include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
+#include <ladder/monitor/evaluation.h>
 #include <ladder/nn/dropout.h>
 #include <ladder/optim/adam.h>
 #include <ladder/parallel/data_parallel.h>
 #include <ladder/parallel/distributed_data_parallel.h>
-#include <ladder/train/evaluation.h>
 #include <ladder/trainer/trainer.h>
 #include <torch/nn/modules/embedding.h>
 

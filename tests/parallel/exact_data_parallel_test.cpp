@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/kernels/fixed_point.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/replica_check.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slow ranks are waited for; lost, stopped and stuck ones are not.
-#include "ladder/accelerate/run_together.h"
+#include "ladder/comm/run_together.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/run_together.h"
+#include "ladder/comm/run_together.h"
 
 #include <fmt/core.h>
 #include <torch/types.h>

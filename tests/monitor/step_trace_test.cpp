@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/step_trace.h"
+#include "ladder/monitor/step_trace.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

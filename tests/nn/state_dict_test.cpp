@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/nn/state_dict.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>

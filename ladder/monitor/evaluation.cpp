@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/evaluation.h"
+#include "ladder/monitor/evaluation.h"
 
 #include <fmt/core.h>
 #include <torch/utils.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/step_trace.h"
+#include "ladder/monitor/step_trace.h"
 
 #include <ATen/Context.h>
 #include <fmt/core.h>
@@ -15,8 +15,8 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
 
 namespace ladder {

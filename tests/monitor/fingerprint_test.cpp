@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/fingerprint.h"
+#include "ladder/monitor/fingerprint.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/loss_guard.h"
+#include "ladder/monitor/loss_guard.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

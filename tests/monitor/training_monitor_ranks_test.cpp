@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ladder/launch/stopped_by_signal.h"
-#include "ladder/train/training_monitor.h"
+#include "ladder/monitor/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_modules.h"

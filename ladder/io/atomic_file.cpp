@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/io/atomic_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -28,7 +28,8 @@ UniqueFd create_new(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // stays in the cache while it is hashed
+constexpr std::size_t kWrittenAtOnce = std::size_t{1}
+                                       << 20;  // stays in the cache while it is hashed
 
 void write_piece(const UniqueFd& file, std::span<const std::byte> bytes, const std::string& path) {
   while (!bytes.empty()) {
@@ -62,8 +63,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kPieceBytes))) {
-    write_piece(descriptor_, bytes.first(std::min(bytes.size(), kPieceBytes)), temporary_path_);
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kWrittenAtOnce))) {
+    write_piece(descriptor_, bytes.first(std::min(bytes.size(), kWrittenAtOnce)), temporary_path_);
   }
 }
 
@@ -85,7 +86,7 @@ FileDigest write_new_file(const std::string& path, const FileContent& content) {
   content([&](std::span<const std::byte> bytes) {
     digest.bytes += bytes.size();
     while (!bytes.empty()) {
-      const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
+      const auto piece = bytes.first(std::min(bytes.size(), kWrittenAtOnce));
       write_piece(file, piece, path);
       sha256.update(piece);
       bytes = bytes.subspan(piece.size());

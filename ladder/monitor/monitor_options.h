@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <string>
 
-#include "ladder/train/run_settings.h"
+#include "ladder/monitor/run_settings.h"
 
 namespace ladder {
 
 // The enabled parts of a TrainingMonitor.
 struct MonitorOptions {
-  std::int64_t fingerprint = 0;    // hash every N-th step (train/fingerprint.h); 0 = never
+  std::int64_t fingerprint = 0;    // hash every N-th step (monitor/fingerprint.h); 0 = never
   std::string fingerprint_beside;  // write the hashes to FILE.rankN.jsonl beside this file
   std::string trace;               // file for a Chrome trace of some steps; empty = none
   bool progress = true;            // show a progress bar, unless quiet

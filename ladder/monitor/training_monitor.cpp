@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/training_monitor.h"
+#include "ladder/monitor/training_monitor.h"
 
 #include <fmt/core.h>
 
@@ -15,8 +15,8 @@
 #include "ladder/core/rank_status.h"
 #include "ladder/io/json.h"
 #include "ladder/launch/stopped_by_signal.h"
+#include "ladder/monitor/evaluation.h"
 #include "ladder/parallel/exact_data_parallel.h"
-#include "ladder/train/evaluation.h"
 
 namespace ladder {
 namespace {

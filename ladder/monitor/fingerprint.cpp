@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/fingerprint.h"
+#include "ladder/monitor/fingerprint.h"
 
 #include <fmt/core.h>
 
@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 namespace {

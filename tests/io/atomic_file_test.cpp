@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/io/atomic_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/loss_guard.h"
+#include "ladder/monitor/loss_guard.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -12,9 +12,9 @@
 #include <span>
 #include <utility>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/kernels/fixed_point.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/exact_data_parallel.h"
 
 namespace ladder {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ladder/data/batch.h"
-#include "ladder/train/run_setup.h"
+#include "ladder/monitor/run_setup.h"
 
 namespace ladder {
 

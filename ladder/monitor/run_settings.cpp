@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/run_settings.h"
+#include "ladder/monitor/run_settings.h"
 
 #include <fmt/core.h>
 

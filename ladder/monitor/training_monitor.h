@@ -14,15 +14,15 @@
 #include <string_view>
 
 #include "ladder/core/log.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/data/batch.h"
-#include "ladder/train/fingerprint.h"
-#include "ladder/train/loss_guard.h"
-#include "ladder/train/monitor_options.h"
-#include "ladder/train/run_settings.h"
-#include "ladder/train/run_setup.h"
-#include "ladder/train/step_trace.h"
-#include "ladder/train/stop_signal.h"
+#include "ladder/monitor/fingerprint.h"
+#include "ladder/monitor/loss_guard.h"
+#include "ladder/monitor/monitor_options.h"
+#include "ladder/monitor/progress_bar.h"
+#include "ladder/monitor/run_settings.h"
+#include "ladder/monitor/run_setup.h"
+#include "ladder/monitor/step_trace.h"
+#include "ladder/monitor/stop_signal.h"
 
 namespace ladder {
 
@@ -76,7 +76,7 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     Fingerprint  hashes of the step          fingerprint.h
 //     StepTrace    a Chrome trace              step_trace.h
 //     LossGuard    a loss that is not finite   loss_guard.h
-//     ProgressBar  the progress bar            core/progress_bar.h
+//     ProgressBar  the progress bar            monitor/progress_bar.h
 //     StopSignal   SIGINT and SIGTERM          stop_signal.h
 //
 // Only rank 0 prints. step(), end_epoch() and end_training() are collectives, step() not each time.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/train/training_monitor.h"
+#include "ladder/monitor/training_monitor.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
