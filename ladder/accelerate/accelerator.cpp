@@ -66,6 +66,15 @@ TrackersOptions tracker_options(const AcceleratorOptions& options, const Process
           .is_main_process = group.rank() == 0};
 }
 
+// Copies of a loader share its position.
+CustomState position_of(const AcceleratedDataLoader& loader) {
+  return {
+      .file = "",
+      .save = [loader] { return loader.state_dict(); },
+      .plan_load = [loader](const nlohmann::json& state,
+                            std::string_view origin) { return loader.plan_load(state, origin); }};
+}
+
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
@@ -168,8 +177,9 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
 }
 
 AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
-  state_.loaders.push_back(prepare_eval_loader(std::move(loader)));
-  return state_.loaders.back();
+  auto prepared = prepare_eval_loader(std::move(loader));
+  state_.loaders.push_back(position_of(prepared));
+  return prepared;
 }
 
 AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {

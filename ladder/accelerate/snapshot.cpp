@@ -11,9 +11,8 @@
 #include <span>
 #include <utility>
 
-#include "ladder/accelerate/accelerated_data_loader.h"
-#include "ladder/accelerate/operations.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/loader_position.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/json.h"
@@ -102,7 +101,7 @@ nlohmann::json Snapshot::position() const {
           {"batch", batch},
           {"batches", loader_->size()},
           {"order", batch == 0 ? "" : order_digest(epoch)},
-          {"data", loader_->dataset().description()},
+          {kDataOfPosition, loader_->dataset().description()},
           {"micro_batch", micro_batch()}};
 }
 

@@ -87,8 +87,7 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
              [scheduler = state.schedulers[i]] { return scheduler->state_dict(); });
   }
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
-    add_json(numbered("sampler", i, "json"),
-             [loader = state.loaders[i]] { return loader.state_dict(); });
+    add_json(numbered("sampler", i, "json"), state.loaders[i].save);
   }
   for (const auto& custom : state.custom) add_json(custom.file, custom.save);
   if (state.scaler->is_enabled()) {

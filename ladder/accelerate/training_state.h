@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/folder_lock.h"
@@ -72,7 +71,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<Model>> models;  // prepared
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   std::vector<std::shared_ptr<LrScheduler>> schedulers;
-  std::vector<AcceleratedDataLoader> loaders;
+  std::vector<CustomState> loaders;  // their positions; the names of the files are chosen here
   std::vector<CustomState> custom;
   std::shared_ptr<GradScaler> scaler;
   torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's

@@ -17,7 +17,6 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kGroups = "groups";
 constexpr const char* kHint = "is this the state of another optimizer or network?";
 
 // The names of a module's parameters, by their identity.
@@ -120,20 +119,6 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
 }
 
 }  // namespace
-
-SafetensorsFile to_safetensors(const OptimizerState& state) {
-  return {state.tensors, {{"format", "pt"}, {kGroups, state.groups.dump()}}};
-}
-
-OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin) {
-  const auto found = file.metadata.find(kGroups);
-  if (found == file.metadata.end()) {
-    throw DataError::mismatch(origin, "groups in the metadata", "none",
-                              "it must hold the state of an optimizer, not of a network");
-  }
-  auto groups = parse_untrusted_json(found->second, json_data_error(origin));
-  return {std::move(file.tensors), std::move(groups)};
-}
 
 CheckedOption non_negative(std::string_view name, double value) {
   return {name, value, value >= 0.0, "a value >= 0"};

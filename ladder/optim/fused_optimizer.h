@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/safetensors.h"
 #include "ladder/io/json.h"
 #include "ladder/nn/state_dict.h"
 
@@ -43,15 +42,6 @@ struct OptimizerState {
   //   RMSprop  lr, alpha, eps, weight_decay, momentum, centered (true or false)
   nlohmann::json groups;
 };
-
-// The state as a file: `groups` is JSON text in its metadata, under "groups". Python's
-// optimizer.bin is a pickle, which can contain code; a safetensors file cannot.
-SafetensorsFile to_safetensors(const OptimizerState& state);
-
-// The state in a file that load_safetensors has read. Throws DataError, which begins with
-// `origin`, if its metadata has no groups or they are not JSON. FusedOptimizer::plan_load checks
-// the rest.
-OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin);
 
 // A number among the options of an optimizer, and whether it is in its range.
 struct CheckedOption {
