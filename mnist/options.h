@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator_options.h"
-#include "ladder/accelerate/snapshot_options.h"
+#include "ladder/checkpoint/snapshot_options.h"
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "ladder/accelerate/snapshot.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/snapshot.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"

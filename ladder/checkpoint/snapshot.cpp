@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/snapshot.h"
+#include "ladder/checkpoint/snapshot.h"
 
 #include <fmt/core.h>
 #include <torch/types.h>

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/accelerate/snapshot_options.h"
-#include "ladder/accelerate/training_state.h"
+#include "ladder/checkpoint/snapshot_options.h"
+#include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // save_state and load_state: an interrupted run that is resumed.
-#include "ladder/accelerate/training_state.h"
+#include "ladder/checkpoint/training_state.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

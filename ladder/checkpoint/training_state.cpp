@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/training_state.h"
+#include "ladder/checkpoint/training_state.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
