@@ -395,7 +395,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                                "call it after a step: if (accelerator.sync_gradients())");
   }
   const std::string folder = path.empty() ? next_checkpoint() : path;
-  save_training_state(folder, state_, group_, log_, options);
+  save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {
     run_or_fail_together(group_, "save_state", [&] {
       if (!is_main_process()) return;

@@ -20,7 +20,6 @@
 
 #include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 #include "ladder/io/atomic_file.h"

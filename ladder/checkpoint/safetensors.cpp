@@ -15,11 +15,11 @@
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/io/regular_file.h"
 #include "ladder/launch/deferred_signals.h"
+#include "ladder/launch/rank_status.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {

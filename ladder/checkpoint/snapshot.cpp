@@ -88,7 +88,7 @@ void Snapshot::after_epoch() {
 }
 
 std::string Snapshot::save() {
-  save_training_state(options_.path, state_, group_, log_, {.latest = false});
+  save_training_state(options_.path, state_, group_, {.latest = false});
   last_ = options_.path;
   return last_;
 }

@@ -24,10 +24,10 @@
 #include "ladder/comm/texts.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
+#include "ladder/launch/rank_status.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/fused_optimizer.h"
 
@@ -264,8 +264,7 @@ CheckpointManifest merged(const std::string& path, const std::optional<Checkpoin
 }  // namespace
 
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group, const Log& log,
-                         const SaveStateOptions& options) {
+                         const ProcessGroup& group, const SaveStateOptions& options) {
   TrainingState saved = state;
   if (options.only_model) {
     saved = {.models = state.models,
@@ -274,54 +273,42 @@ void save_training_state(const std::string& path, const TrainingState& state,
   }
   for (const auto& scheduler : state.schedulers) scheduler->settle();
   std::optional<SavingMark> saving(std::in_place, path);
-  SlowLog slow("saving " + path, log);
-  const RunTogetherOptions slow_save{.slow = &slow};
   const bool is_main = group.rank() == 0;
   std::optional<CheckpointWriter> writer;
   std::map<std::string, FileContent> files;
-  run_or_fail_together(
-      group, "save_state",
-      [&] {
-        if (!options.only_model) {
-          files[random_states_of(group.rank())] = [&](const auto& write) {
-            write_safetensors({.tensors = random_state(state.device)}, write);
-          };
-        }
-        if (!is_main) return;
-        require_finite_state(state, path, options.only_model);
-        files.merge(files_of_main_process(saved));
-        writer.emplace(path, CheckpointOptions{.latest = options.latest});
-      },
-      slow_save);
+  run_or_fail_together(group, "save_state", [&] {
+    if (!options.only_model) {
+      files[random_states_of(group.rank())] = [&](const auto& write) {
+        write_safetensors({.tensors = random_state(state.device)}, write);
+      };
+    }
+    if (!is_main) return;
+    require_finite_state(state, path, options.only_model);
+    files.merge(files_of_main_process(saved));
+    writer.emplace(path, CheckpointOptions{.latest = options.latest});
+  });
   std::optional<CheckpointManifest> own;
-  run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); }, slow_save);
+  run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); });
   const auto manifest = merged(path, own, group);
   if (!is_main) saving.reset();  // its part is done
-  run_or_fail_together(
-      group, "save_state",
-      [&] {
-        if (!is_main) return;
-        writer->commit(manifest);
-        saving.reset();
-      },
-      slow_save);
+  run_or_fail_together(group, "save_state", [&] {
+    if (!is_main) return;
+    writer->commit(manifest);
+    saving.reset();
+  });
 }
 
-Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group,
-                                    const Log& log) {
+Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group) {
   const auto folder = broadcast_text(group.rank() == 0 ? checkpoint_at(path) : "", group);
   std::optional<Checkpoint> checkpoint;
   std::optional<DataError> refused;
-  SlowLog slow("reading " + folder, log);
-  run_or_fail_together(group, "load_state",
-                       [&] {
-                         try {
-                           checkpoint.emplace(open_checkpoint(folder));
-                         } catch (const DataError& error) {
-                           refused.emplace(error);
-                         }
-                       },
-                       {.slow = &slow});
+  run_or_fail_together(group, "load_state", [&] {
+    try {
+      checkpoint.emplace(open_checkpoint(folder));
+    } catch (const DataError& error) {
+      refused.emplace(error);
+    }
+  });
   const auto own = checkpoint ? make_checkpoint_manifest(checkpoint->manifest()) : "";
   const auto sha256 = checkpoint ? sha256_hex(std::as_bytes(std::span(own))) : "";
   std::vector<Found> found;
@@ -337,7 +324,7 @@ Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup&
 
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log) {
-  const auto checkpoint = open_checkpoint_together(path, group, log);
+  const auto checkpoint = open_checkpoint_together(path, group);
   Steps steps;
   run_or_fail_together(group, "load_state", [&] {
     require_same_files(checkpoint, state);
@@ -365,20 +352,16 @@ std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::
                                            const ProcessGroup& group, const Log& log) {
   constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
   std::unique_ptr<const FolderLock> lock;
-  SlowLog slow("waiting for another run in " + folder_of(file), log);
-  run_or_fail_together(
-      group, where,
-      [&] {
-        if (group.rank() != 0) return;
-        const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
-        const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
-        create_directories_synced(folder_of(file));
-        lock = std::make_unique<const FolderLock>(where, file, wait);
-        if (lock->is_held()) return;
-        log.warn(fmt::format("{}: its file system has no locks; start no second run there",
-                             folder_of(file)));
-      },
-      {.slow = &slow});
+  run_or_fail_together(group, where, [&] {
+    if (group.rank() != 0) return;
+    const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
+    const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
+    create_directories_synced(folder_of(file));
+    lock = std::make_unique<const FolderLock>(where, file, wait);
+    if (lock->is_held()) return;
+    log.warn(fmt::format("{}: its file system has no locks; start no second run there",
+                         folder_of(file)));
+  });
   return lock;
 }
 

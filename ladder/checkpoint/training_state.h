@@ -95,22 +95,19 @@ struct SaveStateOptions {
 //
 // The names are those of Accelerate's save_state, without its pickles. A collective: rank 0 writes
 // all files but the random states of other ranks. If a rank fails, all throw, and the previous
-// content of the folder is unchanged. A slow disk is waited for (run_together.h), with a line of
-// the log after two seconds.
+// content of the folder is unchanged. A slow disk is waited for (run_together.h).
 //
 // Throws NumericError for trained parameters, running statistics (see require_finite) and states of
 // optimizers that are not finite, UsageError for an optimizer of another library, or one whose
 // parameters are in no prepared model, and DistributedError if ranks do not see the folder that
 // rank 0 creates.
 void save_training_state(const std::string& path, const TrainingState& state,
-                         const ProcessGroup& group, const Log& log,
-                         const SaveStateOptions& options = {});
+                         const ProcessGroup& group, const SaveStateOptions& options = {});
 
 // Opens, on every rank, the checkpoint that `path` leads to on rank 0; see open_checkpoint. Throws
 // DistributedError on all ranks, naming those that have another checkpoint there or none: ranks
 // that go on from different weights would train for nothing. A collective.
-Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group,
-                                    const Log& log);
+Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group);
 
 // Opens the checkpoint on all ranks, reads and checks everything, then applies it. The `path` of
 // rank 0 counts. After an error nothing has changed, except for a registered object without

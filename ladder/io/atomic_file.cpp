@@ -13,7 +13,6 @@
 #include <system_error>
 
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 #include "ladder/io/sha256.h"
 
 namespace ladder {
@@ -37,13 +36,11 @@ void write_piece(const UniqueFd& file, std::span<const std::byte> bytes, const s
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw SystemError::failed("write", path, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
-    note_progress();
   }
 }
 
 void flush(const UniqueFd& file, const std::string& path) {
   if (::fsync(file.get()) != 0) throw SystemError::failed("fsync", path, errno);
-  note_progress();
 }
 
 }  // namespace
@@ -147,7 +144,6 @@ void fsync_directory(const std::string& folder) {
   if (::fsync(descriptor.get()) != 0 && errno != EINVAL) {  // EINVAL: not supported
     throw SystemError::failed("fsync", folder, errno);
   }
-  note_progress();
 }
 
 void create_directories_synced(const std::string& folder) {

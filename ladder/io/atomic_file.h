@@ -17,9 +17,6 @@ using WriteBytes = std::function<void(std::span<const std::byte>)>;
 // The content of a file: passes its bytes to `write`, in any number of pieces.
 using FileContent = std::function<void(const WriteBytes& write)>;
 
-// All files here are written in pieces, with note_progress() (core/rank_status.h) after each, so a
-// slow disk can be told from a dead one.
-
 // A file that is replaced as a whole.
 //
 // The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed.

@@ -13,7 +13,6 @@
 
 #include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 
 namespace ladder {
 namespace {
@@ -89,7 +88,6 @@ int read_pieces(const RegularFile& file,
     const ssize_t count = ::read(file.descriptor.get(), piece.data(), piece.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return count < 0 ? errno : 0;
-    note_progress();
     if (!take(std::span(piece).first(static_cast<std::size_t>(count)))) return 0;
   }
 }
@@ -101,7 +99,6 @@ int read_at(const RegularFile& file, std::uint64_t offset, std::span<std::byte> 
         ::pread(file.descriptor.get(), bytes.data(), piece, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return count < 0 ? errno : EIO;
-    note_progress();
     offset += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "ladder/core/clock.h"
-#include "ladder/core/rank_status.h"
+#include "ladder/launch/rank_status.h"
 #include "ladder/launch/stopped_by_signal.h"
 
 namespace ladder {
@@ -44,7 +44,7 @@ void report_lost_checkpoint() {
   constexpr std::string_view kBefore = "warning: not saved: ";
   constexpr std::string_view kAfter = "; a second signal ended the run, older checkpoints stay\n";
   const auto& status = rank_status();
-  if (!status.is_saving) return;
+  if (status.saving_since == 0) return;
   const std::size_t length = ::strnlen(status.saving.data(), status.saving.size());
   std::array<char, 400> line{};
   auto end = std::ranges::copy(kBefore, line.begin()).out;

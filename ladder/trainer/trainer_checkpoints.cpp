@@ -292,8 +292,7 @@ void Trainer::load_best_model() {
   if (best.empty()) return;
   print_lines({fmt::format("Loading best model from {} (score: {}).", best,
                            python_float(state_.best_metric.value_or(0.0)))});
-  const auto checkpoint =
-      open_checkpoint_together(best, accelerator_.process_group(), accelerator_.log());
+  const auto checkpoint = open_checkpoint_together(best, accelerator_.process_group());
   run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
                        [&] { load_model(*model_, checkpoint.file(kWeights)); });
 }

@@ -11,8 +11,8 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
 #include "ladder/core/text.h"
+#include "ladder/launch/rank_status.h"
 #include "ladder/launch/stopped_by_signal.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"

@@ -353,7 +353,7 @@ TEST(Resume, NamesOptionsOfTheOptimizerThatItChanges) {
                               .optimizers = {trainee.sgd},
                               .scaler = std::make_shared<GradScaler>()};
     const Log log;
-    save_training_state(path, state, group, log);
+    save_training_state(path, state, group);
     auto& optimizer = dynamic_cast<FusedOptimizer&>(*trainee.sgd);
     auto other = optimizer.state_dict(*trainee.network);
     other.groups[0]["weight_decay"] = 0.5;

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "ladder/core/clock.h"
-#include "ladder/core/rank_status.h"
+#include "ladder/launch/rank_status.h"
 #include "tests/support/ranks.h"
 
 namespace ladder {

@@ -15,11 +15,10 @@ namespace ladder {
 // The progress of a rank, for the process that started it. Under `spawn` both share this memory, so
 // it outlives a rank that SIGKILL ends; other processes have one of their own.
 struct RankStatus {
-  std::atomic<std::int64_t> step{0};   // of the optimizer, counted from 1; 0 = outside a training
-  std::array<char, 320> last_line{};   // that call_and_report printed, cut; ends with a zero
-  std::atomic<bool> is_saving{false};  // a checkpoint; see SavingMark
-  std::atomic<std::int64_t> progress_at{0};  // note_progress(): ms on the steady clock; 0 = never
-  std::array<char, 256> saving{};            // its path, cut; ends with a zero
+  std::atomic<std::int64_t> step{0};  // of the optimizer, counted from 1; 0 = outside a training
+  std::array<char, 320> last_line{};  // that call_and_report printed, cut; ends with a zero
+  std::array<char, 256> saving{};     // path of the checkpoint that it saves, cut, with a zero
+  std::atomic<std::int64_t> saving_since{0};  // ms on the steady clock; 0 = it saves none
 };
 
 inline RankStatus*& rank_status_pointer() {
@@ -48,14 +47,9 @@ inline std::string in_current_step() {
   return step == 0 ? "" : ", step " + std::to_string(step);
 }
 
-// A slow disk is not a dead one. A rank that reads or writes files is alive as long as it makes
-// progress: code that works on files calls note_progress() after each call of the operating system
-// that did its part. Others give up after this time without progress.
-constexpr std::chrono::minutes kDiskTimeout{10};
-
-inline void note_progress() {
-  rank_status().progress_at.store(steady_milliseconds(), std::memory_order_relaxed);
-}
+// A slow disk is not a dead one: a rank that saves a checkpoint may take this long. The launcher
+// that ends it, and ranks that wait for it, give up then.
+constexpr std::chrono::minutes kSaveTimeout{10};
 
 // While it lives, this process saves the checkpoint `path`: who ends it lets it finish, or reports
 // that the checkpoint is lost. One object at a time.
@@ -65,10 +59,9 @@ class SavingMark {
     auto& status = rank_status();
     status.saving.fill('\0');
     path.copy(status.saving.data(), status.saving.size() - 1);
-    note_progress();
-    status.is_saving.store(true, std::memory_order_release);
+    status.saving_since.store(steady_milliseconds(), std::memory_order_release);
   }
-  ~SavingMark() { rank_status().is_saving.store(false, std::memory_order_release); }
+  ~SavingMark() { rank_status().saving_since.store(0, std::memory_order_release); }
   SavingMark(const SavingMark&) = delete;
   SavingMark& operator=(const SavingMark&) = delete;
 };
