@@ -23,9 +23,9 @@ TREE = {
     "ladder/core/device.h": SPDX + "#include <torch/types.h>\n",
     "ladder/data/sampler.h": SPDX + '#include "ladder/core/device.h"\n',
     "ladder/comm/c10d_group.h": SPDX + "#include <torch/csrc/distributed/c10d/Store.hpp>\n",
-    "ladder/train/loss_meter.h": SPDX + '#include "ladder/data/sampler.h"\n',
+    "ladder/monitor/loss_meter.h": SPDX + '#include "ladder/data/sampler.h"\n',
     "mnist/options.h": SPDX + '#include "ladder/core/error.h"\n',
-    "mnist/recipe.h": SPDX + '#include "ladder/train/loss_meter.h"\n#include "mnist/options.h"\n',
+    "mnist/recipe.h": SPDX + '#include "ladder/monitor/loss_meter.h"\n#include "mnist/options.h"\n',
     "stage0_single_gpu/main.cpp": SPDX + '#include <vector>\n#include "mnist/recipe.h"\n',
     "tests/core/error_test.cpp": SPDX + "#include <gtest/gtest.h>\n#include <torch/torch.h>\n",
     "run": "#!/usr/bin/env bash\n# SPDX-License-Identifier: Apache-2.0\n",
@@ -39,7 +39,7 @@ LINES = [
     ("ladder/core/log.h", '#include "ladder/launch/spawn.h"',
      "core/ (layer 0) may not include launch/ (layer 2); move the shared part down"),
     ("ladder/data/batch.h", '#include "ladder/comm/store.h"',
-     "data/ (layer 2) may not include comm/ (layer 2)"),
+     "data/ (layer 2) may not include comm/ (layer 3)"),
     ("ladder/train/loop.h", '#include "ladder/misc/a.h"', "misc/ is not in the layer table"),
     ("ladder/train/loop.h", '#include "tests/a/x.h"', 'ladder/ may not include "tests/a/x.h"'),
     ("ladder/core/log.h", '#include "error.h"', 'ladder/ may not include "error.h"'),
@@ -54,7 +54,7 @@ LINES = [
     *(("mnist/options.h", f"#include <{header}>", f"is torch-free but includes {header}; move")
       for header in ("torch/torch.h", "ATen/ATen.h", "c10/core/Device.h")),
     ("mnist/command_line.h", '#include "mnist/recipe.h"',
-     "is torch-free but includes mnist/recipe.h -> ladder/train/loss_meter.h -> "
+     "is torch-free but includes mnist/recipe.h -> ladder/monitor/loss_meter.h -> "
      "ladder/data/sampler.h -> ladder/core/device.h -> torch/types.h"),
     *(("stage0_single_gpu/main.cpp", f"#include {header}",
        f"a stage may not include {header[1:-1]}")
