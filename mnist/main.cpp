@@ -20,8 +20,7 @@
 #include "ladder/core/log.h"
 #include "ladder/launch/exit_status.h"
 #include "ladder/launch/launch_environment.h"
-#include "ladder/launch/signal_guard.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "mnist/command_line.h"
 
 namespace mnist {

@@ -18,7 +18,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/unique_fd.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder::bench {
 namespace {

@@ -18,8 +18,8 @@
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/io/regular_file.h"
-#include "ladder/launch/deferred_signals.h"
 #include "ladder/launch/rank_status.h"
+#include "ladder/launch/signals.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {

@@ -38,7 +38,7 @@ SafetensorsFile model_file(const torch::nn::Module& module,
                            std::map<std::string, std::string> metadata = {});
 
 // Saves model_file(module, metadata). A signal that would end the process waits for the end
-// (deferred_signals.h).
+// (signals.h).
 // Throws like save_safetensors, and NumericError for weights that are NaN or infinite
 // (see require_finite); the old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,

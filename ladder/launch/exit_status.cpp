@@ -20,7 +20,7 @@
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/peer_lost.h"
 #include "ladder/launch/rank_status.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {

@@ -19,7 +19,7 @@
 #include "ladder/launch/exit_status.h"
 #include "ladder/launch/listening_socket.h"
 #include "ladder/launch/rank_process.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 #include "ladder/launch/supervisor.h"
 
 namespace ladder {

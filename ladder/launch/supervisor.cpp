@@ -13,7 +13,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/launch/rank_status.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/launch/signal_stack.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 

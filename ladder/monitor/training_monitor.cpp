@@ -14,7 +14,7 @@
 #include "ladder/core/log.h"
 #include "ladder/io/json.h"
 #include "ladder/launch/rank_status.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/parallel/exact_data_parallel.h"
 

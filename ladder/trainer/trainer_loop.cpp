@@ -13,7 +13,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
 #include "ladder/launch/rank_status.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/trainer/trainer.h"

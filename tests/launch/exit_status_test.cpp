@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/launch/deferred_signals.h"
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"

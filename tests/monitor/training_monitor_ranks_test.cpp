@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/launch/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "ladder/monitor/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

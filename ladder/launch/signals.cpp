@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "ladder/core/error.h"
-#include "ladder/launch/stopped_by_signal.h"
 
 namespace ladder {
 namespace {
