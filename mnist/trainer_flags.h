@@ -27,4 +27,7 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const Train
 // After all flags: resolves the arguments, and copies them into recipe, data and accelerator.
 void complete_trainer(TrainerRunOptions& options);
 
+// Removes the training arguments, which the Trainer saves and compares itself.
+void without_arguments(RunSettings& settings);
+
 }  // namespace mnist

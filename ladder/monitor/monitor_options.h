@@ -21,8 +21,9 @@ struct MonitorOptions {
   std::string epoch_line;          // printed when an epoch begins, with {epoch} and {epochs}
                                    // replaced by the numbers; empty = none
   std::string testing_line;        // printed when training ends; empty = none
-  RunSettings settings;            // saved with the progress, compared by a run that resumes; the
-                                   // monitor adds the precision, which may change
+  RunSettings settings;            // of the run: those that define it are saved with the progress
+                                   // and compared by a run that resumes; the monitor adds the
+                                   // precision
 };
 
 }  // namespace ladder

@@ -10,10 +10,29 @@
 #include "ladder/io/json.h"
 
 namespace ladder {
+namespace {
+
+bool is_saved(const RunSetting& setting) {
+  return setting.effect == Effect::kWeights || setting.effect == Effect::kTraining;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> settings_of_ranks(const RunSettings& settings) {
+  std::map<std::string, std::string> compared;
+  for (const auto& [name, value, effect] : settings) {
+    if (effect == Effect::kOwn || effect == Effect::kOptimizer) continue;
+    const bool is_folder = effect == Effect::kFolder;
+    compared[name] = value.empty() ? "unset" : is_folder ? "set" : value;
+  }
+  return compared;
+}
 
 nlohmann::json settings_to_json(const RunSettings& settings) {
   auto json = nlohmann::json::object();
-  for (const auto& setting : settings) json[setting.name] = setting.value;
+  for (const auto& setting : settings) {
+    if (is_saved(setting)) json[setting.name] = setting.value.empty() ? "unset" : setting.value;
+  }
   return json;
 }
 
@@ -25,10 +44,13 @@ void compare_settings(const nlohmann::json& saved, const RunSettings& own, std::
     return;
   }
   const JsonReader settings(saved, json_data_error(origin), " as settings");
-  for (const auto& [name, value, may_change] : own) {
-    if (!settings.contains(name) || settings.text(name) == value) continue;
+  for (const auto& setting : own) {
+    const auto& name = setting.name;
+    if (!is_saved(setting) || !settings.contains(name)) continue;
     const auto written = settings.text(name);
-    if (!may_change) {
+    const auto value = setting.value.empty() ? "unset" : setting.value;
+    if (written == value) continue;
+    if (setting.effect == Effect::kWeights) {
       const auto weights = std::filesystem::path(origin).replace_filename("model.safetensors");
       throw UsageError::conflict(
           origin,

@@ -80,7 +80,7 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
       fingerprint_(make_fingerprint(options_, setup_.group.rank())),
       trace_(StepTrace::path_of_rank(options_.trace, setup_.group.rank())),
       guard_(model, setup_) {
-  options_.settings.push_back({"precision", name_of(setup_.precision), /*may_change=*/true});
+  options_.settings.push_back({"precision", name_of(setup_.precision), Effect::kTraining});
 }
 
 void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done) {

@@ -195,7 +195,7 @@ TEST(Snapshot, OfOtherSettingsIsRefusedInTheMiddleOfAnEpoch) {
                      "--head=log-softmax; hint: resume with --head=logits, or begin a new run and "
                      "load " +
                      folder.file("snapshot") + "/model.safetensors");
-    run.settings[0].may_change = true;
+    run.settings[0].effect = Effect::kTraining;
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
   });
 }

@@ -12,7 +12,7 @@
 namespace ladder {
 namespace {
 
-const RunSettings kSettings = {{"--head", "logits"}, {"--batch-size", "64", /*may_change=*/true}};
+const RunSettings kSettings = {{"--head", "logits"}, {"--batch-size", "64", Effect::kTraining}};
 
 std::string log_of(const nlohmann::json& saved, const RunSettings& own = kSettings) {
   CapturedStream stream;
