@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -43,73 +44,30 @@ void check_size(std::uint64_t bytes, const JsonLimits& limits, const JsonRefusal
   refuse(fmt::format("at most {} bytes", limits.max_bytes), fmt::format("{}", bytes));
 }
 
-// Builds the document event by event, so that a limit ends the parser where it is passed.
-class BoundedBuilder : public nlohmann::json_sax<Json> {
+// What nlohmann's parser accepts besides: documents of any depth, and a key twice in an object. It
+// calls this for each value that it has read, so a limit ends it where it is passed.
+class DocumentCheck {
  public:
-  BoundedBuilder(std::string_view text, const JsonRefusal& refuse, int max_depth)
-      : text_(text), refuse_(refuse), max_depth_(max_depth) {}
+  DocumentCheck(const JsonRefusal& refuse, int max_depth)
+      : refuse_(refuse), max_depth_(max_depth) {}
 
-  Json take() { return std::move(root_); }
-
-  bool null() override { return add({}); }
-  bool boolean(bool value) override { return add(value); }
-  bool number_integer(number_integer_t value) override { return add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
-  bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t& /*value*/) override { return false; }  // not part of JSON
-
-  bool start_object(std::size_t /*size*/) override { return open(Json::object()); }
-  bool start_array(std::size_t /*size*/) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-
-  bool key(string_t& key) override {
-    const auto [element, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(key, nullptr);
-    if (!is_new) refuse_("every key once", quoted_for_message(key) + " twice");
-    last_ = &element->second;
+  bool operator()(int depth, Json::parse_event_t event, const Json& found) {
+    using Event = Json::parse_event_t;
+    if (event == Event::object_start) keys_.emplace_back();
+    if (event == Event::object_end) keys_.pop_back();
+    if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth_) {
+      refuse_(fmt::format("JSON of at most {} levels", max_depth_), "more");
+    }
+    if (event == Event::key && !keys_.back().insert(found.get<std::string>()).second) {
+      refuse_("every key once", quoted_for_message(found.get<std::string>()) + " twice");
+    }
     return true;
-  }
-
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
-    const auto before = text_.substr(0, position);
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    refuse_("valid JSON", fmt::format("an error at byte {}, line {}", position, line));
-    return false;
   }
 
  private:
-  bool add(Json value) {
-    if (open_.empty()) {
-      last_ = &root_;
-    } else if (open_.back()->is_array()) {
-      last_ = &open_.back()->emplace_back();
-    }
-    *last_ = std::move(value);  // in an object: under the last key
-    return true;
-  }
-
-  bool open(Json value) {
-    if (static_cast<int>(open_.size()) == max_depth_) {
-      refuse_(fmt::format("JSON of at most {} levels", max_depth_), "more");
-    }
-    add(std::move(value));
-    open_.push_back(last_);
-    return true;
-  }
-
-  bool close() {
-    open_.pop_back();
-    return true;
-  }
-
-  std::string_view text_;
   const JsonRefusal& refuse_;
   int max_depth_;
-  Json root_;
-  std::vector<Json*> open_;  // arrays and objects, each inside the one before it
-  Json* last_ = nullptr;     // the last value
+  std::vector<std::set<std::string>> keys_;  // of the open objects
 };
 
 }  // namespace
@@ -126,9 +84,16 @@ Json parse_untrusted_json(std::string_view text, const JsonRefusal& refuse,
   check_size(text.size(), limits, refuse);
   const auto zero = text.find('\0');  // nlohmann's parser takes it for the end of the text
   if (zero != text.npos) refuse("valid JSON", fmt::format("a zero byte at byte {}", zero + 1));
-  BoundedBuilder builder(text, refuse, limits.max_depth);
-  Json::sax_parse(text, &builder);
-  return builder.take();
+  try {
+    return Json::parse(text, DocumentCheck(refuse, limits.max_depth));
+  } catch (const Json::parse_error& error) {
+    const auto before = text.substr(0, error.byte);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    refuse("valid JSON", fmt::format("an error at byte {}, line {}", error.byte, line));
+  } catch (const Json::out_of_range&) {
+    refuse("valid JSON", "a number that no double holds");
+  }
+  std::abort();  // a refusal throws
 }
 
 Json read_untrusted_json(const std::string& path) {

@@ -40,10 +40,12 @@ TEST(ParseUntrustedJson, BuildsTheSameDocumentAsTheLibrary) {
 }
 
 TEST(ParseUntrustedJson, RefusesTextThatIsNotJsonWithItsPosition) {
-  for (const std::string_view text : {"", "[", "[1", "[1,]", "{\"a\":}", "{} {}", "nul", "1e999",
-                                      "{a:1}", "// x", "\x80", "\"\xff\"", "[NaN]"}) {
+  for (const std::string_view text : {"", "[", "[1", "[1,]", "{\"a\":}", "{} {}", "nul", "{a:1}",
+                                      "// x", "\x80", "\"\xff\"", "[NaN]"}) {
     EXPECT_ERROR(parse(text), DataError, "a.json: expected valid JSON, got an error at byte ");
   }
+  EXPECT_ERROR(parse("[1e999]"), DataError,
+               "expected valid JSON, got a number that no double holds");
   EXPECT_ERROR(parse("{\n\"a\": 1,\n}"), DataError,
                "a.json: expected valid JSON, got an error at byte 11, line 3; hint: try another");
   EXPECT_ERROR(parse(std::string_view("[]\0x", 4)), DataError,
