@@ -20,8 +20,8 @@
 #include "ladder/core/memory.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/nn/state_dict.h"
-#include "ladder/parallel/exact_data_parallel.h"
 
 namespace mnist {
 namespace {

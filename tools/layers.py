@@ -22,7 +22,8 @@ from typing import NamedTuple
 # A folder of ladder/ may include itself and folders of a smaller number. What ladder_base holds is
 # compiled without LibTorch's headers, so the compiler sees to that part being torch-free.
 LAYERS = {"core": 0, "io": 1, "kernels": 1, "launch": 2, "data": 2, "comm": 3, "nn": 4, "optim": 5,
-          "parallel": 5, "amp": 6, "monitor": 7, "checkpoint": 8, "accelerate": 9, "trainer": 10}
+          "parallel": 5, "amp": 6, "exact": 6, "monitor": 7, "checkpoint": 8, "accelerate": 9,
+          "trainer": 10}
 
 # Of mnist/, the files that do without torch: a program forks after it has read its command line.
 TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "trainer_flags"}

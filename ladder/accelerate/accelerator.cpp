@@ -22,9 +22,9 @@
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/parallel/exact_data_parallel.h"
 
 namespace ladder {
 namespace {

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/kernels/fixed_point.h"
 #include "ladder/nn/state_dict.h"
-#include "ladder/parallel/exact_data_parallel.h"
 
 namespace ladder {
 namespace {

@@ -9,6 +9,7 @@
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
 #include <ladder/data/distributed_sampler.h>
+#include <ladder/exact/exact_data_parallel.h>
 #include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
@@ -16,7 +17,6 @@
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
-#include <ladder/parallel/exact_data_parallel.h>
 #include <ladder/trainer/trainer.h>
 #include <mnist/dataset.h>
 #include <mnist/options.h>

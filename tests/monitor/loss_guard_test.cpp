@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ladder/core/error.h"
-#include "ladder/parallel/exact_data_parallel.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/small_net.h"

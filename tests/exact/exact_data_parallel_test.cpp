@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/exact_data_parallel.h"
+#include "ladder/exact/exact_data_parallel.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

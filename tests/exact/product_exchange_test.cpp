@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/product_exchange.h"
+#include "ladder/exact/product_exchange.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/parallel/exact_sums.h"
+#include "ladder/exact/exact_sums.h"
 #include "tests/support/ranks.h"
 
 namespace ladder {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/exact_data_parallel.h"
+#include "ladder/exact/exact_data_parallel.h"
 
 #include <fmt/core.h>
 
@@ -20,11 +20,11 @@
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
+#include "ladder/exact/exact_sums.h"
 #include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/random_scope.h"
-#include "ladder/parallel/exact_sums.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/replicas.h"
 #include "ladder/parallel/version_counter_guard.h"

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/nn/model.h"
-#include "ladder/parallel/exact_data_parallel_options.h"
 #include "ladder/parallel/gradient_reducer.h"
 
 namespace ladder {

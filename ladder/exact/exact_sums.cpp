@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/exact_sums.h"
+#include "ladder/exact/exact_sums.h"
 
 #include <ATen/Parallel.h>
 #include <torch/utils.h>

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/exact/product_exchange.h"
 #include "ladder/kernels/fixed_point.h"
 #include "ladder/kernels/weight_products.h"
-#include "ladder/parallel/product_exchange.h"
 
 namespace ladder {
 

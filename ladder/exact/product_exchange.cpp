@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/parallel/product_exchange.h"
+#include "ladder/exact/product_exchange.h"
 
 #include <torch/utils.h>
 
