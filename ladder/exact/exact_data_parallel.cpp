@@ -117,14 +117,10 @@ void check(const Model& model, const ExactDataParallelOptions& options) {
 // have buffers of their own.
 class ExactDataParallel::Replicas {
  public:
-  // One forward, kept for its backward.
-  struct Pass : torch::CustomClassHolder {
-    std::vector<Inputs> inputs;          // of each micro-batch, leaves of its graph
-    Tensors outputs;                     // of each micro-batch, with its graph
-    std::vector<Tensors> statistics;     // of each micro-batch: the changes of the buffers
-    std::vector<torch::Device> devices;  // of the caller's inputs
+  struct Pass : ReplicaPass {
+    using ReplicaPass::ReplicaPass;
+    std::vector<Tensors> statistics;  // of each micro-batch: the changes of the buffers
     bool sync = true;
-    std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
   };
 
   Replicas(Model& model, ProcessGroup group, ExactDataParallelOptions options)
@@ -141,6 +137,7 @@ class ExactDataParallel::Replicas {
 
   std::int64_t micro_batch() const { return options_.micro_batch; }
   void forget() { sums_.clear(); }
+  const torch::Device& device() const { return device_; }
 
   void compare_sometimes(const Model& model) {
     const auto interval = options_.check_replicas;
@@ -154,23 +151,17 @@ class ExactDataParallel::Replicas {
   c10::intrusive_ptr<Pass> forward(const Model& model, const Inputs& inputs, bool sync,
                                    bool with_grad) {
     refresh(model);
-    auto pass = c10::make_intrusive<Pass>();
-    pass->sync = sync;
-    for (const auto& [name, tensor] : inputs) pass->devices.push_back(tensor.device());
     const auto detached =
         inputs.map([&](const auto& tensor) { return tensor.to(device_).detach(); });
-    pass->inputs = detached.split(options_.micro_batch);
-    pass->outputs.resize(pass->inputs.size());
+    auto pass = c10::make_intrusive<Pass>(inputs, detached.split(options_.micro_batch));
+    pass->sync = sync;
     pass->statistics.resize(pass->inputs.size());
     const auto keys = divide_random_key(pass->inputs);
     for_micro_batches(pass->inputs.size(), [&](Model& replica, std::size_t k) {
       const torch::AutoGradMode grad_mode(with_grad);
       std::optional<RandomScope> random;
       if (keys[k]) random.emplace(*keys[k]);
-      for (const auto& [name, whole] : inputs) {
-        const auto part = pass->inputs[k].at(name).detach();
-        pass->inputs[k].set(name, part.set_requires_grad(with_grad && whole.requires_grad()));
-      }
+      pass->begin_part(k, inputs, device_, with_grad);
       copy_statistics(replica);
       pass->outputs[k] = replica.forward(pass->inputs[k]);
       if (with_grad) pass->statistics[k] = changes_of_statistics(replica);  // for the backward
@@ -179,7 +170,7 @@ class ExactDataParallel::Replicas {
     return pass;
   }
 
-  // The gradients of each input (undefined unless it needs one) and each trained parameter.
+  // See ReplicaPass::backward.
   Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
     const std::size_t count = pass.inputs.size();
     const double loss_scale = options_.loss_scale ? options_.loss_scale() : 1.0;
@@ -188,10 +179,7 @@ class ExactDataParallel::Replicas {
     for_micro_batches(count, [&](Model& replica, std::size_t k) {
       const auto begin = static_cast<std::int64_t>(k) * options_.micro_batch;
       const auto& output = pass.outputs[k];
-      auto leaves = trained_of(replica.parameters());
-      for (const auto& [name, input] : pass.inputs[k]) {
-        if (input.requires_grad()) leaves.push_back(input);
-      }
+      const auto leaves = pass.leaves(k, trained_of(replica.parameters()));
       const DeferredProducts deferred;
       auto gradients = torch::autograd::grad(
           {output}, leaves, {gradient.narrow(0, begin, output.size(0)).to(output.device())},
@@ -204,7 +192,7 @@ class ExactDataParallel::Replicas {
       }
       found[k] = {std::move(gradients), std::move(products), pass.statistics[k]};
     });
-    auto result = gradients_of_inputs(pass, of_inputs);
+    auto result = pass.gradients_of_inputs(of_inputs, device_);
     if (!pass.sync) {
       sums_.add(found, loss_scale);
       result.resize(result.size() + trained_.size());
@@ -215,34 +203,6 @@ class ExactDataParallel::Replicas {
     std::move(totals.gradients.begin(), totals.gradients.end(), std::back_inserter(result));
     return result;
   }
-
-  static torch::Tensor joined(const Pass& pass) {
-    Tensors outputs;
-    for (const auto& output : pass.outputs) outputs.push_back(output.detach());
-    return outputs.size() == 1 ? outputs.front() : torch::cat(outputs);
-  }
-
-  // The node that stands for all micro-batches in the graph of the caller.
-  struct Node : torch::autograd::Function<Node> {
-    static torch::Tensor forward(torch::autograd::AutogradContext* context,
-                                 const std::shared_ptr<Replicas>& replicas, const Model& model,
-                                 bool sync, const Inputs& inputs,
-                                 at::TensorList /*inputs_and_parameters*/) {
-      auto pass = replicas->forward(model, inputs, sync, /*with_grad=*/true);
-      pass->replicas = replicas;
-      context->saved_data["pass"] = c10::IValue::make_capsule(pass);
-      return joined(*pass);
-    }
-
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                   const torch::autograd::variable_list& gradient) {
-      const auto capsule = context->saved_data["pass"].toCapsule();
-      const auto& pass = static_cast<const Pass&>(*capsule);
-      auto gradients = pass.replicas->backward(pass, gradient.front());
-      gradients.insert(gradients.begin(), 4, torch::Tensor());  // the arguments before the list
-      return gradients;
-    }
-  };
 
  private:
   // On a GPU one: the engine has a thread per device, and this may be that thread.
@@ -305,26 +265,6 @@ class ExactDataParallel::Replicas {
     return models_.front()->forward(inputs);
   }
 
-  static Tensors gradients_of_inputs(const Pass& pass, const std::vector<Tensors>& found) {
-    Tensors result(pass.devices.size());
-    if (pass.inputs.empty()) return result;
-    std::size_t input = 0;
-    std::size_t leaf = 0;  // index among the inputs that need a gradient
-    for (const auto& [name, first] : pass.inputs.front()) {
-      const auto& device = pass.devices[input];
-      auto& gradient = result[input++];
-      if (!first.requires_grad()) continue;
-      Tensors rows;
-      for (std::size_t k = 0; k < found.size(); ++k) {
-        const auto& part = found[k][leaf];
-        rows.push_back(part.defined() ? part : torch::zeros_like(pass.inputs[k].at(name)));
-      }
-      gradient = torch::cat(rows).to(device);
-      ++leaf;
-    }
-    return result;
-  }
-
   // Micro-batch k < count on the replica of a thread, with the caller's thread-local state. The
   // threads are those of LibTorch's operations: others would compete with them, because a thread of
   // OpenMP keeps a core busy for a while after its work.
@@ -380,16 +320,21 @@ void ExactDataParallel::forget() { replicas_->forget(); }
 torch::Tensor ExactDataParallel::forward(const Inputs& inputs) {
   RECORD_USER_SCOPE("ExactDataParallel.forward");  // for StepTrace
   if (!torch::GradMode::is_enabled()) {
-    return Replicas::joined(
-        *replicas_->forward(*module_, inputs, /*sync=*/false, /*with_grad=*/false));
+    const auto pass = replicas_->forward(*module_, inputs, /*sync=*/false, /*with_grad=*/false);
+    return pass->joined_output(replicas_->device());
   }
   replicas_->compare_sometimes(*module_);
-  Tensors tensors;
-  for (const auto& [name, tensor] : inputs) tensors.push_back(tensor);
-  for (const auto& parameter : replicas_->trained()) tensors.push_back(parameter);
-  const at::TensorList leaves = tensors;  // as a vector, autograd would not see them
-  const Model& model = *module_;
-  return Replicas::Node::apply(replicas_, model, sync_, inputs, leaves);
+  Tensors leaves;
+  for (const auto& [name, tensor] : inputs) leaves.push_back(tensor);
+  for (const auto& parameter : replicas_->trained()) leaves.push_back(parameter);
+  const auto forward = [&] {
+    auto pass = replicas_->forward(*module_, inputs, sync_, /*with_grad=*/true);
+    pass->backward = [replicas = replicas_, own = pass.get()](const torch::Tensor& gradient) {
+      return replicas->backward(*own, gradient);
+    };
+    return pass;
+  };
+  return apply_as_one_node(forward, replicas_->device(), leaves);
 }
 
 }  // namespace ladder
