@@ -718,7 +718,7 @@ void require_training(TrainerRunOptions& options) {
   if (!options.record.metrics.empty()) refuse("--metrics", "--output-dir FOLDER keeps the metrics");
 }
 
-void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {
+void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
   options.process_group.torchrun = torchrun_here();
   complete_trainer(options);
   require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
@@ -767,7 +767,7 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
     if constexpr (requires { options.accelerator; }) {
       options.accelerator.process_group.settings = options.process_group.settings;
     }
-    if constexpr (requires { options.training; }) without_arguments(options.monitor.settings);
+    if constexpr (requires { options.training; }) complete_settings(options.monitor.settings);
   }
   return {options, ""};
 }

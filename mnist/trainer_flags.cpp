@@ -185,10 +185,13 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const Train
   apply_profile(flags, options, texts.profile);
 }
 
-void without_arguments(RunSettings& settings) {
+void complete_settings(RunSettings& settings) {
   std::set<std::string> arguments;
   for (const auto& row : training_argument_table()) arguments.insert(flag_of(row.name));
   std::erase_if(settings, [&](const auto& setting) { return arguments.contains(setting.name); });
+  for (auto& setting : settings) {
+    if (setting.name == "--load") setting.effect = Effect::kTraining;
+  }
 }
 
 void complete_trainer(TrainerRunOptions& options) {

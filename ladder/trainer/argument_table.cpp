@@ -363,7 +363,7 @@ constexpr TrainingArgument kRows[] = {
     row<&T::save_steps>(kTogether, "save_steps", "X",
                         "steps between checkpoints; below 1: fraction of all"),
     row<&T::save_total_limit>(kOwn, "save_total_limit", "N", "checkpoints to keep [all]"),
-    flag<&T::save_only_model>(kTogether, "save_only_model", "checkpoints that cannot be resumed"),
+    flag<&T::save_only_model>(kTraining, "save_only_model", "checkpoints that cannot be resumed"),
     flag<&T::overwrite_output_dir>(kOwn, "overwrite_output_dir",
                                    "remove checkpoints of another run from output_dir"),
     flag<&T::load_best_model_at_end>(kTogether, "load_best_model_at_end",
