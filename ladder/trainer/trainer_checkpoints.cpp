@@ -53,16 +53,21 @@ TrainerControl control_from(const nlohmann::json& json, const std::string& origi
   return control;
 }
 
+// Whether a training ends with the same weights, whatever the value of this argument.
+bool is_of_output(const std::string& name) {
+  const auto table = training_argument_table();
+  const auto row = std::ranges::find(table, name, &TrainingArgument::name);
+  if (row == table.end()) return false;
+  return row->effect == Effect::kTogether || row->effect == Effect::kFolder ||
+         row->effect == Effect::kOwn;
+}
+
 // "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
 std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
-  for (const auto& row : training_argument_table()) {
-    const bool is_of_training = row.effect == Effect::kWeights || row.effect == Effect::kTraining ||
-                                row.effect == Effect::kOptimizer;
-    if (!is_of_training || !saved.contains(row.name)) continue;
-    const auto& value = own.at(row.name);
-    if (saved.at(row.name) == value) continue;
-    return fmt::format("{} is {} there, and {} here", row.name,
-                       json_for_message(saved.at(row.name)), json_for_message(value));
+  for (const auto& [name, value] : own.items()) {
+    if (is_of_output(name) || !saved.contains(name) || saved.at(name) == value) continue;
+    return fmt::format("{} is {} there, and {} here", name, json_for_message(saved.at(name)),
+                       json_for_message(value));
   }
   return "";
 }
