@@ -306,15 +306,6 @@ ExactDataParallel::~ExactDataParallel() = default;
 
 std::int64_t ExactDataParallel::micro_batch() const { return replicas_->micro_batch(); }
 
-std::int64_t micro_batch_of(const torch::nn::Module& model) {
-  if (const auto* const exact = dynamic_cast<const ExactDataParallel*>(&model)) {
-    return exact->micro_batch();
-  }
-  std::int64_t found = 0;
-  for (const auto& child : model.children()) found = std::max(found, micro_batch_of(*child));
-  return found;
-}
-
 void ExactDataParallel::forget() { replicas_->forget(); }
 
 torch::Tensor ExactDataParallel::forward(const Inputs& inputs) {

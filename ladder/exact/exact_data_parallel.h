@@ -88,7 +88,7 @@ class ExactDataParallel : public Model {
   void forget();
 
   Model& module() { return *module_; }
-  std::int64_t micro_batch() const;
+  std::int64_t micro_batch() const override;
 
  private:
   class Replicas;
@@ -97,8 +97,5 @@ class ExactDataParallel : public Model {
   std::shared_ptr<Replicas> replicas_;
   bool sync_ = true;
 };
-
-// That of the ExactDataParallel in `model`; 0 = there is none.
-std::int64_t micro_batch_of(const torch::nn::Module& model);
 
 }  // namespace ladder

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/kernels/fixed_point.h"
+#include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 
 namespace ladder {

@@ -12,11 +12,11 @@
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/io/json.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/evaluation.h"
+#include "ladder/nn/model.h"
 
 namespace ladder {
 namespace {
