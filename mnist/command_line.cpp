@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -20,13 +19,13 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerate_config.h"
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/largest_counts.h"
-#include "ladder/core/regular_file.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/regular_file.h"
 #include "mnist/flags.h"
 #include "mnist/hparams.h"
 #include "mnist/named_files.h"
@@ -36,6 +35,7 @@ namespace mnist {
 namespace {
 
 using namespace ladder;
+using enum Effect;
 
 // The names in a list "a, b". Throws UsageError with `form` as the expectation if one is empty.
 std::vector<std::string> parse_list(const std::string& flag, const std::string& list,
@@ -49,10 +49,11 @@ std::vector<std::string> parse_list(const std::string& flag, const std::string& 
   return names;
 }
 
-void add_list(Flags& flags, const std::string& name, std::vector<std::string>& target,
-              const char* type, const char* form, const std::string& help) {
+void add_list(Flags& flags, Effect effect, const std::string& name,
+              std::vector<std::string>& target, const char* type, const char* form,
+              const std::string& help) {
   flags.value(
-      name, type, help,
+      effect, name, type, help,
       [&target, type, form](const std::string& flag, const std::string& list) {
         if (list.empty()) throw UsageError::missing(flag, type, "give a value, or omit it");
         target = parse_list(flag, list, form);
@@ -63,14 +64,14 @@ void add_list(Flags& flags, const std::string& name, std::vector<std::string>& t
 constexpr const char* kRecipe = "recipe";  // in the record: as the recipe has it
 
 void add_training_flags(Flags& flags, RecipeOptions& recipe) {
-  flags.integer("-e,--epochs", recipe.epochs, {0, kMostEpochs}, "epochs to train [1; convnet: 3]",
-                kRecipe);
-  flags.integer("-b,--batch-size", recipe.batch_size, {1, kMostSamplesPerBatch},
+  flags.integer(kTogether, "-e,--epochs", recipe.epochs, {0, kMostEpochs},
+                "epochs to train [1; convnet: 3]", kRecipe);
+  flags.integer(kTraining, "-b,--batch-size", recipe.batch_size, {1, kMostSamplesPerBatch},
                 "images per step [64; convnet: 32]", kRecipe);
-  flags.integer("--eval-batch-size", recipe.eval_batch_size, {1, kMostSamplesPerBatch},
+  flags.integer(kTogether, "--eval-batch-size", recipe.eval_batch_size, {1, kMostSamplesPerBatch},
                 "images per evaluation step [64; convnet: 32]", kRecipe);
   flags.value(
-      "--lr", "X", "learning rate [1e-3; convnet: 1e-4]",
+      kOptimizer, "--lr", "X", "learning rate [1e-3; convnet: 1e-4]",
       [&recipe](const std::string& flag, const std::string& value) {
         recipe.lr = number_of<double>(flag, value, "a number");
       },
@@ -78,17 +79,19 @@ void add_training_flags(Flags& flags, RecipeOptions& recipe) {
 }
 
 void add_network_flags(Flags& flags, RecipeOptions& recipe) {
-  flags.choice("--head", recipe.head, {{"log-softmax", "log-softmax"}, {"logits", "logits"}},
+  flags.choice(kWeights, "--head", recipe.head,
+               {{"log-softmax", "log-softmax"}, {"logits", "logits"}},
                "output of the network [log-softmax; convnet: logits]", kRecipe);
-  flags.integer("--width", recipe.width, {1, kLargestWidth}, "channel multiplier");
-  flags.flag("--normalize,!--no-normalize", recipe.normalize,
+  flags.integer(kWeights, "--width", recipe.width, {1, kLargestWidth}, "channel multiplier");
+  flags.flag(kWeights, "--normalize,!--no-normalize", recipe.normalize,
              "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]", kRecipe);
-  flags.choice("--math", recipe.math, {{"fast", Math::kFast}, {"reference", Math::kReference}},
+  flags.choice(kWeights, "--math", recipe.math,
+               {{"fast", Math::kFast}, {"reference", Math::kReference}},
                "arithmetic; reference: bit-equal to Python, slower");
 }
 
 void add_recipe_name(Flags& flags, RecipeOptions& recipe) {
-  flags.one_of("--recipe", recipe.name, {"basicnet", "convnet"},
+  flags.one_of(kWeights, "--recipe", recipe.name, {"basicnet", "convnet"},
                "network, loss, optimizer and their defaults");
 }
 
@@ -96,23 +99,26 @@ void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
   add_recipe_name(flags, recipe);
   add_training_flags(flags, recipe);
   add_network_flags(flags, recipe);
-  flags.one_of("--scheduler", recipe.scheduler, {"none", "step"},
+  flags.one_of(kTraining, "--scheduler", recipe.scheduler, {"none", "step"},
                "learning-rate schedule; step: a tenth every 30 epochs");
-  flags.integer("--seed", recipe.seed, {0}, "seed for weights, shuffling, dropout, augmentation");
+  flags.integer(kTraining, "--seed", recipe.seed, {0},
+                "seed for weights, shuffling, dropout, augmentation");
 }
 
 void add_data_flags(Flags& flags, DataOptions& data) {
-  flags.text("--data-root", data.root, "FOLDER", "folder of the MNIST files");
-  flags.integer("--limit-train", data.limit_train, {0}, "training images, the first N; 0 = all");
-  flags.integer("--limit-test", data.limit_test, {0}, "test images, the first N; 0 = all");
-  flags.choice("--augment", data.augment, {{"none", false}, {"shift", true}},
+  flags.text(kOwn, "--data-root", data.root, "FOLDER", "folder of the MNIST files");
+  flags.integer(kTraining, "--limit-train", data.limit_train, {0},
+                "training images, the first N; 0 = all");
+  flags.integer(kTogether, "--limit-test", data.limit_test, {0},
+                "test images, the first N; 0 = all");
+  flags.choice(kWeights, "--augment", data.augment, {{"none", false}, {"shift", true}},
                "augmentation; shift: random shift of each training image by up to 2 pixels");
 }
 
 void add_loading_flags(Flags& flags, DataOptions& data) {
-  flags.integer("--num-workers", data.num_workers, {0, kMostWorkers},
+  flags.integer(kOwn, "--num-workers", data.num_workers, {0, kMostWorkers},
                 "threads that prepare batches ahead");
-  flags.flag("--pin-memory", data.pin_memory,
+  flags.flag(kOwn, "--pin-memory", data.pin_memory,
              "keep images in host memory and batches page-locked: for a GPU");
 }
 
@@ -137,10 +143,10 @@ std::vector<std::string> parse_gpus(const std::string& flag, const std::string& 
 
 void add_machine_flags(Flags& flags, SingleOptions& options) {
   constexpr int kMostGpus = 1024;
-  flags.text("--device", options.device, "DEVICE", "auto, cpu, cuda or cuda:N");
+  flags.text(kOwn, "--device", options.device, "DEVICE", "auto, cpu, cuda or cuda:N");
   flags
       .value(
-          "--gpu,--gpu-ids", "IDS", "GPUs visible to this program, such as 0,1",
+          kOwn, "--gpu,--gpu-ids", "IDS", "GPUs visible to this program, such as 0,1",
           [&options](const std::string& flag, const std::string& list) {
             options.gpu = parse_gpus(flag, list);
           },
@@ -148,7 +154,7 @@ void add_machine_flags(Flags& flags, SingleOptions& options) {
       ->expected(1, kMostGpus)
       ->multi_option_policy(CLI::MultiOptionPolicy::Join);
   flags.integer(
-      "--threads", options.threads, {0},
+      kOwn, "--threads", options.threads, {0},
       "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs");
 }
 
@@ -157,34 +163,35 @@ constexpr const char* kAmpSavePath = "ddp_checkpoint.safetensors";
 void add_output_flags(Flags& flags, SingleOptions& options,
                       const std::string& default_save_path =
                           "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors") {
-  flags.optional_path("--save", options.save,
+  flags.optional_path(kOwn, "--save", options.save,
                       "file for the weights, as safetensors [" + default_save_path + "]");
-  flags.text("--load", options.load, "PATH", "safetensors file with the initial weights");
-  flags.text("--metrics", options.record.metrics, "PATH", "file for the record, as JSON lines");
-  flags.integer("--fingerprint", options.monitor.fingerprint, {0, kMostOptimizerSteps},
+  flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");
+  flags.text(kOwn, "--metrics", options.record.metrics, "PATH",
+             "file for the record, as JSON lines");
+  flags.integer(kOwn, "--fingerprint", options.monitor.fingerprint, {0, kMostOptimizerSteps},
                 "steps between fingerprints, for PATH.rank0.jsonl beside --metrics; 0 = never");
-  flags.text("--trace", options.monitor.trace, "PATH",
+  flags.text(kOwn, "--trace", options.monitor.trace, "PATH",
              "file for a Chrome trace of steps 4 to 8, for ui.perfetto.dev");
-  flags.flag("--quiet", options.record.quiet, "print only the results");
+  flags.flag(kOwn, "--quiet", options.record.quiet, "print only the results");
 }
 
 void add_device_ids_flags(Flags& flags, ReplicaOptions& options) {
-  add_list(flags, "--device-ids", options.device_ids, "DEVICES", "as 0,1 or cpu,cpu",
+  add_list(flags, kOwn, "--device-ids", options.device_ids, "DEVICES", "as 0,1 or cpu,cpu",
            "devices of the replicas: 0,1 or cpu,cpu [all GPUs, else cpu,cpu]");
-  flags.text("--output-device", options.output_device, "DEVICE",
+  flags.text(kOwn, "--output-device", options.output_device, "DEVICE",
              "device of the gathered outputs [the first of --device-ids]");
 }
 
 void add_batch_mode_flag(Flags& flags, RankOptions& options) {
-  flags.choice("--batch-mode", options.batch_mode,
+  flags.choice(kTraining, "--batch-mode", options.batch_mode,
                {{"global", BatchMode::kGlobal}, {"per-device", BatchMode::kPerDevice}},
                "--batch-size counts the images of all ranks, or of each rank");
 }
 
 void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds) {
-  flags.one_of("--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
+  flags.one_of(kOwn, "--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
                "communication backend; auto: nccl with one GPU per rank, shm on one machine");
-  flags.integer("--timeout", timeout_seconds, {1, 604'800},
+  flags.integer(kOwn, "--timeout", timeout_seconds, {1, 604'800},
                 "seconds that a rank waits for the others");
 }
 
@@ -197,14 +204,14 @@ struct SumTexts {
 void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
                     SumTexts& sums) {
   flags.choice(
-      "--scale-lr", recipe.scale_lr,
+      kTraining, "--scale-lr", recipe.scale_lr,
       {{"none", LrScaling::kNone}, {"linear", LrScaling::kLinear}, {"sqrt", LrScaling::kSqrt}},
       "scaling of the learning rate with the ranks, for per-device");
-  flags.integer("--check-replicas", check_replicas, {0, kMostOptimizerSteps},
+  flags.integer(kTogether, "--check-replicas", check_replicas, {0, kMostOptimizerSteps},
                 "steps between comparisons of all ranks' weights; 0 = never");
-  flags.choice("--sums", sums.exact, {{"fast", false}, {"exact", true}},
+  flags.choice(kWeights, "--sums", sums.exact, {{"fast", false}, {"exact", true}},
                "sums of gradients; exact: in integers, the same weights for any number of ranks");
-  flags.integer("--micro-batch", sums.micro_batch, {1, kMostSamplesPerBatch},
+  flags.integer(kWeights, "--micro-batch", sums.micro_batch, {1, kMostSamplesPerBatch},
                 "images per micro-batch, with --sums exact");
 }
 
@@ -237,21 +244,22 @@ void require_global_batches(bool global, const char* flag) {
 
 // Instead of --batch-mode: how a prepared loader divides its batches.
 void add_loader_flags(Flags& flags, DataLoaderConfiguration& loader) {
-  flags.choice("--loader-mode", loader.mode,
+  flags.choice(kTraining, "--loader-mode", loader.mode,
                {{"global", LoaderMode::kGlobal},
                 {"per-process", LoaderMode::kPerProcess},
                 {"split-batches", LoaderMode::kSplitBatches}},
                "distribution of batches: parts of each, whole batches, or parts as in Accelerate");
-  flags.flag("--even-batches,!--no-even-batches", loader.even_batches,
+  flags.flag(kTraining, "--even-batches,!--no-even-batches", loader.even_batches,
              "repeated samples in the last round, in the modes of Accelerate [yes]");
-  flags.flag("--dispatch-batches", loader.dispatch_batches,
+  flags.flag(kTogether, "--dispatch-batches", loader.dispatch_batches,
              "reading on the main process alone, which sends the others their parts");
 }
 
 // N steps, or "epoch".
 void add_checkpointing_steps(Flags& flags, AcceleratedOptions& options) {
   flags.value(
-      "--checkpointing-steps", "N|epoch", "steps between checkpoints; epoch: one after each epoch",
+      kTogether, "--checkpointing-steps", "N|epoch",
+      "steps between checkpoints; epoch: one after each epoch",
       [&options](const std::string& flag, const std::string& value) {
         options.checkpoint_epochs = value == "epoch";
         if (options.checkpoint_epochs) return;
@@ -267,53 +275,55 @@ void add_checkpointing_steps(Flags& flags, AcceleratedOptions& options) {
 
 void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
   auto& project = options.accelerator.project;
-  flags.text("--project-dir", project.project_dir, "FOLDER",
+  flags.text(kFolder, "--project-dir", project.project_dir, "FOLDER",
              "folder for checkpoints/checkpoint_N and the trackers' files");
   add_checkpointing_steps(flags, options);
-  flags.integer("--total-limit", project.total_limit, {1},
+  flags.integer(kOwn, "--total-limit", project.total_limit, {1},
                 "checkpoints to keep; the oldest are deleted first [all]");
-  flags.optional_path("--resume,--resume-from-checkpoint", options.resume_from,
+  flags.optional_path(kFolder, "--resume,--resume-from-checkpoint", options.resume_from,
                       "checkpoint to resume from [the last in --project-dir]; auto: the newest "
                       "whole one, if any",
                       "PATH|auto");
-  flags.integer("--scheduler-steps-per-call", options.accelerator.scheduler_steps_per_call,
-                {1, kLargestWorldSize},
+  flags.integer(kTraining, "--scheduler-steps-per-call",
+                options.accelerator.scheduler_steps_per_call, {1, kLargestWorldSize},
                 "scheduler steps per step() call [as Accelerate: 1, per-process: nprocs]");
-  add_list(flags, "--log-with", options.accelerator.log_with, "NAMES", "names separated by commas",
-           "trackers: jsonl,csv,tensorboard, or all");
+  add_list(flags, kOwn, "--log-with", options.accelerator.log_with, "NAMES",
+           "names separated by commas", "trackers: jsonl,csv,tensorboard, or all");
 }
 
 void add_snapshot_flags(Flags& flags, SnapshotOptions& snapshot) {
-  flags.text("--snapshot", snapshot.path, "FOLDER",
+  flags.text(kFolder, "--snapshot", snapshot.path, "FOLDER",
              "folder of the run's state; a run that finds one there resumes from it");
-  flags.integer("--snapshot-steps", snapshot.steps, {0, kMostOptimizerSteps},
+  flags.integer(kTogether, "--snapshot-steps", snapshot.steps, {0, kMostOptimizerSteps},
                 "steps between snapshots; 0 = one after each epoch");
 }
 
 void add_config_file_flag(Flags& flags, AcceleratorOptions& accelerator) {
-  flags.text("--config-file", accelerator.config_file, "PATH",
+  flags.text(kOwn, "--config-file", accelerator.config_file, "PATH",
              "configuration written by `accelerate config`");
 }
 
 void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::string& hparams) {
   auto& accelerator = options.accelerator;
-  flags.choice("--mixed-precision,--precision", accelerator.mixed_precision,
+  flags.choice(kTogether, "--mixed-precision,--precision", accelerator.mixed_precision,
                {{"auto", std::nullopt},
                 {"no", Precision::kFp32},
                 {"fp32", Precision::kFp32},
                 {"bf16", Precision::kBf16},
                 {"fp16", Precision::kFp16}},
                "precision; auto: as set by the launcher or --config-file, else no");
-  flags.integer("--gradient-accumulation-steps", accelerator.gradient_accumulation.num_steps,
-                {1, kMostBatchesPerStep}, "batches per optimizer step [1]");
-  flags.flag("--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
+  flags.integer(kTraining, "--gradient-accumulation-steps",
+                accelerator.gradient_accumulation.num_steps, {1, kMostBatchesPerStep},
+                "batches per optimizer step [1]");
+  flags.flag(kTogether, "--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
              "gradient average per batch instead of per optimizer step");
-  flags.flag("--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
-  flags.flag("--debug", accelerator.debug, "check shapes before collectives; slower", "false");
+  flags.flag(kOwn, "--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
+  flags.flag(kOwn, "--debug", accelerator.debug, "check shapes before collectives; slower",
+             "false");
   add_config_file_flag(flags, accelerator);
   add_loader_flags(flags, accelerator.data_loader);
   add_checkpoint_flags(flags, options);
-  flags.text("--hparams", hparams, "PATH",
+  flags.text(kOwn, "--hparams", hparams, "PATH",
              "YAML file with flags of this list, one NAME: VALUE per line");
 }
 
@@ -343,31 +353,31 @@ constexpr const char* kOnePerGpu = "processes to start; 0 = one per GPU, else 2"
 constexpr const char* kAsConfigured = "processes to start; 0 = as in --config-file, else 1";
 
 void add_process_flags(Flags& flags, ProcessOptions& options, const std::string& help) {
-  flags.integer("--nprocs,--num-processes", options.nprocs, {0, 256}, help);
-  flags.integer("--master-port", options.master_port, {0, 65535},
+  flags.integer(kOwn, "--nprocs,--num-processes", options.nprocs, {0, 256}, help);
+  flags.integer(kOwn, "--master-port", options.master_port, {0, 65535},
                 "rendezvous port; 0 picks a free one");
 }
 
 void add_launcher_flags(Flags& flags, GroupOptions& options) {
-  flags.text("--init-method", options.process_group.init_method, "URL",
+  flags.text(kOwn, "--init-method", options.process_group.init_method, "URL",
              "rendezvous of the ranks: env://, tcp://HOST:PORT, file:///PATH");
-  flags.integer("--rank", options.process_group.rank, {0, kLargestWorldSize - 1},
+  flags.integer(kOwn, "--rank", options.process_group.rank, {0, kLargestWorldSize - 1},
                 "rank of this process [as launched]");
-  flags.integer("--world-size", options.process_group.world_size, {1, kLargestWorldSize},
+  flags.integer(kOwn, "--world-size", options.process_group.world_size, {1, kLargestWorldSize},
                 "number of processes [as launched]");
 }
 
 void add_mixed_precision_flags(Flags& flags, AmpOptions& options, std::string& profile) {
   flags.choice(
-      "--precision", options.precision,
+      kTogether, "--precision", options.precision,
       {{"auto", std::nullopt},
        {"fp32", Precision::kFp32},
        {"bf16", Precision::kBf16},
        {"fp16", Precision::kFp16}},
       "precision of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU");
-  flags.flag("--sync-bn,!--no-sync-bn", options.sync_bn,
+  flags.flag(kTraining, "--sync-bn,!--no-sync-bn", options.sync_bn,
              "one BatchNorm over the batches of all ranks [yes]");
-  flags.one_of("--profile", profile, {"none", "ddp-practice"},
+  flags.one_of(kOwn, "--profile", profile, {"none", "ddp-practice"},
                "preset flags; ddp-practice: convnet, 3 epochs, batch 32 per device, lr 1e-4");
 }
 
@@ -587,39 +597,20 @@ void apply_presets(Flags& flags, TrainerRunOptions& options, const CommandTexts&
 
 // Checks flags against each other, and fills in what follows from them.
 
-// What the weights of a run were trained for. Stage 6 compares its training arguments besides.
-RunSettings settings_of(const RecipeOptions& recipe, const DataOptions& data) {
+// Where a flag has the recipe's value.
+std::map<std::string, std::string> values_of_recipe(const RecipeOptions& recipe) {
   const auto defaults = recipe_defaults(recipe.name);
-  return {{"--recipe", recipe.name},
+  const auto text = [](auto value) { return fmt::format("{}", value); };
+  return {{"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
+          {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
+          {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))},
           {"--head", recipe.head.value_or(defaults.head)},
-          {"--width", fmt::format("{}", recipe.width)},
-          {"--normalize", recipe.normalize.value_or(defaults.normalize) ? "true" : "false"},
-          {"--math", recipe.math == Math::kFast ? "fast" : "reference"},
-          {"--augment", data.augment ? "shift" : "none"}};
+          {"--normalize", text(recipe.normalize.value_or(defaults.normalize))}};
 }
 
-// What a run that resumes may change. (The learning rate is that of the checkpoint.)
-void add_changeable_settings(SingleOptions& options, const Flags& flags) {
-  const auto batch_size =
-      options.recipe.batch_size.value_or(recipe_defaults(options.recipe.name).batch_size);
-  auto& settings = options.monitor.settings;
-  settings.push_back({"--batch-size", fmt::format("{}", batch_size), /*may_change=*/true});
-  const std::array<std::string_view, 7> others = {"--scheduler",
-                                                  "--seed",
-                                                  "--limit-train",
-                                                  "--scale-lr",
-                                                  "--batch-mode",
-                                                  "--loader-mode",
-                                                  "--gradient-accumulation-steps"};
-  for (const auto& [flag, value] : flags.values()) {
-    if (std::ranges::find(others, flag) == others.end()) continue;
-    settings.push_back({flag, value.empty() ? "unset" : value, /*may_change=*/true});
-  }
-}
-
-void complete_monitor(SingleOptions& options) {
+void complete_monitor(SingleOptions& options, const Flags& flags) {
   auto& monitor = options.monitor;
-  monitor.settings = settings_of(options.recipe, options.data);
+  monitor.settings = flags.settings(values_of_recipe(options.recipe));
   monitor.quiet = options.record.quiet;
   monitor.fingerprint_beside = options.record.metrics;
   if (options.recipe.name == "convnet") {  // the lines of the DDP-practice tutorial
@@ -633,82 +624,12 @@ void complete_monitor(SingleOptions& options) {
   if (!monitor.trace.empty()) require_writable_folder("--trace", monitor.trace);
 }
 
-// Ranks that are started one by one may differ in flags by mistake, and each would train well.
-// Not the learning rate: it makes the weights differ, which the check of the replicas finds.
-std::map<std::string, std::string> settings_of_ranks(const SingleOptions& options,
-                                                     const Flags& flags) {
-  const auto& recipe = options.recipe;
-  const auto defaults = recipe_defaults(recipe.name);
-  const auto text = [](std::int64_t number) { return fmt::format("{}", number); };
-  std::map<std::string, std::string> settings = {
-      {"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
-      {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
-      {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))}};
-  for (const auto& setting : options.monitor.settings) settings[setting.name] = setting.value;
-  static const std::set<std::string_view> others = {"--scheduler",
-                                                    "--seed",
-                                                    "--label-smoothing",
-                                                    "--limit-train",
-                                                    "--limit-test",
-                                                    "--scale-lr",
-                                                    "--batch-mode",
-                                                    "--loader-mode",
-                                                    "--dispatch-batches",
-                                                    "--sync-each-batch",
-                                                    "--gradient-accumulation-steps",
-                                                    "--sums",
-                                                    "--micro-batch",
-                                                    "--check-replicas",
-                                                    "--precision",
-                                                    "--sync-bn",
-                                                    "--checkpointing-steps",
-                                                    "--snapshot-steps",
-                                                    "--max-steps",
-                                                    "--num-train-epochs",
-                                                    "--per-device-train-batch-size",
-                                                    "--per-device-eval-batch-size",
-                                                    "--optim",
-                                                    "--lr-scheduler-type",
-                                                    "--warmup-steps",
-                                                    "--max-grad-norm",
-                                                    "--weight-decay",
-                                                    "--fp16",
-                                                    "--bf16",
-                                                    "--label-smoothing-factor",
-                                                    "--data-seed",
-                                                    "--eval-strategy",
-                                                    "--eval-steps",
-                                                    "--save-strategy",
-                                                    "--save-steps",
-                                                    "--logging-strategy",
-                                                    "--logging-steps",
-                                                    "--mixed-precision",
-                                                    "--do-train",
-                                                    "--do-eval",
-                                                    "--do-predict",
-                                                    "--load-best-model-at-end",
-                                                    "--fast-dev-run",
-                                                    "--limit-train-batches",
-                                                    "--dataloader-drop-last",
-                                                    "--accelerator-config",
-                                                    "--even-batches"};
-  static const std::set<std::string_view> folders = {"--snapshot", "--project-dir", "--resume",
-                                                     "--output-dir"};
-  for (const auto& [flag, value] : flags.values()) {
-    const std::string given = value.empty() ? "unset" : value;
-    if (others.contains(flag)) settings.emplace(flag, given);
-    if (folders.contains(flag))
-      settings[flag] = value.empty() ? "unset" : "set";  // or each its own
-  }
-  return settings;
-}
-
 void complete_all(SingleOptions& options, const Flags& flags,
                   const std::string& default_save_path = "") {
   check_device(options.device);
   check_weights(options.load);
   complete_save_path(options, flags.given("--save"), default_save_path);
-  complete_monitor(options);
+  complete_monitor(options, flags);
   options.record.flags = flags.values();
   options.record.versions = own_versions();
 }
@@ -754,7 +675,6 @@ void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& 
                               "add --snapshot runs/snapshot");
   }
   complete_ranks(options, flags, texts, /*require_launcher=*/true);
-  add_changeable_settings(options, flags);
 }
 
 void complete(AmpOptions& options, const Flags& flags, const CommandTexts& texts) {
@@ -781,7 +701,6 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
       !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
       "--loader-mode");
   complete_all(options, flags);
-  add_changeable_settings(options, flags);
 }
 
 // Without a training nothing resumes, and nothing would be recorded.
@@ -801,17 +720,13 @@ void require_training(TrainerRunOptions& options) {
   if (!options.record.metrics.empty()) refuse("--metrics", "--output-dir FOLDER keeps the metrics");
 }
 
-void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {
+void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
   options.process_group.torchrun = torchrun_here();
   complete_trainer(options);
   require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
   require_training(options);
   complete_accelerator(options.accelerator, options);
   complete_all(options, flags);
-  auto& settings = options.monitor.settings;  // besides the training arguments
-  settings.push_back({"--profile", texts.trainer.profile, /*may_change=*/true});
-  settings.push_back({"--load", options.load.empty() ? "unset" : options.load, true});
-  settings.push_back({"--limit-train", fmt::format("{}", options.data.limit_train), true});
 }
 
 template <typename Options>
@@ -850,10 +765,11 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
   complete(options, flags, texts);
   check_files(options, texts.files_read());
   if constexpr (requires { options.process_group; }) {
-    options.process_group.settings = settings_of_ranks(options, flags);
+    options.process_group.settings = settings_of_ranks(options.monitor.settings);
     if constexpr (requires { options.accelerator; }) {
       options.accelerator.process_group.settings = options.process_group.settings;
     }
+    if constexpr (requires { options.training; }) complete_settings(options.monitor.settings);
   }
   return {options, ""};
 }

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/regular_file.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/regular_file.h"
+#include "ladder/io/sha256.h"
 
 namespace mnist {
 namespace {

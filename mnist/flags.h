@@ -20,10 +20,11 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
+#include "ladder/monitor/run_settings.h"
 
 namespace mnist {
 
-using ladder::UsageError;
+using ladder::Effect, ladder::RunSettings, ladder::UsageError;
 
 // For mnist/ alone: the flags of a program, on CLI11. It splits the command line and prints --help.
 // Values are read here: CLI11 takes 010 for 8, 2^64 for 2^63 - 1, and rounds a double twice.
@@ -85,8 +86,8 @@ class Flags {
 
   // A value of any kind. --help shows `write()` as the default, unless it is `unset`. `alone`: the
   // value of the flag without one; empty = a value must follow.
-  CLI::Option* value(const std::string& names, const std::string& form, const std::string& help,
-                     Read read, Write write, const std::string& unset = "",
+  CLI::Option* value(Effect effect, const std::string& names, const std::string& form,
+                     const std::string& help, Read read, Write write, const std::string& unset = "",
                      const std::string& alone = "") {
     const std::string flag = long_name(names);
     auto* option = app_.add_option_function<std::string>(
@@ -96,13 +97,13 @@ class Flags {
     if (!alone.empty())
       option->expected(0, 1);
     else if (write() != unset)
-      option->default_str(write());
-    values_.emplace_back(flag, std::move(write));
+      option->option_text(form + "=" + write());  // as no release of CLI11 alone writes it
+    values_.push_back({flag, std::move(write), effect});
     return option;
   }
 
-  CLI::Option* text(const std::string& names, std::string& target, const std::string& form,
-                    const std::string& help) {
+  CLI::Option* text(Effect effect, const std::string& names, std::string& target,
+                    const std::string& form, const std::string& help) {
     const auto read = [this, &target, form](const std::string& flag, const std::string& value) {
       const bool is_flag = value.starts_with("--") && has(value.substr(0, value.find('=')));
       if (value.empty() || is_flag) {
@@ -110,18 +111,18 @@ class Flags {
       }
       target = value;
     };
-    return value(names, form, help, read, [&target] { return target; });
+    return value(effect, names, form, help, read, [&target] { return target; });
   }
 
   // A path that may be omitted: the flag alone leaves `target` empty.
-  CLI::Option* optional_path(const std::string& names, std::string& target, const std::string& help,
-                             const char* type = "PATH") {
+  CLI::Option* optional_path(Effect effect, const std::string& names, std::string& target,
+                             const std::string& help, const char* type = "PATH") {
     const auto read = [&target](const std::string&, const std::string& value) { target = value; };
-    return value(names, type, help, read, [&target] { return target; })->expected(0, 1);
+    return value(effect, names, type, help, read, [&target] { return target; })->expected(0, 1);
   }
 
   template <typename Target>  // an integer type, or std::optional of one
-  CLI::Option* integer(const std::string& names, Target& target, Range range,
+  CLI::Option* integer(Effect effect, const std::string& names, Target& target, Range range,
                        const std::string& help, const std::string& unset = "") {
     using Integer = typename CLI::detail::wrapped_type<Target, Target>::type;
     if (!std::in_range<Integer>(range.maximum)) {
@@ -130,7 +131,8 @@ class Flags {
     const auto read = [&target, range](const std::string& flag, const std::string& value) {
       target = static_cast<Integer>(integer_in(range, flag, value));
     };
-    return value(names, "N", help, read, [&target, unset] { return shown(target, unset); }, unset);
+    return value(
+        effect, names, "N", help, read, [&target, unset] { return shown(target, unset); }, unset);
   }
 
   // One of several names, each of which stands for a value. The name of the present value is the
@@ -138,8 +140,9 @@ class Flags {
   template <typename Value>
   using Named = std::vector<std::pair<std::string, std::type_identity_t<Value>>>;
   template <typename Value>
-  CLI::Option* choice(const std::string& names, Value& target, const Named<Value>& values,
-                      const std::string& help, const std::string& unset = "") {
+  CLI::Option* choice(Effect effect, const std::string& names, Value& target,
+                      const Named<Value>& values, const std::string& help,
+                      const std::string& unset = "") {
     std::vector<std::string> choices;
     auto state = std::make_shared<std::string>(unset);
     for (const auto& [name, value] : values) {
@@ -153,28 +156,28 @@ class Flags {
       *state = text;
     };
     return value(
-        names, fmt::format("{}", fmt::join(choices, "|")), help, read, [state] { return *state; },
-        unset);
+        effect, names, fmt::format("{}", fmt::join(choices, "|")), help, read,
+        [state] { return *state; }, unset);
   }
 
   // The same where the value is the name.
-  CLI::Option* one_of(const std::string& names, std::string& target,
+  CLI::Option* one_of(Effect effect, const std::string& names, std::string& target,
                       const std::vector<std::string>& choices, const std::string& help) {
     Named<std::string> values;
     for (const auto& name : choices) values.emplace_back(name, name);
-    return choice(names, target, values, help);
+    return choice(effect, names, target, values, help);
   }
 
   // "--NAME", or "--NAME,!--no-NAME"; "--NAME=false" too. `Bool`: bool or std::optional<bool>.
   template <typename Bool>
-  CLI::Option* flag(const std::string& names, Bool& target, const std::string& help,
+  CLI::Option* flag(Effect effect, const std::string& names, Bool& target, const std::string& help,
                     const std::string& unset = "") {
     const std::string name = long_name(names);
     const auto check = [name](std::string& value) {
       value = ladder::parse_bool(name, value) ? "true" : "false";
       return std::string();  // no error
     };
-    values_.emplace_back(name, [&target, unset] { return shown(target, unset); });
+    values_.push_back({name, [&target, unset] { return shown(target, unset); }, effect});
     return app_
         .add_flag_function(
             names, [&target](std::int64_t count) { target = count > 0; }, help)
@@ -230,7 +233,19 @@ class Flags {
   // Every flag with its value, for the record.
   std::vector<std::pair<std::string, std::string>> values() const {
     std::vector<std::pair<std::string, std::string>> result;
-    for (const auto& [flag, value] : values_) result.emplace_back(flag, value());
+    for (const auto& value : values_) result.emplace_back(value.flag, value.write());
+    return result;
+  }
+
+  // The same with their effects. `resolved`: the values of flags that the record shows as unset,
+  // where a default stands for them.
+  RunSettings settings(const std::map<std::string, std::string>& resolved = {}) const {
+    RunSettings result;
+    for (const auto& value : values_) {
+      const auto known = resolved.find(value.flag);
+      result.push_back(
+          {value.flag, known == resolved.end() ? value.write() : known->second, value.effect});
+    }
     return result;
   }
 
@@ -266,6 +281,11 @@ class Flags {
     return arguments;
   }
 
+  struct Value {
+    std::string flag;
+    Write write;
+    Effect effect;
+  };
   struct Spelling {
     std::string now;
     std::function<void()> when_used;
@@ -273,7 +293,7 @@ class Flags {
 
   CLI::App app_;
   std::map<std::string, Spelling> spellings_;
-  std::vector<std::pair<std::string, Write>> values_;
+  std::vector<Value> values_;
 };
 
 }  // namespace mnist

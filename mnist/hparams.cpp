@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "ladder/core/error.h"
-#include "ladder/core/yaml.h"
+#include "ladder/io/yaml.h"
 
 namespace mnist {
 

@@ -15,13 +15,12 @@
 
 #include "ladder/accelerate/accelerate_config.h"
 #include "ladder/accelerate/function_launcher.h"
-#include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
-#include "ladder/core/stopped_by_signal.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/exit_status.h"
+#include "ladder/launch/launch_environment.h"
+#include "ladder/launch/signals.h"
 #include "mnist/command_line.h"
 
 namespace mnist {

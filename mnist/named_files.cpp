@@ -7,8 +7,8 @@
 #include <regex>
 #include <system_error>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 
 namespace mnist {
 namespace {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator_options.h"
-#include "ladder/accelerate/snapshot_options.h"
+#include "ladder/checkpoint/snapshot_options.h"
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
-#include "ladder/parallel/exact_data_parallel_options.h"
-#include "ladder/train/monitor_options.h"
+#include "ladder/exact/exact_data_parallel_options.h"
+#include "ladder/monitor/monitor_options.h"
 #include "ladder/trainer/training_arguments.h"
 #include "mnist/recipe_options.h"
 

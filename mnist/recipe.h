@@ -12,9 +12,9 @@
 
 #include "ladder/data/batch.h"
 #include "ladder/data/transform.h"
+#include "ladder/monitor/evaluation.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
-#include "ladder/train/evaluation.h"
 #include "mnist/networks.h"
 #include "mnist/recipe_options.h"
 

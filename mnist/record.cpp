@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "ladder/amp/precision.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/memory.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
-#include "ladder/parallel/exact_data_parallel.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 
 namespace mnist {
 namespace {
@@ -66,9 +66,7 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                    const torch::nn::Module& model) {
   setup_ = setup;
   const std::int64_t parameters = parameter_count(model);
-  if (const auto* const exact = dynamic_cast<const ExactDataParallel*>(&model)) {
-    micro_batch_ = exact->micro_batch();
-  }
+  micro_batch_ = micro_batch_of(model);
   log_.info(
       fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,
                   recipe_.name(), grouped_digits(parameters), setup.device.str(),

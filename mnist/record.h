@@ -8,12 +8,12 @@
 #include <string>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/core/json_lines.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"
-#include "ladder/train/evaluation.h"
-#include "ladder/train/run_setup.h"
-#include "ladder/train/training_monitor.h"
+#include "ladder/io/json_lines.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/monitor/run_setup.h"
+#include "ladder/monitor/training_monitor.h"
 #include "mnist/options.h"
 #include "mnist/recipe.h"
 

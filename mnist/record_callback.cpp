@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/parallel/replica_check.h"
 
 namespace mnist {

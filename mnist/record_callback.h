@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "ladder/train/training_monitor.h"
+#include "ladder/monitor/training_monitor.h"
 #include "ladder/trainer/trainer_callback.h"
 #include "mnist/options.h"
 #include "mnist/recipe.h"

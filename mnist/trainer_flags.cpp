@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -69,7 +70,7 @@ void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArgume
   if (is_flag && write() == "true")
     help += fmt::format(" [yes; --no{}]", flag_of(row.name).substr(1));
   flags
-      .value(names_of(row), std::string(row.form), help, read, write, /*unset=*/"",
+      .value(row.effect, names_of(row), std::string(row.form), help, read, write, /*unset=*/"",
              row.value_is_optional ? "true" : "")
       ->group(kGroup);
   if (!is_flag) return;
@@ -157,9 +158,9 @@ void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::st
 }  // namespace
 
 void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts) {
-  flags.one_of("--profile", texts.profile, {"parity", "hf-defaults", "none"},
+  flags.one_of(Effect::kTraining, "--profile", texts.profile, {"parity", "hf-defaults", "none"},
                "source of the defaults: other stages, transformers' example, or transformers");
-  flags.text("--args-file", texts.args_file, "PATH",
+  flags.text(Effect::kOwn, "--args-file", texts.args_file, "PATH",
              "JSON or YAML file with training arguments, one NAME: VALUE each");
   for (const auto& row : training_argument_table()) {
     add_argument_flag(flags, row, options.training);
@@ -182,6 +183,15 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const Train
   }
   if (!texts.args_file.empty()) apply_args_file(flags, options, texts);
   apply_profile(flags, options, texts.profile);
+}
+
+void complete_settings(RunSettings& settings) {
+  std::set<std::string> arguments;
+  for (const auto& row : training_argument_table()) arguments.insert(flag_of(row.name));
+  std::erase_if(settings, [&](const auto& setting) { return arguments.contains(setting.name); });
+  for (auto& setting : settings) {
+    if (setting.name == "--load") setting.effect = Effect::kTraining;
+  }
 }
 
 void complete_trainer(TrainerRunOptions& options) {

@@ -27,4 +27,9 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const Train
 // After all flags: resolves the arguments, and copies them into recipe, data and accelerator.
 void complete_trainer(TrainerRunOptions& options);
 
+// What is saved of the settings, after the ranks have compared them all: not the training
+// arguments, which the Trainer saves itself, but the initial weights, which tell another run in
+// output_dir.
+void complete_settings(RunSettings& settings);
+
 }  // namespace mnist

@@ -12,19 +12,19 @@
 #include <cstdint>
 #include <memory>
 
-#include "ladder/accelerate/snapshot.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/snapshot.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/exact/exact_data_parallel.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/monitor/training_monitor.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/parallel/exact_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
-#include "ladder/train/evaluation.h"
-#include "ladder/train/training_monitor.h"
 #include "mnist/dataset.h"
 #include "mnist/main.h"
 #include "mnist/recipe.h"

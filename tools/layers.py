@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the structure: include order, places of files, a library without MNIST and without flags.
+"""Checks the structure: places of files, a library without MNIST and without flags.
 
     tools/layers.py [--root DIR]
 
@@ -18,11 +18,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-
-# A folder of ladder/ may include itself and folders of a smaller number. What ladder_base holds is
-# compiled without LibTorch's headers, so the compiler sees to that part being torch-free.
-LAYERS = {"core": 0, "kernels": 1, "launch": 2, "comm": 2, "data": 2, "checkpoint": 2, "nn": 3,
-          "optim": 3, "parallel": 4, "amp": 4, "train": 5, "accelerate": 6, "trainer": 7}
 
 # Of mnist/, the files that do without torch: a program forks after it has read its command line.
 TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "trainer_flags"}
@@ -177,21 +172,11 @@ def check_stage_include(file: File, include: Include) -> Iterator[Violation]:
 
 
 def check_order(file: File, include: Include) -> Iterator[Violation]:
-    """ladder/ includes itself by full path, downwards only."""
-    if not include.quoted:
-        return
+    """ladder/ includes itself by full path. CMake's targets know which folders come first."""
     parts = PurePosixPath(include.target).parts
-    if parts[0] != "ladder" or len(parts) < 3:
+    if include.quoted and (parts[0] != "ladder" or len(parts) != 3):
         yield file.at(include.line, f'ladder/ may not include "{include.target}"; '
                                     'write "ladder/FOLDER/FILE.h", and use no other room')
-        return
-    own, other = file.parts[1], parts[1]
-    if other not in LAYERS:
-        yield file.at(include.line, f"{other}/ is not in the layer table of tools/layers.py")
-    elif own != other and LAYERS[other] >= LAYERS[own]:
-        yield file.at(include.line, f"{own}/ (layer {LAYERS[own]}) may not include {other}/ (layer "
-                                    f"{LAYERS[other]}); move the shared part down, or pass it in "
-                                    "from above")
 
 
 def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[str]:
@@ -209,10 +194,10 @@ def route_to_torch(target: str, files: dict[str, File], seen: set[str]) -> list[
 
 
 def check_ladder_file(file: File) -> Iterator[Violation]:
-    """A file is in a folder of the table, and its includes follow the table."""
-    if len(file.parts) != 3 or file.parts[1] not in LAYERS:
-        yield file.at(1, "ladder/ holds FOLDER/FILE with a folder of the layer table in "
-                         "tools/layers.py; move the file or add the folder there")
+    """A file is in a folder, and includes others by full path."""
+    if len(file.parts) != 3:
+        yield file.at(1, "ladder/ holds FOLDER/FILE, with a folder of ladder/CMakeLists.txt; move "
+                         "the file")
         return
     is_public = file.path.suffix == ".h" and file.name != C10D_HEADER
     for include in file.includes():

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 #include "traps/trap.h"
 
 namespace {

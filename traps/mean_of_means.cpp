@@ -5,10 +5,10 @@
 #include <string>
 
 #include "ladder/core/error.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/monitor/loss_guard.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluation.h"
-#include "ladder/train/loss_guard.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "traps/ranks.h"
 #include "traps/report.h"

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "ladder/checkpoint/state_dict.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

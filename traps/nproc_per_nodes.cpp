@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
+#include "ladder/launch/launch_environment.h"
 #include "mnist/command_line.h"
 #include "traps/report.h"
 

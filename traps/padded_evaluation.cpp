@@ -5,7 +5,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/train/evaluation.h"
+#include "ladder/monitor/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/monitor/evaluation.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/train/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

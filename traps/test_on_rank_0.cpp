@@ -4,10 +4,10 @@
 #include <chrono>
 #include <string>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/train/evaluation.h"
+#include "ladder/monitor/evaluation.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

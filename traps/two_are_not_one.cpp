@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/exact/exact_data_parallel.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/parallel/exact_data_parallel.h"
 #include "traps/ranks.h"
 #include "traps/report.h"
 

@@ -22,7 +22,7 @@
 #include "ladder/comm/sent_bytes.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 
 namespace ladder::bench {
 namespace {

@@ -14,6 +14,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/adam.h"
+#include "ladder/optim/fused_optimizer.h"
 #include "mnist/networks.h"
 #include "tests/support/temporary_folder.h"
 

@@ -11,7 +11,7 @@
 #include "bench/micro/two_ranks.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 #include "ladder/launch/spawn.h"
 
 namespace {

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json_lines.h"
 #include "ladder/core/log.h"
 #include "ladder/core/memory.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/io/json_lines.h"
+#include "ladder/nn/state_dict.h"
 #include "mnist/files.h"
 #include "mnist/main.h"
 #include "mnist/recipe.h"

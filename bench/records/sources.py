@@ -21,7 +21,7 @@ from pathlib import Path
 
 BEFORE_THE_FIRST_STEP = (
     "mnist/command_line.*", "mnist/flags.h", "mnist/hparams.*", "mnist/main.*",
-    "mnist/named_files.*", "mnist/trainer_flags.*", "ladder/core/json.*", "ladder/core/yaml.*",
+    "mnist/named_files.*", "mnist/trainer_flags.*", "ladder/io/json.*", "ladder/io/yaml.*",
     "ladder/accelerate/accelerate_config.*", "ladder/trainer/argument_file.*",
     "ladder/trainer/argument_table.*", "ladder/trainer/unsupported_arguments.*",
     "bench/records/record.py")  # which writes what was measured

@@ -16,9 +16,9 @@
 #include <fstream>
 #include <vector>
 
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/unique_fd.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder::bench {
 namespace {

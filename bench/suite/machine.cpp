@@ -16,8 +16,8 @@
 #include <span>
 #include <sstream>
 
-#include "ladder/core/sha256.h"
 #include "ladder/core/threads.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder::bench {
 namespace {

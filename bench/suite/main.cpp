@@ -33,10 +33,11 @@
 #include "bench/suite/turns.h"
 #include "bench/suite/user_lines.h"
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/log.h"
 #include "ladder/core/threads.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/launch/exit_status.h"
+#include "ladder/monitor/progress_bar.h"
 
 namespace ladder::bench {
 namespace {

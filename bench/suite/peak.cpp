@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/suite/machine.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 
 namespace ladder::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/suite/cases.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
 
 namespace ladder::bench {
 

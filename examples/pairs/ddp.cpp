@@ -4,10 +4,10 @@
 //     build-examples/ddp --data data/mnist --nprocs 2
 #include <ladder/comm/init_process_group.h>
 #include <ladder/core/device.h>
-#include <ladder/core/exit_status.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
 #include <ladder/data/distributed_sampler.h>
+#include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/optim/adam.h>
 #include <ladder/parallel/distributed_data_parallel.h>

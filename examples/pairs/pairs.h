@@ -5,12 +5,12 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/core.h>
-#include <ladder/checkpoint/state_dict.h>
 #include <ladder/core/error.h>
 #include <ladder/data/dataset.h>
 #include <ladder/data/transform.h>
 #include <ladder/kernels/philox.h>
 #include <ladder/nn/model.h>
+#include <ladder/nn/state_dict.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>

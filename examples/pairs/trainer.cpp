@@ -3,7 +3,7 @@
 //
 //     build-examples/trainer --data data/mnist --nprocs 2
 #include <ladder/accelerate/function_launcher.h>
-#include <ladder/core/exit_status.h>
+#include <ladder/launch/exit_status.h>
 #include <ladder/parallel/replica_check.h>
 #include <ladder/trainer/trainer.h>
 

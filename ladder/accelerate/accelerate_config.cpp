@@ -9,11 +9,11 @@
 #include <map>
 #include <utility>
 
-#include "ladder/comm/launch_variables.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
-#include "ladder/core/yaml.h"
+#include "ladder/io/yaml.h"
+#include "ladder/launch/launch_variables.h"
 
 namespace ladder {
 namespace {

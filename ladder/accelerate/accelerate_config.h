@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ladder/comm/launch_environment.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/precision.h"
+#include "ladder/launch/launch_environment.h"
 
 namespace ladder {
 
@@ -84,7 +84,7 @@ struct AccelerateConfig {
   std::vector<std::string> notes;  // for the log: settings that are overridden or ignored
 };
 
-// Reads the file that `accelerate config` writes, as YAML or JSON; see core/yaml.h for the limits.
+// Reads the file that `accelerate config` writes, as YAML or JSON; see io/yaml.h for the limits.
 //
 // The keys are those of the Python package; both refuse unknown ones. Sections for features that
 // this library lacks (deepspeed_config, fsdp_config, megatron_lm_config, fp8_config,

@@ -10,14 +10,13 @@
 #include <utility>
 
 #include "ladder/accelerate/dispatch.h"
+#include "ladder/checkpoint/loader_position.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
-#include "ladder/core/log.h"
-#include "ladder/core/sha256.h"
-#include "ladder/core/text.h"
 #include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/io/json.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {
@@ -47,8 +46,6 @@ DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSam
                                               .transform = loader.options().transform});
 }
 
-constexpr const char* kData = "data";
-
 // With the seed of the configuration, and with page-locked batches for a GPU only.
 DataLoader with_setup(const DataLoader& loader, const LoaderSetup& setup) {
   auto options = loader.options();
@@ -68,32 +65,6 @@ std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
 }
 
 }  // namespace
-
-void require_micro_batch(const JsonReader& position, std::string_view origin,
-                         std::int64_t micro_batch) {
-  const auto saved = position.contains("micro_batch") ? position.count("micro_batch") : 0;
-  if (saved == micro_batch) return;
-  const auto text = [](std::int64_t size) {
-    return size == 0 ? "sums in float" : fmt::format("exact sums of micro-batches of {}", size);
-  };
-  throw UsageError::conflict(
-      origin,
-      fmt::format("it was written with {}, and this run has {}", text(saved), text(micro_batch)),
-      "resume with the sums and the micro-batch size of that run");
-}
-
-void require_same_data(const JsonReader& position, std::string_view origin,
-                       const std::string& description, bool within_epoch, int rank) {
-  if (!position.contains(kData) || position.text(kData) == description) return;
-  const auto written = shortened(position.text(kData));
-  if (within_epoch) {
-    throw UsageError::conflict(
-        origin, fmt::format("it was written with {}, and this run has {}", written, description),
-        "resume with the data of that run, or from a checkpoint between two epochs");
-  }
-  if (rank != 0) return;
-  Log().warn(fmt::format("{}: written with {}; this run has {}", origin, written, description));
-}
 
 // One pass. Its progress is in the gradient state while it lives.
 class AcceleratedDataLoader::Source : public BatchSource {
@@ -203,7 +174,7 @@ nlohmann::json AcceleratedDataLoader::state_dict() const {
                           {"batch", batch},
                           {"batches", size()},
                           {"order", batch == 0 ? "" : order_digest(*whole_, epoch())},
-                          {kData, loader_.dataset().description()}};
+                          {kDataOfPosition, loader_.dataset().description()}};
   if (setup_.micro_batch > 0) state["micro_batch"] = setup_.micro_batch;
   return state;
 }

@@ -14,7 +14,6 @@
 #include "ladder/accelerate/accelerator_options.h"
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/comm/process_group.h"
-#include "ladder/core/json.h"
 #include "ladder/data/data_loader.h"
 
 namespace ladder {
@@ -27,16 +26,6 @@ struct LoaderSetup {
   std::shared_ptr<GradientState> gradients;
   std::int64_t micro_batch = 0;  // > 0: parts are whole micro-batches; kGlobal only
 };
-
-// For a saved position: throws UsageError, beginning with `origin`, unless the run that wrote it
-// had the same "micro_batch"; 0 = sums in float.
-void require_micro_batch(const JsonReader& position, std::string_view origin,
-                         std::int64_t micro_batch);
-
-// The same for the description of the data set, "data": another one is a UsageError within an
-// epoch, and a warning of rank 0 between two.
-void require_same_data(const JsonReader& position, std::string_view origin,
-                       const std::string& description, bool within_epoch, int rank);
 
 // A DataLoader that gives each process its part of every batch, on its device.
 //

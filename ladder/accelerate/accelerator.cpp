@@ -13,18 +13,18 @@
 #include <system_error>
 
 #include "ladder/accelerate/dispatch.h"
-#include "ladder/accelerate/run_together.h"
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/parallel/exact_data_parallel.h"
 
 namespace ladder {
 namespace {
@@ -64,6 +64,15 @@ TrackersOptions tracker_options(const AcceleratorOptions& options, const Process
   return {.log_with = options.log_with,
           .logging_dir = project.logging_dir.empty() ? project.project_dir : project.logging_dir,
           .is_main_process = group.rank() == 0};
+}
+
+// Copies of a loader share its position.
+CustomState position_of(const AcceleratedDataLoader& loader) {
+  return {
+      .file = "",
+      .save = [loader] { return loader.state_dict(); },
+      .plan_load = [loader](const nlohmann::json& state,
+                            std::string_view origin) { return loader.plan_load(state, origin); }};
 }
 
 }  // namespace
@@ -168,8 +177,9 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
 }
 
 AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
-  state_.loaders.push_back(prepare_eval_loader(std::move(loader)));
-  return state_.loaders.back();
+  auto prepared = prepare_eval_loader(std::move(loader));
+  state_.loaders.push_back(position_of(prepared));
+  return prepared;
 }
 
 AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
@@ -385,7 +395,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                                "call it after a step: if (accelerator.sync_gradients())");
   }
   const std::string folder = path.empty() ? next_checkpoint() : path;
-  save_training_state(folder, state_, group_, log_, options);
+  save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {
     run_or_fail_together(group_, "save_state", [&] {
       if (!is_main_process()) return;

@@ -24,18 +24,18 @@
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/accelerate/operations.h"
 #include "ladder/accelerate/trackers.h"
-#include "ladder/accelerate/training_state.h"
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/core/threads.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/monitor/run_setup.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/parallel/gradient_reducer.h"
-#include "ladder/train/evaluation.h"
-#include "ladder/train/run_setup.h"
 
 namespace ladder {
 

@@ -9,7 +9,7 @@
 
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
-#include "ladder/parallel/exact_data_parallel_options.h"
+#include "ladder/exact/exact_data_parallel_options.h"
 
 namespace ladder {
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ladder/accelerate/run_together.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "ladder/accelerate/event_file.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json_lines.h"
+#include "ladder/io/json_lines.h"
 
 namespace ladder {
 namespace {

@@ -9,16 +9,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 namespace {
 
 constexpr const char* kName = "GradScaler";
-constexpr const char* kMetadataKey = "scaler";
 
 using FoundInf = std::unordered_map<torch::Device, torch::Tensor>;
 using Gradients =
@@ -285,19 +283,6 @@ void GradScaler::apply(const GradScalerOptions& options, std::int64_t tracker) {
 std::map<std::string, double> GradScaler::metrics() const {
   if (!options_.enabled) return {};
   return {{"loss_scale", get_scale()}, {"skipped_steps", static_cast<double>(skipped_steps())}};
-}
-
-std::map<std::string, std::string> metadata_of(const GradScaler& scaler) {
-  if (!scaler.is_enabled()) return {};
-  return {{kMetadataKey, scaler.state_dict().dump()}};
-}
-
-void load_scaler(GradScaler& scaler, const std::string& path) {
-  if (!scaler.is_enabled()) return;
-  const auto metadata = load_safetensors(path).metadata;
-  const auto found = metadata.find(kMetadataKey);
-  if (found == metadata.end()) return;
-  scaler.load_state_dict(parse_untrusted_json(found->second, json_data_error(path)), path);
 }
 
 }  // namespace ladder

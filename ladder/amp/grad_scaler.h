@@ -144,21 +144,4 @@ class GradScaler {
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };
 
-// The scaler's state as JSON text in the metadata of a safetensors file of weights, under the key
-// "scaler":
-//
-//     save_model(model, path, metadata_of(scaler));
-//     load_model(model, path);
-//     load_scaler(scaler, path);
-//
-// In Python:
-//
-//     with safetensors.safe_open(path, "pt") as file:
-//         scaler.load_state_dict(json.loads(file.metadata()["scaler"]))
-//
-// A disabled scaler has no metadata and loads none. A file without a state changes nothing. Throws
-// DataError if the file or the state is damaged.
-std::map<std::string, std::string> metadata_of(const GradScaler& scaler);
-void load_scaler(GradScaler& scaler, const std::string& path);
-
 }  // namespace ladder

@@ -18,15 +18,14 @@
 #include <thread>
 #include <utility>
 
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
-#include "ladder/core/rank_status.h"
-#include "ladder/core/regular_file.h"
-#include "ladder/core/sha256.h"
-#include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
+#include "ladder/io/regular_file.h"
+#include "ladder/io/sha256.h"
 
 namespace ladder {
 namespace {

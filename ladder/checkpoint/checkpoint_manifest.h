@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/checkpoint/atomic_file.h"
-#include "ladder/core/json.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 

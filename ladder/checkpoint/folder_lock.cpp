@@ -16,10 +16,10 @@
 #include <string_view>
 #include <utility>
 
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
-#include "ladder/core/rank_status.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/text.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string_view>
 
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 

@@ -7,19 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/atomic_file.h"
+#include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors_header.h"
-#include "ladder/core/deferred_signals.h"
 #include "ladder/core/error.h"
-#include "ladder/core/rank_status.h"
-#include "ladder/core/regular_file.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
+#include "ladder/io/regular_file.h"
+#include "ladder/launch/rank_status.h"
+#include "ladder/launch/signals.h"
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 namespace {
+
+constexpr const char* kGroups = "groups";  // of an optimizer
+constexpr const char* kScaler = "scaler";
 
 void read_or_refuse(const RegularFile& file, std::uint64_t offset, std::span<std::byte> bytes,
                     const std::string& path) {
@@ -92,6 +99,33 @@ void save_model(const torch::nn::Module& module, const std::string& path,
 
 void load_model(torch::nn::Module& module, const std::string& path) {
   load_state_dict(module, load_safetensors(path).tensors, path);
+}
+
+SafetensorsFile to_safetensors(const OptimizerState& state) {
+  return {state.tensors, {{"format", "pt"}, {kGroups, state.groups.dump()}}};
+}
+
+OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin) {
+  const auto found = file.metadata.find(kGroups);
+  if (found == file.metadata.end()) {
+    throw DataError::mismatch(origin, "groups in the metadata", "none",
+                              "it must hold the state of an optimizer, not of a network");
+  }
+  auto groups = parse_untrusted_json(found->second, json_data_error(origin));
+  return {std::move(file.tensors), std::move(groups)};
+}
+
+std::map<std::string, std::string> metadata_of(const GradScaler& scaler) {
+  if (!scaler.is_enabled()) return {};
+  return {{kScaler, scaler.state_dict().dump()}};
+}
+
+void load_scaler(GradScaler& scaler, const std::string& path) {
+  if (!scaler.is_enabled()) return;
+  const auto metadata = load_safetensors(path).metadata;
+  const auto found = metadata.find(kScaler);
+  if (found == metadata.end()) return;
+  scaler.load_state_dict(parse_untrusted_json(found->second, json_data_error(path)), path);
 }
 
 }  // namespace ladder

@@ -3,11 +3,15 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
-#include "ladder/checkpoint/atomic_file.h"
-#include "ladder/checkpoint/state_dict.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
+
+class GradScaler;
+struct OptimizerState;
 
 // A safetensors file: named tensors and metadata as text. Unlike a pickle, it contains no code.
 //
@@ -34,7 +38,7 @@ SafetensorsFile model_file(const torch::nn::Module& module,
                            std::map<std::string, std::string> metadata = {});
 
 // Saves model_file(module, metadata). A signal that would end the process waits for the end
-// (deferred_signals.h).
+// (signals.h).
 // Throws like save_safetensors, and NumericError for weights that are NaN or infinite
 // (see require_finite); the old file stays.
 void save_model(const torch::nn::Module& module, const std::string& path,
@@ -43,5 +47,31 @@ void save_model(const torch::nn::Module& module, const std::string& path,
 // Loads weights that save_model or Python has written into `module`, wrapped or not. Throws
 // DataError if the file is damaged or belongs to another network; `module` is unchanged then.
 void load_model(torch::nn::Module& module, const std::string& path);
+
+// The state as a file: `groups` is JSON text in its metadata, under "groups". Python's
+// optimizer.bin is a pickle, which can contain code; a safetensors file cannot.
+SafetensorsFile to_safetensors(const OptimizerState& state);
+
+// The state in a file that load_safetensors has read. Throws DataError, which begins with
+// `origin`, if its metadata has no groups or they are not JSON. FusedOptimizer::plan_load checks
+// the rest.
+OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin);
+
+// The scaler's state as JSON text in the metadata of a safetensors file of weights, under the key
+// "scaler":
+//
+//     save_model(model, path, metadata_of(scaler));
+//     load_model(model, path);
+//     load_scaler(scaler, path);
+//
+// In Python:
+//
+//     with safetensors.safe_open(path, "pt") as file:
+//         scaler.load_state_dict(json.loads(file.metadata()["scaler"]))
+//
+// A disabled scaler has no metadata and loads none. A file without a state changes nothing. Throws
+// DataError if the file or the state is damaged.
+std::map<std::string, std::string> metadata_of(const GradScaler& scaler);
+void load_scaler(GradScaler& scaler, const std::string& path);
 
 }  // namespace ladder

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -26,7 +26,7 @@
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/failure_kind.h"
+#include "ladder/launch/failure_kind.h"
 
 namespace ladder {
 namespace {
@@ -267,11 +267,6 @@ C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>("default_pg", setup.store);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, setup.rank, setup.world_size);
   set_backends(*group, setup, store);
-  if (setup.world_size > 1) {
-    setup.peers = std::make_shared<const PeerWatch>(
-        setup.rank, setup.gloo_address,
-        all_gather_in(store, "peers", setup.rank, setup.world_size));
-  }
   group->setGroupName("0");
   return group;
 }
@@ -323,7 +318,6 @@ void run_collective(const ProcessGroup& group, const char* operation,
     collective();
   } catch (const std::exception& error) {
     if (failure_kind(error) != FailureKind::kLostPeer) throw;
-    note_lost_ranks(group);
     throw collective_failed(operation, group.rank(), group.world_size(), message_of(error));
   }
 }

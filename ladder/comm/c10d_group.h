@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "ladder/comm/peer_watch.h"
 #include "ladder/comm/process_group.h"
 
 namespace ladder {
@@ -30,13 +29,12 @@ struct ProcessGroup::Setup {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string backend = "single";          // single, gloo, nccl or shm
-  std::string description;                 // for the log
-  std::chrono::milliseconds timeout{0};    // of every wait
-  C10dStore store;                         // of the rendezvous
-  std::string gloo_interface;              // network interface, "eth0"; empty = use gloo_address
-  std::string gloo_address;                // this machine's address for the other ranks
-  std::shared_ptr<const PeerWatch> peers;  // of several ranks; made by make_c10d_group
+  std::string backend = "single";        // single, gloo, nccl or shm
+  std::string description;               // for the log
+  std::chrono::milliseconds timeout{0};  // of every wait
+  C10dStore store;                       // of the rendezvous
+  std::string gloo_interface;            // network interface, "eth0"; empty = use gloo_address
+  std::string gloo_address;              // this machine's address for the other ranks
 };
 
 // Builds what Python's init_process_group builds: a group with one backend per device type. "gloo"
@@ -64,9 +62,6 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 // For ranks that may end next: the store may be in this process, and the others still read from it.
 // Call it in run_with_deadline.
 void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
-
-// Looks which ranks of this machine have ended, for the error of a lost rank (core/lost_ranks.h).
-void note_lost_ranks(const ProcessGroup& group);
 
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors
 // of this rank, such as an invalid argument or too little memory, keep their type and text.

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ladder/core/lost_ranks.h"
-#include "ladder/core/rank_status.h"
+#include "ladder/launch/peer_lost.h"
+#include "ladder/launch/rank_status.h"
 
 namespace ladder {
 
@@ -14,14 +14,9 @@ DistributedError collective_failed(std::string_view operation, int rank, int wor
   const auto where =
       fmt::format("{} on rank {} of {}{}", operation, rank, world_size, in_current_step());
   if (!hint.empty()) return DistributedError::of(where, "", cause, hint);
-  const auto lost = lost_ranks_text(cause);
-  const bool is_named = lost.empty() || cause.find(lost) != cause.npos;
   return DistributedError::of(
-      where, "", is_named ? std::string(cause) : fmt::format("{} ({})", lost, cause),
-      fmt::format("{}; {}",
-                  lost.empty() ? "another rank ended or is late: see its last lines"
-                               : "see the last lines of the lost ranks",
-                  step_after_failure()));
+      where, "", cause,
+      fmt::format("another rank ended or is late: see its last lines; {}", step_after_failure()));
 }
 
 DistributedError ranks_missing(std::span<const int> missing, int world_size,

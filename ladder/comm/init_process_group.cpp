@@ -29,17 +29,17 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/errors.h"
-#include "ladder/comm/launch_environment.h"
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/device.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/failure_kind.h"
 #include "ladder/core/gpus.h"
-#include "ladder/core/listening_socket.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/launch/failure_kind.h"
+#include "ladder/launch/launch_environment.h"
+#include "ladder/launch/listening_socket.h"
 
 namespace ladder {
 namespace {

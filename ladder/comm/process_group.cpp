@@ -13,11 +13,6 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
-namespace {
-
-constexpr std::chrono::milliseconds kEndOfPeer{50};  // from its last packet
-
-}  // namespace
 
 struct ProcessGroup::Impl {
   explicit Impl(Setup options) : setup(std::move(options)), group(make_c10d_group(setup)) {}
@@ -29,7 +24,6 @@ struct ProcessGroup::Impl {
   void stop() noexcept {
     try {
       const bool failed = std::uncaught_exceptions() > 0;
-      if (failed && setup.peers) setup.peers->look(kEndOfPeer);  // it may have failed in backward
       failed ? group->abort() : group->shutdown();
     } catch (const std::exception&) {
       return;
@@ -43,15 +37,9 @@ struct ProcessGroup::Impl {
 
 struct C10dAccess {
   static C10dGroup group(const ProcessGroup& group) { return group.impl_->group; }
-  static const ProcessGroup::Setup& setup(const ProcessGroup& group) { return group.impl_->setup; }
 };
 
 C10dGroup c10d_group(const ProcessGroup& group) { return C10dAccess::group(group); }
-
-void note_lost_ranks(const ProcessGroup& group) {
-  const auto& peers = C10dAccess::setup(group).peers;
-  if (peers) peers->look(kEndOfPeer);
-}
 
 namespace {
 
@@ -112,9 +100,15 @@ const std::string& ProcessGroup::description() const { return impl_->setup.descr
 std::chrono::milliseconds ProcessGroup::timeout() const { return impl_->setup.timeout; }
 
 void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op) const {
+  all_reduce(tensor, op, timeout());
+}
+
+void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op,
+                              std::chrono::milliseconds timeout) const {
   std::vector<torch::Tensor> tensors = {tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op);
+  options.timeout = timeout;
   complete(*this, "all_reduce", [&] { return impl_->group->allreduce(tensors, options); });
 }
 

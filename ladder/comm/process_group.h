@@ -52,6 +52,8 @@ class ProcessGroup {
 
   // In place, with the result on all ranks. `tensor` has the same shape on all.
   void all_reduce(torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  // With a deadline of its own, for ranks that may come late: `timeout` instead of the group's.
+  void all_reduce(torch::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) const;
 
   // As all_reduce, with the result on `root` only; on other ranks `tensor` is undefined.
   void reduce(torch::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum) const;

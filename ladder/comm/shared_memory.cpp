@@ -16,12 +16,14 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "ladder/comm/errors.h"
-#include "ladder/comm/peer_watch.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -59,6 +61,17 @@ UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
 
 int futex(Counter& word, int operation, std::uint32_t value, const timespec* timeout) {
   return static_cast<int>(::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
+}
+
+// Boot of the machine, process namespace and user: processes that agree in all three see each
+// other.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  if (boot.empty() || error) return fmt::format("unknown/{}", ::getpid());
+  return fmt::format("{}/{}/{}", boot, processes, ::geteuid());
 }
 
 void release_waiters(Counter& word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }

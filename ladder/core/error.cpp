@@ -5,14 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <vector>
 
-#include "ladder/core/lost_ranks.h"
-#include "ladder/core/rank_status.h"
-#include "ladder/core/system_limits.h"
+#include "ladder/core/errno_hints.h"
 
 namespace ladder {
 namespace {
@@ -50,30 +46,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-std::string hint_for(int errno_value, std::string_view path) {
-  const auto limit = hint_for_limit(errno_value);
-  if (!limit.empty()) return limit;
-  const auto folder = std::filesystem::path(path).parent_path().string();
-  const std::string place = folder.empty() ? "." : folder;
-  switch (errno_value) {
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return fmt::format("check that you may write there: ls -ld {}, findmnt -T {}", place, place);
-    case ENOENT:
-    case ENOTDIR:
-      return fmt::format("check the path: ls {}", place);
-    case EISDIR:
-    case EEXIST:
-    case ENOTEMPTY:
-      return fmt::format("something else is there: ls -ld {}", path);
-    case EIO:
-      return "see the messages of the kernel about its disk: dmesg";
-    default:
-      return "";
-  }
-}
-
 }  // namespace
 
 Error::Error(ExitCode exit_code, const Parts& parts)
@@ -102,21 +74,10 @@ UsageError UsageError::malformed(std::string_view where, std::string_view expect
   return UsageError({where, expected, fmt::format("'{}'", got), hint});
 }
 
-DistributedError DistributedError::peer_lost(std::string_view text) {
-  const auto where = "collective" + in_current_step();
-  const auto lost = lost_ranks_text(text);
-  if (lost.empty()) {
-    return of(where, "all ranks to take part", fmt::format("\"{}\"", text),
-              "see the first error of the other ranks; " + step_after_failure());
-  }
-  return of(where, "", fmt::format("{} (\"{}\")", lost, text),
-            "see the last lines of the lost ranks; " + step_after_failure());
-}
-
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,
                                 std::string_view hint) {
   return SystemError({path, "", fmt::format("{}: {}", operation, std::strerror(errno_value)),
-                      hint.empty() ? hint_for(errno_value, path) : std::string(hint)});
+                      hint.empty() ? hint_for_errno(errno_value, path) : std::string(hint)});
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> choices) {

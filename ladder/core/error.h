@@ -98,10 +98,6 @@ class DistributedError : public Error {
                              std::string_view got, std::string_view hint) {
     return DistributedError({where, expected, got, hint});
   }
-  // A collective or a store that lost another rank, in the current_step() if there is one. `text`
-  // is one line of the backend's message. Names the lost ranks if they are known, and what the
-  // launcher does next (lost_ranks.h).
-  static DistributedError peer_lost(std::string_view text);
   // Ranks that were started as parts of different runs.
   static DistributedError ranks_disagree(std::string_view what, std::string_view expected,
                                          std::string_view got, std::string_view hint) {
@@ -141,7 +137,7 @@ class NumericError : public Error {
 class SystemError : public Error {
  public:
   // `operation` is the call that failed ("write", "rename"); `errno_value` becomes its text.
-  // Without a hint, the errno chooses one: a full disk, a limit of the system (system_limits.h), a
+  // Without a hint, the errno chooses one: a full disk, a limit of the system (errno_hints.h), a
   // missing permission, a wrong path, something in its place.
   static SystemError failed(std::string_view operation, std::string_view path, int errno_value,
                             std::string_view hint = "");

@@ -2,14 +2,16 @@
 #include "ladder/core/log.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
 
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
 
 namespace ladder {
+
+bool is_terminal(std::FILE* stream) { return ::isatty(::fileno(stream)) == 1; }
 
 void Log::info(std::string_view text, EveryRank every_rank) const {
   const bool prints = options_.rank == 0 && !options_.quiet;

@@ -6,6 +6,9 @@
 
 namespace ladder {
 
+// Whether a stream is a terminal, as opposed to a file or a pipe.
+bool is_terminal(std::FILE* stream);
+
 struct LogOptions {
   int rank = 0;                // of this process
   int world_size = 1;          // above 1, every line begins with "[rank N] "

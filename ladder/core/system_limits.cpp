@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -33,37 +34,6 @@ rlim_t open_files() {
 }
 
 }  // namespace
-
-bool is_limit_of_system(int errno_value) {
-  return errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM ||
-         errno_value == EFBIG || errno_value == ENOSPC || errno_value == EDQUOT;
-}
-
-std::string hint_for_limit(int errno_value) {
-  constexpr rlim_t kEnough = 1024;
-  switch (errno_value) {
-    case EMFILE: {
-      const auto present = limit_of(RLIMIT_NOFILE).rlim_cur;
-      return fmt::format("this process may open {} files: ulimit -n {}", present,
-                         std::max(kEnough, 2 * present));
-    }
-    case ENFILE:
-      return "all processes together have too many open files: sysctl fs.file-nr";
-    case ENOMEM:
-      if (!is_finite(RLIMIT_AS)) return "memory ran out: free -h";
-      return fmt::format("this process may use {} MiB of memory: ulimit -v unlimited",
-                         limit_of(RLIMIT_AS).rlim_cur >> 20);
-    case EFBIG:
-      if (!is_finite(RLIMIT_FSIZE)) return "its disk takes no larger files: name another folder";
-      return fmt::format("a file may have at most {} bytes: ulimit -f unlimited",
-                         limit_of(RLIMIT_FSIZE).rlim_cur);
-    case ENOSPC:
-    case EDQUOT:
-      return "free some space on its disk: df -h";
-    default:
-      return "";
-  }
-}
 
 std::string hint_for_processes() {
   if (!is_finite(RLIMIT_NPROC)) return "the machine has too many threads: ps -eLf | wc -l";

@@ -18,8 +18,9 @@
 #include <new>
 #include <string_view>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {
@@ -94,12 +95,12 @@ bool RankProcess::reap(std::chrono::milliseconds limit) {
 }
 
 std::string RankProcess::saving() const {
-  return status_ != nullptr && status_->is_saving ? status_->saving.data() : "";
+  return status_ != nullptr && status_->saving_since != 0 ? status_->saving.data() : "";
 }
 
 bool RankProcess::saves(std::chrono::milliseconds longest) const {
   if (!is_running() || saving().empty() || state() == 'T') return false;
-  return steady_milliseconds() - status_->progress_at.load() <= longest.count();
+  return steady_milliseconds() - status_->saving_since.load() <= longest.count();
 }
 
 char RankProcess::state() const {

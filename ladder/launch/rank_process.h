@@ -8,8 +8,8 @@
 #include <functional>
 #include <string>
 
-#include "ladder/core/rank_status.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/launch/rank_status.h"
 
 namespace ladder {
 
@@ -47,7 +47,7 @@ class RankProcess {
   std::string last_line() const { return status_ == nullptr ? "" : status_->last_line.data(); }
   // The checkpoint that it is saving, or was when it ended; "" if none.
   std::string saving() const;
-  // Whether it runs, saves a checkpoint, and made progress in the last `longest` milliseconds.
+  // Whether it runs and saves a checkpoint, for at most `longest` milliseconds so far.
   bool saves(std::chrono::milliseconds longest) const;
 
   // After reap(): the signal that ended it (0 if none), and its exit code.

@@ -15,11 +15,11 @@
 
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
-#include "ladder/core/listening_socket.h"
 #include "ladder/core/log.h"
+#include "ladder/launch/exit_status.h"
+#include "ladder/launch/listening_socket.h"
 #include "ladder/launch/rank_process.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 #include "ladder/launch/supervisor.h"
 
 namespace ladder {

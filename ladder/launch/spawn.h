@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "ladder/core/rank_status.h"
+#include "ladder/launch/rank_status.h"
 
 namespace ladder {
 
@@ -15,9 +15,8 @@ struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine
   int master_port = 0;                    // rendezvous port; 0 picks a free one
   std::chrono::milliseconds grace{5000};  // from SIGTERM to SIGKILL
-  // A rank that saves a checkpoint gets more time than `grace`, until it makes no progress for
-  // this long.
-  std::chrono::milliseconds save_timeout = kDiskTimeout;
+  // A rank that saves a checkpoint gets this time instead, from the begin of the save.
+  std::chrono::milliseconds save_timeout = kSaveTimeout;
   int stderr_fd = STDERR_FILENO;  // the standard error of the ranks; not owned
 };
 
@@ -52,9 +51,8 @@ struct SpawnOptions {
 //   Exit code 4 means "I lost another rank", which is a consequence: the other ranks then have
 //       `grace` to fail with the cause before they get SIGTERM. Ranks that do not end are reported
 //       as hung.
-//   A rank that saves a checkpoint is not hung while its disk makes progress: it is not killed
-//       before `save_timeout` without progress, or a second signal. A checkpoint that is lost
-//       with its rank is reported.
+//   A rank that saves a checkpoint is not hung: it is not killed before `save_timeout`, or a second
+//       signal. A checkpoint that is lost with its rank is reported.
 //   SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process: every rank gets it, after `grace` or at a
 //       second signal SIGKILL. A second signal within half a second is an echo and does not count.
 //       Then this process ends by that signal, as shells expect.

@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "ladder/core/error.h"
-#include "ladder/core/stopped_by_signal.h"
 #include "ladder/core/text.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ladder/launch/rank_process.h"
-#include "ladder/launch/signal_guard.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 

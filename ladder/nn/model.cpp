@@ -5,11 +5,20 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "ladder/core/error.h"
 
 namespace ladder {
+
+std::int64_t micro_batch_of(const torch::nn::Module& model) {
+  const auto* const own = dynamic_cast<const Model*>(&model);
+  if (own != nullptr && own->micro_batch() > 0) return own->micro_batch();
+  std::int64_t found = 0;
+  for (const auto& child : model.children()) found = std::max(found, micro_batch_of(*child));
+  return found;
+}
 
 torch::Tensor at_least_float32(const torch::Tensor& tensor) {
   return tensor.to(torch::promote_types(tensor.scalar_type(), torch::kFloat32));

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -40,7 +41,14 @@ class Model : public torch::nn::Module {
   // mode. Leaves the random generator unchanged; torch::nn::Module::clone does not, because it
   // initialises again.
   virtual std::shared_ptr<Model> new_like() const = 0;
+
+  // The samples of a micro-batch, of a wrapper that divides each batch into some of this size;
+  // 0 = of none.
+  virtual std::int64_t micro_batch() const { return 0; }
 };
+
+// The micro-batch of `model` or of a module in it; 0 = there is none.
+std::int64_t micro_batch_of(const torch::nn::Module& model);
 
 // `tensor` in float32, or unchanged if it is float64.
 torch::Tensor at_least_float32(const torch::Tensor& tensor);

@@ -13,20 +13,17 @@ struct AdagradState : torch::optim::OptimizerCloneableParamState<AdagradState> {
   torch::Tensor sum;
 };
 
-std::vector<CheckedOption> ranges_of(const AdagradOptions& options) {
-  return {non_negative("lr", options.lr), non_negative("lr_decay", options.lr_decay),
-          non_negative("weight_decay", options.weight_decay),
-          non_negative("initial_accumulator_value", options.initial_accumulator_value),
-          non_negative("eps", options.eps)};
-}
+constexpr OptionField<AdagradOptions> kAdagradFields[] = {
+    {.name = "lr", .number = &AdagradOptions::lr},
+    {.name = "lr_decay", .number = &AdagradOptions::lr_decay},
+    {.name = "weight_decay", .number = &AdagradOptions::weight_decay},
+    {.name = "initial_accumulator_value", .number = &AdagradOptions::initial_accumulator_value},
+    {.name = "eps", .number = &AdagradOptions::eps}};
 
 }  // namespace
 
 Adagrad::Adagrad(std::vector<torch::Tensor> parameters, AdagradOptions options)
-    : FusedOptimizer(std::move(parameters),
-                     std::make_unique<GroupOptions<AdagradOptions>>(options)) {
-  check_options("Adagrad", ranges_of(options));
-}
+    : OptimizerOf("Adagrad", std::move(parameters), options, kAdagradFields) {}
 
 void Adagrad::step_group(const torch::optim::OptimizerParamGroup& group,
                          const GradScaling& scaling) {
@@ -51,32 +48,9 @@ void Adagrad::step_group(const torch::optim::OptimizerParamGroup& group,
   uncount_if_skipped(steps, scaling);
 }
 
-nlohmann::json Adagrad::json_of(const Options& options) const {
-  const auto& values = static_cast<const GroupOptions<AdagradOptions>&>(options).values;
-  return {{"lr", values.lr},
-          {"lr_decay", values.lr_decay},
-          {"weight_decay", values.weight_decay},
-          {"initial_accumulator_value", values.initial_accumulator_value},
-          {"eps", values.eps}};
-}
-
-std::unique_ptr<Adagrad::Options> Adagrad::options_from(const JsonReader& saved) const {
-  saved.expect_only(
-      {"params", "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"});
-  const AdagradOptions options{
-      .lr = saved.number("lr"),
-      .lr_decay = saved.number("lr_decay"),
-      .weight_decay = saved.number("weight_decay"),
-      .initial_accumulator_value = saved.number("initial_accumulator_value"),
-      .eps = saved.number("eps")};
-  check_options(saved, ranges_of(options));
-  return std::make_unique<GroupOptions<AdagradOptions>>(options);
-}
-
 std::unique_ptr<Adagrad::ParamState> Adagrad::new_state(const Options& options,
                                                         const torch::Tensor& parameter) const {
-  const auto& values = static_cast<const GroupOptions<AdagradOptions>&>(options).values;
-  return std::make_unique<AdagradState>(parameter, values.initial_accumulator_value);
+  return std::make_unique<AdagradState>(parameter, values_of(options).initial_accumulator_value);
 }
 
 StateDict Adagrad::tensors_of(const ParamState& state) const {

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ladder/optim/fused_optimizer.h"
@@ -28,7 +27,7 @@ struct AdagradOptions {
 //
 // Source: Duchi et al., "Adaptive subgradient methods for online learning and stochastic
 // optimization", JMLR 12, 2011.
-class Adagrad : public FusedOptimizer {
+class Adagrad : public OptimizerOf<AdagradOptions> {
  public:
   // Throws UsageError when an option is out of its range.
   explicit Adagrad(std::vector<torch::Tensor> parameters, AdagradOptions options = {});
@@ -36,8 +35,6 @@ class Adagrad : public FusedOptimizer {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/adam.h"
 
+#include <iterator>
+#include <span>
 #include <type_traits>
 
 namespace ladder {
@@ -8,9 +10,6 @@ namespace {
 
 template <typename OptionsOfAdam>
 constexpr bool kIsAdamW = std::is_same_v<OptionsOfAdam, AdamWOptions>;
-
-// Python's name for the difference between the two.
-constexpr const char* kDecoupled = "decoupled_weight_decay";
 
 struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
   explicit AdamState(const torch::Tensor& parameter)
@@ -23,33 +22,44 @@ struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
   torch::Tensor exp_avg_sq;
 };
 
-template <typename OptionsOfAdam>
-std::vector<CheckedOption> ranges_of(const OptionsOfAdam& options) {
-  return {non_negative("lr", options.lr), from_zero_below_one("beta1", options.beta1),
-          from_zero_below_one("beta2", options.beta2), non_negative("eps", options.eps),
-          non_negative("weight_decay", options.weight_decay)};
+template <typename O>
+constexpr OptionField<O> kAdamFields[] = {
+    {.name = "lr", .number = &O::lr},
+    {.name = "beta1",
+     .number = &O::beta1,
+     .range = OptionRange::kFromZeroBelowOne,
+     .list = "betas"},
+    {.name = "beta2",
+     .number = &O::beta2,
+     .range = OptionRange::kFromZeroBelowOne,
+     .list = "betas"},
+    {.name = "eps", .number = &O::eps},
+    {.name = "weight_decay", .number = &O::weight_decay},
+    {.name = "decoupled_weight_decay"}};  // last: Python's name for the difference, not in AdamW
+
+template <typename O>
+constexpr std::span<const OptionField<O>> fields_of() {
+  return std::span(kAdamFields<O>).first(std::size(kAdamFields<O>) - (kIsAdamW<O> ? 1 : 0));
 }
 
 }  // namespace
 
 template <typename OptionsOfAdam>
 BasicAdam<OptionsOfAdam>::BasicAdam(std::vector<torch::Tensor> parameters, OptionsOfAdam options)
-    : FusedOptimizer(std::move(parameters),
-                     std::make_unique<GroupOptions<OptionsOfAdam>>(options)) {
-  check_options(kIsAdamW<OptionsOfAdam> ? "AdamW" : "Adam", ranges_of(options));
-}
+    : OptimizerOf<OptionsOfAdam>(kIsAdamW<OptionsOfAdam> ? "AdamW" : "Adam", std::move(parameters),
+                                 options, fields_of<OptionsOfAdam>()) {}
 
 template <typename OptionsOfAdam>
 void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGroup& group,
                                           const GradScaling& scaling) {
-  const auto parameters = parameters_with_gradient(group);
+  const auto parameters = FusedOptimizer::parameters_with_gradient(group);
   if (parameters.empty()) return;
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> exp_avgs;
   std::vector<torch::Tensor> exp_avg_sqs;
   std::vector<torch::Tensor> steps;
   for (const auto& parameter : parameters) {
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    auto& slot = this->state_[parameter.unsafeGetTensorImpl()];
     if (slot == nullptr) slot = new_state(group.options(), parameter);
     const auto& state = static_cast<const AdamState&>(*slot);
     gradients.push_back(parameter.grad());
@@ -66,37 +76,7 @@ void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGrou
   };
   kIsAdamW<OptionsOfAdam> ? call(at::_ops::_fused_adamw_::call)
                           : call(at::_ops::_fused_adam_::call);
-  uncount_if_skipped(steps, scaling);
-}
-
-template <typename OptionsOfAdam>
-nlohmann::json BasicAdam<OptionsOfAdam>::json_of(const Options& options) const {
-  const auto& values = static_cast<const GroupOptions<OptionsOfAdam>&>(options).values;
-  nlohmann::json json = {{"lr", values.lr},
-                         {"betas", {values.beta1, values.beta2}},
-                         {"eps", values.eps},
-                         {"weight_decay", values.weight_decay}};
-  if (!kIsAdamW<OptionsOfAdam>) json[kDecoupled] = false;
-  return json;
-}
-
-template <typename OptionsOfAdam>
-std::unique_ptr<FusedOptimizer::Options> BasicAdam<OptionsOfAdam>::options_from(
-    const JsonReader& saved) const {
-  if (kIsAdamW<OptionsOfAdam>) {
-    saved.expect_only({"params", "lr", "betas", "eps", "weight_decay"});
-  } else {
-    saved.expect_only({"params", "lr", "betas", "eps", "weight_decay", kDecoupled});
-    if (saved.boolean(kDecoupled)) saved.refuse_value("false", kDecoupled);
-  }
-  const auto betas = saved.numbers("betas", 2);
-  const OptionsOfAdam options{.lr = saved.number("lr"),
-                              .beta1 = betas[0],
-                              .beta2 = betas[1],
-                              .eps = saved.number("eps"),
-                              .weight_decay = saved.number("weight_decay")};
-  check_options(saved, ranges_of(options));
-  return std::make_unique<GroupOptions<OptionsOfAdam>>(options);
+  FusedOptimizer::uncount_if_skipped(steps, scaling);
 }
 
 template <typename OptionsOfAdam>

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ladder/optim/fused_optimizer.h"
@@ -44,16 +43,17 @@ struct AdamWOptions {
 // Source: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015; Loshchilov and
 // Hutter, "Decoupled weight decay regularization", ICLR 2019.
 template <typename OptionsOfAdam>
-class BasicAdam : public FusedOptimizer {
+class BasicAdam : public OptimizerOf<OptionsOfAdam> {
  public:
   // Throws UsageError when an option is out of its range.
   explicit BasicAdam(std::vector<torch::Tensor> parameters, OptionsOfAdam options = {});
 
  private:
+  using typename FusedOptimizer::Options;
+  using typename FusedOptimizer::ParamState;
+
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

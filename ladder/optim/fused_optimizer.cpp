@@ -17,7 +17,6 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kGroups = "groups";
 constexpr const char* kHint = "is this the state of another optimizer or network?";
 
 // The names of a module's parameters, by their identity.
@@ -62,6 +61,15 @@ std::vector<std::vector<std::string>> group_names(const torch::optim::Optimizer&
 [[noreturn]] void refuse(std::string_view origin, const std::string& expected,
                          const std::string& got) {
   throw DataError::mismatch(origin, expected, got, kHint);
+}
+
+bool is_inside(double value, OptionRange range) {
+  if (range == OptionRange::kAny) return true;
+  return value >= 0.0 && (range == OptionRange::kFromZero || value < 1.0);
+}
+
+const char* text_of(OptionRange range) {
+  return range == OptionRange::kFromZero ? "a value >= 0" : "0 <= beta < 1";
 }
 
 void expect_params(const JsonReader& saved, const std::vector<std::string>& names) {
@@ -121,42 +129,16 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
 
 }  // namespace
 
-SafetensorsFile to_safetensors(const OptimizerState& state) {
-  return {state.tensors, {{"format", "pt"}, {kGroups, state.groups.dump()}}};
+void check_option(std::string_view optimizer, std::string_view name, double value,
+                  OptionRange range) {
+  if (is_inside(value, range)) return;
+  throw UsageError::out_of_range(fmt::format("{} {}", optimizer, name), value, text_of(range),
+                                 "the default is Python's: leave it unset");
 }
 
-OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin) {
-  const auto found = file.metadata.find(kGroups);
-  if (found == file.metadata.end()) {
-    throw DataError::mismatch(origin, "groups in the metadata", "none",
-                              "it must hold the state of an optimizer, not of a network");
-  }
-  auto groups = parse_untrusted_json(found->second, json_data_error(origin));
-  return {std::move(file.tensors), std::move(groups)};
-}
-
-CheckedOption non_negative(std::string_view name, double value) {
-  return {name, value, value >= 0.0, "a value >= 0"};
-}
-
-CheckedOption from_zero_below_one(std::string_view name, double value) {
-  return {name, value, value >= 0.0 && value < 1.0, "0 <= beta < 1"};
-}
-
-void check_options(std::string_view optimizer, const std::vector<CheckedOption>& options) {
-  for (const auto& option : options) {
-    if (option.inside) continue;
-    throw UsageError::out_of_range(fmt::format("{} {}", optimizer, option.name), option.value,
-                                   option.expected, "the default is Python's: leave it unset");
-  }
-}
-
-void check_options(const JsonReader& saved, const std::vector<CheckedOption>& options) {
-  for (const auto& option : options) {
-    if (option.inside) continue;
-    saved.refuse(fmt::format("{} for {}", option.expected, option.name),
-                 fmt::format("{}", option.value));
-  }
+void check_option(const JsonReader& saved, std::string_view name, double value, OptionRange range) {
+  if (is_inside(value, range)) return;
+  saved.refuse(fmt::format("{} for {}", text_of(range), name), fmt::format("{}", value));
 }
 
 torch::Tensor FusedOptimizer::step(LossClosure closure) {

@@ -5,18 +5,20 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 
@@ -44,31 +46,24 @@ struct OptimizerState {
   nlohmann::json groups;
 };
 
-// The state as a file: `groups` is JSON text in its metadata, under "groups". Python's
-// optimizer.bin is a pickle, which can contain code; a safetensors file cannot.
-SafetensorsFile to_safetensors(const OptimizerState& state);
+enum class OptionRange { kAny, kFromZero, kFromZeroBelowOne };
 
-// The state in a file that load_safetensors has read. Throws DataError, which begins with
-// `origin`, if its metadata has no groups or they are not JSON. FusedOptimizer::plan_load checks
-// the rest.
-OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin);
-
-// A number among the options of an optimizer, and whether it is in its range.
-struct CheckedOption {
-  std::string_view name;  // Python's
-  double value = 0.0;
-  bool inside = false;
-  std::string_view expected;  // the range in words
+// A field of the options struct `Values` of an optimizer: one row gives its check, and its place in
+// a file.
+template <typename Values>
+struct OptionField {
+  std::string_view name;              // Python's
+  double Values::* number = nullptr;  // or:
+  bool Values::* flag = nullptr;      // neither: false in every file
+  OptionRange range = OptionRange::kFromZero;
+  std::string_view list = "";  // in a file an item of this list, in the order of the rows
 };
 
-CheckedOption non_negative(std::string_view name, double value);
-CheckedOption from_zero_below_one(std::string_view name, double value);
-
-// Reports the first number outside of its range. For the options of a program this throws
-// UsageError, which begins with the class `optimizer`; for those of a file it is `saved` that
-// refuses them.
-void check_options(std::string_view optimizer, const std::vector<CheckedOption>& options);
-void check_options(const JsonReader& saved, const std::vector<CheckedOption>& options);
+// Throws UsageError, which begins with the class `optimizer`, for a number outside of its range.
+void check_option(std::string_view optimizer, std::string_view name, double value,
+                  OptionRange range);
+// The same for a number of a file, which `saved` refuses.
+void check_option(const JsonReader& saved, std::string_view name, double value, OptionRange range);
 
 // Wraps an options struct with a field `lr` for torch::optim::Optimizer, which needs a class of its
 // own per optimizer.
@@ -182,6 +177,73 @@ class FusedOptimizer : public torch::optim::Optimizer {
                                                      std::string_view origin) const;
   States plan_states(const GroupNames& names, const std::vector<std::unique_ptr<Options>>& options,
                      StateDict tensors, std::string_view origin) const;
+};
+
+// An optimizer with one table of its options.
+template <typename Values>
+class OptimizerOf : public FusedOptimizer {
+ protected:
+  using Fields = std::span<const OptionField<Values>>;
+
+  // Throws UsageError when an option is out of its range.
+  OptimizerOf(std::string_view name, std::vector<torch::Tensor> parameters, const Values& values,
+              Fields fields)
+      : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<Values>>(values)),
+        fields_(fields) {
+    for (const auto& field : fields_) {
+      if (field.number) check_option(name, field.name, values.*field.number, field.range);
+    }
+  }
+
+  static const Values& values_of(const Options& options) {
+    return static_cast<const GroupOptions<Values>&>(options).values;
+  }
+
+  nlohmann::json json_of(const Options& options) const override {
+    const auto& values = values_of(options);
+    nlohmann::json json;
+    for (const auto& field : fields_) {
+      if (!field.number) {
+        json[field.name] = field.flag && values.*field.flag;
+      } else if (field.list.empty()) {
+        json[field.name] = values.*field.number;
+      } else {
+        json[field.list].push_back(values.*field.number);
+      }
+    }
+    return json;
+  }
+
+  std::unique_ptr<Options> options_from(const JsonReader& saved) const override {
+    std::vector<std::string> keys = {"params"};
+    std::map<std::string_view, std::size_t> lists;  // with the number of their items
+    for (const auto& field : fields_) {
+      if (field.list.empty() || lists[field.list]++ == 0) {
+        keys.emplace_back(field.list.empty() ? field.name : field.list);
+      }
+    }
+    saved.expect_only(keys);
+    Values values{};
+    std::map<std::string_view, std::size_t> read;
+    for (const auto& field : fields_) {
+      if (!field.number) {
+        const bool flag = saved.boolean(field.name);
+        if (!field.flag && flag) saved.refuse_value("false", field.name);
+        if (field.flag) values.*field.flag = flag;
+        continue;
+      }
+      values.*field.number = field.list.empty()
+                                 ? saved.number(field.name)
+                                 : saved.numbers(field.list, lists[field.list])[read[field.list]++];
+    }
+    for (const auto& field : fields_) {
+      if (field.number) check_option(saved, field.name, values.*field.number, field.range);
+    }
+    return std::make_unique<GroupOptions<Values>>(values);
+  }
+
+ private:
+  Fields fields_;
 };
 
 }  // namespace ladder

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

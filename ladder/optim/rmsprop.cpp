@@ -6,8 +6,6 @@
 namespace ladder {
 namespace {
 
-using Group = GroupOptions<RMSpropOptions>;
-
 struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
   RMSpropState(const torch::Tensor& parameter, const RMSpropOptions& options)
       : step(torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()))),
@@ -22,11 +20,13 @@ struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
   torch::Tensor grad_avg;         // undefined unless centered
 };
 
-std::vector<CheckedOption> ranges_of(const RMSpropOptions& options) {
-  return {non_negative("lr", options.lr), non_negative("alpha", options.alpha),
-          non_negative("eps", options.eps), non_negative("weight_decay", options.weight_decay),
-          non_negative("momentum", options.momentum)};
-}
+constexpr OptionField<RMSpropOptions> kRmspropFields[] = {
+    {.name = "lr", .number = &RMSpropOptions::lr},
+    {.name = "alpha", .number = &RMSpropOptions::alpha},
+    {.name = "eps", .number = &RMSpropOptions::eps},
+    {.name = "weight_decay", .number = &RMSpropOptions::weight_decay},
+    {.name = "momentum", .number = &RMSpropOptions::momentum},
+    {.name = "centered", .flag = &RMSpropOptions::centered}};
 
 void unscale(const std::vector<torch::Tensor>& parameters, const torch::Tensor& scale) {
   std::vector<torch::Tensor> gradients;
@@ -70,9 +70,7 @@ void step_parameter(const torch::Tensor& parameter, const RMSpropOptions& option
 }  // namespace
 
 RMSprop::RMSprop(std::vector<torch::Tensor> parameters, RMSpropOptions options)
-    : FusedOptimizer(std::move(parameters), std::make_unique<Group>(options)) {
-  check_options("RMSprop", ranges_of(options));
-}
+    : OptimizerOf("RMSprop", std::move(parameters), options, kRmspropFields) {}
 
 void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
                          const GradScaling& scaling) {
@@ -101,31 +99,9 @@ void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
   uncount_if_skipped(steps, scaling);
 }
 
-nlohmann::json RMSprop::json_of(const Options& options) const {
-  const auto& values = static_cast<const Group&>(options).values;
-  return {{"lr", values.lr},
-          {"alpha", values.alpha},
-          {"eps", values.eps},
-          {"weight_decay", values.weight_decay},
-          {"momentum", values.momentum},
-          {"centered", values.centered}};
-}
-
-std::unique_ptr<RMSprop::Options> RMSprop::options_from(const JsonReader& saved) const {
-  saved.expect_only({"params", "lr", "alpha", "eps", "weight_decay", "momentum", "centered"});
-  const RMSpropOptions options{.lr = saved.number("lr"),
-                               .alpha = saved.number("alpha"),
-                               .eps = saved.number("eps"),
-                               .weight_decay = saved.number("weight_decay"),
-                               .momentum = saved.number("momentum"),
-                               .centered = saved.boolean("centered")};
-  check_options(saved, ranges_of(options));
-  return std::make_unique<Group>(options);
-}
-
 std::unique_ptr<RMSprop::ParamState> RMSprop::new_state(const Options& options,
                                                         const torch::Tensor& parameter) const {
-  return std::make_unique<RMSpropState>(parameter, static_cast<const Group&>(options).values);
+  return std::make_unique<RMSpropState>(parameter, values_of(options));
 }
 
 StateDict RMSprop::tensors_of(const ParamState& state) const {

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ladder/optim/fused_optimizer.h"
@@ -33,7 +32,7 @@ struct RMSpropOptions {
 //
 // Source: Hinton, "Neural networks for machine learning", lecture 6, 2012; centered: Graves,
 // "Generating sequences with recurrent neural networks", 2013.
-class RMSprop : public FusedOptimizer {
+class RMSprop : public OptimizerOf<RMSpropOptions> {
  public:
   // Throws UsageError when an option is out of its range.
   explicit RMSprop(std::vector<torch::Tensor> parameters, RMSpropOptions options = {});
@@ -41,8 +40,6 @@ class RMSprop : public FusedOptimizer {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  nlohmann::json json_of(const Options& options) const override;
-  std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;

@@ -15,10 +15,12 @@ struct SgdState : torch::optim::OptimizerCloneableParamState<SgdState> {
   torch::Tensor momentum_buffer;
 };
 
-std::vector<CheckedOption> ranges_of(const SgdOptions& options) {
-  return {non_negative("lr", options.lr), non_negative("momentum", options.momentum),
-          non_negative("weight_decay", options.weight_decay)};
-}
+constexpr OptionField<SgdOptions> kSgdFields[] = {
+    {.name = "lr", .number = &SgdOptions::lr},
+    {.name = "momentum", .number = &SgdOptions::momentum},
+    {.name = "dampening", .number = &SgdOptions::dampening, .range = OptionRange::kAny},
+    {.name = "weight_decay", .number = &SgdOptions::weight_decay},
+    {.name = "nesterov", .flag = &SgdOptions::nesterov}};
 
 bool fit_together(const SgdOptions& options) {
   return !options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0);
@@ -27,8 +29,7 @@ bool fit_together(const SgdOptions& options) {
 }  // namespace
 
 SGD::SGD(std::vector<torch::Tensor> parameters, SgdOptions options)
-    : FusedOptimizer(std::move(parameters), std::make_unique<GroupOptions<SgdOptions>>(options)) {
-  check_options("SGD", ranges_of(options));
+    : OptimizerOf("SGD", std::move(parameters), options, kSgdFields) {
   if (!fit_together(options)) {
     throw UsageError::conflict("SGD nesterov", "needs momentum > 0 and dampening 0",
                                "set both, or leave nesterov off");
@@ -67,34 +68,19 @@ void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const Sg
                   is_first_step, scaling.grad_scale, scaling.found_inf);
 }
 
-nlohmann::json SGD::json_of(const Options& options) const {
-  const auto& values = static_cast<const GroupOptions<SgdOptions>&>(options).values;
-  return {{"lr", values.lr},
-          {"momentum", values.momentum},
-          {"dampening", values.dampening},
-          {"weight_decay", values.weight_decay},
-          {"nesterov", values.nesterov}};
-}
-
 std::unique_ptr<SGD::Options> SGD::options_from(const JsonReader& saved) const {
-  saved.expect_only({"params", "lr", "momentum", "dampening", "weight_decay", "nesterov"});
-  const SgdOptions options{.lr = saved.number("lr"),
-                           .momentum = saved.number("momentum"),
-                           .dampening = saved.number("dampening"),
-                           .weight_decay = saved.number("weight_decay"),
-                           .nesterov = saved.boolean("nesterov")};
-  check_options(saved, ranges_of(options));
-  if (!fit_together(options)) {
+  auto options = OptimizerOf::options_from(saved);
+  const auto& values = values_of(*options);
+  if (!fit_together(values)) {
     saved.refuse("momentum > 0 and dampening 0 beside nesterov",
-                 fmt::format("{} and {}", options.momentum, options.dampening));
+                 fmt::format("{} and {}", values.momentum, values.dampening));
   }
-  return std::make_unique<GroupOptions<SgdOptions>>(options);
+  return options;
 }
 
 std::unique_ptr<SGD::ParamState> SGD::new_state(const Options& options,
                                                 const torch::Tensor& parameter) const {
-  const auto& values = static_cast<const GroupOptions<SgdOptions>&>(options).values;
-  return values.momentum == 0.0 ? nullptr : std::make_unique<SgdState>(parameter);
+  return values_of(options).momentum == 0.0 ? nullptr : std::make_unique<SgdState>(parameter);
 }
 
 StateDict SGD::tensors_of(const ParamState& state) const {

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "ladder/optim/fused_optimizer.h"
@@ -26,7 +25,7 @@ struct SgdOptions {
 // not create a momentum.
 //
 // Devices, dtypes and missing gradients as AdamW. It is a torch::optim::Optimizer.
-class SGD : public FusedOptimizer {
+class SGD : public OptimizerOf<SgdOptions> {
  public:
   // Throws UsageError when an option is out of its range.
   explicit SGD(std::vector<torch::Tensor> parameters, SgdOptions options = {});
@@ -34,7 +33,6 @@ class SGD : public FusedOptimizer {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  nlohmann::json json_of(const Options& options) const override;
   std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;

@@ -85,13 +85,9 @@ std::vector<c10::Stream> current_streams(const std::vector<torch::Device>& devic
 // own, so that its gradients can be added to those of the others first.
 class DataParallel::Replicas {
  public:
-  // One forward through all replicas, kept for its backward.
-  struct Pass : torch::CustomClassHolder {
-    std::vector<Inputs> inputs;          // of each replica, on its device, leaves of its graph
-    Tensors outputs;                     // of each replica, with its graph
-    std::vector<torch::Device> devices;  // of the caller's inputs
-    std::vector<c10::Stream> streams;    // the caller's, of each GPU
-    std::shared_ptr<Replicas> replicas;  // the graph may outlive the wrapper
+  struct Pass : ReplicaPass {
+    using ReplicaPass::ReplicaPass;
+    std::vector<c10::Stream> streams;  // the caller's, of each GPU
   };
 
   Replicas(const Model& model, const std::vector<torch::Device>& devices) : devices_(devices) {
@@ -101,6 +97,8 @@ class DataParallel::Replicas {
     }
     start_threads();
   }
+
+  const torch::Device& first_device() const { return devices_.front(); }
 
   // Gives the replicas the current weights and mode of the model.
   void refresh(const Model& model) {
@@ -128,28 +126,22 @@ class DataParallel::Replicas {
   }
 
   c10::intrusive_ptr<Pass> forward(const Inputs& inputs, bool with_grad) {
-    auto pass = c10::make_intrusive<Pass>();
-    for (const auto& [name, tensor] : inputs) pass->devices.push_back(tensor.device());
     const auto detached = inputs.map([](const torch::Tensor& tensor) { return tensor.detach(); });
-    pass->inputs = detached.chunk(static_cast<std::int64_t>(models_.size()));
-    pass->outputs.resize(pass->inputs.size());
+    auto pass = c10::make_intrusive<Pass>(
+        inputs, detached.chunk(static_cast<std::int64_t>(models_.size())));
     pass->streams = current_streams(devices_);
     const auto keys = divide_random_key(pass->inputs);
     side_by_side(pass->inputs.size(), [&](std::size_t i) {
       const torch::AutoGradMode grad_mode(with_grad);
       std::optional<RandomScope> random;
       if (keys[i]) random.emplace(*keys[i]);
-      for (const auto& [name, whole] : inputs) {
-        const auto part = pass->inputs[i].at(name).to(devices_[i]).detach();
-        pass->inputs[i].set(name, part.set_requires_grad(with_grad && whole.requires_grad()));
-      }
+      pass->begin_part(i, inputs, devices_[i], with_grad);
       pass->outputs[i] = models_[i]->forward(pass->inputs[i]);
     });
     return pass;
   }
 
-  // The gradients of `pass` for each input (undefined unless it needs one) and each parameter. Runs
-  // on the streams of its forward, as all operations of autograd.
+  // See ReplicaPass::backward. Runs on the streams of its forward, as all operations of autograd.
   Tensors backward(const Pass& pass, const torch::Tensor& gradient) {
     const c10::MultiStreamGuard same_streams(pass.streams);
     Tensors parts;
@@ -160,7 +152,8 @@ class DataParallel::Replicas {
     }
     std::vector<Tensors> found(parts.size());
     const auto differentiate = [&](std::size_t i) {
-      found[i] = torch::autograd::grad({pass.outputs[i]}, leaves(pass, i), {parts[i]},
+      found[i] = torch::autograd::grad({pass.outputs[i]}, pass.leaves(i, models_[i]->parameters()),
+                                       {parts[i]},
                                        /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                                        /*allow_unused=*/true);
     };
@@ -171,7 +164,7 @@ class DataParallel::Replicas {
     } else {
       for (std::size_t i = 0; i < parts.size(); ++i) differentiate(i);
     }
-    return sum(pass, found);
+    return sum(pass, std::move(found));
   }
 
  private:
@@ -204,93 +197,35 @@ class DataParallel::Replicas {
     for (auto& run : running) run.get();
   }
 
-  // The parameters, then the inputs that need a gradient.
-  Tensors leaves(const Pass& pass, std::size_t i) const {
-    Tensors result = models_[i]->parameters();
-    for (const auto& [name, input] : pass.inputs[i]) {
-      if (input.requires_grad()) result.push_back(input);
-    }
-    return result;
-  }
-
-  Tensors sum(const Pass& pass, const std::vector<Tensors>& found) const {
-    const auto& inputs = pass.inputs.front();
-    const std::size_t parameters = models_.front()->parameters().size();
-    Tensors result(inputs.size() + parameters);
-    for (auto gradients : found) {
-      gradients.resize(parameters);  // without those of the inputs
+  // `found`: the gradients of the leaves of each replica.
+  Tensors sum(const Pass& pass, std::vector<Tensors> found) const {
+    const auto parameters = static_cast<std::ptrdiff_t>(models_.front()->parameters().size());
+    Tensors sums(static_cast<std::size_t>(parameters));
+    std::vector<Tensors> of_inputs;
+    for (auto& gradients : found) {
+      of_inputs.emplace_back(gradients.begin() + parameters, gradients.end());
+      gradients.resize(sums.size());
       const auto here = coalesced_to(devices_.front(), gradients);
       Tensors totals;
       Tensors addends;
-      for (std::size_t p = 0; p < parameters; ++p) {
-        auto& total = result[inputs.size() + p];
+      for (std::size_t p = 0; p < sums.size(); ++p) {
         if (!here[p].defined()) continue;
-        if (total.defined()) {
-          totals.push_back(total);
+        if (sums[p].defined()) {
+          totals.push_back(sums[p]);
           addends.push_back(here[p]);
         } else {
-          total = here[p];
+          sums[p] = here[p];
         }
       }
       if (!totals.empty()) at::_foreach_add_(totals, addends);
     }
-    std::size_t leaf = parameters;  // index among the gradients of a replica; see leaves
-    std::size_t input = 0;
-    for (const auto& [name, tensor] : inputs) {
-      const auto& device = pass.devices[input];
-      if (tensor.requires_grad()) result[input] = rows_of(pass, found, name, leaf++).to(device);
-      ++input;
-    }
-    return result;
-  }
-
-  // The gradient of one input: the rows of all replicas, zero where a replica does not use it.
-  torch::Tensor rows_of(const Pass& pass, const std::vector<Tensors>& found,
-                        const std::string& name, std::size_t leaf) const {
-    Tensors rows;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const auto& gradient = found[i][leaf];
-      rows.push_back((gradient.defined() ? gradient : torch::zeros_like(pass.inputs[i].at(name)))
-                         .to(devices_.front()));
-    }
-    return torch::cat(rows);
+    return joined(pass.gradients_of_inputs(of_inputs, devices_.front()), sums);
   }
 
   std::vector<torch::Device> devices_;
   std::vector<std::shared_ptr<Model>> models_;
   std::vector<std::int64_t> versions_;  // of the model's parameters at the last forward
   std::vector<std::unique_ptr<ReplicaThread>> threads_;
-
- public:
-  // The node that stands for all replicas in the graph of the caller. Its output is on the first
-  // device, as the weights are: the device of its gradient decides on which thread and on which
-  // stream the engine runs backward().
-  struct Node : torch::autograd::Function<Node> {
-    static torch::Tensor forward(torch::autograd::AutogradContext* context,
-                                 const std::shared_ptr<Replicas>& replicas, const Inputs& inputs,
-                                 at::TensorList /*inputs_and_parameters*/) {
-      auto pass = replicas->forward(inputs, /*with_grad=*/true);
-      const auto output = gather(*pass, replicas->devices_.front());
-      pass->replicas = replicas;
-      context->saved_data["pass"] = c10::IValue::make_capsule(pass);
-      return output;
-    }
-
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                   const torch::autograd::variable_list& gradient) {
-      const auto capsule = context->saved_data["pass"].toCapsule();
-      const auto& pass = static_cast<const Pass&>(*capsule);
-      auto gradients = pass.replicas->backward(pass, gradient.front());
-      gradients.insert(gradients.begin(), 2, torch::Tensor());  // replicas, inputs
-      return gradients;
-    }
-  };
-
-  static torch::Tensor gather(const Pass& pass, const torch::Device& device) {
-    Tensors outputs;
-    for (const auto& output : pass.outputs) outputs.push_back(output.detach().to(device));
-    return torch::cat(outputs);
-  }
 };
 
 DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions options)
@@ -318,13 +253,20 @@ torch::Tensor DataParallel::forward(const Inputs& inputs) {
   }
   replicas_->refresh(*module_);
   if (!torch::GradMode::is_enabled()) {
-    return Replicas::gather(*replicas_->forward(inputs, /*with_grad=*/false), output_device_);
+    return replicas_->forward(inputs, /*with_grad=*/false)->joined_output(output_device_);
   }
-  Tensors tensors;
-  for (const auto& [name, tensor] : inputs) tensors.push_back(tensor);
-  for (const auto& parameter : module_->parameters()) tensors.push_back(parameter);
-  const at::TensorList leaves = tensors;  // as a vector, autograd would not see them
-  return Replicas::Node::apply(replicas_, inputs, leaves).to(output_device_);
+  Tensors leaves;
+  for (const auto& [name, tensor] : inputs) leaves.push_back(tensor);
+  const auto forward = [&] {
+    auto pass = replicas_->forward(inputs, /*with_grad=*/true);
+    pass->backward = [replicas = replicas_, own = pass.get()](const torch::Tensor& gradient) {
+      return replicas->backward(*own, gradient);
+    };
+    return pass;
+  };
+  return apply_as_one_node(forward, replicas_->first_device(),
+                           joined(leaves, module_->parameters()))
+      .to(output_device_);
 }
 
 }  // namespace ladder

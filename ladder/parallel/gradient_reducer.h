@@ -49,7 +49,7 @@ struct GradientReducerOptions {
 // and for parameters without a gradient, which it names, unless find_unused_parameters is set.
 //
 // If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
-// Gloo or NCCL, which call_and_report (core/exit_status.h) recognises.
+// Gloo or NCCL, which call_and_report (launch/exit_status.h) recognises.
 //
 // A rank alone exchanges nothing: without a comm_hook and gradient_as_bucket_view, its gradients
 // are not copied to the buckets and back.

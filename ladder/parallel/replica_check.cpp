@@ -15,12 +15,12 @@
 #include <string_view>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
 #include "ladder/core/text.h"
+#include "ladder/io/sha256.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 namespace {

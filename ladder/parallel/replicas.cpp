@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/replicas.h"
 
-#include <cstddef>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+
 #include <map>
+#include <utility>
 
 #include "ladder/nn/random_scope.h"
 
@@ -37,6 +40,24 @@ std::vector<Bucket> buckets_of(const Tensors& tensors) {
   }
   return buckets;
 }
+
+struct ReplicaNode : torch::autograd::Function<ReplicaNode> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const std::function<c10::intrusive_ptr<ReplicaPass>()>& make_pass,
+                               const torch::Device& device, at::TensorList /*leaves*/) {
+    const auto pass = make_pass();
+    context->saved_data["pass"] = c10::IValue::make_capsule(pass);
+    return pass->joined_output(device);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradient) {
+    const auto capsule = context->saved_data["pass"].toCapsule();
+    auto gradients = static_cast<const ReplicaPass&>(*capsule).backward(gradient.front());
+    gradients.insert(gradients.begin(), 2, torch::Tensor());  // make_pass, device
+    return gradients;
+  }
+};
 
 }  // namespace
 
@@ -78,6 +99,59 @@ std::vector<std::optional<RandomKey>> divide_random_key(const std::vector<Inputs
     begin += size;
   }
   return keys;
+}
+
+ReplicaPass::ReplicaPass(const Inputs& whole, std::vector<Inputs> parts)
+    : inputs(std::move(parts)), outputs(inputs.size()) {
+  for (const auto& [name, tensor] : whole) devices.push_back(tensor.device());
+}
+
+void ReplicaPass::begin_part(std::size_t part, const Inputs& whole, const torch::Device& device,
+                             bool with_grad) {
+  for (const auto& [name, tensor] : whole) {
+    const auto leaf = inputs[part].at(name).to(device).detach();
+    inputs[part].set(name, leaf.set_requires_grad(with_grad && tensor.requires_grad()));
+  }
+}
+
+Tensors ReplicaPass::leaves(std::size_t part, Tensors parameters) const {
+  for (const auto& [name, input] : inputs[part]) {
+    if (input.requires_grad()) parameters.push_back(input);
+  }
+  return parameters;
+}
+
+Tensors ReplicaPass::gradients_of_inputs(const std::vector<Tensors>& of_parts,
+                                         const torch::Device& device) const {
+  Tensors result(devices.size());
+  if (inputs.empty()) return result;
+  std::size_t input = 0;
+  std::size_t leaf = 0;  // index among the inputs that need a gradient
+  for (const auto& [name, first] : inputs.front()) {
+    const auto& own_device = devices[input];
+    auto& gradient = result[input++];
+    if (!first.requires_grad()) continue;
+    Tensors rows;
+    for (std::size_t part = 0; part < of_parts.size(); ++part) {
+      const auto& found = of_parts[part][leaf];
+      rows.push_back(
+          (found.defined() ? found : torch::zeros_like(inputs[part].at(name))).to(device));
+    }
+    gradient = torch::cat(rows).to(own_device);
+    ++leaf;
+  }
+  return result;
+}
+
+torch::Tensor ReplicaPass::joined_output(const torch::Device& device) const {
+  Tensors joined;
+  for (const auto& output : outputs) joined.push_back(output.detach().to(device));
+  return joined.size() == 1 ? joined.front() : torch::cat(joined);
+}
+
+torch::Tensor apply_as_one_node(const std::function<c10::intrusive_ptr<ReplicaPass>()>& forward,
+                                const torch::Device& device, const Tensors& leaves) {
+  return ReplicaNode::apply(forward, device, at::TensorList(leaves));  // autograd sees no vector
 }
 
 }  // namespace ladder

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
-#include "ladder/core/yaml.h"
+#include "ladder/io/json.h"
+#include "ladder/io/yaml.h"
 #include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/unsupported_arguments.h"
 

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/text.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {
@@ -165,19 +165,25 @@ template <auto kField>
 using FieldType = std::remove_cvref_t<decltype(std::declval<TrainingArguments>().*kField)>;
 
 template <auto kField>
-constexpr TrainingArgument row(std::string_view name, std::string_view form,
+constexpr TrainingArgument row(Effect effect, std::string_view name, std::string_view form,
                                std::string_view help) {
-  return {name, form, help, kIsFlag<FieldType<kField>>, read_field<kField>, write_field<kField>};
+  return {name,
+          form,
+          help,
+          effect,
+          kIsFlag<FieldType<kField>>,
+          read_field<kField>,
+          write_field<kField>};
 }
 
 template <auto kField>
-constexpr TrainingArgument flag(std::string_view name, std::string_view help) {
-  return row<kField>(name, "true|false", help);
+constexpr TrainingArgument flag(Effect effect, std::string_view name, std::string_view help) {
+  return row<kField>(effect, name, "true|false", help);
 }
 
 template <auto kField>
-constexpr TrainingArgument choice(std::string_view name, std::string_view help) {
-  return row<kField>(name, names_of(FieldType<kField>{}), help);
+constexpr TrainingArgument choice(Effect effect, std::string_view name, std::string_view help) {
+  return row<kField>(effect, name, names_of(FieldType<kField>{}), help);
 }
 
 constexpr const char* kObject = "a JSON object";
@@ -293,105 +299,122 @@ void read_report_to(TrainingArguments& arguments, const std::string& where, cons
 }
 
 using T = TrainingArguments;
+using enum Effect;
 constexpr TrainingArgument kRows[] = {
-    {"output_dir", "FOLDER", "folder of checkpoints and results; empty = write nothing", false,
-     read_field<&T::output_dir>,
+    {"output_dir", "FOLDER", "folder of checkpoints and results; empty = write nothing", kFolder,
+     false, read_field<&T::output_dir>,
      [](const T& arguments) -> Written { return arguments.output_dir; }},
-    row<&T::run_name>("run_name", "NAME", "run name for trackers [last part of output_dir]"),
-    {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", false, read_report_to,
-     write_field<&T::report_to>},
+    row<&T::run_name>(kOwn, "run_name", "NAME", "run name for trackers [last part of output_dir]"),
+    {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", kOwn, false,
+     read_report_to, write_field<&T::report_to>},
 
-    row<&T::num_train_epochs>("num_train_epochs", "X", "training epochs"),
-    row<&T::max_steps>("max_steps", "N", "optimizer steps, override the epochs; -1 = no limit"),
-    row<&T::per_device_train_batch_size>("per_device_train_batch_size", "N",
+    row<&T::num_train_epochs>(kTraining, "num_train_epochs", "X", "training epochs"),
+    row<&T::max_steps>(kTraining, "max_steps", "N",
+                       "optimizer steps, override the epochs; -1 = no limit"),
+    row<&T::per_device_train_batch_size>(kTraining, "per_device_train_batch_size", "N",
                                          "training samples per process and batch"),
-    row<&T::per_device_eval_batch_size>("per_device_eval_batch_size", "N",
+    row<&T::per_device_eval_batch_size>(kTogether, "per_device_eval_batch_size", "N",
                                         "evaluation samples per process and batch"),
-    row<&T::gradient_accumulation_steps>("gradient_accumulation_steps", "N",
+    row<&T::gradient_accumulation_steps>(kWeights, "gradient_accumulation_steps", "N",
                                          "batches per optimizer step"),
 
-    choice<&T::optim>("optim", "optimizer; adamw_torch is the same as adamw_torch_fused"),
-    row<&T::learning_rate>("learning_rate", "X", "peak learning rate"),
-    row<&T::weight_decay>("weight_decay", "X", "weight decay, except for biases and LayerNorm"),
-    row<&T::adam_beta1>("adam_beta1", "X", "beta1 of AdamW and Adam"),
-    row<&T::adam_beta2>("adam_beta2", "X", "beta2 of AdamW and Adam"),
-    row<&T::adam_epsilon>("adam_epsilon", "X", "epsilon of AdamW and Adam"),
-    row<&T::max_grad_norm>("max_grad_norm", "X", "norm to clip gradients to; 0 = no clipping"),
-    row<&T::label_smoothing_factor>("label_smoothing_factor", "X", "label smoothing, 0 to 1"),
+    choice<&T::optim>(kTraining, "optim",
+                      "optimizer; adamw_torch is the same as adamw_torch_fused"),
+    row<&T::learning_rate>(kOptimizer, "learning_rate", "X", "peak learning rate"),
+    row<&T::weight_decay>(kTraining, "weight_decay", "X",
+                          "weight decay, except for biases and LayerNorm"),
+    row<&T::adam_beta1>(kTraining, "adam_beta1", "X", "beta1 of AdamW and Adam"),
+    row<&T::adam_beta2>(kTraining, "adam_beta2", "X", "beta2 of AdamW and Adam"),
+    row<&T::adam_epsilon>(kTraining, "adam_epsilon", "X", "epsilon of AdamW and Adam"),
+    row<&T::max_grad_norm>(kTraining, "max_grad_norm", "X",
+                           "norm to clip gradients to; 0 = no clipping"),
+    row<&T::label_smoothing_factor>(kWeights, "label_smoothing_factor", "X",
+                                    "label smoothing, 0 to 1"),
 
-    choice<&T::lr_scheduler_type>("lr_scheduler_type", "learning-rate schedule"),
-    {"lr_scheduler_kwargs", "JSON", "settings of the schedule", false, read_scheduler_kwargs,
-     write_scheduler_kwargs},
-    row<&T::warmup_steps>("warmup_steps", "X", "warm-up steps; below 1: fraction of all steps"),
-    row<&T::warmup_ratio>("warmup_ratio", "X", "deprecated: warmup_steps below 1"),
+    choice<&T::lr_scheduler_type>(kTraining, "lr_scheduler_type", "learning-rate schedule"),
+    {"lr_scheduler_kwargs", "JSON", "settings of the schedule", kTraining, false,
+     read_scheduler_kwargs, write_scheduler_kwargs},
+    row<&T::warmup_steps>(kTraining, "warmup_steps", "X",
+                          "warm-up steps; below 1: fraction of all steps"),
+    row<&T::warmup_ratio>(kTraining, "warmup_ratio", "X", "deprecated: warmup_steps below 1"),
 
-    flag<&T::fp16>("fp16", "mixed precision in float16"),
-    flag<&T::bf16>("bf16", "mixed precision in bfloat16"),
-    flag<&T::tf32>("tf32", "TensorFloat-32 matrix products on a GPU"),
+    flag<&T::fp16>(kTraining, "fp16", "mixed precision in float16"),
+    flag<&T::bf16>(kTraining, "bf16", "mixed precision in bfloat16"),
+    flag<&T::tf32>(kTraining, "tf32", "TensorFloat-32 matrix products on a GPU"),
 
-    choice<&T::logging_strategy>("logging_strategy", "when to log"),
-    row<&T::logging_steps>("logging_steps", "X", "steps between logs; below 1: fraction of all"),
-    flag<&T::logging_first_step>("logging_first_step", "log of the first step"),
-    flag<&T::logging_nan_inf_filter>("logging_nan_inf_filter", "no NaN and inf in logged losses"),
-    flag<&T::disable_tqdm>("disable_tqdm", "no progress bar"),
-    choice<&T::banner>("banner", "form of the first lines: tutorial, or transformers 5"),
+    choice<&T::logging_strategy>(kTogether, "logging_strategy", "when to log"),
+    row<&T::logging_steps>(kTogether, "logging_steps", "X",
+                           "steps between logs; below 1: fraction of all"),
+    flag<&T::logging_first_step>(kTogether, "logging_first_step", "log of the first step"),
+    flag<&T::logging_nan_inf_filter>(kTogether, "logging_nan_inf_filter",
+                                     "no NaN and inf in logged losses"),
+    flag<&T::disable_tqdm>(kOwn, "disable_tqdm", "no progress bar"),
+    choice<&T::banner>(kOwn, "banner", "form of the first lines: tutorial, or transformers 5"),
 
-    choice<&T::eval_strategy>("eval_strategy", "when to evaluate"),
-    row<&T::eval_steps>("eval_steps", "X", "steps between evaluations [logging_steps]"),
-    row<&T::eval_delay>("eval_delay", "X", "epochs or steps before the first evaluation"),
-    flag<&T::eval_on_start>("eval_on_start", "evaluation before the first step"),
-    flag<&T::prediction_loss_only>("prediction_loss_only", "evaluation of the loss only"),
+    choice<&T::eval_strategy>(kTogether, "eval_strategy", "when to evaluate"),
+    row<&T::eval_steps>(kTogether, "eval_steps", "X", "steps between evaluations [logging_steps]"),
+    row<&T::eval_delay>(kTogether, "eval_delay", "X",
+                        "epochs or steps before the first evaluation"),
+    flag<&T::eval_on_start>(kTogether, "eval_on_start", "evaluation before the first step"),
+    flag<&T::prediction_loss_only>(kTogether, "prediction_loss_only",
+                                   "evaluation of the loss only"),
 
-    choice<&T::save_strategy>("save_strategy", "when to write a checkpoint"),
-    row<&T::save_steps>("save_steps", "X", "steps between checkpoints; below 1: fraction of all"),
-    row<&T::save_total_limit>("save_total_limit", "N", "checkpoints to keep [all]"),
-    flag<&T::save_only_model>("save_only_model", "checkpoints that cannot be resumed"),
-    flag<&T::overwrite_output_dir>("overwrite_output_dir",
+    choice<&T::save_strategy>(kTogether, "save_strategy", "when to write a checkpoint"),
+    row<&T::save_steps>(kTogether, "save_steps", "X",
+                        "steps between checkpoints; below 1: fraction of all"),
+    row<&T::save_total_limit>(kOwn, "save_total_limit", "N", "checkpoints to keep [all]"),
+    flag<&T::save_only_model>(kTraining, "save_only_model", "checkpoints that cannot be resumed"),
+    flag<&T::overwrite_output_dir>(kOwn, "overwrite_output_dir",
                                    "remove checkpoints of another run from output_dir"),
-    flag<&T::load_best_model_at_end>("load_best_model_at_end",
+    flag<&T::load_best_model_at_end>(kTogether, "load_best_model_at_end",
                                      "weights of the best checkpoint after training"),
-    row<&T::metric_for_best_model>("metric_for_best_model", "NAME",
+    row<&T::metric_for_best_model>(kTogether, "metric_for_best_model", "NAME",
                                    "metric of the best checkpoint, such as accuracy [loss]"),
-    flag<&T::greater_is_better>("greater_is_better",
+    flag<&T::greater_is_better>(kTogether, "greater_is_better",
                                 "direction of that metric [true unless it ends in loss]"),
     {"resume_from_checkpoint", "PATH|auto",
-     "checkpoint to resume from [the last in output_dir]; auto: the newest whole one, if any", true,
-     read_resume, write_field<&T::resume_from_checkpoint>},
-    flag<&T::ignore_data_skip>("ignore_data_skip", "resume from the first batch of the epoch"),
-    flag<&T::restore_callback_states_from_checkpoint>("restore_callback_states_from_checkpoint",
-                                                      "resume the state of callbacks"),
+     "checkpoint to resume from [the last in output_dir]; auto: the newest whole one, if any",
+     kFolder, true, read_resume, write_field<&T::resume_from_checkpoint>},
+    flag<&T::ignore_data_skip>(kTogether, "ignore_data_skip",
+                               "resume from the first batch of the epoch"),
+    flag<&T::restore_callback_states_from_checkpoint>(
+        kTogether, "restore_callback_states_from_checkpoint", "resume the state of callbacks"),
 
-    row<&T::seed>("seed", "N", "seed for weights, shuffling, dropout, augmentation"),
-    row<&T::data_seed>("data_seed", "N", "seed for shuffling [seed]"),
-    flag<&T::full_determinism>("full_determinism", "no nondeterministic operations"),
+    row<&T::seed>(kTraining, "seed", "N", "seed for weights, shuffling, dropout, augmentation"),
+    row<&T::data_seed>(kTraining, "data_seed", "N", "seed for shuffling [seed]"),
+    flag<&T::full_determinism>(kTraining, "full_determinism", "no nondeterministic operations"),
 
-    row<&T::dataloader_num_workers>("dataloader_num_workers", "N", "data-loader threads; 0 = none"),
-    flag<&T::dataloader_pin_memory>("dataloader_pin_memory",
+    row<&T::dataloader_num_workers>(kOwn, "dataloader_num_workers", "N",
+                                    "data-loader threads; 0 = none"),
+    flag<&T::dataloader_pin_memory>(kOwn, "dataloader_pin_memory",
                                     "page-locked batches, for copies to a GPU"),
-    flag<&T::dataloader_drop_last>("dataloader_drop_last",
+    flag<&T::dataloader_drop_last>(kTraining, "dataloader_drop_last",
                                    "omission of the incomplete last batch of an epoch"),
-    row<&T::label_names>("label_names", "NAMES", "inputs that are labels"),
+    row<&T::label_names>(kTraining, "label_names", "NAMES", "inputs that are labels"),
 
     {"ddp_backend", "gloo|nccl|shm",
-     "communication backend [nccl with one GPU per rank, shm on one machine]", false, read_backend,
-     write_field<&T::ddp_backend>},
-    flag<&T::ddp_find_unused_parameters>("ddp_find_unused_parameters",
+     "communication backend [nccl with one GPU per rank, shm on one machine]", kOwn, false,
+     read_backend, write_field<&T::ddp_backend>},
+    flag<&T::ddp_find_unused_parameters>(kTraining, "ddp_find_unused_parameters",
                                          "parameters without gradient allowed"),
-    row<&T::ddp_bucket_cap_mb>("ddp_bucket_cap_mb", "N", "gradient bucket size in MiB [25]"),
-    flag<&T::ddp_broadcast_buffers>("ddp_broadcast_buffers", "buffers of rank 0 on all ranks"),
-    row<&T::ddp_timeout>("ddp_timeout", "N", "timeout of collectives in seconds"),
-    {"accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches", false,
-     read_accelerator_config, write_accelerator_config},
-    flag<&T::use_cpu>("use_cpu", "CPU even if GPUs are present"),
-    choice<&T::sums>("sums", "sums of gradients; exact: the same weights on any number of ranks"),
-    row<&T::micro_batch>("micro_batch", "N", "samples per micro-batch, with exact sums"),
+    row<&T::ddp_bucket_cap_mb>(kTraining, "ddp_bucket_cap_mb", "N",
+                               "gradient bucket size in MiB [25]"),
+    flag<&T::ddp_broadcast_buffers>(kTraining, "ddp_broadcast_buffers",
+                                    "buffers of rank 0 on all ranks"),
+    row<&T::ddp_timeout>(kOwn, "ddp_timeout", "N", "timeout of collectives in seconds"),
+    {"accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches", kTraining,
+     false, read_accelerator_config, write_accelerator_config},
+    flag<&T::use_cpu>(kOwn, "use_cpu", "CPU even if GPUs are present"),
+    choice<&T::sums>(kWeights, "sums",
+                     "sums of gradients; exact: the same weights on any number of ranks"),
+    row<&T::micro_batch>(kWeights, "micro_batch", "N", "samples per micro-batch, with exact sums"),
 
-    flag<&T::do_train>("do_train", "training"),
-    flag<&T::do_eval>("do_eval", "evaluation at the end"),
-    flag<&T::do_predict>("do_predict", "prediction at the end, with its metrics"),
+    flag<&T::do_train>(kTogether, "do_train", "training"),
+    flag<&T::do_eval>(kTogether, "do_eval", "evaluation at the end"),
+    flag<&T::do_predict>(kTogether, "do_predict", "prediction at the end, with its metrics"),
 
-    flag<&T::fast_dev_run>("fast_dev_run", "one training and one evaluation batch"),
-    row<&T::limit_train_batches>("limit_train_batches", "X",
+    flag<&T::fast_dev_run>(kTraining, "fast_dev_run", "one training and one evaluation batch"),
+    row<&T::limit_train_batches>(kTraining, "limit_train_batches", "X",
                                  "batches per epoch; up to 1: fraction of them"),
 };
 

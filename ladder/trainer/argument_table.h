@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/monitor/run_settings.h"
 #include "ladder/trainer/training_arguments.h"
 
 namespace ladder {
@@ -19,6 +20,7 @@ struct TrainingArgument {
   std::string_view name;   // as in transformers: learning_rate
   std::string_view form;   // of the value, for help texts: N, X, PATH, no|steps|epoch
   std::string_view help;   // noun phrase
+  Effect effect;           // of another value, between ranks, at a resume, and in output_dir
   bool value_is_optional;  // the name without a value means true
   // Throws UsageError, which begins with `where`. null unsets; numbers and choices refuse it.
   void (*read)(TrainingArguments&, const std::string& where, const nlohmann::json& value);

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
 #include "ladder/core/text.h"
+#include "ladder/io/json.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/fused_optimizer.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ranges>
 
+#include "ladder/core/log.h"
 #include "ladder/core/text.h"
 
 namespace ladder {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/core/progress_bar.h"
+#include "ladder/monitor/progress_bar.h"
 #include "ladder/trainer/metrics.h"
 #include "ladder/trainer/trainer_callback.h"
 

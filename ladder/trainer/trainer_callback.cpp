@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 

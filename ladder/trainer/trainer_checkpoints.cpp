@@ -8,13 +8,14 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/accelerate/run_together.h"
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/core/json.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
+#include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {
@@ -52,45 +53,17 @@ TrainerControl control_from(const nlohmann::json& json, const std::string& origi
   return control;
 }
 
-// Arguments with which a training ends with the same weights, whatever their values.
-constexpr std::array kOfOutput = {"output_dir",
-                                  "run_name",
-                                  "report_to",
-                                  "logging_strategy",
-                                  "logging_steps",
-                                  "logging_first_step",
-                                  "logging_nan_inf_filter",
-                                  "disable_tqdm",
-                                  "banner",
-                                  "per_device_eval_batch_size",
-                                  "eval_strategy",
-                                  "eval_steps",
-                                  "eval_delay",
-                                  "eval_on_start",
-                                  "prediction_loss_only",
-                                  "save_strategy",
-                                  "save_steps",
-                                  "save_total_limit",
-                                  "overwrite_output_dir",
-                                  "load_best_model_at_end",
-                                  "metric_for_best_model",
-                                  "greater_is_better",
-                                  "resume_from_checkpoint",
-                                  "ignore_data_skip",
-                                  "restore_callback_states_from_checkpoint",
-                                  "dataloader_num_workers",
-                                  "dataloader_pin_memory",
-                                  "ddp_backend",
-                                  "ddp_timeout",
-                                  "do_train",
-                                  "do_eval",
-                                  "do_predict"};
+// Whether a training ends with the same weights, whatever the value of this argument.
+bool is_of_output(const std::string& name) {
+  const auto table = training_argument_table();
+  const auto row = std::ranges::find(table, name, &TrainingArgument::name);
+  if (row == table.end()) return false;
+  return row->effect == Effect::kTogether || row->effect == Effect::kFolder ||
+         row->effect == Effect::kOwn;
+}
 
 // "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
 std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
-  const auto is_of_output = [](const std::string& name) {
-    return std::ranges::find(kOfOutput, name) != kOfOutput.end();
-  };
   for (const auto& [name, value] : own.items()) {
     if (is_of_output(name) || !saved.contains(name) || saved.at(name) == value) continue;
     return fmt::format("{} is {} there, and {} here", name, json_for_message(saved.at(name)),
@@ -103,41 +76,25 @@ std::string first_difference(const nlohmann::json& saved, const nlohmann::json& 
 
 nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
 
-// Arguments of which a different value is logged: intervals, which keep the values of the
-// checkpoint, and batch sizes, as transformers does; and what else changes the training.
-constexpr std::array kLogged = {"logging_steps",
-                                "eval_steps",
-                                "save_steps",
-                                "per_device_train_batch_size",
-                                "lr_scheduler_type",
-                                "lr_scheduler_kwargs",
-                                "warmup_steps",
-                                "max_grad_norm",
-                                "fp16",
-                                "bf16",
-                                "seed",
-                                "data_seed",
-                                "dataloader_drop_last",
-                                "accelerator_config",
-                                "limit_train_batches"};
-
-// Arguments that must be equal. With another accumulation, global_step would be another position in
-// the data; with other labels, the restored optimizer would follow another loss.
-constexpr std::array kEqual = {"gradient_accumulation_steps", "label_smoothing_factor"};
-
+// An argument that changes the training or its output is logged: the intervals and batch sizes of
+// the checkpoint stay, as in transformers. One that defines what the weights are for must be equal:
+// with another accumulation, global_step would be another position in the data; with other labels,
+// the restored optimizer would follow another loss.
 std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& state,
                                                         std::string_view origin) const {
   const auto present = state_dict();
   const JsonReader saved(state, json_data_error(origin));
-  for (const char* const name : kLogged) {
-    if (saved.value(name) == present.at(name)) continue;
-    trainer.accelerator_.log().info(fmt::format("{}: {} is {}, the arguments have {}", origin, name,
-                                                saved.value(name).dump(), present.at(name).dump()));
-  }
-  for (const char* const name : kEqual) {
-    if (!saved.contains(name) || saved.value(name) == present.at(name)) continue;
-    throw DataError::mismatch(fmt::format("{}: {}", origin, name), present.at(name).dump(),
-                              saved.value(name).dump(), "resume with the value of the checkpoint");
+  for (const auto& row : training_argument_table()) {
+    if (!saved.contains(row.name) || saved.value(row.name) == present.at(row.name)) continue;
+    const auto was = saved.value(row.name).dump();
+    const auto is = present.at(row.name).dump();
+    if (row.effect == Effect::kWeights) {
+      throw DataError::mismatch(fmt::format("{}: {}", origin, row.name), is, was,
+                                "resume with the value of the checkpoint");
+    }
+    if (row.effect != Effect::kTraining && row.effect != Effect::kTogether) continue;
+    trainer.accelerator_.log().info(
+        fmt::format("{}: {} is {}, the arguments have {}", origin, row.name, was, is));
   }
   return [] {};
 }
@@ -292,8 +249,7 @@ void Trainer::load_best_model() {
   if (best.empty()) return;
   print_lines({fmt::format("Loading best model from {} (score: {}).", best,
                            python_float(state_.best_metric.value_or(0.0)))});
-  const auto checkpoint =
-      open_checkpoint_together(best, accelerator_.process_group(), accelerator_.log());
+  const auto checkpoint = open_checkpoint_together(best, accelerator_.process_group());
   run_or_fail_together(accelerator_.process_group(), "load_best_model_at_end",
                        [&] { load_model(*model_, checkpoint.file(kWeights)); });
 }

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
+#include "ladder/monitor/evaluation.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
-#include "ladder/train/evaluation.h"
 #include "ladder/trainer/trainer.h"
 
 namespace ladder {

@@ -9,11 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/core/progress_bar.h"
-#include "ladder/core/rank_status.h"
-#include "ladder/core/stopped_by_signal.h"
 #include "ladder/core/text.h"
+#include "ladder/launch/rank_status.h"
+#include "ladder/launch/signals.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/trainer/trainer.h"

@@ -8,8 +8,8 @@
 #include <memory>
 #include <utility>
 
-#include "ladder/core/json.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

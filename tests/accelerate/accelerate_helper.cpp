@@ -18,8 +18,8 @@
 
 #include "ladder/accelerate/accelerate_config.h"
 #include "ladder/accelerate/trackers.h"
-#include "ladder/comm/launch_environment.h"
 #include "ladder/core/error.h"
+#include "ladder/launch/launch_environment.h"
 
 namespace ladder {
 namespace {

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/schedules.h"

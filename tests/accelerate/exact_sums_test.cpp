@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/exact/exact_data_parallel.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
-#include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/exact.h"
 #include "tests/support/expect_error.h"

@@ -12,7 +12,7 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
-#include "ladder/train/evaluation.h"
+#include "ladder/monitor/evaluation.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/monitor/evaluation.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/data_parallel.h"
-#include "ladder/train/evaluation.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/training.h"

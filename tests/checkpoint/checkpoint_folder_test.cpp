@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/atomic_file.h"
+#include "ladder/io/sha256.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"

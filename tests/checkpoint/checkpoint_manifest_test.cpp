@@ -63,7 +63,7 @@ TEST(CheckpointManifest, AnErrorHasPathExpectedGotAndHint) {
       "\"files\", got -1; hint: try another");
 }
 
-// What is refused in any JSON from elsewhere is in core/json_test.cpp; here are the form and limits
+// What is refused in any JSON from elsewhere is in io/json_test.cpp; here are the form and limits
 // of a manifest.
 TEST(CheckpointManifest, RefusesWhatIsNotJsonOrTooDeep) {
   const std::string valid = make_checkpoint_manifest({{"m.bin", {3, kDigest}}});

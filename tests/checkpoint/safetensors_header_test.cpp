@@ -147,7 +147,7 @@ std::string with_values(const std::string& dtype, const std::string& shape,
          "}}";
 }
 
-// What is refused in any JSON from elsewhere is in core/json_test.cpp: text that is no JSON, keys
+// What is refused in any JSON from elsewhere is in io/json_test.cpp: text that is no JSON, keys
 // that occur twice, values of another kind.
 TEST(ParseSafetensorsHeader, RefusesAnotherFormOfHeader) {
   const std::vector<std::pair<std::string, std::string>> cases = {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/odd_paths.h"

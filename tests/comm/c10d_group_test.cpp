@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/exit_status.h"
+#include "ladder/launch/exit_status.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

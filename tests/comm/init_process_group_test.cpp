@@ -15,7 +15,7 @@
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
-#include "ladder/core/listening_socket.h"
+#include "ladder/launch/listening_socket.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sockets.h"

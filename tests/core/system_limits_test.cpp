@@ -10,7 +10,8 @@
 #include <cstdlib>
 #include <functional>
 
-#include "ladder/core/exit_status.h"
+#include "ladder/core/errno_hints.h"
+#include "ladder/launch/exit_status.h"
 
 namespace ladder {
 namespace {

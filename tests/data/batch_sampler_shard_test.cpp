@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/io/sha256.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/sha256.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 

@@ -8,16 +8,16 @@
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/comm/init_process_group.h>
 #include <ladder/core/device.h>
-#include <ladder/core/exit_status.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
 #include <ladder/data/distributed_sampler.h>
+#include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
+#include <ladder/monitor/evaluation.h>
 #include <ladder/nn/dropout.h>
 #include <ladder/optim/adam.h>
 #include <ladder/parallel/data_parallel.h>
 #include <ladder/parallel/distributed_data_parallel.h>
-#include <ladder/train/evaluation.h>
 #include <ladder/trainer/trainer.h>
 #include <torch/nn/modules/embedding.h>
 

@@ -19,7 +19,7 @@ namespace {
 
 Parser accelerate_file() {
   return {.name = "accelerate_file",
-          .sources = {"ladder/accelerate/accelerate_config.cpp", "ladder/core/yaml.cpp"},
+          .sources = {"ladder/accelerate/accelerate_config.cpp", "ladder/io/yaml.cpp"},
           .samples = samples_of(
               {"compute_environment: LOCAL_MACHINE\ndeepspeed_config: {}\n"
                "distributed_type: MULTI_GPU\nmixed_precision: 'bf16'\nnum_processes: 2\n",
@@ -46,7 +46,7 @@ Parser accelerate_file() {
 
 Parser hparams() {
   return {.name = "hparams",
-          .sources = {"mnist/hparams.cpp", "ladder/core/yaml.cpp"},
+          .sources = {"mnist/hparams.cpp", "ladder/io/yaml.cpp"},
           .samples =
               samples_of({"epochs: 3\nbatch_size: 64\nlr: 1e-3\nsave: 'a: b'\n",
                           R"({"epochs": 1, "batch-size": "64"})", "batch-size: 1\nbatch_size: 2\n",

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerate_config.h"
-#include "ladder/comm/launch_environment.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/text.h"
+#include "ladder/launch/launch_environment.h"
 #include "tests/fuzz/parsers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -76,7 +76,7 @@ void read_launch(const Bytes& bytes) {
 Parser launch_environment() {
   return {
       .name = "launch_environment",
-      .sources = {"ladder/comm/launch_environment.cpp", "ladder/comm/launch_variables.cpp"},
+      .sources = {"ladder/launch/launch_environment.cpp", "ladder/launch/launch_variables.cpp"},
       .samples = samples_of(
           {"",
            "RANK=3\nWORLD_SIZE=4\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=2\nGROUP_WORLD_SIZE=2\n"

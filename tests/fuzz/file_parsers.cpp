@@ -117,7 +117,7 @@ void parse_safetensors(const Bytes& bytes) {
 
 Parser safetensors() {
   return {.name = "safetensors",
-          .sources = {"ladder/checkpoint/safetensors_header.cpp", "ladder/core/json.cpp"},
+          .sources = {"ladder/checkpoint/safetensors_header.cpp", "ladder/io/json.cpp"},
           .samples = safetensors_samples(),
           .parse = parse_safetensors,
           .words = {"BOOL", "I8", "I16", "U16", "F16", "I32", "U32", "I64", "U64"},
@@ -151,7 +151,7 @@ void parse_manifest(const Bytes& bytes) {
 
 Parser manifest() {
   return {.name = "manifest",
-          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp", "ladder/core/json.cpp"},
+          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp", "ladder/io/json.cpp"},
           .samples = manifest_samples(),
           .parse = parse_manifest,
           .large = large_manifests()};

@@ -22,7 +22,9 @@
 #include <string>
 #include <vector>
 
-#include "ladder/core/progress_bar.h"
+#include "ladder/core/clock.h"
+#include "ladder/core/log.h"
+#include "ladder/monitor/progress_bar.h"
 #include "tests/fuzz/finding.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/parsers.h"

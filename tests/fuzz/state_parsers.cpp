@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ladder/core/json.h"
+#include "ladder/io/json.h"
 #include "ladder/trainer/trainer_state.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
@@ -41,7 +41,7 @@ void parse_trainer_state(const std::string& path) {
 
 Parser trainer_state() {
   return {.name = "trainer_state",
-          .sources = {"ladder/trainer/trainer_state.cpp", "ladder/core/json.cpp"},
+          .sources = {"ladder/trainer/trainer_state.cpp", "ladder/io/json.cpp"},
           .samples = trainer_states(),
           .parse = [file = std::make_shared<const InputFile>("file.json")](const Bytes& bytes) {
             parse_trainer_state(file->with(bytes));
@@ -62,7 +62,7 @@ void parse_schedule(const Bytes& bytes) {
 
 Parser schedule() {
   return {.name = "schedule",
-          .sources = {"ladder/core/json.cpp"},
+          .sources = {"ladder/io/json.cpp"},
           .samples = samples_of(
               {R"({"last_epoch":3,"base_lrs":[0.1,0.2],"last_lr":[0.1,0.2],"best":"inf"})",
                R"({"last_epoch":1,"base_lrs":[1,2],"last_lr":[1e-9,2],"best":-0.25})"}),
@@ -89,7 +89,7 @@ void parse_groups(const Bytes& bytes) {
 
 Parser optimizer_groups() {
   return {.name = "optimizer_groups",
-          .sources = {"ladder/core/json.cpp"},
+          .sources = {"ladder/io/json.cpp"},
           .samples = samples_of({R"([{"lr":0.1,"betas":[0.9,0.99],"nesterov":true,)"
                                  R"("params":["conv1.weight","conv1.bias"]}])",
                                  R"([{"lr":1,"betas":[0,1],"nesterov":false,"params":[null],)"

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -16,7 +18,11 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
+#include "ladder/core/log.h"
+#include "ladder/monitor/run_settings.h"
+#include "mnist/flags.h"
 #include "mnist/main.h"
+#include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -267,6 +273,33 @@ TEST(CommandLine, RanksCompareWhatDefinesTheRun) {
   EXPECT_EQ(settings({"--metrics", "a", "--num-workers", "2", "--threads", "1", "--quiet"}), usual);
   const auto accelerated = options_of<AcceleratedOptions>({"--seed", "3"});
   EXPECT_EQ(accelerated.accelerator.process_group.settings.at("--seed"), "3");
+}
+
+// A new option needs its row alone.
+TEST(CommandLine, TheEffectOfAnOptionDecidesWhoComparesIt) {
+  std::int64_t depth = 1;
+  std::int64_t warm_up = 2;
+  std::int64_t threads = 3;
+  std::string folder;
+  Flags flags("program");
+  flags.integer(Effect::kWeights, "--depth", depth, {1}, "layers");
+  flags.integer(Effect::kTraining, "--warm-up", warm_up, {0}, "steps of the warm-up");
+  flags.integer(Effect::kOwn, "--threads", threads, {0}, "threads");
+  flags.text(Effect::kFolder, "--out", folder, "FOLDER", "folder of the results");
+  EXPECT_EQ(settings_of_ranks(flags.settings()),
+            (std::map<std::string, std::string>{
+                {"--depth", "1"}, {"--out", "unset"}, {"--warm-up", "2"}}));
+  const auto saved = settings_to_json(flags.settings());
+  EXPECT_EQ(saved, nlohmann::json({{"--depth", "1"}, {"--warm-up", "2"}}));
+  CapturedStream stream;
+  const Log log({.stream = stream.get()});
+  warm_up = 5;
+  threads = 4;
+  compare_settings(saved, flags.settings(), "progress.json", log);
+  EXPECT_EQ(stream.text(), "progress.json: --warm-up was 2, and is 5 from here on\n");
+  depth = 2;
+  EXPECT_ERROR(compare_settings(saved, flags.settings(), "progress.json", log), UsageError,
+               "progress.json: it was written with --depth=1, and this run has --depth=2");
 }
 
 TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {

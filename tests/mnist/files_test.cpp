@@ -11,7 +11,7 @@
 #include <string>
 
 #include "ladder/core/error.h"
-#include "ladder/core/sha256.h"
+#include "ladder/io/sha256.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_files.h"
 #include "tests/support/temporary_folder.h"

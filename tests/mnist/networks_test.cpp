@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
+#include "ladder/nn/state_dict.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/relative_difference.h"

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"

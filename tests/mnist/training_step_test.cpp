@@ -10,9 +10,9 @@
 #include <string>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/random_scope.h"
+#include "ladder/nn/state_dict.h"
 #include "tests/support/cpu_capability.h"
 #include "tests/support/training.h"
 

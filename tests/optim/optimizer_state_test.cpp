@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/lr_scheduler.h"
@@ -525,7 +525,7 @@ Damage groups(const Json& value, const std::string& text) {
   return {[=](OptimizerState& state) { state.groups = value; }, text};
 }
 
-// Those that any optimizer may meet. What is refused in any JSON is in core/json_test.cpp.
+// Those that any optimizer may meet. What is refused in any JSON is in io/json_test.cpp.
 std::vector<Damage> damaged_groups(const Json& good) {
   const auto params = [](const Json& value, const std::string& text) {
     return option("/params", value, text);

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/fused_optimizer.h"

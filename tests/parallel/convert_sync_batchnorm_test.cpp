@@ -12,9 +12,9 @@
 #include <string>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/data_parallel.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"

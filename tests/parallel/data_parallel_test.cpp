@@ -25,10 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replicas.h"
 #include "mnist/networks.h"

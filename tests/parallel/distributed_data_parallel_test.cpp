@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"

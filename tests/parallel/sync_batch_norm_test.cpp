@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/checkpoint/state_dict.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"

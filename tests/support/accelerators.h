@@ -18,9 +18,9 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/accelerate/accelerator_options.h"
-#include "ladder/core/listening_socket.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
+#include "ladder/launch/listening_socket.h"
 #include "ladder/optim/sgd.h"
 #include "mnist/recipe.h"
 #include "tests/support/ranks.h"

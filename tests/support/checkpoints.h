@@ -17,8 +17,8 @@
 #include <string>
 #include <utility>
 
-#include "ladder/checkpoint/atomic_file.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/io/atomic_file.h"
 
 namespace ladder {
 

@@ -9,8 +9,8 @@
 
 #include "ladder/comm/process_group.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/nn/model.h"
-#include "ladder/parallel/exact_data_parallel.h"
 #include "tests/support/threads.h"
 #include "tests/support/training.h"
 

@@ -13,7 +13,7 @@
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
-#include "ladder/core/stopped_by_signal.h"
+#include "ladder/launch/signals.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scripted_trainer.h"

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/exact/exact_data_parallel_options.h"
+#include "ladder/nn/model.h"
+#include "ladder/parallel/gradient_reducer.h"
+
+namespace ladder {
+
+// A Model around a Model of which every rank has a replica, as DistributedDataParallel, whose
+// weights are the same bits for every number of ranks and threads and for every backend.
+//
+// A sum of floats depends on its order: (a + b) + c is not a + (b + c). The order depends on the
+// shapes and the threads of each operation, and on the ranks. So two ranks never train quite the
+// same weights as one. This class takes the reasons away:
+//
+//     1. Every rank, and every thread of it, computes whole micro-batches of a fixed size, with one
+//        thread each. So every operation sees the same shapes on any number of ranks.
+//     2. The gradient of a micro-batch becomes integers, multiples of 2^-44, and integers are added
+//        over micro-batches, threads and ranks. Their order makes no difference.
+//     3. The sum becomes float again once, equal on all ranks.
+//
+//     auto batches = divide_batches(dataset->size(), {.batch_size = 64, .micro_batch = 16, ...});
+//     ExactDataParallel model(network, group, {.micro_batch = 16});
+//     for (const Batch& batch : loader) {
+//       auto scores = model.forward(batch.inputs);
+//       batch.num_items().mean(loss_sum, scores, batch.targets).backward();
+//       optimizer.step();
+//       optimizer.zero_grad();
+//     }
+//
+// Conditions, beside equal initial weights and samples:
+//
+//     - the ranks divide each batch by whole micro-batches, with this size: ShardedBatchSampler;
+//     - the loss is a sum over samples, each of which depends on its own row of the output alone,
+//       divided by the size of the whole batch: NumItems::mean. Gradients are added, not averaged;
+//     - a gradient of one micro-batch is at most 64. Anything larger, infinite or NaN makes all
+//       gradients NaN on all ranks, which a GradScaler skips and a LossGuard reports;
+//     - random numbers depend on the sample: Dropout with masks by position, in a RandomScope.
+//       Dropout layers that draw from PyTorch's generator are refused; a call of torch::dropout in
+//       a forward is not seen;
+//     - the same micro-batch size and instruction set (AVX2, AVX-512). On a GPU: operations that
+//       are deterministic.
+//
+// BatchNorm normalises by the statistics of a micro-batch ("ghost" batch normalisation), and the
+// running statistics move once per step by the mean over all micro-batches, through the same
+// integers. SyncBatchNorm adds floats over the ranks, so it is refused.
+//
+// A rank's part of a batch may be empty. A parameter that no micro-batch uses keeps an undefined
+// gradient. A backward runs once and cannot be differentiated again.
+//
+// Collectives: construction, as GradientReducer's, and backward. Without gradients
+// (torch::NoGradGuard) forward computes micro-batches too, so the output of an evaluation depends
+// on the batch alone, and the statistics of BatchNorm stay as they are.
+//
+// Sources: Li et al., "EasyScale", SC 2023, for training that does not depend on the number of
+// devices; Demmel and Nguyen, "Parallel Reproducible Summation", 2015; Hoffer et al., "Train
+// longer, generalize better", 2017, for ghost batch normalisation. PyTorch has no counterpart.
+class ExactDataParallel : public Model {
+ public:
+  // Which parameters are trained (requires_grad) is fixed here.
+  //
+  // Throws UsageError for a micro-batch below 1, a negative number of threads, a model with
+  // SyncBatchNorm or with Dropout that draws from PyTorch's generator, and one whose parameters are
+  // on several devices.
+  ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
+                    ExactDataParallelOptions options = {});
+  ~ExactDataParallel() override;
+  ExactDataParallel(const ExactDataParallel&) = delete;
+  ExactDataParallel& operator=(const ExactDataParallel&) = delete;
+
+  // Throws UsageError if requires_grad of a parameter has changed since the construction.
+  torch::Tensor forward(const Inputs& inputs) override;
+
+  // A copy of the wrapped model, without the wrapper.
+  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
+
+  // For gradient accumulation, as GradientReducer::no_sync: backwards of forwards that run while
+  // the result lives keep their sums in integers, and give the parameters no gradients; the next
+  // backward adds them. forget() drops such sums.
+  [[nodiscard]] GradientReducer::NoSync no_sync() { return GradientReducer::NoSync(sync_); }
+  void forget();
+
+  Model& module() { return *module_; }
+  std::int64_t micro_batch() const override;
+
+ private:
+  class Replicas;
+
+  std::shared_ptr<Model> module_;
+  std::shared_ptr<Replicas> replicas_;
+  bool sync_ = true;
+};
+
+}  // namespace ladder

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/io/json_lines.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kNameAnotherFile = "name another file";
+
+std::string start_reader(const std::string& path) {
+  return fmt::format("it is a pipe without a reader: start one first: cat {} &", path);
+}
+
+// What is wrong with a file to write, for a hint; "" if nothing is. Changes nothing.
+std::string writing_problem(const std::string& path) {
+  std::error_code ignored;
+  auto file = fs::path(path);
+  if (fs::is_symlink(file, ignored)) {  // of one that leads nowhere, the folder behind it counts
+    file = file.parent_path() / fs::read_symlink(file, ignored);
+  }
+  const auto status = fs::status(file, ignored);
+  const bool exists = fs::exists(status);
+  if (fs::is_directory(status))
+    return fmt::format("{}: {}", std::strerror(EISDIR), kNameAnotherFile);
+  if (fs::is_socket(status)) return fmt::format("it is a socket: {}", kNameAnotherFile);
+  if (fs::is_block_file(status)) return fmt::format("it is a disk: {}", kNameAnotherFile);
+  const auto folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const char* checked = exists ? file.c_str() : folder.c_str();
+  if (::faccessat(AT_FDCWD, checked, exists ? W_OK : W_OK | X_OK, AT_EACCESS) == 0) return "";
+  const int error = errno;
+  return fmt::format("{}: {}", std::strerror(error),
+                     error == ENOENT ? "create the folder first" : kNameAnotherFile);
+}
+
+bool is_pipe(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_fifo(path, ignored);
+}
+
+int flags_of(OldRecords old_records) {
+  constexpr int kWithoutWaiting = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  if (old_records == OldRecords::kKeep) return kWithoutWaiting | O_APPEND;
+  return kWithoutWaiting | (old_records == OldRecords::kReplace ? O_TRUNC : O_EXCL);
+}
+
+}  // namespace
+
+AppendedFile::AppendedFile(std::string path, OldRecords old_records,
+                           std::chrono::milliseconds patience)
+    : path_(std::move(path)), patience_(patience) {
+  constexpr mode_t kAsUmaskAllows = 0666;
+  descriptor_.reset(::open(path_.c_str(), flags_of(old_records), kAsUmaskAllows));
+  struct stat status{};
+  if (!descriptor_ || ::fstat(descriptor_.get(), &status) != 0) {
+    const int error = errno;
+    const auto hint = error == ENXIO && is_pipe(path_) ? start_reader(path_) : "";
+    throw SystemError::failed("open", path_, error, hint);
+  }
+  if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return;
+  throw SystemError::failed("open", path_, EINVAL, kNameAnotherFile);
+}
+
+std::uint64_t AppendedFile::size() const {
+  struct stat status{};
+  const bool known = ::fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode);
+  return known ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
+
+void AppendedFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_.get(), bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN) {
+      wait_for_reader();
+    } else if (errno != EINTR) {
+      throw SystemError::failed("write", path_, errno);
+    }
+  }
+}
+
+void AppendedFile::wait_for_reader() const {
+  pollfd pipe{.fd = descriptor_.get(), .events = POLLOUT, .revents = 0};
+  const int ready = ::poll(&pipe, 1, static_cast<int>(patience_.count()));
+  if (ready > 0 || (ready < 0 && errno == EINTR)) return;
+  throw SystemError::failed("write", path_, ETIMEDOUT,
+                            fmt::format("its reader has read nothing for {} s",
+                                        static_cast<double>(patience_.count()) / 1000.0));
+}
+
+JsonLines::JsonLines(const std::string& path, std::string_view field, OldRecords old_records)
+    : path_(path), old_records_(old_records) {
+  auto problem = writing_problem(path);
+  if (problem.empty() && is_pipe(path)) {
+    try {
+      file_ = AppendedFile(path_, old_records_);
+    } catch (const SystemError&) {
+      problem = start_reader(path);
+    }
+  }
+  if (problem.empty()) return;
+  throw UsageError::malformed(field, "a file that can be written", path, problem);
+}
+
+void JsonLines::write(const nlohmann::ordered_json& record) {
+  if (path_.empty()) return;
+  if (!file_) file_ = AppendedFile(path_, old_records_);
+  file_.write(record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
+}
+
+}  // namespace ladder

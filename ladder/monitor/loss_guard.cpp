@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/monitor/loss_guard.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "ladder/kernels/fixed_point.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::size_t kMostShown = 64;
+
+// The elements of pending_.
+constexpr std::int64_t kSum = 0;
+constexpr std::int64_t kLast = 1;
+constexpr std::int64_t kBadStep = 2;
+constexpr std::int64_t kBadLoss = 3;
+
+std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+std::string samples(const torch::Tensor& indices) {
+  const auto all = numbers(indices);
+  if (all.empty()) return "no samples";
+  const auto shown = all.first(std::min(all.size(), kMostShown));
+  const auto more = all.size() - shown.size();
+  return fmt::format("samples {}{}", fmt::join(shown, " "),
+                     more == 0 ? "" : fmt::format(" and {} more", more));
+}
+
+std::string hint_of_model(const torch::nn::Module& model) {
+  const std::string hint =
+      "use a smaller learning rate, or find the first bad step with a fingerprint of every step";
+  if (micro_batch_of(model) == 0) return hint;
+  return fmt::format("{}; exact sums turn gradients above {} into NaN: float sums do not", hint,
+                     kFixedPointGradient.limit);
+}
+
+std::string step_text(std::int64_t epoch, std::int64_t step) {
+  return fmt::format("epoch {}, step {}", epoch, step);
+}
+
+}  // namespace
+
+std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module& model) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, input] : batch.inputs) {
+    if (all_finite(input)) continue;
+    const auto bad_rows =
+        input.reshape({input.size(0), -1}).isfinite().all(1).logical_not().nonzero().cpu();
+    const auto row = static_cast<std::size_t>(bad_rows.const_data_ptr<std::int64_t>()[0]);
+    const auto indices = numbers(batch.indices);
+    return row < indices.size() ? fmt::format("{} of sample {}", name, indices[row]) : name;
+  }
+  for (const auto& parameter : model.named_parameters()) {
+    const auto& gradient = parameter.value().grad();
+    if (!gradient.defined() || all_finite(gradient)) continue;
+    return "gradient of " + without_module_prefix(parameter.key());
+  }
+  return "the loss";
+}
+
+LossMeter::LossMeter(const torch::Device& device, std::int64_t interval)
+    : device_(device), interval_(interval) {
+  if (interval_ == 0) interval_ = device.is_cpu() ? 1 : kGpuInterval;
+}
+
+void LossMeter::begin_epoch(std::int64_t epoch) {
+  epoch_ = epoch;
+  sum_ = 0.0;
+  samples_ = 0;
+}
+
+std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
+                                            std::int64_t step, bool updated) {
+  // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
+  const auto items = batch.num_items();
+  const double weight = static_cast<double>(items.global) / static_cast<double>(items.processes);
+  // And this into their mean: 1 if all ranks have as many samples, and there are no micro-batches.
+  const double share = batch.size() > 0 ? weight / static_cast<double>(batch.size()) : kUnknown;
+  if (interval_ == 1) {
+    const auto value = loss.item<double>();
+    if (!std::isfinite(value)) return NonFiniteStep{value, epoch_, step, batch.indices};
+    sum_ += value * weight;
+    last_ = value * share;
+    samples_ += batch.size();
+    return std::nullopt;
+  }
+  pending_steps_.push_back({step, batch.indices});
+  pending_samples_ += batch.size();
+  keep_on_device(loss.detach(), weight, share);
+  return updated && std::ssize(pending_steps_) >= interval_ ? flush() : std::nullopt;
+}
+
+void LossMeter::keep_on_device(const torch::Tensor& loss, double weight, double share) {
+  const auto value = loss.to(torch::kFloat64);
+  if (pending_steps_.size() == 1) {
+    pending_ = torch::zeros({4}, torch::dtype(torch::kFloat64).device(device_));
+  }
+  const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(value.isfinite().logical_not());
+  pending_[kSum] += value * weight;
+  pending_[kLast].copy_(value * share);
+  pending_[kBadLoss].copy_(torch::where(is_first_bad, value, pending_[kBadLoss]));
+  pending_[kBadStep].copy_(
+      torch::where(is_first_bad, static_cast<double>(pending_steps_.size()), pending_[kBadStep]));
+}
+
+std::optional<NonFiniteStep> LossMeter::flush() {
+  if (pending_steps_.empty()) return std::nullopt;
+  const auto steps = std::exchange(pending_steps_, {});
+  const auto values = pending_.cpu();
+  const auto* value = values.const_data_ptr<double>();
+  const auto samples = std::exchange(pending_samples_, 0);
+  if (value[kBadStep] != 0.0) {
+    const auto& bad = steps.at(static_cast<std::size_t>(value[kBadStep]) - 1);
+    return NonFiniteStep{value[kBadLoss], epoch_, bad.step, bad.indices};
+  }
+  sum_ += value[kSum];
+  last_ = value[kLast];
+  samples_ += samples;
+  return std::nullopt;
+}
+
+LossGuard::LossGuard(const torch::nn::Module& model, RunSetup setup)
+    : model_(model), setup_(std::move(setup)), meter_(setup_.device) {}
+
+void LossGuard::add(const Batch& batch, const torch::Tensor& loss, std::int64_t step,
+                    bool updated) {
+  note(meter_.add(loss, batch, step, updated), &batch);
+  if (!updated) return;
+  // A GPU's steps are read together, and then all are due.
+  const bool each_read = setup_.group.world_size() == 1 || !setup_.device.is_cpu();
+  if (++unchecked_ >= (each_read ? 1 : kSteps) && meter_.is_read()) agree();
+}
+
+void LossGuard::flush() {
+  note(meter_.flush(), nullptr);
+  agree();
+}
+
+// Keeps the first bad step, and its first bad tensor if `batch` is its batch.
+void LossGuard::note(const std::optional<NonFiniteStep>& found, const Batch* batch) {
+  if (!found || bad_) return;
+  bad_ = found;
+  if (batch == nullptr || !batch->indices.defined()) return;
+  if (!batch->indices.is_same(found->indices)) return;
+  try {
+    bad_tensor_ = first_non_finite_tensor(*batch, model_);
+  } catch (const c10::Error&) {  // isfinite() lacks some layouts; the other ranks wait
+    bad_tensor_.clear();
+  }
+}
+
+// Throws, on all ranks, if one of them has a bad step.
+void LossGuard::agree() {
+  unchecked_ = 0;
+  const auto& group = setup_.group;
+  const std::int64_t world_size = group.world_size();
+  // A step and a rank as one number, larger for earlier steps; 0 = no bad step.
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t own = bad_ ? kMost - (bad_->step * world_size + group.rank()) : 0;
+  std::int64_t first = own;
+  if (world_size > 1) {
+    auto of_all = torch::tensor({own}, torch::kInt64).to(setup_.device);
+    group.all_reduce(of_all, ReduceOp::kMax);
+    first = of_all.item<std::int64_t>();
+  }
+  if (first == 0) return;
+  const auto first_step = (kMost - first) / world_size;
+  const auto first_rank = (kMost - first) % world_size;
+  if (bad_ && bad_->step == first_step) {
+    const auto& last = setup_.checkpoints.last;
+    const auto checkpoint = last ? last() : "";
+    throw NumericError::of(
+        step_text(bad_->epoch, bad_->step), "a finite loss",
+        fmt::format("{} (first bad tensor: {}; {}; last checkpoint: {})", bad_->loss,
+                    bad_tensor_.empty() ? "unknown" : bad_tensor_, samples(bad_->indices),
+                    checkpoint.empty() ? "none" : checkpoint),
+        hint_of_model(model_));
+  }
+  throw DistributedError::of(step_text(meter_.epoch(), first_step), "a finite loss on every rank",
+                             fmt::format("NaN or infinity on rank {}", first_rank),
+                             fmt::format("see the error of rank {}", first_rank));
+}
+
+}  // namespace ladder

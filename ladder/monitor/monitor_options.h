@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ladder/monitor/run_settings.h"
+
+namespace ladder {
+
+// The enabled parts of a TrainingMonitor.
+struct MonitorOptions {
+  std::int64_t fingerprint = 0;    // hash every N-th step (monitor/fingerprint.h); 0 = never
+  std::string fingerprint_beside;  // write the hashes to FILE.rankN.jsonl beside this file
+  std::string trace;               // file for a Chrome trace of some steps; empty = none
+  bool progress = true;            // show a progress bar, unless quiet
+  bool stop_on_signals = true;     // SIGINT and SIGTERM end the run after a step (StopSignal), and
+                                   // set_current_step() gets each step; false in a Trainer, which
+                                   // does both itself
+  bool quiet = false;              // no progress bar, no epoch line, no testing line
+  std::string epoch_line;          // printed when an epoch begins, with {epoch} and {epochs}
+                                   // replaced by the numbers; empty = none
+  std::string testing_line;        // printed when training ends; empty = none
+  RunSettings settings;            // of the run: those that define it are saved with the progress
+                                   // and compared by a run that resumes; the monitor adds the
+                                   // precision
+};
+
+}  // namespace ladder

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/monitor/stop_signal.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "ladder/core/clock.h"
+#include "ladder/launch/rank_status.h"
+#include "ladder/launch/signals.h"
+
+namespace ladder {
+namespace {
+
+constexpr double kSecondsBetween = 0.25;  // between two polls
+constexpr std::int64_t kMostSteps = 1000;
+
+// The first signal and its time, in one word for the handler: milliseconds on the steady clock
+// times kSignals, plus the signal; 0 = none yet.
+std::atomic<std::int64_t> first = 0;
+constexpr std::int64_t kSignals = 256;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+int first_signal() { return static_cast<int>(first % kSignals); }
+
+std::int64_t milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+}
+
+// Async-signal-safe. The line is one write.
+void report_lost_checkpoint() {
+  constexpr std::string_view kBefore = "warning: not saved: ";
+  constexpr std::string_view kAfter = "; a second signal ended the run, older checkpoints stay\n";
+  const auto& status = rank_status();
+  if (status.saving_since == 0) return;
+  const std::size_t length = ::strnlen(status.saving.data(), status.saving.size());
+  std::array<char, 400> line{};
+  auto end = std::ranges::copy(kBefore, line.begin()).out;
+  end = std::copy_n(status.saving.begin(), length, end);
+  end = std::ranges::copy(kAfter, end).out;
+  // Nothing is left to do about an error.
+  [[maybe_unused]] const auto written =
+      ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(end - line.begin()));
+}
+
+// Async-signal-safe.
+void on_signal(int signal) {
+  const auto now = milliseconds();
+  std::int64_t before = 0;
+  if (first.compare_exchange_strong(before, now * kSignals + signal)) return;
+  if (now - before / kSignals < kSignalEcho.count()) return;
+  report_lost_checkpoint();
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void listen_to(int signal, struct sigaction& before) {
+  ::sigaction(signal, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;
+  struct sigaction action{};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;  // see SignalStack
+  ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignal::StopSignal(ProcessGroup group)
+    : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
+  first = 0;
+  listen_to(SIGINT, interrupt_before_);
+  listen_to(SIGTERM, terminate_before_);
+}
+
+StopSignal::~StopSignal() {
+  ::sigaction(SIGINT, &interrupt_before_, nullptr);
+  ::sigaction(SIGTERM, &terminate_before_, nullptr);
+  const bool is_late = first_signal() != 0 && !answered_;
+  if (is_late && std::uncaught_exceptions() == exceptions_) std::raise(first_signal());
+}
+
+int StopSignal::poll_all_ranks(bool now) {
+  const bool polls = --steps_left_ <= 0 || now;
+  const int signal = group_.world_size() == 1 ? first_signal() : polls ? poll() : 0;
+  answered_ = answered_ || signal != 0;
+  return signal;
+}
+
+int StopSignal::poll() {
+  const double now = steady_seconds();
+  const double took = polled_at_ == 0.0 ? 0.0 : now - polled_at_;
+  polled_at_ = now;
+  const auto signal = static_cast<double>(first_signal());
+  auto numbers = torch::tensor({signal, took}, torch::kFloat64);
+  group_.all_reduce(numbers, ReduceOp::kMax);
+  const auto* of_all = numbers.const_data_ptr<double>();
+  const double step_seconds = of_all[1] /  // of the slowest rank
+                              static_cast<double>(interval_ - steps_left_);
+  const double steps = step_seconds > 0.0 ? std::floor(kSecondsBetween / step_seconds) : 1.0;
+  interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
+  steps_left_ = interval_;
+  return static_cast<int>(of_all[0]);
+}
+
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {
+  const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+  if (checkpoint.empty())
+    return fmt::format("{}: stopped after step {}; nothing saved", name, step);
+  return fmt::format("{}: stopped after step {}; saved {}; resume from it", name, step, checkpoint);
+}
+
+}  // namespace ladder

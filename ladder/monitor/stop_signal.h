@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <string>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/launch/signals.h"
+
+namespace ladder {
+
+// Ends a training on SIGINT or SIGTERM after a step, the same step on all ranks.
+//
+//     StopSignal stop(group);
+//     for (...) {
+//       ...  // a step
+//       if (const int signal = stop.poll_all_ranks()) {
+//         ...  // save; all ranks are here
+//         throw StoppedBySignal(signal, stop_line(signal, ...));
+//       }
+//     }
+//
+// While the object lives, the first signal only requests the stop; a second one ends the process at
+// once. One within half a second of the first is ignored, because launchers forward a signal that
+// the scheduler has already sent to every process. Signals that were ignored, as under nohup, stay
+// ignored. A signal after the last poll_all_ranks() takes effect when the object is destroyed,
+// unless an exception is in flight.
+//
+// The ranks agree by a collective of two numbers, about four times per second, in the same steps;
+// a group of one rank checks after every step. Beside NCCL too, the numbers stay on the CPU and go
+// by Gloo: no rank waits for its GPU.
+//
+// One object at a time per process. Counterpart: transformers' enable_jit_checkpoint.
+class StopSignal {
+ public:
+  explicit StopSignal(ProcessGroup group);
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // The signal that a rank has received; 0 = none, or not polled in this step. Call it after every
+  // step of the optimizer: some calls are a collective. `now`: poll in this call, as after the last
+  // step.
+  int poll_all_ranks(bool now = false);
+
+ private:
+  int poll();
+
+  ProcessGroup group_;
+  std::int64_t steps_left_ = 1;  // until the next poll
+  std::int64_t interval_ = 1;    // steps between the last two polls
+  double polled_at_ = 0.0;       // on the steady clock
+  bool answered_ = false;        // poll_all_ranks() has returned a signal
+  int exceptions_;               // in flight at construction
+  SignalStack stack_;            // of the handler
+  struct sigaction interrupt_before_{};
+  struct sigaction terminate_before_{};
+};
+
+// "SIGTERM: stopped after step 57; saved out/checkpoint-57". `checkpoint`: empty = none was
+// written.
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint);
+
+}  // namespace ladder

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/state_dict.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/io/sha256.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::string_view kModulePrefix = "module.";
+
+struct DtypeName {
+  torch::ScalarType dtype;
+  std::string_view name;
+};
+constexpr DtypeName kDtypeNames[] = {
+    {torch::kFloat32, "F32"},   {torch::kFloat64, "F64"}, {torch::kFloat16, "F16"},
+    {torch::kBFloat16, "BF16"}, {torch::kInt64, "I64"},   {torch::kInt32, "I32"},
+    {torch::kInt16, "I16"},     {torch::kInt8, "I8"},     {torch::kUInt64, "U64"},
+    {torch::kUInt32, "U32"},    {torch::kUInt16, "U16"},  {torch::kUInt8, "U8"},
+    {torch::kBool, "BOOL"}};
+
+std::string shape_text(const torch::Tensor& tensor) {
+  return fmt::format("{}", fmt::join(tensor.sizes(), ","));
+}
+
+DataError mismatch(std::string_view origin, const std::string& expected, const std::string& got) {
+  return DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
+}
+
+// Python's names of the running statistics of all norm layers.
+constexpr std::string_view kRunningMean = "running_mean";
+constexpr std::string_view kRunningVar = "running_var";
+
+// The names of what require_finite looks at.
+std::vector<std::string> finite_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& parameter : module.named_parameters()) {
+    if (parameter.value().requires_grad()) names.push_back(without_module_prefix(parameter.key()));
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    const std::string_view name = buffer.key();
+    const bool is_statistic = name.ends_with(kRunningMean) || name.ends_with(kRunningVar);
+    if (is_statistic) names.push_back(without_module_prefix(name));
+  }
+  return names;
+}
+
+// Of the values as `target` will hold them: a large float64 is infinite as float32.
+void check_values(const torch::nn::Module& module, const StateDict& target, const StateDict& source,
+                  std::string_view origin) {
+  constexpr const char* kDamaged = "take an older checkpoint, or train again";
+  for (const auto& name : finite_names(module)) {
+    const auto tensor = source.at(name).to(target.at(name).scalar_type());
+    if (!all_finite(tensor)) {
+      throw DataError::mismatch(origin, fmt::format("finite numbers in {}", name),
+                                "NaN or infinity", kDamaged);
+    }
+    if (name.ends_with(kRunningVar) && tensor.lt(0).any().item<bool>()) {
+      throw DataError::mismatch(origin, fmt::format("variances >= 0 in {}", name), "a negative one",
+                                kDamaged);
+    }
+  }
+}
+
+StateDict unwrapped(const StateDict& values) {
+  StateDict result;
+  for (const auto& [name, tensor] : values) result.emplace(without_module_prefix(name), tensor);
+  return result;
+}
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict result;
+  for (const auto& item : module.named_parameters()) {
+    result.emplace(item.key(), item.value().detach());
+  }
+  for (const auto& item : module.named_buffers()) result.emplace(item.key(), item.value());
+  return result;
+}
+
+StateDict unwrapped_state_dict(const torch::nn::Module& module) {
+  return unwrapped(state_dict(module));
+}
+
+std::function<void()> plan_load_state_dict(torch::nn::Module& module, const StateDict& values,
+                                           std::string_view origin) {
+  StateDict source = unwrapped(values);
+  if (source.size() != values.size()) {
+    throw mismatch(origin, "every tensor once", "one with and one without the prefix module.");
+  }
+  StateDict target = unwrapped_state_dict(module);
+  for (const auto& [name, tensor] : target) {
+    const auto found = source.find(name);
+    if (found == source.end()) throw mismatch(origin, fmt::format("a tensor {}", name), "none");
+    if (found->second.sizes() != tensor.sizes()) {
+      throw mismatch(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
+                     fmt::format("[{}]", shape_text(found->second)));
+    }
+    const auto dtype = found->second.scalar_type();
+    const bool converts = tensor.is_floating_point() && found->second.is_floating_point();
+    if (dtype != tensor.scalar_type() && !converts) {
+      throw mismatch(origin,
+                     fmt::format("{} of dtype {}", name, c10::toString(tensor.scalar_type())),
+                     c10::toString(dtype));
+    }
+  }
+  for (const auto& [name, tensor] : source) {
+    if (target.contains(name)) continue;
+    throw mismatch(origin, fmt::format("{} tensors", target.size()), fmt::format("also {}", name));
+  }
+  check_values(module, target, source, origin);
+  return [target = std::move(target), source = std::move(source)] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
+  };
+}
+
+void load_state_dict(torch::nn::Module& module, const StateDict& values, std::string_view origin) {
+  plan_load_state_dict(module, values, origin)();
+}
+
+// The sum shows it in one pass, unless finite elements add up to infinity.
+bool all_finite(const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  if (!tensor.is_floating_point() || std::isfinite(tensor.sum().item<double>())) return true;
+  return tensor.isfinite().all().item<bool>();
+}
+
+void require_finite(const torch::nn::Module& module, const std::string& path) {
+  const StateDict values = unwrapped_state_dict(module);
+  StateDict checked;
+  for (const auto& name : finite_names(module)) checked.emplace(name, values.at(name));
+  require_finite(checked, path);
+}
+
+void require_finite(const StateDict& tensors, const std::string& path) {
+  for (const auto& [name, tensor] : tensors) {
+    if (all_finite(tensor)) continue;
+    throw NumericError::of(path, "finite weights",
+                           fmt::format("NaN or infinity in {}; nothing was saved", name),
+                           "use a smaller learning rate, and resume from an older checkpoint");
+  }
+}
+
+std::string weights_sha256(const StateDict& values) {
+  constexpr std::string_view kEnd("\0", 1);
+  Sha256 hash;
+  for (const auto& [name, tensor] : unwrapped(values)) {
+    for (const auto& text : {name, safetensors_dtype(tensor.scalar_type()), shape_text(tensor)}) {
+      hash.update(text);
+      hash.update(kEnd);
+    }
+    const RowMajorBytes bytes(tensor);
+    hash.update(bytes.span());
+  }
+  return hash.hex_digest();
+}
+
+std::string without_module_prefix(std::string_view name) {
+  while (name.starts_with(kModulePrefix)) name.remove_prefix(kModulePrefix.size());
+  return std::string(name);
+}
+
+RowMajorBytes::RowMajorBytes(const torch::Tensor& tensor)
+    : contiguous_(tensor.detach().cpu().contiguous()) {}
+
+std::span<const std::byte> RowMajorBytes::span() const {
+  return {static_cast<const std::byte*>(contiguous_.const_data_ptr()), contiguous_.nbytes()};
+}
+
+std::string tensor_digest(const torch::Tensor& tensor) {
+  constexpr std::size_t kDigits = 16;
+  return sha256_hex(RowMajorBytes(tensor).span()).substr(0, kDigits);
+}
+
+std::string safetensors_dtype(torch::ScalarType dtype) {
+  for (const auto& [known, name] : kDtypeNames) {
+    if (known == dtype) return std::string(name);
+  }
+  throw UsageError::conflict("safetensors", fmt::format("has no dtype {}", c10::toString(dtype)),
+                             "convert the tensor with .to(torch::kFloat32) first");
+}
+
+torch::ScalarType dtype_of_safetensors(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [dtype, known] : kDtypeNames) {
+    if (known == name) return dtype;
+    names.emplace_back(known);
+  }
+  throw UsageError::unknown_name("safetensors dtype", name, names);
+}
+
+}  // namespace ladder

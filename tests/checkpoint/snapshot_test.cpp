@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/checkpoint/snapshot.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/random_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/nn/state_dict.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/exact.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kEpochs = 3;
+constexpr std::int64_t kSnapshotBatches = 6;  // of an epoch: 5 of 4 samples, and one of 3
+
+struct SnapshotSettings {
+  SnapshotOptions snapshot;
+  BatchMode mode = BatchMode::kGlobal;
+  std::uint64_t seed = 5;
+  std::int64_t micro_batch = 0;
+  RunSettings settings = {};
+};
+
+std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSettings& run) {
+  if (run.micro_batch > 0) return exact(small_net(), group, run.micro_batch);
+  return std::make_shared<DistributedDataParallel>(small_net(DropoutMasks::kByGenerator), group);
+}
+
+// The loop of stage 3 with a small network.
+class Loop {
+ public:
+  Loop(const ProcessGroup& group, const SnapshotSettings& run)
+      : loader(image_loader(23, 4).shared_dataset(),
+               {.batch_sampler = divide_batches(23, {.mode = run.mode,
+                                                     .batch_size = 4,
+                                                     .seed = run.seed,
+                                                     .rank = group.rank(),
+                                                     .world_size = group.world_size(),
+                                                     .micro_batch = run.micro_batch})}),
+        model(make_model(group, run)),
+        optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9}),
+        scheduler(optimizer, {.step_size = 1, .gamma = 0.5}),
+        snapshot(run.snapshot, group, *model, optimizer, scheduler),
+        monitor({.stop_on_signals = false, .quiet = true, .settings = run.settings},
+                {.group = group}, *model, loader.size()) {
+    torch::manual_seed(static_cast<std::uint64_t>(group.rank()) + 1);
+    snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
+  }
+
+  // Until `end` steps of the whole run are done. Returns a fingerprint.
+  std::string train_until(std::int64_t end) {
+    for (std::int64_t epoch = loader.epoch() + 1; epoch <= kEpochs; ++epoch) {
+      loader.set_epoch(epoch - 1);
+      monitor.begin_epoch(epoch, kEpochs, loader.first_batch());
+      model->train();
+      for (const Batch& batch : loader) {
+        const RandomScope random({1, batch.epoch, batch.positions});
+        const auto loss = basicnet().loss(model->forward(batch.inputs), batch);
+        loss.backward();
+        optimizer.step();
+        monitor.step(batch, loss);
+        optimizer.zero_grad();
+        snapshot.after_step();
+        if (monitor.steps() == end) return fingerprint();
+      }
+      scheduler.step();
+      monitor.end_epoch();
+      snapshot.after_epoch();
+    }
+    return fingerprint();
+  }
+
+  std::string fingerprint() const {
+    return weights_sha256(state_dict(*model)) +
+           weights_sha256(optimizer.state_dict(*model).tensors) + scheduler.state_dict().dump() +
+           weights_sha256(random_state(torch::kCPU));
+  }
+
+  DataLoader loader;
+  std::shared_ptr<Model> model;
+  SGD optimizer;
+  StepLR scheduler;
+  Snapshot snapshot;
+  TrainingMonitor monitor;
+};
+
+class SnapshotOf : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(World, SnapshotOf, testing::Values(1, 2));
+
+TEST_P(SnapshotOf, ARunResumesItBitForBit) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](const ProcessGroup& group) {
+    const auto whole = Loop(group, {}).train_until(-1);
+    for (const std::int64_t steps : {0, 1, 4}) {  // 0: after each epoch
+      SCOPED_TRACE(steps);
+      const SnapshotSettings run{
+          .snapshot = {.path = folder.file("every" + std::to_string(steps)), .steps = steps}};
+      for (const std::int64_t stop : {3, 6, 11, 17}) Loop(group, run).train_until(stop);
+      Loop last(group, run);
+      const auto done = steps == 0 ? 12 : 17 / steps * steps;
+      EXPECT_EQ(last.monitor.steps(), done);
+      EXPECT_EQ(last.loader.epoch(), done / kSnapshotBatches);
+      EXPECT_EQ(last.train_until(-1), whole);
+      EXPECT_EQ(last.monitor.steps(), kEpochs * kSnapshotBatches);
+      EXPECT_EQ(last.monitor.totals().samples, kEpochs * 23);
+      group.barrier();
+    }
+  });
+}
+
+TEST(Snapshot, ARunThatIsCompleteTrainsNothing) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot")}};
+    const auto whole = Loop(group, run).train_until(-1);
+    Loop again(group, run);
+    EXPECT_EQ(again.loader.epoch(), kEpochs);
+    EXPECT_EQ(again.train_until(-1), whole);
+  });
+}
+
+TEST(Snapshot, ASignalSavesOneInTheMiddleOfAnEpoch) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const auto path = folder.file("snapshot");
+    const SnapshotSettings run{.snapshot = {.path = path}};
+    {
+      Loop first(group, run);
+      const auto hooks = first.snapshot.hooks();
+      EXPECT_EQ(hooks.last(), "");
+      first.train_until(8);
+      EXPECT_EQ(hooks.save(), path);
+      EXPECT_EQ(hooks.last(), path);
+    }
+    Loop second(group, run);
+    EXPECT_EQ(second.loader.epoch(), 1);
+    EXPECT_EQ(second.loader.first_batch(), 2);
+    EXPECT_FALSE(Loop(group, {}).snapshot.hooks().save) << "without a path";
+  });
+}
+
+TEST(Snapshot, IsOfOneRunAtATime) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot") + "/"}};
+    {
+      const Loop first(group, run);
+      EXPECT_ERROR(
+          Loop(group, run), UsageError,
+          fmt::format("snapshot {}/: in use by process {} on ", folder.file("snapshot"), getpid()));
+    }
+    EXPECT_NO_THROW(Loop(group, run));
+    EXPECT_TRUE(folder.names().empty());
+  });
+}
+
+TEST(Snapshot, OfOtherSettingsIsRefusedInTheMiddleOfAnEpoch) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
+                         .settings = {{"--head", "logits"}}};
+    Loop(group, run).train_until(4);
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+    run.settings[0].value = "log-softmax";
+    EXPECT_ERROR(Loop(group, run), UsageError,
+                 folder.file("snapshot") +
+                     "/progress.json: it was written with --head=logits, and this run has "
+                     "--head=log-softmax; hint: resume with --head=logits, or begin a new run and "
+                     "load " +
+                     folder.file("snapshot") + "/model.safetensors");
+    run.settings[0].effect = Effect::kTraining;
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+  });
+}
+
+TEST(Snapshot, AnotherNumberOfRanksResumesItInGlobalModeOnly) {
+  const TemporaryFolder folder;
+  const SnapshotSettings global{.snapshot = {.path = folder.file("global"), .steps = 4}};
+  const SnapshotSettings per_device{.snapshot = {.path = folder.file("per_device"), .steps = 2},
+                                    .mode = BatchMode::kPerDevice};
+  run_ranks(2, [&](const ProcessGroup& group) {
+    Loop(group, global).train_until(8);
+    Loop(group, per_device).train_until(2);
+  });
+  run_ranks(1, [&](const ProcessGroup& group) {
+    Loop one(group, global);
+    EXPECT_EQ(one.monitor.steps(), 8);
+    EXPECT_EQ(one.loader.first_batch(), 2);
+    one.train_until(-1);
+    EXPECT_ERROR(Loop(group, per_device), UsageError,
+                 "the position is batch 2 of an epoch with other batches");
+  });
+}
+
+TEST(Snapshot, RefusesOtherSumsAndOtherMicroBatches) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
+                         .micro_batch = 2};
+    Loop(group, run).train_until(4);
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+    run.micro_batch = 4;
+    EXPECT_ERROR(Loop(group, run), UsageError,
+                 "it was written with exact sums of micro-batches of 2, and this run has exact "
+                 "sums of micro-batches of 4");
+    run.micro_batch = 0;
+    EXPECT_ERROR(Loop(group, run), UsageError, "and this run has sums in float");
+  });
+}
+
+TEST(Snapshot, RefusesAnotherOrderOnAllRanks) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4}};
+    Loop(group, run).train_until(4);
+    run.seed = 6;
+    EXPECT_THROW(Loop(group, run), Error);
+    group.barrier();
+  });
+}
+
+TEST(Snapshot, RefusesADamagedOneWithAHint) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4}};
+    Loop(group, run).train_until(4);
+    const auto file = run.snapshot.path + "/optimizer.safetensors";
+    std::fstream(file, std::ios::in | std::ios::out).put('#');
+    EXPECT_ERROR(Loop(group, run), DataError, file + ": expected sha256 ");
+    EXPECT_ERROR(Loop(group, run), DataError, "; hint: ");
+    fs::remove_all(run.snapshot.path);
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "a missing one is no error";
+    fs::create_directory(folder.file(".snapshot.partial"));
+    EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "one that was never complete";
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,848 @@
+// SPDX-License-Identifier: Apache-2.0
+// save_state and load_state: an interrupted run that is resumed.
+#include "ladder/checkpoint/training_state.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/random_state.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/nn/state_dict.h"
+#include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/lr_scheduler.h"
+#include "ladder/optim/schedules.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/small_net.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBatches = 8;  // an epoch
+
+struct Settings {
+  std::string network = "basicnet";
+  Math math = Math::kFast;
+  AcceleratorOptions options = {.gradient_accumulation = {.num_steps = 2}};
+  bool scales_loss = false;
+};
+
+DropoutMasks masks_of(Math math) {
+  return math == Math::kFast ? DropoutMasks::kByPosition : DropoutMasks::kByGenerator;
+}
+
+std::shared_ptr<Model> make_network(const Recipe& recipe, Math math) {
+  if (recipe.name() == "convnet") return first_model(recipe);
+  return small_net(masks_of(math));
+}
+
+// A small training run with all that a checkpoint holds.
+class Trainee {
+ public:
+  explicit Trainee(Accelerators& ranks, const Settings& settings = {})
+      : recipe({.name = settings.network}),
+        accelerator(ranks.make(settings.options)),
+        network(make_network(recipe, settings.math)),
+        sgd(recipe.make_optimizer(network->parameters())) {
+    convert_sync_batchnorm(*network, accelerator->process_group());
+    // fp16 enables it, on a GPU alone.
+    if (settings.scales_loss) accelerator->scaler() = GradScaler({.init_scale = 1024.0});
+    schedule = linear_schedule_with_warmup(*sgd, {.warmup_steps = 3, .training_steps = 10});
+    auto loader_of_all = image_loader(kSamples, kBatch);
+    std::tie(model, optimizer, scheduler) = accelerator->prepare(network, sgd, schedule);
+    loader = std::make_unique<AcceleratedDataLoader>(accelerator->prepare(loader_of_all));
+    set_seed(1, /*device_specific=*/true, accelerator->process_group());
+  }
+
+  // Trains until `end` batches are done in all, counted over the epochs: from the first one, or
+  // from where a checkpoint left off.
+  void train_until(std::int64_t end) {
+    for (std::int64_t epoch = loader->epoch();; ++epoch) {
+      loader->set_epoch(epoch);
+      std::int64_t done = epoch * kBatches + loader->first_batch();
+      for (const Batch& batch : *loader) {
+        const auto accumulation = accelerator->accumulate(*model);
+        run_backward(*accelerator, *model, recipe, batch);
+        optimizer->step();
+        scheduler->step();
+        optimizer->zero_grad();
+        if (++done == end) return;
+      }
+    }
+  }
+
+  // Of all that training has changed.
+  std::string fingerprint() const {
+    const auto& fused = dynamic_cast<FusedOptimizer&>(*sgd);
+    schedule->settle();
+    return fmt::format("{}\n{}\n{}\n{}\n{}", weights_sha256(state_dict(*network)),
+                       weights_sha256(fused.state_dict(*network).tensors),
+                       fused.state_dict(*network).groups.dump(), schedule->state_dict().dump(),
+                       weights_sha256(random_state(torch::kCPU)));
+  }
+
+  Recipe recipe;
+  std::unique_ptr<Accelerator> accelerator;
+  std::shared_ptr<Model> network;
+  std::shared_ptr<torch::optim::Optimizer> sgd;
+  std::shared_ptr<LrScheduler> schedule;
+  std::shared_ptr<Model> model;
+  std::shared_ptr<AcceleratedOptimizer> optimizer;
+  std::shared_ptr<AcceleratedScheduler> scheduler;
+  std::unique_ptr<AcceleratedDataLoader> loader;
+};
+
+class Resume : public testing::TestWithParam<int> {
+ protected:
+  static int world() { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, Resume, testing::Values(1, 2));
+
+// Broken off in the first epoch, at its end, and in the second.
+void expect_bit_equal_resume(Accelerators& ranks, const Settings& settings) {
+  constexpr int kEnd = 2 * kBatches;
+  Trainee whole(ranks, settings);
+  whole.train_until(kEnd);
+  for (const std::int64_t stop : {4, kBatches, 14}) {
+    SCOPED_TRACE(stop);
+    const auto path = ranks.folder().file("at" + std::to_string(stop));
+    Trainee first(ranks, settings);
+    first.train_until(stop);
+    EXPECT_EQ(first.accelerator->save_state(path), path);
+    Trainee second(ranks, settings);
+    EXPECT_NE(second.fingerprint(), first.fingerprint());
+    EXPECT_EQ(second.accelerator->load_state(path), path);
+    EXPECT_EQ(second.fingerprint(), first.fingerprint());
+    second.train_until(kEnd);
+    EXPECT_EQ(second.fingerprint(), whole.fingerprint());
+  }
+}
+
+TEST_P(Resume, OfFastMathIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {}); });
+}
+
+// Dropout from PyTorch's stream: the random states count.
+TEST_P(Resume, OfReferenceMathIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    expect_bit_equal_resume(ranks, {.math = Math::kReference});
+  });
+}
+
+TEST_P(Resume, OfBatchNormOverAllRanksIsBitEqual) {
+  run_accelerators(
+      world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {.network = "convnet"}); });
+}
+
+TEST_P(Resume, OfTheOtherModesIsBitEqual) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    Settings settings;
+    settings.options.data_loader.dispatch_batches = true;
+    expect_bit_equal_resume(ranks, settings);
+  });
+}
+
+// A schedule that follows its optimizer one step later is saved with that step.
+TEST_P(Resume, WithAGradientScalerIsBitEqual) {
+  run_accelerators(
+      world(), [](Accelerators& ranks) { expect_bit_equal_resume(ranks, {.scales_loss = true}); });
+}
+
+// Two processes go on with what one began: the same batches, so nearly the same weights.
+TEST(ResumeElsewhere, WithAnotherNumberOfProcessesGoesOn) {
+  const TemporaryFolder folder;
+  const auto checkpoint = folder.file("checkpoint");
+  const auto weights = folder.file("weights");
+  run_accelerators(1, [&](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(4);
+    trainee.accelerator->save_state(checkpoint);
+    Trainee whole(ranks);
+    whole.train_until(12);
+    whole.accelerator->save_model(*whole.model, weights);
+  });
+  run_accelerators(2, [&](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto random = weights_sha256(random_state(torch::kCPU));
+    trainee.accelerator->load_state(checkpoint);
+    EXPECT_EQ(weights_sha256(random_state(torch::kCPU)), random) << "of another process";
+    EXPECT_EQ(trainee.loader->first_batch(), 4);
+    trainee.train_until(12);
+    const auto expected = make_network(trainee.recipe, Math::kFast);
+    load_model(*expected, weights);
+    EXPECT_LE(relative_difference(flat_weights(*trainee.model), flat_weights(*expected)), 2e-3);
+
+    Settings settings;
+    settings.options.data_loader.mode = LoaderMode::kPerProcess;
+    Trainee per_process(ranks, settings);
+    const auto before = per_process.fingerprint();
+    EXPECT_THROW(per_process.accelerator->load_state(checkpoint), UsageError);
+    EXPECT_EQ(per_process.fingerprint(), before);
+  });
+}
+
+// --- what does not fit ---
+
+TEST(Resume, IsRefusedInTheMiddleOfAWindow) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(3);
+    const auto path = ranks.folder().file("checkpoint");
+    EXPECT_ERROR(trainee.accelerator->save_state(path), UsageError,
+                 "in the middle of an accumulation window");
+    EXPECT_FALSE(fs::exists(path));
+    trainee.train_until(4);
+  });
+}
+
+TEST(Resume, IsRefusedForOtherObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee saved(ranks);
+    saved.train_until(2);
+    saved.accelerator->save_state(path);
+    Trainee more(ranks);
+    const auto extra = more.accelerator->prepare(first_model(convnet()));
+    const auto before = more.fingerprint();
+    EXPECT_ERROR(more.accelerator->load_state(path), DataError,
+                 "expected model_1.safetensors, got a checkpoint without it");
+    EXPECT_EQ(more.fingerprint(), before);
+    const auto fewer = ranks.make();
+    const auto model = fewer->prepare(make_network(saved.recipe, Math::kFast));
+    const auto weights = flat_weights(*model);
+    EXPECT_ERROR(fewer->load_state(path), DataError, "expected only the state of prepared objects");
+    EXPECT_TRUE(torch::equal(flat_weights(*model), weights));
+  });
+}
+
+// Writes a checkpoint with one file replaced; the manifest is that of the new files.
+void replace_file(const std::string& from, const std::string& to, const std::string& name,
+                  const std::string& content) {
+  CheckpointWriter writer(to, {.latest = false});
+  const auto checkpoint = open_checkpoint(from);
+  for (const auto& [file, digest] : checkpoint.manifest()) {
+    std::ifstream stream(from + "/" + file, std::ios::binary);
+    const std::string same{std::istreambuf_iterator<char>(stream), {}};
+    const std::string& written = file == name ? content : same;
+    writer.write(file, [&](const WriteBytes& write) { write(std::as_bytes(std::span(written))); });
+  }
+  writer.commit();
+}
+
+// `damage` makes a bad checkpoint in `to`, on rank 0 alone.
+void expect_refused(Accelerators& ranks, Trainee& trainee, const std::string& to,
+                    const std::function<void()>& damage) {
+  const auto before = trainee.fingerprint();
+  const auto position = trainee.loader->state_dict();
+  trainee.accelerator->on_main_process(damage);
+  trainee.accelerator->wait_for_everyone();
+  try {
+    trainee.accelerator->load_state(to);
+    ADD_FAILURE() << "loaded";
+  } catch (const DataError&) {
+  } catch (const DistributedError&) {
+    EXPECT_GT(ranks.world_size(), 1) << "another rank saw it";
+  }
+  EXPECT_EQ(trainee.fingerprint(), before);
+  EXPECT_EQ(trainee.loader->state_dict(), position);
+}
+
+TEST(Resume, ChangesNothingWhenAFileIsDamaged) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto good = ranks.folder().file("good");
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    trainee.accelerator->save_state(good);
+    trainee.train_until(4);
+    const auto last = fmt::format("random_states_{}.safetensors", ranks.world_size() - 1);
+    int number = 0;
+    for (const std::string& name :
+         std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "scheduler.json",
+                                  "sampler.json", last}) {
+      SCOPED_TRACE(name);
+      const auto bad = ranks.folder().file("bad" + std::to_string(number++));
+      expect_refused(ranks, trainee, bad, [&] { replace_file(good, bad, name, "{}"); });
+      const auto flipped = ranks.folder().file("bad" + std::to_string(number++));
+      expect_refused(ranks, trainee, flipped, [&] {
+        fs::copy(good, flipped, fs::copy_options::recursive);
+        std::fstream(flipped + "/" + name, std::ios::in | std::ios::out).put('#');
+      });
+    }
+    trainee.accelerator->load_state(good);
+  });
+}
+
+// Also in a checkpoint whose manifest was made again.
+TEST(Resume, APositionOutOfRangeOrOfOtherDataIsRefused) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    const auto& loader = *trainee.loader;
+    const auto with = [&](const char* key, const nlohmann::json& value, std::int64_t batch = 2) {
+      auto position = loader.state_dict();
+      position["batch"] = batch;
+      position[key] = value;
+      return loader.plan_load(position, "sampler.json");
+    };
+    const auto huge = std::int64_t{1} << 62;
+    EXPECT_ERROR(
+        with("epoch", huge), DataError,
+        "sampler.json: expected a whole number from 0 to 1000000000 as \"epoch\", got 4611");
+    EXPECT_ERROR(with("epoch", huge, 0), DataError, "a whole number from 0 to 1000000000");
+    EXPECT_ERROR(with("batch", kBatches + 1), DataError, "expected a batch of 8, got batch 9");
+    EXPECT_ERROR(with("batches", huge), UsageError, "the position is batch 2 of 4611");
+    EXPECT_ERROR(with("data", "other"), UsageError, "sampler.json: it was written with other, and ",
+                 "; hint: resume with the data of that run, or from a checkpoint between two");
+    EXPECT_NO_THROW(with("data", "other", 0)) << "between two epochs: a warning";
+    EXPECT_NO_THROW(with("epoch", 0));
+  });
+}
+
+TEST(SaveState, RefusesAnOptimizerThatIsNotFinite) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    auto& optimizer = dynamic_cast<FusedOptimizer&>(*trainee.sgd);
+    const auto tensors = optimizer.state_dict(*trainee.network).tensors;
+    ASSERT_FALSE(tensors.empty());
+    tensors.begin()->second.view(-1)[0] = NAN;
+    const auto path = ranks.folder().file("checkpoint");
+    EXPECT_ERROR(trainee.accelerator->save_state(path), NumericError,
+                 path + ": expected finite weights, got NaN or infinity in " +
+                     tensors.begin()->first + "; nothing was saved");
+    EXPECT_FALSE(fs::exists(path));
+  });
+}
+
+TEST(Resume, NamesOptionsOfTheOptimizerThatItChanges) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const Trainee trainee(ranks);
+    const auto& group = trainee.accelerator->process_group();
+    const TrainingState state{.models = {trainee.network},
+                              .optimizers = {trainee.sgd},
+                              .scaler = std::make_shared<GradScaler>()};
+    const Log log;
+    save_training_state(path, state, group);
+    auto& optimizer = dynamic_cast<FusedOptimizer&>(*trainee.sgd);
+    auto other = optimizer.state_dict(*trainee.network);
+    other.groups[0]["weight_decay"] = 0.5;
+    optimizer.plan_load(*trainee.network, other, "other options")();
+    testing::internal::CaptureStderr();
+    load_training_state(path, state, group, log);
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        "resumed from " + path + "\nweight_decay 0.01 from the checkpoint, not 0.5 as requested\n");
+  });
+}
+
+TEST(Resume, ChangesNothingWhenTheNetworkIsAnother) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee other(ranks, {.network = "convnet"});
+    other.accelerator->save_state(path);
+    Trainee trainee(ranks);
+    expect_refused(ranks, trainee, path, [] {});
+  });
+}
+
+// --- numbers, limits, failures ---
+
+TEST(Resume, NumbersCheckpointsAndKeepsTheLast) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project, .total_limit = 2};
+    std::string last;
+    {
+      Trainee trainee(ranks, settings);
+      EXPECT_THROW(trainee.accelerator->load_state(), DataError);
+      for (int number = 0; number < 3; ++number) {
+        trainee.train_until(4);
+        EXPECT_EQ(trainee.accelerator->save_state(),
+                  fmt::format("{}/checkpoints/checkpoint_{}", project, number));
+      }
+      last = trainee.fingerprint();
+      trainee.accelerator->wait_for_everyone();
+    }
+    Trainee trainee(ranks, settings);
+    EXPECT_EQ(trainee.accelerator->load_state(), project + "/checkpoints/checkpoint_2");
+    EXPECT_EQ(trainee.fingerprint(), last);
+    EXPECT_EQ(trainee.accelerator->save_state(), project + "/checkpoints/checkpoint_3");
+    std::vector<std::int64_t> numbers;
+    for (const auto& each : list_checkpoints(project + "/checkpoints")) {
+      numbers.push_back(each.number);
+    }
+    EXPECT_EQ(numbers, (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(fs::read_symlink(project + "/checkpoints/latest"), "checkpoint_3");
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(ResumeAuto, TakesTheNewestIntactCheckpointOrStartsAnew) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project};
+    const auto checkpoint = [&](int number) {
+      return fmt::format("{}/checkpoints/checkpoint_{}", project, number);
+    };
+    Trainee trainee(ranks, settings);
+    const auto fresh = trainee.fingerprint();
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), "");
+    EXPECT_EQ(trainee.fingerprint(), fresh);
+    std::vector<std::string> states;
+    for (int number = 0; number < 3; ++number) {
+      trainee.train_until(2 * (number + 1));
+      trainee.accelerator->save_state();
+      states.push_back(trainee.fingerprint());
+    }
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), checkpoint(2));
+    EXPECT_EQ(trainee.fingerprint(), states[2]);
+    trainee.accelerator->wait_for_everyone();
+    trainee.accelerator->on_main_process([&] {
+      std::fstream(checkpoint(2) + "/model.safetensors", std::ios::in | std::ios::out).put('#');
+      fs::create_directory(checkpoint(3));
+    });
+    trainee.accelerator->wait_for_everyone();
+    EXPECT_EQ(trainee.accelerator->load_state("auto"), checkpoint(1));
+    EXPECT_EQ(trainee.fingerprint(), states[1]);
+    EXPECT_THROW(trainee.accelerator->load_state(checkpoint(2)), DataError);
+    EXPECT_EQ(trainee.accelerator->save_state(), checkpoint(4)) << "3 is no checkpoint";
+    EXPECT_THROW(trainee.accelerator->load_state("./auto"), DataError) << "a folder of this name";
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
+// Each rank has a folder of this name on a disk of its own, which the current folder stands for.
+class OwnDisks {
+ public:
+  explicit OwnDisks(const Accelerators& ranks)
+      : before_(fs::current_path()),
+        own_(ranks.folder().file(std::string("disk_") + getenv("RANK"))) {
+    fs::create_directories(own_);
+    fs::current_path(own_);
+  }
+  ~OwnDisks() { fs::current_path(before_); }
+  OwnDisks(const OwnDisks&) = delete;
+  OwnDisks& operator=(const OwnDisks&) = delete;
+
+ private:
+  fs::path before_;
+  fs::path own_;
+};
+
+void expect_not_shared(const std::function<void()>& fn, const std::string& got) {
+  EXPECT_ERROR(fn(), DistributedError,
+               got + "; hint: name a folder on a disk that all ranks share");
+}
+
+TEST(Resume, IsRefusedForACheckpointThatRanksDoNotShare) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto shared = [&](int number) { return ranks.folder().file(std::to_string(number)); };
+    for (const int number : {0, 1}) {
+      trainee.train_until(2 * (number + 1));
+      trainee.accelerator->save_state(shared(number));
+    }
+    trainee.accelerator->wait_for_everyone();
+    const OwnDisks disks(ranks);
+    const int rank = trainee.accelerator->process_index();
+    const auto before = trainee.fingerprint();
+    const auto load = [&](const char* path) { trainee.accelerator->load_state(path); };
+    fs::copy(shared(rank), "checkpoint");
+    expect_not_shared([&] { load("checkpoint"); },
+                      "load_state: checkpoint: expected the checkpoint of rank 0 on all ranks, got "
+                      "another one on rank 1");
+    if (rank == 1) fs::rename("checkpoint", "aside");
+    expect_not_shared([&] { load("checkpoint"); }, "checkpoint, got none)");
+    if (rank == 1) fs::copy(shared(0), "checkpoint");
+    load("checkpoint");
+    EXPECT_NE(trainee.fingerprint(), before);
+  });
+}
+
+TEST(Resume, TakesTheLatestOfRank0) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Settings settings;
+    const auto project = ranks.folder().file("project");
+    settings.options.project = {.project_dir = project};
+    Trainee trainee(ranks, settings);
+    trainee.train_until(2);
+    trainee.accelerator->save_state();
+    const auto first = trainee.fingerprint();
+    trainee.train_until(4);
+    trainee.accelerator->save_state();
+    trainee.accelerator->wait_for_everyone();
+    const OwnDisks disks(ranks);
+    fs::create_directories("project/checkpoints");
+    for (const char* name : {"checkpoint_0", "checkpoint_1"}) {
+      fs::copy(project + "/checkpoints/" + name, std::string("project/checkpoints/") + name);
+    }
+    const int rank = trainee.accelerator->process_index();
+    fs::create_symlink(rank == 0 ? "checkpoint_0" : "checkpoint_1", "project/checkpoints/latest");
+    EXPECT_EQ(trainee.accelerator->load_state("project"), "project/checkpoints/checkpoint_0");
+    EXPECT_EQ(trainee.fingerprint(), first);
+  });
+}
+
+TEST(SaveState, IsRefusedForAFolderThatRanksDoNotShare) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const OwnDisks disks(ranks);
+    expect_not_shared([&] { trainee.accelerator->save_state("checkpoint"); },
+                      "save_state: ./.checkpoint.partial: expected the folder that rank 0 created "
+                      "on all ranks, got none on rank 1");
+    trainee.accelerator->wait_for_everyone();
+    EXPECT_TRUE(fs::is_empty(fs::current_path()));
+  });
+}
+
+TEST(SaveState, WithoutAFolderAsksForOne) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    EXPECT_ERROR(accelerator->save_state(), UsageError, "project.project_dir");
+    EXPECT_ERROR(accelerator->load_state(), UsageError, "project.project_dir");
+  });
+}
+
+// Limits what this process can write to a file, as a full disk does.
+class NoSpace {
+ public:
+  NoSpace() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~NoSpace() { setrlimit(RLIMIT_FSIZE, &before_); }
+  NoSpace(const NoSpace&) = delete;
+  NoSpace& operator=(const NoSpace&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(SaveState, FailsOnAllWhenOneRankCannotWrite) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    Trainee trainee(ranks);
+    const auto path = ranks.folder().file("saved/checkpoint");
+    trainee.accelerator->save_state(path);
+    const auto old = open_checkpoint(path).manifest().at("model.safetensors").sha256;
+    trainee.train_until(4);
+    for (const int failing : {0, 1}) {
+      if (trainee.accelerator->process_index() == failing) {
+        const NoSpace limit;
+        EXPECT_THROW(trainee.accelerator->save_state(path), SystemError);
+      } else {
+        EXPECT_ERROR(trainee.accelerator->save_state(path), DistributedError,
+                     fmt::format("rank {} failed in save_state", failing));
+      }
+      trainee.accelerator->wait_for_everyone();
+      EXPECT_EQ(open_checkpoint(path).manifest().at("model.safetensors").sha256, old);
+    }
+    trainee.accelerator->save_state(path);
+    EXPECT_NE(open_checkpoint(path).manifest().at("model.safetensors").sha256, old);
+    trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(SaveState, RefusesWeightsThatAreNotFinite) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee trainee(ranks);
+    trainee.train_until(2);
+    const torch::NoGradGuard no_grad;
+    auto bias = trainee.network->named_parameters()["linear.bias"];
+    bias[3] = INFINITY;
+    if (trainee.accelerator->is_main_process()) {
+      EXPECT_ERROR(trainee.accelerator->save_state(path), NumericError,
+                   "expected finite weights, got NaN or infinity in linear.bias");
+    } else {
+      EXPECT_THROW(trainee.accelerator->save_state(path), DistributedError);
+    }
+    EXPECT_FALSE(fs::exists(path));
+    bias.set_requires_grad(false);  // as a mask
+    EXPECT_EQ(trainee.accelerator->save_state(path), path);
+  });
+}
+
+TEST(SaveState, RefusesUnknownOptimizersAndMissingModels) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto network = first_model(basicnet());
+    const auto optimizer = accelerator->prepare(plain_sgd(*network));
+    EXPECT_ERROR(accelerator->save_state(path), UsageError, "call accelerator.prepare(model) too");
+    const auto foreign = ranks.make();
+    const std::shared_ptr<torch::optim::Optimizer> sgd =
+        std::make_shared<torch::optim::SGD>(network->parameters(), 0.1);
+    const auto prepared = foreign->prepare(network, sgd);
+    EXPECT_ERROR(foreign->save_state(path), UsageError, "use ladder::AdamW or ladder::SGD");
+    EXPECT_FALSE(fs::exists(path));
+  });
+}
+
+// --- registered objects ---
+
+// Checks and applies in one.
+struct Counter {
+  int value = 0;
+  nlohmann::json state_dict() const { return {{"value", value}}; }
+  void load_state_dict(const nlohmann::json& state, std::string_view /*origin*/) {
+    value = state.at("value");
+  }
+};
+
+// Checks first.
+struct Planned : Counter {
+  std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) {
+    const int loaded = state.at("value");
+    if (loaded < 0) throw DataError::mismatch(origin, "a value >= 0", "one below", "none");
+    return [this, loaded] { value = loaded; };
+  }
+};
+static_assert(LoadsState<Counter> && !PlansLoading<Counter>);
+static_assert(PlansLoading<Planned>);
+static_assert(!LoadsState<std::string> && !PlansLoading<std::string>);
+
+TEST(Resume, IncludesRegisteredObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    Counter counter{1};
+    Planned planned{{2}};
+    accelerator->register_for_checkpointing(counter);
+    accelerator->register_for_checkpointing(planned);
+    accelerator->save_state(path);
+    counter.value = planned.value = 0;
+    accelerator->load_state(path);
+    EXPECT_EQ(counter.value, 1);
+    EXPECT_EQ(planned.value, 2);
+
+    planned.value = -1;
+    accelerator->save_state(path);
+    counter.value = 5;
+    EXPECT_ERROR(accelerator->load_state(path), DataError, "custom_checkpoint_1.json");
+    EXPECT_EQ(counter.value, 5) << "applied when all was checked";
+  });
+}
+
+TEST(Resume, UsesTheFileNameOfTheProgram) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    Counter named{1};
+    Counter other{2};
+    accelerator->register_for_checkpointing(named, "my_counter.json");
+    accelerator->register_for_checkpointing(other);
+    accelerator->save_state(path);
+    EXPECT_TRUE(fs::exists(path + "/my_counter.json"));
+    EXPECT_TRUE(fs::exists(path + "/custom_checkpoint_0.json"));
+    named.value = other.value = 0;
+    accelerator->load_state(path);
+    EXPECT_EQ(named.value, 1);
+    EXPECT_EQ(other.value, 2);
+  });
+}
+
+TEST(Resume, SavesOnlyTheModelOnRequest) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("of_the_model");
+    Trainee trainee(ranks);
+    Counter counter{1};
+    trainee.accelerator->register_for_checkpointing(counter);
+    trainee.accelerator->save_state(path, {.only_model = true, .latest = false});
+    std::vector<std::string> names;
+    for (const auto& file : fs::directory_iterator(path)) names.push_back(file.path().filename());
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(names, (std::vector<std::string>{"custom_checkpoint_0.json", "manifest.json",
+                                               "model.safetensors"}));
+    EXPECT_FALSE(fs::exists(ranks.folder().file("latest")));
+    EXPECT_ERROR(trainee.accelerator->load_state(path), DataError, "optimizer.safetensors");
+  });
+}
+
+TEST(Resume, OmitsFreedObjects) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    Trainee trainee(ranks);
+    trainee.accelerator->free_memory();
+    trainee.accelerator->save_state(path);
+    EXPECT_FALSE(fs::exists(path + "/model.safetensors"));
+    EXPECT_FALSE(fs::exists(path + "/sampler.json"));
+    auto again = small_net();
+    trainee.accelerator->prepare(again);
+    trainee.accelerator->save_state(path);
+    EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
+  });
+}
+
+TEST(Resume, OmitsEvaluationLoaders) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto loader = accelerator->prepare_eval_loader(numbered_loader(23, {.batch_size = 4}));
+    EXPECT_EQ(loader.size(), 6);
+    accelerator->save_state(path);
+    EXPECT_FALSE(fs::exists(path + "/sampler.json"));
+  });
+}
+
+// --- the loader's position ---
+
+using Labels = std::vector<torch::Tensor>;
+
+Labels labels_of(const AcceleratedDataLoader& loader, std::int64_t end = 1'000) {
+  Labels labels;
+  for (const Batch& batch : loader) {
+    labels.push_back(batch.targets);
+    if (std::ssize(labels) == end) break;
+  }
+  return labels;
+}
+
+void expect_same(const Labels& got, const Labels& expected, std::int64_t first = 0) {
+  ASSERT_EQ(std::ssize(got), std::ssize(expected) - first);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(torch::equal(got[i], expected[i + static_cast<std::size_t>(first)])) << i;
+  }
+}
+
+AcceleratedDataLoader shuffled_loader(Accelerator& accelerator) {
+  return accelerator.prepare(numbered_loader(23, {.batch_size = 4, .shuffle = true}));
+}
+
+TEST(Resume, SkipsTheFirstBatches) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    for (const auto mode : {LoaderMode::kGlobal, LoaderMode::kPerProcess}) {
+      const auto accelerator = ranks.make({.data_loader = {.mode = mode}});
+      auto loader = shuffled_loader(*accelerator);
+      loader.set_epoch(1);
+      const auto all = labels_of(loader);
+      for (std::int64_t skip = 0; skip <= loader.size(); ++skip) {
+        auto rest = Accelerator::skip_first_batches(loader, skip);
+        for (int pass = 0; pass < 2; ++pass) {  // of every pass
+          rest.set_epoch(1);
+          expect_same(labels_of(rest), all, skip);
+        }
+      }
+      loader.set_epoch(1);
+      expect_same(labels_of(loader), all);
+      EXPECT_ERROR(Accelerator::skip_first_batches(loader, loader.size() + 1), UsageError,
+                   "the batches of an epoch");
+      EXPECT_THROW(Accelerator::skip_first_batches(loader, -1), UsageError);
+    }
+  });
+}
+
+// As the package's loaders do. Else the second epoch would repeat the first, order and masks.
+TEST(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    auto with_set_epoch = shuffled_loader(*accelerator);
+    const auto without = shuffled_loader(*accelerator);
+    for (const std::int64_t epoch : {0, 1, 2}) {
+      with_set_epoch.set_epoch(epoch);
+      expect_same(labels_of(without), labels_of(with_set_epoch));
+      EXPECT_EQ(without.epoch(), epoch + 1);
+    }
+  });
+}
+
+TEST(Resume, RefusesAPositionInAnotherOrder) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto before = ranks.make();
+    auto loader = shuffled_loader(*before);
+    labels_of(loader, 1);
+    before->save_state(path);
+    const auto after = ranks.make({.data_loader = {.data_seed = 7}});
+    const auto other = shuffled_loader(*after);
+    EXPECT_ERROR(after->load_state(path), UsageError, "an epoch with other batches");
+    EXPECT_EQ(other.first_batch(), 0);
+  });
+}
+
+TEST(Resume, RestoresThePositionOfTheLoader) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto before = ranks.make();
+    auto broken_off = shuffled_loader(*before);
+    auto finished = shuffled_loader(*before);
+    finished.set_epoch(4);
+    labels_of(finished);
+    broken_off.set_epoch(1);
+    const auto second_epoch = labels_of(broken_off);
+    broken_off.set_epoch(1);
+    labels_of(broken_off, 2);
+    before->save_state(path);
+
+    for (const std::int64_t epoch : {1, 2}) {
+      const auto after = ranks.make();
+      auto loader = shuffled_loader(*after);
+      const auto next = shuffled_loader(*after);
+      after->load_state(path);
+      EXPECT_EQ(next.epoch(), 5);
+      EXPECT_EQ(next.first_batch(), 0);
+      EXPECT_EQ(loader.epoch(), 1);
+      EXPECT_EQ(loader.first_batch(), 2);
+      loader.set_epoch(epoch);
+      if (epoch == 1) {
+        expect_same(labels_of(loader), second_epoch, 2);
+        loader.set_epoch(epoch);
+        expect_same(labels_of(loader), second_epoch);  // once
+      } else {
+        EXPECT_EQ(loader.first_batch(), 0);
+        EXPECT_EQ(std::ssize(labels_of(loader)), loader.size());
+      }
+    }
+  });
+}
+
+// A sampler without epochs: the position still marks a complete pass.
+TEST(ResumeOfEvaluation, RepeatsThePass) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto loader = accelerator->prepare(
+        numbered_loader(5, {.batch_size = 2, .sampler = std::make_shared<ExactEvalSampler>(5)}));
+    const auto all = labels_of(loader);
+    accelerator->save_state(path);
+    accelerator->load_state(path);
+    expect_same(labels_of(loader), all);
+  });
+}
+
+}  // namespace
+}  // namespace ladder

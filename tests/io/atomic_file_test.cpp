@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/io/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+std::span<const std::byte> bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string temporary_name(std::string_view name) {
+  return std::string(name) + ".tmp." + std::to_string(getpid());
+}
+
+TEST(AtomicFile, AppearsWholeWhenCommitted) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder.file("m.bin"));
+  file.write(bytes("one "));
+  file.write(bytes(""));
+  file.write(bytes("two"));
+  EXPECT_EQ(folder.names(), Names{temporary_name("m.bin")});
+  file.commit();
+  EXPECT_EQ(folder.read("m.bin"), "one two");
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(AtomicFile, ReplacesTheOldContentOnlyWhenCommitted) {
+  const TemporaryFolder folder;
+  folder.write("m.bin", "old");
+  AtomicFile file(folder.file("m.bin"));
+  file.write(bytes("new"));
+  EXPECT_EQ(folder.read("m.bin"), "old");
+  file.commit();
+  EXPECT_EQ(folder.read("m.bin"), "new");
+}
+
+TEST(AtomicFile, AfterCommitTheTemporaryNameIsLeftAlone) {
+  const TemporaryFolder folder;
+  {
+    AtomicFile file(folder.file("m.bin"));
+    file.commit();
+    folder.write(temporary_name("m.bin"), "of the next object");
+  }
+  EXPECT_EQ(folder.read(temporary_name("m.bin")), "of the next object");
+}
+
+TEST(AtomicFile, WithoutCommitTheOldContentStaysAlone) {
+  const TemporaryFolder folder;
+  folder.write("m.bin", "old");
+  AtomicFile(folder.file("m.bin")).write(bytes("new"));
+  EXPECT_EQ(folder.read("m.bin"), "old");
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(AtomicFile, WritesToTheCurrentFolder) {
+  const TemporaryFolder folder;
+  const auto before = fs::current_path();
+  fs::current_path(folder.path());
+  AtomicFile file("m.bin");
+  file.write(bytes("x"));
+  file.commit();
+  fs::current_path(before);
+  EXPECT_EQ(folder.read("m.bin"), "x");
+}
+
+TEST(AtomicFile, ReplacesWhatAKilledProcessOfTheSameIdLeft) {
+  const TemporaryFolder folder;
+  folder.write(temporary_name("m.bin"), "longer than the new content");
+  AtomicFile file(folder.file("m.bin"));
+  file.write(bytes("new"));
+  file.commit();
+  EXPECT_EQ(folder.read("m.bin"), "new");
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(AtomicFile, DoesNotWriteThroughALinkInItsWay) {
+  const TemporaryFolder folder;
+  folder.write("victim", "precious");
+  fs::create_symlink(folder.file("victim"), folder.file(temporary_name("m.bin")));
+  AtomicFile file(folder.file("m.bin"));
+  file.write(bytes("new"));
+  file.commit();
+  EXPECT_EQ(folder.read("victim"), "precious");
+  EXPECT_EQ(folder.read("m.bin"), "new");
+}
+
+TEST(AtomicFile, AMissingFolderIsNamedWithTheOperation) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("nowhere/m.bin");
+  EXPECT_ERROR(AtomicFile{path}, SystemError,
+               temporary_name(path) + ": create: No such file or directory");
+}
+
+TEST(AtomicFile, AFolderInThePlaceOfTheTemporaryFileIsRefused) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file(temporary_name("m.bin")));
+  EXPECT_ERROR(AtomicFile{folder.file("m.bin")}, SystemError, ": create: ");
+  EXPECT_EQ(folder.names(), Names{temporary_name("m.bin")});
+}
+
+TEST(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.bin");
+  {
+    AtomicFile file(path);
+    file.write(bytes("new"));
+    fs::create_directory(path);  // somebody else was faster
+    EXPECT_ERROR(file.commit(), SystemError, path + ": rename: Is a directory");
+  }
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(AtomicFile, ReplacesTheFileBehindALinkAndKeepsTheLink) {
+  const TemporaryFolder folder;
+  folder.write("real.bin", "old");
+  fs::create_symlink("real.bin", folder.file("link.bin"));
+  AtomicFile file(folder.file("link.bin"));
+  file.write(bytes("new"));
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder.file("link.bin")));
+  EXPECT_EQ(folder.read("real.bin"), "new");
+}
+
+TEST(AtomicFile, NeverReplacesAPipeOrADevice) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_ERROR(AtomicFile{path}, SystemError, path + ": replace: Invalid argument");
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
+               "hint: name a file, not a folder or a device");
+  EXPECT_TRUE(fs::is_fifo(path));
+}
+
+// Files of this process may not grow beyond a limit while an object lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_;
+};
+
+TEST(AtomicFile, AFailedWriteKeepsTheOldContentAndLeavesNoTemporaryFile) {
+  const TemporaryFolder folder;
+  folder.write("m.bin", "old");
+  {
+    const FileSizeLimit limit(1000);
+    AtomicFile file(folder.file("m.bin"));
+    file.write(bytes(std::string(900, 'x')));
+    EXPECT_ERROR(file.write(bytes(std::string(200, 'x'))), SystemError,
+                 folder.file(temporary_name("m.bin")) + ": write: File too large");
+  }
+  EXPECT_EQ(folder.read("m.bin"), "old");
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+}
+
+TEST(RequireWritableFolder, AcceptsANewFileAndAnOldOneAndCreatesNothing) {
+  const TemporaryFolder folder;
+  folder.write("old", "x");
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file("new")));
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file("old")));
+  EXPECT_NO_THROW(require_writable_folder("save", "name-in-this-folder"));
+  EXPECT_EQ(folder.names(), Names{"old"});
+}
+
+TEST(RequireWritableFolder, RefusesAMissingFolder) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("nowhere/m.bin");
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
+               "save: expected a file in a folder that can be written, got '" + path +
+                   "'; hint: create the folder first: mkdir -p " + folder.file("nowhere"));
+}
+
+TEST(RequireWritableFolder, RefusesAFileInThePlaceOfTheFolder) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "x") + "/m.bin";
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError, "hint: create the folder first");
+}
+
+TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(require_writable_folder("save", folder.path()), UsageError,
+               "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
+}
+
+// A file is written under a longer name first.
+TEST(RequireWritableFolder, RefusesANameThatIsTooLong) {
+  const TemporaryFolder folder;
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file(std::string(240, 'a'))));
+  EXPECT_ERROR(require_writable_folder("save", folder.file(std::string(241, 'a'))), UsageError,
+               "hint: a name has at most 240 bytes");
+}
+
+TEST(RequireWritableFolder, RefusesAnEmptyPath) {
+  EXPECT_ERROR(require_writable_folder("save", ""), UsageError,
+               "got ''; hint: name a file, not a folder or a device");
+}
+
+TEST(RequireWritableFolder, RefusesAFolderWithoutPermission) {
+  const TemporaryFolder folder;
+  fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec |
+                                     fs::perms::others_read | fs::perms::others_exec);
+  constexpr uid_t kNobody = 65534;
+  const uid_t user = geteuid();
+  if (user == 0) {  // who may write anywhere
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  EXPECT_ERROR(require_writable_folder("save", folder.file("m.bin")), UsageError,
+               "hint: " + folder.path() + " is not writable: name another folder");
+  ASSERT_EQ(seteuid(user), 0);
+  fs::permissions(folder.path(), fs::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/io/regular_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/odd_paths.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+std::string text_at(const RegularFile& file, std::uint64_t offset, std::size_t size) {
+  std::string text(size, '\0');
+  EXPECT_EQ(read_at(file, offset, std::as_writable_bytes(std::span(text))), 0);
+  return text;
+}
+
+TEST(RegularFile, IsReadFromAnyOffset) {
+  const TemporaryFolder folder;
+  const auto file = open_data_file(folder.write("a", "0123456789"));
+  EXPECT_EQ(file.bytes, 10U);
+  EXPECT_EQ(text_at(file, 0, 3), "012");
+  EXPECT_EQ(text_at(file, 7, 3), "789");
+  std::string more(4, '\0');
+  EXPECT_EQ(read_at(file, 7, std::as_writable_bytes(std::span(more))), EIO) << "it ends before";
+}
+
+TEST(RegularFile, IsReadInPiecesUntilItIsEnough) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a", std::string(3'000'000, 'x'));
+  std::size_t bytes = 0;
+  EXPECT_EQ(read_pieces(open_data_file(path),
+                        [&](auto piece) { return (bytes += piece.size()) < 500'000; }),
+            0);
+  EXPECT_GE(bytes, 500'000U);
+  EXPECT_LT(bytes, 3'000'000U);
+  bytes = 0;
+  const auto all = open_data_file(path);
+  EXPECT_EQ(read_pieces(all, [&](auto piece) { return (bytes += piece.size()) > 0; }), 0);
+  EXPECT_EQ(bytes, 3'000'000U);
+}
+
+// A case that hung is ended by the time limit of the test.
+TEST(RegularFile, EverythingElseIsNamedWithoutWaiting) {
+  const TemporaryFolder folder;
+  const auto target = folder.write("target", "x");
+  const auto found = [](const std::string& path) { return open_regular_file(path).problem; };
+  EXPECT_EQ(found(folder.path()), "a folder");
+  EXPECT_EQ(found(make_pipe(folder.file("pipe"))), "a pipe");
+  EXPECT_EQ(found(make_socket(folder.file("socket"))), "a socket");
+  EXPECT_EQ(found("/dev/zero"), "a device");
+  EXPECT_EQ(found(folder.file("none")), "none");
+  EXPECT_EQ(found(make_link(folder.file("dangling"), "nowhere")), "none");
+  EXPECT_EQ(found(make_link(folder.file("circle"), "circle")), "a link");
+  EXPECT_EQ(found(make_link(folder.file("link"), target)), "") << "a link to a file is followed";
+}
+
+TEST(RegularFile, InAFolderALinkIsNotFollowed) {
+  const TemporaryFolder folder;
+  folder.write("file", "x");
+  make_link(folder.file("link"), "file");
+  const UniqueFd opened(::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(open_regular_file_in(opened.get(), "file").problem, "");
+  EXPECT_EQ(open_regular_file_in(opened.get(), "link").problem, "a link");
+}
+
+TEST(RegularFile, AnErrorNamesTheKindAndWhatToType) {
+  const TemporaryFolder folder;
+  const auto& path = folder.path();
+  const auto expect_error = [&](const std::string& file, const std::string& rest) {
+    EXPECT_ERROR(open_data_file(file), DataError, file + ": expected a readable file, got " + rest);
+  };
+  expect_error(make_pipe(folder.file("pipe")), "a pipe; hint: name a file");
+  expect_error("/dev/zero", "a device; hint: name a file");
+  expect_error(path, "a folder; hint: name the file inside it: ls " + path);
+  expect_error(folder.file("none"), "none; hint: check the path: ls " + path);
+  expect_error(folder.write("file", "x") + "/x", "none; hint: check the path: ls ");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/launch/listening_socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+
+namespace ladder {
+namespace {
+
+// 0, or the errno of the connection.
+int connect_to(int port) {
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* name = reinterpret_cast<const sockaddr*>(&address);
+  return connect(client.get(), name, sizeof(address)) == 0 ? 0 : errno;
+}
+
+TEST(ListeningSocket, PicksAFreePort) {
+  const ListeningSocket first;
+  const ListeningSocket second;
+  EXPECT_GT(first.port(), 0);
+  EXPECT_NE(first.port(), second.port());
+}
+
+TEST(ListeningSocket, QueuesConnectionsBeforeTheFirstAccept) {
+  const ListeningSocket socket;
+  EXPECT_EQ(connect_to(socket.port()), 0);
+}
+
+TEST(ListeningSocket, ListensOnTheLoopbackOnly) {
+  const ListeningSocket socket;
+  sockaddr_in name{};
+  socklen_t size = sizeof(name);
+  ASSERT_EQ(getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+  EXPECT_EQ(ntohl(name.sin_addr.s_addr), INADDR_LOOPBACK);
+}
+
+TEST(ListeningSocket, IsClosedByExec) {
+  const ListeningSocket socket;
+  EXPECT_NE(fcntl(socket.fd(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(ListeningSocket, ClosesThePortAtItsEnd) {
+  int port = 0;
+  {
+    port = ListeningSocket().port();
+  }
+  EXPECT_EQ(connect_to(port), ECONNREFUSED);
+}
+
+TEST(ListeningSocket, CanTakeAPortAgainAtOnce) {
+  int port = 0;
+  {
+    const ListeningSocket first;
+    port = first.port();
+    ASSERT_EQ(connect_to(port), 0);
+  }
+  EXPECT_EQ(ListeningSocket(port).port(), port);
+}
+
+TEST(ListeningSocket, HandsItsDescriptorOver) {
+  int port = 0;
+  UniqueFd released;
+  {
+    ListeningSocket socket;
+    port = socket.port();
+    released.reset(socket.release());
+    EXPECT_EQ(socket.fd(), -1);
+  }
+  EXPECT_EQ(connect_to(port), 0);
+}
+
+TEST(ListeningSocket, MovesWithItsPort) {
+  ListeningSocket first;
+  const int port = first.port();
+  const ListeningSocket second = std::move(first);
+  EXPECT_EQ(second.port(), port);
+  EXPECT_EQ(connect_to(port), 0);
+}
+
+TEST(ListeningSocket, RefusesAPortInUse) {
+  const ListeningSocket first;
+  const std::string port = std::to_string(first.port());
+  EXPECT_ERROR(ListeningSocket(first.port()), DistributedError,
+               "MASTER_PORT " + port +
+                   ": expected a free port, got 'Address already in use'; hint: "
+                   "end the program that uses it (ss -ltnp 'sport = " +
+                   port +
+                   "' shows it), "
+                   "or choose another MASTER_PORT");
+}
+
+TEST(ListeningSocket, RefusesNumbersThatAreNoPort) {
+  EXPECT_ERROR(ListeningSocket(65536), UsageError, "0 (a free one) to 65535, got 65536");
+  EXPECT_ERROR(ListeningSocket(-1), UsageError, "got -1");
+}
+
+TEST(ListeningSocket, RefusesAddressesOfOtherMachines) {
+  EXPECT_ERROR(ListeningSocket(0, "localhost:1"), UsageError,
+               "expected a numeric address, such as 127.0.0.1, got 'localhost:1'");
+  EXPECT_ERROR(ListeningSocket(0, "192.0.2.1"), SystemError,
+               "192.0.2.1 port 0: bind: Cannot assign requested address");
+}
+
+TEST(ListeningSocket, HasThePortOfAnIpv6Address) {
+  if (std::ifstream("/proc/net/if_inet6").peek() == EOF) GTEST_SKIP() << "no IPv6 here";
+  EXPECT_GT(ListeningSocket(0, "::1").port(), 0);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/monitor/fingerprint.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& item : object.items()) keys.push_back(item.key());
+  return keys;
+}
+
+// One parameter with a gradient, one without, a buffer.
+struct Inner : torch::nn::Module {
+  Inner() {
+    weight = register_parameter("weight", torch::ones({2}));
+    weight.mutable_grad() = torch::full({2}, 3.0F);
+    register_parameter("unused", torch::ones({1}));
+    register_buffer("mean", torch::full({}, 0.5F));
+  }
+  torch::Tensor weight;
+};
+
+Batch sample_batch() {
+  return {.targets = torch::zeros({3}, torch::kInt64), .positions = torch::arange(3), .epoch = 4};
+}
+
+std::vector<Json> recorded(std::int64_t interval, std::int64_t steps) {
+  const TemporaryFolder folder;
+  Fingerprint fingerprint(folder.file("a.jsonl"), interval, /*rank=*/1);
+  const Wrapper model(std::make_shared<Inner>());
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    fingerprint.record(step, sample_batch(), torch::tensor(0.5F), model);
+  }
+  return lines_of(folder.read("a.jsonl"));
+}
+
+TEST(Fingerprint, WritesALineEveryIntervalSteps) {
+  std::vector<std::int64_t> steps;
+  for (const auto& line : recorded(/*interval=*/2, /*steps=*/7)) steps.push_back(line.at("step"));
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6}));
+  EXPECT_EQ(recorded(1, 7).size(), 7U);
+  EXPECT_TRUE(recorded(10, 7).empty());
+}
+
+// The hashes are from Python: hashlib.sha256(struct.pack("<f", 0.5)).hexdigest()[:16] and so on.
+TEST(Fingerprint, HoldsTheHashesOfAllThatAStepConsistsOf) {
+  const Json line = recorded(1, 1).at(0);
+  EXPECT_EQ(keys_of(line), (std::vector<std::string>{"step", "epoch", "rank", "positions", "loss",
+                                                     "loss_value", "gradients", "weights"}));
+  EXPECT_EQ(line.at("step"), 1);
+  EXPECT_EQ(line.at("epoch"), 5) << "counts from 1";
+  EXPECT_EQ(line.at("rank"), 1);
+  EXPECT_EQ(line.at("positions"), "ab25350e3e65efeb");
+  EXPECT_EQ(line.at("loss"), "d99e58435243d9fe");
+  EXPECT_EQ(line.at("loss_value"), 0.5);
+  EXPECT_EQ(line.at("weights").at("weight"), "80b8fd6d60fa85fd");
+  EXPECT_EQ(line.at("weights").at("mean"), "d99e58435243d9fe");
+}
+
+TEST(Fingerprint, NamesTensorsWithoutTheWrapperAndLeavesMissingGradientsOut) {
+  const Json line = recorded(1, 1).at(0);
+  EXPECT_EQ(line.at("gradients"), (Json{{"weight", "0f9e0aa006f3782e"}}));
+  EXPECT_EQ(keys_of(line.at("weights")), (std::vector<std::string>{"mean", "unused", "weight"}));
+}
+
+// Of 64 bytes and of 8; from Python, as above.
+TEST(Fingerprint, WithMicroBatchesHasTheHashOfThePositionsOfEach) {
+  const TemporaryFolder folder;
+  Fingerprint fingerprint(folder.file("a.jsonl"), 1, /*rank=*/1);
+  Batch batch = sample_batch();
+  batch.positions = torch::arange(8, 17);
+  batch.world_size = 3;
+  batch.micro_batch = 8;
+  fingerprint.record(1, batch, torch::tensor(0.5, torch::kDouble), Inner());
+  batch.positions = torch::empty({0}, torch::kInt64);
+  fingerprint.record(2, batch, torch::tensor(0.0, torch::kDouble), Inner());
+  const auto lines = lines_of(folder.read("a.jsonl"));
+  EXPECT_EQ(lines.at(0).at("world_size"), 3);
+  EXPECT_EQ(lines.at(0).at("micro_batch"), 8);
+  EXPECT_EQ(lines.at(0).at("positions_of_micro_batches"),
+            (Json{"7bf45b3102b57d4a", "5eb6da0e0e522104"}));
+  EXPECT_EQ(lines.at(1).at("positions_of_micro_batches"), Json::array());
+}
+
+TEST(Fingerprint, ThatWasNotAskedForRecordsNothing) {
+  Fingerprint none;
+  none.record(1, sample_batch(), torch::tensor(0.5F), Inner());
+}
+
+TEST(Fingerprint, HasAFileARankBesideTheMetrics) {
+  EXPECT_EQ(Fingerprint::path_beside("runs/a.jsonl", 0), "runs/a.rank0.jsonl");
+  EXPECT_EQ(Fingerprint::path_beside("runs/a.json", 12), "runs/a.json.rank12.jsonl");
+}
+
+TEST(Fingerprint, RefusesAnIntervalBelowOneAndAMissingFolder) {
+  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", 0, 0), UsageError,
+               "fingerprint: expected a number > 0, got 0");
+  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", -5, 0), UsageError,
+               "fingerprint: expected a number > 0, got -5");
+  EXPECT_ERROR(Fingerprint("/nonexistent/a.jsonl", 1, 0), UsageError, "/nonexistent/a.jsonl");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/monitor/training_monitor.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ladder/core/clock.h"
+#include "ladder/core/error.h"
+#include "ladder/exact/exact_data_parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_modules.h"
+#include "tests/support/small_net.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+// Epochs of two steps with losses 1 and 4.
+TrainingTotals totals_of(std::int64_t epochs, MonitorOptions options = {.quiet = true}) {
+  const OneWeight model;
+  TrainingMonitor monitor(std::move(options), {}, model, 2);
+  for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
+    monitor.begin_epoch(epoch, epochs);
+    monitor.step(batch_of(2), torch::tensor(1.0F));
+    monitor.step(batch_of(4), torch::tensor(4.0F));
+    const auto summary = monitor.end_epoch();
+    EXPECT_EQ(summary.epoch, epoch);
+    EXPECT_EQ(summary.steps, 2);
+    EXPECT_EQ(summary.samples, 6);
+    EXPECT_EQ(summary.train_loss, 3.0);  // (2 · 1 + 4 · 4) / 6
+    EXPECT_GE(summary.seconds, 0.0);
+  }
+  monitor.end_training();
+  return monitor.totals();
+}
+
+TEST(TrainingMonitor, CountsStepsSamplesAndTheLastLoss) {
+  const auto totals = totals_of(3);
+  EXPECT_EQ(totals.steps, 6);
+  EXPECT_EQ(totals.samples, 18);
+  EXPECT_EQ(totals.train_loss, 3.0);
+}
+
+TEST(TrainingMonitor, WarnsOfATraceThatHasRecordedNothing) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStderr();
+  totals_of(1, {.trace = folder.file("a.json"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: trace: nothing was recorded: it begins with step 4\n");
+  EXPECT_TRUE(folder.names().empty());
+  testing::internal::CaptureStderr();
+  totals_of(3, {.trace = folder.file("a.json"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(folder.names().size(), 1U);
+}
+
+TEST(TrainingMonitor, WarnsOfFingerprintsThatNoStepReached) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStderr();
+  totals_of(1, {.fingerprint = 3, .fingerprint_beside = folder.file("a.jsonl"), .quiet = true});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: fingerprint: nothing was recorded: it begins with step 3\n");
+}
+
+TEST(TrainingMonitor, CountsTheBatchesOfAnEpochFromItsFirst) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 4);
+  EXPECT_EQ(monitor.batches_done(), 0);
+  monitor.begin_epoch(2, 3, /*done=*/2);
+  EXPECT_EQ(monitor.batches_done(), 2);
+  monitor.step(batch_of(2), torch::tensor(1.0F));
+  EXPECT_EQ(monitor.batches_done(), 3);
+  monitor.end_epoch();
+  EXPECT_EQ(monitor.batches_done(), 0);
+}
+
+TEST(TrainingMonitor, RefusesAStepOutsideAnEpoch) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 2);
+  EXPECT_ERROR(monitor.step(batch_of(2), torch::tensor(1.0F)), UsageError,
+               "TrainingMonitor::step: no epoch has begun");
+  EXPECT_ERROR(monitor.end_epoch(), UsageError, "TrainingMonitor::end_epoch: no epoch has begun");
+}
+
+TEST(TrainingMonitor, RefusesOtherMicroBatchesThanThoseOfTheModel) {
+  const ExactDataParallel exact(small_net(), ProcessGroup::single(), {.micro_batch = 4});
+  TrainingMonitor monitor({.quiet = true}, {}, exact, 2);
+  monitor.begin_epoch(1, 1);
+  auto batch = batch_of(8);
+  EXPECT_ERROR(monitor.step(batch, torch::tensor(1.0F)), UsageError,
+               "a model with micro-batches of 4: the batches have no micro-batches");
+  batch.micro_batch = 4;
+  monitor.step(batch, torch::tensor(1.0F));
+  const OneWeight other;
+  TrainingMonitor fast({.quiet = true}, {}, other, 2);
+  fast.begin_epoch(1, 1);
+  EXPECT_ERROR(fast.step(batch, torch::tensor(1.0F)), UsageError,
+               "a model with no micro-batches: the batches have micro-batches of 4");
+}
+
+TEST(TrainingMonitor, MeasuresTheFirstStepAndTheWarmUp) {
+  const double before = steady_seconds();
+  const auto few = totals_of(9);
+  EXPECT_GE(few.first_step_at, before);
+  EXPECT_LE(few.first_step_at, steady_seconds());
+  EXPECT_TRUE(std::isnan(few.warm_up_seconds)) << "18 steps";
+  const auto many = totals_of(11);  // 22 steps
+  EXPECT_GT(many.warm_up_seconds, 0.0);
+  EXPECT_LT(many.warm_up_seconds, many.train_seconds);
+}
+
+TEST(TrainingMonitor, PrintsTheLinesThatItIsGivenUnlessQuiet) {
+  for (const bool quiet : {false, true}) {
+    testing::internal::CaptureStdout();
+    totals_of(2, {.progress = false,
+                  .quiet = quiet,
+                  .epoch_line = "begin training of epoch {epoch}/{epochs}",
+                  .testing_line = "begin testing"});
+    EXPECT_EQ(
+        testing::internal::GetCapturedStdout(),
+        quiet ? "" : "begin training of epoch 1/2\nbegin training of epoch 2/2\nbegin testing\n");
+  }
+}
+
+TEST(TrainingMonitor, WritesFingerprintsBesideAFile) {
+  const TemporaryFolder folder;
+  totals_of(2, {.fingerprint = 2, .fingerprint_beside = folder.file("run.jsonl"), .quiet = true});
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"run.rank0.jsonl"}));
+}
+
+TEST(TrainingMonitor, RefusesFingerprintsThatHaveNoFileOrNoInterval) {
+  const OneWeight model;
+  const TemporaryFolder folder;
+  EXPECT_ERROR(TrainingMonitor({.fingerprint = 1}, {}, model, 2), UsageError,
+               "fingerprint: expected fingerprint_beside, a file to write beside");
+  EXPECT_ERROR(TrainingMonitor({.fingerprint = -1, .fingerprint_beside = folder.file("a.jsonl")},
+                               {}, model, 2),
+               UsageError, "fingerprint: expected a number > 0, got -1");
+}
+
+TEST(TrainingMonitor, CountsOnlyStepsOfTheOptimizer) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 4);
+  monitor.begin_epoch(1, 1);
+  for (const bool updated : {false, true, false, true}) {
+    monitor.step(batch_of(1), torch::tensor(1.0F), updated);
+    EXPECT_EQ(monitor.every(1), updated);
+    EXPECT_EQ(monitor.every(2), updated && monitor.steps() == 2);
+    EXPECT_FALSE(monitor.every(0));
+  }
+  EXPECT_EQ(monitor.steps(), 2);
+  EXPECT_EQ(monitor.end_epoch().steps, 4) << "batches";
+}
+
+TEST(TrainingMonitor, GoesOnFromItsState) {
+  const OneWeight model;
+  TrainingMonitor first({.quiet = true}, {}, model, 2);
+  first.begin_epoch(1, 1);
+  first.step(batch_of(3), torch::tensor(1.0F));
+  const auto state = first.state_dict();
+  EXPECT_EQ(state.at("steps"), 1);
+  EXPECT_EQ(state.at("samples"), 3);
+  EXPECT_GT(state.at("train_seconds").get<double>(), 0.0);
+
+  TrainingMonitor second({.quiet = true}, {}, model, 2);
+  const auto read = nlohmann::json::parse(state.dump());
+  const auto load = second.plan_load(read, "state.json");
+  EXPECT_EQ(second.steps(), 0) << "nothing is changed yet";
+  load();
+  EXPECT_EQ(second.steps(), 1);
+  EXPECT_EQ(second.totals().samples, 3);
+  EXPECT_ERROR(second.plan_load({{"steps", -1}}, "state.json"), DataError, "state.json");
+  EXPECT_ERROR(second.plan_load({{"steps", std::int64_t{1} << 62}}, "state.json"), DataError,
+               "state.json: expected a whole number from 0 to 1000000000000 as \"steps\", got");
+}
+
+TEST(TrainingMonitor, SavesItsSettingsAndRefusesOthers) {
+  const OneWeight model;
+  const auto monitor_with = [&](const std::string& head) {
+    const MonitorOptions options{.quiet = true, .settings = {{"--head", head}}};
+    return TrainingMonitor(options, {}, model, 2);
+  };
+  const auto state = monitor_with("logits").state_dict();
+  EXPECT_EQ(state.at("settings"), nlohmann::json({{"--head", "logits"}, {"precision", "fp32"}}));
+  EXPECT_NO_THROW(monitor_with("logits").plan_load(state, "state.json"));
+  EXPECT_ERROR(
+      monitor_with("log-softmax").plan_load(state, "state.json"), UsageError,
+      "state.json: it was written with --head=logits, and this run has --head=log-softmax");
+}
+
+TEST(TrainingMonitor, RefusesAnEpochWithoutBatches) {
+  const OneWeight model;
+  TrainingMonitor monitor({.quiet = true}, {}, model, 0);
+  EXPECT_ERROR(
+      monitor.begin_epoch(1, 1), DataError,
+      "training data: expected at least one batch per epoch, got none; hint: use a smaller");
+}
+
+}  // namespace
+}  // namespace ladder
