@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from drawing import Band, Box, Picture, distances, draw_bands, figure_of, lines_below
 from intervals import Estimate, Interval
-from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, length_of, measurements, sections
+from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
 from words import INK, MUTED, RUNG_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -123,9 +123,9 @@ def speeds(one: Measured) -> tuple[Estimate, Interval]:
 def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
     """The measured ways of each link that was measured, in order of bandwidth."""
     names = [*(RATES[rate] for rate in BANDWIDTHS), SHARED_MEMORY]
-    return {words: [one for one in measurements(words, section) if one.name in WAYS]
-            for words, section in sections(record).items()
-            if words in names and "not_run" not in section}
+    return {words: [one for one in measurements(record)
+                    if one.link == words and one.name in WAYS]
+            for words in fitted(record) if words in names}
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
