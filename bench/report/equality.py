@@ -155,3 +155,7 @@ def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
 def verdict_for(results: Results, recipe: str, program: str) -> Verdict:
     reason = "weights are compared among the C++ stages" if is_twin(program) else "no check was run"
     return verdicts(results).get((recipe, program), Verdict(NOT_CHECKED, reason))
+
+
+def is_wrong(results: Results, setup: Setup) -> bool:
+    return verdict_for(results, setup.recipe, setup.program).state == WRONG

@@ -29,6 +29,9 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 GROUPS = {"activations": RUNG_COLOURS[2], "parameters": RUNG_COLOURS[4]}
 GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
                "parameters": "parameters"}
+FILLS = {"activations": {"fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
+                         "edgecolor": GROUPS["activations"].light},
+         "parameters": {"fill": False, "edgecolor": GROUPS["parameters"].light}}
 TITLES = {0: "Gradients as they are, in float16",
           SCALE_POWER: f"Gradients × {2 ** SCALE_POWER:,}, in float16"}
 
@@ -97,20 +100,14 @@ def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
     for axes, (power, groups) in zip(figure.subplots(2), histograms.items()):
         draw_regions(axes, groups)
         for name, found in groups.items():
-            colour = GROUPS[name].light
             axes.stairs([found.get(power, 0.0) for power in range(LOWEST, HIGHEST)],
-                        range(LOWEST, HIGHEST + 1), fill=name == "activations", edgecolor=colour,
-                        linewidth=1.4, **({"facecolor": (colour, 0.4)} if name == "activations"
-                                          else {}))
-        axes.set_title(TITLES[power])
-        axes.set_xlim(LOWEST, HIGHEST)
-        axes.set_ylim(0, 1.55 * max(max(found.values()) for found in groups.values()))
+                        range(LOWEST, HIGHEST + 1), linewidth=1.4, **FILLS[name])
+        axes.set(title=TITLES[power], xlim=(LOWEST, HIGHEST),
+                 ylim=(0, 1.55 * max(max(found.values()) for found in groups.values())))
         axes.set_xticks(TICKS, map(power_text, TICKS))
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-    handles = [Patch(facecolor=(colour.light, 0.4) if name == "activations" else "none",
-                     edgecolor=colour.light, label=GROUP_TEXTS[name])
-               for name, colour in GROUPS.items()]
+    handles = [Patch(label=GROUP_TEXTS[name], **FILLS[name]) for name in GROUPS]
     note = "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹)."
     figure.legend(handles=[*handles, Line2D([], [], linestyle="none", label=note)],
                   loc="outside lower left", fontsize=10)
@@ -150,11 +147,9 @@ def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
             axes.plot([point[column] for point in shown], [point[2] for point in shown], style,
                       color=colour.light, linewidth=1.8, marker="o", markersize=7,
                       markevery=[-1] if shown else [], label="" if column else labels[way])
-        axes.set_xlabel(title)
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.set_yticks(ACCURACIES, [f"{accuracy} %" for accuracy in ACCURACIES])
-        axes.set_xlim(left=0)
-        axes.set_ylim(ACCURACIES[0], ACCURACIES[-1])
+        axes.set(xlabel=title, xlim=(0, None), ylim=(ACCURACIES[0], ACCURACIES[-1]))
         axes.grid(True, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(length=0, labelcolor=MUTED.light)

@@ -15,10 +15,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from drawing import Band, Box, Picture, distances, draw_bands, figure_of, lines_below
+from drawing import (
+    Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
+)
 from intervals import Estimate, Interval
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
-from words import INK, MUTED, RUNG_COLOURS, significant
+from words import INK, RUNG_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
@@ -130,8 +132,7 @@ def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
     """The model as a pale bar, the measurement as a dot with its interval."""
-    figure = figure_of(310, WIDTH)
-    axes = figure.add_subplot()
+    figure, axes = axes_of(310, WIDTH)
     axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
     axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
                   xycoords=axes.get_yaxis_transform(), textcoords="offset points")
@@ -156,9 +157,7 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
     axes.margins(y=0.08)
     axes.set_xticks(range(len(links)), links)
     axes.set_xlim(-0.5, max(1, len(links)) - 0.5)
-    axes.grid(True, axis="y")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=MUTED.light)
+    show_grid_alone(axes, "y")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", fontsize=10)
     lines_below(figure, "Images per second of BasicNet on two ranks.",
@@ -188,8 +187,7 @@ LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[
 
 
 def draw_scale(costs: Costs) -> Figure:
-    figure = figure_of(310, WIDTH)
-    axes = figure.add_subplot()
+    figure, axes = axes_of(310, WIDTH)
     ends, least = {}, 1.0
     for (words, link), colour in zip(costs.links.items(), LINK_COLOURS):
         for way, style in ((DIVIDED, "--"), (PLAIN, "-")):
@@ -207,9 +205,7 @@ def draw_scale(costs: Costs) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.set_xlabel("ranks")
-    axes.grid(True, axis="y")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=MUTED.light)
+    show_grid_alone(axes, "y")
     lines_below(figure, "Seconds per epoch of BasicNet, from the α-β model.",
                 "Solid: 64 images per rank; dashed: 64 images divided.")
     figure.draw_without_rendering()  # gives the axes their place

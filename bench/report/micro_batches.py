@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from drawing import Picture, figure_of
+from drawing import Picture, canvas_of
 from words import INK, MUTED, RUNG_COLOURS
 
 WIDTH, LEFT, BOX, ROW = 760.0, 150.0, 92.0, 34.0  # points
@@ -50,11 +50,7 @@ def draw_world(axes: Axes, ranks: Sequence[str], top: float) -> None:
 
 
 def draw() -> Figure:
-    figure = figure_of(HEIGHT, WIDTH)
-    figure.set_layout_engine("none")
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
-    axes.set_axis_off()
+    figure, axes = canvas_of(HEIGHT, WIDTH, xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     axes.text(8, 23, "images of a batch", va="center", fontsize=12)
     draw_parts(axes, 23, RANGES)
     axes.text(SUM_AT, 23, "sum of integers,\nmultiples of 2⁻⁴⁴", **SMALL)

@@ -15,7 +15,7 @@ import digits
 from drawing import (
     Bar, Dot, Line, Picture, draw_bars, draw_dots, draw_lines, draw_stacks,
 )
-from equality import WRONG, verdict_for
+from equality import is_wrong
 from intervals import Estimate
 from results import Results, Row, Setup
 from tables import curve_rows
@@ -26,10 +26,6 @@ from words import (
 
 Points = dict[Setup, tuple[str, list[tuple[float, Estimate]]]]  # of each line: label and points
 BEHIND_NAME = "Behind the name: processes x threads."
-
-
-def is_wrong(results: Results, setup: Setup) -> bool:
-    return verdict_for(results, setup.recipe, setup.program).state == WRONG
 
 
 def precision_of(setup: Setup) -> str:

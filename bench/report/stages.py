@@ -9,9 +9,9 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from drawing import Bar, Picture, draw_bar, figure_of
+from drawing import Bar, Picture, axes_of, draw_bar
 from environment import machine_line
-from equality import WRONG, verdict_for
+from equality import WRONG, is_wrong
 from marks import inverse
 from results import Results, ResultsError, Row, Setup
 from tables import name_text, unusual
@@ -35,31 +35,21 @@ def paired(results: Results, stage: str) -> tuple[Row, Row]:
                        f"slice/{RECIPE} with as many processes and threads, got none")
 
 
-def is_wrong(results: Results, setup: Setup) -> bool:
-    return (not is_twin(setup.program)
-            and verdict_for(results, RECIPE, setup.program).state == WRONG)
-
-
-def words_of(results: Results, row: Row) -> str:
-    """What a bar shows, and the description of the picture."""
-    setup = row.key.setup
-    note = name_text(setup, row).removeprefix(setup.program)
-    time = f"{significant(row.seconds().value)} s{note}"
-    if is_wrong(results, setup):
-        return f"{time}, {WRONG}"
-    faster = None if is_twin(setup.program) else inverse(results.ratio_to_twin(setup))
-    return f"{time}, {faster.text(lambda value: f'{value:.2f}')} × as fast" if faster else time
-
-
 def bar_of(results: Results, row: Row) -> Bar:
-    setup = row.key.setup
-    return Bar(setup.program, colour_of(setup.program), is_twin(setup.program), row.seconds(),
-               words_of(results, row), wrong=is_wrong(results, setup))
+    """Its text is the description of the picture too."""
+    setup, twin = row.key.setup, is_twin(row.key.setup.program)
+    note = name_text(setup, row).removeprefix(setup.program)
+    text = f"{significant(row.seconds().value)} s{note}"
+    wrong = not twin and is_wrong(results, setup)
+    if wrong:
+        text += f", {WRONG}"
+    elif faster := inverse(results.ratio_to_twin(setup)):  # None of a twin
+        text += f", {faster.text(lambda value: f'{value:.2f}')} × as fast"
+    return Bar(setup.program, colour_of(setup.program), twin, row.seconds(), text, wrong=wrong)
 
 
 def draw(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
-    figure = figure_of(PAIR * (len(pairs) + 1.2), WIDTH)
-    axes = figure.add_subplot()
+    figure, axes = axes_of(PAIR * (len(pairs) + 1.2), WIDTH)
     names = axes.get_yaxis_transform()
     for place, (setup, bars) in enumerate(pairs):
         for bar, side in zip(bars, (-SIDE, SIDE)):
@@ -72,8 +62,8 @@ def draw(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
         axes.text(0, len(pairs) - 0.25 + 0.45 * line, (LEGEND, machine)[line], transform=names,
                   va="center", fontsize=11.5, color=colour.light)
     # The words behind the bars need room.
-    axes.set_xlim(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars))
-    axes.set_ylim(len(pairs) + 0.6, -0.5)
+    axes.set(xlim=(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars)),
+             ylim=(len(pairs) + 0.6, -0.5))
     axes.set_axis_off()
     return figure
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pandas
 
 from equality import (
-    CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, paired, stage_0_of,
+    CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, is_wrong, paired, stage_0_of,
     verdict_for,
 )
 from intervals import Estimate
@@ -276,9 +276,7 @@ def beside_twin(results: Results, setup: Setup) -> str:
     """The ratio of a stage to its twin at the same world size and precision."""
     if results.row("slice", setup) is None:
         return NOT_RUN
-    if verdict_for(results, setup.recipe, setup.program).state == WRONG:
-        return WRONG
-    return ratio_text(results, setup)
+    return WRONG if is_wrong(results, setup) else ratio_text(results, setup)
 
 
 def twin_table(results: Results) -> Table:
