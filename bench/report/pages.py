@@ -69,7 +69,11 @@ PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
-LESSON_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
+RECORD_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
+    "links": (LINKS_RECORD, link_pictures.trace_picture),
+    "scale": (LINKS_RECORD, link_pictures.scale_picture),
+    "bandwidth": (LINKS_RECORD, link_pictures.bandwidth_picture),
+    "step": (STEP_RECORD, step_report.picture),
     "gradients": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
     "updates": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
 PICTURES = "docs/images"
@@ -185,10 +189,10 @@ def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
     return [replace(drawn[name], name=name) for name in sorted(names)]
 
 
-def pictures_of_lessons() -> list[Picture]:
+def pictures_of_records() -> list[Picture]:
     """One that is there needs its record; one without either is left out."""
     return [draw(json.loads((ROOT / record).read_text()))
-            for name, (record, draw) in LESSON_PICTURES.items()
+            for name, (record, draw) in RECORD_PICTURES.items()
             if (ROOT / record).exists() or (ROOT / PICTURES / f"{name}.svg").exists()]
 
 
@@ -207,13 +211,9 @@ def wanted() -> dict[Path, str]:
               if MARKER.search(path.read_text(encoding="utf-8"))]
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
-    links = json.loads((ROOT / LINKS_RECORD).read_text())
-    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_lessons(),
-             *(draw(links) for draw in (link_pictures.trace_picture, link_pictures.scale_picture,
-                                        link_pictures.bandwidth_picture)),
-             step_report.picture(json.loads((ROOT / STEP_RECORD).read_text())),
-             *pictures_shown(results, {name for text in pages.values()
-                                       for name in SHOWN.findall(text)})]
+    shown = {name for text in pages.values() for name in SHOWN.findall(text)}
+    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_records(),
+             *pictures_shown(results, shown)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 

@@ -54,12 +54,12 @@ def plain_table(title: str, rows: Iterable[Cells], notes: list[str], texts: int 
     return replace(table_of(title, [("", row) for row in rows], notes, texts), programs=[])
 
 
-def estimate_text(estimate: Estimate | None, write: Callable[[float], str]) -> str:
-    return NOT_MEASURED if estimate is None else estimate.text(write)
+def points(difference: Estimate | None) -> str:
+    return NOT_MEASURED if difference is None else difference.text(lambda value: f"{value:+.2f}")
 
 
 def seconds_text(row: Row) -> str:
-    return estimate_text(row.seconds(), significant)
+    return row.seconds().text(significant)
 
 
 def whole_seconds(row: Row) -> str:
@@ -166,10 +166,10 @@ def ratio_text(results: Results, setup: Setup) -> str:
         return "no twin"
     ours = results.row("slice", setup)
     twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
-    if ours and twin and twin.good and not same_device(ours, twin):
-        return "other device"
     if twin and twin.error:
         return "twin failed"
+    if ours and twin and not same_device(ours, twin):
+        return "other device"
     ratio = results.ratio_to_twin(setup)
     return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
 
@@ -220,14 +220,12 @@ def recipe_cells(results: Results, setup: Setup) -> Cells:
 def training_notes(results: Results, setups: list[Setup]) -> list[str]:
     """Batch, rate and updates of the whole runs: in one line, if they all have the same."""
     programs: dict[str, list[str]] = {}
-    for setup in setups:
-        row = results.row("full", setup)
-        found = [row.counter(name) if row else None for name in ("batch_size", "lr", "steps")]
+    for row in filter(None, (results.row("full", setup) for setup in setups)):
+        found = [row.counter(name) for name in ("batch_size", "lr", "steps")]
         if None not in found:
-            batch, rate, steps = found
-            line = (f"Batch {batch:.0f} over all processes, learning rate {rate:g}, {steps:.0f} "
-                    "updates.")
-            programs.setdefault(line, []).append(setup.program)
+            line = ("Batch {:.0f} over all processes, learning rate {:g}, {:.0f} updates."
+                    .format(*found))
+            programs.setdefault(line, []).append(row.key.setup.program)
     if len(programs) == 1:
         return list(programs)
     return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
@@ -260,12 +258,10 @@ def speed_table(results: Results, recipe: str) -> Table:
     """The C++ rows that were repeated: what a terminal has room for."""
     writers: Writers = {"200 steps, s [95 %]": seconds_text,
                         "% of floor": counter("percent_of_floor", number)}
-    rows = []
-    for setup in results.setups(recipe, ["slice"]):
-        row = results.row("slice", setup)
-        if not is_twin(setup.program):
-            rows.append((setup.program, {"program": name_text(setup, row), **place_cells(setup),
-                                         **cells(row, writers)}))
+    rows = [(setup.program, {"program": name_text(setup, row), **place_cells(setup),
+                             **cells(row, writers)})
+            for setup in results.setups(recipe, ["slice"])
+            if not is_twin(setup.program) and (row := results.row("slice", setup))]
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
@@ -333,10 +329,6 @@ def feeding_table(results: Results) -> Table:
 # --- accuracy over seeds ----------------------------------------------------------------
 
 
-def points(difference: Estimate | None) -> str:
-    return estimate_text(difference, lambda value: f"{value:+.2f}")
-
-
 def short_name(setup: Setup) -> str:
     """stage4 bf16: enough within a column of programs."""
     name = setup.program.split("_")[0] if setup.program in STAGES else setup.program
@@ -350,17 +342,15 @@ def weights_of(row: Row) -> dict[int, str]:
 def same_weights(row: Row, rows: list[Row]) -> str:
     """With which others of its language the weights are equal, seed by seed."""
     ours, setup = weights_of(row), row.key.setup
-    if not ours:
-        return NOT_MEASURED
     names = []
     for other in rows:
-        theirs, there = weights_of(other), other.key.setup
-        equal = sum(theirs.get(seed) == weights for seed, weights in ours.items())
+        there = other.key.setup
+        equal = len(ours.items() & weights_of(other).items())
         if equal and other is not row and (there.recipe, is_twin(there.program)) == (
                 setup.recipe, is_twin(setup.program)):
             some = "" if equal == len(ours) else f" ({equal} of {len(ours)} seeds)"
             names.append(short_name(there) + some)
-    return ", ".join(names) or "none"
+    return (", ".join(names) or "none") if ours else NOT_MEASURED
 
 
 def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
@@ -405,14 +395,11 @@ def curve_table(results: Results) -> Table:
     curves = {row.key.setup for row in results.of_kind("curve")}
     writers: Writers = {"training, s": counter("train_seconds", number),
                         "accuracy, % [95 %]": accuracy_text}
-    rows = []
-    for row in curve_rows(results):
-        setup = row.key.setup
-        if setup in curves:
-            rows.append((setup.program, {
-                "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
-                "precision": setup.precision, "threads": str(setup.threads),
-                "epochs": str(row.key.epochs or "all"), **cells(row, writers)}))
+    rows = [(setup.program, {
+        "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
+        "precision": setup.precision, "threads": str(setup.threads),
+        "epochs": str(row.key.epochs or "all"), **cells(row, writers)})
+        for row in curve_rows(results) if (setup := row.key.setup) in curves]
     return table_of("Accuracy over training time", rows, [], 2)
 
 
@@ -442,20 +429,19 @@ def fastest(results: Results, right: list[Row]) -> str:
     slices = [results.row("slice", row.key.setup) for row in right]
     if all(row and row.good for row in slices):
         best = min(slices, key=lambda row: row.seconds().value)
-        time = best.seconds().text(significant)
         close = [row.key.setup.program for row in slices
                  if row is not best and overlap(row.seconds(), best.seconds())]
         unsure = f"; not told apart from {', '.join(close)}" if close else ""
-        return f"Fastest: {setup_text(best)}, {time} seconds for 200 steps{unsure}."
+        return f"Fastest: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps{unsure}."
     best = min(right, key=lambda row: row.seconds().value)
     return f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s ({runs_text(right)})."
 
 
 def overlap(one: Estimate, other: Estimate) -> bool:
     """Whether two intervals have a value in common; without intervals nothing is known."""
-    if one.interval is None or other.interval is None:
-        return False
-    return one.interval.low <= other.interval.high and other.interval.low <= one.interval.high
+    return (None not in (one.interval, other.interval)
+            and one.interval.low <= other.interval.high
+            and other.interval.low <= one.interval.high)
 
 
 def setup_text(row: Row) -> str:
@@ -479,14 +465,11 @@ def summary(results: Results) -> list[str]:
     lines = [equality_sentence(states, len(STAGES))]
     if right:
         lines.append(fastest(results, right))
-    for what, name, write in (
-        ("Least memory", "peak_rss_bytes", lambda value: f"{value / 1e6:.0f} MB"),
-        ("Least code", "user_lines", lambda value: f"{value:.0f} lines"),
-    ):
-        best = min((row for row in right if row.counter(name) is not None),
-                   key=lambda row: row.counter(name), default=None)
-        if best:
-            lines.append(f"{what}: {setup_text(best)}, {write(best.counter(name))}.")
+    for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
+                              ("code", "user_lines", lambda value: f"{count(value)} lines")):
+        if counted := [row for row in right if row.counter(name) is not None]:
+            best = min(counted, key=lambda row: row.counter(name))
+            lines.append(f"Least {what}: {setup_text(best)}, {write(best.counter(name))}.")
     return lines
 
 
