@@ -184,8 +184,8 @@ class Results:
         rows = [self.row(kind, setup) for setup in (first, second)]
         if None in rows or not same_device(*rows):
             return None
-        found = [[measure(one) for one in row.good] for row in rows]
-        return ratio_of(*([value for value in values if value is not None] for values in found))
+        return ratio_of(*([value for one in row.good if (value := measure(one)) is not None]
+                          for row in rows))
 
 
 def same_device(first: Row, second: Row) -> bool:
@@ -224,11 +224,8 @@ def read_content(text: str) -> dict[str, Any]:
     """The JSON; of a suite that was stopped, which leaves it open, what there is."""
     try:
         return json.loads(text)
-    except ValueError as error:
-        try:
-            content = json.loads(text.rstrip().rstrip(",") + "]}")
-        except ValueError:
-            raise error from None
+    except ValueError:
+        content = json.loads(text.rstrip().rstrip(",") + "]}")
     content["context"]["stopped_early"] = True
     return content
 
@@ -236,19 +233,17 @@ def read_content(text: str) -> dict[str, Any]:
 def add_file(results: Results, path: Path) -> None:
     try:
         content = read_content(path.read_text(encoding="utf-8"))
-        entries = content["benchmarks"]
-        context = content["context"]
+        entries, context = content["benchmarks"], content["context"]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
                            "was it cut off in the middle of a row?") from error
     file = len(results.contexts)
     results.contexts.append(context)
     for entry in entries:
-        if entry.get("run_type", "iteration") != "iteration":
-            continue
-        key, seed = read_key(entry.get("run_name", entry["name"]))
-        run = read_repetition(entry, file, seed)
-        results.rows.setdefault(key, Row(key)).repetitions.append(run)
+        if entry.get("run_type", "iteration") == "iteration":
+            key, seed = read_key(entry.get("run_name", entry["name"]))
+            run = read_repetition(entry, file, seed)
+            results.rows.setdefault(key, Row(key)).repetitions.append(run)
 
 
 def read(paths: Iterable[Path | str]) -> Results:

@@ -88,10 +88,8 @@ def rung(program: str) -> int:
     """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
     if program == USUAL:
         return 0  # it trains as stage 0 does
-    for names in (STAGES, TWINS):
-        if program in names:
-            return names.index(program)
-    return len(STAGES)
+    return next((place for place, names in enumerate(zip(STAGES, TWINS)) if program in names),
+                len(STAGES))
 
 
 def is_twin(program: str) -> bool:
@@ -121,20 +119,20 @@ def number(value: float | None, digits: int = 1) -> str:
     return NOT_MEASURED if value is None else f"{value:.{digits}f}"
 
 
+def count(value: float | None) -> str:
+    return number(value, 0)
+
+
+def megabytes(value: float | None) -> str:
+    return number(value and value / 1e6, 0)
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Three digits that count, and never a power of ten: 0.0123, 1.23, 12.3, 1234."""
     if value == 0:
         return "0"
     after_point = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, after_point)}f}"
-
-
-def megabytes(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value / 1e6:.0f}"
-
-
-def count(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.0f}"
 
 
 def percent(value: float) -> str:
