@@ -179,10 +179,7 @@ def records_of_the_bench() -> list[str]:
 
 def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
     """Those of the report that a page shows."""
-    found = [*filter(None, [pictures.summary_picture(results)]), *pictures.code_pictures(results)]
-    for recipe in results.recipes():
-        found += pictures.recipe_pictures(results, recipe)
-    drawn = {f"bench-{picture.name}": picture for picture in found}
+    drawn = {f"bench-{picture.name}": picture for picture in pictures.all_pictures(results)}
     for name in sorted(names - set(drawn)):
         raise ResultsError(f"images/{name}.svg: {RECORD} has no such picture; it has "
                            + ", ".join(sorted(drawn)))

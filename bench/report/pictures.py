@@ -7,7 +7,7 @@ is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from words import (
     significant,
 )
 
-Points = dict[Setup, tuple[str, list[tuple[float, Estimate]]]]  # of each line: label and points
+Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
 BEHIND_NAME = "Behind the name: processes x threads."
 
 
@@ -89,8 +89,7 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
                        "megabytes, all ranks", bars)
 
 
-def code_pictures(results: Results) -> list[Picture]:
-    """One, if lines were counted."""
+def code_picture(results: Results) -> Picture | None:
     lines = {row.key.setup.program: counted for row in results.of_kind("full", "slice", "check")
              if (counted := row.counter("user_lines")) is not None}
     bars = [Bar(idea_of(program), colour_of(program), is_twin(program), Estimate(lines[program]),
@@ -98,8 +97,7 @@ def code_pictures(results: Results) -> list[Picture]:
             for program in sorted(lines, key=lambda name: (rung(name), is_twin(name), name))]
     caption = ("Lines that are code in the program's own source file: without blank lines, "
                "comments, #include and import. FILLED")
-    picture = bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
-    return [picture] if picture else []
+    return bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
 
 
 def phase_picture(results: Results, recipe: str) -> Picture | None:
@@ -128,7 +126,7 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], fou
     if not found:
         return None
     lines = [Line(label, colour_of(setup.program), rung(setup.program), is_twin(setup.program),
-                  points) for setup, (label, points) in found.items()]
+                  points) for (setup, label), points in found.items()]
     told = "; ".join(f"{line.label}: " + ", ".join(f"{y.value:.2f} at {x:g}"
                                                    for x, y in line.points) for line in lines)
     return Picture(name, title, told, partial(draw_lines, axes, lines, **how), caption)
@@ -140,8 +138,7 @@ def accuracy_picture(results: Results, recipe: str) -> Picture | None:
     for row in curve_rows(results, recipe) if results.of_kind("curve") else ():
         setup, accuracy, seconds = row.key.setup, row.accuracy(), row.counter("train_seconds")
         if setup.width == 1 and accuracy and seconds:
-            start = (label_of(results, setup), [])
-            found.setdefault(setup, start)[1].append((seconds, accuracy))
+            found.setdefault((setup, label_of(results, setup)), []).append((seconds, accuracy))
     caption = ("Each point is a run of its own, of so many epochs. Whisker: 95 % interval. Hollow "
                "and dashed: Python. Up and to the left is better.")
     return line_picture(f"accuracy-{recipe}", f"Accuracy over training time, {recipe}", caption,
@@ -171,8 +168,8 @@ def scaling_picture(results: Results, recipe: str) -> Picture | None:
         speed = speed_up(results, setup, base_of(results, setup)) if setup.world > 1 else None
         if speed:
             label = f"{idea_of(setup.program)}, x{setup.threads}{precision_of(setup)}"
-            start = (label, [(1, Estimate(1.0))])
-            found.setdefault(replace(setup, world=1), start)[1].append((setup.world, speed))
+            line = found.setdefault((replace(setup, world=1), label), [(1, Estimate(1.0))])
+            line.append((setup.world, speed))
     caption = ("Samples a second, as multiples of one process with as many threads: of the same "
                "program, or of the single one if it did not run alone; x1 is one thread. Dotted: "
                "ideal.")
@@ -189,13 +186,13 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
                     == (STAGES[0], setup.width, "fp32")),
                    key=lambda other: other.threads, default=None)
         if speed := speed_up(results, setup, base):
-            start = (label_of(results, setup), [])
-            found.setdefault(replace(setup, width=1), start)[1].append((setup.width, speed))
+            place = (replace(setup, width=1), label_of(results, setup))
+            found.setdefault(place, []).append((setup.width, speed))
     return line_picture(
         f"width-{recipe}", f"Speed over width, {recipe}",
         "Samples a second, as multiples of stage 0 with all threads at the same width.",
         ("width of the network", "times stage 0"),
-        {setup: line for setup, line in found.items() if len(line[1]) > 1})
+        {place: points for place, points in found.items() if len(points) > 1})
 
 
 # --- all whole runs, and what stage 0 got wrong -----------------------------------------
@@ -218,11 +215,6 @@ def whole_runs(results: Results, recipe: str) -> list[Row]:
             and rung(row.key.setup.program) < len(STAGES)]
 
 
-def told_runs(results: Results, rows: Iterable[Row]) -> str:
-    return "; ".join(f"{label_of(results, row.key.setup)}: {significant(row.seconds().value)} s, "
-                     f"{percent(row.accuracy().value)} %" for row in rows)
-
-
 def summary_picture(results: Results) -> Picture | None:
     """Time against accuracy, of every whole run of every recipe."""
     found = {recipe: rows for recipe in results.recipes() if (rows := whole_runs(results, recipe))}
@@ -232,14 +224,14 @@ def summary_picture(results: Results) -> Picture | None:
     programs = {row.key.setup.program for rows in found.values() for row in rows}
     names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place])
              for place in sorted(set(map(rung, programs)))]
-    marks = [words for words, there in (("Filled: C++; outlined, py: Python",
-                                         any(map(is_twin, programs))),
-                                        ("LT: LibTorch, used the usual way", USUAL in programs))
-             if there]
-    caption = ("From the start of a program to its end, with its test. "
-               + "; ".join(marks) + ". " * bool(marks)
-               + "Whiskers: 95 % intervals. Up and to the left is better.")
-    told = ". ".join(f"{recipe}: {told_runs(results, rows)}" for recipe, rows in found.items())
+    marks = "; ".join(filter(None, [
+        "Filled: C++; outlined, py: Python" * any(map(is_twin, programs)),
+        "LT: LibTorch, used the usual way" * (USUAL in programs)]))
+    caption = (f"From the start of a program to its end, with its test. {marks}"
+               + ". " * bool(marks) + "Whiskers: 95 % intervals. Up and to the left is better.")
+    told = ". ".join(f"{recipe}: " + "; ".join(
+        f"{label_of(results, row.key.setup)}: {significant(row.seconds().value)} s, "
+        f"{percent(row.accuracy().value)} %" for row in rows) for recipe, rows in found.items())
     return Picture("summary", "Time and accuracy of the whole runs", told,
                    partial(draw_dots, ("seconds (logarithmic)", "test accuracy, %"), panels, names),
                    caption)
@@ -247,13 +239,12 @@ def summary_picture(results: Results) -> Picture | None:
 
 def digits_picture(results: Results, recipe: str) -> Picture | None:
     """The test images that stage 0's whole run got wrong, if its record names them."""
-    rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")
-            if setup.program == STAGES[0]]
-    seeds = {seed: run.label.get("misclassified") for row in rows[:1]
-             for seed, run in row.of_seeds().items()}
-    seed = min(seeds, default=0)
-    found = digits.read(seeds[seed]) if seeds.get(seed) else None
-    if not found:
+    setup = next((setup for setup in plain_setups(results, recipe, "full")
+                  if setup.program == STAGES[0]), None)
+    runs = results.row("full", setup).of_seeds() if setup else {}
+    seed = min(runs, default=0)
+    words = runs[seed].label.get("misclassified") if runs else None
+    if not words or not (found := digits.read(words)):
         return None
     shown, more = found[:digits.MOST], max(0, len(found) - digits.MOST)
     caption = ("Test images that stage 0 misclassified" + f" with seed {seed}" * (seed > 0)
@@ -270,4 +261,9 @@ RECIPE_PICTURES: tuple[Callable[[Results, str], Picture | None], ...] = (
 
 
 def recipe_pictures(results: Results, recipe: str) -> list[Picture]:
-    return [picture for draw in RECIPE_PICTURES if (picture := draw(results, recipe))]
+    return [*filter(None, (make(results, recipe) for make in RECIPE_PICTURES))]
+
+
+def all_pictures(results: Results) -> list[Picture]:
+    return [*filter(None, (summary_picture(results), code_picture(results))),
+            *(one for recipe in results.recipes() for one in recipe_pictures(results, recipe))]
