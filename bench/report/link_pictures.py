@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from drawing import (
-    Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
+    PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
 )
 from intervals import Estimate, Interval
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
@@ -24,8 +24,6 @@ from words import INK, RUNG_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
-
-WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- traces -----------------------------------------------------------------------------
 
@@ -99,7 +97,7 @@ def trace_picture(record: Mapping[str, Any]) -> Picture:
     about = ("Lanes of one training step over time: forward, backward, each message of gradients "
              "on the wire, optimizer. " + "; ".join(band.title for band in bands))
     return Picture("links", "The gradients of one step on the wire", about,
-                   partial(draw_bands, WIDTH, bands), heading="Two steps on a cable")
+                   partial(draw_bands, PAGE_WIDTH, bands), heading="Two steps on a cable")
 
 
 # --- speed over bandwidth ---------------------------------------------------------------
@@ -132,7 +130,7 @@ def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
     """The model as a pale bar, the measurement as a dot with its interval."""
-    figure, axes = axes_of(310, WIDTH)
+    figure, axes = axes_of(310, PAGE_WIDTH)
     axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
     axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
                   xycoords=axes.get_yaxis_transform(), textcoords="offset points")
@@ -187,7 +185,7 @@ LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[
 
 
 def draw_scale(costs: Costs) -> Figure:
-    figure, axes = axes_of(310, WIDTH)
+    figure, axes = axes_of(310, PAGE_WIDTH)
     ends, least = {}, 1.0
     for (words, link), colour in zip(costs.links.items(), LINK_COLOURS):
         for way, style in ((DIVIDED, "--"), (PLAIN, "-")):

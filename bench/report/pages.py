@@ -16,7 +16,7 @@ against Python. --price and --seeds are the tables of exact.py. --links, --model
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README, by stages.py, and images/micro-batches.svg shows no record.
+the picture of the README, and images/micro-batches.svg shows no record.
 images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
 record. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commit that it was measured at.
@@ -48,16 +48,13 @@ import exact
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
-import micro_batches
 import pictures
 import scale
-import stages
 import step_report
-from claims import speed_claim, twins_claim
+from claims import marks_text, speed_claim, twins_claim
 from drawing import Picture
 from environment import measured_at
 from records import commit_of
-from marks import marks_text
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
 from tables import Table
@@ -209,8 +206,8 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_records(),
-             *pictures_shown(results, shown)]
+    drawn = [pictures.stages_picture(results), lesson_pictures.micro_batches_picture(),
+             *pictures_of_records(), *pictures_shown(results, shown)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pictures.py, drawing.py, digits.py, stages.py and words.py: pictures and their colours."""
+"""pictures.py, drawing.py, digits.py and words.py: pictures and their colours."""
 from __future__ import annotations
 
 import itertools
@@ -8,11 +8,10 @@ import re
 from unittest.mock import patch
 
 import digits
-import micro_batches
+import lesson_pictures
 import pictures
 import pytest
 import sample_results as made
-import stages
 from drawing import DOT, HIGH, LETTER, box_around, label_shifts
 from matplotlib.transforms import Bbox
 from results import ResultsError, Setup
@@ -20,7 +19,7 @@ from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
 
 
 def test_the_same_numbers_give_the_same_file() -> None:
-    one, other = (stages.picture(made.sample_results()).file for _ in range(2))
+    one, other = (pictures.stages_picture(made.sample_results()).file for _ in range(2))
     assert one == other
     assert one.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: '
                           "Apache-2.0 -->\n<svg ")
@@ -86,7 +85,7 @@ def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
 
 
 def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
-    picture = stages.picture(made.sample_results())
+    picture = pictures.stages_picture(made.sample_results())
     pairs = picture.description.split("; ")
     assert [words.split(":")[0] for words in pairs] == [
         name for pair in zip(made.STAGES, made.TWINS) for name in pair]
@@ -99,16 +98,17 @@ def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
 
 
 def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:
-    wrong = stages.picture(made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64}))
+    sample = made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64})
+    wrong = pictures.stages_picture(sample)
     assert "stage3_ddp_torchrun: 5.67 s, WRONG; python_ddp_torchrun" in wrong.description
     assert wrong.description.count("× as fast") == 6
     rows = [row for row in made.sample()["benchmarks"] if "python_ddp_amp" not in row["name"]]
     with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
-        stages.picture(made.results(*rows))
+        pictures.stages_picture(made.results(*rows))
 
 
 def test_a_batch_has_each_micro_batch_once_for_each_number_of_ranks() -> None:
-    svg = micro_batches.picture().svg
+    svg = lesson_pictures.micro_batches_picture().svg
     assert [svg.count(f">{part}</text>") for part in "ABCD"] == [3] * 4
     assert svg.count("A + B + C + D</text>") == 3
 
