@@ -48,21 +48,17 @@ def text_of(value: Any) -> str:
     return NOT_RECORDED if value in (None, "") else str(value)
 
 
-def values_of(results: Results, file: int, name: str) -> list[float]:
-    """A counter of all runs of a file."""
-    return [run.counters[name] for row in results.rows.values() for run in row.good
-            if run.file == file and name in run.counters]
-
-
 def measured_fields(results: Results, file: int) -> dict[str, str]:
     """The load, and the ticks that the host gave to others between the start and the last run."""
-    loads, before = values_of(results, file, "load"), results.contexts[file].get("steal_before")
+    loads, ticks = ([run.counters[name] for row in results.rows.values() for run in row.good
+                     if run.file == file and name in run.counters]
+                    for name in ("load", "steal_ticks"))
     found = {}
     if loads:
         found["load while measuring"] = f"{min(loads):.2f} to {max(loads):.2f}"
-    if before:
-        ticks = max([float(before), *values_of(results, file, "steal_ticks")]) - float(before)
-        found["stolen ticks while measuring"] = f"{ticks:.0f}"
+    if before := results.contexts[file].get("steal_before"):
+        stolen = max(map(float, [before, *ticks])) - float(before)
+        found["stolen ticks while measuring"] = f"{stolen:.0f}"
     return found
 
 
@@ -80,19 +76,17 @@ def environment_table(results: Results) -> Table:
 
 def machine_line(results: Results) -> str:
     """The machine in one line of at most 100 characters."""
-    context = results.contexts[0]
-    parts = [text_of(context.get("cpu")), f"{text_of(context.get('usable_cpus'))} CPUs",
-             f"GPU {text_of(context.get('gpu'))}", f"commit {text_of(context.get('commit'))}",
-             f"load {text_of(context.get('load_before'))}"]
-    return "; ".join(parts)[:100]
+    cpu, cpus, gpu, commit, load = (text_of(results.contexts[0].get(name)) for name in (
+        "cpu", "usable_cpus", "gpu", "commit", "load_before"))
+    return f"{cpu}; {cpus} CPUs; GPU {gpu}; commit {commit}; load {load}"[:100]
 
 
 def measured_at(results: Results) -> str:
     """The commit of each file, and the machine: what stands below a table of a page."""
-    context = results.contexts[0]
+    cpu, cpus, gpu = (text_of(results.contexts[0].get(name))
+                      for name in ("cpu", "usable_cpus", "gpu"))
     commits = dict.fromkeys(text_of(one.get("commit")) for one in results.contexts)
-    return (f"Measured at commit {' and '.join(commits)}: {text_of(context.get('cpu'))}, "
-            f"{text_of(context.get('usable_cpus'))} CPUs, GPU {text_of(context.get('gpu'))}.")
+    return f"Measured at commit {' and '.join(commits)}: {cpu}, {cpus} CPUs, GPU {gpu}."
 
 
 def run_notes(results: Results) -> list[str]:
@@ -100,20 +94,17 @@ def run_notes(results: Results) -> list[str]:
     notes = []
     if any(context.get("stopped_early") for context in results.contexts):
         notes.append("The run was stopped: rows are missing.")
-    failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
-    if failed:
+    if failed := sum(bool(run.error) for row in results.rows.values() for run in row.repetitions):
         notes.append(f"Runs that failed or were skipped: {failed}. Their rows give the reason.")
-    for row in results.of_kind("phases"):
-        if row.error:
-            notes.append(f"{row.key.setup.program}, parts of a step: failed: {row.error}.")
+    notes += [f"{row.key.setup.program}, parts of a step: failed: {row.error}."
+              for row in results.of_kind("phases") if row.error]
     if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
         notes.append("A row is above 100 % of its floor: the floor counts all arithmetic, and the "
                      "backward of BasicNet skips zeros. Or another program ran while the peak was "
                      "measured.")
-    counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
-    if counts:
-        words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        coarse = ": with so few, an interval is nearly their whole range" if counts[0] < 10 else ""
+    if counts := sorted({len(row.good) for row in results.of_kind("slice") if row.good}):
+        words = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+        coarse = ": with so few, an interval is nearly their whole range" * (counts[0] < 10)
         notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
     if not any(is_twin(row.key.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
@@ -124,8 +115,7 @@ def run_notes(results: Results) -> list[str]:
                     for kind in ("slice", "full"))
     if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
-    seeds = {seed for row in runs for seed in row.of_seeds() if seed}
-    if seeds:
+    if seeds := {seed for row in runs for seed in row.of_seeds() if seed}:
         notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
                      "intervals show what another seed would change on the same test images.")
     for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
