@@ -44,11 +44,9 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
         lanes: list[list[Span]] = []
         for span in sorted((span for span in spans if span[0] == name), key=lambda span: span[1]):
             free = (lane for lane in lanes if lane[-1][1] + lane[-1][2] <= span[1])
-            lane = next(free, None)
-            if lane is None:
-                lanes.append([span])
-            else:
-                lane.append(span)
+            if (lane := next(free, None)) is None:
+                lanes.append(lane := [])
+            lane.append(span)
         found += [(name, lane) for lane in lanes]
     return found
 
@@ -67,9 +65,8 @@ def lane_names(lanes: Sequence[tuple[str, Sequence[Span]]]) -> list[str]:
 
 
 def size_text(size: int) -> str:
-    if not size:
-        return ""
-    return f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    text = f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    return text if size else ""
 
 
 def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
@@ -154,7 +151,7 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
     axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.08)
     axes.set_xticks(range(len(links)), links)
-    axes.set_xlim(-0.5, max(1, len(links)) - 0.5)
+    axes.set(xlim=(-0.5, max(1, len(links)) - 0.5))
     show_grid_alone(axes, "y")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", fontsize=10)
@@ -167,12 +164,9 @@ def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
     """Images per second of two ranks over the bandwidth of their link, measured and from the model,
     with one rank alone for comparison."""
     links = shown_links(record)
-    told = []
-    for words, found in links.items():
-        for one in found:
-            measured, model = speeds(one)
-            told.append(f"{words}, {WAYS[one.name][0]}: {measured.value:.0f}, model "
-                        f"{model.low:.0f} to {model.high:.0f}")
+    told = [f"{one.link}, {WAYS[one.name][0]}: {measured.value:.0f}, model {model.low:.0f} to "
+            f"{model.high:.0f}" for found in links.values() for one in found
+            for measured, model in (speeds(one),)]
     return Picture("bandwidth", "Speed of two ranks over the bandwidth of their link",
                    "Images per second. " + "; ".join(told),
                    partial(draw_speeds, links, speed(median(record["alone"]["compute"]))),
@@ -195,14 +189,11 @@ def draw_scale(costs: Costs) -> Figure:
         ends[words] = (points[-1], colour)
         least = min(least, points[-1][1])
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlim(RANKS[0], 5 * RANKS[-1])  # room for the names of the lines
-    axes.set_ylim(bottom=10 ** math.floor(math.log10(least)))
+    axes.set(yscale="log", ylim=(10 ** math.floor(math.log10(least)), None), xlabel="ranks",
+             xlim=(RANKS[0], 5 * RANKS[-1]))  # room for the names of the lines
     axes.set_xticks(RANKS[::2], [f"{ranks:,}" for ranks in RANKS[::2]])
     axes.yaxis.set_major_formatter("{x:g} s")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ranks")
+    axes.minorticks_off()
     show_grid_alone(axes, "y")
     lines_below(figure, "Seconds per epoch of BasicNet, from the α-β model.",
                 "Solid: 64 images per rank; dashed: 64 images divided.")
