@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from pandas import Series
+
 from intervals import Estimate, Interval, median_of
 from results import Results, Row, Setup
 from tables import Cells, Table, accuracy_text, cells, counter, plain_table
 from words import (
-    DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, rung,
+    DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, twin_of,
 )
 
 # --- targets ----------------------------------------------------------------------------
@@ -52,9 +54,9 @@ def inverse(estimate: Estimate | None) -> Estimate | None:
 def all_cpus(results: Results, recipe: str, program: str, world: int = 1,
              precision: str = "fp32") -> Setup | None:
     """The set-up of a program with the most threads."""
+    wanted = Setup(recipe, program, world, precision)
     found = [setup for setup in results.setups(recipe, ["slice"])
-             if (setup.program, setup.world, setup.precision, setup.width) ==
-             (program, world, precision, 1)]
+             if replace(setup, threads=1) == wanted]
     return max(found, key=lambda setup: setup.threads, default=None)
 
 
@@ -153,16 +155,12 @@ def speed_claim(results: Results) -> str:
 
 def twins_claim(results: Results) -> str:
     """The range of all stages against their own twins, by recipe; "" without any."""
-    found: dict[str, list[float]] = {}
-    for setup in results.beside_twins():
-        if faster := inverse(results.ratio_to_twin(setup)):
-            found.setdefault(setup.recipe, []).append(faster.value)
-    if not found:
-        return ""
-    ranges = [f"{min(values):.1f} to {max(values):.1f} times ({recipe})"
-              for recipe, values in found.items()]
+    found = Series({setup: faster.value for setup in results.beside_twins()
+                    if (faster := inverse(results.ratio_to_twin(setup)))})
+    ranges = [f"{values.min():.1f} to {values.max():.1f} times ({recipe})"
+              for recipe, values in found.groupby(lambda setup: setup.recipe)]
     return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin with the same "
-            "number of processes, threads and bits.")
+            "number of processes, threads and bits.") if ranges else ""
 
 
 # --- numbers of the tutorials -----------------------------------------------------------
@@ -208,17 +206,15 @@ CLAIMS = (
 
 def row_for(results: Results, claim: Claim, program: str) -> Row | None:
     """The whole run that the claim is about, with the most threads."""
-    rows = [row for row in results.of_kind("full") if
-            (row.key.setup.recipe, row.key.setup.program, row.key.setup.world,
-             row.key.setup.precision, row.key.setup.width)
-            == (claim.recipe, program, claim.world, claim.precision, 1)]
+    wanted = Setup(claim.recipe, program, claim.world, claim.precision)
+    rows = [row for row in results.of_kind("full") if replace(row.key.setup, threads=1) == wanted]
     return max(rows, key=lambda row: (not row.error, row.key.setup.threads), default=None)
 
 
 def claim_cells(results: Results, claim: Claim) -> Cells:
     found = {"claim": claim.what, "tutorial": claim.value}
-    twin = TWINS[rung(claim.program)]
-    for column, program in (("C++ here", claim.program), ("Python here", twin)):
+    programs = {"C++ here": claim.program, "Python here": twin_of(claim.program)}
+    for column, program in programs.items():
         [text] = cells(row_for(results, claim, program), {column: claim.ours}).values()
         found[column] = text if text == NOT_RUN else f"{text} ({program})"
     return found
@@ -227,8 +223,7 @@ def claim_cells(results: Results, claim: Claim) -> Cells:
 def claims_table(results: Results) -> Table:
     """Without rows if none of the claims' rows was run."""
     rows = [claim_cells(results, claim) for claim in CLAIMS]
-    if all(set(list(row.values())[2:]) == {NOT_RUN} for row in rows):
-        rows = []
+    rows = rows if any(row[where] != NOT_RUN for row in rows for where in list(row)[2:]) else []
     notes = ["The tutorials ran on GPUs, ours on the machine below. Time is what the program "
              "prints at its end. With two ranks each takes a batch of its own, as there: the "
              "updates are half as many, and docs/reference/4-ddp-amp.md shows the cost. The "

@@ -64,7 +64,7 @@ class Prediction(NamedTuple):
 
 
 def fit(times: Mapping[int, float]) -> Link:
-    """α and β from seconds by bytes of all-reduces between two ranks: 2 α + B / β, by least squares,
+    """α and β from seconds by bytes of all-reduces between two ranks, 2 α + B / β: least squares,
     each square divided by its time: neither the shortest nor the longest decide alone."""
     if len(times) < 2:
         raise ResultsError(f"all-reduces: expected two sizes or more, got {len(times)}")

@@ -131,8 +131,8 @@ def fits_table(record: Mapping[str, Any]) -> Table:
         worst = max(errors, key=lambda size: abs(errors[size]))
         rows.append([words, significant(1e6 * link.alpha), significant(8e-6 * link.beta),
                      f"{round(100 * errors[worst]):+d}", f"{worst:,}"])
-    notes = ["Error of the fit: of the all-reduce that it misses most, above 0 where the fit is too "
-             "long. One α does not fit small messages of all sizes."]
+    notes = ["Error of the fit: of the all-reduce that it misses most, above 0 where the fit is "
+             "too long. One α does not fit small messages of all sizes."]
     return Table("α and β", ("link", "α, µs", "β, Mbit/s", "largest error of the fit, %",
                              "at bytes"), rows, notes)
 

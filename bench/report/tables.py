@@ -294,22 +294,23 @@ VARIANTS = {"": "sharding", "dispatch": "dispatch", "accumulate": "4 batches per
             "accumulate_sync": "4 batches per step, all-reduce in each"}
 
 
-def over_base(results: Results, row: Row) -> str:
-    setup = row.key.setup
-    if not setup.variant:
+def over_base(results: Results, row: Row, missing: str, digits: int = 3,
+              **change: object) -> str:
+    """The time of a row over that of the one that it becomes by a change."""
+    base = replace(row.key.setup, **change)
+    if base == row.key.setup:
         return "1"
-    ratio = results.ratio(setup, replace(setup, variant=""))
-    return NOT_MEASURED if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+    ratio = results.ratio(row.key.setup, base, kind=row.key.kind)
+    return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
 
 
 def feeding_table(results: Results) -> Table:
     """The variants of a program, each below the row without one."""
     found = {row.key.setup for row in results.of_kind("slice") if row.key.setup.variant}
     setups = found | {replace(setup, variant="") for setup in found}
-    names = list(VARIANTS)
     writers: Writers = {
         "time, s [95 %]": seconds_text,
-        "time / sharding's [95 %]": lambda row: over_base(results, row),
+        "time / sharding's [95 %]": lambda row: over_base(results, row, NOT_MEASURED, variant=""),
         "sent per step, bytes": counter("sent_bytes_per_step", count),
         "read by main, bytes": counter("read_bytes_main", count),
         "read by others, bytes": counter("read_bytes_others", count)}
@@ -318,8 +319,8 @@ def feeding_table(results: Results) -> Table:
                              "variant": VARIANTS.get(setup.variant, setup.variant),
                              **cells(results.row("slice", setup), writers)})
             for setup in sorted(setups, key=lambda one: (
-                replace(one, variant="").order(),
-                names.index(one.variant) if one.variant in names else len(names), one.variant))]
+                replace(one, variant="").order(), [*VARIANTS, one.variant].index(one.variant),
+                one.variant))]
     notes = ["Sharding: each process reads its own batches. Dispatch: the main process reads all "
              "batches and sends each process its part. Bytes sent: the sum over the processes. "
              "Bytes read, in the whole run: by the main process, and the mean of the others."]
