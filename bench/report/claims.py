@@ -80,15 +80,15 @@ def whole_run(results: Results, stage: Setup | None) -> Estimate | None:
 def slowest_start(results: Results) -> Estimate | None:
     """Of the stages that start by themselves, the longest: seconds."""
     starts = [row.counter("startup_seconds") for row in results.of_kind("full")
-              if row.good and row.key.setup.program.startswith("stage")
-              and "torchrun" not in row.key.setup.program]
+              if row.good and row.setup.program.startswith("stage")
+              and "torchrun" not in row.setup.program]
     return Estimate(max(starts)) if starts else None
 
 
 def fastest_tuned(results: Results, ours: Setup | None) -> Setup | None:
     """Of the tuned Python programs with the threads and precision of `ours`, the fastest."""
     rows = [results.row("slice", replace(ours, program=name)) for name in TUNED] if ours else []
-    return min((row.key.setup for row in rows if row and row.good),
+    return min((row.setup for row in rows if row and row.good),
                key=lambda setup: results.row("slice", setup).seconds().value, default=None)
 
 
@@ -207,8 +207,8 @@ CLAIMS = (
 def row_for(results: Results, claim: Claim, program: str) -> Row | None:
     """The whole run that the claim is about, with the most threads."""
     wanted = Setup(claim.recipe, program, claim.world, claim.precision)
-    rows = [row for row in results.of_kind("full") if replace(row.key.setup, threads=1) == wanted]
-    return max(rows, key=lambda row: (not row.error, row.key.setup.threads), default=None)
+    rows = [row for row in results.of_kind("full") if replace(row.setup, threads=1) == wanted]
+    return max(rows, key=lambda row: (not row.error, row.setup.threads), default=None)
 
 
 def claim_cells(results: Results, claim: Claim) -> Cells:

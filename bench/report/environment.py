@@ -96,7 +96,7 @@ def run_notes(results: Results) -> list[str]:
         notes.append("The run was stopped: rows are missing.")
     if failed := sum(bool(run.error) for row in results.rows.values() for run in row.repetitions):
         notes.append(f"Runs that failed or were skipped: {failed}. Their rows give the reason.")
-    notes += [f"{row.key.setup.program}, parts of a step: failed: {row.error}."
+    notes += [f"{row.setup.program}, parts of a step: failed: {row.error}."
               for row in results.of_kind("phases") if row.error]
     if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
         notes.append("A row is above 100 % of its floor: the floor counts all arithmetic, and the "
@@ -106,12 +106,12 @@ def run_notes(results: Results) -> list[str]:
         words = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
         coarse = ": with so few, an interval is nearly their whole range" * (counts[0] < 10)
         notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
-    if not any(is_twin(row.key.setup.program) for row in results.rows.values()):
+    if not any(is_twin(row.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
     runs = results.of_kind("full")
-    timed, whole = ({row.key.setup.program for row in results.of_kind(kind) if row.good}
+    timed, whole = ({row.setup.program for row in results.of_kind(kind) if row.good}
                     for kind in ("slice", "full"))
     if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
@@ -192,7 +192,7 @@ GENERAL_NOTES = (
 
 def honesty(results: Results) -> list[str]:
     rows = results.rows.values()
-    programs = {row.key.setup.program for row in rows}
+    programs = {row.setup.program for row in rows}
     there = {"any": True, "twin": any(map(is_twin, programs)), "usual": USUAL in programs,
              "tuned": bool(programs.intersection(TUNED)),
              "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),

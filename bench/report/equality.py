@@ -64,7 +64,7 @@ def checks(results: Results) -> list[Check]:
     """Every check with its verdict; files are compared within themselves."""
     groups: defaultdict[tuple[int, str, int], dict[str, Repetition]] = defaultdict(dict)
     for row in results.of_kind("check"):
-        setup = row.key.setup
+        setup = row.setup
         for run in row.repetitions:
             groups[run.file, setup.recipe, setup.world][setup.program] = run
     found = []
@@ -84,8 +84,8 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 def stage_0_of(results: Results, recipe: str) -> Row | None:
     """The whole run in fp32 that accuracies are compared with, the one with the most threads."""
     rows = [row for row in results.of_kind("full") if row.score() and replace(
-        row.key.setup, world=1, threads=1) == Setup(recipe, STAGES[0])]
-    return min(rows, key=lambda row: (row.key.setup.world, -row.key.setup.threads), default=None)
+        row.setup, world=1, threads=1) == Setup(recipe, STAGES[0])]
+    return min(rows, key=lambda row: (row.setup.world, -row.setup.threads), default=None)
 
 
 def unseen(row: Row) -> Verdict | None:
@@ -114,8 +114,8 @@ def is_noise(one: Row, other: Row) -> bool:
 
 def below_stage_0(results: Results, row: Row) -> Verdict | None:
     """A whole run is about as accurate as stage 0: what is below by more than chance is wrong."""
-    base = stage_0_of(results, row.key.setup.recipe)
-    if base is None or row.key.kind != "full" or row.key.setup.width != 1 or not row.score():
+    base = stage_0_of(results, row.setup.recipe)
+    if base is None or row.key.kind != "full" or row.setup.width != 1 or not row.score():
         return None
     ours, theirs = row.accuracy().value, base.accuracy().value
     if theirs - ours <= POINTS_BELOW or is_noise(row, base):
@@ -136,7 +136,7 @@ def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
         found[place].append(Verdict(NOT_CHECKED, "it has no check at world size 2"))
     for row in results.of_kind("full", "curve"):
         for verdict in filter(None, (unseen(row), below_stage_0(results, row))):
-            found.setdefault((row.key.setup.recipe, row.key.setup.program), []).append(verdict)
+            found.setdefault((row.setup.recipe, row.setup.program), []).append(verdict)
     return {place: worst(every) for place, every in found.items()}
 
 

@@ -12,7 +12,7 @@ at a line of its own:
 
 --short is the table of the seven stages as ./run prints it, --markdown every table but those of
 exact sums, with headings of the third level, --marks how near the targets are, --speed the speed
-against Python. --price and --seeds are the tables of exact.py. --links, --model and --scale are
+against Python. --price and --seeds are the tables of exact sums. --links, --model and --scale are
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
@@ -44,7 +44,6 @@ from pathlib import Path
 from typing import Any
 
 import packages  # noqa: F401  first: ends the program if one is missing
-import exact
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
@@ -57,7 +56,7 @@ from environment import measured_at
 from records import commit_of
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
-from tables import Table
+from tables import STEPS, Table, price_table, seeds_table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,13 +91,13 @@ CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
     "seconds": lambda row: number(row.seconds().value),
-    "ms_per_step": lambda row: number(1000 * row.seconds().value / exact.STEPS),
+    "ms_per_step": lambda row: number(1000 * row.seconds().value / STEPS),
     "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
 ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": exact.price_table, "--seeds": exact.seeds_table}
+    "--price": price_table, "--seeds": seeds_table}
 
 
 def table_lines(table: Table, *more: str) -> str:

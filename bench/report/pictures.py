@@ -95,7 +95,7 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
 
 
 def code_picture(results: Results) -> Picture | None:
-    lines = {row.key.setup.program: counted for row in results.of_kind("full", "slice", "check")
+    lines = {row.setup.program: counted for row in results.of_kind("full", "slice", "check")
              if (counted := row.counter("user_lines")) is not None}
     bars = [Bar(idea_of(program), colour_of(program), is_twin(program), Estimate(lines[program]),
                 f"{lines[program]:.0f}")
@@ -141,7 +141,7 @@ def accuracy_picture(results: Results, recipe: str) -> Picture | None:
     """Without runs of fewer epochs the summary shows the same."""
     found: Points = {}
     for row in curve_rows(results, recipe) if results.of_kind("curve") else ():
-        setup, accuracy, seconds = row.key.setup, row.accuracy(), row.counter("train_seconds")
+        setup, accuracy, seconds = row.setup, row.accuracy(), row.counter("train_seconds")
         if setup.width == 1 and accuracy and seconds:
             found.setdefault((setup, label_of(results, setup)), []).append((seconds, accuracy))
     caption = ("Each point is a run of its own, of so many epochs. Whisker: 95 % interval. Hollow "
@@ -205,7 +205,7 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
 
 def dot_of(results: Results, row: Row) -> Dot:
     """Its label: a digit for a stage, py and a digit for its twin. The legend has the names."""
-    setup = row.key.setup
+    setup = row.setup
     name = "LT" if setup.program == USUAL else str(rung(setup.program))
     label = ("py" * is_twin(setup.program) + name + precision_of(setup)
              + " WRONG" * is_wrong(results, setup))
@@ -217,7 +217,7 @@ def whole_runs(results: Results, recipe: str) -> list[Row]:
     """With a time and an accuracy; of programs of the ladder."""
     rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")]
     return [row for row in rows if row.good and row.accuracy()
-            and rung(row.key.setup.program) < len(STAGES)]
+            and rung(row.setup.program) < len(STAGES)]
 
 
 def summary_picture(results: Results) -> Picture | None:
@@ -226,7 +226,7 @@ def summary_picture(results: Results) -> Picture | None:
     if not found:
         return None
     panels = {recipe: [dot_of(results, row) for row in rows] for recipe, rows in found.items()}
-    programs = {row.key.setup.program for rows in found.values() for row in rows}
+    programs = {row.setup.program for rows in found.values() for row in rows}
     names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place])
              for place in sorted(set(map(rung, programs)))]
     marks = "; ".join(filter(None, [
@@ -235,7 +235,7 @@ def summary_picture(results: Results) -> Picture | None:
     caption = (f"From the start of a program to its end, with its test. {marks}"
                + ". " * bool(marks) + "Whiskers: 95 % intervals. Up and to the left is better.")
     told = ". ".join(f"{recipe}: " + "; ".join(
-        f"{label_of(results, row.key.setup)}: {significant(row.seconds().value)} s, "
+        f"{label_of(results, row.setup)}: {significant(row.seconds().value)} s, "
         f"{percent(row.accuracy().value)} %" for row in rows) for recipe, rows in found.items())
     return Picture("summary", "Time and accuracy of the whole runs", told,
                    partial(draw_dots, ("seconds (logarithmic)", "test accuracy, %"), panels, names),
@@ -296,7 +296,7 @@ def row_pair(results: Results, stage: str) -> tuple[Row, Row]:
 
 def stage_bar(results: Results, row: Row) -> Bar:
     """Its text is the description of the picture too."""
-    setup, twin = row.key.setup, is_twin(row.key.setup.program)
+    setup, twin = row.setup, is_twin(row.setup.program)
     note = name_text(setup, row).removeprefix(setup.program)
     text = f"{significant(row.seconds().value)} s{note}"
     wrong = not twin and is_wrong(results, setup)
@@ -331,7 +331,7 @@ def stages_picture(results: Results) -> Picture:
     pairs = []
     for stage in STAGES:
         rows = row_pair(results, stage)
-        pairs.append((rows[0].key.setup, [stage_bar(results, row) for row in rows]))
+        pairs.append((rows[0].setup, [stage_bar(results, row) for row in rows]))
     description = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
     return Picture("stages", "The seven stages beside their twins in Python", description,
                    partial(draw_pairs, pairs, machine_line(results)))

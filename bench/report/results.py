@@ -22,7 +22,7 @@ from intervals import Estimate, mean_of, median_of, ratio_of, wilson
 from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
-EXACT_KINDS = ("sums", "seeds")  # rows of exact.py alone
+EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -83,6 +83,10 @@ class Repetition:
 class Row:
     key: Key
     repetitions: list[Repetition] = field(default_factory=list)
+
+    @property
+    def setup(self) -> Setup:
+        return self.key.setup
 
     @property
     def good(self) -> list[Repetition]:
@@ -159,8 +163,8 @@ class Results:
 
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
         """Of a recipe, each once, every stage beside its twin, without variants."""
-        found = {row.key.setup for row in self.of_kind(*kinds)
-                 if row.key.setup.recipe == recipe and not row.key.setup.variant}
+        found = {row.setup for row in self.of_kind(*kinds)
+                 if row.setup.recipe == recipe and not row.setup.variant}
         return sorted(found, key=Setup.order)
 
     def beside_twins(self) -> list[Setup]:

@@ -19,12 +19,11 @@ from pathlib import Path
 import packages  # noqa: F401  first: ends the program if one is missing
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
-from exact import price_table, seeds_table
 from link_tables import links_table
 from results import Results, ResultsError, read
 from tables import (
-    Table, accuracy_table, check_table, curve_table, feeding_table, more, recipe_table, speed_table,
-    stage_table, summary, twin_table,
+    Table, accuracy_table, check_table, curve_table, feeding_table, more, price_table, recipe_table,
+    seeds_table, speed_table, stage_table, summary, twin_table,
 )
 from words import FAILED
 
