@@ -9,10 +9,12 @@ from unittest.mock import patch
 
 import digits
 import lesson_pictures
+import numpy
 import pictures
 import pytest
 import sample_results as made
 from drawing import DOT, HIGH, LETTER, box_around, label_shifts
+from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
 from results import ResultsError, Setup
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
@@ -126,30 +128,24 @@ EYES = {
     "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
                 (0.004733, 0.691367, 0.303900)),
 }
-TO_XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+TO_XYZ = numpy.array(((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505)))
 WHITE = (0.9505, 1.0, 1.0890)
 
 
-def times(matrix: tuple, vector: list[float]) -> list[float]:
-    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
-
-
-def linear(colour: str) -> list[float]:
-    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
-    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+def linear(colour: str) -> numpy.ndarray:
+    parts = numpy.array(to_rgb(colour))
+    return numpy.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
 def luminance(colour: str) -> float:
-    return times(TO_XYZ, linear(colour))[1]
+    return (TO_XYZ @ linear(colour))[1]
 
 
-def seen_as(colour: str, eye: str) -> list[float]:
+def seen_as(colour: str, eye: str) -> tuple[float, float, float]:
     """CIE Lab, where distances are about those that one sees."""
-    shares = [max(0.0, part) / white
-              for part, white in zip(times(TO_XYZ, times(EYES[eye], linear(colour))), WHITE)]
-    x, y, z = (share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116
-               for share in shares)
-    return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+    shares = (TO_XYZ @ EYES[eye] @ linear(colour)).clip(0) / WHITE
+    x, y, z = numpy.where(shares > 0.008856, numpy.cbrt(shares), 7.787 * shares + 16 / 116)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 def contrast(first: str, second: str) -> float:
