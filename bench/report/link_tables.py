@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -17,6 +17,7 @@ from words import number, significant
 
 BATCHES = {"basicnet": 64, "convnet": 32}  # images per step of all ranks
 GRADIENTS = {"basicnet": 4_799_528, "convnet": 116_136}  # bytes
+PLAIN = {"basicnet": "plain", "convnet": "convnet"}  # variants
 RANKS = (2, 4, 8, 16, 64)
 
 
@@ -56,10 +57,10 @@ def cells(row: Measured) -> list[str]:
 
 
 def alone_rows(record: Mapping[str, Any]) -> list[list[str]]:
-    names = {"compute": VARIANTS["plain"].words, "convnet-compute": VARIANTS["convnet"].words}
-    return [["one process", words, median_of(record["alone"][name]).text(milliseconds),
-             "0", milliseconds(median(record["alone"][name])), "", ""]
-            for name, words in names.items()]
+    return [["one process", VARIANTS[name].words,
+             median_of(record["alone"][VARIANTS[name].compute]).text(milliseconds), "0",
+             milliseconds(median(record["alone"][VARIANTS[name].compute])), "", ""]
+            for name in PLAIN.values()]
 
 
 def wrong_text(rows: list[Measured]) -> str:
@@ -85,18 +86,17 @@ def hook_text(record: Mapping[str, Any]) -> str:
             f"fp16, to divide them without compression {milliseconds(hooks['plain'])} ms.")
 
 
-def kind_of(section: Mapping[str, Any]) -> str:
-    """"not run" or "failed"; the reason is a note."""
-    return section["not_run"].split(":")[0]
+def not_run_row(words: str, section: Mapping[str, Any], columns: int) -> list[str]:
+    """With "not run" or "failed"; the reason is a note."""
+    return [words, section["not_run"].split(":")[0], *[""] * (columns - 2)]
 
 
 def reasons(record: Mapping[str, Any]) -> list[str]:
     """Why links have no numbers."""
-    found: dict[str, list[str]] = {}
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for words, section in sections(record).items():
-        if "not_run" in section:
-            found.setdefault(section["not_run"], []).append(words)
-    return [f"{', '.join(links)}: {reason}" for reason, links in found.items()]
+        found[section.get("not_run", "")].append(words)
+    return [f"{', '.join(links)}: {reason}" for reason, links in found.items() if reason]
 
 
 def links_table(record: Mapping[str, Any]) -> Table:
@@ -105,7 +105,7 @@ def links_table(record: Mapping[str, Any]) -> Table:
     rows = []
     for words, section in sections(record).items():
         rows += ([cells(row) for row in measured if row.link == words]
-                 or [[words, kind_of(section), *[""] * 5]])
+                 or [not_run_row(words, section, 7)])
     rows += alone_rows(record)
     notes = [wrong_text(measured), hook_text(record), *reasons(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
@@ -123,7 +123,7 @@ def fits_table(record: Mapping[str, Any]) -> Table:
     links, rows = fitted(record), []
     for words, section in sections(record).items():
         if words not in links:
-            rows.append([words, kind_of(section), "", "", ""])
+            rows.append(not_run_row(words, section, 5))
             continue
         link = links[words]
         errors = {int(size): link.all_reduce(2, int(size)) / median(times) - 1
@@ -171,10 +171,8 @@ def speed_of(record: Mapping[str, Any], recipe: str, link: Link, ranks: int) -> 
 
 def measured_speeds(record: Mapping[str, Any]) -> dict[tuple[str, str], float]:
     """Two ranks over one process, by recipe and link."""
-    names = {"basicnet": ("compute", "plain"), "convnet": ("convnet-compute", "convnet")}
-    return {(recipe, row.link): median(record["alone"][alone]) / row.time.value
-            for recipe, (alone, name) in names.items() for row in measurements(record)
-            if row.name == name}
+    return {(recipe, row.link): median(record["alone"][VARIANTS[name].compute]) / row.time.value
+            for recipe, name in PLAIN.items() for row in measurements(record) if row.name == name}
 
 
 def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str:
