@@ -19,7 +19,6 @@ from words import (
 
 # --- targets ----------------------------------------------------------------------------
 
-HEADER = ("target", "value", "here [95 %]", "reached?")
 START_UP = 1.0  # seconds from the start of a program to the end of its first step
 
 
@@ -133,7 +132,7 @@ def marks(results: Results) -> list[Mark]:
 
 
 def marks_text(results: Results) -> str:
-    lines = ["| " + " | ".join(HEADER) + " |", "| --- | ---: | ---: | --- |"]
+    lines = ["| target | value | here [95 %] | reached? |", "| --- | ---: | ---: | --- |"]
     lines += ["| " + " | ".join(mark.cells()) + " |" for mark in marks(results) if mark.here]
     return "\n".join(lines) + "\n"
 

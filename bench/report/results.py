@@ -224,37 +224,32 @@ def read_repetition(entry: Mapping[str, Any], file: int, seed: int) -> Repetitio
                       seed)
 
 
-def read_content(text: str) -> dict[str, Any]:
-    """The JSON; of a suite that was stopped, which leaves it open, what there is."""
+def read_file(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Context and entries; of a suite that was stopped, which leaves the file open, what it has."""
+    text = path.read_text(encoding="utf-8")
     try:
-        return json.loads(text)
-    except ValueError:
-        content = json.loads(text.rstrip().rstrip(",") + "]}")
-    content["context"]["stopped_early"] = True
-    return content
-
-
-def add_file(results: Results, path: Path) -> None:
-    try:
-        content = read_content(path.read_text(encoding="utf-8"))
-        entries, context = content["benchmarks"], content["context"]
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = json.loads(text.rstrip().rstrip(",") + "]}")
+            content["context"]["stopped_early"] = True
+        return content["context"], content["benchmarks"]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
                            "was it cut off in the middle of a row?") from error
-    file = len(results.contexts)
-    results.contexts.append(context)
-    for entry in entries:
-        if entry.get("run_type", "iteration") == "iteration":
-            key, seed = read_key(entry.get("run_name", entry["name"]))
-            run = read_repetition(entry, file, seed)
-            results.rows.setdefault(key, Row(key)).repetitions.append(run)
 
 
 def read(paths: Iterable[Path | str]) -> Results:
     """All files as one; rows of the same name are one row with more repetitions."""
     results = Results([], {})
-    for path in paths:
-        add_file(results, Path(path))
+    for file, path in enumerate(paths):
+        context, entries = read_file(Path(path))
+        results.contexts.append(context)
+        for entry in entries:
+            if entry.get("run_type", "iteration") == "iteration":
+                key, seed = read_key(entry.get("run_name", entry["name"]))
+                run = read_repetition(entry, file, seed)
+                results.rows.setdefault(key, Row(key)).repetitions.append(run)
     if not results.rows:
         raise ResultsError("the file holds no benchmark")
     return results
