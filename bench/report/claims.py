@@ -1,17 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is claimed: our speed against Python's, and the numbers that the source tutorials print."""
+"""What is claimed: our speed against Python's, how near the programs are to the targets for two CPU
+cores (docs/performance.md), and the numbers that the source tutorials print."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
-from marks import all_cpus, fastest_tuned, inverse, ratio
-from results import Results, Row
+from pandas import Series
+
+from intervals import Estimate, Interval, median_of
+from results import Results, Row, Setup
 from tables import Cells, Table, accuracy_text, cells, counter, plain_table
 from words import (
-    DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TWINS, count, number, rung,
+    DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, twin_of,
 )
+
+# --- targets ----------------------------------------------------------------------------
+
+START_UP = 1.0  # seconds from the start of a program to the end of its first step
+
+
+class Mark(NamedTuple):
+    """One line: a number that is to be at least ("≥") or at most ("≤") the limit."""
+
+    what: str
+    sign: str
+    limit: float
+    here: Estimate | None
+    unit: str = " ×"
+
+    def cells(self) -> list[str]:
+        wanted = f"{self.sign} {self.limit}{self.unit}"
+        if self.here is None:
+            return [self.what, wanted, "not run", ""]
+        value = self.here.value
+        reached = value >= self.limit if self.sign == "≥" else value <= self.limit
+        return [self.what, wanted, self.here.text(lambda value: f"{value:.2f}"),
+                "yes" if reached else "no"]
+
+
+def inverse(estimate: Estimate | None) -> Estimate | None:
+    """How many times faster, of a ratio of times."""
+    if estimate is None:
+        return None
+    interval = estimate.interval and Interval(1 / estimate.interval.high,
+                                              1 / estimate.interval.low)
+    return Estimate(1 / estimate.value, interval)
+
+
+def all_cpus(results: Results, recipe: str, program: str, world: int = 1,
+             precision: str = "fp32") -> Setup | None:
+    """The set-up of a program with the most threads."""
+    wanted = Setup(recipe, program, world, precision)
+    found = [setup for setup in results.setups(recipe, ["slice"])
+             if replace(setup, threads=1) == wanted]
+    return max(found, key=lambda setup: setup.threads, default=None)
+
+
+def ratio(results: Results, first: Setup | None, second: Setup | None) -> Estimate | None:
+    return results.ratio(first, second) if first and second else None
+
+
+def over_floor(results: Results, setup: Setup | None) -> Estimate | None:
+    """Time over that of the arithmetic alone."""
+    row = results.row("slice", setup) if setup else None
+    percents = [one.counters.get("percent_of_floor") for one in row.good] if row else []
+    return median_of([100 / percent for percent in percents if percent])
+
+
+def whole_run(results: Results, stage: Setup | None) -> Estimate | None:
+    """How many times faster stage 0 trains and tests to its end than its twin."""
+    twin = stage and all_cpus(results, stage.recipe, "python_single")
+    return inverse(results.ratio(stage, twin, kind="full")) if twin else None
+
+
+def slowest_start(results: Results) -> Estimate | None:
+    """Of the stages that start by themselves, the longest: seconds."""
+    starts = [row.counter("startup_seconds") for row in results.of_kind("full")
+              if row.good and row.setup.program.startswith("stage")
+              and "torchrun" not in row.setup.program]
+    return Estimate(max(starts)) if starts else None
+
+
+def fastest_tuned(results: Results, ours: Setup | None) -> Setup | None:
+    """Of the tuned Python programs with the threads and precision of `ours`, the fastest."""
+    rows = [results.row("slice", replace(ours, program=name)) for name in TUNED] if ours else []
+    return min((row.setup for row in rows if row and row.good),
+               key=lambda setup: results.row("slice", setup).seconds().value, default=None)
+
+
+def against_tuned(results: Results, ours: Setup | None) -> Estimate | None:
+    return inverse(ratio(results, ours, fastest_tuned(results, ours)))
+
+
+def marks(results: Results) -> list[Mark]:
+    """The targets, and behind them what else was reached once and has to stay so."""
+    stage0, twin, stage5, stage6 = (
+        all_cpus(results, "basicnet", program)
+        for program in ("stage0_single_gpu", "python_single", "stage5_accelerator",
+                        "stage6_trainer"))
+    convnet = all_cpus(results, "convnet", "stage0_single_gpu")
+    stage4 = all_cpus(results, "basicnet", "stage4_ddp_amp", precision="bf16")
+    stage2 = stage0 and replace(stage0, program="stage2_ddp_spawn")
+    one, two = (Setup("basicnet", "stage2_ddp_spawn", world, threads=1) for world in (1, 2))
+    return [
+        Mark("BasicNet, fp32: stage 0 against the fastest tuned Python", "≥", 3.0,
+             against_tuned(results, stage0)),
+        Mark("BasicNet, fp32: stage 0, time over the floor of arithmetic", "≤", 1.25,
+             over_floor(results, stage0)),
+        Mark("BasicNet, bf16: stage 4, one rank, against the fastest tuned Python", "≥", 2.3,
+             against_tuned(results, stage4)),
+        Mark("ConvNet, fp32: stage 0 against the fastest tuned Python", "≥", 2.5,
+             against_tuned(results, convnet)),
+        Mark("BasicNet: two ranks × 1 thread against one × 1 thread", "≥", 1.85,
+             inverse(ratio(results, two, one))),
+        Mark("BasicNet: stage 2 with one rank over stage 0", "≤", 1.02,
+             ratio(results, stage2, stage0)),
+        Mark("BasicNet, fp32: stage 0 against its Python twin, 200 steps", "≥", 2.0,
+             inverse(ratio(results, stage0, twin))),
+        Mark("BasicNet, fp32: stage 0 against its Python twin, whole run", "≥", 2.0,
+             whole_run(results, stage0)),
+        Mark("ConvNet, fp32: stage 0 against its Python twin, whole run", "≥", 1.9,
+             whole_run(results, convnet)),
+        Mark("BasicNet: stage 5 over stage 0", "≤", 1.02, ratio(results, stage5, stage0)),
+        Mark("BasicNet: stage 6 over stage 0", "≤", 1.02, ratio(results, stage6, stage0)),
+        Mark("Start of a program to its first step, slowest stage", "≤", START_UP,
+             slowest_start(results), " s"),
+    ]
+
+
+def marks_text(results: Results) -> str:
+    lines = ["| target | value | here [95 %] | reached? |", "| --- | ---: | ---: | --- |"]
+    lines += ["| " + " | ".join(mark.cells()) + " |" for mark in marks(results) if mark.here]
+    return "\n".join(lines) + "\n"
+
+
+# --- in one sentence --------------------------------------------------------------------
 
 
 def speed_claim(results: Results) -> str:
@@ -28,16 +154,15 @@ def speed_claim(results: Results) -> str:
 
 def twins_claim(results: Results) -> str:
     """The range of all stages against their own twins, by recipe; "" without any."""
-    found: dict[str, list[float]] = {}
-    for setup in results.beside_twins():
-        if faster := inverse(results.ratio_to_twin(setup)):
-            found.setdefault(setup.recipe, []).append(faster.value)
-    if not found:
-        return ""
-    ranges = [f"{min(values):.1f} to {max(values):.1f} times ({recipe})"
-              for recipe, values in found.items()]
+    found = Series({setup: faster.value for setup in results.beside_twins()
+                    if (faster := inverse(results.ratio_to_twin(setup)))})
+    ranges = [f"{values.min():.1f} to {values.max():.1f} times ({recipe})"
+              for recipe, values in found.groupby(lambda setup: setup.recipe)]
     return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin with the same "
-            "number of processes, threads and bits.")
+            "number of processes, threads and bits.") if ranges else ""
+
+
+# --- numbers of the tutorials -----------------------------------------------------------
 
 
 class Claim(NamedTuple):
@@ -80,17 +205,15 @@ CLAIMS = (
 
 def row_for(results: Results, claim: Claim, program: str) -> Row | None:
     """The whole run that the claim is about, with the most threads."""
-    rows = [row for row in results.of_kind("full") if
-            (row.key.setup.recipe, row.key.setup.program, row.key.setup.world,
-             row.key.setup.precision, row.key.setup.width)
-            == (claim.recipe, program, claim.world, claim.precision, 1)]
-    return max(rows, key=lambda row: (not row.error, row.key.setup.threads), default=None)
+    wanted = Setup(claim.recipe, program, claim.world, claim.precision)
+    rows = [row for row in results.of_kind("full") if replace(row.setup, threads=1) == wanted]
+    return max(rows, key=lambda row: (not row.error, row.setup.threads), default=None)
 
 
 def claim_cells(results: Results, claim: Claim) -> Cells:
     found = {"claim": claim.what, "tutorial": claim.value}
-    twin = TWINS[rung(claim.program)]
-    for column, program in (("C++ here", claim.program), ("Python here", twin)):
+    programs = {"C++ here": claim.program, "Python here": twin_of(claim.program)}
+    for column, program in programs.items():
         [text] = cells(row_for(results, claim, program), {column: claim.ours}).values()
         found[column] = text if text == NOT_RUN else f"{text} ({program})"
     return found
@@ -99,8 +222,7 @@ def claim_cells(results: Results, claim: Claim) -> Cells:
 def claims_table(results: Results) -> Table:
     """Without rows if none of the claims' rows was run."""
     rows = [claim_cells(results, claim) for claim in CLAIMS]
-    if all(set(list(row.values())[2:]) == {NOT_RUN} for row in rows):
-        rows = []
+    rows = rows if any(row[where] != NOT_RUN for row in rows for where in list(row)[2:]) else []
     notes = ["The tutorials ran on GPUs, ours on the machine below. Time is what the program "
              "prints at its end. With two ranks each takes a batch of its own, as there: the "
              "updates are half as many, and docs/reference/4-ddp-amp.md shows the cost. The "

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy
 from matplotlib.figure import Figure
 
-from drawing import WIDTH, figure_of
+from drawing import WIDTH, canvas_of
 from results import ResultsError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mnist"
 MOST = 60  # images in the picture
-SIZE = 28  # pixels of an image
 COLUMNS, ROW = 6, 75.0  # images in a row; points from row to row
 
 
@@ -28,22 +27,16 @@ class Digit(NamedTuple):
     pixels: numpy.ndarray
 
 
-def idx(path: Path, head: int, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The items of an IDX file, whose head is so many bytes long."""
+@functools.cache
+def idx(path: Path) -> numpy.ndarray:
+    """The items of an IDX file: a magic number whose last byte counts the dimensions, which follow
+    in four bytes each, and the items in one each."""
     content = gzip.decompress(path.read_bytes())
-    items = int.from_bytes(content[4:8], "big")
-    expected = head + items * int(numpy.prod(shape))
-    if len(content) != expected:
+    shape = numpy.frombuffer(content, ">u4", count=content[3], offset=4)
+    if len(content) != (expected := 4 + shape.nbytes + int(shape.prod())):
         raise ResultsError(f"{path}: expected {expected} bytes, got {len(content)}; hint: git "
                            "checkout data/mnist")
-    return numpy.frombuffer(content, numpy.uint8, offset=head).reshape(items, *shape)
-
-
-@functools.cache
-def test_set(folder: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Pixels and labels."""
-    return (idx(folder / "t10k-images-idx3-ubyte.gz", 16, (SIZE, SIZE)),
-            idx(folder / "t10k-labels-idx1-ubyte.gz", 8, ()))
+    return numpy.frombuffer(content, numpy.uint8, offset=4 + shape.nbytes).reshape(shape)
 
 
 def digit_of(words: str, pixels: numpy.ndarray, labels: numpy.ndarray) -> Digit:
@@ -63,21 +56,18 @@ def read(misclassified: str) -> list[Digit]:
     """Of INDEX:PREDICTION,INDEX:PREDICTION,...; empty without the data."""
     if not DATA.is_dir():
         return []
-    pixels, labels = test_set(DATA)
+    pixels, labels = (idx(DATA / f"t10k-{kind}.gz")
+                      for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     return [digit_of(words, pixels, labels) for words in misclassified.split(",")]
 
 
 def draw(digits: Sequence[Digit]) -> Figure:
     """In one pair of axes: a pair each would take a second."""
     rows = -(-len(digits) // COLUMNS)
-    figure = figure_of(ROW * rows, WIDTH)
-    figure.set_layout_engine("none")
-    axes = figure.add_axes((0, 0, 1, 1))
+    figure, axes = canvas_of(ROW * rows, WIDTH, xlim=(0, COLUMNS), ylim=(rows, 0))
     for place, digit in enumerate(digits):
         x, y = place % COLUMNS, place // COLUMNS
         axes.imshow(digit.pixels, cmap="gray", vmin=0, vmax=255, interpolation="none",
                     extent=(x + 0.06, x + 0.94, y + 0.75, y + 0.05), aspect="auto")
         axes.text(x + 0.5, y + 0.78, f"{digit.label} → {digit.prediction}", ha="center", va="top")
-    axes.set(xlim=(0, COLUMNS), ylim=(rows, 0))
-    axes.set_axis_off()
     return figure

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -32,6 +33,8 @@ from words import (
 )
 
 WIDTH = 360.0  # points, as wide as a telephone
+PAGE_WIDTH = 440.0  # letters of 10 points can be read where a page is 400 pixels wide
+README_WIDTH = 760.0
 BAR_STEP = 21.0  # points from bar to bar
 MARKERS = "osD^vPXh"  # of each rung, so that colour is not all
 FILE_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
@@ -78,9 +81,25 @@ def figure_of(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width / 72, height / 72))
 
 
-def axes_of(height: float) -> tuple[Figure, Axes]:
-    figure = figure_of(height)
+def axes_of(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+    figure = figure_of(height, width)
     return figure, figure.add_subplot()
+
+
+def canvas_of(height: float, width: float, **limits: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Axes as large as the figure, which do not show themselves."""
+    figure = figure_of(height, width)
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(**limits)
+    axes.set_axis_off()
+    return figure, axes
+
+
+def show_grid_alone(axes: Axes, axis: str) -> None:
+    axes.grid(True, axis=axis)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=MUTED.light)
 
 
 def distances(estimate: Estimate) -> list[list[float]]:
@@ -111,13 +130,11 @@ class Bar(NamedTuple):
 
 def number_bars(axes: Axes, labels: Sequence[str], end: float, name: str) -> None:
     axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)  # the first on top
+    axes.set(xlim=(0, end or 1), ylim=(len(labels) - 0.4, -0.6), xlabel=name)  # the first on top
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(True, axis="x")
-    axes.set_xlim(0, end or 1)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel(name)
 
 
 def draw_bar(axes: Axes, place: float, bar: Bar, height: float = 0.62,
@@ -178,9 +195,9 @@ def logarithmic_axis(axes: Axes, digits: Sequence[int]) -> None:
 
 
 def draw_line(axes: Axes, line: Line) -> None:
-    ends = [distances(estimate) for _, estimate in line.points]
-    axes.errorbar([x for x, _ in line.points], [estimate.value for _, estimate in line.points],
-                  yerr=[[end[side][0] for end in ends] for side in (0, 1)], label=line.label,
+    xs, ys = zip(*line.points)
+    axes.errorbar(xs, [y.value for y in ys], yerr=numpy.hstack([*map(distances, ys)]),
+                  label=line.label,
                   color=line.colour.light, marker=MARKERS[line.marker], markersize=5.5,
                   markeredgewidth=1.4, linestyle="--" if line.outlined else "-", linewidth=1.4,
                   markerfacecolor=PAPER.light if line.outlined else line.colour.light,
@@ -202,8 +219,7 @@ def draw_lines(names: tuple[str, str], lines: Sequence[Line], logarithmic: bool 
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(bottom=0)
     axes.grid(True, axis="y")
-    axes.set_xlabel(names[0])
-    axes.set_ylabel(names[1])
+    axes.set(xlabel=names[0], ylabel=names[1])
     figure.legend(loc="outside lower left", ncols=2)
     return figure
 
@@ -282,9 +298,7 @@ def draw_dots(names: tuple[str, str], panels: dict[str, Sequence[Dot]],
         logarithmic_axis(axes, (1, 2, 3, 4, 5, 7))
         axes.margins(0.12, 0.12)
         axes.grid(True, axis="both")
-        axes.set_title(title)
-        axes.set_xlabel(names[0])
-        axes.set_ylabel(names[1])
+        axes.set(title=title, xlabel=names[0], ylabel=names[1])
     figure.legend([Line2D([], [], marker="o", linestyle="none", color=colour.light)
                    for _, colour in legend], [words for words, _ in legend],
                   loc="outside lower left", ncols=2)
@@ -337,9 +351,7 @@ def draw_bands(width: float, bands: Sequence[Band], legend: Sequence[tuple[str, 
         axes.set_title(band.title, fontsize=11)
         axes.set_yticks(range(len(band.rows)), band.rows, color=MUTED.light)
         axes.set_ylim(len(band.rows) - 0.5, -0.5)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelcolor=MUTED.light)
-        axes.grid(True, axis="x")
+        show_grid_alone(axes, "x")
         for box in band.boxes:
             axes.barh(box.row, max(box.length, longest / width), left=box.begin, height=0.84,
                       facecolor=(box.colour.light, box.opacity), edgecolor=box.colour.light,

@@ -48,21 +48,17 @@ def text_of(value: Any) -> str:
     return NOT_RECORDED if value in (None, "") else str(value)
 
 
-def values_of(results: Results, file: int, name: str) -> list[float]:
-    """A counter of all runs of a file."""
-    return [run.counters[name] for row in results.rows.values() for run in row.good
-            if run.file == file and name in run.counters]
-
-
 def measured_fields(results: Results, file: int) -> dict[str, str]:
     """The load, and the ticks that the host gave to others between the start and the last run."""
-    loads, before = values_of(results, file, "load"), results.contexts[file].get("steal_before")
+    loads, ticks = ([run.counters[name] for row in results.rows.values() for run in row.good
+                     if run.file == file and name in run.counters]
+                    for name in ("load", "steal_ticks"))
     found = {}
     if loads:
         found["load while measuring"] = f"{min(loads):.2f} to {max(loads):.2f}"
-    if before:
-        ticks = max([float(before), *values_of(results, file, "steal_ticks")]) - float(before)
-        found["stolen ticks while measuring"] = f"{ticks:.0f}"
+    if before := results.contexts[file].get("steal_before"):
+        stolen = max(map(float, [before, *ticks])) - float(before)
+        found["stolen ticks while measuring"] = f"{stolen:.0f}"
     return found
 
 
@@ -80,19 +76,17 @@ def environment_table(results: Results) -> Table:
 
 def machine_line(results: Results) -> str:
     """The machine in one line of at most 100 characters."""
-    context = results.contexts[0]
-    parts = [text_of(context.get("cpu")), f"{text_of(context.get('usable_cpus'))} CPUs",
-             f"GPU {text_of(context.get('gpu'))}", f"commit {text_of(context.get('commit'))}",
-             f"load {text_of(context.get('load_before'))}"]
-    return "; ".join(parts)[:100]
+    cpu, cpus, gpu, commit, load = (text_of(results.contexts[0].get(name)) for name in (
+        "cpu", "usable_cpus", "gpu", "commit", "load_before"))
+    return f"{cpu}; {cpus} CPUs; GPU {gpu}; commit {commit}; load {load}"[:100]
 
 
 def measured_at(results: Results) -> str:
     """The commit of each file, and the machine: what stands below a table of a page."""
-    context = results.contexts[0]
+    cpu, cpus, gpu = (text_of(results.contexts[0].get(name))
+                      for name in ("cpu", "usable_cpus", "gpu"))
     commits = dict.fromkeys(text_of(one.get("commit")) for one in results.contexts)
-    return (f"Measured at commit {' and '.join(commits)}: {text_of(context.get('cpu'))}, "
-            f"{text_of(context.get('usable_cpus'))} CPUs, GPU {text_of(context.get('gpu'))}.")
+    return f"Measured at commit {' and '.join(commits)}: {cpu}, {cpus} CPUs, GPU {gpu}."
 
 
 def run_notes(results: Results) -> list[str]:
@@ -100,32 +94,28 @@ def run_notes(results: Results) -> list[str]:
     notes = []
     if any(context.get("stopped_early") for context in results.contexts):
         notes.append("The run was stopped: rows are missing.")
-    failed = sum(bool(run.error) for row in results.rows.values() for run in row.repetitions)
-    if failed:
+    if failed := sum(bool(run.error) for row in results.rows.values() for run in row.repetitions):
         notes.append(f"Runs that failed or were skipped: {failed}. Their rows give the reason.")
-    for row in results.of_kind("phases"):
-        if row.error:
-            notes.append(f"{row.key.setup.program}, parts of a step: failed: {row.error}.")
+    notes += [f"{row.setup.program}, parts of a step: failed: {row.error}."
+              for row in results.of_kind("phases") if row.error]
     if any((row.counter("percent_of_floor") or 0) > 100 for row in results.rows.values()):
         notes.append("A row is above 100 % of its floor: the floor counts all arithmetic, and the "
                      "backward of BasicNet skips zeros. Or another program ran while the peak was "
                      "measured.")
-    counts = sorted({len(row.good) for row in results.of_kind("slice") if row.good})
-    if counts:
-        words = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        coarse = ": with so few, an interval is nearly their whole range" if counts[0] < 10 else ""
+    if counts := sorted({len(row.good) for row in results.of_kind("slice") if row.good}):
+        words = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+        coarse = ": with so few, an interval is nearly their whole range" * (counts[0] < 10)
         notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
-    if not any(is_twin(row.key.setup.program) for row in results.rows.values()):
+    if not any(is_twin(row.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
     runs = results.of_kind("full")
-    timed, whole = ({row.key.setup.program for row in results.of_kind(kind) if row.good}
+    timed, whole = ({row.setup.program for row in results.of_kind(kind) if row.good}
                     for kind in ("slice", "full"))
     if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
-    seeds = {seed for row in runs for seed in row.of_seeds() if seed}
-    if seeds:
+    if seeds := {seed for row in runs for seed in row.of_seeds() if seed}:
         notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
                      "intervals show what another seed would change on the same test images.")
     for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
@@ -138,71 +128,56 @@ def run_notes(results: Results) -> list[str]:
 
 # Each with the rows that it is about: a kind, a program, a counter, or any.
 GENERAL_NOTES = (
-    ("any",
-     "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios of one "
-     "run hold better elsewhere than times."),
-    ("slice",
-     "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test."),
-    ("full",
-     "The whole run is from the start of the program to its end, with imports, launcher and "
-     "rendezvous. One run has no interval."),
-    ("twin",
-     "A ratio is that of two medians, of rows that ran in random order. Its interval resamples "
-     'both rows independently. "twin not run" marks a row without a twin.'),
-    ("full",
-     "The interval of an accuracy of one run shows what another test set of the same size might "
-     "give, not what another seed would. A difference marked as noise may be chance: over seeds, "
-     "its interval contains 0; of one run each, both tests were taken as independent, though "
-     "their images are the same."),
-    ("check",
-     "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, with 16 "
-     "bits, or in Python, sums are taken in another order, and only accuracies compare."),
-    ("twin",
-     "The C++ programs and their twins follow the same recipe, on the same data. The C++ rows "
-     "use --math fast: channels_last, dropout by counter, and memory kept between steps. The "
-     "twins have PyTorch's defaults with fused optimizers. With --math reference both have the "
-     "same bits."),
-    ("twin",
-     "The ranks of a twin draw the same dropout masks, as each calls manual_seed with one seed. "
-     "Those of a stage draw different ones in --math fast, which can change its accuracy."),
-    ("twin",
-     "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch cannot "
-     "on a CPU: its ratio to the twin compares more work with less."),
-    ("tuned",
-     "python_tuned and python_tuned_compile are no twins of a stage but Python tuned for speed: "
-     "images in memory, channels_last, and torch.compile in the second. They run on one process "
-     "with all threads, like stage 0. The time of torch.compile is in the start-up alone."),
-    ("phases",
-     "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, rank 0. "
-     '"data" is everything from the optimizer to the first convolution.'),
-    ("slice",
-     "Samples/s and the floor count training images alone. The floor is the arithmetic of the "
-     "convolutions and matrix products at this machine's measured peak: in 16 bits at that in "
-     "bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a "
-     "step does is in it. The backward of BasicNet skips zeros that the floor counts: it can be "
-     "above 100 %."),
-    ("any",
-     "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, counts "
-     "once for each. Launcher and parent processes are not counted."),
-    ("sent",
-     "Bytes sent per step are counted in the programs and summed over the ranks: those of TCP "
-     "sockets by the kernel, and those written to shared memory."),
-    ("lines",
-     "Code lines are those of a program's own source file, without blank lines, comments, "
-     "#include and import: what a user writes, and not the library under it. Twins share "
-     "files: common.py, which is not counted, and ddp.py, which serves three stages."),
-    ("twin",
-     "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one replica, with "
-     "all threads."),
-    ("usual",
-     "libtorch_usual is neither a stage nor a twin: LibTorch as its own tutorials use it, with "
-     "contiguous images, torch::data and torch::optim."),
+    ("any", "One machine, on one day. Other CPUs, libraries and loads give other numbers; ratios "
+     "of one run hold better elsewhere than times."),
+    ("slice", "The time of 200 steps leaves out start-up, 20 steps of warm-up and the test."),
+    ("full", "The whole run is from the start of the program to its end, with imports, launcher "
+     "and rendezvous. One run has no interval."),
+    ("twin", "A ratio is that of two medians, of rows that ran in random order. Its interval "
+     'resamples both rows independently. "twin not run" marks a row without a twin.'),
+    ("full", "The interval of an accuracy of one run shows what another test set of the same "
+     "size might give, not what another seed would. A difference marked as noise may be chance: "
+     "over seeds, its interval contains 0; of one run each, both tests were taken as "
+     "independent, though their images are the same."),
+    ("check", "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, "
+     "with 16 bits, or in Python, sums are taken in another order, and only accuracies compare."),
+    ("twin", "The C++ programs and their twins follow the same recipe, on the same data. The C++ "
+     "rows use --math fast: channels_last, dropout by counter, and memory kept between steps. "
+     "The twins have PyTorch's defaults with fused optimizers. With --math reference both have "
+     "the same bits."),
+    ("twin", "The ranks of a twin draw the same dropout masks, as each calls manual_seed with "
+     "one seed. Those of a stage draw different ones in --math fast, which can change its "
+     "accuracy."),
+    ("twin", "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch "
+     "cannot on a CPU: its ratio to the twin compares more work with less."),
+    ("tuned", "python_tuned and python_tuned_compile are no twins of a stage but Python tuned "
+     "for speed: images in memory, channels_last, and torch.compile in the second. They run on "
+     "one process with all threads, like stage 0. The time of torch.compile is in the start-up "
+     "alone."),
+    ("phases", "The parts of a step are those of one run under LibTorch's profiler, steps 5 to "
+     '8, rank 0. "data" is everything from the optimizer to the first convolution.'),
+    ("slice", "Samples/s and the floor count training images alone. The floor is the arithmetic "
+     "of the convolutions and matrix products at this machine's measured peak: in 16 bits at "
+     "that in bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else "
+     "that a step does is in it. The backward of BasicNet skips zeros that the floor counts: it "
+     "can be above 100 %."),
+    ("any", "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, "
+     "counts once for each. Launcher and parent processes are not counted."),
+    ("sent", "Bytes sent per step are counted in the programs and summed over the ranks: those "
+     "of TCP sockets by the kernel, and those written to shared memory."),
+    ("lines", "Code lines are those of a program's own source file, without blank lines, "
+     "comments, #include and import: what a user writes, and not the library under it. Twins "
+     "share files: common.py, which is not counted, and ddp.py, which serves three stages."),
+    ("twin", "Without a GPU, PyTorch's DataParallel runs the module alone: its row is one "
+     "replica, with all threads."),
+    ("usual", "libtorch_usual is neither a stage nor a twin: LibTorch as its own tutorials use "
+     "it, with contiguous images, torch::data and torch::optim."),
 )
 
 
 def honesty(results: Results) -> list[str]:
     rows = results.rows.values()
-    programs = {row.key.setup.program for row in rows}
+    programs = {row.setup.program for row in rows}
     there = {"any": True, "twin": any(map(is_twin, programs)), "usual": USUAL in programs,
              "tuned": bool(programs.intersection(TUNED)),
              "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),

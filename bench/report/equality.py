@@ -8,7 +8,7 @@ whole runs: they test every image, and their accuracy is not well below that of 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -62,11 +62,11 @@ def verdict_of(program: str, world: int, run: Repetition, weights: Mapping[str, 
 
 def checks(results: Results) -> list[Check]:
     """Every check with its verdict; files are compared within themselves."""
-    groups: dict[tuple[int, str, int], dict[str, Repetition]] = {}
+    groups: defaultdict[tuple[int, str, int], dict[str, Repetition]] = defaultdict(dict)
     for row in results.of_kind("check"):
-        setup = row.key.setup
+        setup = row.setup
         for run in row.repetitions:
-            groups.setdefault((run.file, setup.recipe, setup.world), {})[setup.program] = run
+            groups[run.file, setup.recipe, setup.world][setup.program] = run
     found = []
     for (_, recipe, world), runs in groups.items():
         weights = {program: "" if run.error else run.weights for program, run in runs.items()}
@@ -76,19 +76,16 @@ def checks(results: Results) -> list[Check]:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    for state in (WRONG, FAILED, NOT_CHECKED, EQUAL):
-        found = [verdict for verdict in verdicts if verdict.state == state]
-        if found:
-            reasons = dict.fromkeys(one.reason for one in found if one.reason)
-            return Verdict(state, "; ".join(reasons))
-    return Verdict(NOT_CHECKED, "no check was run")
+    state = min((one.state for one in verdicts), key=(WRONG, FAILED, NOT_CHECKED, EQUAL).index)
+    reasons = dict.fromkeys(one.reason for one in verdicts if one.state == state and one.reason)
+    return Verdict(state, "; ".join(reasons))
 
 
 def stage_0_of(results: Results, recipe: str) -> Row | None:
     """The whole run in fp32 that accuracies are compared with, the one with the most threads."""
     rows = [row for row in results.of_kind("full") if row.score() and replace(
-        row.key.setup, world=1, threads=1) == Setup(recipe, STAGES[0])]
-    return min(rows, key=lambda row: (row.key.setup.world, -row.key.setup.threads), default=None)
+        row.setup, world=1, threads=1) == Setup(recipe, STAGES[0])]
+    return min(rows, key=lambda row: (row.setup.world, -row.setup.threads), default=None)
 
 
 def unseen(row: Row) -> Verdict | None:
@@ -117,8 +114,8 @@ def is_noise(one: Row, other: Row) -> bool:
 
 def below_stage_0(results: Results, row: Row) -> Verdict | None:
     """A whole run is about as accurate as stage 0: what is below by more than chance is wrong."""
-    base = stage_0_of(results, row.key.setup.recipe)
-    if base is None or row.key.kind != "full" or row.key.setup.width != 1 or not row.score():
+    base = stage_0_of(results, row.setup.recipe)
+    if base is None or row.key.kind != "full" or row.setup.width != 1 or not row.score():
         return None
     ours, theirs = row.accuracy().value, base.accuracy().value
     if theirs - ours <= POINTS_BELOW or is_noise(row, base):
@@ -126,32 +123,27 @@ def below_stage_0(results: Results, row: Row) -> Verdict | None:
     return Verdict(WRONG, f"its accuracy is {ours:.2f} %, that of {STAGES[0]} {theirs:.2f} %")
 
 
-def unchecked_beyond_one(results: Results, recipe: str, program: str,
-                         found: list[Check]) -> Verdict | None:
-    """Equal weights alone say nothing of rows on more than one process or replica."""
-    at_more = any(key.setup.world > 1 for key in results.rows
-                  if (key.setup.recipe, key.setup.program) == (recipe, program))
-    if at_more and all(check.world == 1 for check in found):
-        return Verdict(NOT_CHECKED, "it has no check at world size 2")
-    return None
-
-
 @lru_cache(maxsize=1)
 def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
     """By recipe and program: the worst of its checks, and of what its whole runs say."""
-    found: dict[tuple[str, str], list[Check]] = {}
-    for check in checks(results):
-        found.setdefault((check.recipe, check.program), []).append(check)
-    every: dict[tuple[str, str], list[Verdict | None]] = {
-        place: [*(check.verdict for check in known), unchecked_beyond_one(results, *place, known)]
-        for place, known in found.items()}
+    found: dict[tuple[str, str], list[Verdict]] = {}
+    checked = checks(results)
+    for check in checked:
+        found.setdefault((check.recipe, check.program), []).append(check.verdict)
+    # Equal weights alone say nothing of rows on more than one process or replica.
+    beyond = {(key.setup.recipe, key.setup.program) for key in results.rows if key.setup.world > 1}
+    for place in beyond & set(found) - {one[:2] for one in checked if one.world > 1}:
+        found[place].append(Verdict(NOT_CHECKED, "it has no check at world size 2"))
     for row in results.of_kind("full", "curve"):
-        place = (row.key.setup.recipe, row.key.setup.program)
-        every.setdefault(place, []).extend([unseen(row), below_stage_0(results, row)])
-    return {place: worst(kept) for place, states in every.items()
-            if (kept := [state for state in states if state])}
+        for verdict in filter(None, (unseen(row), below_stage_0(results, row))):
+            found.setdefault((row.setup.recipe, row.setup.program), []).append(verdict)
+    return {place: worst(every) for place, every in found.items()}
 
 
 def verdict_for(results: Results, recipe: str, program: str) -> Verdict:
     reason = "weights are compared among the C++ stages" if is_twin(program) else "no check was run"
     return verdicts(results).get((recipe, program), Verdict(NOT_CHECKED, reason))
+
+
+def is_wrong(results: Results, setup: Setup) -> bool:
+    return verdict_for(results, setup.recipe, setup.program).state == WRONG

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 SEED = 20_260
 DRAWS = 10_000
@@ -37,33 +37,18 @@ class Estimate(NamedTuple):
         return f"{write(self.value)} [{write(self.interval.low)}, {write(self.interval.high)}]"
 
 
-def middle(values: Any) -> Interval:
-    """Where the middle 95 % of the values lie."""
-    tail = round(0.025 * len(values))
-    values.sort()
-    return Interval(float(values[tail]), float(values[-tail - 1]))
-
-
-def medians(*rows: Sequence[float]) -> list[Any]:
-    """Of each row the medians of DRAWS draws of as many values, as arrays of numpy."""
+@functools.cache
+def bootstrap(*rows: tuple[float, ...]) -> Interval:
+    """Where 95 % of the medians of as many draws lie; of two rows, where the ratios lie when each
+    row is drawn without regard to the other."""
     import numpy  # here and below: what measures needs no packages
 
     draw = numpy.random.RandomState([SEED]).random_sample
-    return [numpy.median(numpy.asarray(row)[(draw((DRAWS, len(row))) * len(row)).astype(int)],
-                         axis=1) for row in rows]
-
-
-@functools.cache
-def bootstrap(values: tuple[float, ...]) -> Interval:
-    """Where 95 % of the medians of as many draws lie."""
-    return middle(medians(values)[0])
-
-
-@functools.cache
-def bootstrap_ratio(first: tuple[float, ...], second: tuple[float, ...]) -> Interval:
-    """Where 95 % of the ratios lie when each row is drawn without regard to the other."""
-    one, other = medians(first, second)
-    return middle(one / other)
+    medians = [numpy.median(numpy.asarray(row)[(draw((DRAWS, len(row))) * len(row)).astype(int)],
+                            axis=1) for row in rows]
+    found = numpy.sort(numpy.divide(*medians) if len(rows) == 2 else medians[0])
+    tail = round(0.025 * DRAWS)
+    return Interval(float(found[tail]), float(found[-tail - 1]))
 
 
 def median_of(values: Sequence[float]) -> Estimate | None:
@@ -80,7 +65,7 @@ def ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate | None
         return None
     several = min(len(first), len(second)) > 1
     return Estimate(median(first) / median(second),
-                    bootstrap_ratio(tuple(first), tuple(second)) if several else None)
+                    bootstrap(tuple(first), tuple(second)) if several else None)
 
 
 def mean_of(values: Sequence[float]) -> Estimate | None:

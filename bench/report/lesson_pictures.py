@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of the lessons: gradients over the range of float16, and accuracy over updates.
-
-From records of bench/measure/gradients.py and updates.py.
-"""
+"""Pictures of the lessons: gradients over the range of float16, accuracy over updates, and batches
+in micro-batches. The first two show records of bench/measure/gradients.py and updates.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import FancyBboxPatch, Patch
 
-from drawing import Picture, figure_of
+from drawing import PAGE_WIDTH, README_WIDTH, Picture, canvas_of, figure_of
 from words import BAD, INK, MUTED, RUNG_COLOURS, Colour, percent, significant
-
-WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- gradients --------------------------------------------------------------------------
 
@@ -29,6 +25,9 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 GROUPS = {"activations": RUNG_COLOURS[2], "parameters": RUNG_COLOURS[4]}
 GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
                "parameters": "parameters"}
+FILLS = {"activations": {"fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
+                         "edgecolor": GROUPS["activations"].light},
+         "parameters": {"fill": False, "edgecolor": GROUPS["parameters"].light}}
 TITLES = {0: "Gradients as they are, in float16",
           SCALE_POWER: f"Gradients × {2 ** SCALE_POWER:,}, in float16"}
 
@@ -93,24 +92,18 @@ def draw_regions(axes: Axes, groups: Mapping[str, Shares]) -> None:
 
 
 def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
-    figure = figure_of(490, WIDTH)
+    figure = figure_of(490, PAGE_WIDTH)
     for axes, (power, groups) in zip(figure.subplots(2), histograms.items()):
         draw_regions(axes, groups)
         for name, found in groups.items():
-            colour = GROUPS[name].light
             axes.stairs([found.get(power, 0.0) for power in range(LOWEST, HIGHEST)],
-                        range(LOWEST, HIGHEST + 1), fill=name == "activations", edgecolor=colour,
-                        linewidth=1.4, **({"facecolor": (colour, 0.4)} if name == "activations"
-                                          else {}))
-        axes.set_title(TITLES[power])
-        axes.set_xlim(LOWEST, HIGHEST)
-        axes.set_ylim(0, 1.55 * max(max(found.values()) for found in groups.values()))
+                        range(LOWEST, HIGHEST + 1), linewidth=1.4, **FILLS[name])
+        axes.set(title=TITLES[power], xlim=(LOWEST, HIGHEST),
+                 ylim=(0, 1.55 * max(max(found.values()) for found in groups.values())))
         axes.set_xticks(TICKS, map(power_text, TICKS))
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-    handles = [Patch(facecolor=(colour.light, 0.4) if name == "activations" else "none",
-                     edgecolor=colour.light, label=GROUP_TEXTS[name])
-               for name, colour in GROUPS.items()]
+    handles = [Patch(label=GROUP_TEXTS[name], **FILLS[name]) for name in GROUPS]
     note = "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹)."
     figure.legend(handles=[*handles, Line2D([], [], linestyle="none", label=note)],
                   loc="outside lower left", fontsize=10)
@@ -143,18 +136,16 @@ AXES = (("updates", range(0, 6000, 2000)), ("images", range(0, 180_001, 90_000))
 
 def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
     """The same curves twice, each with a dot at its end."""
-    figure = figure_of(310, WIDTH)
+    figure = figure_of(310, PAGE_WIDTH)
     for column, (axes, (title, ticks)) in enumerate(zip(figure.subplots(1, 2, sharey=True), AXES)):
         for way, (_, colour, style) in WAYS.items():
             shown = [point for point in ways[way]["points"] if point[2] >= ACCURACIES[0]]
             axes.plot([point[column] for point in shown], [point[2] for point in shown], style,
                       color=colour.light, linewidth=1.8, marker="o", markersize=7,
                       markevery=[-1] if shown else [], label="" if column else labels[way])
-        axes.set_xlabel(title)
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.set_yticks(ACCURACIES, [f"{accuracy} %" for accuracy in ACCURACIES])
-        axes.set_xlim(left=0)
-        axes.set_ylim(ACCURACIES[0], ACCURACIES[-1])
+        axes.set(xlabel=title, xlim=(0, None), ylim=(ACCURACIES[0], ACCURACIES[-1]))
         axes.grid(True, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(length=0, labelcolor=MUTED.light)
@@ -170,3 +161,62 @@ def updates_picture(record: Mapping[str, Any]) -> Picture:
         labels[name] = f"{words}: {updates:,} updates, {percent(accuracy)} %"
     return Picture("updates", "Test accuracy of ConvNet on two ranks, over updates and images",
                    "; ".join(labels.values()), partial(draw_ways, record["ways"], labels))
+
+
+# --- micro-batches of exact sums --------------------------------------------------------
+
+LEFT, BOX, ROW = 150.0, 92.0, 34.0  # points
+SUM_AT = LEFT + 4 * BOX + 66
+PARTS = {"A": RUNG_COLOURS[2], "B": RUNG_COLOURS[1], "C": RUNG_COLOURS[3], "D": RUNG_COLOURS[6]}
+RANGES = {"A": "A: 0 to 15", "B": "B: 16 to 31", "C": "C: 32 to 47", "D": "D: 48 to 63"}
+WORLDS = (("ABCD",), ("AB", "CD"), ("AB", "C", "D"))
+HEIGHT = 322.0
+SMALL = {"va": "center", "fontsize": 11, "color": MUTED.light}
+BATCH_TITLE = "A batch of 64 in micro-batches of 16, on one, two and three ranks"
+ABOUT_BATCHES = (
+    "One rank computes the micro-batches A, B, C and D. Of two ranks, the first "
+    "computes A and B, the second C and D. Of three, the first computes A and B, the "
+    "others C and D. Each gives integers, and their sum A + B + C + D is the same for "
+    "any number of ranks.")
+
+
+def draw_parts(axes: Axes, y: float, words: Mapping[str, str]) -> None:
+    """A row of boxes, one per micro-batch."""
+    for place, (part, text) in enumerate(words.items()):
+        x = LEFT + place * BOX
+        axes.add_patch(FancyBboxPatch((x + 3, y - 10), BOX - 12, 20, "round,pad=3", linewidth=2,
+                                      facecolor="none", edgecolor=PARTS[part].light))
+        axes.text(x + BOX / 2 - 3, y, text, ha="center", va="center", fontsize=11)
+
+
+def draw_world(axes: Axes, ranks: Sequence[str], top: float) -> None:
+    """One row per rank, with its micro-batches one after the other, and the sum."""
+    rows = [top + ROW * place for place in range(len(ranks))]
+    middle = (rows[0] + rows[-1]) / 2
+    axes.text(8, middle, f"{len(ranks)} rank{'s' * (len(ranks) > 1)}", va="center", fontsize=12)
+    for place, (y, own) in enumerate(zip(rows, ranks)):
+        axes.text(LEFT - 12, y, f"rank {place}", ha="right", **SMALL)
+        draw_parts(axes, y, {part: part for part in own})
+        axes.plot([LEFT + len(own) * BOX, SUM_AT - 16], [y, y], ":", color=MUTED.light)
+    ends = (rows[0] - 13, rows[-1] + 13)
+    axes.plot([SUM_AT - x for x in (16, 8, 8, 16)], [ends[0], *ends, ends[1]], color=INK.light,
+              linewidth=1.4)
+    axes.text(SUM_AT, middle, "A + B + C + D", va="center", fontsize=12)
+
+
+def draw_micro_batches() -> Figure:
+    figure, axes = canvas_of(HEIGHT, README_WIDTH, xlim=(0, README_WIDTH), ylim=(HEIGHT, 0))
+    axes.text(8, 23, "images of a batch", va="center", fontsize=12)
+    draw_parts(axes, 23, RANGES)
+    axes.text(SUM_AT, 23, "sum of integers,\nmultiples of 2⁻⁴⁴", **SMALL)
+    top = 79.0
+    for ranks in WORLDS:
+        draw_world(axes, ranks, top)
+        top += len(ranks) * ROW + 20 - 6 * (len(ranks) < 3)
+    axes.text(8, HEIGHT - 12, "Time runs from left to right. A box is always 16 images on one "
+              "thread; its integers are the same on any rank.", **SMALL)
+    return figure
+
+
+def micro_batches_picture() -> Picture:
+    return Picture("micro-batches", BATCH_TITLE, ABOUT_BATCHES, draw_micro_batches)

@@ -47,8 +47,7 @@ class Link(NamedTuple):
 
     def all_reduce(self, ranks: int, size: float) -> float:
         """Seconds for `size` bytes."""
-        return (2 * (ranks - 1) * self.alpha
-                + 2 * (ranks - 1) / ranks * size / self.beta)
+        return 2 * (ranks - 1) * (self.alpha + size / self.beta / ranks)
 
 
 class Prediction(NamedTuple):
@@ -65,7 +64,7 @@ class Prediction(NamedTuple):
 
 
 def fit(times: Mapping[int, float]) -> Link:
-    """α and β from seconds by bytes of all-reduces between two ranks: 2 α + B / β, by least squares,
+    """α and β from seconds by bytes of all-reduces between two ranks, 2 α + B / β: least squares,
     each square divided by its time: neither the shortest nor the longest decide alone."""
     if len(times) < 2:
         raise ResultsError(f"all-reduces: expected two sizes or more, got {len(times)}")
@@ -77,9 +76,8 @@ def fit(times: Mapping[int, float]) -> Link:
                  for size, time in times.items())
              / sum(weights[size] * (size - size_mean) ** 2 for size in times))
     if slope <= 0:
-        raise ResultsError("all-reduces: expected larger ones to take longer, got "
-                           + ", ".join(f"{size} bytes: {time:.6f} s"
-                                       for size, time in times.items()))
+        found = ", ".join(f"{size} bytes: {time:.6f} s" for size, time in times.items())
+        raise ResultsError(f"all-reduces: expected larger ones to take longer, got {found}")
     return Link(max(0.0, (time_mean - slope * size_mean) / 2), 1 / slope)
 
 
@@ -129,24 +127,28 @@ def link_of(section: Mapping[str, Any]) -> Link:
     return fit({int(size): median(times) for size, times in section["all_reduce"].items()})
 
 
+def fitted(record: Mapping[str, Any]) -> dict[str, Link]:
+    """The links that were measured, shared memory among them."""
+    return {words: link_of(section) for words, section in sections(record).items()
+            if "not_run" not in section}
+
+
 def cables(record: Mapping[str, Any]) -> dict[str, Link]:
     """The links between machines that were measured."""
-    return {words: link_of(section) for words, section in sections(record).items()
-            if words != SHARED_MEMORY and "not_run" not in section}
+    return {words: link for words, link in fitted(record).items() if words != SHARED_MEMORY}
 
 
-def measurements(words: str, section: Mapping[str, Any]) -> list[Measured]:
-    """The variants of a link, each with its prediction."""
-    link = link_of(section)
+def measurements(record: Mapping[str, Any]) -> list[Measured]:
+    """The variants of each link, with their predictions."""
     found = []
-    for name, variant in VARIANTS.items():
-        if name not in section["variants"]:
-            continue
-        row = section["variants"][name]
-        compute = median(section["variants"][variant.compute]["seconds"])
-        prediction = predicted(name, link, compute, row["messages"], words != SHARED_MEMORY)
-        found.append(Measured(words, name, median_of(row["seconds"]), compute,
-                              median(row["sent_bytes"]), prediction))
+    for words, link in fitted(record).items():
+        rows = sections(record)[words]["variants"]
+        for name in filter(rows.__contains__, VARIANTS):
+            compute = median(rows[VARIANTS[name].compute]["seconds"])
+            found.append(Measured(
+                words, name, median_of(rows[name]["seconds"]), compute,
+                median(rows[name]["sent_bytes"]),
+                predicted(name, link, compute, rows[name]["messages"], words != SHARED_MEMORY)))
     return found
 
 

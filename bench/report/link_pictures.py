@@ -15,15 +15,15 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from drawing import Band, Box, Picture, distances, draw_bands, figure_of, lines_below
+from drawing import (
+    PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
+)
 from intervals import Estimate, Interval
-from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, length_of, measurements, sections
-from words import INK, MUTED, RUNG_COLOURS, significant
+from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
+from words import INK, RUNG_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
-
-WIDTH = 440.0  # points: letters of 10 points can be read where a page is 400 pixels wide
 
 # --- traces -----------------------------------------------------------------------------
 
@@ -44,11 +44,9 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
         lanes: list[list[Span]] = []
         for span in sorted((span for span in spans if span[0] == name), key=lambda span: span[1]):
             free = (lane for lane in lanes if lane[-1][1] + lane[-1][2] <= span[1])
-            lane = next(free, None)
-            if lane is None:
-                lanes.append([span])
-            else:
-                lane.append(span)
+            if (lane := next(free, None)) is None:
+                lanes.append(lane := [])
+            lane.append(span)
         found += [(name, lane) for lane in lanes]
     return found
 
@@ -67,9 +65,8 @@ def lane_names(lanes: Sequence[tuple[str, Sequence[Span]]]) -> list[str]:
 
 
 def size_text(size: int) -> str:
-    if not size:
-        return ""
-    return f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    text = f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    return text if size else ""
 
 
 def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
@@ -97,7 +94,7 @@ def trace_picture(record: Mapping[str, Any]) -> Picture:
     about = ("Lanes of one training step over time: forward, backward, each message of gradients "
              "on the wire, optimizer. " + "; ".join(band.title for band in bands))
     return Picture("links", "The gradients of one step on the wire", about,
-                   partial(draw_bands, WIDTH, bands), heading="Two steps on a cable")
+                   partial(draw_bands, PAGE_WIDTH, bands), heading="Two steps on a cable")
 
 
 # --- speed over bandwidth ---------------------------------------------------------------
@@ -123,15 +120,14 @@ def speeds(one: Measured) -> tuple[Estimate, Interval]:
 def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
     """The measured ways of each link that was measured, in order of bandwidth."""
     names = [*(RATES[rate] for rate in BANDWIDTHS), SHARED_MEMORY]
-    return {words: [one for one in measurements(words, section) if one.name in WAYS]
-            for words, section in sections(record).items()
-            if words in names and "not_run" not in section}
+    return {words: [one for one in measurements(record)
+                    if one.link == words and one.name in WAYS]
+            for words in fitted(record) if words in names}
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
     """The model as a pale bar, the measurement as a dot with its interval."""
-    figure = figure_of(310, WIDTH)
-    axes = figure.add_subplot()
+    figure, axes = axes_of(310, PAGE_WIDTH)
     axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
     axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
                   xycoords=axes.get_yaxis_transform(), textcoords="offset points")
@@ -155,10 +151,8 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
     axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.08)
     axes.set_xticks(range(len(links)), links)
-    axes.set_xlim(-0.5, max(1, len(links)) - 0.5)
-    axes.grid(True, axis="y")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=MUTED.light)
+    axes.set(xlim=(-0.5, max(1, len(links)) - 0.5))
+    show_grid_alone(axes, "y")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", fontsize=10)
     lines_below(figure, "Images per second of BasicNet on two ranks.",
@@ -170,12 +164,9 @@ def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
     """Images per second of two ranks over the bandwidth of their link, measured and from the model,
     with one rank alone for comparison."""
     links = shown_links(record)
-    told = []
-    for words, found in links.items():
-        for one in found:
-            measured, model = speeds(one)
-            told.append(f"{words}, {WAYS[one.name][0]}: {measured.value:.0f}, model "
-                        f"{model.low:.0f} to {model.high:.0f}")
+    told = [f"{one.link}, {WAYS[one.name][0]}: {measured.value:.0f}, model {model.low:.0f} to "
+            f"{model.high:.0f}" for found in links.values() for one in found
+            for measured, model in (speeds(one),)]
     return Picture("bandwidth", "Speed of two ranks over the bandwidth of their link",
                    "Images per second. " + "; ".join(told),
                    partial(draw_speeds, links, speed(median(record["alone"]["compute"]))),
@@ -188,8 +179,7 @@ LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[
 
 
 def draw_scale(costs: Costs) -> Figure:
-    figure = figure_of(310, WIDTH)
-    axes = figure.add_subplot()
+    figure, axes = axes_of(310, PAGE_WIDTH)
     ends, least = {}, 1.0
     for (words, link), colour in zip(costs.links.items(), LINK_COLOURS):
         for way, style in ((DIVIDED, "--"), (PLAIN, "-")):
@@ -199,17 +189,12 @@ def draw_scale(costs: Costs) -> Figure:
         ends[words] = (points[-1], colour)
         least = min(least, points[-1][1])
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlim(RANKS[0], 5 * RANKS[-1])  # room for the names of the lines
-    axes.set_ylim(bottom=10 ** math.floor(math.log10(least)))
+    axes.set(yscale="log", ylim=(10 ** math.floor(math.log10(least)), None), xlabel="ranks",
+             xlim=(RANKS[0], 5 * RANKS[-1]))  # room for the names of the lines
     axes.set_xticks(RANKS[::2], [f"{ranks:,}" for ranks in RANKS[::2]])
     axes.yaxis.set_major_formatter("{x:g} s")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ranks")
-    axes.grid(True, axis="y")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelcolor=MUTED.light)
+    axes.minorticks_off()
+    show_grid_alone(axes, "y")
     lines_below(figure, "Seconds per epoch of BasicNet, from the α-β model.",
                 "Solid: 64 images per rank; dashed: 64 images divided.")
     figure.draw_without_rendering()  # gives the axes their place

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from intervals import median_of
 from link_model import (
-    TOLERANCE, VARIANTS, Link, Measured, cables, compute_times, link_of,
-    measurements, sections,
+    TOLERANCE, VARIANTS, Link, Measured, cables, compute_times, fitted, measurements, sections,
 )
 from tables import Table
 from words import number, significant
 
 BATCHES = {"basicnet": 64, "convnet": 32}  # images per step of all ranks
 GRADIENTS = {"basicnet": 4_799_528, "convnet": 116_136}  # bytes
+PLAIN = {"basicnet": "plain", "convnet": "convnet"}  # variants
 RANKS = (2, 4, 8, 16, 64)
 
 
@@ -34,13 +34,15 @@ def machine_text(record: Mapping[str, Any]) -> str:
 # --- measured ---------------------------------------------------------------------------
 
 
+def share_text(row: Measured) -> str:
+    return f"{100 * abs(row.deviation):.0f} % {'above' if row.deviation > 0 else 'below'}"
+
+
 def against(row: Measured) -> str:
     """Where a measurement lies."""
     if abs(row.deviation) < 0.005:
         return "inside"
-    where = "above" if row.deviation > 0 else "below"
-    share = f"{100 * abs(row.deviation):.0f} % {where}"
-    return f"WRONG: {share}" if row.is_wrong else share
+    return "WRONG: " * row.is_wrong + share_text(row)
 
 
 def bounds(row: Measured) -> str:
@@ -55,37 +57,25 @@ def cells(row: Measured) -> list[str]:
 
 
 def alone_rows(record: Mapping[str, Any]) -> list[list[str]]:
-    names = {"compute": VARIANTS["plain"].words, "convnet-compute": VARIANTS["convnet"].words}
-    return [["one process", words, median_of(record["alone"][name]).text(milliseconds),
-             "0", milliseconds(median(record["alone"][name])), "", ""]
-            for name, words in names.items()]
+    return [["one process", VARIANTS[name].words,
+             median_of(record["alone"][VARIANTS[name].compute]).text(milliseconds), "0",
+             milliseconds(median(record["alone"][VARIANTS[name].compute])), "", ""]
+            for name in PLAIN.values()]
 
 
-def all_measurements(record: Mapping[str, Any]) -> list[Measured]:
-    return [row for words, section in sections(record).items() if "not_run" not in section
-            for row in measurements(words, section)]
-
-
-def wrong_text(record: Mapping[str, Any]) -> str:
-    """Where the model was wrong."""
-    rows = all_measurements(record)
-    wrong = [row for row in rows if row.is_wrong]
-    text = (f"The model is within {100 * TOLERANCE:.0f} % of {len(rows) - len(wrong)} of "
+def wrong_text(rows: list[Measured]) -> str:
+    """Where the model was wrong, by the way in which gradients are averaged."""
+    total = Counter(row.name for row in rows)
+    wrong = Counter(row.name for row in rows if row.is_wrong)
+    text = (f"The model is within {100 * TOLERANCE:.0f} % of {len(rows) - wrong.total()} of "
             f"{len(rows)} measurements.")
     if not wrong:
         return text
-    worst = max(wrong, key=lambda row: abs(row.deviation))
-    where = "above" if worst.deviation > 0 else "below"
+    worst = max(rows, key=lambda row: abs(row.deviation))
+    counts = ", ".join(f"{VARIANTS[name].words.replace(',', '')} {wrong[name]} of {total[name]}"
+                       for name in total if wrong[name])
     return (f"{text} Its largest error: {VARIANTS[worst.name].words}, {worst.link}, measured "
-            f"{100 * abs(worst.deviation):.0f} % {where}. Wrong rows: {wrong_counts(rows)}.")
-
-
-def wrong_counts(rows: list[Measured]) -> str:
-    """By the way in which gradients are averaged."""
-    total = Counter(row.name for row in rows)
-    wrong = Counter(row.name for row in rows if row.is_wrong)
-    return ", ".join(f"{VARIANTS[name].words.replace(',', '')} {wrong[name]} of {total[name]}"
-                     for name in total if wrong[name])
+            f"{share_text(worst)}. Wrong rows: {counts}.")
 
 
 def hook_text(record: Mapping[str, Any]) -> str:
@@ -96,30 +86,28 @@ def hook_text(record: Mapping[str, Any]) -> str:
             f"fp16, to divide them without compression {milliseconds(hooks['plain'])} ms.")
 
 
-def kind_of(section: Mapping[str, Any]) -> str:
-    """"not run" or "failed"; the reason is a note."""
-    return section["not_run"].split(":")[0]
+def not_run_row(words: str, section: Mapping[str, Any], columns: int) -> list[str]:
+    """With "not run" or "failed"; the reason is a note."""
+    return [words, section["not_run"].split(":")[0], *[""] * (columns - 2)]
 
 
 def reasons(record: Mapping[str, Any]) -> list[str]:
     """Why links have no numbers."""
-    found: dict[str, list[str]] = {}
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for words, section in sections(record).items():
-        if "not_run" in section:
-            found.setdefault(section["not_run"], []).append(words)
-    return [f"{', '.join(links)}: {reason}" for reason, links in found.items()]
+        found[section.get("not_run", "")].append(words)
+    return [f"{', '.join(links)}: {reason}" for reason, links in found.items() if reason]
 
 
 def links_table(record: Mapping[str, Any]) -> Table:
     """Each way to average gradients on each link, beside its prediction."""
+    measured = measurements(record)
     rows = []
     for words, section in sections(record).items():
-        if "not_run" in section:
-            rows.append([words, kind_of(section), "", "", "", "", ""])
-        else:
-            rows += map(cells, measurements(words, section))
+        rows += ([cells(row) for row in measured if row.link == words]
+                 or [not_run_row(words, section, 7)])
     rows += alone_rows(record)
-    notes = [wrong_text(record), hook_text(record), *reasons(record),
+    notes = [wrong_text(measured), hook_text(record), *reasons(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
              "one thread each. MB sent: by each rank, without the headers of the network. "
              "Computing: the same loop without a link, while the other rank computes too. Model: "
@@ -130,26 +118,21 @@ def links_table(record: Mapping[str, Any]) -> Table:
                            "model, ms", "measured"), rows, notes, [], 2)
 
 
-def fit_errors(link: Link, times: Mapping[str, list[float]]) -> dict[int, float]:
-    """By bytes, as a share: above 0 the fit is too long."""
-    return {int(size): link.all_reduce(2, int(size)) / median(found) - 1
-            for size, found in times.items()}
-
-
 def fits_table(record: Mapping[str, Any]) -> Table:
     """α and β of each link."""
-    rows = []
+    links, rows = fitted(record), []
     for words, section in sections(record).items():
-        if "not_run" in section:
-            rows.append([words, kind_of(section), "", "", ""])
+        if words not in links:
+            rows.append(not_run_row(words, section, 5))
             continue
-        link = link_of(section)
-        errors = fit_errors(link, section["all_reduce"])
+        link = links[words]
+        errors = {int(size): link.all_reduce(2, int(size)) / median(times) - 1
+                  for size, times in section["all_reduce"].items()}
         worst = max(errors, key=lambda size: abs(errors[size]))
         rows.append([words, significant(1e6 * link.alpha), significant(8e-6 * link.beta),
                      f"{round(100 * errors[worst]):+d}", f"{worst:,}"])
-    notes = ["Error of the fit: of the all-reduce that it misses most, above 0 where the fit is too "
-             "long. One α does not fit small messages of all sizes."]
+    notes = ["Error of the fit: of the all-reduce that it misses most, above 0 where the fit is "
+             "too long. One α does not fit small messages of all sizes."]
     return Table("α and β", ("link", "α, µs", "β, Mbit/s", "largest error of the fit, %",
                              "at bytes"), rows, notes)
 
@@ -188,10 +171,8 @@ def speed_of(record: Mapping[str, Any], recipe: str, link: Link, ranks: int) -> 
 
 def measured_speeds(record: Mapping[str, Any]) -> dict[tuple[str, str], float]:
     """Two ranks over one process, by recipe and link."""
-    names = {"basicnet": ("compute", "plain"), "convnet": ("convnet-compute", "convnet")}
-    return {(recipe, row.link): median(record["alone"][alone]) / row.time.value
-            for recipe, (alone, name) in names.items() for row in all_measurements(record)
-            if row.name == name}
+    return {(recipe, row.link): median(record["alone"][VARIANTS[name].compute]) / row.time.value
+            for recipe, name in PLAIN.items() for row in measurements(record) if row.name == name}
 
 
 def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str:
@@ -211,26 +192,21 @@ def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str
 
 def speed_table(record: Mapping[str, Any]) -> Table:
     """Speed over that of one rank."""
-    links = cables(record)
+    if not (links := cables(record)):
+        return Table("Speed over one rank, by the model", ("ranks",), [])
+    places = [(recipe, words) for recipe in GRADIENTS for words in links]
     found = measured_speeds(record)
-    rows = [["2, measured", *(number(found.get((recipe, words)), 2)
-                              for recipe in GRADIENTS for words in links)]] if links else []
-    for ranks in RANKS if links else ():
-        speeds = [speed_of(record, recipe, link, ranks)
-                  for recipe in GRADIENTS for link in links.values()]
-        rows.append([str(ranks), *("" if speed is None else number(speed, 2)
-                                   for speed in speeds)])
-    notes = [f"{recipe}: " + "; ".join(best_text(record, recipe, words, link)
-                                       for words, link in links.items()) + "."
-             for recipe in GRADIENTS if links]
+    rows = [["2, measured", *(number(found.get(place), 2) for place in places)]]
+    speeds = {place: {ranks: speed for ranks in RANKS if (speed := speed_of(
+        record, place[0], links[place[1]], ranks)) is not None} for place in places}
+    rows += [[str(ranks), *(number(speeds[place][ranks], 2) if ranks in speeds[place] else ""
+                            for place in places)] for ranks in RANKS]
+    notes = [f"{recipe}: " + "; ".join(f"{words}: {best_text(speeds[recipe, words])}"
+                                       for words in links) + "." for recipe in GRADIENTS]
     notes += filter(None, [largest_promise(record, links)])
     return Table("Speed over one rank, by the model", ("ranks", *columns(links)), rows, notes)
 
 
-def best_text(record: Mapping[str, Any], recipe: str, words: str, link: Link) -> str:
-    speeds = {ranks: speed for ranks in RANKS
-              if (speed := speed_of(record, recipe, link, ranks)) is not None}
+def best_text(speeds: Mapping[int, float]) -> str:
     best = max(speeds, key=speeds.__getitem__)
-    if speeds[best] <= 1:
-        return f"{words}: one rank is the fastest"
-    return f"{words}: fastest with {best} ranks"
+    return f"fastest with {best} ranks" if speeds[best] > 1 else "one rank is the fastest"

@@ -12,11 +12,11 @@ at a line of its own:
 
 --short is the table of the seven stages as ./run prints it, --markdown every table but those of
 exact sums, with headings of the third level, --marks how near the targets are, --speed the speed
-against Python. --price and --seeds are the tables of exact.py. --links, --model and --scale are
+against Python. --price and --seeds are the tables of exact sums. --links, --model and --scale are
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README, by stages.py, and images/micro-batches.svg shows no record.
+the picture of the README, and images/micro-batches.svg shows no record.
 images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
 record. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commit that it was measured at.
@@ -44,22 +44,18 @@ from pathlib import Path
 from typing import Any
 
 import packages  # noqa: F401  first: ends the program if one is missing
-import exact
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
-import micro_batches
 import pictures
 import scale
-import stages
 import step_report
-from claims import speed_claim, twins_claim
+from claims import marks_text, speed_claim, twins_claim
 from drawing import Picture
 from environment import measured_at
-from marks import marks_text
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
-from tables import Table
+from tables import STEPS, Table, price_table, seeds_table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +66,11 @@ PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
-LESSON_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
+RECORD_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
+    "links": (LINKS_RECORD, link_pictures.trace_picture),
+    "scale": (LINKS_RECORD, link_pictures.scale_picture),
+    "bandwidth": (LINKS_RECORD, link_pictures.bandwidth_picture),
+    "step": (STEP_RECORD, step_report.picture),
     "gradients": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
     "updates": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
 PICTURES = "docs/images"
@@ -92,13 +92,13 @@ CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
     "seconds": lambda row: number(row.seconds().value),
-    "ms_per_step": lambda row: number(1000 * row.seconds().value / exact.STEPS),
+    "ms_per_step": lambda row: number(1000 * row.seconds().value / STEPS),
     "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
 ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": exact.price_table, "--seeds": exact.seeds_table}
+    "--price": price_table, "--seeds": seeds_table}
 
 
 def table_lines(table: Table, *more: str) -> str:
@@ -176,20 +176,17 @@ def records_of_the_bench() -> list[str]:
 
 def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
     """Those of the report that a page shows."""
-    found = [*filter(None, [pictures.summary_picture(results)]), *pictures.code_pictures(results)]
-    for recipe in results.recipes():
-        found += pictures.recipe_pictures(results, recipe)
-    drawn = {f"bench-{picture.name}": picture for picture in found}
+    drawn = {f"bench-{picture.name}": picture for picture in pictures.all_pictures(results)}
     for name in sorted(names - set(drawn)):
         raise ResultsError(f"images/{name}.svg: {RECORD} has no such picture; it has "
                            + ", ".join(sorted(drawn)))
     return [replace(drawn[name], name=name) for name in sorted(names)]
 
 
-def pictures_of_lessons() -> list[Picture]:
+def pictures_of_records() -> list[Picture]:
     """One that is there needs its record; one without either is left out."""
     return [draw(json.loads((ROOT / record).read_text()))
-            for name, (record, draw) in LESSON_PICTURES.items()
+            for name, (record, draw) in RECORD_PICTURES.items()
             if (ROOT / record).exists() or (ROOT / PICTURES / f"{name}.svg").exists()]
 
 
@@ -208,13 +205,9 @@ def wanted() -> dict[Path, str]:
               if MARKER.search(path.read_text(encoding="utf-8"))]
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
-    links = json.loads((ROOT / LINKS_RECORD).read_text())
-    drawn = [stages.picture(results), micro_batches.picture(), *pictures_of_lessons(),
-             *(draw(links) for draw in (link_pictures.trace_picture, link_pictures.scale_picture,
-                                        link_pictures.bandwidth_picture)),
-             step_report.picture(json.loads((ROOT / STEP_RECORD).read_text())),
-             *pictures_shown(results, {name for text in pages.values()
-                                       for name in SHOWN.findall(text)})]
+    shown = {name for text in pages.values() for name in SHOWN.findall(text)}
+    drawn = [pictures.stages_picture(results), lesson_pictures.micro_batches_picture(),
+             *pictures_of_records(), *pictures_shown(results, shown)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 

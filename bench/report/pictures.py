@@ -7,29 +7,30 @@ is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from matplotlib.figure import Figure
+
 import digits
+from claims import inverse
 from drawing import (
-    Bar, Dot, Line, Picture, draw_bars, draw_dots, draw_lines, draw_stacks,
+    README_WIDTH, Bar, Dot, Line, Picture, axes_of, draw_bar, draw_bars, draw_dots, draw_lines,
+    draw_stacks,
 )
-from equality import WRONG, verdict_for
+from environment import machine_line
+from equality import WRONG, is_wrong
 from intervals import Estimate
-from results import Results, Row, Setup
-from tables import curve_rows
+from results import Results, ResultsError, Row, Setup
+from tables import curve_rows, name_text, unusual
 from words import (
-    IDEAS, PHASES, RUNG_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_twin, percent, rung,
-    significant,
+    IDEAS, INK, MUTED, PHASES, RUNG_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_twin,
+    percent, rung, significant, twin_of,
 )
 
-Points = dict[Setup, tuple[str, list[tuple[float, Estimate]]]]  # of each line: label and points
+Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
 BEHIND_NAME = "Behind the name: processes x threads."
-
-
-def is_wrong(results: Results, setup: Setup) -> bool:
-    return verdict_for(results, setup.recipe, setup.program).state == WRONG
 
 
 def precision_of(setup: Setup) -> str:
@@ -93,17 +94,15 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
                        "megabytes, all ranks", bars)
 
 
-def code_pictures(results: Results) -> list[Picture]:
-    """One, if lines were counted."""
-    lines = {row.key.setup.program: counted for row in results.of_kind("full", "slice", "check")
+def code_picture(results: Results) -> Picture | None:
+    lines = {row.setup.program: counted for row in results.of_kind("full", "slice", "check")
              if (counted := row.counter("user_lines")) is not None}
     bars = [Bar(idea_of(program), colour_of(program), is_twin(program), Estimate(lines[program]),
                 f"{lines[program]:.0f}")
             for program in sorted(lines, key=lambda name: (rung(name), is_twin(name), name))]
     caption = ("Lines that are code in the program's own source file: without blank lines, "
                "comments, #include and import. FILLED")
-    picture = bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
-    return [picture] if picture else []
+    return bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
 
 
 def phase_picture(results: Results, recipe: str) -> Picture | None:
@@ -132,7 +131,7 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], fou
     if not found:
         return None
     lines = [Line(label, colour_of(setup.program), rung(setup.program), is_twin(setup.program),
-                  points) for setup, (label, points) in found.items()]
+                  points) for (setup, label), points in found.items()]
     told = "; ".join(f"{line.label}: " + ", ".join(f"{y.value:.2f} at {x:g}"
                                                    for x, y in line.points) for line in lines)
     return Picture(name, title, told, partial(draw_lines, axes, lines, **how), caption)
@@ -142,10 +141,9 @@ def accuracy_picture(results: Results, recipe: str) -> Picture | None:
     """Without runs of fewer epochs the summary shows the same."""
     found: Points = {}
     for row in curve_rows(results, recipe) if results.of_kind("curve") else ():
-        setup, accuracy, seconds = row.key.setup, row.accuracy(), row.counter("train_seconds")
+        setup, accuracy, seconds = row.setup, row.accuracy(), row.counter("train_seconds")
         if setup.width == 1 and accuracy and seconds:
-            start = (label_of(results, setup), [])
-            found.setdefault(setup, start)[1].append((seconds, accuracy))
+            found.setdefault((setup, label_of(results, setup)), []).append((seconds, accuracy))
     caption = ("Each point is a run of its own, of so many epochs. Whisker: 95 % interval. Hollow "
                "and dashed: Python. Up and to the left is better.")
     return line_picture(f"accuracy-{recipe}", f"Accuracy over training time, {recipe}", caption,
@@ -175,8 +173,8 @@ def scaling_picture(results: Results, recipe: str) -> Picture | None:
         speed = speed_up(results, setup, base_of(results, setup)) if setup.world > 1 else None
         if speed:
             label = f"{idea_of(setup.program)}, x{setup.threads}{precision_of(setup)}"
-            start = (label, [(1, Estimate(1.0))])
-            found.setdefault(replace(setup, world=1), start)[1].append((setup.world, speed))
+            line = found.setdefault((replace(setup, world=1), label), [(1, Estimate(1.0))])
+            line.append((setup.world, speed))
     caption = ("Samples a second, as multiples of one process with as many threads: of the same "
                "program, or of the single one if it did not run alone; x1 is one thread. Dotted: "
                "ideal.")
@@ -193,13 +191,13 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
                     == (STAGES[0], setup.width, "fp32")),
                    key=lambda other: other.threads, default=None)
         if speed := speed_up(results, setup, base):
-            start = (label_of(results, setup), [])
-            found.setdefault(replace(setup, width=1), start)[1].append((setup.width, speed))
+            place = (replace(setup, width=1), label_of(results, setup))
+            found.setdefault(place, []).append((setup.width, speed))
     return line_picture(
         f"width-{recipe}", f"Speed over width, {recipe}",
         "Samples a second, as multiples of stage 0 with all threads at the same width.",
         ("width of the network", "times stage 0"),
-        {setup: line for setup, line in found.items() if len(line[1]) > 1})
+        {place: points for place, points in found.items() if len(points) > 1})
 
 
 # --- all whole runs, and what stage 0 got wrong -----------------------------------------
@@ -207,7 +205,7 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
 
 def dot_of(results: Results, row: Row) -> Dot:
     """Its label: a digit for a stage, py and a digit for its twin. The legend has the names."""
-    setup = row.key.setup
+    setup = row.setup
     name = "LT" if setup.program == USUAL else str(rung(setup.program))
     label = ("py" * is_twin(setup.program) + name + precision_of(setup)
              + " WRONG" * is_wrong(results, setup))
@@ -219,12 +217,7 @@ def whole_runs(results: Results, recipe: str) -> list[Row]:
     """With a time and an accuracy; of programs of the ladder."""
     rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")]
     return [row for row in rows if row.good and row.accuracy()
-            and rung(row.key.setup.program) < len(STAGES)]
-
-
-def told_runs(results: Results, rows: Iterable[Row]) -> str:
-    return "; ".join(f"{label_of(results, row.key.setup)}: {significant(row.seconds().value)} s, "
-                     f"{percent(row.accuracy().value)} %" for row in rows)
+            and rung(row.setup.program) < len(STAGES)]
 
 
 def summary_picture(results: Results) -> Picture | None:
@@ -233,17 +226,17 @@ def summary_picture(results: Results) -> Picture | None:
     if not found:
         return None
     panels = {recipe: [dot_of(results, row) for row in rows] for recipe, rows in found.items()}
-    programs = {row.key.setup.program for rows in found.values() for row in rows}
+    programs = {row.setup.program for rows in found.values() for row in rows}
     names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place])
              for place in sorted(set(map(rung, programs)))]
-    marks = [words for words, there in (("Filled: C++; outlined, py: Python",
-                                         any(map(is_twin, programs))),
-                                        ("LT: LibTorch, used the usual way", USUAL in programs))
-             if there]
-    caption = ("From the start of a program to its end, with its test. "
-               + "; ".join(marks) + ". " * bool(marks)
-               + "Whiskers: 95 % intervals. Up and to the left is better.")
-    told = ". ".join(f"{recipe}: {told_runs(results, rows)}" for recipe, rows in found.items())
+    marks = "; ".join(filter(None, [
+        "Filled: C++; outlined, py: Python" * any(map(is_twin, programs)),
+        "LT: LibTorch, used the usual way" * (USUAL in programs)]))
+    caption = (f"From the start of a program to its end, with its test. {marks}"
+               + ". " * bool(marks) + "Whiskers: 95 % intervals. Up and to the left is better.")
+    told = ". ".join(f"{recipe}: " + "; ".join(
+        f"{label_of(results, row.setup)}: {significant(row.seconds().value)} s, "
+        f"{percent(row.accuracy().value)} %" for row in rows) for recipe, rows in found.items())
     return Picture("summary", "Time and accuracy of the whole runs", told,
                    partial(draw_dots, ("seconds (logarithmic)", "test accuracy, %"), panels, names),
                    caption)
@@ -251,13 +244,12 @@ def summary_picture(results: Results) -> Picture | None:
 
 def digits_picture(results: Results, recipe: str) -> Picture | None:
     """The test images that stage 0's whole run got wrong, if its record names them."""
-    rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")
-            if setup.program == STAGES[0]]
-    seeds = {seed: run.label.get("misclassified") for row in rows[:1]
-             for seed, run in row.of_seeds().items()}
-    seed = min(seeds, default=0)
-    found = digits.read(seeds[seed]) if seeds.get(seed) else None
-    if not found:
+    setup = next((setup for setup in plain_setups(results, recipe, "full")
+                  if setup.program == STAGES[0]), None)
+    runs = results.row("full", setup).of_seeds() if setup else {}
+    seed = min(runs, default=0)
+    words = runs[seed].label.get("misclassified") if runs else None
+    if not words or not (found := digits.read(words)):
         return None
     shown, more = found[:digits.MOST], max(0, len(found) - digits.MOST)
     caption = ("Test images that stage 0 misclassified" + f" with seed {seed}" * (seed > 0)
@@ -274,4 +266,72 @@ RECIPE_PICTURES: tuple[Callable[[Results, str], Picture | None], ...] = (
 
 
 def recipe_pictures(results: Results, recipe: str) -> list[Picture]:
-    return [picture for draw in RECIPE_PICTURES if (picture := draw(results, recipe))]
+    return [*filter(None, (make(results, recipe) for make in RECIPE_PICTURES))]
+
+
+def all_pictures(results: Results) -> list[Picture]:
+    return [*filter(None, (summary_picture(results), code_picture(results))),
+            *(one for recipe in results.recipes() for one in recipe_pictures(results, recipe))]
+
+
+# --- the README: each stage beside its twin ---------------------------------------------
+
+README_RECIPE = "basicnet"
+PAIR = 36.0  # points from stage to stage
+SIDE = 0.21  # from the middle of a pair to the middle of a bar
+LEGEND = "Seconds for 200 steps of BasicNet, with 95 % intervals. Filled: C++; outlined: Python."
+
+
+def row_pair(results: Results, stage: str) -> tuple[Row, Row]:
+    """A stage as it is meant to run, and its twin that was started alike."""
+    found = [setup for setup in results.setups(README_RECIPE, ("slice",)) if setup.program == stage
+             and setup.width == 1 and results.ratio_to_twin(setup)]
+    if found:
+        setup = min(found, key=unusual)
+        twin = replace(setup, program=twin_of(stage))
+        return results.row("slice", setup), results.row("slice", twin)
+    raise ResultsError(f"the picture of the stages: expected {stage} and {twin_of(stage)} in rows "
+                       f"slice/{README_RECIPE} with as many processes and threads, got none")
+
+
+def stage_bar(results: Results, row: Row) -> Bar:
+    """Its text is the description of the picture too."""
+    setup, twin = row.setup, is_twin(row.setup.program)
+    note = name_text(setup, row).removeprefix(setup.program)
+    text = f"{significant(row.seconds().value)} s{note}"
+    wrong = not twin and is_wrong(results, setup)
+    if wrong:
+        text += f", {WRONG}"
+    elif faster := inverse(results.ratio_to_twin(setup)):  # None of a twin
+        text += f", {faster.text(lambda value: f'{value:.2f}')} × as fast"
+    return Bar(setup.program, colour_of(setup.program), twin, row.seconds(), text, wrong=wrong)
+
+
+def draw_pairs(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
+    figure, axes = axes_of(PAIR * (len(pairs) + 1.2), README_WIDTH)
+    names = axes.get_yaxis_transform()
+    for place, (setup, bars) in enumerate(pairs):
+        for bar, side in zip(bars, (-SIDE, SIDE)):
+            draw_bar(axes, place + side, bar, 0.33, 11.5)
+        how = f"{setup.world} x {setup.threads}, {setup.precision}"
+        for text, side, colour in ((setup.program, -SIDE, INK), (how, SIDE, MUTED)):
+            axes.text(-0.012, place + side, text, transform=names, ha="right", va="center",
+                      fontsize=11.5, color=colour.light)
+    for line, colour in enumerate((INK, MUTED)):
+        axes.text(0, len(pairs) - 0.25 + 0.45 * line, (LEGEND, machine)[line], transform=names,
+                  va="center", fontsize=11.5, color=colour.light)
+    # The words behind the bars need room.
+    axes.set(xlim=(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars)),
+             ylim=(len(pairs) + 0.6, -0.5))
+    axes.set_axis_off()
+    return figure
+
+
+def stages_picture(results: Results) -> Picture:
+    pairs = []
+    for stage in STAGES:
+        rows = row_pair(results, stage)
+        pairs.append((rows[0].setup, [stage_bar(results, row) for row in rows]))
+    description = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
+    return Picture("stages", "The seven stages beside their twins in Python", description,
+                   partial(draw_pairs, pairs, machine_line(results)))

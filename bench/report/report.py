@@ -40,7 +40,7 @@ LONG = 40  # letters from which a cell is broken into lines
 
 class Section(NamedTuple):
     title: str
-    parts: list[Table | list[Picture]]
+    parts: list[Table | list[Picture | None]]
 
 
 def cell_class(text: str, words: bool) -> Markup:
@@ -70,7 +70,7 @@ def link_sections(record: Mapping[str, Any] | None) -> list[Section]:
 def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]:
     """In the order of the page. A new one is a line here."""
     found = [
-        Section("The seven stages", [stage_table(results), pictures.code_pictures(results)]),
+        Section("The seven stages", [stage_table(results), [pictures.code_picture(results)]]),
         Section("", [twin_table(results)]),
         *(Section("", [pictures.recipe_pictures(results, recipe), recipe_table(results, recipe)])
           for recipe in results.recipes()),
@@ -82,7 +82,8 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]
 
 def shown(section: Section) -> Section | None:
     """With its parts that have something to show, and the title of its table if it has none."""
-    parts = [part for part in section.parts if (part.rows if isinstance(part, Table) else part)]
+    parts = [part for part in section.parts
+             if (part.rows if isinstance(part, Table) else any(part))]
     title = section.title or next(part.title for part in section.parts if isinstance(part, Table))
     return Section(title, parts) if parts else None
 
@@ -90,11 +91,10 @@ def shown(section: Section) -> Section | None:
 def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
                             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    summed_up = pictures.summary_picture(results)
     return templates.get_template("page.html").render(
         title=TITLE, theme=theme(), machine=machine_line(results),
         claims=list(filter(None, [*summary(results), speed_claim(results)])),
-        summary=[summed_up] if summed_up else [], sections=sections(results, links),
+        summary=[pictures.summary_picture(results)], sections=sections(results, links),
         limits=honesty(results), more=more(results), cell_class=cell_class, colour_of=colour_of,
         is_twin=is_twin)
 

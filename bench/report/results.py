@@ -22,7 +22,7 @@ from intervals import Estimate, mean_of, median_of, ratio_of, wilson
 from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_twin, rung, twin_of
 
 KINDS = ("slice", "full", "curve", "check", "phases")
-EXACT_KINDS = ("sums", "seeds")  # rows of exact.py alone
+EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -83,6 +83,10 @@ class Repetition:
 class Row:
     key: Key
     repetitions: list[Repetition] = field(default_factory=list)
+
+    @property
+    def setup(self) -> Setup:
+        return self.key.setup
 
     @property
     def good(self) -> list[Repetition]:
@@ -159,8 +163,8 @@ class Results:
 
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
         """Of a recipe, each once, every stage beside its twin, without variants."""
-        found = {row.key.setup for row in self.of_kind(*kinds)
-                 if row.key.setup.recipe == recipe and not row.key.setup.variant}
+        found = {row.setup for row in self.of_kind(*kinds)
+                 if row.setup.recipe == recipe and not row.setup.variant}
         return sorted(found, key=Setup.order)
 
     def beside_twins(self) -> list[Setup]:
@@ -184,8 +188,8 @@ class Results:
         rows = [self.row(kind, setup) for setup in (first, second)]
         if None in rows or not same_device(*rows):
             return None
-        found = [[measure(one) for one in row.good] for row in rows]
-        return ratio_of(*([value for value in values if value is not None] for values in found))
+        return ratio_of(*([value for one in row.good if (value := measure(one)) is not None]
+                          for row in rows))
 
 
 def same_device(first: Row, second: Row) -> bool:
@@ -220,42 +224,32 @@ def read_repetition(entry: Mapping[str, Any], file: int, seed: int) -> Repetitio
                       seed)
 
 
-def read_content(text: str) -> dict[str, Any]:
-    """The JSON; of a suite that was stopped, which leaves it open, what there is."""
+def read_file(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Context and entries; of a suite that was stopped, which leaves the file open, what it has."""
+    text = path.read_text(encoding="utf-8")
     try:
-        return json.loads(text)
-    except ValueError as error:
         try:
-            content = json.loads(text.rstrip().rstrip(",") + "]}")
+            content = json.loads(text)
         except ValueError:
-            raise error from None
-    content["context"]["stopped_early"] = True
-    return content
-
-
-def add_file(results: Results, path: Path) -> None:
-    try:
-        content = read_content(path.read_text(encoding="utf-8"))
-        entries = content["benchmarks"]
-        context = content["context"]
+            content = json.loads(text.rstrip().rstrip(",") + "]}")
+            content["context"]["stopped_early"] = True
+        return content["context"], content["benchmarks"]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
                            "was it cut off in the middle of a row?") from error
-    file = len(results.contexts)
-    results.contexts.append(context)
-    for entry in entries:
-        if entry.get("run_type", "iteration") != "iteration":
-            continue
-        key, seed = read_key(entry.get("run_name", entry["name"]))
-        run = read_repetition(entry, file, seed)
-        results.rows.setdefault(key, Row(key)).repetitions.append(run)
 
 
 def read(paths: Iterable[Path | str]) -> Results:
     """All files as one; rows of the same name are one row with more repetitions."""
     results = Results([], {})
-    for path in paths:
-        add_file(results, Path(path))
+    for file, path in enumerate(paths):
+        context, entries = read_file(Path(path))
+        results.contexts.append(context)
+        for entry in entries:
+            if entry.get("run_type", "iteration") == "iteration":
+                key, seed = read_key(entry.get("run_name", entry["name"]))
+                run = read_repetition(entry, file, seed)
+                results.rows.setdefault(key, Row(key)).repetitions.append(run)
     if not results.rows:
         raise ResultsError("the file holds no benchmark")
     return results

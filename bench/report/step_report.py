@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drawing import Band, Box, Picture, draw_bands
+from drawing import README_WIDTH, Band, Box, Picture, draw_bands
 from words import MUTED, RUNG_COLOURS, Colour
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "measure"))
 from step import MATHS, REST  # noqa: E402
 
-WIDTH = 760.0  # points
 LEAST = 0.1  # milliseconds: what takes less in both is one row
 FAMILIES: tuple[tuple[str, Colour, tuple[str, ...]], ...] = (
     ("convolution", RUNG_COLOURS[2], ("conv",)),
@@ -59,5 +58,6 @@ def band(math: str, length: float, boxes: Sequence[Sequence[Any]]) -> Band:
 
 def picture(record: Mapping[str, Any]) -> Picture:
     bands = [band(math, record["length"][math], record["flame"][math]) for math in MATHS]
+    families = [family[:2] for family in FAMILIES]
     return Picture("step", "One training step of BasicNet, operation by operation", ABOUT,
-                   partial(draw_bands, WIDTH, bands, [family[:2] for family in FAMILIES], True))
+                   partial(draw_bands, README_WIDTH, bands, families, True))

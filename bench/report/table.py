@@ -19,12 +19,11 @@ from pathlib import Path
 import packages  # noqa: F401  first: ends the program if one is missing
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
-from exact import price_table, seeds_table
 from link_tables import links_table
 from results import Results, ResultsError, read
 from tables import (
-    Table, accuracy_table, check_table, curve_table, feeding_table, more, recipe_table, speed_table,
-    stage_table, summary, twin_table,
+    Table, accuracy_table, check_table, curve_table, feeding_table, more, price_table, recipe_table,
+    seeds_table, speed_table, stage_table, summary, twin_table,
 )
 from words import FAILED
 
@@ -48,23 +47,8 @@ def all_tables(results: Results) -> list[Table]:
 # --- for a terminal ---------------------------------------------------------------------
 
 
-def reason_at(row: list[str]) -> int | None:
-    """The cell that says why a row has no numbers; it takes the place of the rest."""
-    return next((i for i, cell in enumerate(row) if cell.startswith(f"{FAILED}:")), None)
-
-
-def terminal_line(row: list[str], widths: list[int], texts: int) -> str:
-    cells = [cell.ljust(width) if i < texts else cell.rjust(width)
-             for i, (cell, width) in enumerate(zip(row, widths))]
-    return "  ".join(cells).rstrip()
-
-
-def terminal_row(row: list[str], widths: list[int], texts: int) -> list[str]:
-    place = reason_at(row)
-    if place is None:
-        return [terminal_line(row, widths, texts)]
-    start = terminal_line(row[:place], widths, texts) + "  "
-    return textwrap.wrap(row[place], TERMINAL, initial_indent=start, subsequent_indent="    ")
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, TERMINAL)
 
 
 def shown(row: list[str]) -> list[str]:
@@ -73,38 +57,35 @@ def shown(row: list[str]) -> list[str]:
 
 
 def terminal_table(table: Table) -> str:
-    header = [SHORT_WORDS.get(word, word) for word in table.header]
-    rows = [shown(row) for row in table.rows]
-    full = [row for row in rows if reason_at(row) is None]
-    widths = [max(map(len, column)) for column in zip(header, *full)]
-    widths[0] = max(len(row[0]) for row in [header, *rows])
-    lines = [terminal_line(header, widths, table.texts)]
-    for row in rows:
-        lines += terminal_row(row, widths, table.texts)
-    for note in table.notes:
-        lines += textwrap.wrap(note, TERMINAL)
-    return "\n".join(lines)
+    """The cell that says why a row has no numbers takes the place of the rest."""
+    rows = [[SHORT_WORDS.get(word, word) for word in table.header], *map(shown, table.rows)]
+    ends = [next((i for i, cell in enumerate(row) if cell.startswith(f"{FAILED}:")), None)
+            for row in rows]
+    widths = [max(map(len, column)) for column in zip(*(
+        row for row, end in zip(rows, ends) if end is None))]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = []
+    for row, end in zip(rows, ends):
+        line = "  ".join(cell.ljust(width) if i < table.texts else cell.rjust(width)
+                         for i, (cell, width) in enumerate(zip(row[:end], widths)))
+        lines += [line.rstrip()] if end is None else textwrap.wrap(
+            row[end], TERMINAL, initial_indent=f"{line}  ", subsequent_indent="    ")
+    return "\n".join([*lines, *map(wrapped, table.notes)])
 
 
 def short_text(results: Results) -> str:
     """The seven stages, and the ratios to Python; of either, what was run."""
-    lines = [machine_line(results)]
+    parts = []
     if (stages := stage_table(results)).rows:
-        lines += ["", terminal_table(stages)]
+        parts.append(terminal_table(stages))
     if stages.rows or results.of_kind("check"):
-        lines += ["" for _ in summary(results)[:1]]
-        for line in summary(results):
-            lines += textwrap.wrap(line, TERMINAL)
+        parts.append("\n".join(map(wrapped, summary(results))))
     tables = [twin_table(results), *(speed_table(results, one) for one in results.recipes())]
-    for table in filter(lambda table: table.rows, tables):
-        lines += ["", f"{table.title}:", terminal_table(table)]
-    if claim := speed_claim(results):
-        lines += ["", *textwrap.wrap(claim, TERMINAL)]
-    if len(lines) == 1:
-        lines += ["", "No row that this table shows was run: --markdown shows all."]
-    for line in more(results):
-        lines += ["", *textwrap.wrap(line, TERMINAL)]
-    return "\n".join(lines) + "\n"
+    parts += [f"{table.title}:\n{terminal_table(table)}" for table in tables if table.rows]
+    parts.append(wrapped(speed_claim(results)))
+    parts = list(filter(None, parts)) or [
+        "No row that this table shows was run: --markdown shows all."]
+    return "\n\n".join([machine_line(results), *parts, *map(wrapped, more(results))]) + "\n"
 
 
 # --- Markdown ---------------------------------------------------------------------------
@@ -121,24 +102,17 @@ def markdown_line(cells: list[str]) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    lines = [f"## {table.title}", ""]
     marks = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
-    lines += [markdown_line(list(table.header)), "| " + " | ".join(marks) + " |"]
-    lines += map(markdown_line, table.rows)
-    for note in table.notes:
-        lines += ["", markdown_cell(note)]
-    return "\n".join(lines)
+    lines = map(markdown_line, [list(table.header), marks, *table.rows])
+    return "\n\n".join([f"## {table.title}", "\n".join(lines), *map(markdown_cell, table.notes)])
 
 
 def markdown_text(results: Results) -> str:
-    claims = filter(None, [*summary(results), speed_claim(results)])
-    parts = ["\n".join(f"- {markdown_cell(line)}" for line in claims)]
-    parts = [part for part in parts if part]
-    parts += map(markdown_table, all_tables(results))
-    parts.append("## Limits of these numbers")
-    parts.append("\n".join(f"- {markdown_cell(line)}" for line in honesty(results)))
-    parts += more(results)
-    return "\n\n".join(parts) + "\n"
+    claims, limits = ("\n".join(f"- {markdown_cell(line)}" for line in lines if line) for lines in (
+        [*summary(results), speed_claim(results)], honesty(results)))
+    parts = [claims, *map(markdown_table, all_tables(results)), "## Limits of these numbers",
+             limits, *more(results)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def read_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import pandas
 
 from equality import (
-    CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, paired, stage_0_of,
+    CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, is_wrong, paired, stage_0_of,
     verdict_for,
 )
-from intervals import Estimate
+from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_twin, megabytes,
@@ -54,12 +54,12 @@ def plain_table(title: str, rows: Iterable[Cells], notes: list[str], texts: int 
     return replace(table_of(title, [("", row) for row in rows], notes, texts), programs=[])
 
 
-def estimate_text(estimate: Estimate | None, write: Callable[[float], str]) -> str:
-    return NOT_MEASURED if estimate is None else estimate.text(write)
+def points(difference: Estimate | None) -> str:
+    return NOT_MEASURED if difference is None else difference.text(lambda value: f"{value:+.2f}")
 
 
 def seconds_text(row: Row) -> str:
-    return estimate_text(row.seconds(), significant)
+    return row.seconds().text(significant)
 
 
 def whole_seconds(row: Row) -> str:
@@ -109,13 +109,12 @@ def usual_row(results: Results, stage: int, kind: str = "full") -> Row | None:
     If that one failed, it is shown as failed: another recipe is no answer for it.
     """
     def order(row: Row) -> tuple:
-        setup = row.key.setup
-        world, precision, threads = unusual(setup)
-        return (setup.recipe != "basicnet", setup.recipe, setup.width != 1, world, precision,
-                bool(row.error), threads)
+        world, precision, threads = unusual(row.setup)
+        return (row.setup.recipe != "basicnet", row.setup.recipe, row.setup.width != 1, world,
+                precision, bool(row.error), threads)
 
-    return min((row for row in results.of_kind(kind) if row.key.setup.program == STAGES[stage]
-                and row.key.setup.recipe in results.recipes() and not row.key.setup.variant),
+    return min((row for row in results.of_kind(kind) if row.setup.program == STAGES[stage]
+                and row.setup.recipe in results.recipes() and not row.setup.variant),
                key=order, default=None)
 
 
@@ -127,10 +126,10 @@ def stage_cells(results: Results, stage: int) -> Cells:
     row = usual_row(results, stage)
     writers: Writers = {
         "time, s": whole_seconds, "accuracy, %": accuracy_text, "seen": counter("seen", count),
-        "equal?": lambda row: verdict_for(results, row.key.setup.recipe, STAGES[stage]).state,
+        "equal?": lambda row: verdict_for(results, row.setup.recipe, STAGES[stage]).state,
         "memory, MB": counter("peak_rss_bytes", megabytes), "code": counter("user_lines", count)}
-    name = name_text(row.key.setup, row) if row else STAGES[stage]
-    place = place_cells(row.key.setup) if row else {"world": NOT_RUN, "prec": NOT_RUN}
+    name = name_text(row.setup, row) if row else STAGES[stage]
+    place = place_cells(row.setup) if row else {"world": NOT_RUN, "prec": NOT_RUN}
     return {"stage": name, **place, **cells(row, writers)}
 
 
@@ -146,7 +145,7 @@ def stage_table(results: Results) -> Table:
     notes = ["world: processes or replicas x threads of each; time: from the start of the program "
              f"to its end, {runs_text(found)}; accuracy with its 95 % interval; memory: the peaks "
              "of all ranks; code: lines of main.cpp."]
-    for setup in (row.key.setup for row in found if not row.error):
+    for setup in (row.setup for row in found if not row.error):
         if setup.recipe != "basicnet":
             notes.append(f"{setup.program}: recipe {setup.recipe}.")
         verdict = verdict_for(results, setup.recipe, setup.program)
@@ -166,17 +165,17 @@ def ratio_text(results: Results, setup: Setup) -> str:
         return "no twin"
     ours = results.row("slice", setup)
     twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
-    if ours and twin and twin.good and not same_device(ours, twin):
-        return "other device"
     if twin and twin.error:
         return "twin failed"
+    if ours and twin and not same_device(ours, twin):
+        return "other device"
     ratio = results.ratio_to_twin(setup)
     return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
 
 
 def difference_text(results: Results, row: Row) -> str:
     """How far an accuracy is from that of stage 0, and whether that may be chance."""
-    base = stage_0_of(results, row.key.setup.recipe)
+    base = stage_0_of(results, row.setup.recipe)
     if row is base:
         return "is stage 0"
     if base is None or row.score() is None:
@@ -220,14 +219,12 @@ def recipe_cells(results: Results, setup: Setup) -> Cells:
 def training_notes(results: Results, setups: list[Setup]) -> list[str]:
     """Batch, rate and updates of the whole runs: in one line, if they all have the same."""
     programs: dict[str, list[str]] = {}
-    for setup in setups:
-        row = results.row("full", setup)
-        found = [row.counter(name) if row else None for name in ("batch_size", "lr", "steps")]
+    for row in filter(None, (results.row("full", setup) for setup in setups)):
+        found = [row.counter(name) for name in ("batch_size", "lr", "steps")]
         if None not in found:
-            batch, rate, steps = found
-            line = (f"Batch {batch:.0f} over all processes, learning rate {rate:g}, {steps:.0f} "
-                    "updates.")
-            programs.setdefault(line, []).append(setup.program)
+            line = ("Batch {:.0f} over all processes, learning rate {:g}, {:.0f} updates."
+                    .format(*found))
+            programs.setdefault(line, []).append(row.setup.program)
     if len(programs) == 1:
         return list(programs)
     return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
@@ -260,12 +257,10 @@ def speed_table(results: Results, recipe: str) -> Table:
     """The C++ rows that were repeated: what a terminal has room for."""
     writers: Writers = {"200 steps, s [95 %]": seconds_text,
                         "% of floor": counter("percent_of_floor", number)}
-    rows = []
-    for setup in results.setups(recipe, ["slice"]):
-        row = results.row("slice", setup)
-        if not is_twin(setup.program):
-            rows.append((setup.program, {"program": name_text(setup, row), **place_cells(setup),
-                                         **cells(row, writers)}))
+    rows = [(setup.program, {"program": name_text(setup, row), **place_cells(setup),
+                             **cells(row, writers)})
+            for setup in results.setups(recipe, ["slice"])
+            if not is_twin(setup.program) and (row := results.row("slice", setup))]
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
@@ -276,9 +271,7 @@ def beside_twin(results: Results, setup: Setup) -> str:
     """The ratio of a stage to its twin at the same world size and precision."""
     if results.row("slice", setup) is None:
         return NOT_RUN
-    if verdict_for(results, setup.recipe, setup.program).state == WRONG:
-        return WRONG
-    return ratio_text(results, setup)
+    return WRONG if is_wrong(results, setup) else ratio_text(results, setup)
 
 
 def twin_table(results: Results) -> Table:
@@ -300,22 +293,23 @@ VARIANTS = {"": "sharding", "dispatch": "dispatch", "accumulate": "4 batches per
             "accumulate_sync": "4 batches per step, all-reduce in each"}
 
 
-def over_base(results: Results, row: Row) -> str:
-    setup = row.key.setup
-    if not setup.variant:
+def over_base(results: Results, row: Row, missing: str, digits: int = 3,
+              **change: object) -> str:
+    """The time of a row over that of the one that it becomes by a change."""
+    base = replace(row.setup, **change)
+    if base == row.setup:
         return "1"
-    ratio = results.ratio(setup, replace(setup, variant=""))
-    return NOT_MEASURED if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+    ratio = results.ratio(row.setup, base, kind=row.key.kind)
+    return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
 
 
 def feeding_table(results: Results) -> Table:
     """The variants of a program, each below the row without one."""
-    found = {row.key.setup for row in results.of_kind("slice") if row.key.setup.variant}
+    found = {row.setup for row in results.of_kind("slice") if row.setup.variant}
     setups = found | {replace(setup, variant="") for setup in found}
-    names = list(VARIANTS)
     writers: Writers = {
         "time, s [95 %]": seconds_text,
-        "time / sharding's [95 %]": lambda row: over_base(results, row),
+        "time / sharding's [95 %]": lambda row: over_base(results, row, NOT_MEASURED, variant=""),
         "sent per step, bytes": counter("sent_bytes_per_step", count),
         "read by main, bytes": counter("read_bytes_main", count),
         "read by others, bytes": counter("read_bytes_others", count)}
@@ -324,8 +318,8 @@ def feeding_table(results: Results) -> Table:
                              "variant": VARIANTS.get(setup.variant, setup.variant),
                              **cells(results.row("slice", setup), writers)})
             for setup in sorted(setups, key=lambda one: (
-                replace(one, variant="").order(),
-                names.index(one.variant) if one.variant in names else len(names), one.variant))]
+                replace(one, variant="").order(), [*VARIANTS, one.variant].index(one.variant),
+                one.variant))]
     notes = ["Sharding: each process reads its own batches. Dispatch: the main process reads all "
              "batches and sends each process its part. Bytes sent: the sum over the processes. "
              "Bytes read, in the whole run: by the main process, and the mean of the others."]
@@ -333,10 +327,6 @@ def feeding_table(results: Results) -> Table:
 
 
 # --- accuracy over seeds ----------------------------------------------------------------
-
-
-def points(difference: Estimate | None) -> str:
-    return estimate_text(difference, lambda value: f"{value:+.2f}")
 
 
 def short_name(setup: Setup) -> str:
@@ -351,22 +341,20 @@ def weights_of(row: Row) -> dict[int, str]:
 
 def same_weights(row: Row, rows: list[Row]) -> str:
     """With which others of its language the weights are equal, seed by seed."""
-    ours, setup = weights_of(row), row.key.setup
-    if not ours:
-        return NOT_MEASURED
+    ours, setup = weights_of(row), row.setup
     names = []
     for other in rows:
-        theirs, there = weights_of(other), other.key.setup
-        equal = sum(theirs.get(seed) == weights for seed, weights in ours.items())
+        there = other.setup
+        equal = len(ours.items() & weights_of(other).items())
         if equal and other is not row and (there.recipe, is_twin(there.program)) == (
                 setup.recipe, is_twin(setup.program)):
             some = "" if equal == len(ours) else f" ({equal} of {len(ours)} seeds)"
             names.append(short_name(there) + some)
-    return ", ".join(names) or "none"
+    return (", ".join(names) or "none") if ours else NOT_MEASURED
 
 
 def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
-    setup, base = row.key.setup, stage_0_of(results, row.key.setup.recipe)
+    setup, base = row.setup, stage_0_of(results, row.setup.recipe)
     twin = results.row("full", replace(setup, program=twin_of(setup.program) or ""))
     return {
         "program": name_text(setup, row), "recipe": setup.recipe, **place_cells(setup),
@@ -389,8 +377,49 @@ def accuracy_table(results: Results) -> Table:
              "three seeds they are 4.3 standard errors to each side. A difference is taken seed "
              "by seed. Same weights: equal sha256 for each seed, among the C++ programs and among "
              "the Python programs."]
-    return table_of("Accuracy over seeds", [(row.key.setup.program, seed_cells(results, row, rows))
-                                            for row in rows], notes, 5)
+    return table_of("Accuracy over seeds", [
+        (row.setup.program, seed_cells(results, row, rows)) for row in rows], notes, 5)
+
+
+# --- exact sums -------------------------------------------------------------------------
+
+STEPS = 200  # of a timed row
+
+
+def sums_text(micro_batch: int) -> str:
+    return f"exact, micro-batch {micro_batch}" if micro_batch else "fast"
+
+
+def price_table(results: Results) -> Table:
+    writers = {
+        "ms per step [95 %]": lambda row: row.seconds().text(
+            lambda value: f"{1000 * value / STEPS:.1f}"),
+        "time / fast [95 %]": lambda row: over_base(results, row, NOT_RUN, 2, micro_batch=0)}
+    rows = [{"ranks": place_cells(row.setup)["world"], "sums": sums_text(row.setup.micro_batch),
+             **cells(row, writers)}
+            for row in sorted(results.of_kind("sums"), key=lambda row: row.setup.order())]
+    notes = ["Stage 2, BasicNet, fp32. Ranks x threads; milliseconds per step over 200 steps; all "
+             "rows in one run, in random order."]
+    return plain_table("The price of exact sums", rows, notes, 2)
+
+
+def seeds_table(results: Results) -> Table:
+    """Of the seeds with both sums; without rows if no seed has both."""
+    found = pandas.DataFrame({row.setup.micro_batch: row.accuracies() for row in results.of_kind(
+        "seeds")}).sort_index(axis=1).dropna().sort_index()
+    rows: list[Cells] = []
+    if len(found) and len(found.columns) == 2:
+        apart = list(found.iloc[:, 1] - found.iloc[:, 0])
+        differences = [*(f"{one:+.2f}" for one in apart), points(mean_of(apart))]
+        found.loc["mean"] = found.mean()
+        rows = [{"seed": str(seed), **{sums_text(size): percent(shares[size]) for size in found},
+                 "difference, points": difference}
+                for (seed, shares), difference in zip(found.iterrows(), differences)]
+    setups = {row.setup for row in results.of_kind("seeds")}
+    notes = [f"Stage 2, {setup.recipe}, {setup.precision}, one epoch, {setup.world} x "
+             f"{setup.threads}: accuracy in percent. The interval is that of the mean difference "
+             "over the seeds, Student's t." for setup in sorted(setups, key=Setup.order)[:1]]
+    return plain_table("Accuracy of exact sums", rows, notes)
 
 
 # --- accuracy over time, and equality ---------------------------------------------------
@@ -399,22 +428,19 @@ def accuracy_table(results: Results) -> Table:
 def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
     """Runs of fewer epochs and whole runs, those of a set-up beside each other."""
     rows = [row for row in results.of_kind("curve", "full")
-            if recipe in (None, row.key.setup.recipe)]
-    return sorted(rows, key=lambda row: (row.key.setup.order(), row.key.epochs or 10**9))
+            if recipe in (None, row.setup.recipe)]
+    return sorted(rows, key=lambda row: (row.setup.order(), row.key.epochs or 10**9))
 
 
 def curve_table(results: Results) -> Table:
-    curves = {row.key.setup for row in results.of_kind("curve")}
+    curves = {row.setup for row in results.of_kind("curve")}
     writers: Writers = {"training, s": counter("train_seconds", number),
                         "accuracy, % [95 %]": accuracy_text}
-    rows = []
-    for row in curve_rows(results):
-        setup = row.key.setup
-        if setup in curves:
-            rows.append((setup.program, {
-                "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
-                "precision": setup.precision, "threads": str(setup.threads),
-                "epochs": str(row.key.epochs or "all"), **cells(row, writers)}))
+    rows = [(setup.program, {
+        "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
+        "precision": setup.precision, "threads": str(setup.threads),
+        "epochs": str(row.key.epochs or "all"), **cells(row, writers)})
+        for row in curve_rows(results) if (setup := row.setup) in curves]
     return table_of("Accuracy over training time", rows, [], 2)
 
 
@@ -435,34 +461,33 @@ def check_table(results: Results) -> Table:
 
 def more(results: Results) -> list[str]:
     """Which command measures the rest, unless stages and twins were timed."""
-    twins = any(is_twin(row.key.setup.program) for row in results.of_kind("slice"))
+    twins = any(is_twin(row.setup.program) for row in results.of_kind("slice"))
     return [] if twins else [MORE]
 
 
 def fastest(results: Results, right: list[Row]) -> str:
     """By the slices, which were repeated, if all have some; else by the whole runs."""
-    slices = [results.row("slice", row.key.setup) for row in right]
+    slices = [results.row("slice", row.setup) for row in right]
     if all(row and row.good for row in slices):
         best = min(slices, key=lambda row: row.seconds().value)
-        time = best.seconds().text(significant)
-        close = [row.key.setup.program for row in slices
+        close = [row.setup.program for row in slices
                  if row is not best and overlap(row.seconds(), best.seconds())]
         unsure = f"; not told apart from {', '.join(close)}" if close else ""
-        return f"Fastest: {setup_text(best)}, {time} seconds for 200 steps{unsure}."
+        return f"Fastest: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps{unsure}."
     best = min(right, key=lambda row: row.seconds().value)
     return f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s ({runs_text(right)})."
 
 
 def overlap(one: Estimate, other: Estimate) -> bool:
     """Whether two intervals have a value in common; without intervals nothing is known."""
-    if one.interval is None or other.interval is None:
-        return False
-    return one.interval.low <= other.interval.high and other.interval.low <= one.interval.high
+    return (None not in (one.interval, other.interval)
+            and one.interval.low <= other.interval.high
+            and other.interval.low <= one.interval.high)
 
 
 def setup_text(row: Row) -> str:
-    setup = row.key.setup
-    return f"{setup.program} ({setup.world} x {setup.threads}, {setup.precision})"
+    world, precision = place_cells(row.setup).values()
+    return f"{row.setup.program} ({world}, {precision})"
 
 
 def summary(results: Results) -> list[str]:
@@ -474,21 +499,18 @@ def summary(results: Results) -> list[str]:
     if not found:
         return []
     rows = [row for row in found if not row.error]
-    states = [verdict_for(results, row.key.setup.recipe, row.key.setup.program) for row in rows]
+    states = [verdict_for(results, row.setup.recipe, row.setup.program) for row in rows]
     right = [row for row, verdict in zip(rows, states) if verdict.state == EQUAL]
-    right = [row for row in right if row.key.setup.recipe == right[0].key.setup.recipe
+    right = [row for row in right if row.setup.recipe == right[0].setup.recipe
              and row.device == right[0].device]
     lines = [equality_sentence(states, len(STAGES))]
     if right:
         lines.append(fastest(results, right))
-    for what, name, write in (
-        ("Least memory", "peak_rss_bytes", lambda value: f"{value / 1e6:.0f} MB"),
-        ("Least code", "user_lines", lambda value: f"{value:.0f} lines"),
-    ):
-        best = min((row for row in right if row.counter(name) is not None),
-                   key=lambda row: row.counter(name), default=None)
-        if best:
-            lines.append(f"{what}: {setup_text(best)}, {write(best.counter(name))}.")
+    for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
+                              ("code", "user_lines", lambda value: f"{count(value)} lines")):
+        if counted := [row for row in right if row.counter(name) is not None]:
+            best = min(counted, key=lambda row: row.counter(name))
+            lines.append(f"Least {what}: {setup_text(best)}, {write(best.counter(name))}.")
     return lines
 
 

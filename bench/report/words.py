@@ -6,27 +6,18 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-STAGES = (
-    "stage0_single_gpu",
-    "stage1_data_parallel",
-    "stage2_ddp_spawn",
-    "stage3_ddp_torchrun",
-    "stage4_ddp_amp",
-    "stage5_accelerator",
-    "stage6_trainer",
+RUNGS = (  # of the ladder: a stage, its twin, and what is new in them
+    ("stage0_single_gpu", "python_single", "single"),
+    ("stage1_data_parallel", "python_data_parallel", "DataParallel"),
+    ("stage2_ddp_spawn", "python_ddp_spawn", "DDP spawn"),
+    ("stage3_ddp_torchrun", "python_ddp_torchrun", "DDP torchrun"),
+    ("stage4_ddp_amp", "python_ddp_amp", "DDP AMP"),
+    ("stage5_accelerator", "python_accelerate", "Accelerator"),
+    ("stage6_trainer", "python_trainer", "Trainer"),
 )
-TWINS = (
-    "python_single",
-    "python_data_parallel",
-    "python_ddp_spawn",
-    "python_ddp_torchrun",
-    "python_ddp_amp",
-    "python_accelerate",
-    "python_trainer",
-)
+STAGES, TWINS, IDEAS = zip(*RUNGS)
 USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
-IDEAS = ("single", "DataParallel", "DDP spawn", "DDP torchrun", "DDP AMP", "Accelerator", "Trainer")
 
 TEST_IMAGES = 10_000
 # Recipes of the claims alone: they are no section of the page.
@@ -88,10 +79,7 @@ def rung(program: str) -> int:
     """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
     if program == USUAL:
         return 0  # it trains as stage 0 does
-    for names in (STAGES, TWINS):
-        if program in names:
-            return names.index(program)
-    return len(STAGES)
+    return next((place for place, names in enumerate(RUNGS) if program in names), len(RUNGS))
 
 
 def is_twin(program: str) -> bool:
@@ -121,20 +109,20 @@ def number(value: float | None, digits: int = 1) -> str:
     return NOT_MEASURED if value is None else f"{value:.{digits}f}"
 
 
+def count(value: float | None) -> str:
+    return number(value, 0)
+
+
+def megabytes(value: float | None) -> str:
+    return number(value and value / 1e6, 0)
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Three digits that count, and never a power of ten: 0.0123, 1.23, 12.3, 1234."""
     if value == 0:
         return "0"
     after_point = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, after_point)}f}"
-
-
-def megabytes(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value / 1e6:.0f}"
-
-
-def count(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.0f}"
 
 
 def percent(value: float) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""claims.py and marks.py: what is claimed, and how near the targets are."""
+"""claims.py: what is claimed, and how near the targets are."""
 from __future__ import annotations
 
 import re
 
-import marks
+import claims
 import pytest
 import sample_results as made
 from claims import claims_table, speed_claim, twins_claim
@@ -55,7 +55,7 @@ TWINS = [*slices(STAGE0, 2.0), *slices(TWIN, 5.0), *slices("stage5_accelerator",
     (RANKS, "BasicNet: two ranks × 1 thread against one × 1 thread", r"≥ 1.85 ×|2\.00 \[.*|yes"),
     (RANKS, "BasicNet: stage 2 with one rank over stage 0", r"≤ 1.02 ×|1\.10 \[.*|no")])
 def test_marks(rows: list, what: str, cells: str) -> None:
-    [found] = [mark.cells()[1:] for mark in marks.marks(made.results(*rows)) if mark.what == what]
+    [found] = [mark.cells()[1:] for mark in claims.marks(made.results(*rows)) if mark.what == what]
     for cell, pattern in zip(found, cells.split("|"), strict=True):
         assert re.fullmatch(pattern, cell), found
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tables of made-up results, as golden/ has them.
+"""All tables of made-up results, as golden/ has them: of whole measurements and of odd ones.
 
 After a change that is meant: GOLDEN=write .venv/bin/python -m pytest tests/bench/golden_test.py,
 then read the diff. Figures of the made-up results can be worked out by hand: times jitter, so a
@@ -20,6 +20,8 @@ import table
 
 FOLDER = Path(__file__).parent / "golden"
 WRONG = {("stage3_ddp_torchrun", 2): "c" * 64, ("stage4_ddp_amp", 1): "c" * 64}
+STAGE0, TWIN = made.STAGES[0], made.TWINS[0]
+EXACT = made.exact_sums()["benchmarks"]
 
 
 def links() -> str:
@@ -30,22 +32,85 @@ def links() -> str:
     return "\n\n".join(map(table.terminal_table, tables)) + "\n"
 
 
-TEXTS: dict[str, Callable[[], str]] = {
-    "sample.md": lambda: table.markdown_text(made.sample_results()),
-    "sample.txt": lambda: table.short_text(made.sample_results()),
-    "short.md": lambda: table.markdown_text(made.results(*made.short()["benchmarks"])),
-    "short.txt": lambda: table.short_text(made.results(*made.short()["benchmarks"])),
-    "wrong.txt": lambda: table.short_text(made.sample_results(weights=WRONG)),
-    "exact.md": lambda: table.markdown_text(made.results(*made.exact_sums()["benchmarks"])),
-    "links.txt": links,
+def devices() -> list[made.Entry]:
+    """Two stages on a GPU, which is neither compared with a CPU nor the fastest. Slices of one
+    stage alone: the fastest is that of the whole runs."""
+    rows = made.short()["benchmarks"]
+    rows[1] |= {"label": "device=cuda:0", "real_time": 0.1, "device_peak_bytes": 7.31e8}
+    return [*rows, *made.slices("basicnet", STAGE0, 1.0, 1, 2, label="device=cuda:0"),
+            *made.slices("basicnet", TWIN, 2.0, 1, 2)]
+
+
+def failures() -> list[made.Entry]:
+    """No other recipe or set-up stands in for stage 4, and a long reason is broken into lines."""
+    slices = made.slices("basicnet", STAGE0, 5.0, 1, 2)
+    slices[1] |= {"error_occurred": True, "error_message": "killed by signal 9"}
+    reason = {"error_message": " ".join(["the rank did not answer"] * 12)}
+    return [*slices, *made.slices("basicnet", TWIN, 2.0, 1, 2, error_occurred=True,
+                                  error_message="exit code 1"),
+            made.full("convnet", made.STAGES[4], 9, 2, 1, 9841, precision="bf16"),
+            made.full("basicnet", made.STAGES[4], 9, 1, 2, 9841),
+            made.failed("full", "basicnet", made.STAGES[4], 2, 1, "bf16"),
+            made.failed("full", "basicnet", made.STAGES[3], 2, 1) | reason]
+
+
+def recipes() -> list[made.Entry]:
+    """Two rates that are the same in 32 bits, other updates, and no rate. The fastest stage is one
+    of the first recipe."""
+    rows = [made.full(recipe, stage, 20 if recipe == "basicnet" else 3, 1, 2, correct)
+            for recipe, correct in (("basicnet", 9841), ("convnet", 9155))
+            for stage in (STAGE0, *made.STAGES[4:])]
+    rows[1]["lr"], rows[5]["steps"] = 0.0010000000474974513, 938
+    del rows[7]["lr"]
+    return [*made.checks("basicnet", {}), *made.checks("convnet", {}), *rows]
+
+
+# Made-up rows, by the name of the text that has them.
+ROWS: dict[str, Callable[[], list[made.Entry]]] = {
+    "sample": lambda: made.sample()["benchmarks"],
+    "short": lambda: made.short()["benchmarks"],
+    "wrong": lambda: made.sample(weights=WRONG)["benchmarks"],
+    "exact": lambda: EXACT,
+    # A price without that of fast sums, and a seed with one of the two.
+    "exact_alone": lambda: [row for row in EXACT if "/micro_batch:8" in row["name"] or (
+        "seeds/" in row["name"] and not row["name"].count("seed:2/") * row["name"].count("micro"))],
+    "exact_failed": lambda: [row | {"error_occurred": True, "error_message": "no memory"}
+                             for row in EXACT],
+    "slices": lambda: made.slices("convnet", STAGE0, 2.0, 1, 2),
+    "checks": lambda: made.checks("basicnet", {}),
+    # The run on all CPUs is the one that is shown. Without checks none is the fastest.
+    "threads": lambda: [made.full("basicnet", STAGE0, 10.0 * threads, 1, threads, 9841)
+                        for threads in (1, 4, 2)],
+    "devices": devices, "failures": failures, "recipes": recipes,
 }
+NAMES = ("sample.md", "sample.txt", "short.md", "short.txt", "wrong.txt", "exact.md",
+         "exact_alone.md", "exact_failed.md", "slices.txt", "checks.txt", "threads.txt",
+         "devices.md", "failures.md", "failures.txt", "recipes.md", "links.txt")
 
 
-@pytest.mark.parametrize("name", TEXTS)
+def text_of(name: str) -> str:
+    if name == "links.txt":
+        return links()
+    rows, _, form = name.partition(".")
+    write = table.markdown_text if form == "md" else table.short_text
+    return write(made.results(*ROWS[rows]()))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_golden(name: str) -> None:
-    text, path = TEXTS[name](), FOLDER / name
+    text, path = text_of(name), FOLDER / name
     if os.environ.get("GOLDEN") == "write":
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
-    assert name in ("links.txt", *filter(lambda one: one.endswith(".md"), TEXTS)) or max(
+    assert name == "links.txt" or name.endswith(".md") or max(
         map(len, text.splitlines())) <= table.TERMINAL
+
+
+@pytest.mark.parametrize("flags, name", [
+    ([], "short.txt"), (["--short"], "short.txt"), (["--markdown"], "short.md")])
+def test_the_program_prints_them(flags: list[str], name: str, tmp_path: Path, output) -> None:
+    path = made.write(tmp_path / "a.json", {"context": made.CONTEXT,
+                                            "benchmarks": ROWS["short"]()})
+    assert output(table, path, *flags) == (FOLDER / name).read_text(encoding="utf-8")
+    links = output(table, made.write(path, sample_links.record()), "--links")
+    assert (FOLDER / "links.txt").read_text(encoding="utf-8").startswith(links)

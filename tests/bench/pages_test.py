@@ -113,11 +113,13 @@ def test_two_records_are_read_as_one(root: Path, start) -> None:
     assert "### Accuracy over seeds" in text and "### Each stage beside its twin" in text
 
 
-def test_writes_the_pictures_of_lessons_once_their_records_are_there(root: Path) -> None:
-    assert pages.pictures_of_lessons() == []
+def test_writes_the_pictures_of_records_once_their_records_are_there(root: Path) -> None:
+    first = ["links", "scale", "bandwidth", "step"]
+    assert [picture.name for picture in pages.pictures_of_records()] == first
     for name, record in (("gradients", measured.GRADIENTS), ("updates", measured.UPDATES)):
-        (root / pages.LESSON_PICTURES[name][0]).write_text(json.dumps(record))
-    assert [picture.name for picture in pages.pictures_of_lessons()] == ["gradients", "updates"]
+        (root / pages.RECORD_PICTURES[name][0]).write_text(json.dumps(record))
+    assert [picture.name for picture in pages.pictures_of_records()] == [
+        *first, "gradients", "updates"]
 
 
 @pytest.mark.parametrize("old, new, words", [

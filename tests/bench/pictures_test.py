@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pictures.py, drawing.py, digits.py, stages.py and words.py: pictures and their colours."""
+"""pictures.py, drawing.py, digits.py and words.py: pictures and their colours."""
 from __future__ import annotations
 
 import itertools
@@ -8,19 +8,20 @@ import re
 from unittest.mock import patch
 
 import digits
-import micro_batches
+import lesson_pictures
+import numpy
 import pictures
 import pytest
 import sample_results as made
-import stages
 from drawing import DOT, HIGH, LETTER, box_around, label_shifts
+from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
 from results import ResultsError, Setup
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
 
 
 def test_the_same_numbers_give_the_same_file() -> None:
-    one, other = (stages.picture(made.sample_results()).file for _ in range(2))
+    one, other = (pictures.stages_picture(made.sample_results()).file for _ in range(2))
     assert one == other
     assert one.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: '
                           "Apache-2.0 -->\n<svg ")
@@ -86,7 +87,7 @@ def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
 
 
 def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
-    picture = stages.picture(made.sample_results())
+    picture = pictures.stages_picture(made.sample_results())
     pairs = picture.description.split("; ")
     assert [words.split(":")[0] for words in pairs] == [
         name for pair in zip(made.STAGES, made.TWINS) for name in pair]
@@ -99,16 +100,17 @@ def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
 
 
 def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:
-    wrong = stages.picture(made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64}))
+    sample = made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64})
+    wrong = pictures.stages_picture(sample)
     assert "stage3_ddp_torchrun: 5.67 s, WRONG; python_ddp_torchrun" in wrong.description
     assert wrong.description.count("× as fast") == 6
     rows = [row for row in made.sample()["benchmarks"] if "python_ddp_amp" not in row["name"]]
     with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
-        stages.picture(made.results(*rows))
+        pictures.stages_picture(made.results(*rows))
 
 
 def test_a_batch_has_each_micro_batch_once_for_each_number_of_ranks() -> None:
-    svg = micro_batches.picture().svg
+    svg = lesson_pictures.micro_batches_picture().svg
     assert [svg.count(f">{part}</text>") for part in "ABCD"] == [3] * 4
     assert svg.count("A + B + C + D</text>") == 3
 
@@ -126,30 +128,24 @@ EYES = {
     "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
                 (0.004733, 0.691367, 0.303900)),
 }
-TO_XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+TO_XYZ = numpy.array(((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505)))
 WHITE = (0.9505, 1.0, 1.0890)
 
 
-def times(matrix: tuple, vector: list[float]) -> list[float]:
-    return [sum(a * b for a, b in zip(row, vector)) for row in matrix]
-
-
-def linear(colour: str) -> list[float]:
-    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
-    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+def linear(colour: str) -> numpy.ndarray:
+    parts = numpy.array(to_rgb(colour))
+    return numpy.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
 def luminance(colour: str) -> float:
-    return times(TO_XYZ, linear(colour))[1]
+    return (TO_XYZ @ linear(colour))[1]
 
 
-def seen_as(colour: str, eye: str) -> list[float]:
+def seen_as(colour: str, eye: str) -> tuple[float, float, float]:
     """CIE Lab, where distances are about those that one sees."""
-    shares = [max(0.0, part) / white
-              for part, white in zip(times(TO_XYZ, times(EYES[eye], linear(colour))), WHITE)]
-    x, y, z = (share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116
-               for share in shares)
-    return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+    shares = (TO_XYZ @ EYES[eye] @ linear(colour)).clip(0) / WHITE
+    x, y, z = numpy.where(shares > 0.008856, numpy.cbrt(shares), 7.787 * shares + 16 / 116)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 def contrast(first: str, second: str) -> float:

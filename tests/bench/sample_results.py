@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from results import Results, read
+from words import PHASES, STAGES, TWINS
 
-STAGES = ("stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
-          "stage4_ddp_amp", "stage5_accelerator", "stage6_trainer")
-TWINS = ("python_single", "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
-         "python_ddp_amp", "python_accelerate", "python_trainer")
 SAME, AT_WORLD_2 = "a" * 64, "b" * 64
 REASON = "exit code 4: rank 1: no answer within 30 s | hint: see <log>"
 NOT_RUN = "not run: exit code 77; last line: fatal error: Python.h: No such file or directory"
@@ -116,12 +113,9 @@ def failed(kind: str, recipe: str, program: str, world: int, threads: int,
 
 def checks(recipe: str, weights: dict[tuple[str, int], str]) -> list[Entry]:
     places = [(stage, 1) for stage in STAGES] + [(stage, 2) for stage in STAGES[1:]]
-    found = []
-    for program, world in places:
-        usual = SAME if world == 1 else AT_WORLD_2
-        label = f"device=cpu weights_sha256={weights.get((program, world), usual)}"
-        found.append(entry("check", recipe, program, world, real_time=0.4, label=label))
-    return found
+    usual = {1: SAME, 2: AT_WORLD_2}
+    return [entry("check", recipe, program, world, real_time=0.4, label="device=cpu weights_sha256="
+                  + weights.get((program, world), usual[world])) for program, world in places]
 
 
 def usual(place: int) -> dict[str, Any]:
@@ -144,8 +138,7 @@ def seconds_of(place: int, precision: str) -> float:
 
 def recipe_rows(recipe: str, scale: float, phases: bool) -> list[Entry]:
     """The speed of every stage and its twin, and of LibTorch used the usual way."""
-    names = ("data", "forward", "backward", "communication", "optimizer")
-    parts = {f"phase_{name}_ms": part for name, part in zip(names, (0.1, 8, 17, 1.5, 0.6))}
+    parts = {f"phase_{name}_ms": part for name, part in zip(PHASES, (0.1, 8, 17, 1.5, 0.6))}
     found = slices(recipe, "libtorch_usual", scale * 8.8, 1, 2, user_lines=88)
     for place, (stage, twin) in enumerate(zip(STAGES, TWINS)):
         for how in setups(place):
@@ -161,13 +154,11 @@ def recipe_rows(recipe: str, scale: float, phases: bool) -> list[Entry]:
 
 def variant_rows() -> list[Entry]:
     """How batches are fed and gradients synchronised; the row without a variant is their base."""
-    found = []
-    for variant, seconds, sent, main, others in (
-            ("dispatch", 6.2, 9.8e6, 64_000, 0), ("accumulate", 4.4, 2.4e6, 32_000, 32_000),
-            ("accumulate_sync", 5.9, 9.6e6, 32_000, 32_000)):
-        found += slices("basicnet", STAGES[5], seconds, 2, 1, more=f"/variant:{variant}",
-                        sent_bytes_per_step=sent, read_bytes_main=main, read_bytes_others=others)
-    return found
+    return [row for variant, seconds, sent, main, others in (
+        ("dispatch", 6.2, 9.8e6, 64_000, 0), ("accumulate", 4.4, 2.4e6, 32_000, 32_000),
+        ("accumulate_sync", 5.9, 9.6e6, 32_000, 32_000)) for row in slices(
+            "basicnet", STAGES[5], seconds, 2, 1, more=f"/variant:{variant}",
+            sent_bytes_per_step=sent, read_bytes_main=main, read_bytes_others=others)]
 
 
 def misclassified() -> str:
@@ -219,13 +210,10 @@ def whole() -> dict[str, Any]:
 
 def width_rows() -> list[Entry]:
     """A stage alone, one on two processes and one in 16 bits, as the network grows."""
-    found = []
-    for width, seconds in ((2, 1.9), (4, 6.1)):
-        for stage, world, share, precision in ((0, 1, 1.0, "fp32"), (2, 2, 0.98, "fp32"),
-                                               (4, 2, 0.7, "bf16")):
-            found += slices("convnet", STAGES[stage], seconds * share, world, 2 // world, precision,
-                            f"/width:{width}")
-    return found
+    return [row for width, seconds in ((2, 1.9), (4, 6.1)) for stage, world, share, precision in (
+        (0, 1, 1.0, "fp32"), (2, 2, 0.98, "fp32"), (4, 2, 0.7, "bf16")) for row in slices(
+            "convnet", STAGES[stage], seconds * share, world, 2 // world, precision,
+            f"/width:{width}")]
 
 
 def tuned_rows() -> list[Entry]:

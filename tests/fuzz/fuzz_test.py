@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fuzz.py and coverage.py, on a stand-in for the program and on reports made here."""
+"""fuzz.py, on a stand-in for the program and on reports made here."""
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import coverage
 import fuzz
 import pytest
 
@@ -29,31 +28,31 @@ def report(source: str, counts: dict[int, list[int]]) -> dict[str, object]:
 
 
 def test_a_line_counts_once_and_is_reached_if_one_function_was() -> None:
-    found = coverage.coverage_of("ladder/a.cpp",
+    found = fuzz.coverage_of("ladder/a.cpp",
                                  report("ladder/a.cpp", {3: [0, 7, 0], 4: [0, 0], 5: [1]}))
-    assert found == coverage.Coverage("ladder/a.cpp", 3, [4])
+    assert found == fuzz.Coverage("ladder/a.cpp", 3, [4])
     with pytest.raises(ValueError, match="ladder/b.cpp"):
-        coverage.coverage_of("ladder/b.cpp", report("ladder/a.cpp", {3: [1]}))
+        fuzz.coverage_of("ladder/b.cpp", report("ladder/a.cpp", {3: [1]}))
 
 
 @pytest.mark.parametrize("extra, missing, code, rows", [
     ("", 5, 0, ["good +3 +4 +0 +0.2 +110 +105", "other +3 +4 +0 +0.2 +100 +95",
-                "ladder/b.cpp +100 +95 +95.0"]),
+                "ladder/b.cpp +100 +95 +95.0", "    not reached: 0, 1, 2, 3, 4"]),
     ("", 6, 1, []),  # less than 95 % of the lines of a source
     ("bad ladder/a.cpp\n", 0, 1, ["bad +1 +2 +1 +0.1 +- +-"]),
     ("ill ladder/a.cpp\n", 0, 1, ["ill +- +- +died +- +- +-"])])
 def test_the_table_of_all_parsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                   capfd: pytest.CaptureFixture[str], extra: str, missing: int,
                                   code: int, rows: list[str]) -> None:
-    measured = [coverage.Coverage("ladder/a.cpp", 10, []),
-                coverage.Coverage("ladder/b.cpp", 100, list(range(missing)))]
+    measured = [fuzz.Coverage("ladder/a.cpp", 10, []),
+                fuzz.Coverage("ladder/b.cpp", 100, list(range(missing)))]
     monkeypatch.setenv("EXTRA", extra)
-    monkeypatch.setattr(coverage, "measure", lambda *_: measured)
+    monkeypatch.setattr(fuzz, "measure", lambda *_: measured)
     program = tmp_path / "bin/parser_mutations"
     program.parent.mkdir()
     program.write_text(PROGRAM, encoding="utf-8")
     program.chmod(0o755)
-    assert fuzz.main([str(tmp_path), "--inputs", "7", "--seed", "5"]) == code
+    assert fuzz.main([str(tmp_path), "--inputs", "7", "--seed", "5", "--missing"]) == code
     out = capfd.readouterr().out
     assert "saw --only good --inputs 7 --seed 5\n" in out
     for row in rows:
