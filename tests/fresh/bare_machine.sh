@@ -8,8 +8,8 @@ usage() {
   cat <<'END'
 usage: tests/fresh/bare_machine.sh [bookworm | trixie] [--tests | --all-tests | COMMAND...]
 
-Makes a Debian 12 (bookworm, the default) or 13 (trixie) with apt, git and python3 and nothing else,
-clones the last commit into it, and runs there, each with its time:
+Makes a Debian 12 (bookworm, the default) or 13 (trixie) with apt, git, python3 and ca-certificates
+alone, clones the last commit into it, and runs there, each with its time:
 
   ./run                    without a flag
   ./run, ./test --quick    --tests
@@ -17,7 +17,7 @@ clones the last commit into it, and runs there, each with its time:
   COMMAND...               each argument is one command line, run in the clone
 
 Needs root, mmdebstrap (installed if missing), 16 GB in TMPDIR (default /var/tmp), and a network.
-Everything is in a mount and process namespace of its own; nothing is left behind. A step that fails
+Everything is in a mount and process namespace of its own; nothing but mmdebstrap is left behind. A step that fails
 ends the script with its exit code.
 END
 }
@@ -60,8 +60,13 @@ if ! command -v mmdebstrap >/dev/null; then
 fi
 
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/bare_machine.XXXXXX")
-trap 'rm -rf --one-file-system "$folder"' EXIT
-trap 'exit 130' INT TERM
+child=
+# The end of unshare ends all that runs in the root.
+trap '[[ -z $child ]] || { kill -KILL "$child"; wait "$child"; } 2>/dev/null || true
+  rm -rf --one-file-system "$folder"' EXIT
+trap 'exit 130' INT TERM HUP
+unshare --mount --pid --uts --ipc --fork true ||
+  die "this machine does not allow namespaces of mounts and processes; hint: a container needs CAP_SYS_ADMIN"
 start=$SECONDS
 mmdebstrap --quiet --variant=minbase --include=git,python3,ca-certificates "$suite" "$folder/root" ||
   die "mmdebstrap cannot make $suite; hint: are the Debian mirrors reachable, and this file system without nodev?"
@@ -87,7 +92,10 @@ inside() {
     mount -t proc proc "$1/proc"
     mount --rbind --make-rslave /dev "$1/dev"
     mount -t tmpfs tmpfs "$1/dev/shm"
-    exec chroot "$1" env -i "${@:3}" bash -c "cd ~/ladder && $2"' - "$folder/root" "$1" "${variables[@]}"
+    exec chroot "$1" env -i "${@:3}" bash -c "cd ~/ladder && $2"' - "$folder/root" "$1" "${variables[@]}" </dev/null &
+  child=$!
+  wait "$child" || status=$?
+  child=
 }
 
 times=()
@@ -95,7 +103,7 @@ status=0
 for command in "${commands[@]}"; do
   say "\$ $command"
   start=$SECONDS
-  inside "$command" </dev/null || status=$?
+  inside "$command"
   times+=("$command: $(((SECONDS - start) / 60)) min $(((SECONDS - start) % 60)) s, exit code $status")
   ((!status)) || break
 done
