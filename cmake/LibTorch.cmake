@@ -68,7 +68,7 @@ function(ladder_import_torch_folder folder)
     ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/cu13/lib/libcudart.so.13"
       "${lib}/libcudart.so.13")
     ladder_first_file(cuda_include "CUDA headers of LibTorch" "${nvidia}/cu13/include"
-      "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
+      "$ENV{CUDA_HOME}/include")
     ladder_first_file(nccl_include "NCCL headers of LibTorch" "${nvidia}/nccl/include" "${cuda_include}")
     list(APPEND include_dirs "${cuda_include}" "${nccl_include}")
     list(PREPEND libraries "${lib}/libtorch.so")
@@ -108,8 +108,13 @@ macro(ladder_find_torch_package)
 endmacro()
 
 # A folder from the environment is kept: a later ninja configures again where the variable may be unset.
-foreach(name LADDER_TORCH_DIR Torch_DIR)
+# An empty variable ends that, and so does the other one.
+foreach(name Torch_DIR LADDER_TORCH_DIR)
   if(DEFINED ENV{${name}})
+    if(NOT "$ENV{${name}}" STREQUAL "")
+      unset(ladder_environment_Torch_DIR CACHE)
+      unset(ladder_environment_LADDER_TORCH_DIR CACHE)
+    endif()
     set(ladder_environment_${name} "$ENV{${name}}" CACHE INTERNAL "${name} of the environment")
   endif()
   if(NOT ${name} AND ladder_environment_${name})

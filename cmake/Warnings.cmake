@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The warnings our own files are compiled with. Not exported: users keep their own.
-# Errors in the developers' presets alone: a newer compiler has newer warnings, and no user should stop
+# Warnings are errors in the developers' presets alone: a newer compiler has newer warnings, and no user should stop
 # at one. The continuous integration sets CXXFLAGS=-Werror.
 option(LADDER_WERROR "Treat warnings as errors" OFF)
 
