@@ -62,7 +62,7 @@ install_packages() {
 # Without apt the tools must be there already.
 require_tools() {
   local tool absent=()
-  for tool in g++ cmake ninja; do
+  for tool in "${CXX:-g++}" cmake ninja git; do
     command -v "$tool" >/dev/null || absent+=("$tool")
   done
   ((${#absent[@]} == 0)) || die "this system has no apt-get; please install: ${absent[*]}"
