@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,9 +139,8 @@ def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> di
     """The programs, with a recipe, whose instructions per step differ."""
     runs = [(program, recipe) for program in sorted(programs)
             for recipe in (("basicnet", "convnet") if program.startswith("stage0") else ("basicnet",))]
-    count = partial(per_step)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        counted = list(pool.map(lambda one: count(one[0].bin / one[1], "--recipe", one[2]),
+        counted = list(pool.map(lambda one: per_step(one[0].bin / one[1], "--recipe", one[2]),
                                 [(side, *run) for run in runs for side in sides]))
     failures = {}
     for (program, recipe), before, after in zip(runs, counted[::2], counted[1::2]):
@@ -161,7 +159,7 @@ def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row,
         return {row: f"{commit} cannot be built: {error}" for row in rows}
     own = [row for row in rows if not row.kind.entries]
     stand_ins = {row: [one for one in records.rows if not one.kind.entries and row.kind.stand_in and
-                       fnmatch(one.name, f"{row.kind.stand_in}")] for row in rows if row.kind.entries}
+                       fnmatch(one.name, row.kind.stand_in)] for row in rows if row.kind.entries}
     compared = list(dict.fromkeys([*own, *(one for some in stand_ins.values() for one in some)]))
     training = different_training(records, compared, sides)
     steady = {row.program for row in compared
