@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tarfile
@@ -35,8 +36,9 @@ BUILT = "build-records"
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"), "stage4_ddp_amp": ("--precision", "fp32")}
+            "MASTER_ADDR": "127.0.0.1"}
+ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"), "stage2_ddp_spawn": ("--nprocs", "1"),
+         "stage4_ddp_amp": ("--nprocs", "1", "--precision", "fp32")}
 
 
 class Side(NamedTuple):
@@ -46,10 +48,18 @@ class Side(NamedTuple):
     peers: Path
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def instructions(program: Path, steps: int, *flags: str) -> int:
     """Of a whole run with one image per step, of all its processes."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | AVX2 | (LAUNCHED if program.name.startswith("stage3") else {})
+        environment = os.environ | AVX2
+        if program.name.startswith("stage3"):
+            environment |= LAUNCHED | {"MASTER_PORT": str(free_port())}
         done = subprocess.run(
             ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/counts.%p", program,
              "--batch-size", "1", "--threads", "1", "--limit-train", str(steps), "--epochs", "1",
