@@ -37,8 +37,9 @@ SECONDS = 120.0  # for each step of the scenario
 # meanwhile.
 FLAGS = small(limit_train=800, batch_size=16, epochs=20)
 RANKS = re.compile(r"^\[rank 0\] rank 0 of (\d+), .*|^rank 0 of 1, .*", re.MULTILINE)
-LOST = r"^\[rank [01]\] error: all_reduce on rank [01] .*; hint: another rank ended or is late: .*; " \
-       r"torchrun will restart the ranks \(restart 1 of 5\)$"
+# Lost in a collective of the library or, inside of a backward, in one of LibTorch.
+LOST = r"^\[rank [01]\] error: (all_reduce on rank [01]|collective).*; hint: .*; torchrun will restart " \
+       r"the ranks \(restart 1 of 5\)$"
 # Waits of the rendezvous, in seconds: for further agents, and until a silent agent counts as lost.
 WAITS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=4"
 

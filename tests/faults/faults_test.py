@@ -90,10 +90,10 @@ class Leftovers(unittest.TestCase):
 
     def test_a_process_that_was_not_waited_for_is_noticed(self) -> None:
         program = self.folder / "stage_of_this_test"
-        program.write_text("#!/bin/sh\nread line\n")
+        program.write_text("#!/bin/sh\necho $$\nread line\n")
         program.chmod(0o755)
         adopt_orphans()
-        script = '"$0" <&0 >/dev/null & echo $!'
+        script = '"$0" <&0 &'
         with subprocess.Popen(["bash", "-c", script, program], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True) as shell:
             orphan = Process(int(shell.stdout.readline()))
