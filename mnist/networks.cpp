@@ -11,9 +11,9 @@
 #include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
-#include "ladder/kernels/onednn_linear.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
+#include "ladder/nn/linear.h"
 #include "ladder/nn/model.h"
 
 namespace mnist {
@@ -42,7 +42,7 @@ class BasicNet : public Model {
                                                   0.25, 1, masks_of(options.math)}))),
         dropout2_(register_module(
             "dropout2", std::make_shared<Dropout>(DropoutOptions{0.5, 2, masks_of(options.math)}))),
-        fc1_(register_module("fc1", torch::nn::Linear(9216 * options.width, 128 * options.width))),
+        fc1_(register_module("fc1", Linear(9216 * options.width, 128 * options.width))),
         fc2_(register_module("fc2", torch::nn::Linear(128 * options.width, 10))) {
     if (options_.math == Math::kFast) use_channels_last(*this);
   }
@@ -59,7 +59,7 @@ class BasicNet : public Model {
       x = torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
     }
     x = dropout1_->forward_flatten(x);
-    x = torch::relu(fast ? onednn_linear(x, fc1_->weight, fc1_->bias) : fc1_->forward(x));
+    x = torch::relu(fast ? fc1_->forward(x) : torch::linear(x, fc1_->weight, fc1_->bias));
     x = dropout2_->forward(x);
     return apply_head(fc2_->forward(x), options_.head);
   }
@@ -72,7 +72,7 @@ class BasicNet : public Model {
   torch::nn::Conv2d conv2_;
   std::shared_ptr<Dropout> dropout1_;
   std::shared_ptr<Dropout> dropout2_;
-  torch::nn::Linear fc1_;
+  Linear fc1_;
   torch::nn::Linear fc2_;
 };
 

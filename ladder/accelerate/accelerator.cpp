@@ -206,12 +206,8 @@ std::shared_ptr<const Dataset> Accelerator::load_dataset(
 }
 
 void Accelerator::pause(Model& model, Accumulation& accumulation) {
-  using NoSync = GradientReducer::NoSync;
-  if (auto* const fast = dynamic_cast<DistributedDataParallel*>(&model)) {
-    accumulation.pauses_.push_back(std::unique_ptr<NoSync>(new auto(fast->no_sync())));
-  }
-  if (auto* const exact = dynamic_cast<ExactDataParallel*>(&model)) {
-    accumulation.pauses_.push_back(std::unique_ptr<NoSync>(new auto(exact->no_sync())));
+  if (auto* const replicated = dynamic_cast<ReplicatedModel*>(&model)) {
+    accumulation.pauses_.emplace_back(new auto(replicated->no_sync()));
   }
 }
 
@@ -238,7 +234,7 @@ void Accelerator::drop_window() {
   gradients_->drop_window();
   for (const auto& optimizer : *optimizers_) optimizer->zero_grad();
   for (const auto& model : state_.models) {
-    if (auto* const exact = dynamic_cast<ExactDataParallel*>(model.get())) exact->forget();
+    if (auto* const replicated = dynamic_cast<ReplicatedModel*>(model.get())) replicated->forget();
   }
 }
 

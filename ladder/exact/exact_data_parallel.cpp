@@ -24,6 +24,7 @@
 #include "ladder/kernels/weight_products.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
+#include "ladder/nn/linear.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/replicas.h"
@@ -132,7 +133,10 @@ class ExactDataParallel::Replicas {
         statistics_(statistics_of(model)),
         device_(parameters_.empty() ? torch::Device(torch::kCPU) : parameters_.front().device()),
         sums_(trained_of(parameters_), as_float(statistics_)) {
-    for (std::int64_t i = 0; i < number_of_threads(); ++i) models_.push_back(model.new_like());
+    for (std::int64_t i = 0; i < number_of_threads(); ++i) {
+      replicas_.push_back({model.new_like(), {}});
+      keep_products(replicas_.back());
+    }
   }
 
   std::int64_t micro_batch() const { return options_.micro_batch; }
@@ -157,14 +161,15 @@ class ExactDataParallel::Replicas {
     pass->sync = sync;
     pass->statistics.resize(pass->inputs.size());
     const auto keys = divide_random_key(pass->inputs);
-    for_micro_batches(pass->inputs.size(), [&](Model& replica, std::size_t k) {
+    for_micro_batches(pass->inputs.size(), [&](Replica& replica, std::size_t k) {
+      auto& own = *replica.model;
       const torch::AutoGradMode grad_mode(with_grad);
       std::optional<RandomScope> random;
       if (keys[k]) random.emplace(*keys[k]);
       pass->begin_part(k, inputs, device_, with_grad);
-      copy_statistics(replica);
-      pass->outputs[k] = replica.forward(pass->inputs[k]);
-      if (with_grad) pass->statistics[k] = changes_of_statistics(replica);  // for the backward
+      copy_statistics(own);
+      pass->outputs[k] = own.forward(pass->inputs[k]);
+      if (with_grad) pass->statistics[k] = changes_of_statistics(own);  // for the backward
     });
     if (pass->outputs.empty()) pass->outputs.push_back(empty_output(detached));
     return pass;
@@ -176,20 +181,18 @@ class ExactDataParallel::Replicas {
     const double loss_scale = options_.loss_scale ? options_.loss_scale() : 1.0;
     std::vector<ExactSums::Addends> found(count);
     std::vector<Tensors> of_inputs(count);
-    for_micro_batches(count, [&](Model& replica, std::size_t k) {
+    for_micro_batches(count, [&](Replica& replica, std::size_t k) {
       const auto begin = static_cast<std::int64_t>(k) * options_.micro_batch;
       const auto& output = pass.outputs[k];
-      const auto leaves = pass.leaves(k, trained_of(replica.parameters()));
-      const DeferredProducts deferred;
+      const auto leaves = pass.leaves(k, trained_of(replica.model->parameters()));
+      for (const auto& products : replica.products) products->kept.clear();
       auto gradients = torch::autograd::grad(
           {output}, leaves, {gradient.narrow(0, begin, output.size(0)).to(output.device())},
           /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
       of_inputs[k].assign(gradients.begin() + std::ssize(trained_), gradients.end());
       gradients.resize(trained_.size());
-      std::vector<WeightProducts> products;
-      for (const auto& weight : trained_of(replica.parameters())) {
-        products.push_back(deferred.of(weight));
-      }
+      std::vector<Products> products;
+      for (const auto& each : replica.products) products.push_back(std::move(each->kept));
       found[k] = {std::move(gradients), std::move(products), pass.statistics[k]};
     });
     auto result = pass.gradients_of_inputs(of_inputs, device_);
@@ -205,6 +208,24 @@ class ExactDataParallel::Replicas {
   }
 
  private:
+  struct Replica {
+    std::shared_ptr<Model> model;
+    // Of each trained parameter: what its layers keep in a backward.
+    std::vector<c10::intrusive_ptr<WeightProducts>> products;
+  };
+
+  void keep_products(Replica& replica) const {
+    for (const auto& weight : trained_of(replica.model->parameters())) {
+      replica.products.push_back(c10::make_intrusive<WeightProducts>());
+      for (const auto& module : replica.model->modules()) {
+        auto* const linear = dynamic_cast<LinearImpl*>(module.get());
+        if (linear != nullptr && linear->weight.is_same(weight)) {
+          linear->keep_products(replica.products.back());
+        }
+      }
+    }
+  }
+
   // On a GPU one: the engine has a thread per device, and this may be that thread.
   std::int64_t number_of_threads() const {
     if (!device_.is_cpu()) return 1;
@@ -218,7 +239,7 @@ class ExactDataParallel::Replicas {
       throw UsageError::conflict(kExact, "requires_grad of a parameter changed after construction",
                                  "freeze parameters first, then construct ExactDataParallel");
     }
-    for (const auto& replica : models_) {
+    for (const auto& [replica, products] : replicas_) {
       const auto own = replica->parameters();
       share_memory(parameters_, own);
       for (std::size_t i = 0; i < own.size(); ++i) {
@@ -261,22 +282,23 @@ class ExactDataParallel::Replicas {
   // The form of the output, for a rank without samples.
   torch::Tensor empty_output(const Inputs& inputs) const {
     const torch::NoGradGuard no_grad;
-    models_.front()->eval();  // refresh() sets the mode
-    return models_.front()->forward(inputs);
+    auto& model = *replicas_.front().model;
+    model.eval();  // refresh() sets the mode
+    return model.forward(inputs);
   }
 
   // Micro-batch k < count on the replica of a thread, with the caller's thread-local state. The
   // threads are those of LibTorch's operations: others would compete with them, because a thread of
   // OpenMP keeps a core busy for a while after its work.
   void for_micro_batches(std::size_t count,
-                         const std::function<void(Model& replica, std::size_t k)>& task) {
+                         const std::function<void(Replica& replica, std::size_t k)>& task) {
     const at::ThreadLocalState state;
-    const auto threads = std::min(count, models_.size());
+    const auto threads = std::min(count, replicas_.size());
     at::parallel_for(0, static_cast<std::int64_t>(threads), 1, [&](auto begin, auto end) {
       const at::ThreadLocalStateGuard same_state(state);
       const OneThread one_thread;
       for (auto thread = static_cast<std::size_t>(begin); std::cmp_less(thread, end); ++thread) {
-        for (auto k = thread; k < count; k += threads) task(*models_[thread], k);
+        for (auto k = thread; k < count; k += threads) task(replicas_[thread], k);
       }
     });
   }
@@ -289,7 +311,7 @@ class ExactDataParallel::Replicas {
   const Tensors statistics_;
   const torch::Device device_;
   ExactSums sums_;
-  std::vector<std::shared_ptr<Model>> models_;  // one a thread
+  std::vector<Replica> replicas_;  // one a thread
   std::int64_t forwards_ = 0;
 };
 

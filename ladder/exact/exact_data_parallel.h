@@ -9,7 +9,7 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/nn/model.h"
-#include "ladder/parallel/gradient_reducer.h"
+#include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 
@@ -62,7 +62,7 @@ namespace ladder {
 // Sources: Li et al., "EasyScale", SC 2023, for training that does not depend on the number of
 // devices; Demmel and Nguyen, "Parallel Reproducible Summation", 2015; Hoffer et al., "Train
 // longer, generalize better", 2017, for ghost batch normalisation. PyTorch has no counterpart.
-class ExactDataParallel : public Model {
+class ExactDataParallel : public ReplicatedModel {
  public:
   // Which parameters are trained (requires_grad) is fixed here.
   //
@@ -84,8 +84,10 @@ class ExactDataParallel : public Model {
   // For gradient accumulation, as GradientReducer::no_sync: backwards of forwards that run while
   // the result lives keep their sums in integers, and give the parameters no gradients; the next
   // backward adds them. forget() drops such sums.
-  [[nodiscard]] GradientReducer::NoSync no_sync() { return GradientReducer::NoSync(sync_); }
-  void forget();
+  [[nodiscard]] GradientReducer::NoSync no_sync() override {
+    return GradientReducer::NoSync(sync_);
+  }
+  void forget() override;
 
   Model& module() { return *module_; }
   std::int64_t micro_batch() const override;

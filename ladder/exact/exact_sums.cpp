@@ -189,11 +189,11 @@ ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, d
   return {{totals.begin(), statistics}, {statistics, totals.end()}};
 }
 
-std::vector<WeightProducts> ExactSums::exchanged(const std::vector<Parts>& parts,
-                                                 const ProcessGroup& group) const {
-  if (group.world_size() == 1) return std::vector<WeightProducts>(targets_.size());
+std::vector<Products> ExactSums::exchanged(const std::vector<Parts>& parts,
+                                           const ProcessGroup& group) const {
+  if (group.world_size() == 1) return std::vector<Products>(targets_.size());
   Tensors weights;
-  std::vector<std::optional<WeightProducts>> own(targets_.size());
+  std::vector<std::optional<Products>> own(targets_.size());
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     weights.push_back(targets_[i].like);
     if (!holds_any_ && parts[i].tensors.empty()) own[i] = parts[i].products;
@@ -201,7 +201,7 @@ std::vector<WeightProducts> ExactSums::exchanged(const std::vector<Parts>& parts
   return exchange_products(weights, own, group);
 }
 
-torch::Tensor ExactSums::multiply_rows(std::size_t index, const WeightProducts& products,
+torch::Tensor ExactSums::multiply_rows(std::size_t index, const Products& products,
                                        const ProcessGroup& group) {
   const auto& weight = targets_[index].like;
   const RowsOfRank own(weight, group);
@@ -212,7 +212,7 @@ torch::Tensor ExactSums::multiply_rows(std::size_t index, const WeightProducts& 
 }
 
 // The integers of a tile never leave the registers.
-void ExactSums::write_products(std::size_t index, const WeightProducts& products, float* total) {
+void ExactSums::write_products(std::size_t index, const Products& products, float* total) {
   bad(index) += static_cast<std::int64_t>(
       !add_products_in_fixed_point(targets_[index].form, products, loss_scale_, /*fresh=*/true,
                                    /*sum=*/nullptr, factor_of(index), total));

@@ -23,9 +23,9 @@ class ExactSums {
 
   // What one micro-batch adds.
   struct Addends {
-    Tensors gradients;                     // of a loss times `loss_scale`; undefined = zero
-    std::vector<WeightProducts> products;  // further gradients, not multiplied yet
-    Tensors statistics;                    // changes of BatchNorm's buffers; undefined = zero
+    Tensors gradients;               // of a loss times `loss_scale`; undefined = zero
+    std::vector<Products> products;  // further gradients, not multiplied yet
+    Tensors statistics;              // changes of BatchNorm's buffers; undefined = zero
   };
 
   struct Totals {
@@ -58,7 +58,7 @@ class ExactSums {
   // All addends of one target.
   struct Parts {
     Tensors tensors;  // laid out as the target
-    WeightProducts products;
+    Products products;
   };
   enum Count : std::size_t { kMicroBatches, kBadGradients, kBadStatistics, kCounts };
 
@@ -74,11 +74,10 @@ class ExactSums {
   void add_counts(const std::vector<Parts>& parts, const std::vector<Addends>& micro_batches);
   void add_to_sum(std::size_t index, const Parts& parts);
   // Per target the products of all ranks, of which each multiplies a part; none: all-reduce.
-  std::vector<WeightProducts> exchanged(const std::vector<Parts>& parts,
-                                        const ProcessGroup& group) const;
-  torch::Tensor multiply_rows(std::size_t index, const WeightProducts& products,
+  std::vector<Products> exchanged(const std::vector<Parts>& parts, const ProcessGroup& group) const;
+  torch::Tensor multiply_rows(std::size_t index, const Products& products,
                               const ProcessGroup& group);
-  void write_products(std::size_t index, const WeightProducts& products, float* total);
+  void write_products(std::size_t index, const Products& products, float* total);
   // But for targets with `rows`.
   void all_reduce_sums(const Tensors& rows, const ProcessGroup& group);
   torch::Tensor finish_alone(std::size_t index, const Parts& parts);

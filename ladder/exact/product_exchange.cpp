@@ -38,7 +38,7 @@ struct Form {
     }
   }
 
-  explicit Form(const std::vector<std::optional<WeightProducts>>& products) {
+  explicit Form(const std::vector<std::optional<Products>>& products) {
     for (const auto& each : products) {
       rows.emplace_back();
       if (!each) continue;
@@ -60,11 +60,11 @@ bool is_worthwhile(const torch::Tensor& weight, std::size_t index, std::span<con
 
 }  // namespace
 
-std::vector<WeightProducts> exchange_products(const std::vector<torch::Tensor>& weights,
-                                              const std::vector<std::optional<WeightProducts>>& own,
-                                              const ProcessGroup& group) {
-  std::vector<WeightProducts> result(weights.size());
-  if (std::ranges::none_of(weights, DeferredProducts::takes)) return result;
+std::vector<Products> exchange_products(const std::vector<torch::Tensor>& weights,
+                                        const std::vector<std::optional<Products>>& own,
+                                        const ProcessGroup& group) {
+  std::vector<Products> result(weights.size());
+  if (std::ranges::none_of(weights, takes_products)) return result;
   std::vector<Form> forms;
   for (const auto& packed : group.all_gather(Form(own).packed())) {
     forms.emplace_back(packed, weights.size());
@@ -98,7 +98,7 @@ std::vector<WeightProducts> exchange_products(const std::vector<torch::Tensor>& 
 }
 
 RowsOfRank::RowsOfRank(const torch::Tensor& weight, const ProcessGroup& group) {
-  constexpr auto kTile = DeferredProducts::kMultipleOfOut;
+  constexpr auto kTile = kProductRows;
   const std::int64_t all = weight.size(0);
   const std::int64_t tiles = (all / kTile + group.world_size() - 1) / group.world_size();
   most = tiles * kTile;
@@ -106,8 +106,8 @@ RowsOfRank::RowsOfRank(const torch::Tensor& weight, const ProcessGroup& group) {
   count = std::min(most, all - begin);
 }
 
-WeightProducts RowsOfRank::of(const WeightProducts& products) const {
-  WeightProducts result;
+Products RowsOfRank::of(const Products& products) const {
+  Products result;
   for (const auto& product : products) {
     result.push_back({product.gradient.narrow(1, begin, count), product.input});
   }

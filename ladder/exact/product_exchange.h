@@ -12,6 +12,8 @@
 
 namespace ladder {
 
+using Products = std::vector<WeightProduct>;
+
 // The weight gradient of a linear layer is a product of two matrices. For a small batch these
 // factors have fewer bytes than the product. So ranks exchange the factors, each multiplies those
 // of all ranks for its part of the rows, and then they exchange the parts. The idea is that of
@@ -19,21 +21,19 @@ namespace ladder {
 //
 // Needs sums that do not depend on the order of their addends.
 
-using WeightProducts = std::vector<WeightProduct>;
-
 // A collective. `own`: per weight the products of this rank; nullopt if it has other addends too.
 // Returns per weight those of all ranks: none where a rank has other addends, or where the factors
 // have more bytes than the sums.
-std::vector<WeightProducts> exchange_products(const std::vector<torch::Tensor>& weights,
-                                              const std::vector<std::optional<WeightProducts>>& own,
-                                              const ProcessGroup& group);
+std::vector<Products> exchange_products(const std::vector<torch::Tensor>& weights,
+                                        const std::vector<std::optional<Products>>& own,
+                                        const ProcessGroup& group);
 
 // The rows of a weight of which a rank multiplies the products.
 struct RowsOfRank {
   RowsOfRank(const torch::Tensor& weight, const ProcessGroup& group);
 
   // Of the same inputs, for these rows alone.
-  WeightProducts of(const WeightProducts& products) const;
+  Products of(const Products& products) const;
 
   std::int64_t begin;
   std::int64_t count;

@@ -10,8 +10,6 @@
 #include <optional>
 #include <string_view>
 
-#include "ladder/kernels/weight_products.h"
-
 namespace ladder {
 namespace {
 
@@ -39,18 +37,27 @@ torch::Tensor times_transposed(const torch::Tensor& a, const torch::Tensor& b,
 class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& bias,
-                               const torch::Tensor& input, const torch::Tensor& weight) {
+                               const torch::Tensor& input, const torch::Tensor& weight,
+                               const c10::intrusive_ptr<WeightProducts>& products) {
     context->save_for_backward({input, weight});
+    if (products && takes_products(weight) && input.is_contiguous()) {
+      context->saved_data["products"] = c10::IValue::make_capsule(products);
+    }
     return times_transposed(input, weight, bias);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto gradient = gradients[0].contiguous();
-    variable_list found(3);
+    variable_list found(4);
     if (context->needs_input_grad(0)) found[0] = gradient.sum(0);
     if (context->needs_input_grad(1)) found[1] = times_transposed(gradient, saved[1].t());
-    if (context->needs_input_grad(2) && !DeferredProducts::keep(saved[1], {gradient, saved[0]})) {
+    if (!context->needs_input_grad(2)) return found;
+    if (const auto products = context->saved_data.find("products");
+        products != context->saved_data.end()) {
+      static_cast<WeightProducts&>(*products->second.toCapsule())
+          .kept.push_back({gradient, saved[0]});
+    } else {
       found[2] = times_transposed(gradient.t().contiguous(), saved[0].t());
     }
     return found;
@@ -66,10 +73,11 @@ bool can_take(const torch::Tensor& input, const torch::Tensor& weight) {
 }  // namespace
 
 torch::Tensor onednn_linear(const torch::Tensor& input, const torch::Tensor& weight,
-                            const torch::Tensor& bias) {
+                            const torch::Tensor& bias,
+                            const c10::intrusive_ptr<WeightProducts>& products) {
   if (!can_take(input, weight)) return torch::linear(input, weight, bias);
   RECORD_FUNCTION("ladder::onednn_linear", {});
-  return OnednnLinear::apply(bias, input, weight);
+  return OnednnLinear::apply(bias, input, weight, products);
 }
 
 }  // namespace ladder

@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include "ladder/kernels/weight_products.h"
+
 namespace ladder {
 
 // Equals: torch::linear(input, weight, bias), with the sums added in another order.
@@ -13,10 +15,12 @@ namespace ladder {
 // Intel: there a large linear layer takes up to twice the time, forward and backward. This function
 // calls the oneDNN operation that LibTorch contains for linear layers rewritten by torch.compile.
 //
-// With DeferredProducts (weight_products.h) in the thread, backward computes no weight gradient.
+// Backward computes no weight gradient if it can put the factors in `products` instead (see
+// weight_products.h).
 //
 // float32 on the CPU, without autocast, where LibTorch has oneDNN; other inputs take torch::linear.
 torch::Tensor onednn_linear(const torch::Tensor& input, const torch::Tensor& weight,
-                            const torch::Tensor& bias);
+                            const torch::Tensor& bias,
+                            const c10::intrusive_ptr<WeightProducts>& products = {});
 
 }  // namespace ladder

@@ -25,7 +25,7 @@ using kernels::VectorOf;
 using kernels::Vectors;
 using kernels::WordsOf;
 
-constexpr std::int64_t kTileOut = DeferredProducts::kMultipleOfOut;
+constexpr std::int64_t kTileOut = kProductRows;
 constexpr std::int64_t kTileIn = 64;
 constexpr std::int64_t kBlockIn = 128;  // inputs of all rows stay in the L1 cache
 constexpr double kOnes = 0x1.8p52;      // as in fixed_point.cpp
@@ -163,20 +163,9 @@ bool add_blocks(const ProductBlock& all, const std::vector<WeightProduct>& produ
 
 }  // namespace
 
-std::vector<WeightProduct> DeferredProducts::of(const torch::Tensor& weight) const {
-  const auto found = products_.find(weight.const_data_ptr());
-  return found == products_.end() ? std::vector<WeightProduct>{} : found->second;
-}
-
-bool DeferredProducts::takes(const torch::Tensor& weight) {
+bool takes_products(const torch::Tensor& weight) {
   return weight.is_cpu() && weight.scalar_type() == torch::kFloat && weight.dim() == 2 &&
          weight.size(0) % kTileOut == 0 && weight.size(1) % kTileIn == 0 && weight.is_contiguous();
-}
-
-bool DeferredProducts::keep(const torch::Tensor& weight, const WeightProduct& product) {
-  if (innermost() == nullptr || !takes(weight) || !product.input.is_contiguous()) return false;
-  innermost()->products_[weight.const_data_ptr()].push_back(product);
-  return true;
 }
 
 bool add_products_in_fixed_point(const FixedPoint& form, const std::vector<WeightProduct>& products,

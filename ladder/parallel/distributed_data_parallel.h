@@ -10,6 +10,7 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/gradient_reducer.h"
+#include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 
@@ -36,7 +37,7 @@ struct DistributedDataParallelOptions {
 // eval() is a collective when the model has buffers: it sends rank 0's to all, so that all ranks
 // evaluate, and save, the same model. Then forward() sends nothing while gradients are off
 // (torch::NoGradGuard), so ranks may evaluate different numbers of batches.
-class DistributedDataParallel : public Model {
+class DistributedDataParallel : public ReplicatedModel {
  public:
   // Throws UsageError unless the model is on one device, that of device_ids if given.
   DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
@@ -50,7 +51,7 @@ class DistributedDataParallel : public Model {
   void train(bool on = true) override;
 
   // See GradientReducer::no_sync.
-  [[nodiscard]] GradientReducer::NoSync no_sync() { return reducer_->no_sync(); }
+  [[nodiscard]] GradientReducer::NoSync no_sync() override { return reducer_->no_sync(); }
 
   Model& module() { return *module_; }
   GradientReducer& reducer() { return *reducer_; }

@@ -32,16 +32,16 @@ WeightProduct product(std::int64_t out, std::int64_t rows, std::int64_t seed) {
 }
 
 // Of rank 0 two, of rank 1 none, of rank 2 one that is shorter.
-std::vector<WeightProducts> of_ranks(std::int64_t out, std::int64_t rows) {
+std::vector<Products> of_ranks(std::int64_t out, std::int64_t rows) {
   return {{product(out, rows, 1), product(out, rows, 2)}, {}, {product(out, rows - 1, 3)}};
 }
 
-WeightProducts of_rank(const ProcessGroup& group, std::int64_t out, std::int64_t rows) {
+Products of_rank(const ProcessGroup& group, std::int64_t out, std::int64_t rows) {
   return of_ranks(out, rows)[static_cast<std::size_t>(group.rank())];
 }
 
 // One micro-batch, with another gradient beside the products.
-ExactSums::Addends addends(const WeightProducts& products, float other) {
+ExactSums::Addends addends(const Products& products, float other) {
   return {.gradients = {torch::Tensor(), torch::full({3}, other)}, .products = {products, {}}};
 }
 
@@ -88,7 +88,7 @@ TEST(ProductExchange, IsForFactorsThatAreSmallerAndForProductsAlone) {
   run_ranks(3, [](const ProcessGroup& group) {
     const auto weight = torch::zeros({20, kIn});
     const auto found = [&](const torch::Tensor& like, std::int64_t rows, bool others_on_rank_1) {
-      std::optional<WeightProducts> own;
+      std::optional<Products> own;
       if (!others_on_rank_1 || group.rank() != 1) own = of_rank(group, like.size(0), rows);
       return std::ssize(exchange_products({like}, {own}, group).front());
     };

@@ -39,6 +39,12 @@ std::vector<torch::Tensor> passes(const Layer& of, const Function& function) {
   return {output.detach(), of.input.grad(), of.weight.grad(), of.bias.grad()};
 }
 
+// Without products.
+torch::Tensor plain_onednn(const torch::Tensor& input, const torch::Tensor& weight,
+                           const torch::Tensor& bias) {
+  return onednn_linear(input, weight, bias);
+}
+
 torch::Tensor plain_linear(const torch::Tensor& input, const torch::Tensor& weight,
                            const torch::Tensor& bias) {
   return torch::linear(input, weight, bias);
@@ -49,7 +55,7 @@ TEST(OnednnLinear, IsThatOfLibTorch) {
   for (const auto& [samples, inputs, outputs] :
        {std::array<std::int64_t, 3>{64, 9216, 128}, {1, 7, 3}, {33, 40, 1}, {5, 1, 4}}) {
     const Layer of = layer(samples, inputs, outputs);
-    const auto got = passes(of, onednn_linear);
+    const auto got = passes(of, plain_onednn);
     const auto wanted = passes(of, plain_linear);
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_LT(relative_difference(got[i], wanted[i]), kOtherOrder) << i << " at " << inputs;
@@ -63,7 +69,7 @@ TEST(OnednnLinear, TakesAGradientInAnotherLayout) {
   const auto transposed = [](const auto& function) {
     return [&function](const auto&... arguments) { return function(arguments...).t(); };
   };
-  const auto got = passes(of, transposed(onednn_linear));
+  const auto got = passes(of, transposed(plain_onednn));
   const auto wanted = passes(of, transposed(plain_linear));
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(torch::allclose(got[i], wanted[i], 1e-5, 1e-6)) << i;
@@ -81,7 +87,7 @@ TEST(OnednnLinear, GradientsAreTheSlopesOfTheLoss) {
 TEST(OnednnLinear, LeavesOtherTypesAndEmptyBatchesToLibTorch) {
   for (const Layer& of :
        {layer(3, 8, 5, torch::kDouble), layer(3, 8, 5, torch::kBFloat16), layer(0, 8, 5)}) {
-    const auto got = passes(of, onednn_linear);
+    const auto got = passes(of, plain_onednn);
     const auto wanted = passes(of, plain_linear);
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(got[i], wanted[i])) << i;
   }
@@ -91,6 +97,26 @@ TEST(OnednnLinear, ComputesInBfloat16UnderAutocast) {
   const Layer of = layer(3, 8, 5);
   const Autocast autocast(torch::kCPU, torch::kBFloat16);
   EXPECT_EQ(onednn_linear(of.input, of.weight, of.bias).scalar_type(), torch::kBFloat16);
+}
+
+TEST(OnednnLinear, PutsTheFactorsOfTheWeightGradientInTheProducts) {
+  const Layer of = layer(6, 64, 4);
+  const auto products = c10::make_intrusive<WeightProducts>();
+  const auto got = passes(of, [&](const auto& input, const auto& weight, const auto& bias) {
+    return onednn_linear(input, weight, bias, products);
+  });
+  EXPECT_FALSE(got[2].defined());
+  ASSERT_EQ(products->kept.size(), 1U);
+  const auto& [gradient, input] = products->kept[0];
+  EXPECT_TRUE(torch::equal(input, of.input));
+  const auto wanted = passes(of, plain_onednn);
+  EXPECT_LT(relative_difference(gradient.t().mm(input), wanted[2]), 1e-6);
+  EXPECT_TRUE(torch::equal(got[1], wanted[1]));
+  const Layer odd = layer(6, 8, 5);  // not a shape of which a caller adds products
+  EXPECT_TRUE(
+      passes(odd, [&](const auto& input, const auto& weight,
+                      const auto& bias) { return onednn_linear(input, weight, bias, products); })[2]
+          .defined());
 }
 
 TEST(OnednnLinear, ComputesNoGradientThatNobodyNeeds) {
