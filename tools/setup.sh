@@ -6,6 +6,7 @@
 #   tools/setup.sh [build]   compiler, libraries, LibTorch (the torch wheel, in .venv)
 #   tools/setup.sh test      and what ./test needs
 #   tools/setup.sh bench     build, and what the comparison with Python needs
+#   tools/setup.sh links     bench, and what ./run links needs for its cable
 #   tools/setup.sh full      test, and a browser that opens the report: ./test --full
 #
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
@@ -18,6 +19,7 @@ build_packages=(g++ cmake ninja-build libssl-dev zlib1g-dev libcli11-dev libfmt-
   nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
 test_packages=(openmpi-bin iproute2 shellcheck valgrind clang-format-19 clang-tidy-19)
 full_packages=(chromium)
+links_packages=(iproute2)
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -76,6 +78,8 @@ system_packages() {
     install_packages "${build_packages[@]}" "${test_packages[@]}"
   elif [[ $level == full ]]; then
     install_packages "${build_packages[@]}" "${test_packages[@]}" "${full_packages[@]}"
+  elif [[ $level == links ]]; then
+    install_packages "${build_packages[@]}" "${links_packages[@]}"
   else
     install_packages "${build_packages[@]}"
   fi
@@ -124,9 +128,9 @@ level=${1:-build}
 requirements=("$root/requirements.txt")
 case $level in
   build) ;;
-  test | bench | full) requirements+=("$root/requirements-test.txt") ;;
+  test | bench | links | full) requirements+=("$root/requirements-test.txt") ;;
   *)
-    printf 'usage: tools/setup.sh [build|test|bench|full]\n' >&2
+    printf 'usage: tools/setup.sh [build|test|bench|links|full]\n' >&2
     exit 2
     ;;
 esac

@@ -24,6 +24,7 @@ STUBS = {
     ".venv/bin/python": '#!/bin/bash\necho "$(basename "$1")" "$(cat "$2")" "${@:3}"\n',
     "bin/cmake": (PROGRAMS / "cmake").read_text(),
     "build/bin/stage0_single_gpu": '#!/bin/bash\necho stage0 "$@"\n',
+    "build/bin/stage3_ddp_torchrun": '#!/bin/bash\necho stage3 "$@"\n',
 }
 
 
@@ -114,6 +115,18 @@ def test_a_number_of_processes_that_is_none(checkout: Checkout, number: str) -> 
     assert (done.returncode, done.stdout, done.stderr) == (
         2, "", f"run: NPROC_PER_NODE: expected a number >= 1, got '{number}'; hint: unset "
                "NPROC_PER_NODE\n")
+
+
+@pytest.mark.parametrize("flags, code", [
+    ([], 1), (["bench"], 1), (["whole"], 1), (["stage3_ddp_torchrun"], 1),
+    (["bench", "--help"], 0), (["stage3_ddp_torchrun", "--help"], 0), (["stage0_single_gpu"], 0)])
+def test_a_localhost_that_does_not_resolve_is_reported_before_the_build(
+        checkout: Checkout, flags: list[str], code: int) -> None:
+    write(checkout.root / "bin/getent", "#!/bin/sh\nexit 2\n", executable=True)
+    done = checkout.start(*flags)
+    assert done.returncode == code
+    assert ("localhost does not resolve" in done.stderr) == bool(code)
+    assert (checkout.root / "targets").exists() != bool(code)
 
 
 HTML = "-o ROOT/runs/{}.html"

@@ -92,6 +92,12 @@ def test_setup_installs_in_one_call_the_packages_that_are_missing(
         [call] if wanted else [])
 
 
+def test_setup_installs_the_tools_of_the_links(checkout: Checkout) -> None:
+    assert array("links_packages") == ["iproute2"]
+    checkout.start("tools/setup.sh", "links", INSTALLED=" ".join(BUILD_PACKAGES))
+    assert checkout.calls("apt-get")[-1].endswith(" iproute2")
+
+
 def test_setup_without_root_prints_the_line_to_type(checkout: Checkout) -> None:
     as_user = NOBODY if os.geteuid() == 0 else []
     script = checkout.root / "tools/setup.sh"
