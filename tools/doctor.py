@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH, DRIVER = "2.11", 580  # the first driver with CUDA 13
 BUILD_GIB, DISK_GIB = 4.0, 8.0  # memory for two compilers; LibTorch with CUDA, and the build
 SET_UP = "./run sets it up"
+OLDEST_COMPILER = {"g++": 12, "clang": 16}
 # Subject, command, oldest and newest version, and what to do about another.
-TOOLS = (("g++", os.environ.get("CXX", "g++"), (12, 0), (99, 0), "12 or newer; CXX names another"),
-         ("cmake", "cmake", (3, 25), (99, 0), "3.25 or newer is needed: pip install cmake"),
+TOOLS = (("cmake", "cmake", (3, 25), (99, 0), "3.25 or newer is needed: pip install cmake"),
          ("ninja", "ninja", (1, 0), (99, 0), "apt-get install ninja-build"),
          ("Python", "python3", (3, 10), (3, 13), "3.10 to 3.13 is needed, first on the PATH"))
 LAUNCHERS = {"torchrun": SET_UP, "accelerate": "./run bench installs it",
@@ -67,6 +67,13 @@ def tool(name: str, command: str, first: Version, last: Version, hint: str) -> R
         return row(MISSING, name, "not found", f"{SET_UP}, where there is apt-get")
     right = first <= (int(match[1]), int(match[2])) <= last
     return row(OK if right else MISSING, name, match[0], hint)
+
+
+def compiler() -> Row:
+    command = os.environ.get("CXX", "g++")
+    name = "clang" if "clang" in output(command, "--version") else "g++"
+    oldest = OLDEST_COMPILER[name]
+    return tool(name, command, (oldest, 0), (99, 0), f"{oldest} or newer; CXX names another")
 
 
 def libtorch(own: str | None, versions: list[str]) -> Row:
@@ -132,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
                 root.glob(".venv/lib/python3*/site-packages/torch-*.dist-info")]
     os.environ["PATH"] = f"{root}/.venv/bin:{os.environ.get('PATH', '')}"
     own = os.environ.get("LADDER_TORCH_DIR") or os.environ.get("Torch_DIR")
-    rows = [*machine(root, bool(versions)), *(tool(*one) for one in TOOLS),
+    rows = [*machine(root, bool(versions)), compiler(), *(tool(*one) for one in TOOLS),
             libtorch(own, versions), gpus(), data(root), loopback(), shared_memory(),
             *(launcher(*one) for one in LAUNCHERS.items())]
     for state, subject, *texts in rows:

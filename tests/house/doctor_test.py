@@ -81,6 +81,18 @@ def test_programs(machine: Machine, name: str, subject: str, answer: str, state:
                             (0, "nothing is missing"))
 
 
+@pytest.mark.parametrize("answer, state, text", [
+    ("Debian clang version 16.0.6 (15~deb12u1)", "ok", "16.0.6"),
+    ("Debian clang version 14.0.6", "missing", "14.0.6; 16 or newer; CXX names another")])
+def test_clang_has_an_oldest_version_of_its_own(machine: Machine, answer: str, state: str,
+                                                text: str) -> None:
+    machine.program("clang++", answer)
+    machine.monkeypatch.setenv("CXX", "clang++")
+    _, rows, last = machine.look()
+    assert rows["clang"] == (state, text) and "g++" not in rows
+    assert last == ("nothing is missing" if state == "ok" else "missing: clang")
+
+
 def test_the_python_of_the_checkout_comes_first(machine: Machine) -> None:
     machine.program("python3", "Python 3.14.0")
     (machine.root / ".venv/bin").mkdir()
