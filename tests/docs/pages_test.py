@@ -141,3 +141,12 @@ def test_the_glossary_names_what_the_headers_have() -> None:
         names = {name for code in CODE.findall(cells[1]) if not code.startswith("--")
                  for name in re.findall(r"[A-Za-z_]\w*", code)}
         assert names <= {*re.findall(r"\w+", text), *EXAMPLES}, line
+
+
+def test_the_table_of_layers_is_that_of_cmake() -> None:
+    text = (ROOT / "ladder/CMakeLists.txt").read_text(encoding="utf-8")
+    layers = re.findall(r"^ladder_layer\((\w+)(?: USES ([a-z ]+[a-z]))?", text, re.MULTILINE)
+    lines = (ROOT / "docs/design.md").read_text(encoding="utf-8").splitlines()
+    rows = [cells_of(line) for line in lines if re.match(r"\| `\w+/` \|", line)]
+    assert ({cells[0]: cells[1].split(", ") for cells in rows}
+            == {f"`{name}/`": used.split(" ") for name, used in layers})
