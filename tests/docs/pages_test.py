@@ -150,3 +150,7 @@ def test_the_table_of_layers_is_that_of_cmake() -> None:
     rows = [cells_of(line) for line in lines if re.match(r"\| `\w+/` \|", line)]
     assert ({cells[0]: cells[1].split(", ") for cells in rows}
             == {f"`{name}/`": used.split(" ") for name, used in layers})
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [picture] = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    assert {name for name, _ in layers} | {"mnist"} == {
+        *re.findall(r"(\w+)/", picture)} - {"stageN_NAME", "traps", "bench"}
