@@ -601,7 +601,8 @@ void apply_presets(Flags& flags, TrainerRunOptions& options, const CommandTexts&
 std::map<std::string, std::string> values_of_recipe(const RecipeOptions& recipe) {
   const auto defaults = recipe_defaults(recipe.name);
   const auto text = [](auto value) { return fmt::format("{}", value); };
-  return {{"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
+  return {{"--lr", text(recipe.lr.value_or(defaults.lr))},
+          {"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
           {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
           {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))},
           {"--head", recipe.head.value_or(defaults.head)},

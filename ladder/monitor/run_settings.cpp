@@ -21,7 +21,7 @@ bool is_saved(const RunSetting& setting) {
 std::map<std::string, std::string> settings_of_ranks(const RunSettings& settings) {
   std::map<std::string, std::string> compared;
   for (const auto& [name, value, effect] : settings) {
-    if (effect == Effect::kOwn || effect == Effect::kOptimizer) continue;
+    if (effect == Effect::kOwn) continue;
     const bool is_folder = effect == Effect::kFolder;
     compared[name] = value.empty() ? "unset" : is_folder ? "set" : value;
   }

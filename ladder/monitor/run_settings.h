@@ -16,8 +16,8 @@ namespace ladder {
 enum class Effect {
   kWeights,    // what the weights are for: compared between ranks; saved; a resume refuses another
   kTraining,   // the training: compared between ranks; saved; a resume logs another
-  kOptimizer,  // the optimizer, whose state has it: a resume takes the value of the checkpoint;
-               // ranks that differ have other weights, which require_equal_replicas finds
+  kOptimizer,  // the optimizer: compared between ranks; its state has it, so a resume keeps the
+               // value of the checkpoint and logs another, as load_training_state() does
   kTogether,   // the output that ranks make together, such as evaluations: compared between ranks
   kFolder,     // the same, with a folder that may be each rank's own: set on all ranks or on none
   kOwn,        // speed or output of one process: not compared

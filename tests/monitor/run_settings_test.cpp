@@ -12,7 +12,9 @@
 namespace ladder {
 namespace {
 
-const RunSettings kSettings = {{"--head", "logits"}, {"--batch-size", "64", Effect::kTraining}};
+const RunSettings kSettings = {{"--head", "logits"},
+                               {"--batch-size", "64", Effect::kTraining},
+                               {"--lr", "0.1", Effect::kOptimizer}};
 
 std::string log_of(const nlohmann::json& saved, const RunSettings& own = kSettings) {
   CapturedStream stream;
@@ -32,6 +34,11 @@ TEST(RunSettings, OneThatMustStayIsAnErrorWithBothValues) {
 TEST(RunSettings, OneThatMayChangeIsNamed) {
   EXPECT_EQ(log_of({{"--batch-size", "32"}}),
             "c/custom.json: --batch-size was 32, and is 64 from here on\n");
+}
+
+TEST(RunSettings, OneOfTheOptimizerIsComparedBetweenRanksAndNotSaved) {
+  EXPECT_EQ(settings_of_ranks(kSettings).at("--lr"), "0.1");
+  EXPECT_FALSE(settings_to_json(kSettings).contains("--lr"));
 }
 
 TEST(RunSettings, OneThatOnlyOneSideHasIsNotCompared) {
