@@ -88,8 +88,7 @@ SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, 
   };
 }
 
-// Gloo, except that all-reduce and all-gather, the collectives of each step, use shared memory. The
-// others run at the beginning or the end, or with few bytes.
+// Gloo, except that the collectives of ProcessGroup use shared memory.
 class GlooAndSharedMemory : public c10d::ProcessGroupGloo {
  public:
   GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
@@ -98,15 +97,65 @@ class GlooAndSharedMemory : public c10d::ProcessGroupGloo {
       : ProcessGroupGloo(store, setup.rank, setup.world_size, options),
         memory_(std::move(memory)) {}
 
+  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    if (!is_shareable(tensors)) return ProcessGroupGloo::broadcast(tensors, options);
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto result = tensors.front().contiguous();
+    const int from = static_cast<int>(options.rootRank);
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (rank != getRank()) result.view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+    };
+    exchange({"broadcast", "", from}, result, options.timeout, consume);
+    if (!result.is_same(tensors.front())) tensors.front().copy_(result);
+    return completed(tensors);
+  }
+
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const auto op = options.reduceOp.op_;
     if (!name_of(op) || !is_shareable(tensors)) {
       return ProcessGroupGloo::allreduce(tensors, options);
     }
+    return reduced("all_reduce", tensors, op, options.timeout, /*here=*/true);
+  }
+
+  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable(tensors)) return ProcessGroupGloo::reduce(tensors, options);
+    return reduced("reduce", tensors, op, options.timeout, getRank() == options.rootRank);
+  }
+
+  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::AllgatherOptions& options) override {
+    // Gloo reports outputs that do not fit.
+    if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
+      return ProcessGroupGloo::allgather(outputs, inputs, options);
+    }
+    return gathered("all_gather", outputs.front(), inputs.front(), options.timeout);
+  }
+
+  Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
+              const c10d::GatherOptions& options) override {
+    const bool here = getRank() == options.rootRank;
+    if (!is_shareable(inputs) || (here && !have_room(outputs, inputs.front()))) {
+      return ProcessGroupGloo::gather(outputs, inputs, options);
+    }
+    return gathered("gather", here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
+  }
+
+  Work barrier(const c10d::BarrierOptions& options) override {
+    exchange({"barrier", ""}, at::empty({0}), options.timeout, [](auto&&...) {});
+    return completed({});
+  }
+
+ private:
+  // With the result `here`, or on other ranks alone.
+  Work reduced(const char* operation, const Tensors& tensors, c10d::ReduceOp::RedOpType op,
+               std::chrono::milliseconds timeout, bool here) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto result = tensors.front().contiguous();
     at::Tensor first;  // rank 0's piece; the others are of the same place
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (!here) return;
       if (rank == 0) {
         first = piece;
         return;
@@ -121,28 +170,23 @@ class GlooAndSharedMemory : public c10d::ProcessGroupGloo {
         at::maximum_out(part, before, piece);
       }
     };
-    exchange({"all_reduce", name_of(op)}, result, options.timeout, consume);
-    if (!result.is_same(tensors.front())) tensors.front().copy_(result);
+    exchange({operation, name_of(op)}, result, timeout, consume);
+    if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
     return completed(tensors);
   }
 
-  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::AllgatherOptions& options) override {
-    // Gloo reports outputs that do not fit.
-    if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
-      return ProcessGroupGloo::allgather(outputs, inputs, options);
-    }
+  // `all`: empty where nothing is to be received.
+  Work gathered(const char* operation, const Tensors& all, const at::Tensor& input,
+                std::chrono::milliseconds timeout) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto own = inputs.front().contiguous();
-    const auto& all = outputs.front();
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (all.empty()) return;
       all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
     };
-    exchange({"all_gather", ""}, own, options.timeout, consume);
+    exchange({operation, ""}, input.contiguous(), timeout, consume);
     return completed(all);
   }
 
- private:
   // Equal on all ranks.
   static bool is_shareable(const Tensors& tensors) {
     return tensors.size() == 1 && tensors.front().is_cpu() &&

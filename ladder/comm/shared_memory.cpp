@@ -139,18 +139,21 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own,
   if (!usable_) fail(call, "an earlier collective failed", "make a new group");
   usable_ = false;
   const Deadline deadline{.timeout = timeout, .at = steady_clock::now() + timeout};
-  const auto text = fmt::format("{} ({}{}{} bytes)", call.operation, call.form,
-                                call.form.empty() ? "" : ", ", own.size());
+  const auto publishes = [&](int rank) { return call.from < 0 || rank == call.from; };
+  const auto text =
+      fmt::format("{} ({}{}{} bytes{})", call.operation, call.form, call.form.empty() ? "" : ", ",
+                  own.size(), call.from < 0 ? "" : fmt::format(" of rank {}", call.from));
   try {
     for (std::size_t offset = 0; offset < std::max<std::size_t>(own.size(), 1);
          offset += kChunkBytes) {
       const auto size = std::min(kChunkBytes, own.size() - offset);
-      publish(own.subspan(offset, size), text);
+      const auto piece = own.subspan(offset, publishes(rank_) ? size : 0);
+      publish(piece, text);
       for (int rank = 0; rank < world_size(); ++rank) wait_for(rank, deadline, call);
       for (int rank = 0; rank < world_size(); ++rank) {
         require_same_call(rank, text, call);
         const auto& slot = segments_[static_cast<std::size_t>(rank)].slots[(pieces_ - 1) % 2];
-        if (size > 0) consume(rank, offset, std::span(slot.bytes).first(size));
+        if (size > 0 && publishes(rank)) consume(rank, offset, std::span(slot.bytes).first(size));
       }
     }
   } catch (...) {

@@ -44,6 +44,7 @@ class SharedMemory {
   struct Call {
     std::string operation;  // "all_reduce", for errors
     std::string form;       // "sum, Float"; may be empty
+    int from = -1;          // the only rank that publishes bytes; -1 = all do
   };
 
   // A collective. Null on all ranks if one of them cannot share memory: it is on another machine,
@@ -58,7 +59,8 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   // A collective: publishes `own`, of the same size on all ranks, and calls `consume` for each
-  // piece of each rank, this one included: pieces in order, and per piece the ranks in order.
+  // piece of each rank that publishes, this one included: pieces in order, and per piece the ranks
+  // in order.
   // `consume` may overwrite that piece of `own`. Waits for all ranks even with zero bytes.
   //
   // Throws DistributedError if a rank has ended or failed, called another collective or with

@@ -18,6 +18,7 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/sent_bytes.h"
+#include "ladder/comm/shared_memory.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
@@ -236,11 +237,16 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Collective,
                          testing::Combine(testing::Range(1, 4), testing::Values("gloo", "shm")));
 
 // One start of the ranks for all, because a start costs more than the collectives.
-TEST_P(Collective, GivesItsResult) {
-  run([](const ProcessGroup& group) {
+TEST_P(Collective, GivesItsResultAndInSharedMemoryNeedsNoSocket) {
+  const auto by_sockets = [] { return sent_bytes() - SharedMemory::sent_bytes(); };
+  run([&](const ProcessGroup& group) {
+    group.barrier();
+    const auto before = by_sockets();
     for (const auto& [name, check] : kChecks) {
       SCOPED_TRACE(name);
       check(group);
+      group.barrier();
+      EXPECT_TRUE(group.backend() == "gloo" || by_sockets() == before) << by_sockets() - before;
     }
   });
 }
