@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy
 from matplotlib.figure import Figure
 
-from drawing import WIDTH, canvas_of
+from drawing import WIDTH, figure_of
 from results import ResultsError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mnist"
@@ -64,7 +64,10 @@ def read(misclassified: str) -> list[Digit]:
 def draw(digits: Sequence[Digit]) -> Figure:
     """In one pair of axes: a pair each would take a second."""
     rows = -(-len(digits) // COLUMNS)
-    figure, axes = canvas_of(ROW * rows, WIDTH, xlim=(0, COLUMNS), ylim=(rows, 0))
+    figure = figure_of(ROW * rows, WIDTH)
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, COLUMNS), ylim=(rows, 0))
+    axes.set_axis_off()
     for place, digit in enumerate(digits):
         x, y = place % COLUMNS, place // COLUMNS
         axes.imshow(digit.pixels, cmap="gray", vmin=0, vmax=255, interpolation="none",

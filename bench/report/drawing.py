@@ -86,16 +86,6 @@ def axes_of(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def canvas_of(height: float, width: float, **limits: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Axes as large as the figure, which do not show themselves."""
-    figure = figure_of(height, width)
-    figure.set_layout_engine("none")
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(**limits)
-    axes.set_axis_off()
-    return figure, axes
-
-
 def show_grid_alone(axes: Axes, axis: str) -> None:
     axes.grid(True, axis=axis)
     axes.spines[:].set_visible(False)

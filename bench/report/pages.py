@@ -16,9 +16,8 @@ against Python. --price and --seeds are the tables of exact sums. --links, --mod
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README, and images/micro-batches.svg shows no record.
-images/gradients.svg and images/updates.svg are pictures of lesson_pictures.py; each needs its
-record. Other pictures are those of the report that a page shows, of the records of
+the picture of the README. images/gradients.svg and images/updates.svg are pictures of
+lesson_pictures.py; each needs its record. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commit that it was measured at.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
@@ -206,8 +205,8 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn = [pictures.stages_picture(results), lesson_pictures.micro_batches_picture(),
-             *pictures_of_records(), *pictures_shown(results, shown)]
+    drawn = [pictures.stages_picture(results), *pictures_of_records(),
+             *pictures_shown(results, shown)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 

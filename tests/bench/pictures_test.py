@@ -8,7 +8,6 @@ import re
 from unittest.mock import patch
 
 import digits
-import lesson_pictures
 import numpy
 import pictures
 import pytest
@@ -107,12 +106,6 @@ def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named
     rows = [row for row in made.sample()["benchmarks"] if "python_ddp_amp" not in row["name"]]
     with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
         pictures.stages_picture(made.results(*rows))
-
-
-def test_a_batch_has_each_micro_batch_once_for_each_number_of_ranks() -> None:
-    svg = lesson_pictures.micro_batches_picture().svg
-    assert [svg.count(f">{part}</text>") for part in "ABCD"] == [3] * 4
-    assert svg.count("A + B + C + D</text>") == 3
 
 
 # --- colours ----------------------------------------------------------------------------
