@@ -37,7 +37,6 @@ from sources import Tree, entry_of
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "bench/results"
 STATES = "sources.json"
-COMMIT = re.compile(r'"commit"\s*:\s*"([^"]*)"')
 MINUTE = 60.0
 
 
@@ -94,12 +93,6 @@ def described() -> dict[str, Any]:
     return {"commit": commit,
             "machine": {"cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)),
                         "kernel": platform.release(), "load_before": os.getloadavg()[0]}}
-
-
-def commit_of(text: str) -> tuple[int, str]:
-    """The line of the record that names its commit, and the commit; line 1 and "" without."""
-    found = COMMIT.search(text)
-    return (text.count("\n", 0, found.start()) + 1, found[1]) if found else (1, "")
 
 
 class Row:

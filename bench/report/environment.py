@@ -82,10 +82,11 @@ def machine_line(results: Results) -> str:
 
 
 def measured_at(results: Results) -> str:
-    """The commit of each file, and the machine: what stands below a table of a page."""
+    """The commits of the rows, and the machine: the line below a table of a page."""
     cpu, cpus, gpu = (text_of(results.contexts[0].get(name))
                       for name in ("cpu", "usable_cpus", "gpu"))
-    commits = dict.fromkeys(text_of(one.get("commit")) for one in results.contexts)
+    commits = dict.fromkeys(commit for context in results.contexts
+                            for commit in text_of(context.get("commit")).split(" and "))
     return f"Measured at commit {' and '.join(commits)}: {cpu}, {cpus} CPUs, GPU {gpu}."
 
 
@@ -121,6 +122,9 @@ def run_notes(results: Results) -> list[str]:
     for name, words in (("commit", "commits"), ("cpu", "CPUs"), ("data_sha256", "data")):
         if len({text_of(context.get(name)) for context in results.contexts}) > 1:
             notes.append(f"The files come from different {words}: compare the rows of one file.")
+    if any(" and " in text_of(context.get("commit")) for context in results.contexts):
+        notes.append("Some rows were measured again at another commit: ratios between them and the "
+                     "others are those of two runs.")
     if any("dirty" in text_of(context.get("commit")) for context in results.contexts):
         notes.append("The sources had changes that are in no commit.")
     return notes

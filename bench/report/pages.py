@@ -17,11 +17,11 @@ tables of a record of bench/links/links.py: what was measured, the model for mor
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
 the picture of the README. images/gradients.svg and images/updates.svg are pictures of
-lesson_pictures.py; each needs its record. Other pictures are those of the report that a page shows, of the records of
-docs/bench.md. The line below a table has the commit that it was measured at.
+lesson_pictures.py; each needs its record. Other pictures are those of the report that a page shows,
+of the records of docs/bench.md. The line below a table has the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
-the commit of any record. A line may end anywhere within the marker:
+the commits of the rows of a record of the suite. A line may end anywhere within the marker:
 
     <!-- value bench/results/NAME.json full/RECIPE/PROGRAM/world:2/... seconds -->12.3<!-- end -->
     <!-- value bench/results/NAME.json slice/... over slice/... -->1.07<!-- end -->
@@ -58,8 +58,6 @@ from tables import STEPS, Table, price_table, seeds_table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench" / "records"))
-from records import commit_of  # noqa: E402
 PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
          "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
@@ -153,9 +151,9 @@ def row_of(results: Results, name: str) -> Row:
 def valued(match: re.Match[str]) -> str:
     """A number within a sentence."""
     begin, path, words, end = match.groups()
-    if words == "commit":
-        return f"{begin}{commit_of((ROOT / path).read_text(encoding='utf-8'))[1]}{end}"
     results = read([ROOT / path])
+    if words == "commit":
+        return f"{begin}{results.contexts[0]['commit']}{end}"
     name, measure, *others = [*words.split(), "", ""]
     row = row_of(results, name)
     if measure == "over" and others[0]:

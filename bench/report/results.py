@@ -245,11 +245,14 @@ def read(paths: Iterable[Path | str]) -> Results:
     for file, path in enumerate(paths):
         context, entries = read_file(Path(path))
         results.contexts.append(context)
+        commits: dict[str, None] = {}
         for entry in entries:
             if entry.get("run_type", "iteration") == "iteration":
                 key, seed = read_key(entry.get("run_name", entry["name"]))
                 run = read_repetition(entry, file, seed)
                 results.rows.setdefault(key, Row(key)).repetitions.append(run)
+                commits[str(entry.get("commit", context.get("commit", "")))] = None
+        context["commit"] = " and ".join(commits)  # some rows were measured again
     if not results.rows:
         raise ResultsError("the file holds no benchmark")
     return results

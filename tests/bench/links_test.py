@@ -164,7 +164,7 @@ def ranks_in(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         return [child for child in map(int, children.read_text().split())
-                if os.readlink(f"/proc/{child}/exe") == str(BIN / "links")]
+                if os.readlink(f"/proc/{child}/exe") == str((BIN / "links").resolve())]
     except OSError:  # ended meanwhile
         return []
 

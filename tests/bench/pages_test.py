@@ -80,11 +80,12 @@ def test_a_number_within_a_sentence_comes_from_its_row(root: Path, start) -> Non
     page = root / "docs/4.md"
     page.write_text(f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
                     f"{ROW.replace('2/prec', '1/prec')} -->9<!-- end --> of one process, in "
-                    f"{VALUE} memory -->9<!-- end --> MB.\n", encoding="utf-8")
+                    f"{VALUE} memory -->9<!-- end --> MB, at <!-- value {pages.RECORD} commit -->"
+                    "9<!-- end -->.\n", encoding="utf-8")
     start(pages, "--update")
     text = page.read_text(encoding="utf-8")
     assert (re.sub("<!--.*?-->", "", text)
-            == "A step takes 28.0 ms, 0.52 of one process, in 1180 MB.\n")
+            == "A step takes 28.0 ms, 0.52 of one process, in 1180 MB, at b1aeebe dirty.\n")
     page.write_text(text.replace("1180", "1181"), encoding="utf-8")
     code, out, _ = start(pages)
     assert (code, out.splitlines()[0]) == (

@@ -9,7 +9,7 @@ import pytest
 import report
 import sample_results as made
 import table
-from environment import environment_table, honesty
+from environment import environment_table, honesty, machine_line, measured_at
 from pytest import approx
 from results import ResultsError, Setup, read, read_key
 from tables import accuracy_table, stage_table, summary, twin_table
@@ -115,3 +115,17 @@ def test_load_and_stolen_ticks_are_those_of_each_file(tmp_path: Path) -> None:
     rows = {name: cells for name, *cells in environment_table(read(files)).rows}
     assert rows["stolen ticks while measuring"] == ["23", "0", "not recorded"]
     assert rows["load while measuring"] == ["2.00 to 2.00", "not recorded", "not recorded"]
+
+
+def test_rows_that_were_measured_again_have_their_commits_in_the_report(tmp_path: Path) -> None:
+    again, *others = made.slices("basicnet", STAGE, 1.0, 1, 2)
+    context = made.CONTEXT | {"commit": "aaa1111"}
+    for commits, rows in (("aaa1111", [again, *others]),
+                          ("aaa1111 and bbb2222", [*others, again | {"commit": "bbb2222"}]),
+                          ("bbb2222", [again | {"commit": "bbb2222"}])):
+        path = made.write(tmp_path / "a.json", {"context": context, "benchmarks": rows})
+        found = read([path, path])
+        assert f"; commit {commits}; load" in machine_line(found)
+        assert measured_at(found).startswith(f"Measured at commit {commits}: Sample CPU")
+        assert ["commit", commits, commits] in environment_table(found).rows
+        assert any("measured again" in note for note in honesty(found)) == ("and" in commits)
