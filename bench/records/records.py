@@ -139,7 +139,6 @@ class Record:
             self.rows = list(self._rows())
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise RecordError(f"{path}: not a record: {error!r}") from error
-        self.by_name = {row.name: row for row in self.rows}
 
     def _rows(self) -> Iterator[Row]:
         if self.kind.entries:
