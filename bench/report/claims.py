@@ -23,7 +23,7 @@ START_UP = 1.0  # seconds from the start of a program to the end of its first st
 
 
 class Mark(NamedTuple):
-    """One line: a number that is to be at least ("≥") or at most ("≤") the limit."""
+    """A number that is to be at least ("≥") or at most ("≤") the limit; None if not measured."""
 
     what: str
     sign: str
@@ -31,14 +31,12 @@ class Mark(NamedTuple):
     here: Estimate | None
     unit: str = " ×"
 
-    def cells(self) -> list[str]:
-        wanted = f"{self.sign} {self.limit}{self.unit}"
-        if self.here is None:
-            return [self.what, wanted, "not run", ""]
-        value = self.here.value
-        reached = value >= self.limit if self.sign == "≥" else value <= self.limit
-        return [self.what, wanted, self.here.text(lambda value: f"{value:.2f}"),
-                "yes" if reached else "no"]
+    def cells(self) -> Cells:
+        here = self.here.value
+        reached = here >= self.limit if self.sign == "≥" else here <= self.limit
+        return {"target": self.what, "value": f"{self.sign} {self.limit}{self.unit}",
+                "here [95 %]": self.here.text(lambda value: f"{value:.2f}"),
+                "reached?": "yes" if reached else "no"}
 
 
 def inverse(estimate: Estimate | None) -> Estimate | None:
@@ -50,17 +48,13 @@ def inverse(estimate: Estimate | None) -> Estimate | None:
     return Estimate(1 / estimate.value, interval)
 
 
-def all_cpus(results: Results, recipe: str, program: str, world: int = 1,
-             precision: str = "fp32") -> Setup | None:
-    """The set-up of a program with the most threads."""
-    wanted = Setup(recipe, program, world, precision)
+def all_cpus(results: Results, recipe: str, program: str, precision: str = "fp32",
+             width: float = 1) -> Setup | None:
+    """The set-up of a program, alone, with the most threads."""
+    wanted = Setup(recipe, program, precision=precision, width=width)
     found = [setup for setup in results.setups(recipe, ["slice"])
              if replace(setup, threads=1) == wanted]
     return max(found, key=lambda setup: setup.threads, default=None)
-
-
-def ratio(results: Results, first: Setup | None, second: Setup | None) -> Estimate | None:
-    return results.ratio(first, second) if first and second else None
 
 
 def over_floor(results: Results, setup: Setup | None) -> Estimate | None:
@@ -72,8 +66,8 @@ def over_floor(results: Results, setup: Setup | None) -> Estimate | None:
 
 def whole_run(results: Results, stage: Setup | None) -> Estimate | None:
     """How many times faster stage 0 trains and tests to its end than its twin."""
-    twin = stage and all_cpus(results, stage.recipe, "python_single")
-    return inverse(results.ratio(stage, twin, kind="full")) if twin else None
+    twin = stage and all_cpus(results, stage.recipe, TWINS[0])
+    return inverse(results.ratio(stage, twin, kind="full"))
 
 
 def slowest_start(results: Results) -> Estimate | None:
@@ -92,7 +86,7 @@ def fastest_tuned(results: Results, ours: Setup | None) -> Setup | None:
 
 
 def against_tuned(results: Results, ours: Setup | None) -> Estimate | None:
-    return inverse(ratio(results, ours, fastest_tuned(results, ours)))
+    return inverse(results.ratio(ours, fastest_tuned(results, ours)))
 
 
 def marks(results: Results) -> list[Mark]:
@@ -115,26 +109,25 @@ def marks(results: Results) -> list[Mark]:
         Mark("ConvNet, fp32: stage 0 against the fastest tuned Python", "≥", 2.5,
              against_tuned(results, convnet)),
         Mark("BasicNet: two ranks × 1 thread against one × 1 thread", "≥", 1.85,
-             inverse(ratio(results, two, one))),
+             inverse(results.ratio(two, one))),
         Mark("BasicNet: stage 2 with one rank over stage 0", "≤", 1.02,
-             ratio(results, stage2, stage0)),
+             results.ratio(stage2, stage0)),
         Mark("BasicNet, fp32: stage 0 against its Python twin, 200 steps", "≥", 2.0,
-             inverse(ratio(results, stage0, twin))),
+             inverse(results.ratio(stage0, twin))),
         Mark("BasicNet, fp32: stage 0 against its Python twin, whole run", "≥", 2.0,
              whole_run(results, stage0)),
         Mark("ConvNet, fp32: stage 0 against its Python twin, whole run", "≥", 1.9,
              whole_run(results, convnet)),
-        Mark("BasicNet: stage 5 over stage 0", "≤", 1.02, ratio(results, stage5, stage0)),
-        Mark("BasicNet: stage 6 over stage 0", "≤", 1.02, ratio(results, stage6, stage0)),
+        Mark("BasicNet: stage 5 over stage 0", "≤", 1.02, results.ratio(stage5, stage0)),
+        Mark("BasicNet: stage 6 over stage 0", "≤", 1.02, results.ratio(stage6, stage0)),
         Mark("Start of a program to its first step, slowest stage", "≤", START_UP,
              slowest_start(results), " s"),
     ]
 
 
-def marks_text(results: Results) -> str:
-    lines = ["| target | value | here [95 %] | reached? |", "| --- | ---: | ---: | --- |"]
-    lines += ["| " + " | ".join(mark.cells()) + " |" for mark in marks(results) if mark.here]
-    return "\n".join(lines) + "\n"
+def marks_table(results: Results) -> Table:
+    """The targets that were measured."""
+    return plain_table("Targets", [mark.cells() for mark in marks(results) if mark.here], [])
 
 
 # --- in one sentence --------------------------------------------------------------------
@@ -144,7 +137,7 @@ def speed_claim(results: Results) -> str:
     """Stage 0 against the fastest tuned Python of the record, else its twin; "" without either."""
     stage0, twin = (all_cpus(results, "basicnet", program) for program in (STAGES[0], TWINS[0]))
     tuned = fastest_tuned(results, stage0)
-    faster = inverse(ratio(results, stage0, tuned or twin))
+    faster = inverse(results.ratio(stage0, tuned or twin))
     if faster is None:
         return ""
     name = f"the fastest tuned Python program ({tuned.program})" if tuned else "its Python twin"

@@ -99,7 +99,6 @@ def trace_picture(record: Mapping[str, Any]) -> Picture:
 
 # --- speed over bandwidth ---------------------------------------------------------------
 
-BANDWIDTHS = ("100mbit", "1gbit", "10gbit")
 WAYS = {"plain": ("plain", RUNG_COLOURS[2]), "bf16": ("bf16 compression", RUNG_COLOURS[4]),
         "accumulation": ("accumulation 4", RUNG_COLOURS[3])}
 SPREAD = 0.18  # from way to way, as a share of the place of a link
@@ -119,10 +118,9 @@ def speeds(one: Measured) -> tuple[Estimate, Interval]:
 
 def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
     """The measured ways of each link that was measured, in order of bandwidth."""
-    names = [*(RATES[rate] for rate in BANDWIDTHS), SHARED_MEMORY]
     return {words: [one for one in measurements(record)
                     if one.link == words and one.name in WAYS]
-            for words in fitted(record) if words in names}
+            for words in fitted(record) if words != RATES["unlimited"]}
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:

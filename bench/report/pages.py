@@ -49,7 +49,7 @@ import link_tables
 import pictures
 import scale
 import step_report
-from claims import marks_text, speed_claim, twins_claim
+from claims import marks_table, speed_claim, twins_claim
 from drawing import Picture
 from environment import measured_at
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
@@ -86,7 +86,6 @@ LINK_TABLES = {
     "--scale": scale.scale_tables}
 CURE = "run .venv/bin/python bench/report/pages.py --update"
 
-
 MEASURES: dict[str, Callable[[Row], str]] = {
     "seconds": lambda row: number(row.seconds().value),
     "ms_per_step": lambda row: number(1000 * row.seconds().value / STEPS),
@@ -95,7 +94,7 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
 ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": price_table, "--seeds": seeds_table}
+    "--price": price_table, "--seeds": seeds_table, "--marks": marks_table}
 
 
 def table_lines(table: Table, *more: str) -> str:
@@ -120,8 +119,6 @@ def results_text(form: str, results: Results) -> str:
     below = textwrap.fill(measured_at(results), COLUMNS)
     if form in ONE_TABLE:
         return table_lines(ONE_TABLE[form](results), "", markdown_cell(measured_at(results)))
-    if form == "--marks":
-        return f"{marks_text(results)}\n{below}"
     if form == "--speed":
         claims = " ".join(filter(None, [speed_claim(results), twins_claim(results)]))
         return f"{textwrap.fill(claims or 'Not measured.', COLUMNS)}\n{below}"

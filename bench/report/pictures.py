@@ -14,7 +14,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 import digits
-from claims import inverse
+from claims import all_cpus, inverse
 from drawing import (
     README_WIDTH, Bar, Dot, Line, Picture, axes_of, draw_bar, draw_bars, draw_dots, draw_lines,
     draw_stacks,
@@ -185,11 +185,8 @@ def scaling_picture(results: Results, recipe: str) -> Picture | None:
 def width_picture(results: Results, recipe: str) -> Picture | None:
     """Only where the network was widened: the speed against stage 0 of the same width."""
     found: Points = {}
-    setups = results.setups(recipe, ("slice",))
-    for setup in setups:
-        base = max((other for other in setups if (other.program, other.width, other.precision)
-                    == (STAGES[0], setup.width, "fp32")),
-                   key=lambda other: other.threads, default=None)
+    for setup in results.setups(recipe, ("slice",)):
+        base = all_cpus(results, recipe, STAGES[0], width=setup.width)
         if speed := speed_up(results, setup, base):
             place = (replace(setup, width=1), label_of(results, setup))
             found.setdefault(place, []).append((setup.width, speed))
@@ -288,8 +285,7 @@ def row_pair(results: Results, stage: str) -> tuple[Row, Row]:
              and setup.width == 1 and results.ratio_to_twin(setup)]
     if found:
         setup = min(found, key=unusual)
-        twin = replace(setup, program=twin_of(stage))
-        return results.row("slice", setup), results.row("slice", twin)
+        return results.row("slice", setup), results.twin_row("slice", setup)
     raise ResultsError(f"the picture of the stages: expected {stage} and {twin_of(stage)} in rows "
                        f"slice/{README_RECIPE} with as many processes and threads, got none")
 

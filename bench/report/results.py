@@ -21,8 +21,8 @@ from typing import Any
 from intervals import Estimate, mean_of, median_of, ratio_of, wilson
 from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_twin, rung, twin_of
 
-KINDS = ("slice", "full", "curve", "check", "phases")
 EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
+KINDS = ("slice", "full", "curve", "check", "phases", *EXACT_KINDS)
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -167,25 +167,28 @@ class Results:
                  if row.setup.recipe == recipe and not row.setup.variant}
         return sorted(found, key=Setup.order)
 
+    def twin_row(self, kind: str, setup: Setup) -> Row | None:
+        """Of the Python twin that was started alike."""
+        return self.row(kind, replace(setup, program=twin_of(setup.program) or ""))
+
     def beside_twins(self) -> list[Setup]:
         """The stages that were timed, and whose Python twins were timed alike."""
         return [setup for recipe in self.recipes() for setup in self.setups(recipe, ["slice"])
-                if twin_of(setup.program) and setup.width == 1
-                and self.row("slice", replace(setup, program=twin_of(setup.program)))]
+                if setup.width == 1 and self.twin_row("slice", setup)]
 
     def ratio_to_twin(self, setup: Setup) -> Estimate | None:
         """Time of a stage over that of its Python twin."""
-        twin = twin_of(setup.program)
-        return self.ratio(setup, replace(setup, program=twin)) if twin else None
+        twin = self.twin_row("slice", setup)
+        return self.ratio(setup, twin and twin.setup)
 
-    def ratio(self, first: Setup, second: Setup,
+    def ratio(self, first: Setup | None, second: Setup | None,
               measure: Callable[[Repetition], float | None] = attrgetter("seconds"),
               kind: str = "slice") -> Estimate | None:
         """The median of a measure of one row over that of another; None on different devices.
 
         The suite shuffles all repetitions, so those of two rows have no order in common.
         """
-        rows = [self.row(kind, setup) for setup in (first, second)]
+        rows = [setup and self.row(kind, setup) for setup in (first, second)]
         if None in rows or not same_device(*rows):
             return None
         return ratio_of(*([value for one in row.good if (value := measure(one)) is not None]
@@ -200,10 +203,9 @@ def same_device(first: Row, second: Row) -> bool:
 def read_key(name: str) -> tuple[Key, int]:
     """The row, and the seed of this run."""
     kind, recipe, program, *rest = (name + "//").split("/")
-    kinds = (*KINDS, *EXACT_KINDS)
-    if kind not in kinds or not recipe or not program:
+    if kind not in KINDS or not recipe or not program:
         raise ResultsError(f"benchmark '{name}': expected KIND/RECIPE/PROGRAM/..., with a kind of "
-                           + ", ".join(kinds))
+                           + ", ".join(KINDS))
     words = dict(word.split(":", 1) for word in reversed(rest) if ":" in word)
     try:
         setup = Setup(recipe, program, int(words.get("world", 1)), words.get("precision", "fp32"),

@@ -29,20 +29,9 @@ from words import FAILED
 
 TERMINAL = 100  # columns
 SHORT_WORDS = {"memory, MB": "mem, MB", "accuracy, %": "accuracy, % [95 %]"}
-
-
 # Tables of all recipes, behind those of each: Markdown and page show those with rows.
 FURTHER_TABLES = (feeding_table, accuracy_table, curve_table, check_table, price_table, seeds_table,
                   claims_table, environment_table)
-
-
-def all_tables(results: Results) -> list[Table]:
-    """Those of the full comparison that have rows, in their order."""
-    tables = [stage_table(results), twin_table(results)]
-    tables += [recipe_table(results, recipe) for recipe in results.recipes()]
-    tables += [make(results) for make in FURTHER_TABLES]
-    return [table for table in tables if table.rows]
-
 
 # --- for a terminal ---------------------------------------------------------------------
 
@@ -110,32 +99,28 @@ def markdown_table(table: Table) -> str:
 def markdown_text(results: Results) -> str:
     claims, limits = ("\n".join(f"- {markdown_cell(line)}" for line in lines if line) for lines in (
         [*summary(results), speed_claim(results)], honesty(results)))
-    parts = [claims, *map(markdown_table, all_tables(results)), "## Limits of these numbers",
-             limits, *more(results)]
+    tables = [stage_table(results), twin_table(results),
+              *(recipe_table(results, recipe) for recipe in results.recipes()),
+              *(make(results) for make in FURTHER_TABLES)]
+    parts = [claims, *(markdown_table(table) for table in tables if table.rows),
+             "## Limits of these numbers", limits, *more(results)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def read_arguments(arguments: list[str]) -> argparse.Namespace:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Prints what the suite has measured.")
     parser.add_argument("results", nargs="+", help="JSON of build/bin/suite")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--short", action="store_true", help="the stages (the default)")
     form.add_argument("--markdown", action="store_true", help="the full comparison")
     form.add_argument("--links", action="store_true", help="record of bench/links/links.py")
-    return parser.parse_args(arguments)
-
-
-def text_of(options: argparse.Namespace) -> str:
-    if options.links:
-        record = json.loads(Path(options.results[0]).read_text(encoding="utf-8"))
-        return terminal_table(links_table(record)) + "\n"
-    results = read(options.results)
-    return markdown_text(results) if options.markdown else short_text(results)
-
-
-def main(arguments: list[str]) -> int:
+    options = parser.parse_args(arguments)
     try:
-        text = text_of(read_arguments(arguments))
+        if options.links:
+            record = json.loads(Path(options.results[0]).read_text(encoding="utf-8"))
+            text = terminal_table(links_table(record)) + "\n"
+        else:
+            text = (markdown_text if options.markdown else short_text)(read(options.results))
     except (ResultsError, OSError, ValueError) as error:
         print(f"table: {error}", file=sys.stderr)
         return 2

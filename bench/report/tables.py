@@ -16,7 +16,7 @@ from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_twin, megabytes,
-    number, percent, significant, twin_of,
+    number, percent, significant,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
@@ -163,8 +163,7 @@ def ratio_text(results: Results, setup: Setup) -> str:
         return "not a twin" if setup.program in TUNED else "is the twin"
     if setup.program == USUAL:
         return "no twin"
-    ours = results.row("slice", setup)
-    twin = results.row("slice", replace(setup, program=twin_of(setup.program) or ""))
+    ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
     if twin and twin.error:
         return "twin failed"
     if ours and twin and not same_device(ours, twin):
@@ -355,7 +354,7 @@ def same_weights(row: Row, rows: list[Row]) -> str:
 
 def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
     setup, base = row.setup, stage_0_of(results, row.setup.recipe)
-    twin = results.row("full", replace(setup, program=twin_of(setup.program) or ""))
+    twin = results.twin_row("full", setup)
     return {
         "program": name_text(setup, row), "recipe": setup.recipe, **place_cells(setup),
         "same weights as": same_weights(row, rows),
