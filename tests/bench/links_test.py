@@ -113,29 +113,6 @@ def test_without_a_cable_tables_and_pictures_show_what_was_measured(record) -> N
         assert picture(record).svg.endswith("</svg>")
 
 
-def test_the_pictures_show_lanes_and_curves(record) -> None:
-    lanes = link_pictures.lanes_of(record["traces"]["plain"]["spans"])
-    assert [name for name, _ in lanes] == ["forward", "backward", "wire", "wire", "optimizer"]
-    assert link_pictures.lane_names(lanes) == ["forward", "backward", "bucket 1", "bucket 2",
-                                               "optimizer"]
-    assert link_pictures.lane_names([("wire", lanes[2][1] + lanes[3][1])]) == ["all-reduces"]
-    traces = link_pictures.trace_picture(record).svg
-    for words in ("With overlap: DistributedDataParallel, 1 Gbit/s, 51.0 ms", ">4.72 MB<",
-                  ">75 kB<", f">{link_pictures.WAIT}<"):
-        assert words in traces
-    assert ">1,024<" in link_pictures.scale_picture(record).svg
-
-
-def test_speeds_stand_beside_the_model_and_one_rank(record) -> None:
-    picture = link_pictures.bandwidth_picture(record)
-    # 64 images in 40 ms, between 32 and 42.02 ms in the model; 10 Gbit/s was not measured.
-    assert picture.description.startswith(
-        "Images per second. 1 Gbit/s, plain: 1600, model 1523 to 2000; 1 Gbit/s, bf16 compression: "
-        "1280, model")
-    assert picture.description.endswith("; shared memory, plain: 1600, model 1523 to 1523")
-    assert ">one rank alone: 1,000<" in picture.svg  # 64 ms
-
-
 # --- measuring --------------------------------------------------------------------------
 
 

@@ -102,18 +102,6 @@ def test_a_number_of_no_row_is_an_error(words: str, reason: str, root: Path, sta
     assert code == 2 and reason in err
 
 
-def test_two_records_are_read_as_one(root: Path, start) -> None:
-    rows = [row for row in made.sample()["benchmarks"] if not row["name"].startswith("full/")]
-    made.write(root / pages.RECORD, {"context": made.CONTEXT, "benchmarks": rows})
-    made.write(root / "bench/results/whole.json", made.whole())
-    bench = root / "docs/bench.md"
-    bench.write_text(bench.read_text(encoding="utf-8").replace(
-        "two-cores.json", "two-cores.json bench/results/whole.json"), encoding="utf-8")
-    assert start(pages, "--update")[0] == 0
-    text = bench.read_text(encoding="utf-8")
-    assert "### Accuracy over seeds" in text and "### Each stage beside its twin" in text
-
-
 def test_writes_the_pictures_of_records_once_their_records_are_there(root: Path) -> None:
     first = ["links", "scale", "bandwidth", "step"]
     assert [picture.name for picture in pages.pictures_of_records()] == first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from unittest.mock import patch
 
 import digits
@@ -15,16 +14,8 @@ import sample_results as made
 from drawing import DOT, HIGH, LETTER, box_around, label_shifts
 from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
-from results import ResultsError, Setup
+from results import ResultsError
 from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
-
-
-def test_the_same_numbers_give_the_same_file() -> None:
-    one, other = (pictures.stages_picture(made.sample_results()).file for _ in range(2))
-    assert one == other
-    assert one.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: '
-                          "Apache-2.0 -->\n<svg ")
-    assert "prefers-color-scheme: dark" in one and "<dc:date>" not in one
 
 
 def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
@@ -38,19 +29,6 @@ def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
     for box in boxes:
         assert frame.contains(*box.min) and frame.contains(*box.max)
         assert not box.count_overlaps([box_around(x, y, 2 * DOT, 2 * DOT) for x, y in dots])
-
-
-def test_a_widened_network_has_a_picture_of_its_own() -> None:
-    rows = []
-    for width, factor in ((1, 1.0), (4, 9.0)):
-        more = f"/width:{width}"
-        rows += made.slices("basicnet", "stage0_single_gpu", factor, 1, 2, more=more)
-        rows += made.slices("basicnet", "stage2_ddp_spawn", 0.9 * factor, 2, 1, more=more)
-    results = made.results(*rows)
-    alone = Setup("basicnet", "stage0_single_gpu", threads=2)
-    assert pictures.speed_up(results, alone, alone) == (1.0, None)
-    assert pictures.width_picture(results, "basicnet").description == (
-        "0 single 1x2: 1.00 at 1, 1.00 at 4; 2 DDP spawn 2x1: 1.11 at 1, 1.11 at 4")
 
 
 # --- digits -----------------------------------------------------------------------------
@@ -83,19 +61,6 @@ def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
 
 
 # --- pictures of the pages --------------------------------------------------------------
-
-
-def test_each_stage_stands_beside_its_twin_with_what_is_between_them() -> None:
-    picture = pictures.stages_picture(made.sample_results())
-    pairs = picture.description.split("; ")
-    assert [words.split(":")[0] for words in pairs] == [
-        name for pair in zip(made.STAGES, made.TWINS) for name in pair]
-    # Twins take 2.1 times as long; of repetitions that jitter, the median is 1.01 of that.
-    assert re.search(r"5\.45 s, 2\.10 \[1\.\d\d, 2\.\d\d\] × as fast$", pairs[0])
-    assert pairs[1] == "python_single: 11.5 s"
-    assert pairs[3] == "python_data_parallel: 11.6 s (1 replica: no GPU)"
-    assert all(words in picture.svg for words in ("Sample CPU of nobody", "2 x 1, bf16",
-                                                  *made.STAGES))
 
 
 def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:

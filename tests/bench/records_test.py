@@ -10,7 +10,7 @@ import pytest
 import record
 import records
 import sentinel
-from sources import FLAGS, Tree, token_hash
+from sources import token_hash
 
 STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
 FILES = {
@@ -109,12 +109,6 @@ def test_a_commit_without_a_state_is_read_from_git(project: Path) -> None:
                                              "0000000"))
     stale = records.Records(project).stale
     assert list(stale.values()) == [["sources of 0000000, which is not in this clone"]] * 2
-
-
-def test_a_closure_has_the_sources_of_headers_but_not_the_command_line(project: Path) -> None:
-    sources = Tree(project).sources([STAGE])
-    assert sorted(sources) == [FLAGS, "ladder/optim/adam.cpp", "ladder/optim/adam.h", STAGE,
-                               "version of torch"]
 
 
 def test_the_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
