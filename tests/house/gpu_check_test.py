@@ -144,16 +144,6 @@ def test_all_well_on_one_gpu(checkout: Checkout) -> None:
         assert wanted in calls
 
 
-def test_on_the_cpu_gloo_and_bf16_take_the_places_and_runs_are_short(checkout: Checkout) -> None:
-    done = checkout.run(device="cpu")
-    calls = checkout.calls.read_text()
-    assert "nccl" not in calls
-    for wanted in ("stage6_trainer --bf16 --backend gloo", "--limit-train 640 --limit-test 500",
-                   "stage2_ddp_spawn --backend gloo --nprocs 2 --device cpu"):
-        assert wanted in calls
-    assert "skipped memcheck_fp32 it needs a GPU" in line_of("memcheck_fp32", done)
-
-
 def test_several_gpus_get_a_rank_each_in_every_stage(checkout: Checkout) -> None:
     checkout.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
     checkout.write(TWO_GPUS, "stubs/find")

@@ -50,7 +50,6 @@ STAGE1 = STAGE0.replace("0: one device", "1: replicas").replace(
 STAGE2 = STAGE1.replace("1: replicas", "2: ranks").replace(WRAP, "  spawn(model);\n")
 STAGES = {"stage0_a": STAGE0, "stage1_b": STAGE1, "stage2_c": STAGE2}
 FIRST, SECOND = "docs/diffs/stage0-to-stage1.diff", "docs/diffs/stage1-to-stage2.diff"
-STALE = "differs from the stages; run tools/pages.sh"
 ORDER = "expected make_data, make_model, train_epoch, run, main, in this order"
 
 
@@ -91,15 +90,10 @@ def test_a_diff_has_whole_functions_and_the_tables_count_code(tree: Tree) -> Non
     assert ladder.lengths(tree.root)["stage1_b"] == [31, 20]
 
 
-@pytest.mark.parametrize("old, new, stale", [
-    ("  model =", "  // Here.\n  model =", [FIRST, SECOND]),
-    ("// All of it is", "// All of it lies", [FIRST, SECOND]),
-    ("#include <set>", "#include <map>", [FIRST, SECOND])])
-def test_a_line_that_changes_in_one_stage_changes_both_diffs(tree: Tree, old: str, new: str,
-                                                              stale: list[str]) -> None:
-    tree.write("stage1_b", STAGE1.replace(old, new))
-    assert [line[:len(f"{name}: {STALE}")] for line, name in zip(tree.check(), stale)] == [
-        f"{name}: {STALE}" for name in stale]
+def test_a_line_that_changes_in_one_stage_changes_both_diffs(tree: Tree) -> None:
+    tree.write("stage1_b", STAGE1.replace("#include <set>", "#include <map>"))
+    for line, name in zip(tree.check(), (FIRST, SECOND), strict=True):
+        assert line.startswith(f"{name}: differs from the stages; run tools/pages.sh")
     assert tree.check("--update") == []
 
 

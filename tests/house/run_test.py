@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import shutil
 import signal
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import write
+from tests.support.programs import ROOT, shown_on_terminal
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/support/stubs/run"
 STUBS = {
     "tools/setup.sh": "#!/bin/bash\n",
@@ -23,7 +22,7 @@ STUBS = {
     "build/bin/suite": (PROGRAMS / "suite").read_text(),
     ".venv/bin/python": '#!/bin/bash\necho "$(basename "$1")" "$(cat "$2")" "${@:3}"\n',
     "bin/cmake": (PROGRAMS / "cmake").read_text(),
-    "build/bin/stage0_single_gpu": '#!/bin/bash\necho stage0 "$@"\n',
+    "build/bin/stage0_single_gpu": '#!/bin/bash\nprintf "<%s>" "$PWD" "$@"\n',
     "build/bin/stage3_ddp_torchrun": '#!/bin/bash\necho stage3 "$@"\n',
 }
 
@@ -49,19 +48,8 @@ class Checkout:
 
     def on_terminal(self, code: int = 0) -> str:
         """The output of ./run."""
-        leader, terminal = pty.openpty()
-        with subprocess.Popen([self.root / "run"], stdout=terminal, stderr=terminal,
-                              env=self.environment) as process:
-            os.close(terminal)
-            parts = []
-            with os.fdopen(leader, "rb") as stream:
-                try:
-                    while part := stream.read1():
-                        parts.append(part)
-                except OSError:  # the other end is closed
-                    pass
-            assert process.wait(timeout=60) == code
-        return b"".join(parts).decode()
+        return shown_on_terminal("env", f"PATH={self.environment['PATH']}", "bash", "-c",
+                                 f'"$0"; (($? == {code}))', self.root / "run", stdout=True)
 
     def targets(self) -> str:
         return (self.root / "targets").read_text().strip()
@@ -72,8 +60,9 @@ def checkout_fixture(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path.resolve())
 
 
-def test_a_stage_is_built_alone(checkout: Checkout) -> None:
-    assert checkout.run("stage0_single_gpu", "--help") == (0, ["stage0 --help"])
+def test_a_stage_is_built_alone_and_gets_its_flags_unchanged(checkout: Checkout) -> None:
+    assert checkout.run("stage0_single_gpu", "--metrics", "a  b.jsonl", "") == (
+        0, [f"<{os.getcwd()}><--metrics><a  b.jsonl><>"])
     assert checkout.targets() == "stage0_single_gpu"
 
 
@@ -109,12 +98,15 @@ def test_packages_count_down_and_end_it_if_they_cannot_be_installed(checkout: Ch
     assert not (checkout.root / "targets").exists()
 
 
-@pytest.mark.parametrize("number", ["x", "0", "-1", ""])
-def test_a_number_of_processes_that_is_none(checkout: Checkout, number: str) -> None:
-    done = checkout.start("stage3_ddp_torchrun", NPROC_PER_NODE=number)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2, "", f"run: NPROC_PER_NODE: expected a number >= 1, got '{number}'; hint: unset "
-               "NPROC_PER_NODE\n")
+@pytest.mark.parametrize("flag, number, message", [
+    ("", "1", "no stage ''; the stages are: stage0"),
+    ("stage9", "1", "no stage 'stage9'; the stages are: stage0"),
+    *(("stage3_ddp_torchrun", number, f"NPROC_PER_NODE: expected a number >= 1, got '{number}'; "
+       "hint: unset NPROC_PER_NODE\n") for number in ("x", "0", "-1", ""))])
+def test_refused(checkout: Checkout, flag: str, number: str, message: str) -> None:
+    done = checkout.start(flag, NPROC_PER_NODE=number)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"run: {message}") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("flags, code", [
