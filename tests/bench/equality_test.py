@@ -16,12 +16,6 @@ def verdict(program: str, *rows: made.Entry, recipe: str = "basicnet",
     return verdict_for(results, recipe, program)
 
 
-@pytest.mark.parametrize("odd", ["stage1_data_parallel", "stage4_ddp_amp", "stage6_trainer"])
-def test_one_of_six_at_world_size_2_is_wrong_and_the_others_are_not(odd: str) -> None:
-    assert [stage for stage in made.STAGES[1:]
-            if verdict(stage, weights={(odd, 2): OTHER}).state == "WRONG"] == [odd]
-
-
 def test_without_stage_0_nothing_is_known() -> None:
     results = made.results(made.failed("check", "basicnet", made.STAGES[0], 1, 1),
                            *made.checks("basicnet", {})[1:7])
@@ -66,9 +60,3 @@ def test_rows_on_two_need_a_check_on_two() -> None:
     for rows, state in (([], "yes"), (two, "not checked"), ([lone], "not checked")):
         assert verdict_for(made.results(*first, *rows), "basicnet", STAGE3).state == state
     assert verdict(STAGE3, *two).state == "yes"
-
-
-@pytest.mark.parametrize("recipe, program", [("basicnet", "python_single"),
-                                             ("convnet", "stage0_single_gpu")])
-def test_twins_and_recipes_without_checks_are_not_checked(recipe: str, program: str) -> None:
-    assert verdict(program, recipe=recipe).state == "not checked"

@@ -76,7 +76,7 @@ ROWS: dict[str, Callable[[], list[made.Entry]]] = {
         "seeds/" in row["name"] and not row["name"].count("seed:2/") * row["name"].count("micro"))],
     "exact_failed": lambda: [row | {"error_occurred": True, "error_message": "no memory"}
                              for row in EXACT],
-    "slices": lambda: made.slices("convnet", STAGE0, 2.0, 1, 2),
+    "slices": lambda: [*made.checks("convnet", {}), *made.slices("convnet", STAGE0, 2.0, 1, 2)],
     "checks": lambda: made.checks("basicnet", {}),
     # The run on all CPUs is the one that is shown. Without checks none is the fastest.
     "threads": lambda: [made.full("basicnet", STAGE0, 10.0 * threads, 1, threads, 9841)

@@ -117,7 +117,9 @@ def test_has_every_picture_with_title_and_description(sample: Page) -> None:
 
 
 def test_pictures_have_the_colours_of_the_page_alone(sample: Page) -> None:
-    assert not re.search(r"#[0-9a-fA-F]{6}\b", sample.text.split("</style>", 1)[1])
+    style, body = sample.text.split("</style>", 1)
+    assert "@media (prefers-color-scheme: dark) { :root {" in style
+    assert not re.search(r"#[0-9a-fA-F]{6}\b", body)
 
 
 def test_the_same_file_gives_the_same_page(sample: Page, page) -> None:

@@ -12,7 +12,6 @@ import table
 from environment import environment_table, honesty, machine_line, measured_at
 from pytest import approx
 from results import ResultsError, Setup, read, read_key
-from tables import accuracy_table, stage_table, summary, twin_table
 
 STAGE, TWIN = "stage0_single_gpu", "python_single"
 STOPPED = "The run was stopped: rows are missing."
@@ -92,18 +91,6 @@ def test_rows_on_different_devices_are_not_compared(devices, ratio) -> None:
             for row in made.slices("basicnet", program, seconds, 1, 2, label=f"device={device}")]
     found = made.results(*rows).ratio_to_twin(Setup("basicnet", STAGE, threads=2))
     assert (found and found.value) == ratio
-
-
-def test_two_files_give_the_tables_of_one(tmp_path: Path) -> None:
-    bench = [row for row in made.sample()["benchmarks"] if not (
-        row["name"].startswith("full/") and "/seed:" in row["name"])]
-    files = [made.write(tmp_path / "a.json", {"context": made.CONTEXT, "benchmarks": bench}),
-             made.write(tmp_path / "b.json", made.whole())]
-    for make in (accuracy_table, twin_table):
-        assert make(read(files)).rows == make(made.sample_results()).rows
-    alone = read(files[:1])
-    assert stage_table(alone).rows == []
-    assert "Fastest: stage4_ddp_amp (2 x 1, bf16)" in " ".join(summary(alone))
 
 
 def test_load_and_stolen_ticks_are_those_of_each_file(tmp_path: Path) -> None:

@@ -143,13 +143,6 @@ def test_a_row_without_numbers_has_a_reason(suite: Suite, changed, code, reason)
         assert f"  {reason}\n" in said
 
 
-def test_a_program_that_is_not_there_is_named(suite: Suite) -> None:
-    path = suite.folder / "bin" / "stage0_single_gpu"
-    path.unlink()
-    suite.run(f"full/{ROW}", 1)
-    assert suite.rows()[0]["error_message"] == f"{path}: No such file or directory"
-
-
 def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> None:
     started = suite.folder / "pid"
     suite.stage(before=f"import os\nwith open({str(started)!r}, 'w') as file: "
