@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import link_model
-import link_pictures
-import link_tables
 import links as runner
 import pytest
 import sample_links as made
@@ -99,18 +97,6 @@ def test_no_record_is_named(start) -> None:
 
 
 # --- pictures ---------------------------------------------------------------------------
-
-
-def test_without_a_cable_tables_and_pictures_show_what_was_measured(record) -> None:
-    record |= {"links": {"1gbit": {"not_run": "not run: no tc here"}}, "traces": {}}
-    assert [row[0] for row in link_tables.links_table(record).rows] == [
-        "1 Gbit/s", *["shared memory"] * 2, *["one process"] * 2]
-    for table in (link_tables.model_table(record), link_tables.speed_table(record)):
-        assert table.rows == []
-    assert scale.scale_tables(record) == []
-    for picture in (link_pictures.trace_picture, link_pictures.bandwidth_picture,
-                    link_pictures.scale_picture):
-        assert picture(record).svg.endswith("</svg>")
 
 
 # --- measuring --------------------------------------------------------------------------

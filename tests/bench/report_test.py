@@ -150,7 +150,8 @@ def test_nothing_but_failures_is_a_page_too(page) -> None:
     ({}, ["Links", "Cost at scale", "Epochs over ranks", "Two steps on a cable",
           "Speed over bandwidth"], []),
     ({"traces": {}}, ["Cost at scale", "Speed over bandwidth"], ["Two steps on a cable"]),
-    ({"links": {}, "traces": {}}, ["Links"], ["Cost at scale"])])
+    ({"links": {"1gbit": {"not_run": "not run: no tc here"}}, "traces": {}},
+     ["Links", "1 Gbit/s: not run: no tc here"], ["Cost at scale"])])
 def test_links_have_sections_with_what_was_measured(page, changes, there, absent) -> None:
     found = page(made.short(), sample_links.record() | changes)
     assert set(there) <= set(found.texts) and not set(absent) & set(found.texts)
