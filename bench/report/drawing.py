@@ -36,7 +36,7 @@ WIDTH = 360.0  # points, as wide as a telephone
 PAGE_WIDTH = 440.0  # letters of 10 points can be read where a page is 400 pixels wide
 README_WIDTH = 760.0
 BAR_STEP = 21.0  # points from bar to bar
-MARKERS = "osD^vPXh"  # of each rung, so that colour is not all
+MARKERS = "osD^vPXh"  # of each stage, so that colour is not all
 FILE_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<!-- SPDX-License-Identifier: Apache-2.0 -->\n'
 
 matplotlib.rc_file(Path(__file__).with_name("matplotlibrc"))

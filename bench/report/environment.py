@@ -10,7 +10,7 @@ import pandas
 
 from results import Results
 from tables import Table
-from words import TUNED, USUAL, is_twin, rung
+from words import TUNED, USUAL, is_python, stage_of
 
 NOT_RECORDED = "not recorded"
 FIELDS = {
@@ -107,14 +107,14 @@ def run_notes(results: Results) -> list[str]:
         words = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
         coarse = ": with so few, an interval is nearly their whole range" * (counts[0] < 10)
         notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
-    if not any(is_twin(row.setup.program) for row in results.rows.values()):
+    if not any(is_python(row.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):
         notes.append("There was no GPU: no row here ran on one.")
     runs = results.of_kind("full")
     timed, whole = ({row.setup.program for row in results.of_kind(kind) if row.good}
                     for kind in ("slice", "full"))
-    if runs and (rest := sorted(timed - whole - {*TUNED}, key=rung)):
+    if runs and (rest := sorted(timed - whole - {*TUNED}, key=stage_of)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
     if seeds := {seed for row in runs for seed in row.of_seeds() if seed}:
         notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
@@ -182,7 +182,7 @@ GENERAL_NOTES = (
 def honesty(results: Results) -> list[str]:
     rows = results.rows.values()
     programs = {row.setup.program for row in rows}
-    there = {"any": True, "twin": any(map(is_twin, programs)), "usual": USUAL in programs,
+    there = {"any": True, "twin": any(map(is_python, programs)), "usual": USUAL in programs,
              "tuned": bool(programs.intersection(TUNED)),
              "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),
              "lines": any(row.counter("user_lines") is not None for row in rows)}

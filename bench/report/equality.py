@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from intervals import Estimate, mean_of, within_noise
 from results import Repetition, Results, Row, Setup
-from words import FAILED, STAGES, TEST_IMAGES, is_twin, rung
+from words import FAILED, STAGES, TEST_IMAGES, is_python, stage_of
 
 EQUAL, WRONG, NOT_CHECKED = "yes", "WRONG", "not checked"
 CHECKED = "20 steps, fp32, one thread per process"  # what "equal" is about
@@ -72,7 +72,7 @@ def checks(results: Results) -> list[Check]:
         weights = {program: "" if run.error else run.weights for program, run in runs.items()}
         found += [Check(recipe, program, world, weights[program],
                         verdict_of(program, world, run, weights)) for program, run in runs.items()]
-    return sorted(found, key=lambda check: (check.recipe, check.world, rung(check.program)))
+    return sorted(found, key=lambda check: (check.recipe, check.world, stage_of(check.program)))
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
@@ -141,7 +141,8 @@ def verdicts(results: Results) -> dict[tuple[str, str], Verdict]:
 
 
 def verdict_for(results: Results, recipe: str, program: str) -> Verdict:
-    reason = "weights are compared among the C++ stages" if is_twin(program) else "no check was run"
+    reason = ("weights are compared among the C++ stages" if is_python(program)
+              else "no check was run")
     return verdicts(results).get((recipe, program), Verdict(NOT_CHECKED, reason))
 
 

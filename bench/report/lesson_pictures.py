@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from drawing import PAGE_WIDTH, Picture, figure_of
-from words import BAD, INK, MUTED, RUNG_COLOURS, Colour, percent, significant
+from words import BAD, INK, MUTED, STAGE_COLOURS, Colour, percent, significant
 
 # --- gradients --------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ SCALE_POWER = 16  # a scale of 65,536
 LOWEST, HIGHEST = -44, 20  # powers of two that are shown
 TICKS = range(-40, HIGHEST, 8)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-GROUPS = {"activations": RUNG_COLOURS[2], "parameters": RUNG_COLOURS[4]}
+GROUPS = {"activations": STAGE_COLOURS[2], "parameters": STAGE_COLOURS[4]}
 GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
                "parameters": "parameters"}
 FILLS = {"activations": {"fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 REGIONS = (  # half of the smallest number, 2^-24, and all below are rounded to 0
     Region("rounds to 0", LOWEST, -25, BAD),
-    Region("subnormal", -25, -14, RUNG_COLOURS[1]),
+    Region("subnormal", -25, -14, STAGE_COLOURS[1]),
     Region("normal", -14, 16, None),
     Region("inf", 16, HIGHEST, BAD),
 )
@@ -128,9 +128,9 @@ def gradients_picture(record: Mapping[str, Any]) -> Picture:
 # --- accuracy over updates and over images ----------------------------------------------
 
 ACCURACIES = range(70, 96, 5)  # percent; points below are not shown
-WAYS = {"global": ("32 images per update, 16 per rank", RUNG_COLOURS[2], "-"),
-        "per-device": ("32 images per rank", RUNG_COLOURS[4], "-"),
-        "per-device, linear": ("32 images per rank, learning rate × 2", RUNG_COLOURS[3], "--")}
+WAYS = {"global": ("32 images per update, 16 per rank", STAGE_COLOURS[2], "-"),
+        "per-device": ("32 images per rank", STAGE_COLOURS[4], "-"),
+        "per-device, linear": ("32 images per rank, learning rate × 2", STAGE_COLOURS[3], "--")}
 AXES = (("updates", range(0, 6000, 2000)), ("images", range(0, 180_001, 90_000)))
 
 

@@ -20,15 +20,15 @@ from drawing import (
 )
 from intervals import Estimate, Interval
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
-from words import INK, RUNG_COLOURS, significant
+from words import INK, STAGE_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
 
 # --- traces -----------------------------------------------------------------------------
 
-LANES = {"forward": RUNG_COLOURS[2], "backward": RUNG_COLOURS[3], "wire": RUNG_COLOURS[4],
-         "optimizer": RUNG_COLOURS[5]}
+LANES = {"forward": STAGE_COLOURS[2], "backward": STAGE_COLOURS[3], "wire": STAGE_COLOURS[4],
+         "optimizer": STAGE_COLOURS[5]}
 TITLES = {"plain": "With overlap: DistributedDataParallel",
           "no-overlap": "Without overlap: all-reduces after backward"}
 WAIT = "wait for the buckets"
@@ -99,8 +99,8 @@ def trace_picture(record: Mapping[str, Any]) -> Picture:
 
 # --- speed over bandwidth ---------------------------------------------------------------
 
-WAYS = {"plain": ("plain", RUNG_COLOURS[2]), "bf16": ("bf16 compression", RUNG_COLOURS[4]),
-        "accumulation": ("accumulation 4", RUNG_COLOURS[3])}
+WAYS = {"plain": ("plain", STAGE_COLOURS[2]), "bf16": ("bf16 compression", STAGE_COLOURS[4]),
+        "accumulation": ("accumulation 4", STAGE_COLOURS[3])}
 SPREAD = 0.18  # from way to way, as a share of the place of a link
 
 
@@ -173,7 +173,7 @@ def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
 
 # --- cost at scale ----------------------------------------------------------------------
 
-LINK_COLOURS = (RUNG_COLOURS[6], RUNG_COLOURS[4], RUNG_COLOURS[2], RUNG_COLOURS[3])
+LINK_COLOURS = (STAGE_COLOURS[6], STAGE_COLOURS[4], STAGE_COLOURS[2], STAGE_COLOURS[3])
 
 
 def draw_scale(costs: Costs) -> Figure:

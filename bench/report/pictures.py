@@ -25,8 +25,8 @@ from intervals import Estimate
 from results import Results, ResultsError, Row, Setup
 from tables import curve_rows, name_text, unusual
 from words import (
-    IDEAS, INK, MUTED, PHASES, RUNG_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_twin,
-    percent, rung, significant, twin_of,
+    IDEAS, INK, MUTED, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_python,
+    percent, significant, stage_of, twin_of,
 )
 
 Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
@@ -51,7 +51,7 @@ def plain_setups(results: Results, recipe: str, *kinds: str) -> list[Setup]:
 
 def bar_of(results: Results, setup: Setup, estimate: Estimate | None, text: str,
            floor: float | None = None) -> Bar:
-    return Bar(label_of(results, setup), colour_of(setup.program), is_twin(setup.program),
+    return Bar(label_of(results, setup), colour_of(setup.program), is_python(setup.program),
                estimate, text, floor, is_wrong(results, setup))
 
 
@@ -97,9 +97,9 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
 def code_picture(results: Results) -> Picture | None:
     lines = {row.setup.program: counted for row in results.of_kind("full", "slice", "check")
              if (counted := row.counter("user_lines")) is not None}
-    bars = [Bar(idea_of(program), colour_of(program), is_twin(program), Estimate(lines[program]),
+    bars = [Bar(idea_of(program), colour_of(program), is_python(program), Estimate(lines[program]),
                 f"{lines[program]:.0f}")
-            for program in sorted(lines, key=lambda name: (rung(name), is_twin(name), name))]
+            for program in sorted(lines, key=lambda name: (stage_of(name), is_python(name), name))]
     caption = ("Lines that are code in the program's own source file: without blank lines, "
                "comments, #include and import. FILLED")
     return bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
@@ -130,8 +130,8 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], fou
                  **how: bool) -> Picture | None:
     if not found:
         return None
-    lines = [Line(label, colour_of(setup.program), rung(setup.program), is_twin(setup.program),
-                  points) for (setup, label), points in found.items()]
+    lines = [Line(label, colour_of(setup.program), stage_of(setup.program),
+                  is_python(setup.program), points) for (setup, label), points in found.items()]
     told = "; ".join(f"{line.label}: " + ", ".join(f"{y.value:.2f} at {x:g}"
                                                    for x, y in line.points) for line in lines)
     return Picture(name, title, told, partial(draw_lines, axes, lines, **how), caption)
@@ -157,7 +157,7 @@ def base_of(results: Results, setup: Setup) -> Setup:
     row = results.row("slice", alone)
     if row and row.good:
         return alone
-    return replace(alone, program=TWINS[0] if is_twin(setup.program) else STAGES[0])
+    return replace(alone, program=TWINS[0] if is_python(setup.program) else STAGES[0])
 
 
 def speed_up(results: Results, setup: Setup, base: Setup | None) -> Estimate | None:
@@ -203,18 +203,18 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
 def dot_of(results: Results, row: Row) -> Dot:
     """Its label: a digit for a stage, py and a digit for its twin. The legend has the names."""
     setup = row.setup
-    name = "LT" if setup.program == USUAL else str(rung(setup.program))
-    label = ("py" * is_twin(setup.program) + name + precision_of(setup)
+    name = "LT" if setup.program == USUAL else str(stage_of(setup.program))
+    label = ("py" * is_python(setup.program) + name + precision_of(setup)
              + " WRONG" * is_wrong(results, setup))
-    return Dot(label, colour_of(setup.program), is_twin(setup.program), row.seconds(),
+    return Dot(label, colour_of(setup.program), is_python(setup.program), row.seconds(),
                row.accuracy())
 
 
 def whole_runs(results: Results, recipe: str) -> list[Row]:
-    """With a time and an accuracy; of programs of the ladder."""
+    """With a time and an accuracy; of stages and twins."""
     rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")]
     return [row for row in rows if row.good and row.accuracy()
-            and rung(row.setup.program) < len(STAGES)]
+            and stage_of(row.setup.program) < len(STAGES)]
 
 
 def summary_picture(results: Results) -> Picture | None:
@@ -224,10 +224,10 @@ def summary_picture(results: Results) -> Picture | None:
         return None
     panels = {recipe: [dot_of(results, row) for row in rows] for recipe, rows in found.items()}
     programs = {row.setup.program for rows in found.values() for row in rows}
-    names = [(f"{place} {IDEAS[place]}", RUNG_COLOURS[place])
-             for place in sorted(set(map(rung, programs)))]
+    names = [(f"{place} {IDEAS[place]}", STAGE_COLOURS[place])
+             for place in sorted(set(map(stage_of, programs)))]
     marks = "; ".join(filter(None, [
-        "Filled: C++; outlined, py: Python" * any(map(is_twin, programs)),
+        "Filled: C++; outlined, py: Python" * any(map(is_python, programs)),
         "LT: LibTorch, used the usual way" * (USUAL in programs)]))
     caption = (f"From the start of a program to its end, with its test. {marks}"
                + ". " * bool(marks) + "Whiskers: 95 % intervals. Up and to the left is better.")
@@ -292,7 +292,7 @@ def row_pair(results: Results, stage: str) -> tuple[Row, Row]:
 
 def stage_bar(results: Results, row: Row) -> Bar:
     """Its text is the description of the picture too."""
-    setup, twin = row.setup, is_twin(row.setup.program)
+    setup, twin = row.setup, is_python(row.setup.program)
     note = name_text(setup, row).removeprefix(setup.program)
     text = f"{significant(row.seconds().value)} s{note}"
     wrong = not twin and is_wrong(results, setup)

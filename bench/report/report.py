@@ -32,7 +32,7 @@ from results import Results, ResultsError, read
 from scale import scale_tables
 from table import FURTHER_TABLES
 from tables import Table, more, recipe_table, stage_table, summary, twin_table
-from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_twin, theme
+from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_python, theme
 
 TITLE = "Seven ways to train: what each costs"
 LONG = 40  # letters from which a cell is broken into lines
@@ -96,7 +96,7 @@ def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
         claims=list(filter(None, [*summary(results), speed_claim(results)])),
         summary=[pictures.summary_picture(results)], sections=sections(results, links),
         limits=honesty(results), more=more(results), cell_class=cell_class, colour_of=colour_of,
-        is_twin=is_twin)
+        is_python=is_python)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from drawing import README_WIDTH, Band, Box, Picture, draw_bands
-from words import MUTED, RUNG_COLOURS, Colour
+from words import MUTED, STAGE_COLOURS, Colour
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "measure"))
 from step import MATHS, REST  # noqa: E402
 
 LEAST = 0.1  # milliseconds: what takes less in both is one row
 FAMILIES: tuple[tuple[str, Colour, tuple[str, ...]], ...] = (
-    ("convolution", RUNG_COLOURS[2], ("conv",)),
-    ("matrix product", RUNG_COLOURS[3], ("mm", "addmm", "linear", "Addmm", "Linear backward")),
-    ("of this library", RUNG_COLOURS[4], ("ladder::", "Pool backward", "Dropout")),
-    ("optimizer", RUNG_COLOURS[5], ("_fused_",)),
+    ("convolution", STAGE_COLOURS[2], ("conv",)),
+    ("matrix product", STAGE_COLOURS[3], ("mm", "addmm", "linear", "Addmm", "Linear backward")),
+    ("of this library", STAGE_COLOURS[4], ("ladder::", "Pool backward", "Dropout")),
+    ("optimizer", STAGE_COLOURS[5], ("_fused_",)),
     ("others", MUTED, ()),
 )
 ABOUT = ("Two rows of boxes on one scale of time: the step in reference math above, the shorter "

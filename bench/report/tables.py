@@ -15,7 +15,7 @@ from equality import (
 from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
-    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_twin, megabytes,
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_python, megabytes,
     number, percent, significant,
 )
 
@@ -159,7 +159,7 @@ def stage_table(results: Results) -> Table:
 
 
 def ratio_text(results: Results, setup: Setup) -> str:
-    if is_twin(setup.program):
+    if is_python(setup.program):
         return "not a twin" if setup.program in TUNED else "is the twin"
     if setup.program == USUAL:
         return "no twin"
@@ -259,7 +259,7 @@ def speed_table(results: Results, recipe: str) -> Table:
     rows = [(setup.program, {"program": name_text(setup, row), **place_cells(setup),
                              **cells(row, writers)})
             for setup in results.setups(recipe, ["slice"])
-            if not is_twin(setup.program) and (row := results.row("slice", setup))]
+            if not is_python(setup.program) and (row := results.row("slice", setup))]
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
@@ -345,8 +345,8 @@ def same_weights(row: Row, rows: list[Row]) -> str:
     for other in rows:
         there = other.setup
         equal = len(ours.items() & weights_of(other).items())
-        if equal and other is not row and (there.recipe, is_twin(there.program)) == (
-                setup.recipe, is_twin(setup.program)):
+        if equal and other is not row and (there.recipe, is_python(there.program)) == (
+                setup.recipe, is_python(setup.program)):
             some = "" if equal == len(ours) else f" ({equal} of {len(ours)} seeds)"
             names.append(short_name(there) + some)
     return (", ".join(names) or "none") if ours else NOT_MEASURED
@@ -360,7 +360,7 @@ def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
         "same weights as": same_weights(row, rows),
         "accuracy by seed, %": ", ".join(map(percent, row.accuracies().values())),
         "mean, % [95 %]": row.accuracy().text(percent),
-        "to its twin, points [95 %]": ("is the twin" if is_twin(setup.program)
+        "to its twin, points [95 %]": ("is the twin" if is_python(setup.program)
                                        else points(twin and paired(row, twin))),
         "to stage 0, points [95 %]": ("is stage 0" if row is base
                                       else points(base and paired(row, base)))}
@@ -460,7 +460,7 @@ def check_table(results: Results) -> Table:
 
 def more(results: Results) -> list[str]:
     """Which command measures the rest, unless stages and twins were timed."""
-    twins = any(is_twin(row.setup.program) for row in results.of_kind("slice"))
+    twins = any(is_python(row.setup.program) for row in results.of_kind("slice"))
     return [] if twins else [MORE]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-RUNGS = (  # of the ladder: a stage, its twin, and what is new in them
+STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
     ("stage0_single_gpu", "python_single", "single"),
     ("stage1_data_parallel", "python_data_parallel", "DataParallel"),
     ("stage2_ddp_spawn", "python_ddp_spawn", "DDP spawn"),
@@ -15,7 +15,6 @@ RUNGS = (  # of the ladder: a stage, its twin, and what is new in them
     ("stage5_accelerator", "python_accelerate", "Accelerator"),
     ("stage6_trainer", "python_trainer", "Trainer"),
 )
-STAGES, TWINS, IDEAS = zip(*RUNGS)
 USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 
@@ -42,7 +41,7 @@ class Colour(NamedTuple):
 
 # A stage and its twin share a colour (filled, and outlined). Hues that colour-blind readers keep
 # apart, each at least 3:1 against the page, light or dark.
-RUNG_COLOURS = (
+STAGE_COLOURS = (
     Colour("stage0", "#53565b", "#afb2b7"),
     Colour("stage1", "#ba833d", "#f2a91a"),
     Colour("stage2", "#2d8fce", "#71c1f7"),
@@ -65,7 +64,7 @@ GRID = Colour("grid", "#dfe3e8", "#343a41")
 BAD = Colour("bad", "#b3121d", "#ff8a80")
 PAPER = Colour("paper", "#fefefe", "#16191d")
 PANEL = Colour("panel", "#f4f6f8", "#1e2227")
-ALL_COLOURS = (*RUNG_COLOURS, *PHASE_COLOURS, INK, MUTED, GRID, BAD, PAPER, PANEL)
+ALL_COLOURS = (*STAGE_COLOURS, *PHASE_COLOURS, INK, MUTED, GRID, BAD, PAPER, PANEL)
 
 
 def theme() -> str:
@@ -75,14 +74,15 @@ def theme() -> str:
     return (f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}")
 
 
-def rung(program: str) -> int:
-    """The place of a program on the ladder, 0 to 6; behind them for a program that is not on it."""
+def stage_of(program: str) -> int:
+    """The number of a stage or of a twin's stage; behind them for other programs."""
     if program == USUAL:
         return 0  # it trains as stage 0 does
-    return next((place for place, names in enumerate(RUNGS) if program in names), len(RUNGS))
+    return next((place for place, pair in enumerate(zip(STAGES, TWINS)) if program in pair),
+                len(STAGES))
 
 
-def is_twin(program: str) -> bool:
+def is_python(program: str) -> bool:
     return program.startswith("python_")
 
 
@@ -91,18 +91,18 @@ def twin_of(program: str) -> str | None:
 
 
 def colour_of(program: str) -> Colour:
-    place = rung(program)
-    return RUNG_COLOURS[place] if place < len(RUNG_COLOURS) else MUTED
+    place = stage_of(program)
+    return STAGE_COLOURS[place] if place < len(STAGE_COLOURS) else MUTED
 
 
 def idea_of(program: str) -> str:
     """A program's name for a picture: "2 DDP spawn", or "py DDP spawn" for its twin."""
-    place = rung(program)
+    place = stage_of(program)
     if program == USUAL:
         return "LibTorch, usual"
     if place == len(STAGES):
         return program.replace("python_", "py ").replace("_", " ")
-    return f"{'py' if is_twin(program) else place} {IDEAS[place]}"
+    return f"{'py' if is_python(program) else place} {IDEAS[place]}"
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -15,7 +15,7 @@ from drawing import DOT, HIGH, LETTER, box_around, label_shifts
 from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
 from results import ResultsError
-from words import ALL_COLOURS, PAPER, PHASE_COLOURS, RUNG_COLOURS
+from words import ALL_COLOURS, PAPER, PHASE_COLOURS, STAGE_COLOURS
 
 
 def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
@@ -113,7 +113,7 @@ def contrast(first: str, second: str) -> float:
 
 @pytest.mark.parametrize("place", ["light", "dark"])
 def test_programs_stand_out_from_the_page_and_colour_blind_readers_keep_them_apart(place) -> None:
-    colours = [getattr(colour, place) for colour in RUNG_COLOURS]
+    colours = [getattr(colour, place) for colour in STAGE_COLOURS]
     assert min(contrast(colour, getattr(PAPER, place)) for colour in colours) >= 3.0
     for (first, second), eye in itertools.product(itertools.combinations(colours, 2), EYES):
         assert math.dist(seen_as(first, eye), seen_as(second, eye)) >= 15, (first, second, eye)
