@@ -22,7 +22,7 @@ from words import (
 START_UP = 1.0  # seconds from the start of a program to the end of its first step
 
 
-class Mark(NamedTuple):
+class Target(NamedTuple):
     """A number that is to be at least ("≥") or at most ("≤") the limit; None if not measured."""
 
     what: str
@@ -89,7 +89,7 @@ def against_tuned(results: Results, ours: Setup | None) -> Estimate | None:
     return inverse(results.ratio(ours, fastest_tuned(results, ours)))
 
 
-def marks(results: Results) -> list[Mark]:
+def targets(results: Results) -> list[Target]:
     """The targets, and behind them what else was reached once and has to stay so."""
     stage0, twin, stage5, stage6 = (
         all_cpus(results, "basicnet", program)
@@ -100,34 +100,34 @@ def marks(results: Results) -> list[Mark]:
     stage2 = stage0 and replace(stage0, program="stage2_ddp_spawn")
     one, two = (Setup("basicnet", "stage2_ddp_spawn", world, threads=1) for world in (1, 2))
     return [
-        Mark("BasicNet, fp32: stage 0 against the fastest tuned Python", "≥", 3.0,
+        Target("BasicNet, fp32: stage 0 against the fastest tuned Python", "≥", 3.0,
              against_tuned(results, stage0)),
-        Mark("BasicNet, fp32: stage 0, time over the floor of arithmetic", "≤", 1.25,
+        Target("BasicNet, fp32: stage 0, time over the floor of arithmetic", "≤", 1.25,
              over_floor(results, stage0)),
-        Mark("BasicNet, bf16: stage 4, one rank, against the fastest tuned Python", "≥", 2.3,
+        Target("BasicNet, bf16: stage 4, one rank, against the fastest tuned Python", "≥", 2.3,
              against_tuned(results, stage4)),
-        Mark("ConvNet, fp32: stage 0 against the fastest tuned Python", "≥", 2.5,
+        Target("ConvNet, fp32: stage 0 against the fastest tuned Python", "≥", 2.5,
              against_tuned(results, convnet)),
-        Mark("BasicNet: two ranks × 1 thread against one × 1 thread", "≥", 1.85,
+        Target("BasicNet: two ranks × 1 thread against one × 1 thread", "≥", 1.85,
              inverse(results.ratio(two, one))),
-        Mark("BasicNet: stage 2 with one rank over stage 0", "≤", 1.02,
+        Target("BasicNet: stage 2 with one rank over stage 0", "≤", 1.02,
              results.ratio(stage2, stage0)),
-        Mark("BasicNet, fp32: stage 0 against its Python twin, 200 steps", "≥", 2.0,
+        Target("BasicNet, fp32: stage 0 against its Python twin, 200 steps", "≥", 2.0,
              inverse(results.ratio(stage0, twin))),
-        Mark("BasicNet, fp32: stage 0 against its Python twin, whole run", "≥", 2.0,
+        Target("BasicNet, fp32: stage 0 against its Python twin, whole run", "≥", 2.0,
              whole_run(results, stage0)),
-        Mark("ConvNet, fp32: stage 0 against its Python twin, whole run", "≥", 1.9,
+        Target("ConvNet, fp32: stage 0 against its Python twin, whole run", "≥", 1.9,
              whole_run(results, convnet)),
-        Mark("BasicNet: stage 5 over stage 0", "≤", 1.02, results.ratio(stage5, stage0)),
-        Mark("BasicNet: stage 6 over stage 0", "≤", 1.02, results.ratio(stage6, stage0)),
-        Mark("Start of a program to its first step, slowest stage", "≤", START_UP,
+        Target("BasicNet: stage 5 over stage 0", "≤", 1.02, results.ratio(stage5, stage0)),
+        Target("BasicNet: stage 6 over stage 0", "≤", 1.02, results.ratio(stage6, stage0)),
+        Target("Start of a program to its first step, slowest stage", "≤", START_UP,
              slowest_start(results), " s"),
     ]
 
 
-def marks_table(results: Results) -> Table:
-    """The targets that were measured."""
-    return plain_table("Targets", [mark.cells() for mark in marks(results) if mark.here], [])
+def targets_table(results: Results) -> Table:
+    """Those that were measured."""
+    return plain_table("Targets", [one.cells() for one in targets(results) if one.here], [])
 
 
 # --- in one sentence --------------------------------------------------------------------

@@ -11,7 +11,7 @@ at a line of its own:
     <!-- end of the record -->
 
 --short is the table of the seven stages as ./run prints it, --markdown every table but those of
-exact sums, with headings of the third level, --marks how near the targets are, --speed the speed
+exact sums, with headings of the third level, --targets the targets of speed, --speed the speed
 against Python. --price and --seeds are the tables of exact sums. --links, --model and --scale are
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
@@ -49,7 +49,7 @@ import link_tables
 import pictures
 import scale
 import step_report
-from claims import marks_table, speed_claim, twins_claim
+from claims import speed_claim, targets_table, twins_claim
 from drawing import Picture
 from environment import measured_at
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
@@ -71,7 +71,7 @@ RECORD_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] =
     "gradients": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
     "updates": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--marks"
+BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--targets"
                    r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
                    r".*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
@@ -94,7 +94,7 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
 ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": price_table, "--seeds": seeds_table, "--marks": marks_table}
+    "--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
 
 
 def table_lines(table: Table, *more: str) -> str:

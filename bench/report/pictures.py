@@ -226,11 +226,11 @@ def summary_picture(results: Results) -> Picture | None:
     programs = {row.setup.program for rows in found.values() for row in rows}
     names = [(f"{place} {IDEAS[place]}", STAGE_COLOURS[place])
              for place in sorted(set(map(stage_of, programs)))]
-    marks = "; ".join(filter(None, [
+    signs = "; ".join(filter(None, [
         "Filled: C++; outlined, py: Python" * any(map(is_python, programs)),
         "LT: LibTorch, used the usual way" * (USUAL in programs)]))
-    caption = (f"From the start of a program to its end, with its test. {marks}"
-               + ". " * bool(marks) + "Whiskers: 95 % intervals. Up and to the left is better.")
+    caption = (f"From the start of a program to its end, with its test. {signs}"
+               + ". " * bool(signs) + "Whiskers: 95 % intervals. Up and to the left is better.")
     told = ". ".join(f"{recipe}: " + "; ".join(
         f"{label_of(results, row.setup)}: {significant(row.seconds().value)} s, "
         f"{percent(row.accuracy().value)} %" for row in rows) for recipe, rows in found.items())

@@ -91,8 +91,8 @@ def markdown_line(cells: list[str]) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    marks = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
-    lines = map(markdown_line, [list(table.header), marks, *table.rows])
+    dashes = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
+    lines = map(markdown_line, [list(table.header), dashes, *table.rows])
     return "\n\n".join([f"## {table.title}", "\n".join(lines), *map(markdown_cell, table.notes)])
 
 

@@ -55,7 +55,7 @@ TWINS = [*slices(STAGE0, 2.0), *slices(TWIN, 5.0), *slices("stage5_accelerator",
     (RANKS, "BasicNet: two ranks × 1 thread against one × 1 thread", r"≥ 1.85 ×|2\.00 \[.*|yes"),
     (RANKS, "BasicNet: stage 2 with one rank over stage 0", r"≤ 1.02 ×|1\.10 \[.*|no")])
 def test_targets(rows: list, what: str, cells: str) -> None:
-    found = [row[1:] for row in claims.marks_table(made.results(*rows)).rows if row[0] == what]
+    found = [row[1:] for row in claims.targets_table(made.results(*rows)).rows if row[0] == what]
     for cell, pattern in zip(*found or [[]], cells.split("|") if cells else [], strict=True):
         assert re.fullmatch(pattern, cell), found
 
