@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the table of faults on the built programs.
 
-    .venv/bin/python tests/faults/driver.py                    every cell once
+    .venv/bin/python tests/faults/driver.py                    every case once
     .venv/bin/python tests/faults/driver.py --only 'stage 5'   those in whose name this is found
     .venv/bin/python tests/faults/driver.py --list             their names
 
-A line for each cell as it ends, then a table: the seconds from the fault to the end of all, of
-each stage. Exit code: 0 all cells as promised, 1 some not, 2 none chosen.
+A line for each case as it ends, then a table: the seconds from the fault to the end of all, of
+each stage. Exit code: 0 all cases as promised, 1 some not, 2 none chosen.
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.faults.cell import PROGRAMS, Cell, run_cell  # noqa: E402
-from tests.faults.cells import QUICK, table  # noqa: E402
+from tests.faults.case import PROGRAMS, Case, run_case  # noqa: E402
+from tests.faults.cases import QUICK, table  # noqa: E402
 
 Ends = dict[tuple[str, int], list[str]]  # of a fault and a stage
 
@@ -32,7 +32,7 @@ Ends = dict[tuple[str, int], list[str]]  # of a fault and a stage
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name the cells and run none")
+    parser.add_argument("--list", action="store_true", help="name the cases and run none")
     parser.add_argument("--only", metavar="REGEX", default="", help="those whose name has this")
     parser.add_argument("--quick", action="store_true", help="a choice, within a minute")
     parser.add_argument("--repeats", metavar="N", type=int, default=1,
@@ -40,25 +40,25 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def chosen(options: argparse.Namespace) -> list[Cell]:
-    return [cell for cell in table()
-            if re.search(options.only, cell.name) and (cell.name in QUICK or not options.quick)]
+def chosen(options: argparse.Namespace) -> list[Case]:
+    return [case for case in table()
+            if re.search(options.only, case.name) and (case.name in QUICK or not options.quick)]
 
 
-def run(cell: Cell, folder: Path) -> str:
+def run(case: Case, folder: Path) -> str:
     """Says how it ends: seconds, "skipped" or "FAILED"."""
     try:
-        seconds = run_cell(cell, folder)
+        seconds = run_case(case, folder)
     except unittest.SkipTest as reason:
-        print(f"skipped  {cell.name}: {reason}", flush=True)
+        print(f"skipped  {case.name}: {reason}", flush=True)
         return "skipped"
     except AssertionError as error:
-        print(f"FAILED   {cell.name}\n{error}", flush=True)
+        print(f"FAILED   {case.name}\n{error}", flush=True)
         return "FAILED"
-    except Exception:  # of the cell itself: the others have their turn
-        print(f"FAILED   {cell.name}\n{traceback.format_exc()}", flush=True)
+    except Exception:  # of the case itself: the others have their turn
+        print(f"FAILED   {case.name}\n{traceback.format_exc()}", flush=True)
         return "FAILED"
-    print(f"{seconds:6.2f} s {cell.name}", flush=True)
+    print(f"{seconds:6.2f} s {case.name}", flush=True)
     return f"{seconds:.1f}"
 
 
@@ -75,24 +75,24 @@ def show(ends: Ends) -> None:
 
 def main(given: Sequence[str] | None = None) -> int:
     options = arguments(given)
-    cells = chosen(options)
+    cases = chosen(options)
     if options.list:
-        print("\n".join(cell.name for cell in cells))
-    if options.list or not cells:
-        return 0 if cells else 2
+        print("\n".join(case.name for case in cases))
+    if options.list or not cases:
+        return 0 if cases else 2
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # kills the run
     started = time.monotonic()
     ends: Ends = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="ladder-faults-") as folder:
         for repeat in range(options.repeats):
-            for cell in cells:
-                if cell.once and repeat > 0:
+            for case in cases:
+                if case.once and repeat > 0:
                     continue
-                ends[cell.fault, cell.stage].append(run(cell, Path(folder)))
+                ends[case.fault, case.stage].append(run(case, Path(folder)))
     show(ends)
     said = collections.Counter(end for row in ends.values() for end in row)
     total = sum(said.values())
-    print(f"{total} runs of {len(cells)} cells in {time.monotonic() - started:.0f} s: "
+    print(f"{total} runs of {len(cases)} cases in {time.monotonic() - started:.0f} s: "
           f"{said['FAILED']} failed, {said['skipped']} skipped")
     return 1 if said["FAILED"] else 0
 

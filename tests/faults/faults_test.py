@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quick cells of the table of faults, once; and that its checks notice what they are for."""
+"""The quick cases of the table of faults, once; and that its checks notice what they are for."""
 from __future__ import annotations
 
 import atexit
@@ -15,8 +15,8 @@ import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.faults.cell import PROGRAMS, Cell, require_ending, run_cell  # noqa: E402
-from tests.faults.cells import KINDS, QUICK, table  # noqa: E402
+from tests.faults.case import PROGRAMS, Case, require_ending, run_case  # noqa: E402
+from tests.faults.cases import KINDS, QUICK, table  # noqa: E402
 from tests.faults.leftovers import (SHARED_MEMORY, Before, adopt_orphans,  # noqa: E402
                                     reap_orphans)
 from tests.support.programs import Process, Result  # noqa: E402
@@ -25,42 +25,42 @@ FOLDER = Path(tempfile.mkdtemp(prefix="ladder-faults-"))
 atexit.register(shutil.rmtree, FOLDER)
 
 
-class QuickCells(unittest.TestCase):
+class QuickCases(unittest.TestCase):
     def test_all_end_as_promised(self) -> None:
-        for cell in table():
-            if cell.name in QUICK:
-                with self.subTest(cell.name):
-                    print(f"{run_cell(cell, FOLDER):6.2f} s {cell.name}", flush=True)
+        for case in table():
+            if case.name in QUICK:
+                with self.subTest(case.name):
+                    print(f"{run_case(case, FOLDER):6.2f} s {case.name}", flush=True)
 
 
 class Table(unittest.TestCase):
-    def test_each_cell_has_a_name_of_its_own(self) -> None:
-        names = collections.Counter(cell.name for cell in table())
+    def test_each_case_has_a_name_of_its_own(self) -> None:
+        names = collections.Counter(case.name for case in table())
         self.assertEqual([name for name, count in names.items() if count > 1], [])
         self.assertEqual(QUICK - set(names), set())
 
-    def test_the_quick_cells_are_of_all_kinds_and_stages(self) -> None:
+    def test_the_quick_cases_are_of_all_kinds_and_stages(self) -> None:
         for kind in KINDS:
-            self.assertTrue(QUICK & {cell.name for cell in kind()}, kind.__name__)
-        self.assertEqual({cell.stage for cell in table() if cell.name in QUICK},
+            self.assertTrue(QUICK & {case.name for case in kind()}, kind.__name__)
+        self.assertEqual({case.stage for case in table() if case.name in QUICK},
                          set(range(len(PROGRAMS))))
 
     def test_no_stage_is_left_out(self) -> None:
-        cells = collections.Counter(cell.stage for cell in table() if not cell.once)
-        self.assertGreaterEqual(sum(cells.values()), 60)
-        self.assertGreaterEqual(min(cells[stage] for stage in range(len(PROGRAMS))), 10)
+        cases = collections.Counter(case.stage for case in table() if not case.once)
+        self.assertGreaterEqual(sum(cases.values()), 60)
+        self.assertGreaterEqual(min(cases[stage] for stage in range(len(PROGRAMS))), 10)
 
 
 class Ending(unittest.TestCase):
-    CELL = Cell((2, "spawn"), "x", codes=(137,), cause="^error: rank 1: ", seconds=5)
+    CASE = Case((2, "spawn"), "x", codes=(137,), cause="^error: rank 1: ", seconds=5)
     SAID = "error: rank 1: gone\n[rank 0] error: lost\n"
 
     def refused(self, text: str, code: int = -9, said: str = SAID, took: float = 1.0) -> None:
         with self.assertRaisesRegex(AssertionError, text):
-            require_ending(self.CELL, Result(code, "", said), took)
+            require_ending(self.CASE, Result(code, "", said), took)
 
     def test_code_time_and_cause_count(self) -> None:
-        require_ending(self.CELL, Result(-9, "", self.SAID), 1.0)
+        require_ending(self.CASE, Result(-9, "", self.SAID), 1.0)
         self.refused("exit code", code=0)
         self.refused("die of a signal", code=137)
         self.refused("within 5", took=5.1)

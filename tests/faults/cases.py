@@ -10,15 +10,15 @@ from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, Signals
 
 from safetensors.numpy import load_file
 
-from tests.faults import strikes
-from tests.faults.cell import (MARKED, After, Cell, Place, Prepare, Strike, Workspace,
+from tests.faults import faults
+from tests.faults.case import (OBSERVED, After, Case, Fault, Place, Prepare, Workspace,
                                ends_as_undisturbed)
 from tests.support.programs import Result, launch
 from tests.support.resume import require_whole
 from tests.support.ways import Way, endless, small
 
 Flags = tuple[object, ...]
-Cells = Iterator[Cell]
+Cases = Iterator[Case]
 
 # Seconds from the start of a command to its end, when something is wrong with it from the start.
 STARTS_IN = {"alone": 10.0, "spawn": 10.0, "by hand": 10.0, "mpirun": 15.0, "torchrun": 20.0}
@@ -34,7 +34,7 @@ EVERY_STAGE: tuple[Place, ...] = ((0, "alone"), (1, "alone"), (2, "spawn"), (3, 
 short = functools.partial(small, recipe="convnet", epochs=6, limit_test=100)  # 120 steps
 
 
-# ---- kinds of cells ----
+# ---- kinds of cases ----
 
 def codes_of(start: str, code: int) -> tuple[int, ...]:
     """What becomes of the exit code of the rank that failed.
@@ -49,30 +49,30 @@ def codes_of(start: str, code: int) -> tuple[int, ...]:
 
 def from_the_start(place: Place, fault: str, prepare: tuple[Prepare, ...], code: int, cause: str,
                    flags: Flags = small(), left: tuple[str, ...] = (),
-                   after: After | None = None) -> Cell:
+                   after: After | None = None) -> Case:
     """The fault lies in the command: it ends soon, with this exit code of the rank at fault."""
-    return Cell(place, fault, flags, prepare, None, codes_of(place[1], code), cause,
+    return Case(place, fault, flags, prepare, None, codes_of(place[1], code), cause,
                 STARTS_IN[place[1]], left, after)
 
 
-def in_training(place: Place, fault: str, strike: Strike, code: int, cause: str = "",
+def in_training(place: Place, fault: str, inject: Fault, code: int, cause: str = "",
                 flags: Flags = endless(), prepare: tuple[Prepare, ...] = (),
-                seconds: float = 0, left: tuple[str, ...] = ()) -> Cell:
-    """The fault strikes a run that would not end by itself."""
-    return Cell(place, fault, flags, prepare, strike, codes_of(place[1], code), cause,
+                seconds: float = 0, left: tuple[str, ...] = ()) -> Case:
+    """The fault hits a run that would not end by itself."""
+    return Case(place, fault, flags, prepare, inject, codes_of(place[1], code), cause,
                 seconds or GONE_IN[place[1]], left)
 
 
-def harmless(place: Place, fault: str, strike: Strike | None = None,
+def harmless(place: Place, fault: str, inject: Fault | None = None,
              prepare: tuple[Prepare, ...] = (), flags: Flags = short(),
-             after: After = ends_as_undisturbed) -> Cell:
+             after: After = ends_as_undisturbed) -> Case:
     """The run ends with the weights of one that nothing happens to."""
-    return Cell(place, fault, flags, prepare, strike, (0,), "", 30.0, after=after)
+    return Case(place, fault, flags, prepare, inject, (0,), "", 30.0, after=after)
 
 
-def ends_behind_the_jump(cell: Cell, space: Workspace, done: Result) -> None:
+def ends_behind_the_jump(case: Case, space: Workspace, done: Result) -> None:
     assert (space.folder / "seen").exists(), "nobody has read the clock since it jumped"
-    ends_as_undisturbed(cell, space, done)
+    ends_as_undisturbed(case, space, done)
 
 
 def codes_of_stop(start: str, number: int) -> tuple[int, ...]:
@@ -116,43 +116,43 @@ def ended(start: str, rank: int, signal: int = 0, code: int = 0, step: str = r",
 
 # ---- ranks ----
 
-def rank_dies() -> Cells:
+def rank_dies() -> Cases:
     for stage, start, rank in ((0, "alone", 0), (1, "alone", 0), (2, "spawn", 0),
                                (3, "by hand", 1), (3, "torchrun", 1), (4, "spawn", 1),
                                (4, "torchrun", 0), (5, "spawn", 0), (5, "mpirun", 1),
                                (6, "spawn", 1), (6, "by hand", 1)):
-        yield in_training((stage, start), "SIGKILL", strikes.to_rank(SIGKILL, rank),
+        yield in_training((stage, start), "SIGKILL", faults.to_rank(SIGKILL, rank),
                           code_of_signal(start, SIGKILL), ended(start, rank, SIGKILL))
     for stage, start, rank in ((1, "alone", 0), (3, "mpirun", 1), (4, "spawn", 1),
                                (5, "torchrun", 0), (6, "spawn", 0)):
-        yield in_training((stage, start), "SIGSEGV", strikes.to_rank(SIGSEGV, rank),
+        yield in_training((stage, start), "SIGSEGV", faults.to_rank(SIGSEGV, rank),
                           code_of_signal(start, SIGSEGV), ended(start, rank, SIGSEGV))
     for stage, start in ((2, "spawn"), (3, "mpirun")):  # sockets fail otherwise than memory does
-        yield in_training((stage, start), "SIGKILL, gloo", strikes.to_rank(SIGKILL, 1),
+        yield in_training((stage, start), "SIGKILL, gloo", faults.to_rank(SIGKILL, 1),
                           code_of_signal(start, SIGKILL),
                           rf"{ended(start, 1, SIGKILL)}|"
                           r"^\[rank 0\] error: .*, step \d+: .*onnection (closed|reset) by peer",
                           endless("--backend", "gloo"))
     for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
-        yield in_training((stage, start), "exit", strikes.to_rank(SIGKILL, 1), 3,
-                          ended(start, 1, code=3), prepare=(strikes.EXITS,))
+        yield in_training((stage, start), "exit", faults.to_rank(SIGKILL, 1), 3,
+                          ended(start, 1, code=3), prepare=(faults.EXITS,))
 
 
-def rank_hangs() -> Cells:
+def rank_hangs() -> Cases:
     for stage, start, rank in ((2, "spawn", 1), (4, "spawn", 0), (5, "spawn", 1), (6, "spawn", 0),
                                (3, "by hand", 1), (4, "mpirun", 1), (3, "torchrun", 1)):
         cause = rf"^error: .*rank {rank}, step \d+ \(stopped\) hung" if start == "spawn" else \
                 rf"^\[rank {1 - rank}\] error: .*, step \d+: timed out after .* for rank {rank};"
-        yield in_training((stage, start), "SIGSTOP", strikes.to_rank(SIGSTOP, rank), 4, cause,
+        yield in_training((stage, start), "SIGSTOP", faults.to_rank(SIGSTOP, rank), 4, cause,
                           endless("--timeout", DEADLINE),
-                          (strikes.with_variable("GRACE_SECONDS", 1),), HANGS_FOR[start])
+                          (faults.with_variable("GRACE_SECONDS", 1),), HANGS_FOR[start])
 
 
-def rank_fails() -> Cells:
+def rank_fails() -> Cases:
     """An exception, a number that is none: on one rank alone, and on all."""
     for stage, start in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "mpirun")):
         yield from_the_start((stage, start), "exception",
-                             (strikes.more_flags("--data-root nowhere"),), 3,
+                             (faults.more_flags("--data-root nowhere"),), 3,
                              said_by(start, 1, "nowhere", 3))
     for place in SPAWNED:  # rank 0 alone writes the record
         yield from_the_start(place, "exception", (), 1,
@@ -167,50 +167,50 @@ def rank_fails() -> Cells:
                              small(lr=1e30))
     for stage, start in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
         yield from_the_start((stage, start), "NaN loss of one rank",
-                             (strikes.more_flags("--lr 1e30"),), 5, said_by(start, 1, told))
+                             (faults.more_flags("--lr 1e30"),), 5, said_by(start, 1, told))
     for stage, start in EVERY_STAGE:
-        yield from_the_start((stage, start), "inf gradient", (strikes.huge_gradients,), 5,
+        yield from_the_start((stage, start), "inf gradient", (faults.huge_gradients,), 5,
                              said_by_any(start, "step 2: expected a finite loss"),
                              small("--load", "load.safetensors"))
 
 
-def weights_become_nan() -> Cells:
+def weights_become_nan() -> Cases:
     """Nothing goes on from a checkpoint of NaN: none is written, or all end before."""
     for stage, flags in (
             (5, ("--project-dir", "project", "--checkpointing-steps", 1)),
             (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 1))):
         yield from_the_start((stage, "spawn"), "inf gradient, then a checkpoint",
-                             (strikes.huge_gradients,), 5,
+                             (faults.huge_gradients,), 5,
                              said_by_any("spawn", "expected finite weights, got NaN or infinity"),
                              small("--load", "load.safetensors", *flags),
                              ("project", "project/checkpoints", "out"))
 
 
-def last_gradient_is_infinite() -> Cells:
+def last_gradient_is_infinite() -> Cases:
     """No step follows that would show it: the weights are not saved."""
     for stage, start in EVERY_STAGE:
         yield from_the_start((stage, start), "inf gradient in the last step",
-                             (with_old_file, strikes.huge_gradients), 5, said_by(start, 0, "finite"),
+                             (with_old_file, faults.huge_gradients), 5, said_by(start, 0, "finite"),
                              small("--load", "load.safetensors", "--save", "a.safetensors",
                                    limit_train=32, batch_size=32),
                              after=old_file_stays)
 
 
-def rank_is_late() -> Cells:
+def rank_is_late() -> Cases:
     """Slow, or paused for less than the deadline: the run ends as if nothing had been."""
     for place in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
-        yield harmless(place, "slow rank", strikes.slow_rank)
+        yield harmless(place, "slow rank", faults.slow_rank)
     for place in ((0, "alone"), (2, "spawn"), (3, "by hand"), (6, "torchrun")):
-        yield harmless(place, "pause", strikes.pause(1.5))
+        yield harmless(place, "pause", faults.pause(1.5))
     # Stages 0 and 1 never look at that clock.
     for place in ((2, "spawn"), (3, "torchrun"), (4, "mpirun"), (5, "by hand"), (6, "spawn")):
         for fault, seconds in (("clock a day ahead", 86400), ("clock a day back", -86400)):
-            yield harmless(place, fault, strikes.clock_jumps, (strikes.clock_to_jump(seconds),),
+            yield harmless(place, fault, faults.clock_jumps, (faults.clock_to_jump(seconds),),
                            after=ends_behind_the_jump)
     for place in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
-        yield harmless(place, "clocks apart", prepare=(strikes.clocks_apart,))
+        yield harmless(place, "clocks apart", prepare=(faults.clocks_apart,))
     for place in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun")):
-        yield from_the_start(place, "rank that never arrives", (strikes.NEVER_ARRIVES,), 4,
+        yield from_the_start(place, "rank that never arrives", (faults.NEVER_ARRIVES,), 4,
                              r"^\[rank 0\] error: rendezvous: timed out after .* for rank 1 of 2;",
                              small("--timeout", DEADLINE))
 
@@ -222,29 +222,29 @@ def settings_differ(flags: str) -> str:
     return rf"^\[rank \d\] error: settings of rank \d: expected {flag} .*, as on another rank, got "
 
 
-def ranks_disagree() -> Cells:
+def ranks_disagree() -> Cases:
     for place in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (5, "by hand"), (6, "mpirun")):
-        yield from_the_start(place, "port taken", (strikes.taken_port,), 4,
+        yield from_the_start(place, "port taken", (faults.taken_port,), 4,
                              r"^(\[rank 0\] )?error: MASTER_PORT \d+: expected a free port")
     for stage, start in ((3, "torchrun"), (4, "mpirun"), (5, "by hand"), (6, "by hand")):
         name = "OMPI_COMM_WORLD_SIZE" if start == "mpirun" else "WORLD_SIZE"
         yield from_the_start((stage, start), "wrong world size",
-                             (strikes.odd_rank(f"export {name}=3"),), 4,
+                             (faults.odd_rank(f"export {name}=3"),), 4,
                              r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], as "
                              r"on another rank, got [23]", small("--timeout", DEADLINE))
     for place, odd in (((3, "mpirun"), "--recipe convnet"), ((4, "by hand"), "--recipe convnet"),
                        ((5, "torchrun"), "--width 2"), ((6, "by hand"), "--width 2")):
-        yield from_the_start(place, "parameters that differ", (strikes.more_flags(odd),), 4,
+        yield from_the_start(place, "parameters that differ", (faults.more_flags(odd),), 4,
                              settings_differ(odd))
     checked = small("--check-replicas", 2)
     for place, flags in (((3, "by hand"), checked), ((4, "torchrun"), checked),
                          ((5, "mpirun"), checked), ((6, "by hand"), small())):
-        yield from_the_start(place, "values that differ", (strikes.more_flags("--lr 0.5"),), 4,
+        yield from_the_start(place, "values that differ", (faults.more_flags("--lr 0.5"),), 4,
                              r"^\[rank \d\] error: replicas, tensor 1: .*, as on rank 0, got .* "
                              r"on rank 1", flags)
     for place in ((3, "mpirun"), (4, "by hand"), (5, "by hand")):
         yield from_the_start(place, "numbers of steps that differ",
-                             (strikes.more_flags("--batch-size 32"),), 4,
+                             (faults.more_flags("--batch-size 32"),), 4,
                              settings_differ("--batch-size"), small("--timeout", DEADLINE))
 
 
@@ -253,56 +253,56 @@ def ranks_disagree() -> Cells:
 def with_old_file(space: Workspace, way: Way) -> Way:
     """That of an earlier run, where this one will save."""
     for path in (space.run / "a.safetensors", space.folder / "old"):
-        strikes.weights(path)
+        faults.weights(path)
     return way
 
 
-def old_file_stays(cell: Cell, space: Workspace, done: Result) -> None:
+def old_file_stays(case: Case, space: Workspace, done: Result) -> None:
     """It has its bytes, and a run can begin with it."""
     saved = space.run / "a.safetensors"
     assert saved.read_bytes() == (space.folder / "old").read_bytes(), "the old file has changed"
-    way = cell.way()
+    way = case.way()
     again = launch(*way.command, *small("--load", saved, "--quiet", epochs=0),
                    cwd=space.temporary, environment=way.environment)
     assert again.code == 0, again.stderr
 
 
-def weights_are_whole(cell: Cell, space: Workspace, done: Result) -> None:
+def weights_are_whole(case: Case, space: Workspace, done: Result) -> None:
     """Python's library reads what was saved."""
     assert load_file(space.run / "a.safetensors")
 
 
-def disk_fails() -> Cells:
+def disk_fails() -> Cases:
     save = small("--save", "./a.safetensors", limit_train=64)
     for stage, start in EVERY_STAGE:
         place = stage, start
         yield from_the_start(place, "full disk while saving",
-                             (with_old_file, strikes.faulty_calls(3, ENOSPC)), 1,
+                             (with_old_file, faults.faulty_calls(3, ENOSPC)), 1,
                              said_by(start, 0, r"a\.safetensors\.tmp\.\d+: write: No space left"),
                              save, after=old_file_stays)
         # Nobody can tidy up after a SIGKILL but the next process of that number.
         yield from_the_start(place, "SIGKILL while saving",
-                             (with_old_file, strikes.faulty_calls(3)),
+                             (with_old_file, faults.faulty_calls(3)),
                              code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL, step=""),
                              save, left=("a.safetensors.tmp.*",), after=old_file_stays)
-        yield from_the_start(place, "read-only folder", (strikes.on_disk("64k,ro"),), 2,
+        yield from_the_start(place, "read-only folder", (faults.on_disk("64k,ro"),), 2,
                              r"error: --save: expected a file in a folder that can be written",
                              small("--save", "disk/a.safetensors"))
     for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"),
                          (5, "torchrun"), (6, "spawn")):
-        yield from_the_start((stage, start), "full disk", (strikes.on_disk("24k"),), 1,
+        yield from_the_start((stage, start), "full disk", (faults.on_disk("24k"),), 1,
                              said_by_any(start, r"disk/a.*\.jsonl: write: No space left"),
                              endless("--metrics", "disk/a.jsonl", "--fingerprint", 1))
     for stage, start in ((0, "alone"), (2, "spawn"), (4, "spawn"), (6, "spawn")):
         yield in_training((stage, start), "folder that becomes read-only",
-                          strikes.make_disk_read_only, 1,
+                          faults.make_disk_read_only, 1,
                           said_by(start, 0, "disk/a.*: create: Read-only file system"),
                           short("--save", "disk/a.safetensors", epochs=20),
-                          (strikes.on_disk("8m"),), 30)
+                          (faults.on_disk("8m"),), 30)
     for stage, flags in ((5, ("--project-dir", "disk", "--checkpointing-steps", 2)),
                          (6, ("--profile", "none", "--output-dir", "disk/out"))):
         yield from_the_start((stage, "spawn"), "read-only checkpoints",
-                             (strikes.on_disk("64k,ro"),), 1,
+                             (faults.on_disk("64k,ro"),), 1,
                              said_by("spawn", 0, "project_dir: Read-only file system"),
                              small(*flags))
 
@@ -312,94 +312,94 @@ OUTPUT = small("--profile", "none", "--recipe", "convnet", "--output-dir", "out"
                "--save-steps", 2)
 
 
-def first_checkpoint_stays(cell: Cell, space: Workspace, done: Result) -> None:
+def first_checkpoint_stays(case: Case, space: Workspace, done: Result) -> None:
     """What can be seen is whole, a run goes on from it, and tidies up."""
     found = sorted(path.name for path in (space.run / "out").glob("checkpoint-*"))
     assert found == ["checkpoint-2"], found
     require_whole(space.run / "out" / "checkpoint-2")
-    way = cell.way()
+    way = case.way()
     again = launch(*way.command, *OUTPUT, "--resume", cwd=space.run, environment=way.environment)
     assert again.code == 0 and "from global step 2" in again.stderr, again.stderr
     require_whole(space.run / "out" / "checkpoint-4")
     require_no_leftovers(space)
 
 
-def trainer_saves() -> Cells:
+def trainer_saves() -> Cases:
     """A fault in the second checkpoint; those of stage 5 have tests of their own."""
     second = "/out/.checkpoint-4"
     for start in ("alone", "spawn"):
         yield from_the_start((6, start), "SIGKILL while saving a checkpoint",
-                             (strikes.faulty_calls(3, part=second),),
+                             (faults.faulty_calls(3, part=second),),
                              code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL), OUTPUT,
                              left=("out*",), after=first_checkpoint_stays)
         yield from_the_start((6, start), "full disk while saving a checkpoint",
-                             (strikes.faulty_calls(3, ENOSPC, second),), 1,
+                             (faults.faulty_calls(3, ENOSPC, second),), 1,
                              said_by(start, 0, "No space left on device"), OUTPUT,
                              left=("out", "out/checkpoint-2*"), after=first_checkpoint_stays)
 
 
-def files_are_damaged() -> Cells:
+def files_are_damaged() -> Cases:
     load = small("--load", "load.safetensors")
     for stage, start in ((1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"), (5, "torchrun"),
                          (6, "spawn")):
         place = stage, start
         refused = said_by_any(start, "load.safetensors: expected ")
-        yield from_the_start(place, "checkpoint torn", (strikes.torn_checkpoint,), 3, refused, load)
+        yield from_the_start(place, "checkpoint torn", (faults.torn_checkpoint,), 3, refused, load)
         yield from_the_start(place, "checkpoint with a flipped bit",
-                             (strikes.flipped_checkpoint,), 3, refused, load)
+                             (faults.flipped_checkpoint,), 3, refused, load)
         images = "t10k-images-idx3-ubyte.gz"
-        yield from_the_start(place, "data file truncated", (strikes.with_data(images),), 3,
+        yield from_the_start(place, "data file truncated", (faults.with_data(images),), 3,
                              said_by_any(start, f"{images}: expected "))
     for place, flags in (((0, "alone"), short()), ((1, "alone"), short()),
                          ((3, "by hand"), short()), ((4, "spawn"), short("--num-workers", 1)),
                          ((5, "spawn"), short("--dispatch-batches")), ((6, "spawn"), short())):
-        yield harmless(place, "data file truncated mid-run", strikes.cut_data,
-                       (strikes.with_data(),), flags)
+        yield harmless(place, "data file truncated mid-run", faults.cut_data,
+                       (faults.with_data(),), flags)
 
 
-def paths_are_no_files() -> Cells:
+def paths_are_no_files() -> Cases:
     """Opening never waits for the other end of a pipe."""
     for stage, start in EVERY_STAGE:
         place = stage, start
-        yield from_the_start(place, "pipe as --load", (strikes.pipe("load.safetensors"),), 3,
+        yield from_the_start(place, "pipe as --load", (faults.pipe("load.safetensors"),), 3,
                              said_by_any(start, "load.safetensors: expected a readable file, got a "
                                                 "pipe; hint: name a file"),
                              small("--load", "load.safetensors"))
-        yield from_the_start(place, "pipe without a reader as --metrics", (strikes.pipe("p"),), 2,
+        yield from_the_start(place, "pipe without a reader as --metrics", (faults.pipe("p"),), 2,
                              said_by(start, 0, "--metrics: expected a file that can be written, .*"
                                                "; hint: it is a pipe without a reader"),
                              small("--metrics", "p"))
     for stage, start, flag in ((3, "torchrun", "--snapshot"), (5, "spawn", "--resume"),
                                (6, "spawn", "--resume")):
-        yield from_the_start((stage, start), "pipe as checkpoint", (strikes.pipe("p"),), 3,
+        yield from_the_start((stage, start), "pipe as checkpoint", (faults.pipe("p"),), 3,
                              said_by_any(start, "p: expected a checkpoint, got no folder; hint: "
                                                 "name the folder of a checkpoint"), small(flag, "p"))
 
 
-def limits_are_reached() -> Cells:
+def limits_are_reached() -> Cases:
     """Exit code 1, the limit and what to type; nobody waits for anybody, and no part is left."""
     for place in SPAWNED:
         for files in (12, 20, 24):
-            yield from_the_start(place, f"{files} open files", (strikes.limited("-n", files),), 1,
+            yield from_the_start(place, f"{files} open files", (faults.limited("-n", files),), 1,
                                  rf"Too many open files; hint: this process may open {files} files: "
                                  r"ulimit -n \d+")
-        yield from_the_start(place, "few processes", (strikes.few_processes(6),), 1,
+        yield from_the_start(place, "few processes", (faults.few_processes(6),), 1,
                              r"start 5 threads: Resource temporarily unavailable; hint: this "
                              "user may have 6 processes and threads")
     for stage, start in EVERY_STAGE:
         said = said_by(start, 0, "write: File too large; hint: a file may have at most 102400 bytes: "
                                  "ulimit -f unlimited")
         yield from_the_start((stage, start), "file size",
-                             (with_old_file, strikes.limited("-f", 100)), 1, said,
+                             (with_old_file, faults.limited("-f", 100)), 1, said,
                              small("--save", "./a.safetensors", limit_train=64),
                              after=old_file_stays)
     for stage, flags in ((5, ("--project-dir", "project", "--checkpointing-steps", 2)),
                          (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 2))):
         yield from_the_start((stage, "spawn"), "file size of a checkpoint",
-                             (strikes.limited("-f", 100),), 1,
+                             (faults.limited("-f", 100),), 1,
                              said_by_any("spawn", "write: File too large; hint: a file may have"),
                              small(*flags), ("project", "project/checkpoints", "out"))
-    yield from_the_start((0, "alone"), "memory", (strikes.limited("-v", 5_000_000),), 1,
+    yield from_the_start((0, "alone"), "memory", (faults.limited("-v", 5_000_000),), 1,
                          r"^error: out of memory: .*; hint: use a smaller batch size; this process "
                          "may use 4882 MiB of memory: ulimit -v unlimited",
                          small(limit_train=30000, batch_size=30000))
@@ -407,16 +407,16 @@ def limits_are_reached() -> Cells:
 
 # ---- who started it ----
 
-def streams_close() -> Cells:
+def streams_close() -> Cases:
     for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "by hand"), (4, "spawn"),
                          (5, "spawn"), (6, "spawn")):
         place = stage, start
-        yield harmless(place, "closed stdout", prepare=(strikes.in_shell('exec "$@" >&-'),),
+        yield harmless(place, "closed stdout", prepare=(faults.in_shell('exec "$@" >&-'),),
                        flags=small(limit_train=64))
         yield harmless(place, "stderr without a reader",
-                       prepare=(strikes.in_shell('"$@" 2> >(exec true)'),))
+                       prepare=(faults.in_shell('"$@" 2> >(exec true)'),))
         yield from_the_start(place, "stdout without a reader",
-                             (strikes.in_shell('"$@" | exec true'),), 1,
+                             (faults.in_shell('"$@" | exec true'),), 1,
                              said_by(start, 0, "standard output"), small(limit_train=64))
 
 
@@ -438,80 +438,80 @@ def require_no_leftovers(space: Workspace) -> None:
     assert not left, f"the next run has left {left}"
 
 
-def goes_on_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
+def goes_on_as_undisturbed(case: Case, space: Workspace, done: Result) -> None:
     """Started again, from a checkpoint if there is one, it ends with the weights of a run that
     nobody stopped."""
-    way = cell.way()
+    way = case.way()
     has_checkpoint = any(space.run.glob("project/checkpoints/checkpoint_*")) or \
         any(space.run.glob("out/checkpoint-*"))
     resume = ("--resume",) if has_checkpoint else ()
-    again = launch(*way.command, *cell.flags, *resume, *MARKED, cwd=space.run,
+    again = launch(*way.command, *case.flags, *resume, *OBSERVED, cwd=space.run,
                    environment=way.environment)
     assert again.code == 0, again.stderr
     require_no_leftovers(space)
     goes_on = re.search(r"resumed from|from global step [1-9]", again.stderr)
     assert bool(goes_on) == has_checkpoint, again.stderr
-    ends_as_undisturbed(cell, space, again)
+    ends_as_undisturbed(case, space, again)
 
 
-def saved_and_stopped(place: Place, number: Signals, strike: Strike) -> Cell:
-    return Cell(place, f"{number.name}, saved", some_seconds(*SAVING[place[0]]), strike=strike,
+def saved_and_stopped(place: Place, number: Signals, inject: Fault) -> Case:
+    return Case(place, f"{number.name}, saved", some_seconds(*SAVING[place[0]]), inject=inject,
                 codes=codes_of_stop(place[1], number), cause=stopped(place[1], number, "saved "),
                 seconds=GONE_IN[place[1]], left=("project*", "out*"),
                 after=goes_on_as_undisturbed)
 
 
-def told_to_stop() -> Cells:
+def told_to_stop() -> Cases:
     """All ranks stop after the same step, and save what they can."""
     for number in (SIGINT, SIGTERM):
         for place in ((0, "alone"), (1, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"),
                       (5, "spawn"), (6, "spawn"), (6, "mpirun"), (5, "torchrun")):
-            yield in_training(place, number.name, strikes.to_launcher(number),
+            yield in_training(place, number.name, faults.to_launcher(number),
                               codes_of_stop(place[1], number)[0],
                               stopped(place[1], number, "nothing saved"))
         # The step in hand takes longer than it is to the second signal, which ends all at once.
         for place in ((0, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"), (5, "spawn"),
                       (6, "spawn")):
-            yield Cell(place, f"{number.name}, twice",
+            yield Case(place, f"{number.name}, twice",
                        endless(limit_train=24000, batch_size=8000),
-                       strike=strikes.to_launcher(number, 2), codes=(128 + number,),
+                       inject=faults.to_launcher(number, 2), codes=(128 + number,),
                        cause=r"\A(?![\s\S]*stopped after)", seconds=2.0)
         # Launchers that hear it again die of it; their ranks end by themselves. mpirun then leaves
         # its folder behind.
         for place in ((6, "mpirun"), (5, "torchrun")):
-            yield Cell(place, f"{number.name}, twice", endless(),
-                       strike=strikes.to_launcher(number, 2),
+            yield Case(place, f"{number.name}, twice", endless(),
+                       inject=faults.to_launcher(number, 2),
                        codes=(128 + number, *codes_of_stop(place[1], number)),
                        seconds=GONE_IN[place[1]], left=("ompi.*",))
         for place in ((5, "alone"), (5, "spawn"), (5, "torchrun"), (5, "mpirun"), (6, "alone"),
                       (6, "spawn"), (6, "torchrun")):
-            yield saved_and_stopped(place, number, strikes.to_launcher(number))
+            yield saved_and_stopped(place, number, faults.to_launcher(number))
     for stage in (5, 6):  # one rank alone hears it
-        yield saved_and_stopped((stage, "by hand"), SIGTERM, strikes.to_rank(SIGTERM))
+        yield saved_and_stopped((stage, "by hand"), SIGTERM, faults.to_rank(SIGTERM))
     for stage in (3, 4, 5, 6):
-        for number, strike in ((SIGINT, strikes.to_terminal), (SIGTERM, strikes.to_launcher)):
+        for number, inject in ((SIGINT, faults.to_terminal), (SIGTERM, faults.to_launcher)):
             # In the background of a script, ranks ignore SIGINT; the script sends them SIGTERM.
-            yield in_training((stage, "by hand"), number.name, strike(number), 128 + number,
+            yield in_training((stage, "by hand"), number.name, inject(number), 128 + number,
                               stopped("by hand", SIGTERM, "nothing saved"))
     for place in ((0, "alone"), (2, "spawn"), (6, "spawn")):
-        yield in_training(place, "SIGHUP", strikes.to_launcher(SIGHUP), 128 + SIGHUP)
+        yield in_training(place, "SIGHUP", faults.to_launcher(SIGHUP), 128 + SIGHUP)
 
 
-def launcher_dies() -> Cells:
+def launcher_dies() -> Cases:
     """Ranks that nobody waits for any more do not go on for hours."""
     for place in ((2, "spawn"), (4, "spawn"), (5, "spawn"), (6, "spawn"), (3, "mpirun"),
                   (6, "mpirun"), (3, "torchrun"), (5, "torchrun"), (4, "by hand")):
         # mpirun has no time to remove its own files.
-        yield Cell(place, "launcher killed", endless(), strike=strikes.to_launcher(SIGKILL),
+        yield Case(place, "launcher killed", endless(), inject=faults.to_launcher(SIGKILL),
                    codes=(128 + SIGKILL,), seconds=GONE_IN[place[1]], left=("ompi.*",))
 
 
-def network_fails() -> Cells:
+def network_fails() -> Cases:
     """The cable between two machines is cut: both sides end, at the deadline."""
     for stage in (4, 5, 6):
-        yield in_training((stage, "by hand"), "network cut", strikes.cut_network, 4,
+        yield in_training((stage, "by hand"), "network cut", faults.cut_network, 4,
                           r"^\[rank \d\] error: ", endless("--timeout", DEADLINE),
-                          (strikes.on_two_nodes,), DEADLINE + 7)
+                          (faults.on_two_nodes,), DEADLINE + 7)
 
 
 def three_restarts(*flags: object) -> Prepare:
@@ -529,13 +529,13 @@ RESUMES: dict[int, Flags] = {
         "--resume", "auto")}
 
 
-def restarts() -> Cells:
+def restarts() -> Cases:
     """torchrun starts all ranks again when one is killed; each time they go on."""
     flags = small(recipe="convnet", epochs=60, limit_train=200, limit_test=50, batch_size=16)
     for seed in range(20):
         for stage in (3, 5):
-            yield Cell((stage, "torchrun"), f"restarts, seed {seed}", flags,
-                       (three_restarts(*RESUMES[stage]),), strikes.kills(seed, 3),
+            yield Case((stage, "torchrun"), f"restarts, seed {seed}", flags,
+                       (three_restarts(*RESUMES[stage]),), faults.kills(seed, 3),
                        cause="by torchrun .* restart 3; ", seconds=120,
                        left=("project*", "snapshot*"), after=ends_as_undisturbed, once=True)
 
@@ -547,12 +547,12 @@ KEEPING: dict[int, Flags] = {4: (),
                                  "--save-total-limit", 2)}
 
 
-def resume_points() -> Cells:
+def resume_points() -> Cases:
     """Killed somewhere, a rank or the program that started it, and started again."""
     for seed in range(200):
         stage, start = (4, 5, 6)[seed % 3], ("spawn", "one")[seed // 3 % 2]
-        yield Cell((stage, start), f"killed and started again, point {seed}",
-                   some_seconds(*KEEPING[stage]), strike=strikes.kill_any(seed),
+        yield Case((stage, start), f"killed and started again, point {seed}",
+                   some_seconds(*KEEPING[stage]), inject=faults.kill_any(seed),
                    codes=(137, 4), left=("project*", "out*"), after=goes_on_as_undisturbed,
                    once=True)
 
@@ -569,73 +569,73 @@ KEPT = ("snapshot*", "project*", "out*")
 tiny = functools.partial(small, recipe="convnet", limit_train=64, limit_test=50, batch_size=16)
 
 
-def disk_is_slow() -> Cells:
+def disk_is_slow() -> Cases:
     """A checkpoint takes longer than --timeout, and longer than the grace after SIGTERM."""
     for stage, start in ((3, "torchrun"), (5, "spawn"), (5, "mpirun"), (6, "spawn"),
                          (6, "torchrun")):
-        yield Cell((stage, start), "slow disk",
+        yield Case((stage, start), "slow disk",
                    tiny(*ONE_CHECKPOINT[stage], "--timeout", DEADLINE),
-                   (strikes.slow_disk(400, OF_STAGE[stage]),),
+                   (faults.slow_disk(400, OF_STAGE[stage]),),
                    seconds=40, left=KEPT, after=ends_as_undisturbed)
     for stage in (5, 6):
-        yield Cell((stage, "spawn"), "SIGTERM, slow disk", some_seconds(*SAVING[stage]),
-                   (strikes.slow_disk(600, OF_STAGE[stage]),), strikes.to_launcher(SIGTERM),
+        yield Case((stage, "spawn"), "SIGTERM, slow disk", some_seconds(*SAVING[stage]),
+                   (faults.slow_disk(600, OF_STAGE[stage]),), faults.to_launcher(SIGTERM),
                    codes_of_stop("spawn", SIGTERM), stopped("spawn", SIGTERM, "saved "), 25,
                    KEPT, goes_on_as_undisturbed)
     for start in ("alone", "spawn"):
-        yield Cell((5, start), "SIGTERM, twice while saving", some_seconds(*SAVING[5]),
-                   (strikes.slow_disk(600, OF_STAGE[5]),),
-                   strikes.then(strikes.to_launcher(SIGTERM),
-                                strikes.while_saving("project/checkpoints/.*.partial",
-                                                     strikes.to_launcher(SIGTERM))),
+        yield Case((5, start), "SIGTERM, twice while saving", some_seconds(*SAVING[5]),
+                   (faults.slow_disk(600, OF_STAGE[5]),),
+                   faults.then(faults.to_launcher(SIGTERM),
+                               faults.while_saving("project/checkpoints/.*.partial",
+                                                   faults.to_launcher(SIGTERM))),
                    codes_of_stop("spawn", SIGTERM),
                    "^warning: not saved: project/checkpoints/checkpoint_0;", 5, KEPT)
 
 
     # The file is finished, and then the signal ends the program.
     for place in ((0, "alone"), (1, "alone"), (2, "spawn"), (4, "spawn")):
-        yield Cell(place, "SIGTERM, slow --save", some_seconds("--save", "./a.safetensors"),
-                   (strikes.slow_disk(2000, "/a.safetensors"),),
-                   strikes.while_saving("a.safetensors.tmp.*", strikes.to_launcher(SIGTERM)),
+        yield Case(place, "SIGTERM, slow --save", some_seconds("--save", "./a.safetensors"),
+                   (faults.slow_disk(2000, "/a.safetensors"),),
+                   faults.while_saving("a.safetensors.tmp.*", faults.to_launcher(SIGTERM)),
                    codes_of_stop(place[1], SIGTERM), "", 25, ("a.safetensors",), weights_are_whole)
 
 
-def runs_share_a_folder() -> Cells:
+def runs_share_a_folder() -> Cases:
     """The second one is refused; the first one does not notice it."""
     for stage, start in ((3, "torchrun"), (5, "spawn"), (6, "spawn"), (6, "torchrun")):
         flags = RESUMES[3] if stage == 3 else KEEPING[stage]
         yield in_training((stage, start), "second run in its folder",
-                          strikes.then(strikes.second_run(rf"{OF_STAGE[stage]}: in use by "
-                                                          r"process \d+ on \S+;"),
-                                       strikes.to_launcher(SIGTERM)),
+                          faults.then(faults.second_run(rf"{OF_STAGE[stage]}: in use by "
+                                                        r"process \d+ on \S+;"),
+                                      faults.to_launcher(SIGTERM)),
                           codes_of_stop(start, SIGTERM)[0], stopped(start, SIGTERM, "saved "),
                           endless(*flags), seconds=40, left=KEPT)
     yield from_the_start((6, "spawn"), "checkpoints of another run",
-                         (strikes.trained_before(*tiny(*ONE_CHECKPOINT[6], lr=0.5)),), 2,
+                         (faults.trained_before(*tiny(*ONE_CHECKPOINT[6], lr=0.5)),), 2,
                          said_by("spawn", 0, "of another run: learning_rate is 0.5 there"),
                          tiny(*ONE_CHECKPOINT[6]))
 
 
-def folders_are_not_shared() -> Cells:
+def folders_are_not_shared() -> Cases:
     """Rank 1 has a folder of the same name, or none, as on a machine of its own."""
     resume: dict[int, Flags] = {3: (), 5: ("--resume", "auto"), 6: ("--resume",)}
     for stage in (3, 5, 6):
         flags = tiny(*ONE_CHECKPOINT[stage])
         place = stage, "by hand"
         yield from_the_start(place, "folders of their own, other weights",
-                             (strikes.trained_before(*flags),
-                              strikes.trained_before(*flags, "--lr", 0.5, folder="own"),
-                              strikes.odd_rank("cd own")), 4,
+                             (faults.trained_before(*flags),
+                              faults.trained_before(*flags, "--lr", 0.5, folder="own"),
+                              faults.odd_rank("cd own")), 4,
                              r"^\[rank \d\] error: load_state: .*: expected the checkpoint of "
                              "rank 0 on all ranks, got another one on rank 1;",
                              (*flags, *resume[stage]))
         yield from_the_start(place, "folders of their own, none on one rank",
-                             (strikes.trained_before(*flags),
-                              strikes.odd_rank("mkdir own; cd own")), 4,
+                             (faults.trained_before(*flags),
+                              faults.odd_rank("mkdir own; cd own")), 4,
                              r"^\[rank \d\] error: load_state: .*, got none on rank 1 ",
                              (*flags, *resume[stage]), ("own",))
         yield from_the_start(place, "folders of their own while saving",
-                             (strikes.odd_rank("mkdir own; cd own"),), 4,
+                             (faults.odd_rank("mkdir own; cd own"),), 4,
                              r"^\[rank \d\] error: save_state: .*: expected the folder that "
                              "rank 0 created on all ranks, got none on rank 1;", flags,
                              (*KEPT, "own"))
@@ -698,5 +698,5 @@ KINDS = (rank_dies, rank_hangs, rank_fails, weights_become_nan, last_gradient_is
          folders_are_not_shared)
 
 
-def table() -> list[Cell]:
-    return [cell for kind in KINDS for cell in kind()]
+def table() -> list[Case]:
+    return [case for kind in KINDS for case in kind()]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 from safetensors.numpy import save_file
 
-from tests.faults.cell import PROGRAMS, Prepare, Strike, Workspace, steps_done
+from tests.faults.case import PROGRAMS, Fault, Prepare, Workspace, steps_done
 from tests.support.network import HOSTS, PORT, cut_cable, two_nodes
 from tests.support.programs import BIN, DATA, Launched, Process, launch, poll_until
 from tests.support.resume import faulty_disk
@@ -26,20 +26,20 @@ from tests.support.ways import STAGE3, Way, spawned, torchrun
 # ---- signals ----
 
 
-def to_rank(number: signal.Signals, rank: int = 0) -> Strike:
+def to_rank(number: signal.Signals, rank: int = 0) -> Fault:
     return lambda space, started, ranks: ranks[rank].send(number)
 
 
-def to_launcher(number: signal.Signals, times: int = 1) -> Strike:
+def to_launcher(number: signal.Signals, times: int = 1) -> Fault:
     """As a scheduler does; the second when it can be no echo of the first."""
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         for count in range(times):
             time.sleep(0.7 if count else 0)
             started.process.send_signal(number)  # none if it has ended
-    return strike
+    return fault
 
 
-def to_terminal(number: signal.Signals) -> Strike:
+def to_terminal(number: signal.Signals) -> Fault:
     """As a terminal does, to all that it started."""
     return lambda space, started, ranks: os.killpg(started.process.pid, number)
 
@@ -53,21 +53,21 @@ def slow_rank(space: Workspace, started: Launched, ranks: list[Process]) -> None
         time.sleep(0.04)
 
 
-def pause(seconds: float) -> Strike:
+def pause(seconds: float) -> Fault:
     """All ranks stand still, as when the machine sleeps."""
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         for rank in ranks:
             rank.send(signal.SIGSTOP)
         time.sleep(seconds)
         for rank in ranks:
             rank.send(signal.SIGCONT)
-    return strike
+    return fault
 
 
-def kills(seed: int, times: int) -> Strike:
+def kills(seed: int, times: int) -> Fault:
     """Kills a rank drawn by lot after a number of steps drawn by lot; then one of those that were
     started in their place, and so on."""
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         chance = random.Random(seed)
         for _ in range(times):
             steps = chance.randint(0, 200)
@@ -76,17 +76,17 @@ def kills(seed: int, times: int) -> Strike:
             ranks = poll_until(lambda: successors(started, ranks), 60)
             assert ranks, f"no new ranks: {started.stderr.text}"
             (space.run / "a.rank0.jsonl").unlink(missing_ok=True)  # the steps of the old ones
-    return strike
+    return fault
 
 
-def kill_any(seed: int) -> Strike:
+def kill_any(seed: int) -> Fault:
     """Kills a rank, or the program that started it, after a number of steps; both by lot."""
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         chance = random.Random(seed)
         steps = chance.randint(0, 200)  # of 280 or more
         poll_until(lambda: steps_done(space) >= steps, 60, 0.002)
         chance.choice(started.processes()).send(signal.SIGKILL)
-    return strike
+    return fault
 
 
 def successors(started: Launched, old: list[Process]) -> list[Process]:
@@ -242,14 +242,14 @@ def slow_disk(milliseconds: int, part: str) -> Prepare:
     return prepare
 
 
-def while_saving(pattern: str, strike: Strike) -> Strike:
+def while_saving(pattern: str, fault: Fault) -> Fault:
     """Once there is an unfinished checkpoint of this name; no sooner than a signal before it is
     more than an echo."""
     def wait(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         found = poll_until(lambda: any(space.run.glob(pattern)), 60, 0.005)
         assert found, f"no {pattern}: {started.stderr.text}"
         time.sleep(0.7)
-        strike(space, started, ranks)
+        fault(space, started, ranks)
     return wait
 
 
@@ -267,21 +267,21 @@ def trained_before(*flags: object, folder: str = ".") -> Prepare:
     return prepare
 
 
-def second_run(refused: str) -> Strike:
+def second_run(refused: str) -> Fault:
     """The same command once more, without a record, while the first one trains: it is refused."""
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         command = started.command[:started.command.index("--metrics")]
         done = launch(*command, cwd=space.run, environment=started.environment)
         assert done.code in (1, 2), done.stderr
         assert re.search(refused, done.stderr, re.MULTILINE), done.stderr
-    return strike
+    return fault
 
 
-def then(first: Strike, second: Strike) -> Strike:
-    def strike(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+def then(first: Fault, second: Fault) -> Fault:
+    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         first(space, started, ranks)
         second(space, started, ranks)
-    return strike
+    return fault
 
 
 # ---- limits of the system ----

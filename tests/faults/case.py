@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cell of the table: a stage, a way to start it, a fault, and what is promised of that."""
+"""A case of the table: a stage, a way to start it, a fault, and what is promised of that."""
 from __future__ import annotations
 
 import contextlib
@@ -27,17 +27,17 @@ STARTS: dict[str, Callable[[Path], Way]] = {
     "mpirun": lambda program: mpirun(program=program),
     "by hand": lambda program: by_hand(program=program),
 }
-MARKED = ("--metrics", "a.jsonl", "--fingerprint", 1)
-MARKS = ("a.jsonl", "a.rank?.jsonl")
+OBSERVED = ("--metrics", "a.jsonl", "--fingerprint", 1)
+OBSERVATIONS = ("a.jsonl", "a.rank?.jsonl")
 DIRECT = ("alone", "spawn", "one")  # the command is a stage itself
 COLLECTS = ("spawn", "one", "by hand")  # what starts the ranks is ours, and waits for all of them
 # What a launcher itself leaves in its temporary folder: the logs of ranks that failed.
 OF_LAUNCHERS = {"torchrun": ("torchelastic_*",)}
 
 Place = tuple[int, str]  # a stage, and how its ranks are started
-Strike = Callable[["Workspace", Launched, list[Process]], None]
+Fault = Callable[["Workspace", Launched, list[Process]], None]
 Prepare = Callable[["Workspace", Way], Way]
-After = Callable[["Cell", "Workspace", Result], None]
+After = Callable[["Case", "Workspace", Result], None]
 
 
 @dataclass
@@ -57,17 +57,17 @@ class Workspace:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What is done, and what must be seen. Without `strike` the fault lies in the command."""
+class Case:
+    """What is done, and what must be seen. Without `inject` the fault lies in the command."""
 
     place: Place
     fault: str
     flags: tuple[object, ...] = ()
     prepare: tuple[Prepare, ...] = ()  # changes to the command; files that the run meets
-    strike: Strike | None = None       # done to the run once it trains
+    inject: Fault | None = None        # done to the run once it trains
     codes: tuple[int, ...] = (0,)      # as a shell shows them: 137 for signal 9
     cause: str = ""                    # a regular expression, for the standard error
-    seconds: float = 5.0               # from the strike, or the start, until all are gone
+    seconds: float = 5.0               # from the injection, or the start, until all are gone
     left: tuple[str, ...] = ()         # files that may be new, as patterns
     after: After | None = None         # what else must be true then
     once: bool = False                 # drawn by lot: to repeat it shows less than another draw
@@ -89,9 +89,9 @@ class Cell:
         return 1 if self.start in ("alone", "one") else 2
 
     @property
-    def is_marked(self) -> bool:
+    def is_observed(self) -> bool:
         """Writes a record and a line for each step: to know when it trains, and how it ended."""
-        return self.strike is not None or self.after is ends_as_undisturbed
+        return self.inject is not None or self.after is ends_as_undisturbed
 
     def way(self) -> Way:
         return STARTS[self.start](PROGRAMS[self.stage])
@@ -102,28 +102,28 @@ def shell_code(code: int) -> int:
 
 
 def steps_done(space: Workspace) -> int:
-    marks = space.run / "a.rank0.jsonl"
-    return marks.read_bytes().count(b"\n") if marks.exists() else 0
+    lines = space.run / "a.rank0.jsonl"
+    return lines.read_bytes().count(b"\n") if lines.exists() else 0
 
 
-def struck(cell: Cell, space: Workspace, started: Launched, before: Before) -> float:
+def injected(case: Case, space: Workspace, started: Launched, before: Before) -> float:
     """Waits until it trains, does the damage and returns when that was."""
-    assert cell.strike is not None
+    assert case.inject is not None
     poll_until(lambda: steps_done(space) >= 2 or started.process.poll() is not None, 60, 0.005)
     ranks = started.ranks()
-    assert len(ranks) == cell.world, f"{len(ranks)} ranks train: {started.stderr.text}"
+    assert len(ranks) == case.world, f"{len(ranks)} ranks train: {started.stderr.text}"
     before.watch(started.processes())
     begin = time.monotonic()
-    cell.strike(space, started, ranks)
+    case.inject(space, started, ranks)
     return begin
 
 
-def require_ending(cell: Cell, done: Result, took: float) -> None:
+def require_ending(case: Case, done: Result, took: float) -> None:
     shown = f"exit code {done.code} after {took:.1f} s\n{done.stdout}{done.stderr}"
-    assert shell_code(done.code) in cell.codes, f"expected exit code {cell.codes}: {shown}"
-    assert done.code <= 128 or cell.start not in DIRECT, f"expected it to die of a signal: {shown}"
-    assert took <= cell.seconds, f"expected the end within {cell.seconds} s: {shown}"
-    assert re.search(cell.cause, done.stderr, re.MULTILINE), f"expected {cell.cause!r}: {shown}"
+    assert shell_code(done.code) in case.codes, f"expected exit code {case.codes}: {shown}"
+    assert done.code <= 128 or case.start not in DIRECT, f"expected it to die of a signal: {shown}"
+    assert took <= case.seconds, f"expected the end within {case.seconds} s: {shown}"
+    assert re.search(case.cause, done.stderr, re.MULTILINE), f"expected {case.cause!r}: {shown}"
     if done.code != 0:  # else they were started again
         sayers = re.findall(r"^(?:\[rank \d+\] )?error: ", done.stderr, re.MULTILINE)
         assert len(sayers) == len(set(sayers)), f"expected a line from each at most: {shown}"
@@ -136,7 +136,7 @@ def stop_ignoring_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def run_cell(cell: Cell, parent: Path) -> float:
+def run_case(case: Case, parent: Path) -> float:
     """Returns the seconds from the fault to the end. Raises AssertionError, or SkipTest."""
     stop_ignoring_signals()
     adopt_orphans()
@@ -145,36 +145,37 @@ def run_cell(cell: Cell, parent: Path) -> float:
         space = Workspace(Path(folder), stack)
         space.run.mkdir()
         space.temporary.mkdir()
-        way = functools.reduce(lambda way, change: change(space, way), cell.prepare, cell.way())
-        marked = MARKED if cell.is_marked else ()
+        way = functools.reduce(lambda way, change: change(space, way), case.prepare, case.way())
+        observed = OBSERVED if case.is_observed else ()
         before = Before(space.run, space.temporary)
         started = stack.enter_context(
-            Launched(*way.command, *cell.flags, *marked, cwd=space.run,
+            Launched(*way.command, *case.flags, *observed, cwd=space.run,
                      environment={**way.environment, "TMPDIR": space.temporary}))
-        begin = struck(cell, space, started, before) if cell.strike else started.started
-        done = started.finish(cell.seconds + 5)
+        begin = injected(case, space, started, before) if case.inject else started.started
+        done = started.finish(case.seconds + 5)
         took = time.monotonic() - begin
         killed = done.code == -signal.SIGKILL  # and its ranks are about to end
         orphans = reap_orphans((program.name for program in PROGRAMS), SECONDS if killed else 0.0)
-        require_ending(cell, done, took)
-        if cell.start in COLLECTS and not killed:
+        require_ending(case, done, took)
+        if case.start in COLLECTS and not killed:
             assert not orphans, f"ranks that were not waited for: {orphans}\n{done.stderr}"
-        allowed = (*cell.left, *(MARKS if marked else ()), *OF_LAUNCHERS.get(cell.start, ()))
+        allowed = (*case.left, *(OBSERVATIONS if observed else ()),
+                   *OF_LAUNCHERS.get(case.start, ()))
         left = before.left(allowed)
         assert not left, f"left behind: {left}\n{done.stderr}"
-        if cell.after is not None:
-            cell.after(cell, space, done)
+        if case.after is not None:
+            case.after(case, space, done)
         return took
 
 
 @functools.cache
 def undisturbed(place: Place, flags: tuple[object, ...], parent: Path) -> Run:
-    return train(Cell(place, "").way(), *flags, parent=parent)
+    return train(Case(place, "").way(), *flags, parent=parent)
 
 
-def ends_as_undisturbed(cell: Cell, space: Workspace, done: Result) -> None:
+def ends_as_undisturbed(case: Case, space: Workspace, done: Result) -> None:
     """Nothing has happened: the same weights."""
-    expected = undisturbed(cell.place, cell.flags, space.folder.parent)
+    expected = undisturbed(case.place, case.flags, space.folder.parent)
     ours, theirs = result_record(space.run / "a.jsonl"), expected.result
     for field in ("weights_sha256", "steps", "correct", "seen"):
         assert ours[field] == theirs[field], f"{field}: {ours[field]}, undisturbed {theirs[field]}"
