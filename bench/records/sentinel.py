@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from records import RecordError, Records, Row
-from sources import TWINS
+from sources import PYTHON
 
 STEPS = 20
 TOLERANCE = 0.02
@@ -44,7 +44,7 @@ COUNTED = {"stage2_ddp_spawn": "stage3_ddp_torchrun"}
 
 
 class Side(NamedTuple):
-    """Programs and twins of one commit."""
+    """C++ and Python programs of one commit."""
 
     bin: Path
     peers: Path
@@ -178,7 +178,7 @@ def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row,
     compared = list(dict.fromkeys([*own, *(one for some in stand_ins.values() for one in some)]))
     training = different_training(records, compared, sides)
     steady = {row.program for row in compared
-              if row.program not in TWINS and setup_of(row.name) not in training}
+              if row.program not in PYTHON and setup_of(row.name) not in training}
     counts = different_instructions(steady, sides)
 
     def reason(row: Row) -> str:

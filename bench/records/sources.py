@@ -25,10 +25,10 @@ BEFORE_THE_FIRST_STEP = (
     "ladder/trainer/argument_table.*", "ladder/trainer/unsupported_arguments.*",
     "bench/records/record.py")  # which writes what was measured
 PEERS = "bench/peers"
-TWINS = {"python_single": "single.py", "python_data_parallel": "data_parallel.py",
-         "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",
-         "python_accelerate": "accelerated.py", "python_trainer": "trainer.py",
-         "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py"}
+PYTHON = {"python_single": "single.py", "python_data_parallel": "data_parallel.py",
+          "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",
+          "python_accelerate": "accelerated.py", "python_trainer": "trainer.py",
+          "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py"}
 FLAGS = "compiler flags"
 LIBRARIES = ("torch",)
 LIBRARIES_OF_PYTHON = ("torch", "numpy", "accelerate", "transformers")
@@ -180,6 +180,6 @@ class Tree:
 
 def entry_of(program: str) -> str:
     """The file in which a program of the suite begins."""
-    if program in TWINS:
-        return f"{PEERS}/{TWINS[program]}"
+    if program in PYTHON:
+        return f"{PEERS}/{PYTHON[program]}"
     return f"{PEERS}/{program}.cpp" if program == "libtorch_usual" else f"{program}/main.cpp"
