@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build/bin/suite with stages that only write a record: what it makes of one, and of none."""
+"""build/bin/suite with stages that only write metrics: the row for them, and for a stage without."""
 from __future__ import annotations
 
 import json

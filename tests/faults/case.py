@@ -90,7 +90,7 @@ class Case:
 
     @property
     def is_observed(self) -> bool:
-        """Writes a record and a line for each step: to know when it trains, and how it ended."""
+        """Writes metrics and a fingerprint of each step: to know when it trains, and how it ended."""
         return self.inject is not None or self.after is ends_as_undisturbed
 
     def way(self) -> Way:

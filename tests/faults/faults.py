@@ -268,7 +268,7 @@ def trained_before(*flags: object, folder: str = ".") -> Prepare:
 
 
 def second_run(refused: str) -> Fault:
-    """The same command once more, without a record, while the first one trains: it is refused."""
+    """The same command once more, without metrics, while the first one trains: it is refused."""
     def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
         command = started.command[:started.command.index("--metrics")]
         done = launch(*command, cwd=space.run, environment=started.environment)

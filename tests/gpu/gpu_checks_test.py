@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of tools/gpu_check.sh, which looks for a GPU and builds: see bench/gpu.md.
 
-Each check is a program with a deadline, judged by its record. What a check saw is a property of its
+Each check is a program with a deadline, judged by its metrics. What a check saw is a property of its
 test; conftest.py prints it and writes the report.
 """
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Check:
                 self.seen.append(f"loss scale {record['loss_scale']:.0f}, "
                                  f"{record['skipped_steps']:.0f} steps skipped")
             else:
-                self.wrong.append("expected loss_scale and skipped_steps in the record")
+                self.wrong.append("expected loss_scale and skipped_steps in the metrics")
         if training.same in self.records:
             self.compare_weights(training)
         if name := training.same or training.near:

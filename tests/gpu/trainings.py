@@ -55,7 +55,7 @@ class Training:
     repeats: str = ""  # a check, with NAME_again, that shows whether such weights repeat [same]
     near: str = ""  # the check that ends with about the same accuracy
     floor: bool = False  # is the accuracy that of a network that learned?
-    scaler: bool = False  # has its record numbers of the gradient scaler?
+    scaler: bool = False  # numbers of the gradient scaler in its metrics
     epochs: int = 1
     ranks: int = 1  # that torchrun starts
     device: str = ""  # the first part of its device's name [--device]

@@ -165,7 +165,7 @@ FAULTS = {
     "stage2_one": ("echo; echo 'error: no store'; exit 4", "exit code 4: error: no store"),
     "stage3_torchrun": ("backend=single", "backend: expected nccl, got single"),
     "stage2_shared": ("exec sleep 600", "timed out after 1 s"),
-    "stage4_fp16": ("scaler=", "expected loss_scale and skipped_steps in the record"),
+    "stage4_fp16": ("scaler=", "expected loss_scale and skipped_steps in the metrics"),
     "stage4_bf16": ("precision=fp32", "precision: expected bf16, got fp32"),
     "convnet": ("exit 0", "it wrote no result"),
     "syncbn_shared": ("", "nothing to compare with: convnet has no result"),
