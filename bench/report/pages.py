@@ -17,8 +17,8 @@ tables of a record of bench/links/links.py: what was measured, the model for mor
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
 the picture of the README. images/gradients.svg and images/updates.svg are pictures of
-lesson_pictures.py; each needs its record. Other pictures are those of the report that a page shows,
-of the records of docs/bench.md. The line below a table has the commits of the record's rows.
+lesson_pictures.py. Other pictures are those of the report that a page shows, of the records of
+docs/bench.md. The line below a table has the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commits of the rows of a record of the suite. A line may end anywhere within the marker:
@@ -63,13 +63,11 @@ PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
-RECORD_PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Picture]]] = {
-    "links": (LINKS_RECORD, link_pictures.trace_picture),
-    "scale": (LINKS_RECORD, link_pictures.scale_picture),
-    "bandwidth": (LINKS_RECORD, link_pictures.bandwidth_picture),
-    "step": (STEP_RECORD, step_report.picture),
-    "gradients": ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
-    "updates": ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture)}
+RECORD_PICTURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Picture]], ...] = (
+    (LINKS_RECORD, link_pictures.trace_picture), (LINKS_RECORD, link_pictures.scale_picture),
+    (LINKS_RECORD, link_pictures.bandwidth_picture), (STEP_RECORD, step_report.picture),
+    ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
+    ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture))
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--targets"
                    r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
@@ -177,13 +175,6 @@ def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
     return [replace(drawn[name], name=name) for name in sorted(names)]
 
 
-def pictures_of_records() -> list[Picture]:
-    """One that is there needs its record; one without either is left out."""
-    return [draw(json.loads((ROOT / record).read_text()))
-            for name, (record, draw) in RECORD_PICTURES.items()
-            if (ROOT / record).exists() or (ROOT / PICTURES / f"{name}.svg").exists()]
-
-
 def page_text(page: str) -> str:
     text, blocks = BLOCK.subn(filled, (ROOT / page).read_text(encoding="utf-8"))
     text, values = VALUE.subn(valued, text)
@@ -200,8 +191,8 @@ def wanted() -> dict[Path, str]:
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     results = read([ROOT / path for path in records_of_the_bench()])
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn = [pictures.stages_picture(results), *pictures_of_records(),
-             *pictures_shown(results, shown)]
+    drawn = [pictures.stages_picture(results), *pictures_shown(results, shown),
+             *(draw(json.loads((ROOT / record).read_text())) for record, draw in RECORD_PICTURES)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 
 

@@ -1,26 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/measure: step, gradients and updates, with their tables and pictures."""
+"""bench/measure: step, gradients and updates. Pages have their tables and pictures."""
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
 
-import lesson_pictures
 import pytest
 import sample_results as made
 import step
 import updates
-
-# Made-up gradients: 1/8 below float16, 1/8 at its end.
-GRADIENTS = {"commit": "abc1234", "counts": {
-    "parameters": {"zeros": 5, "bins": {"-50": 1, "-25": 2, "-14": 4, "0": 1}},
-    "activations": {"zeros": 0, "bins": {"-26": 1, "-15": 7}}}}
-UPDATES = {"commit": "abc1234", "ways": {way: {"batch": 32, "flags": [], "points": points}
-                                         for way, points in {
-    "global": [[375, 12_000, 45.0], [5625, 180_000, 91.03]],
-    "per-device": [[188, 12_032, 30.0], [2814, 180_000, 87.4]],
-    "per-device, linear": [[188, 12_032, 71.5], [2814, 180_000, 91.0]]}.items()}}
 
 
 def step_record() -> dict[str, Any]:
@@ -72,14 +61,6 @@ def test_counts_magnitudes_by_powers_of_two_and_zeros_apart() -> None:
     gradients.count_outputs(model, outputs)
     model(torch.ones(3, 1)).sum().backward()
     assert outputs.zeros + outputs.bins.total() == 3
-
-
-@pytest.mark.parametrize("power, shares", [(0, (0.125, 0.25, 0.625, 0)),
-                                           (16, (0.125, 0, 0.75, 0.125))])
-def test_a_scale_moves_all_shares_to_other_regions(power: int, shares: tuple) -> None:
-    found = lesson_pictures.shares(GRADIENTS["counts"]["parameters"], power)
-    assert tuple(lesson_pictures.region_share(found, region)
-                 for region in lesson_pictures.REGIONS) == shares
 
 
 # --- updates ----------------------------------------------------------------------------

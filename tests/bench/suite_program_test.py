@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build/bin/suite with stages that only write metrics: the row for them, and for a stage without."""
+"""build/bin/suite with stages that only write metrics: the row for them, and without them."""
 from __future__ import annotations
 
 import json
