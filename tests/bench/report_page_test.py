@@ -6,10 +6,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import report
@@ -51,29 +49,19 @@ addEventListener("load", () => {{
 """
 
 
-@pytest.fixture(scope="module")
-def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """What the browser measures in the page of the made-up results."""
-    folder: Path = tmp_path_factory.mktemp("page")
-    text = report.page(made.sample_results(), sample_links.record())
-    (folder / "report.html").write_text(text, encoding="utf-8")
-
-    def run(width: int) -> dict[str, Any]:
-        frame = folder / "frame.html"
-        frame.write_text(FRAME.format(width=width), encoding="utf-8")
-        done = subprocess.run(
-            [*BROWSER, f"--user-data-dir={folder / 'profile'}", "--dump-dom",
-             "--virtual-time-budget=20000", frame.as_uri()],
-            capture_output=True, text=True, timeout=120, check=True)
-        assert "CONSOLE" not in done.stderr
-        return json.loads(unescape(re.search(r'data-found="([^"]*)"', done.stdout)[1]))
-
-    return run
-
-
 @pytest.mark.parametrize("width", [1280, 400])
-def test_every_picture_can_be_read_and_the_page_is_no_wider_than_the_window(measure, width) -> None:
-    found = measure(width)
+def test_every_picture_can_be_read_and_the_page_is_no_wider_than_the_window(
+        width: int, tmp_path: Path) -> None:
+    text = report.page(made.sample_results(), sample_links.record())
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width), encoding="utf-8")
+    done = subprocess.run(
+        [*BROWSER, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+         "--virtual-time-budget=20000", frame.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    found = json.loads(unescape(re.search(r'data-found="([^"]*)"', done.stdout)[1]))
     assert found["page"] == [width, width]
     assert len(found["pictures"]) == PICTURES and min(found["pictures"]) > 80
     assert min(found["letters"]) >= SMALLEST_TEXT and found["outside"] == []
