@@ -211,7 +211,8 @@ class Records:
         """The sources of a row that are others now; empty if it is fresh."""
         then = self.state(row.judged_at)
         if then is None:
-            return [f"sources of {row.judged_at or 'an unnamed commit'}, which is not in this clone"]
+            commit = row.judged_at or "an unnamed commit"
+            return [f"sources of {commit}, which is not in this clone"]
         return [name for name, value in self.now.sources(row.sources).items()
                 if then.get(name) != value]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares programs with those of an earlier commit by what no noise touches.
 
-Each row trains 20 steps with both: weights_sha256 and the bytes sent must be equal. Each C++ program
-trains alone under callgrind: the instructions per step may differ by 2 %. Two ranks are not counted,
-because they wait for each other in a loop. The earlier programs are built into build-records/, once
-per commit.
+Each row trains 20 steps with both: weights_sha256 and the bytes sent must be equal. Each C++
+program trains alone under callgrind: the instructions per step may differ by 2 %. Two ranks are not
+counted, because they wait for each other in a loop. The earlier programs are built into
+build-records/, once per commit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ TOLERANCE = 0.02
 SHORT, LONG = 2, 8  # steps of the two runs whose difference is counted
 SECONDS = 1200
 BUILT = "build-records"
-# The same kernels on all CPUs that have AVX2, and the widest that valgrind knows.
+# The same kernels on all CPUs that have AVX2, and the widest that valgrind supports.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
             "MASTER_ADDR": "127.0.0.1"}
 ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"),
          "stage4_ddp_amp": ("--precision", "fp32")}
-# valgrind knows no pidfd_open, with which spawn waits; stage 3 has the same loop.
+# valgrind does not support pidfd_open, with which spawn waits; stage 3 has the same loop.
 COUNTED = {"stage2_ddp_spawn": "stage3_ddp_torchrun"}
 
 
@@ -99,7 +99,7 @@ def built(records: Records, commit: str) -> Side:
 
 
 def setup_of(name: str) -> str:
-    """Rows that train alike for 20 steps have the same: seeds, epochs and most kinds do not count."""
+    """The same for rows that train alike for 20 steps, with any seed, epochs and most kinds."""
     words = [word for word in name.split("/iterations:")[0].split("/")
              if not word.startswith(("seed:", "epochs:"))]
     if words[0] not in ("check", "phases"):
@@ -126,7 +126,8 @@ def trained(root: Path, side: Side, tier: str, names: Iterable[str]) -> dict[str
     return found
 
 
-def different_training(records: Records, rows: Sequence[Row], sides: Sequence[Side]) -> dict[str, str]:
+def different_training(records: Records, rows: Sequence[Row],
+                       sides: Sequence[Side]) -> dict[str, str]:
     """The setups whose weights or bytes differ."""
     by_tier: dict[str, dict[str, str]] = {}
     setups: set[str] = set()
@@ -150,7 +151,7 @@ def different_training(records: Records, rows: Sequence[Row], sides: Sequence[Si
 def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> dict[str, str]:
     """The programs, with a recipe, whose instructions per step differ."""
     runs = [(program, recipe) for program in sorted(programs)
-            for recipe in (("basicnet", "convnet") if program.startswith("stage0") else ("basicnet",))]
+            for recipe in ("basicnet", "convnet")[:1 + program.startswith("stage0")]]
     asked = [(side, COUNTED.get(program, program), recipe) for program, recipe in runs
              for side in sides]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -169,7 +170,8 @@ def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> di
 def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row, str]:
     """Of rows that were measured, or verified, at this commit."""
     try:
-        sides = (built(records, commit), Side(records.root / "build/bin", records.root / "bench/peers"))
+        sides = (built(records, commit),
+                 Side(records.root / "build/bin", records.root / "bench/peers"))
     except (OSError, subprocess.SubprocessError) as error:
         return {row: f"{commit} cannot be built: {error}" for row in rows}
     own = [row for row in rows if not row.kind.entries]

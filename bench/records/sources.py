@@ -2,7 +2,7 @@
 """What a measured program consists of: its sources, each by a hash of its tokens.
 
 Comments, white space and the contents of strings do not count, so a corrected help text or comment
-changes no hash. Files that run only before the first step, such as the command line, are left out.
+changes no hash. Files that run only before the first step, such as the command line, are omitted.
 The compiler's flags and the versions of the libraries count as two sources more.
 """
 
@@ -137,7 +137,7 @@ class Tree:
     def closure(self, *entries: str) -> set[str]:
         """The entries and all that they include, with the sources of the headers.
 
-        Only files that run before the first step are left out, and what they alone include.
+        Omits only files that run before the first step, and what they alone include.
         """
         there = set(self.names)
         found: set[str] = set()
@@ -174,7 +174,8 @@ class Tree:
         found = {name: self.hash(name) for name in sorted(files) if name in self.names}
         if any(name.endswith(".cpp") for name in files):
             found[FLAGS] = self.flags
-        packages = LIBRARIES_OF_PYTHON if any(name.startswith(PEERS) for name in files) else LIBRARIES
+        in_python = any(name.startswith(PEERS) for name in files)
+        packages = LIBRARIES_OF_PYTHON if in_python else LIBRARIES
         return found | {f"version of {name}": self._pins.get(name, "") for name in packages}
 
 

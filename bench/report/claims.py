@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is claimed: our speed against Python's, how near the programs are to the targets for two CPU
-cores (docs/performance.md), and the numbers that the source tutorials print."""
+"""Claims: speed against Python, targets for two CPU cores (docs/performance.md), and the numbers
+that the source tutorials print."""
 
 from __future__ import annotations
 

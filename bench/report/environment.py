@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the numbers were taken, and their limits."""
+"""Machine, versions and load of the measurements, and the limits of the numbers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FIELDS = {
     "load_avg": "load averages", "steal_before": "stolen ticks before",
     "data_sha256": "sha256 of the training images", "argv": "command",
 }
-HIDDEN = {"caches", "executable", "num_cpus", "stopped_early"}  # what is said elsewhere
+HIDDEN = {"caches", "executable", "num_cpus", "stopped_early"}  # which other lines show
 
 
 def text_of(value: Any) -> str:
-    """A field as words; JSON inside of a text is taken apart."""
+    """A field as words; JSON in a text is parsed."""
     if isinstance(value, str) and value[:1] in "{[" and value:
         try:
             value = json.loads(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals: what a number of this report may be off by.
+"""Intervals of the numbers in the report.
 
 A time is the median of its repetitions; its interval comes from drawing as many repetitions
 again, with replacement, many times. A ratio is that of two medians, and for its interval both are

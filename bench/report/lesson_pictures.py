@@ -110,7 +110,7 @@ def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
     return figure
 
 
-def told_shares(title: str, groups: Mapping[str, Shares]) -> str:
+def shares_text(title: str, groups: Mapping[str, Shares]) -> str:
     return f"{title}: " + "; ".join(
         f"{name} " + ", ".join(f"{region.name} {share_text(region_share(found, region))}"
                                for region in REGIONS) for name, found in groups.items())
@@ -120,9 +120,9 @@ def gradients_picture(record: Mapping[str, Any]) -> Picture:
     """Two histograms on one axis: gradients as they are, and multiplied by the scale."""
     histograms = {power: {name: shares(record["counts"][name], power) for name in GROUPS}
                   for power in TITLES}
-    told = [told_shares(TITLES[power], groups) for power, groups in histograms.items()]
+    numbers = [shares_text(TITLES[power], groups) for power, groups in histograms.items()]
     return Picture("gradients", "Magnitudes of gradients over the range of float16",
-                   ". ".join(told), partial(draw_histograms, histograms))
+                   ". ".join(numbers), partial(draw_histograms, histograms))
 
 
 # --- accuracy over updates and over images ----------------------------------------------

@@ -162,11 +162,11 @@ def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
     """Images per second of two ranks over the bandwidth of their link, measured and from the model,
     with one rank alone for comparison."""
     links = shown_links(record)
-    told = [f"{one.link}, {WAYS[one.name][0]}: {measured.value:.0f}, model {model.low:.0f} to "
-            f"{model.high:.0f}" for found in links.values() for one in found
-            for measured, model in (speeds(one),)]
+    numbers = [f"{one.link}, {WAYS[one.name][0]}: {measured.value:.0f}, model {model.low:.0f} to "
+               f"{model.high:.0f}" for found in links.values() for one in found
+               for measured, model in (speeds(one),)]
     return Picture("bandwidth", "Speed of two ranks over the bandwidth of their link",
-                   "Images per second. " + "; ".join(told),
+                   "Images per second. " + "; ".join(numbers),
                    partial(draw_speeds, links, speed(median(record["alone"]["compute"]))),
                    heading="Speed over bandwidth")
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pictures the page has, and the numbers in each.
 
-A picture is chosen here, and drawn in drawing.py once its SVG is read. One that has nothing to show
-is left out.
+drawing.py draws a picture when its SVG is read. A picture without data is omitted.
 """
 
 from __future__ import annotations
@@ -60,10 +59,11 @@ def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
     """The caption explains outlines if there is one."""
     if not any(bar.estimate for bar in bars):
         return None
-    told = "; ".join(f"{bar.label}: {bar.text}{f' {unit}' if bar.estimate else ''}" for bar in bars)
+    numbers = "; ".join(f"{bar.label}: {bar.text}" + f" {unit}" * bool(bar.estimate)
+                        for bar in bars)
     twins = "Filled: C++; outlined: " + ("Python. " if name == "code" else "its Python twin. ")
     caption = caption.replace("FILLED", twins if any(bar.outlined for bar in bars) else "")
-    return Picture(name, title, told, partial(draw_bars, axis, bars), caption.strip())
+    return Picture(name, title, numbers, partial(draw_bars, axis, bars), caption.strip())
 
 
 def time_picture(results: Results, recipe: str) -> Picture | None:
@@ -113,13 +113,13 @@ def phase_picture(results: Results, recipe: str) -> Picture | None:
             stacks.append((label_of(results, setup), [part or 0.0 for part in parts]))
     if not stacks:
         return None
-    told = "; ".join(
+    numbers = "; ".join(
         f"{label}: " + ", ".join(f"{phase} {part:.2f} ms" for phase, part in zip(PHASES, parts))
         for label, parts in stacks)
     caption = ("Parts of one step, in their order: one run under LibTorch's profiler, steps 5 to "
                "8, rank 0. Data is everything from the optimizer to the first convolution. "
                + BEHIND_NAME)
-    return Picture(f"phases-{recipe}", f"Where a step's time goes, {recipe}", told,
+    return Picture(f"phases-{recipe}", f"Where a step's time goes, {recipe}", numbers,
                    partial(draw_stacks, "milliseconds per step", stacks), caption)
 
 
@@ -132,9 +132,9 @@ def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], fou
         return None
     lines = [Line(label, colour_of(setup.program), stage_of(setup.program),
                   is_python(setup.program), points) for (setup, label), points in found.items()]
-    told = "; ".join(f"{line.label}: " + ", ".join(f"{y.value:.2f} at {x:g}"
-                                                   for x, y in line.points) for line in lines)
-    return Picture(name, title, told, partial(draw_lines, axes, lines, **how), caption)
+    numbers = "; ".join(f"{line.label}: " + ", ".join(f"{y.value:.2f} at {x:g}"
+                                                      for x, y in line.points) for line in lines)
+    return Picture(name, title, numbers, partial(draw_lines, axes, lines, **how), caption)
 
 
 def accuracy_picture(results: Results, recipe: str) -> Picture | None:
@@ -231,10 +231,10 @@ def summary_picture(results: Results) -> Picture | None:
         "LT: LibTorch, used the usual way" * (USUAL in programs)]))
     caption = (f"From the start of a program to its end, with its test. {signs}"
                + ". " * bool(signs) + "Whiskers: 95 % intervals. Up and to the left is better.")
-    told = ". ".join(f"{recipe}: " + "; ".join(
+    numbers = ". ".join(f"{recipe}: " + "; ".join(
         f"{label_of(results, row.setup)}: {significant(row.seconds().value)} s, "
         f"{percent(row.accuracy().value)} %" for row in rows) for recipe, rows in found.items())
-    return Picture("summary", "Time and accuracy of the whole runs", told,
+    return Picture("summary", "Time and accuracy of the whole runs", numbers,
                    partial(draw_dots, ("seconds (logarithmic)", "test accuracy, %"), panels, names),
                    caption)
 
@@ -252,8 +252,8 @@ def digits_picture(results: Results, recipe: str) -> Picture | None:
     caption = ("Test images that stage 0 misclassified" + f" with seed {seed}" * (seed > 0)
                + f": label → prediction. {len(found)} of "
                "10,000" + f"; the first {digits.MOST}, and {more} more" * (more > 0) + ".")
-    told = "; ".join(f"image {one.index}: {one.label} as {one.prediction}" for one in shown)
-    return Picture(f"digits-{recipe}", f"Misclassified digits, {recipe}", told,
+    numbers = "; ".join(f"image {one.index}: {one.label} as {one.prediction}" for one in shown)
+    return Picture(f"digits-{recipe}", f"Misclassified digits, {recipe}", numbers,
                    partial(digits.draw, shown), caption)
 
 
@@ -328,6 +328,6 @@ def stages_picture(results: Results) -> Picture:
     for stage in STAGES:
         rows = row_pair(results, stage)
         pairs.append((rows[0].setup, [stage_bar(results, row) for row in rows]))
-    description = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
-    return Picture("stages", "The seven stages beside their twins in Python", description,
+    numbers = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
+    return Picture("stages", "The seven stages beside their twins in Python", numbers,
                    partial(draw_pairs, pairs, machine_line(results)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what the suite has written: Google Benchmark's JSON, as rows with their repetitions.
 
-A benchmark's name says what ran: KIND/RECIPE/PROGRAM/world:2/precision:fp32/threads:1, with
+The name of a benchmark is KIND/RECIPE/PROGRAM/world:2/precision:fp32/threads:1, with
 width:W, epochs:E and seed:S where they are not 1 and the recipe's, micro_batch:M of exact sums, and
 variant:NAME of a row that feeds batches or synchronises gradients in another way. What follows is
 Google Benchmark's. Runs with different seeds are repetitions of one row.
@@ -32,7 +32,7 @@ class ResultsError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """A program and how it was started: what a row of a table stands for."""
+    """A program and how it was started: the subject of a row."""
 
     recipe: str
     program: str
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def failures(self) -> str:
-        """What to say beside the numbers when some of the runs failed."""
+        """A note beside the numbers if some of the runs failed."""
         lost = [one.error for one in self.repetitions if one.error]
         return f"{len(lost)} of {len(self.repetitions)} failed: {lost[0]}" if lost else ""
 

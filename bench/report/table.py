@@ -41,12 +41,12 @@ def wrapped(text: str) -> str:
 
 
 def shown(row: list[str]) -> list[str]:
-    """A row of nothing but "not run" says it once."""
+    """A row with nothing but "not run" shows it once."""
     return [row[0], "not run", *[""] * (len(row) - 2)] if set(row[1:]) == {"not run"} else row
 
 
 def terminal_table(table: Table) -> str:
-    """The cell that says why a row has no numbers takes the place of the rest."""
+    """The reason why a row has no numbers replaces its other cells."""
     rows = [[SHORT_WORDS.get(word, word) for word in table.header], *map(shown, table.rows)]
     ends = [next((i for i, cell in enumerate(row) if cell.startswith(f"{FAILED}:")), None)
             for row in rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables say, whoever shows them: the terminal, Markdown or the page."""
+"""Contents of the tables, for terminal, Markdown and page."""
 
 from __future__ import annotations
 
