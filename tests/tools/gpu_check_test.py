@@ -144,6 +144,11 @@ def test_all_well_on_one_gpu(checkout: Checkout) -> None:
         assert wanted in calls
 
 
+def test_runs_on_the_cpu_are_short(checkout: Checkout) -> None:
+    checkout.run("--only", "stage0", device="cpu")
+    assert "--limit-train 640 --limit-test 500" in checkout.calls.read_text()
+
+
 def test_several_gpus_get_a_rank_each_in_every_stage(checkout: Checkout) -> None:
     checkout.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
     checkout.write(TWO_GPUS, "stubs/find")
