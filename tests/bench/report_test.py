@@ -16,6 +16,7 @@ import sample_links
 import sample_results as made
 import table
 from tables import MORE
+from words import theme
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 REPORT = Path(report.__file__).parent
@@ -116,10 +117,10 @@ def test_has_every_picture_with_title_and_description(sample: Page) -> None:
         assert words in sample.text
 
 
-def test_pictures_have_the_colours_of_the_page_alone(sample: Page) -> None:
-    style, body = sample.text.split("</style>", 1)
-    assert "@media (prefers-color-scheme: dark) { :root {" in style
-    assert not re.search(r"#[0-9a-fA-F]{6}\b", body)
+def test_page_and_pictures_have_the_colours_of_the_readers_choice_alone(sample: Page) -> None:
+    assert "@media (prefers-color-scheme: dark) { :root {" in sample.text
+    assert "\nbody { margin: 0; background: var(--paper); color: var(--ink);" in sample.text
+    assert not re.search(r"#[0-9a-fA-F]{6}\b", sample.text.replace(theme(), ""))
 
 
 def test_the_same_file_gives_the_same_page(sample: Page, page) -> None:

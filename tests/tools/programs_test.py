@@ -32,3 +32,9 @@ def test_a_command_that_hangs_is_killed_with_its_children() -> None:
         assert launched.processes() == []
     assert not Process(pid).is_alive
     assert time.monotonic() - begin < 10
+
+
+def test_a_line_that_is_missing_is_an_error_at_the_end_of_the_output() -> None:
+    with Launched("echo", "something else") as launched:
+        with pytest.raises(AssertionError, match="something else"):
+            launched.stdout.wait_for("this", 10)
