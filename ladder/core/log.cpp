@@ -4,12 +4,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <string>
 
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+std::atomic<int> print_error = 0;  // errno of print_line(); 0 = none
+
+}  // namespace
 
 bool is_terminal(std::FILE* stream) { return ::isatty(::fileno(stream)) == 1; }
 
@@ -32,8 +38,12 @@ void Log::print(std::string_view kind, std::string_view text) const {
 void print_line(std::string_view text) {
   const std::string line = fmt::format("{}\n", text);
   const bool written = std::fwrite(line.data(), 1, line.size(), stdout) == line.size();
-  if (!written || std::fflush(stdout) != 0) {
-    throw SystemError::failed("write", "standard output", errno);
+  if (!written || std::fflush(stdout) != 0) print_error = errno;
+}
+
+void require_lines_printed() {
+  if (const int error = print_error.exchange(0)) {
+    throw SystemError::failed("write", "standard output", error);
   }
 }
 

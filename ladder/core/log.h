@@ -48,7 +48,11 @@ class Log {
   LogOptions options_;
 };
 
-// Prints a result to the standard output. Throws SystemError if it cannot be written.
+// Prints a result to the standard output. A line that cannot be written ends nothing: what is still
+// to be saved is worth more.
 void print_line(std::string_view text);
+
+// Throws SystemError if a line of print_line() could not be written, for the end of a program.
+void require_lines_printed();
 
 }  // namespace ladder

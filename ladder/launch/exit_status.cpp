@@ -15,6 +15,7 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/io/json_lines.h"
 #include "ladder/launch/failure_kind.h"
@@ -129,6 +130,7 @@ int call_and_report(const std::function<void()>& fn, std::FILE* stream) {
   ignore_unless_handled(SIGXFSZ);
   try {
     fn();
+    require_lines_printed();
     return static_cast<int>(ExitCode::kOk);
   } catch (const StoppedBySignal& stopped) {
     const std::string text = stopped.what();

@@ -8,8 +8,8 @@ namespace ladder {
 
 // The end of a program: one line with the reason, and an exit code of its kind.
 //
-// Calls `fn`. Returns 0 if it returns, else prints what it threw as one line and returns the code
-// (see ExitCode):
+// Calls `fn`, then require_lines_printed(). Returns 0 if both return, else prints what was thrown
+// as one line and returns the code (see ExitCode):
 //
 //     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
