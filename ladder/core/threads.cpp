@@ -106,12 +106,24 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 }
 
 ThreadChoice choose_threads(const ThreadRequest& request) {
+  // Threads without a CPU wait for each other, and spin.
+  const auto chosen = [&](int threads, std::string reason) -> ThreadChoice {
+    const int online = static_cast<int>(std::thread::hardware_concurrency());
+    const int cpus = std::min(online, cgroup_cpu_limit().value_or(online));
+    if (threads > 1 && threads * request.local_world_size > cpus) {
+      reason += fmt::format("; slow: {} rank{} x {} threads on {} CPU{}", request.local_world_size,
+                            request.local_world_size == 1 ? "" : "s", threads, cpus,
+                            cpus == 1 ? "" : "s");
+    }
+    return {threads, reason};
+  };
   const int requested = checked("threads", request.requested, "0 takes one per CPU");
-  if (requested > 0) return {requested, "requested"};
+  if (requested > 0) return chosen(requested, "requested");
   const auto openmp = environment_integers("OMP_NUM_THREADS", 1);
   if (!openmp.empty())
-    return {checked("OMP_NUM_THREADS", openmp.front(), "unset OMP_NUM_THREADS takes one per CPU"),
-            "OMP_NUM_THREADS"};
+    return chosen(
+        checked("OMP_NUM_THREADS", openmp.front(), "unset OMP_NUM_THREADS takes one per CPU"),
+        "OMP_NUM_THREADS");
   if (request.local_world_size > 1) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};
   }

@@ -28,7 +28,8 @@ struct ThreadRequest {
 
 struct ThreadChoice {
   int threads;         // at least 1
-  std::string reason;  // source of the number: "requested", "2 usable CPUs", ...
+  std::string reason;  // source of the number: "requested", "2 usable CPUs", ...; and that it is
+                       // slow, if there are more threads than CPUs
 };
 
 // The number of threads, from the first of these that is set:

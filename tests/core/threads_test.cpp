@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/core/threads.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -96,14 +97,23 @@ TEST_F(ChooseThreads, PrefersTheRequest) {
   setenv("OMP_NUM_THREADS", "5", 1);
   const auto choice = choose_threads({.requested = 3, .local_world_size = 2});
   EXPECT_EQ(choice.threads, 3);
-  EXPECT_EQ(choice.reason, "requested");
+  EXPECT_TRUE(choice.reason.starts_with("requested"));
 }
 
 TEST_F(ChooseThreads, UsesTheFirstNumberOfOmpNumThreads) {
   setenv("OMP_NUM_THREADS", "2,1", 1);
   const auto choice = choose_threads({.local_world_size = 4});
   EXPECT_EQ(choice.threads, 2);
-  EXPECT_EQ(choice.reason, "OMP_NUM_THREADS");
+  EXPECT_TRUE(choice.reason.starts_with("OMP_NUM_THREADS"));
+}
+
+TEST_F(ChooseThreads, SaysThatRanksWithMoreThreadsThanCpusAreSlow) {
+  const int cpus = static_cast<int>(std::thread::hardware_concurrency());
+  const auto reason = [&](int requested, int ranks) {
+    return choose_threads({.requested = requested, .local_world_size = ranks}).reason;
+  };
+  EXPECT_NE(reason(2, cpus).find(fmt::format("requested; slow: {} rank", cpus)), std::string::npos);
+  EXPECT_EQ(reason(1, 2 * cpus), "requested");
 }
 
 TEST_F(ChooseThreads, GivesOneToEachOfSeveralRanks) {
