@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,7 +56,7 @@ bool is_pipe(const std::string& path) {
 int flags_of(OldRecords old_records) {
   constexpr int kWithoutWaiting = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   if (old_records == OldRecords::kKeep) return kWithoutWaiting | O_APPEND;
-  return kWithoutWaiting | (old_records == OldRecords::kReplace ? O_TRUNC : O_EXCL);
+  return old_records == OldRecords::kReplace ? kWithoutWaiting : kWithoutWaiting | O_EXCL;
 }
 
 }  // namespace
@@ -71,8 +72,18 @@ AppendedFile::AppendedFile(std::string path, OldRecords old_records,
     const auto hint = error == ENXIO && is_pipe(path_) ? start_reader(path_) : "";
     throw SystemError::failed("open", path_, error, hint);
   }
-  if (S_ISREG(status.st_mode) || S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return;
-  throw SystemError::failed("open", path_, EINVAL, kNameAnotherFile);
+  if (!S_ISREG(status.st_mode)) {
+    if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return;
+    throw SystemError::failed("open", path_, EINVAL, kNameAnotherFile);
+  }
+  // Until the program ends, so that lines of two runs do not mix. Some file systems have no locks.
+  if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw SystemError::failed("lock", path_, EWOULDBLOCK,
+                              "another run writes it: name another file");
+  }
+  if (old_records == OldRecords::kReplace && ::ftruncate(descriptor_.get(), 0) != 0) {
+    throw SystemError::failed("truncate", path_, errno);
+  }
 }
 
 std::uint64_t AppendedFile::size() const {

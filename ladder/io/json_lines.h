@@ -20,8 +20,8 @@ enum class OldRecords { kReplace, kKeep, kRefuse };
 // It may also be a pipe that has a reader, or a character device such as /dev/null. Opening never
 // waits. A write waits for a reader that is slow, at most `patience`.
 //
-// Throws SystemError if a call fails, as on a full disk, for anything else that is not a file, and
-// for a reader that does not read.
+// Throws SystemError if a call fails, as on a full disk, for anything else that is not a file, for
+// a file that another AppendedFile has open, and for a reader that does not read.
 class AppendedFile {
  public:
   AppendedFile() = default;  // no file

@@ -129,6 +129,20 @@ TEST(AppendedFile, AFileThatExistsIsEmptiedKeptOrRefused) {
   EXPECT_EQ(AppendedFile("/dev/null").size(), 0U);
 }
 
+TEST(AppendedFile, AFileThatAnotherOneWritesIsRefusedAndKept) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.jsonl");
+  AppendedFile first(path);
+  first.write("x");
+  for (const auto old : {OldRecords::kReplace, OldRecords::kKeep}) {
+    EXPECT_ERROR(AppendedFile(path, old), SystemError,
+                 path +
+                     ": lock: Resource temporarily unavailable; hint: another run writes it: name "
+                     "another file");
+  }
+  EXPECT_EQ(folder.read("a.jsonl"), "x");
+}
+
 TEST(JsonLines, AFullDiskIsASystemErrorWithAHint) {
   JsonLines lines("/dev/full");
   EXPECT_ERROR(lines.write({{"a", 1}}), SystemError,
