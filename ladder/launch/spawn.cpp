@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string_view>
@@ -44,6 +46,13 @@ void set_environment(int rank, int world_size, const ListeningSocket& store) {
   if (rank == 0) set("LADDER_LISTEN_FD", std::to_string(store.fd()));
 }
 
+// Out of memory, the kernel ends a rank, and not the parent that reports it.
+void prefer_for_out_of_memory() {
+  int score = 0;
+  std::ifstream("/proc/self/oom_score_adj") >> score;
+  std::ofstream("/proc/self/oom_score_adj") << std::min(score + 100, 1000);
+}
+
 // Each process would write the text of a buffer once more.
 void flush_streams() {
   std::fflush(nullptr);
@@ -77,6 +86,7 @@ class Launch {
     set_environment(rank, options_.nprocs, store_);
     if (rank != 0) store_.close();
     signals_.restore_in_child();
+    prefer_for_out_of_memory();
     const int code = call_and_report([&] { fn_(rank); });
     flush_streams();
     ::_exit(code);
