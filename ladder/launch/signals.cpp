@@ -27,9 +27,11 @@ void set_disposition(int signal, void (*handler)(int), struct sigaction* before 
 SignalGuard::SignalGuard() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+  const auto queue = [&](int signal) {
     if (!is_ignored(signal)) sigaddset(&signals, signal);
-  }
+  };
+  std::ranges::for_each(kStopSignals, queue);
+  std::ranges::for_each(std::array{SIGQUIT, SIGTSTP}, queue);
   waiting_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!waiting_) throw SystemError::failed("signalfd", "spawn", errno);
   set_disposition(SIGPIPE, SIG_IGN, &pipe_before_);

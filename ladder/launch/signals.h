@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -23,9 +24,13 @@ constexpr std::chrono::milliseconds kSignalEcho{500};
 // The exit code that shells report for a program that a signal ended.
 constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
-// Whether SIGINT or SIGTERM stopped the program with this exit code.
+// The signals that ask a run to stop: of a terminal, a launcher, a connection that was dropped, and
+// of a cluster that warns before the time is up.
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+// Whether one of them stopped the program with this exit code.
 constexpr bool is_signal_exit_code(int exit_code) {
-  return exit_code == exit_code_of_signal(SIGINT) || exit_code == exit_code_of_signal(SIGTERM);
+  return std::ranges::find(kStopSignals, exit_code - exit_code_of_signal(0)) != kStopSignals.end();
 }
 
 // Ends a run after a signal, once it has saved its state. Not an Error. call_and_report prints
@@ -34,7 +39,7 @@ class StoppedBySignal : public std::exception {
  public:
   StoppedBySignal(int signal, std::string text) : signal_(signal), text_(std::move(text)) {}
 
-  int signal() const { return signal_; }  // SIGINT or SIGTERM
+  int signal() const { return signal_; }  // of kStopSignals
   const char* what() const noexcept override { return text_.c_str(); }
 
  private:
@@ -44,7 +49,7 @@ class StoppedBySignal : public std::exception {
 
 // During its lifetime, signals that would end this process can be read instead.
 //
-// SIGINT, SIGTERM, SIGHUP and SIGQUIT are queued in fd(), except those that are ignored, as under
+// kStopSignals, SIGQUIT and SIGTSTP are queued in fd(), except those that are ignored, as under
 // nohup: these stay ignored. SIGPIPE is ignored, so a write without a reader is an error of
 // write(2). SIGCHLD is default, so only this code reaps children. The destructor restores all; a
 // signal that was not taken is delivered then.
@@ -76,7 +81,7 @@ class SignalGuard {
   UniqueFd waiting_;
 };
 
-// During its lifetime SIGTERM, SIGINT and SIGHUP wait: a file that is being written is finished,
+// During its lifetime kStopSignals wait: a file that is being written is finished,
 // and then the signal ends the process. A second signal of the kind ends it at once. Signals that
 // the program ignores or handles stay as they are. One object at a time.
 class DeferredSignals {
@@ -86,14 +91,14 @@ class DeferredSignals {
     remember.sa_handler = [](int signal) { pending() = signal; };
     remember.sa_flags = static_cast<int>(SA_RESETHAND | SA_ONSTACK | SA_RESTART);
     pending() = 0;
-    for (std::size_t i = 0; i < kSignals.size(); ++i) {
-      ::sigaction(kSignals[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &remember, nullptr);
+    for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+      ::sigaction(kStopSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kStopSignals[i], &remember, nullptr);
     }
   }
   ~DeferredSignals() {
-    for (std::size_t i = 0; i < kSignals.size(); ++i) {
-      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &before_[i], nullptr);
+    for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kStopSignals[i], &before_[i], nullptr);
     }
     if (pending() != 0) ::raise(pending());
   }
@@ -101,14 +106,12 @@ class DeferredSignals {
   DeferredSignals& operator=(const DeferredSignals&) = delete;
 
  private:
-  static constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP};
-
   static volatile std::sig_atomic_t& pending() {
     static volatile std::sig_atomic_t signal = 0;
     return signal;
   }
 
-  std::array<struct sigaction, kSignals.size()> before_{};
+  std::array<struct sigaction, kStopSignals.size()> before_{};
 };
 
 // A stack for the signal handlers of the calling thread, for its lifetime; see sigaltstack(2).

@@ -53,7 +53,8 @@ struct SpawnOptions {
 //       as hung.
 //   A rank that saves a checkpoint is not hung: it is not killed before `save_timeout`, or a second
 //       signal. A checkpoint that is lost with its rank is reported.
-//   SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process: every rank gets it, after `grace` or at a
+//   SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGQUIT to this process: every rank gets it, after `grace`
+//   or at a
 //       second signal SIGKILL. A second signal within half a second is an echo and does not count.
 //       Then this process ends by that signal, as shells expect.
 //   This process is killed: the kernel kills the ranks.

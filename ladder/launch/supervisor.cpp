@@ -70,6 +70,7 @@ void Supervisor::wait_for_events() {
 void Supervisor::on_signal() {
   const int signal = signals_.take();
   if (signal == 0) return;
+  if (signal == SIGTSTP) return pause_all();
   if (signal_ != 0) {
     if (Clock::now() - signal_at_ >= kSignalEcho) kill_all();
   } else {
@@ -113,6 +114,13 @@ bool Supervisor::must_wait() const {
   return phase_ < Phase::kKilling &&
          std::ranges::any_of(
              ranks_, [&](const RankProcess& rank) { return rank.saves(save_timeout_); });
+}
+
+// Ctrl-Z: the ranks stop with this process, and go on with it.
+void Supervisor::pause_all() {
+  for (const auto& rank : ranks_) rank.send(SIGSTOP);
+  ::raise(SIGSTOP);  // returns after SIGCONT
+  for (const auto& rank : ranks_) rank.send(SIGCONT);
 }
 
 // A stopped process receives its signals after SIGCONT.

@@ -47,6 +47,7 @@ class Supervisor {
   void on_failures();
   void on_deadline();
   bool must_wait() const;
+  void pause_all();
   void end_all(int signal);
   void kill_all();
   void enter(Phase phase, std::chrono::milliseconds time);

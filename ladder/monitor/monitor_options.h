@@ -14,7 +14,7 @@ struct MonitorOptions {
   std::string fingerprint_beside;  // write the hashes to FILE.rankN.jsonl beside this file
   std::string trace;               // file for a Chrome trace of some steps; empty = none
   bool progress = true;            // show a progress bar, unless quiet
-  bool stop_on_signals = true;     // SIGINT and SIGTERM end the run after a step (StopSignal), and
+  bool stop_on_signals = true;     // kStopSignals end the run after a step (StopSignal), and
                                    // set_current_step() gets each step; false in a Trainer, which
                                    // does both itself
   bool quiet = false;              // no progress bar, no epoch line, no testing line

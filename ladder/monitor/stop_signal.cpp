@@ -80,13 +80,13 @@ void listen_to(int signal, struct sigaction& before) {
 StopSignal::StopSignal(ProcessGroup group)
     : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
   first = 0;
-  listen_to(SIGINT, interrupt_before_);
-  listen_to(SIGTERM, terminate_before_);
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) listen_to(kStopSignals[i], before_[i]);
 }
 
 StopSignal::~StopSignal() {
-  ::sigaction(SIGINT, &interrupt_before_, nullptr);
-  ::sigaction(SIGTERM, &terminate_before_, nullptr);
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    ::sigaction(kStopSignals[i], &before_[i], nullptr);
+  }
   const bool is_late = first_signal() != 0 && !answered_;
   if (is_late && std::uncaught_exceptions() == exceptions_) std::raise(first_signal());
 }
@@ -115,7 +115,7 @@ int StopSignal::poll() {
 }
 
 std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {
-  const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+  const auto name = fmt::format("SIG{}", ::sigabbrev_np(signal));
   if (checkpoint.empty())
     return fmt::format("{}: stopped after step {}; nothing saved", name, step);
   return fmt::format("{}: stopped after step {}; saved {}; resume from it", name, step, checkpoint);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace ladder {
 
-// Ends a training on SIGINT or SIGTERM after a step, the same step on all ranks.
+// Ends a training on one of kStopSignals after a step, the same step on all ranks.
 //
 //     StopSignal stop(group);
 //     for (...) {
@@ -54,8 +55,7 @@ class StopSignal {
   bool answered_ = false;        // poll_all_ranks() has returned a signal
   int exceptions_;               // in flight at construction
   SignalStack stack_;            // of the handler
-  struct sigaction interrupt_before_{};
-  struct sigaction terminate_before_{};
+  std::array<struct sigaction, kStopSignals.size()> before_{};
 };
 
 // "SIGTERM: stopped after step 57; saved out/checkpoint-57". `checkpoint`: empty = none was

@@ -161,7 +161,7 @@ class Trainer {
   // removes them. A run is another one if its arguments differ, except those of output, evaluation
   // and speed, or the number of its steps.
   //
-  // SIGINT and SIGTERM end the training after a step, the same on all processes, with a checkpoint
+  // kStopSignals, such as SIGTERM, end the training after a step, the same on all processes, with a checkpoint
   // in output_dir whatever save_strategy is (see StopSignal). It then throws StoppedBySignal.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -598,7 +599,35 @@ TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
   EXPECT_EQ(pipe_.all(), "ss");
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
+INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal,
+                         testing::Values(SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT));
+
+// As Ctrl-Z and fg do. The third word of /proc/PID/stat is the state.
+TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
+  Process process([&] {
+    spawn(
+        [&](int) {
+          pipe_.put(fmt::format("{:10}", getpid()));
+          wait_forever();
+        },
+        options(1));
+  });
+  const auto rank = std::stoi(pipe_.get(10));
+  const auto is_stopped = [&] {
+    std::ifstream stat(fmt::format("/proc/{}/stat", rank));
+    std::string word;
+    stat >> word >> word >> word;
+    return word == "T";
+  };
+  process.send(SIGTSTP);
+  wait_until(is_stopped);
+  EXPECT_TRUE(is_stopped());
+  process.send(SIGCONT);
+  wait_until([&] { return !is_stopped(); });
+  EXPECT_FALSE(is_stopped());
+  process.send(SIGTERM);
+  EXPECT_EQ(process.end(), "signal 15");
+}
 
 TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
   Process process([&] {
