@@ -23,6 +23,7 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/monitor/stop_signal.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 
@@ -400,6 +401,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
     });
   }
   last_checkpoint_ = folder;
+  if (path.empty()) StopSignal::stop_after_save(folder);
   return folder;
 }
 

@@ -17,6 +17,7 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
+#include "ladder/monitor/stop_signal.h"
 
 namespace ladder {
 namespace {
@@ -90,6 +91,7 @@ void Snapshot::after_epoch() {
 std::string Snapshot::save() {
   save_training_state(options_.path, state_, group_, {.latest = false});
   last_ = options_.path;
+  StopSignal::stop_after_save(last_);
   return last_;
 }
 

@@ -31,6 +31,8 @@ std::atomic<std::int64_t> first = 0;
 constexpr std::int64_t kSignals = 256;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
+StopSignal* present = nullptr;
+
 int first_signal() { return static_cast<int>(first % kSignals); }
 
 std::int64_t milliseconds() {
@@ -80,10 +82,12 @@ void listen_to(int signal, struct sigaction& before) {
 StopSignal::StopSignal(ProcessGroup group)
     : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
   first = 0;
+  present = this;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) listen_to(kStopSignals[i], before_[i]);
 }
 
 StopSignal::~StopSignal() {
+  present = nullptr;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
     ::sigaction(kStopSignals[i], &before_[i], nullptr);
   }
@@ -92,10 +96,19 @@ StopSignal::~StopSignal() {
 }
 
 int StopSignal::poll_all_ranks(bool now) {
+  if (current_step() != 0) step_ = current_step();
   const bool polls = --steps_left_ <= 0 || now;
   const int signal = group_.world_size() == 1 ? first_signal() : polls ? poll() : 0;
   answered_ = answered_ || signal != 0;
   return signal;
+}
+
+void StopSignal::stop_after_save(const std::string& saved) {
+  if (present == nullptr || present->answered_) return;  // that stop makes this save
+  const auto step = present->step_;
+  const int signal = present->poll_all_ranks(/*now=*/true);
+  if (signal == 0) return;
+  throw StoppedBySignal(signal, present->group_.rank() == 0 ? stop_line(signal, step, saved) : "");
 }
 
 int StopSignal::poll() {

@@ -45,10 +45,16 @@ class StopSignal {
   // step.
   int poll_all_ranks(bool now = false);
 
+  // A collective if there is a StopSignal, for the end of a save: throws StoppedBySignal if a rank
+  // has received a signal, with a line that names the checkpoint `saved`. A slow save may take most
+  // of the time that a launcher grants.
+  static void stop_after_save(const std::string& saved);
+
  private:
   int poll();
 
   ProcessGroup group_;
+  std::int64_t step_ = 0;        // at the last poll_all_ranks()
   std::int64_t steps_left_ = 1;  // until the next poll
   std::int64_t interval_ = 1;    // steps between the last two polls
   double polled_at_ = 0.0;       // on the steady clock

@@ -275,7 +275,7 @@ class Trainer {
   void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
   void run_epoch(std::int64_t epoch, StopSignal& stop);
-  [[noreturn]] void stop_by_signal(int signal);
+  [[noreturn]] void stop_by_signal(int signal, bool saved);
   torch::Tensor train_on(const Batch& batch);
   void optimizer_step(const Batch& batch, const torch::Tensor& loss);
   void clip_gradients();

@@ -71,7 +71,8 @@ void Trainer::run_epochs() {
   for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
     run_epoch(epoch, stop);
-    if (const int signal = stop.poll_all_ranks(/*now=*/true)) stop_by_signal(signal);
+    if (const int signal = stop.poll_all_ranks(/*now=*/true))
+      stop_by_signal(signal, /*saved=*/false);
     if (control_.should_training_stop) return;
   }
 }
@@ -164,9 +165,12 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
       state_.epoch = static_cast<double>(epoch) +
                      static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
+      const bool saves = control_.should_save;
       log_save_evaluate();
       const bool ends_epoch = done == plan_.sizes.batches;  // run_epochs polls after on_epoch_end
-      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks()) stop_by_signal(signal);
+      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks(/*now=*/saves)) {
+        stop_by_signal(signal, saves && !args_.save_only_model);
+      }
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }
@@ -178,10 +182,10 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
 }
 
 // Saves a complete checkpoint if there is an output_dir, even with save_only_model, and even if
-// this step has one, which may lack changes that the end of the epoch made.
-void Trainer::stop_by_signal(int signal) {
+// this step has one, which may lack changes that the end of the epoch made; `saved`: it lacks none.
+void Trainer::stop_by_signal(int signal, bool saved) {
   const bool can_save = !args_.output_dir.empty() && !args_.fast_dev_run;
-  if (can_save) {
+  if (can_save && !saved) {
     save_checkpoint(/*only_model=*/false);
     call(&TrainerCallback::on_save);
   }

@@ -103,6 +103,25 @@ TEST(TrainingMonitorOfRanks, AllSaveAndStopAfterTheSameStepWhenOneIsTold) {
   });
 }
 
+// Without another step: a slow save takes most of the time that a launcher grants.
+TEST(TrainingMonitorOfRanks, ASignalDuringASaveStopsAllAtItsEnd) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    OneWeight model;
+    const auto monitor = begun(group, model);
+    average_gradient(group, model, 1.0);
+    monitor->step(batch_of_two(group), torch::tensor(1.0F));
+    StopSignal::stop_after_save("out/checkpoint_0");
+    if (group.rank() == 1) std::raise(SIGHUP);
+    std::string text = "not stopped";
+    try {
+      StopSignal::stop_after_save("out/checkpoint_1");
+    } catch (const StoppedBySignal& stop) {
+      text = stop.what();
+    }
+    EXPECT_EQ(text, group.rank() == 0 ? stop_line(SIGHUP, 1, "out/checkpoint_1") : "");
+  });
+}
+
 // Between the last time that the ranks asked each other and the end of the training.
 TEST(TrainingMonitorOfRanks, ASignalAfterTheLastStepCountsToo) {
   run_ranks(2, [](const ProcessGroup& group) {
