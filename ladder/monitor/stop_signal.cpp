@@ -96,7 +96,7 @@ StopSignal::~StopSignal() {
 }
 
 int StopSignal::poll_all_ranks(bool now) {
-  if (current_step() != 0) step_ = current_step();
+  if (!now && current_step() != 0) step_ = current_step();
   const bool polls = --steps_left_ <= 0 || now;
   const int signal = group_.world_size() == 1 ? first_signal() : polls ? poll() : 0;
   answered_ = answered_ || signal != 0;
@@ -105,10 +105,10 @@ int StopSignal::poll_all_ranks(bool now) {
 
 void StopSignal::stop_after_save(const std::string& saved) {
   if (present == nullptr || present->answered_) return;  // that stop makes this save
-  const auto step = present->step_;
   const int signal = present->poll_all_ranks(/*now=*/true);
   if (signal == 0) return;
-  throw StoppedBySignal(signal, present->group_.rank() == 0 ? stop_line(signal, step, saved) : "");
+  throw StoppedBySignal(
+      signal, present->group_.rank() == 0 ? stop_line(signal, present->step_, saved) : "");
 }
 
 int StopSignal::poll() {
