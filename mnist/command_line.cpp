@@ -27,7 +27,7 @@
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
 #include "mnist/flags.h"
-#include "mnist/hparams.h"
+#include "mnist/hparams_file.h"
 #include "mnist/named_files.h"
 #include "mnist/trainer_flags.h"
 

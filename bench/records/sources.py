@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 BEFORE_THE_FIRST_STEP = (
-    "mnist/command_line.*", "mnist/flags.h", "mnist/hparams.*", "mnist/main.*",
+    "mnist/command_line.*", "mnist/flags.h", "mnist/hparams_file.*", "mnist/main.*",
     "mnist/named_files.*", "mnist/trainer_flags.*", "ladder/io/json.*", "ladder/io/yaml.*",
     "ladder/accelerate/accelerate_config.*", "ladder/trainer/argument_file.*",
     "ladder/trainer/argument_table.*", "ladder/trainer/unsupported_arguments.*",

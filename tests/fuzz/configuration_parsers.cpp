@@ -10,7 +10,7 @@
 #include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/training_arguments.h"
 #include "ladder/trainer/unsupported_arguments.h"
-#include "mnist/hparams.h"
+#include "mnist/hparams_file.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
 
@@ -46,7 +46,7 @@ Parser accelerate_file() {
 
 Parser hparams() {
   return {.name = "hparams",
-          .sources = {"mnist/hparams.cpp", "ladder/io/yaml.cpp"},
+          .sources = {"mnist/hparams_file.cpp", "ladder/io/yaml.cpp"},
           .samples =
               samples_of({"epochs: 3\nbatch_size: 64\nlr: 1e-3\nsave: 'a: b'\n",
                           R"({"epochs": 1, "batch-size": "64"})", "batch-size: 1\nbatch_size: 2\n",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mnist/hparams.h"
+#include "mnist/hparams_file.h"
 
 #include <gtest/gtest.h>
 
