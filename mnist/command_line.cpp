@@ -164,7 +164,7 @@ void add_output_flags(Flags& flags, SingleOptions& options,
                       const std::string& default_save_path =
                           "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors") {
   flags.optional_path(kOwn, "--save", options.save,
-                      "file for the weights, as safetensors [" + default_save_path + "]");
+                      "file for the weights, as safetensors; alone: " + default_save_path);
   flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");
   flags.text(kOwn, "--metrics", options.record.metrics, "PATH",
              "file for the record, as JSON lines");
@@ -281,8 +281,8 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
   flags.integer(kOwn, "--total-limit", project.total_limit, {1},
                 "checkpoints to keep; the oldest are deleted first [all]");
   flags.optional_path(kFolder, "--resume,--resume-from-checkpoint", options.resume_from,
-                      "checkpoint to resume from [the last in --project-dir]; auto: the newest "
-                      "whole one, if any",
+                      "checkpoint to resume from; alone: the last in --project-dir; auto: the "
+                      "newest whole one, if any",
                       "PATH|auto");
   flags.integer(kTraining, "--scheduler-steps-per-call",
                 options.accelerator.scheduler_steps_per_call, {1, kLargestWorldSize},
