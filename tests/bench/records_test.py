@@ -119,21 +119,23 @@ def test_the_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2] == f"changed: {SOURCE}: rows of stage0_single_gpu"
 
 
-@pytest.mark.parametrize(("weights", "counts", "reason"), [
-    (("aa", "aa"), (100, 101), ""),
-    (("aa", "ab"), (100, 100), "weights after 20 steps: aa before, ab now"),
-    (("aa", "aa"), (100, 103), "instructions per step: 1.030 times"),
+@pytest.mark.parametrize(("weights", "sent", "counts", "reason"), [
+    (("aa", "aa"), (2000, 2019), (100, 101), ""),
+    (("aa", "ab"), (0, 0), (100, 100), "weights after 20 steps: aa before, ab now"),
+    (("aa", "aa"), (2000, 2021), (100, 100), "bytes sent per step: 2,000 before, 2,021 now"),
+    (("aa", "aa"), (0, 0), (100, 103), "instructions per step: 1.030 times"),
 ])
 def test_a_changed_program_is_verified_by_weights_and_instructions(
         project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        weights: tuple[str, str], counts: tuple[int, int], reason: str) -> None:
+        weights: tuple[str, str], sent: tuple[int, int], counts: tuple[int, int],
+        reason: str) -> None:
     write(project, SOURCE, "int b;\n")
     commit(project)
     monkeypatch.setattr(sentinel, "build", lambda _: None)
     monkeypatch.setattr(sentinel, "built", lambda *_: sentinel.Side(Path("then"), Path("then")))
     setup = sentinel.setup_of(NAME.format("stage0_single_gpu"))
     monkeypatch.setattr(sentinel, "trained", lambda _, side, *__: {
-        setup: (weights[side.bin != Path("then")], "0")})
+        setup: (weights[side.bin != Path("then")], sent[side.bin != Path("then")])})
     monkeypatch.setattr(sentinel, "per_step",
                         lambda program, *_: counts[program.parent != Path("then")])
     all_rows = records.Records(project)
