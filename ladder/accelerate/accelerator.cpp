@@ -193,11 +193,8 @@ AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const 
 }
 
 Model& Accelerator::unwrap_model(Model& model) {
-  for (const auto& child : model.named_children()) {
-    auto* const inner = dynamic_cast<Model*>(child.value().get());
-    if (child.key() == "module" && inner != nullptr) return unwrap_model(*inner);
-  }
-  return model;
+  const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&model);
+  return wrapper == nullptr ? model : unwrap_model(wrapper->module());
 }
 
 std::shared_ptr<const Dataset> Accelerator::load_dataset(

@@ -42,10 +42,8 @@ Autocast::~Autocast() {
 }
 
 AutocastModel::AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype)
-    : dtype_(dtype) {
+    : ModelWrapper(std::move(module)), dtype_(dtype) {
   require_autocast_dtype(dtype);
-  Model::train(module->is_training());  // before the child is registered: the wrapper alone
-  module_ = register_module("module", std::move(module));
 }
 
 torch::Tensor AutocastModel::forward(const Inputs& inputs) {

@@ -49,7 +49,7 @@ class Autocast {
 // that the loss is exact.
 //
 // Python's counterpart: `with autocast():` as the first line of forward.
-class AutocastModel : public Model {
+class AutocastModel : public ModelWrapper {
  public:
   // dtype: as for Autocast; float32 changes nothing.
   AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype);
@@ -58,7 +58,6 @@ class AutocastModel : public Model {
   std::shared_ptr<Model> new_like() const override;
 
  private:
-  std::shared_ptr<Model> module_;
   torch::ScalarType dtype_;
 };
 

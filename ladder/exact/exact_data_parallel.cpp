@@ -317,7 +317,7 @@ class ExactDataParallel::Replicas {
 
 ExactDataParallel::ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                                      ExactDataParallelOptions options)
-    : module_(register_module("module", std::move(module))) {
+    : ReplicatedModel(std::move(module)) {
   check(*module_, options);
   require_same_parameters(*module_, group);
   broadcast_replica(*module_, group);

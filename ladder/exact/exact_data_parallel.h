@@ -78,9 +78,6 @@ class ExactDataParallel : public ReplicatedModel {
   // Throws UsageError if requires_grad of a parameter has changed since the construction.
   torch::Tensor forward(const Inputs& inputs) override;
 
-  // A copy of the wrapped model, without the wrapper.
-  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
-
   // For gradient accumulation, as GradientReducer::no_sync: backwards of forwards that run while
   // the result lives keep their sums in integers, and give the parameters no gradients; the next
   // backward adds them. forget() drops such sums.
@@ -89,13 +86,11 @@ class ExactDataParallel : public ReplicatedModel {
   }
   void forget() override;
 
-  Model& module() { return *module_; }
   std::int64_t micro_batch() const override;
 
  private:
   class Replicas;
 
-  std::shared_ptr<Model> module_;
   std::shared_ptr<Replicas> replicas_;
   bool sync_ = true;
 };

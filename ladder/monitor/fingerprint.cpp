@@ -38,9 +38,9 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
                          const torch::nn::Module& module) {
   if (interval_ == 0 || step % interval_ != 0) return;
   nlohmann::ordered_json gradients = nlohmann::ordered_json::object();
-  for (const auto& item : module.named_parameters()) {
+  for (const auto& item : unwrapped(module).named_parameters()) {
     const auto& gradient = item.value().grad();
-    if (gradient.defined()) gradients[without_module_prefix(item.key())] = tensor_digest(gradient);
+    if (gradient.defined()) gradients[item.key()] = tensor_digest(gradient);
   }
   nlohmann::ordered_json weights = nlohmann::ordered_json::object();
   for (const auto& [name, tensor] : unwrapped_state_dict(module)) {

@@ -20,7 +20,7 @@ namespace ladder {
 //     step 17, rank 0, gradient of conv2.weight: 3fa4... in A, 91bc... in B
 //
 // One file per rank, one JSON object per line, described in docs/formats.md. Hashing copies every
-// tensor to the CPU, so it slows training. Names omit "module.".
+// tensor to the CPU, so it slows training. Names omit the "module." of wrappers.
 class Fingerprint {
  public:
   // Records nothing.

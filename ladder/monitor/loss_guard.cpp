@@ -66,10 +66,10 @@ std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module&
     const auto indices = numbers(batch.indices);
     return row < indices.size() ? fmt::format("{} of sample {}", name, indices[row]) : name;
   }
-  for (const auto& parameter : model.named_parameters()) {
+  for (const auto& parameter : unwrapped(model).named_parameters()) {
     const auto& gradient = parameter.value().grad();
     if (!gradient.defined() || all_finite(gradient)) continue;
-    return "gradient of " + without_module_prefix(parameter.key());
+    return "gradient of " + parameter.key();
   }
   return "the loss";
 }

@@ -6,11 +6,22 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
 
 namespace ladder {
+
+ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
+  Model::train(module->is_training());  // before the child is registered: the wrapper alone
+  module_ = register_module("module", std::move(module));
+}
+
+const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
+  const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&module);
+  return wrapper == nullptr ? module : unwrapped(wrapper->module());
+}
 
 std::int64_t micro_batch_of(const torch::nn::Module& model) {
   const auto* const own = dynamic_cast<const Model*>(&model);

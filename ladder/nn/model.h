@@ -14,8 +14,8 @@ namespace ladder {
 
 // A network: turns Inputs into one tensor with one row per sample.
 //
-// Wrappers (DataParallel, DistributedDataParallel, AutocastModel) are Models that hold another one
-// as their submodule `module`. So one training loop serves every way of training.
+// Wrappers (DataParallel, DistributedDataParallel, AutocastModel) are ModelWrappers. So one
+// training loop serves every way of training.
 //
 //     class MyNet : public ladder::Model {
 //      public:
@@ -46,6 +46,26 @@ class Model : public torch::nn::Module {
   // 0 = of none.
   virtual std::int64_t micro_batch() const { return 0; }
 };
+
+// A Model around a Model, its submodule `module`, so names in its state dictionary begin with
+// "module.", as in Python. Files, hashes and checks omit that prefix; a network's own child of this
+// name keeps it.
+class ModelWrapper : public Model {
+ public:
+  // Begins in the mode (train or eval) of `module`.
+  explicit ModelWrapper(std::shared_ptr<Model> module);
+
+  // A copy of the wrapped model, without the wrapper.
+  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
+
+  Model& module() const { return *module_; }
+
+ protected:
+  std::shared_ptr<Model> module_;
+};
+
+// `module` without the ModelWrappers around it.
+const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 
 // The micro-batch of `model` or of a module in it; 0 = there is none.
 std::int64_t micro_batch_of(const torch::nn::Module& model);

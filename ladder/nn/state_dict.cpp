@@ -5,12 +5,14 @@
 #include <fmt/ranges.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/io/sha256.h"
+#include "ladder/nn/model.h"
 
 namespace ladder {
 namespace {
@@ -43,13 +45,13 @@ constexpr std::string_view kRunningVar = "running_var";
 // The names of what require_finite looks at.
 std::vector<std::string> finite_names(const torch::nn::Module& module) {
   std::vector<std::string> names;
-  for (const auto& parameter : module.named_parameters()) {
-    if (parameter.value().requires_grad()) names.push_back(without_module_prefix(parameter.key()));
+  for (const auto& parameter : unwrapped(module).named_parameters()) {
+    if (parameter.value().requires_grad()) names.push_back(parameter.key());
   }
-  for (const auto& buffer : module.named_buffers()) {
+  for (const auto& buffer : unwrapped(module).named_buffers()) {
     const std::string_view name = buffer.key();
     const bool is_statistic = name.ends_with(kRunningMean) || name.ends_with(kRunningVar);
-    if (is_statistic) names.push_back(without_module_prefix(name));
+    if (is_statistic) names.emplace_back(name);
   }
   return names;
 }
@@ -71,9 +73,24 @@ void check_values(const torch::nn::Module& module, const StateDict& target, cons
   }
 }
 
-StateDict unwrapped(const StateDict& values) {
+// How often "module." begins every name.
+std::size_t depth_of(const StateDict& values) {
+  std::size_t depth = values.empty() ? 0 : std::string::npos;
+  for (const auto& item : values) {
+    std::string_view name = item.first;
+    std::size_t own = 0;
+    for (; name.starts_with(kModulePrefix); ++own) name.remove_prefix(kModulePrefix.size());
+    depth = std::min(depth, own);
+  }
+  return depth;
+}
+
+// `values` with names in which "module." begins every name `depth` times at most.
+StateDict cut_to_depth(const StateDict& values, std::size_t depth) {
+  const std::size_t own = depth_of(values);
+  const std::size_t surplus = (own - std::min(own, depth)) * kModulePrefix.size();
   StateDict result;
-  for (const auto& [name, tensor] : values) result.emplace(without_module_prefix(name), tensor);
+  for (const auto& [name, tensor] : values) result.emplace(name.substr(surplus), tensor);
   return result;
 }
 
@@ -89,16 +106,13 @@ StateDict state_dict(const torch::nn::Module& module) {
 }
 
 StateDict unwrapped_state_dict(const torch::nn::Module& module) {
-  return unwrapped(state_dict(module));
+  return state_dict(unwrapped(module));
 }
 
 std::function<void()> plan_load_state_dict(torch::nn::Module& module, const StateDict& values,
                                            std::string_view origin) {
-  StateDict source = unwrapped(values);
-  if (source.size() != values.size()) {
-    throw mismatch(origin, "every tensor once", "one with and one without the prefix module.");
-  }
   StateDict target = unwrapped_state_dict(module);
+  StateDict source = cut_to_depth(values, depth_of(target));
   for (const auto& [name, tensor] : target) {
     const auto found = source.find(name);
     if (found == source.end()) throw mismatch(origin, fmt::format("a tensor {}", name), "none");
@@ -155,7 +169,7 @@ void require_finite(const StateDict& tensors, const std::string& path) {
 std::string weights_sha256(const StateDict& values) {
   constexpr std::string_view kEnd("\0", 1);
   Sha256 hash;
-  for (const auto& [name, tensor] : unwrapped(values)) {
+  for (const auto& [name, tensor] : cut_to_depth(values, 0)) {
     for (const auto& text : {name, safetensors_dtype(tensor.scalar_type()), shape_text(tensor)}) {
       hash.update(text);
       hash.update(kEnd);
@@ -164,11 +178,6 @@ std::string weights_sha256(const StateDict& values) {
     hash.update(bytes.span());
   }
   return hash.hex_digest();
-}
-
-std::string without_module_prefix(std::string_view name) {
-  while (name.starts_with(kModulePrefix)) name.remove_prefix(kModulePrefix.size());
-  return std::string(name);
 }
 
 RowMajorBytes::RowMajorBytes(const torch::Tensor& tensor)

@@ -22,14 +22,15 @@ using StateDict = std::map<std::string, torch::Tensor>;
 // All parameters and buffers of `module`, under the names that Python gives them.
 StateDict state_dict(const torch::nn::Module& module);
 
-// The same without the prefix "module." that wrappers such as DistributedDataParallel put
-// before every name: saved this way, weights load with and without a wrapper.
+// The same without the prefix "module." of each ModelWrapper: saved this way, weights load with and
+// without a wrapper.
 StateDict unwrapped_state_dict(const torch::nn::Module& module);
 
 // Copies `values` into the parameters and buffers of `module`, on their devices.
 //
-// Names match with and without the prefix "module." on either side. Everything is checked
-// before anything is copied. A missing or surplus name, another shape, another dtype
+// Wrappers count on neither side: a prefix "module." of every name in `values`, as Python's
+// DistributedDataParallel gives it, is removed unless the network itself has it. Everything is
+// checked before anything is copied. A missing or surplus name, another shape, another dtype
 // (floating-point values are converted among themselves), and what require_finite refuses throw
 // DataError, which names `origin` (the file of the values) and the first tensor that differs.
 //
@@ -56,12 +57,9 @@ void require_finite(const StateDict& tensors, const std::string& path);
 
 // A fingerprint of the weights: sha256 over each tensor in name order, fed as
 // name, 0, dtype ("F32"), 0, shape ("32,1,3,3"), 0, bytes in row-major order.
-// The prefix "module." does not count. Equal values mean equal weights, bit for bit,
+// A prefix "module." of every name does not count. Equal values mean equal weights, bit for bit,
 // in C++ and in Python. Copies tensors from the device: waits for it.
 std::string weights_sha256(const StateDict& values);
-
-// "conv1.weight" for "module.conv1.weight".
-std::string without_module_prefix(std::string_view name);
 
 // The values of a tensor as bytes, in row-major order (NCHW), for any device and memory format.
 // Shares the tensor's memory if it is contiguous on the CPU; else copies, and waits for the device.

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <map>
 #include <unordered_map>
 
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/nn/model.h"
 
 namespace ladder {
 namespace {
@@ -22,16 +22,8 @@ constexpr const char* kHint = "is this the state of another optimizer or network
 // The names of a module's parameters, by their identity.
 std::unordered_map<const void*, std::string> names_of(const torch::nn::Module& module) {
   std::unordered_map<const void*, std::string> names;
-  std::map<std::string, const void*> owners;
-  for (const auto& item : module.named_parameters()) {
-    const void* parameter = item.value().unsafeGetTensorImpl();
-    const auto name = without_module_prefix(item.key());
-    if (owners.emplace(name, parameter).first->second != parameter) {
-      throw UsageError::conflict("optimizer state",
-                                 fmt::format("two parameters are {} without \"module.\"", name),
-                                 "give one of them another name");
-    }
-    names.emplace(parameter, name);
+  for (const auto& item : unwrapped(module).named_parameters()) {
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
   }
   return names;
 }

@@ -28,7 +28,7 @@ namespace ladder {
 // has, or two or three times as many. They are stored under the names of the parameters, so a state
 // of another network is an error.
 struct OptimizerState {
-  // "<parameter>.<name>", names as in Python and without the prefix "module.":
+  // "<parameter>.<name>", names as in Python and without the "module." of wrappers:
   //   AdamW, Adam        exp_avg, exp_avg_sq (shape and dtype of the parameter), step (F32 scalar)
   //   SGD with momentum  momentum_buffer
   //   Adagrad            sum, step

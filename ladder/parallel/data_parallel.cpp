@@ -229,7 +229,7 @@ class DataParallel::Replicas {
 };
 
 DataParallel::DataParallel(std::shared_ptr<Model> module, DataParallelOptions options)
-    : module_(register_module("module", std::move(module))),
+    : ModelWrapper(std::move(module)),
       output_device_(options.output_device.value_or(
           options.device_ids.empty() ? torch::Device(torch::kCPU) : options.device_ids.front())) {
   if (options.device_ids.empty()) {

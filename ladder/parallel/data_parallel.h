@@ -42,7 +42,7 @@ struct DataParallelOptions {
 // cannot be differentiated again. The wrapped model is the submodule `module`.
 //
 // Python's counterpart: torch.nn.DataParallel.
-class DataParallel : public Model {
+class DataParallel : public ModelWrapper {
  public:
   // Throws UsageError without devices, and unless the whole model is on the first one.
   DataParallel(std::shared_ptr<Model> module, DataParallelOptions options);
@@ -53,15 +53,9 @@ class DataParallel : public Model {
   // The inputs may be on any device. Throws UsageError if the model was moved since.
   torch::Tensor forward(const Inputs& inputs) override;
 
-  // A copy of the wrapped model, without the wrapper.
-  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
-
-  Model& module() { return *module_; }
-
  private:
   class Replicas;
 
-  std::shared_ptr<Model> module_;
   torch::Device output_device_;
   std::shared_ptr<Replicas> replicas_;  // null with one device; graphs hold it too
 };

@@ -28,7 +28,7 @@ torch::Device checked_device(const torch::nn::Module& module,
 
 DistributedDataParallel::DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                                                  DistributedDataParallelOptions options)
-    : module_(register_module("module", std::move(module))),
+    : ReplicatedModel(std::move(module)),
       device_(checked_device(*module_, options.device_ids)),
       output_device_(options.output_device.value_or(device_)),
       broadcast_buffers_(options.reducer.broadcast_buffers),

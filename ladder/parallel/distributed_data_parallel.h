@@ -45,19 +45,14 @@ class DistributedDataParallel : public ReplicatedModel {
 
   torch::Tensor forward(const Inputs& inputs) override;
 
-  // A copy of the wrapped model, without the wrapper.
-  std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
-
   void train(bool on = true) override;
 
   // See GradientReducer::no_sync.
   [[nodiscard]] GradientReducer::NoSync no_sync() override { return reducer_->no_sync(); }
 
-  Model& module() { return *module_; }
   GradientReducer& reducer() { return *reducer_; }
 
  private:
-  std::shared_ptr<Model> module_;
   torch::Device device_;
   torch::Device output_device_;
   bool broadcast_buffers_;

@@ -20,6 +20,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
 #include "ladder/io/sha256.h"
+#include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 
 namespace ladder {
@@ -78,8 +79,8 @@ void require_equal_replicas(const torch::nn::Module& module, const ProcessGroup&
 
 void require_equal_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
   StateDict parameters;
-  for (const auto& item : module.named_parameters()) {
-    parameters.emplace(without_module_prefix(item.key()), item.value());
+  for (const auto& item : unwrapped(module).named_parameters()) {
+    parameters.emplace(item.key(), item.value());
   }
   require_equal_values(parameters, group);
 }

@@ -7,8 +7,10 @@
 namespace ladder {
 
 // A Model around one of which every rank has a replica; backward adds the gradients over the ranks.
-class ReplicatedModel : public Model {
+class ReplicatedModel : public ModelWrapper {
  public:
+  using ModelWrapper::ModelWrapper;
+
   // For gradient accumulation: while the result lives, forwards whose backwards add no gradients
   // over the ranks. The next backward adds theirs too.
   [[nodiscard]] virtual GradientReducer::NoSync no_sync() = 0;

@@ -120,6 +120,12 @@ TEST_P(OfRanks, PrepareTwiceGivesTheSameObjects) {
   });
 }
 
+TEST(Accelerator, UnwrapKeepsANetworkWithAChildNamedModule) {
+  MovedNet network;
+  network.register_module("module", small_net());
+  EXPECT_EQ(&Accelerator::unwrap_model(network), &network);
+}
+
 TEST_P(OfRanks, UnwrapFindsTheNetwork) {
   run_accelerators(world(), [](Accelerators& ranks) {
     for (const auto precision : {Precision::kFp32, Precision::kBf16}) {

@@ -35,7 +35,7 @@ std::vector<std::string> keys_of(const Json& object) {
 }
 
 // One parameter with a gradient, one without, a buffer.
-struct Inner : torch::nn::Module {
+struct Inner : IdleModel {
   Inner() {
     weight = register_parameter("weight", torch::ones({2}));
     weight.mutable_grad() = torch::full({2}, 3.0F);

@@ -30,7 +30,7 @@ Names names_of(const StateDict& values) {
 }
 
 // A network with two parameters and a buffer.
-struct Small : torch::nn::Module {
+struct Small : IdleModel {
   explicit Small(double value) {
     register_parameter("weight", torch::full({2, 3}, value));
     register_parameter("bias", torch::full({2}, value));
@@ -39,8 +39,8 @@ struct Small : torch::nn::Module {
 };
 
 // A network wrapped `depth` times.
-std::shared_ptr<torch::nn::Module> small(double value, int depth = 0) {
-  std::shared_ptr<torch::nn::Module> module = std::make_shared<Small>(value);
+std::shared_ptr<Model> small(double value, int depth = 0) {
+  std::shared_ptr<Model> module = std::make_shared<Small>(value);
   for (int i = 0; i < depth; ++i) module = std::make_shared<Wrapper>(module);
   return module;
 }
@@ -78,11 +78,41 @@ TEST(StateDict, KeepsThePrefixOfAWrapperAndUnwrappedDropsIt) {
   }
 }
 
-TEST(StateDict, OnlyALeadingPrefixIsThatOfAWrapper) {
-  EXPECT_EQ(without_module_prefix("module.conv1.weight"), "conv1.weight");
-  EXPECT_EQ(without_module_prefix("module.module.conv1.weight"), "conv1.weight");
-  EXPECT_EQ(without_module_prefix("block.module.weight"), "block.module.weight");
-  EXPECT_EQ(without_module_prefix("modules.weight"), "modules.weight");
+// A network whose own child is called "module", alone or beside a weight of the same name.
+struct Backbone : torch::nn::Module {
+  Backbone(double value, bool has_weight) {
+    register_module("module", small(value));
+    if (has_weight) register_parameter("weight", torch::full({2, 3}, value));
+  }
+};
+
+class AChildNamedModule : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(HasWeight, AChildNamedModule, testing::Bool());
+
+TEST_P(AChildNamedModule, KeepsItsName) {
+  Names names = {"module.bias", "module.count", "module.weight"};
+  if (GetParam()) names.emplace_back("weight");
+  EXPECT_EQ(names_of(unwrapped_state_dict(Backbone(1.0, GetParam()))), names);
+}
+
+TEST_P(AChildNamedModule, IsLoadedWhole) {
+  const Backbone saved(6.0, GetParam());
+  Backbone loaded(7.0, GetParam());
+  load_state_dict(loaded, unwrapped_state_dict(saved), "a file");
+  EXPECT_TRUE(all_are(loaded, 6.0));
+  Backbone from_wrapper(7.0, GetParam());
+  StateDict of_python;  // DistributedDataParallel's
+  for (const auto& [name, tensor] : state_dict(saved)) of_python["module." + name] = tensor;
+  load_state_dict(from_wrapper, of_python, "a file");
+  EXPECT_TRUE(all_are(from_wrapper, 6.0));
+  EXPECT_EQ(weights_sha256(of_python), weights_sha256(state_dict(saved)));
+}
+
+TEST(WeightsSha256, SeesEveryTensorOfANetworkWithAChildNamedModule) {
+  auto values = state_dict(Backbone(1.0, true));
+  const auto before = weights_sha256(values);
+  values.at("weight") = values.at("weight") + 1;
+  EXPECT_NE(weights_sha256(values), before);
 }
 
 TEST(LoadStateDict, CopiesWithAndWithoutThePrefixOnEitherSide) {

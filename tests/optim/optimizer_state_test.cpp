@@ -38,7 +38,7 @@ using Tensors = std::vector<torch::Tensor>;
 using FusedPointer = std::unique_ptr<FusedOptimizer>;
 
 // A module with parameters "a" of shape [2, 3] and "b" of shape [4], all ones.
-struct Small : torch::nn::Module {
+struct Small : IdleModel {
   explicit Small(torch::ScalarType dtype = torch::kFloat32)
       : a(register_parameter("a", torch::ones({2, 3}, dtype))),
         b(register_parameter("b", torch::ones({4}, dtype))) {}
@@ -207,12 +207,14 @@ TEST(OptimizerState, NeedsTheModuleOfTheParameters) {
   EXPECT_ERROR(used.optimizer.load_state_dict(other, used.state(), "a file"), UsageError, text);
 }
 
-TEST(OptimizerState, RefusesNamesThatAreEqualWithoutThePrefix) {
-  Wrapper module(std::make_shared<Small>());
-  module.register_parameter("b", torch::ones({4}));
-  const AdamW optimizer(module.parameters());
-  EXPECT_ERROR(optimizer.state_dict(module), UsageError,
-               "optimizer state: two parameters are b without \"module.\"; hint: give one of them");
+TEST(OptimizerState, KeepsTheNameOfAChildNamedModule) {
+  torch::nn::Module network;
+  network.register_module("module", std::make_shared<Small>());
+  network.register_parameter("b", torch::ones({4}));
+  AdamW optimizer(network.parameters());
+  step_with(optimizer, network.parameters(), 1.0);
+  const auto state = optimizer.state_dict(network);
+  EXPECT_TRUE(state.tensors.contains("b.step") && state.tensors.contains("module.b.step"));
 }
 
 // --- going on ---------------------------------------------------------------------------

@@ -459,9 +459,8 @@ TEST_P(SyncBatchNorm, GivesAConvNetTheGradientOfOneProcess) {
 void expect_near_buffers(const torch::nn::Module& got, const torch::nn::Module& expected,
                          double tolerance) {
   const auto wanted = expected.named_buffers();
-  for (const auto& item : got.named_buffers()) {
-    const auto name = without_module_prefix(item.key());
-    expect_near(name.c_str(), item.value(), wanted[name], tolerance);
+  for (const auto& item : unwrapped(got).named_buffers()) {
+    expect_near(item.key().c_str(), item.value(), wanted[item.key()], tolerance);
   }
 }
 

@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "ladder/data/batch.h"
+#include "ladder/nn/model.h"
 
 namespace ladder {
 
-// A module with one parameter "weight" of three ones.
-struct OneWeight : torch::nn::Module {
+// A model whose forward is not called.
+struct IdleModel : Model {
+  torch::Tensor forward(const Inputs& /*inputs*/) override { return {}; }
+  std::shared_ptr<Model> new_like() const override { return nullptr; }
+};
+
+// A model with one parameter "weight" of three ones.
+struct OneWeight : IdleModel {
   OneWeight() : weight(register_parameter("weight", torch::ones({3}))) {}
   torch::Tensor weight;
 };
 
 // Puts "module." before all names, as DistributedDataParallel does.
-struct Wrapper : torch::nn::Module {
-  explicit Wrapper(std::shared_ptr<torch::nn::Module> inner) {
-    register_module("module", std::move(inner));
-  }
+struct Wrapper : ModelWrapper {
+  using ModelWrapper::ModelWrapper;
+  torch::Tensor forward(const Inputs& /*inputs*/) override { return {}; }
 };
 
 // A batch of samples 100, 101, …, as far as a loop without a network needs one.
