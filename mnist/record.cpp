@@ -30,7 +30,7 @@ using namespace ladder;
 
 std::int64_t parameter_count(const torch::nn::Module& model) {
   std::int64_t count = 0;
-  for (const auto& parameter : model.parameters()) count += parameter.numel();
+  for (const auto& parameter : unique_tensors(model.parameters())) count += parameter.numel();
   return count;
 }
 
@@ -189,7 +189,7 @@ void Record::result(const Evaluation& total, const TrainingTotals& training,
       {"sent_bytes", static_cast<std::int64_t>(sent)},
       {"read_bytes", std::vector(read.const_data_ptr<std::int64_t>(),
                                  read.const_data_ptr<std::int64_t>() + read.numel())},
-      {"weights_sha256", weights_sha256(state_dict(model))}};
+      {"weights_sha256", weights_sha256(unwrapped_state_dict(model))}};
   // Several ranks evaluate in another order than that of the images.
   if (group_.world_size() == 1) {
     for (const auto& [index, prediction] : total.misclassified) {

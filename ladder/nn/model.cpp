@@ -6,6 +6,8 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,34 @@ ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
 const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
   const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&module);
   return wrapper == nullptr ? module : unwrapped(wrapper->module());
+}
+
+std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> result;
+  std::unordered_set<const void*> known;
+  for (const auto& tensor : tensors) {
+    if (known.insert(tensor.unsafeGetTensorImpl()).second) result.push_back(tensor);
+  }
+  return result;
+}
+
+std::vector<NamedTensor> unique_tensors(
+    const torch::OrderedDict<std::string, torch::Tensor>& named) {
+  std::vector<NamedTensor> result;
+  std::unordered_map<const void*, std::size_t> known;
+  for (const auto& item : named) {
+    const auto place = known.emplace(item.value().unsafeGetTensorImpl(), result.size()).first;
+    if (place->second == result.size()) result.push_back({item.value(), {}});
+    result[place->second].names.push_back(item.key());
+  }
+  return result;
+}
+
+std::vector<torch::Tensor> unique_tensors(const torch::nn::Module& module) {
+  auto all = module.parameters();
+  const auto buffers = module.buffers();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  return unique_tensors(all);
 }
 
 std::int64_t micro_batch_of(const torch::nn::Module& model) {

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "ladder/data/inputs.h"
 
@@ -66,6 +68,21 @@ class ModelWrapper : public Model {
 
 // `module` without the ModelWrappers around it.
 const torch::nn::Module& unwrapped(const torch::nn::Module& module);
+
+// Each of `tensors` once. LibTorch's lists of a module hold a tensor that layers share (tied
+// weights) once for each of its names.
+std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors);
+
+// The same with all names of each.
+struct NamedTensor {
+  torch::Tensor tensor;
+  std::vector<std::string> names;  // in the order of the module; the first is that of files
+};
+std::vector<NamedTensor> unique_tensors(
+    const torch::OrderedDict<std::string, torch::Tensor>& named);
+
+// The parameters, then the buffers of `module`, each once.
+std::vector<torch::Tensor> unique_tensors(const torch::nn::Module& module);
 
 // The micro-batch of `model` or of a module in it; 0 = there is none.
 std::int64_t micro_batch_of(const torch::nn::Module& model);

@@ -42,35 +42,51 @@ DataError mismatch(std::string_view origin, const std::string& expected, const s
 constexpr std::string_view kRunningMean = "running_mean";
 constexpr std::string_view kRunningVar = "running_var";
 
-// The names of what require_finite looks at.
-std::vector<std::string> finite_names(const torch::nn::Module& module) {
-  std::vector<std::string> names;
-  for (const auto& parameter : unwrapped(module).named_parameters()) {
-    if (parameter.value().requires_grad()) names.push_back(parameter.key());
-  }
-  for (const auto& buffer : unwrapped(module).named_buffers()) {
-    const std::string_view name = buffer.key();
-    const bool is_statistic = name.ends_with(kRunningMean) || name.ends_with(kRunningVar);
-    if (is_statistic) names.emplace_back(name);
-  }
-  return names;
+std::vector<NamedTensor> named_tensors(const torch::nn::Module& module) {
+  auto all = unwrapped(module).named_parameters();
+  all.update(unwrapped(module).named_buffers());
+  return unique_tensors(all);
+}
+
+// Whether require_finite looks at it.
+bool must_be_finite(const NamedTensor& item) {
+  const std::string_view name = item.names.front();
+  return item.tensor.requires_grad() || name.ends_with(kRunningMean) || name.ends_with(kRunningVar);
 }
 
 // Of the values as `target` will hold them: a large float64 is infinite as float32.
-void check_values(const torch::nn::Module& module, const StateDict& target, const StateDict& source,
-                  std::string_view origin) {
+void check_values(const NamedTensor& item, const torch::Tensor& value, std::string_view origin) {
   constexpr const char* kDamaged = "take an older checkpoint, or train again";
-  for (const auto& name : finite_names(module)) {
-    const auto tensor = source.at(name).to(target.at(name).scalar_type());
-    if (!all_finite(tensor)) {
-      throw DataError::mismatch(origin, fmt::format("finite numbers in {}", name),
-                                "NaN or infinity", kDamaged);
-    }
-    if (name.ends_with(kRunningVar) && tensor.lt(0).any().item<bool>()) {
-      throw DataError::mismatch(origin, fmt::format("variances >= 0 in {}", name), "a negative one",
-                                kDamaged);
-    }
+  if (!must_be_finite(item)) return;
+  const auto& name = item.names.front();
+  const auto tensor = value.to(item.tensor.scalar_type());
+  if (!all_finite(tensor)) {
+    throw DataError::mismatch(origin, fmt::format("finite numbers in {}", name), "NaN or infinity",
+                              kDamaged);
   }
+  if (name.ends_with(kRunningVar) && tensor.lt(0).any().item<bool>()) {
+    throw DataError::mismatch(origin, fmt::format("variances >= 0 in {}", name), "a negative one",
+                              kDamaged);
+  }
+}
+
+// Moves the value of `item` out of `source`, under any of its names.
+torch::Tensor take_value(const NamedTensor& item, StateDict& source, std::string_view origin) {
+  std::string known;
+  torch::Tensor value;
+  for (const auto& name : item.names) {
+    const auto found = source.extract(name);
+    if (found.empty()) continue;
+    if (value.defined() && !torch::equal(value, found.mapped())) {
+      throw mismatch(origin,
+                     fmt::format("equal values of {} and {}, which are one tensor", known, name),
+                     "others");
+    }
+    known = name;
+    value = found.mapped();
+  }
+  if (value.defined()) return value;
+  throw mismatch(origin, fmt::format("a tensor {}", item.names.front()), "none");
 }
 
 // How often "module." begins every name.
@@ -106,36 +122,42 @@ StateDict state_dict(const torch::nn::Module& module) {
 }
 
 StateDict unwrapped_state_dict(const torch::nn::Module& module) {
-  return state_dict(unwrapped(module));
+  StateDict result;
+  for (const auto& item : named_tensors(module)) {
+    result.emplace(item.names.front(), item.tensor.detach());
+  }
+  return result;
 }
 
 std::function<void()> plan_load_state_dict(torch::nn::Module& module, const StateDict& values,
                                            std::string_view origin) {
-  StateDict target = unwrapped_state_dict(module);
-  StateDict source = cut_to_depth(values, depth_of(target));
-  for (const auto& [name, tensor] : target) {
-    const auto found = source.find(name);
-    if (found == source.end()) throw mismatch(origin, fmt::format("a tensor {}", name), "none");
-    if (found->second.sizes() != tensor.sizes()) {
-      throw mismatch(origin, fmt::format("{} of shape [{}]", name, shape_text(tensor)),
-                     fmt::format("[{}]", shape_text(found->second)));
-    }
-    const auto dtype = found->second.scalar_type();
-    const bool converts = tensor.is_floating_point() && found->second.is_floating_point();
-    if (dtype != tensor.scalar_type() && !converts) {
+  StateDict source = cut_to_depth(values, depth_of(state_dict(unwrapped(module))));
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // target, source
+  for (const auto& item : named_tensors(module)) {
+    const auto& tensor = item.tensor;
+    const auto value = take_value(item, source, origin);
+    if (value.sizes() != tensor.sizes()) {
       throw mismatch(origin,
-                     fmt::format("{} of dtype {}", name, c10::toString(tensor.scalar_type())),
-                     c10::toString(dtype));
+                     fmt::format("{} of shape [{}]", item.names.front(), shape_text(tensor)),
+                     fmt::format("[{}]", shape_text(value)));
     }
+    const bool converts = tensor.is_floating_point() && value.is_floating_point();
+    if (value.scalar_type() != tensor.scalar_type() && !converts) {
+      throw mismatch(
+          origin,
+          fmt::format("{} of dtype {}", item.names.front(), c10::toString(tensor.scalar_type())),
+          c10::toString(value.scalar_type()));
+    }
+    check_values(item, value, origin);
+    copies.emplace_back(tensor, value);
   }
-  for (const auto& [name, tensor] : source) {
-    if (target.contains(name)) continue;
-    throw mismatch(origin, fmt::format("{} tensors", target.size()), fmt::format("also {}", name));
+  if (!source.empty()) {
+    throw mismatch(origin, fmt::format("{} tensors", copies.size()),
+                   fmt::format("also {}", source.begin()->first));
   }
-  check_values(module, target, source, origin);
-  return [target = std::move(target), source = std::move(source)] {
+  return [copies = std::move(copies)] {
     const torch::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : target) tensor.copy_(source.at(name));
+    for (const auto& [tensor, value] : copies) tensor.copy_(value);
   };
 }
 
@@ -151,9 +173,10 @@ bool all_finite(const torch::Tensor& tensor) {
 }
 
 void require_finite(const torch::nn::Module& module, const std::string& path) {
-  const StateDict values = unwrapped_state_dict(module);
   StateDict checked;
-  for (const auto& name : finite_names(module)) checked.emplace(name, values.at(name));
+  for (const auto& item : named_tensors(module)) {
+    if (must_be_finite(item)) checked.emplace(item.names.front(), item.tensor);
+  }
   require_finite(checked, path);
 }
 

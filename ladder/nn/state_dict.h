@@ -22,17 +22,19 @@ using StateDict = std::map<std::string, torch::Tensor>;
 // All parameters and buffers of `module`, under the names that Python gives them.
 StateDict state_dict(const torch::nn::Module& module);
 
-// The same without the prefix "module." of each ModelWrapper: saved this way, weights load with and
-// without a wrapper.
+// The same without the prefix "module." of each ModelWrapper, and each tensor once, under its first
+// name, as Python's safetensors.torch.save_model: saved this way, weights load with and without a
+// wrapper.
 StateDict unwrapped_state_dict(const torch::nn::Module& module);
 
 // Copies `values` into the parameters and buffers of `module`, on their devices.
 //
 // Wrappers count on neither side: a prefix "module." of every name in `values`, as Python's
-// DistributedDataParallel gives it, is removed unless the network itself has it. Everything is
-// checked before anything is copied. A missing or surplus name, another shape, another dtype
-// (floating-point values are converted among themselves), and what require_finite refuses throw
-// DataError, which names `origin` (the file of the values) and the first tensor that differs.
+// DistributedDataParallel gives it, is removed unless the network itself has it. A tensor with
+// several names (tied weights) needs one of them. Everything is checked before anything is copied.
+// A missing or surplus name, another shape, another dtype (floating-point values are converted
+// among themselves), and what require_finite refuses throw DataError, which names `origin` (the
+// file of the values) and the first tensor that differs.
 //
 // A checkpoint of several parts is applied as a whole or not at all, so loading has two steps:
 // plan_... checks and changes nothing, and the function it returns copies. That function shares the

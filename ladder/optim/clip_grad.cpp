@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include "ladder/core/error.h"
+#include "ladder/nn/model.h"
 
 namespace ladder {
 namespace {
@@ -13,7 +14,7 @@ constexpr double kSmallest = 1e-6;
 
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
-  for (const auto& parameter : parameters) {
+  for (const auto& parameter : unique_tensors(parameters)) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   return gradients;

@@ -8,7 +8,8 @@
 namespace ladder {
 
 // Bounds gradients before the optimizer's step, so that one bad batch moves the weights no further
-// than a good one. Parameters without a gradient do not count. All gradients must be on one device.
+// than a good one. Parameters without a gradient do not count; one
+// that is listed twice (tied weights) counts once. All gradients must be on one device.
 // In mixed precision with a GradScaler: call after its unscale_.
 
 // Divides all gradients by one number, so that their norm as one long vector is at most `max_norm`.

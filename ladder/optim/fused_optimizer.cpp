@@ -133,6 +133,30 @@ void check_option(const JsonReader& saved, std::string_view name, double value, 
   saved.refuse(fmt::format("{} for {}", text_of(range), name), fmt::format("{}", value));
 }
 
+FusedOptimizer::FusedOptimizer(std::vector<torch::Tensor> parameters,
+                               std::unique_ptr<Options> options)
+    : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::move(options)) {
+  add_param_group({std::move(parameters)});
+}
+
+void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  auto own = group;
+  own.params() = unique_tensors(group.params());
+  for (const auto& parameter : own.params()) {
+    const auto is_own = [&](const torch::Tensor& known) { return known.is_same(parameter); };
+    const auto has_it = [&](const auto& known) {
+      return std::ranges::any_of(known.params(), is_own);
+    };
+    if (std::ranges::any_of(param_groups_, has_it)) {
+      throw UsageError::conflict("optimizer",
+                                 fmt::format("a parameter of shape [{}] is in two groups",
+                                             fmt::join(parameter.sizes(), ",")),
+                                 "list each parameter in one group");
+    }
+  }
+  Optimizer::add_param_group(own);
+}
+
 torch::Tensor FusedOptimizer::step(LossClosure closure) {
   torch::Tensor loss;
   if (closure) {
@@ -145,6 +169,11 @@ torch::Tensor FusedOptimizer::step(LossClosure closure) {
 
 void FusedOptimizer::step_scaled(const GradScaling& scaling) {
   const torch::NoGradGuard no_grad;
+  if (std::ranges::all_of(param_groups_,
+                          [](const auto& group) { return group.params().empty(); })) {
+    throw UsageError::conflict("optimizer", "no parameters",
+                               "build the network's layers with register_module");
+  }
   for (const auto& group : param_groups_) step_group(group, scaling);
 }
 

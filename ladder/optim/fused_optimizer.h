@@ -107,11 +107,15 @@ struct GradScaling {
 //     options.weight_decay = 0.0;
 //     optimizer.add_param_group(parameter_group(biases, options));
 //
-// The options of such a group are not checked for their ranges.
+// The options of such a group are not checked for their ranges. A parameter that is listed twice in
+// a group, as LibTorch's parameters() lists tied weights, is stepped once.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
+  // Throws UsageError for a parameter that an earlier group has.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
   // One optimizer step. A closure, when given, computes the loss first, with gradients enabled;
-  // its loss is returned.
+  // its loss is returned. Throws UsageError if there are no parameters.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
   // A step with gradients that a GradScaler has scaled: the kernel divides them (they stay
@@ -143,9 +147,10 @@ class FusedOptimizer : public torch::optim::Optimizer {
                        std::string_view origin);
 
  protected:
-  using torch::optim::Optimizer::Optimizer;
   using Options = torch::optim::OptimizerOptions;
   using ParamState = torch::optim::OptimizerParamState;
+
+  FusedOptimizer(std::vector<torch::Tensor> parameters, std::unique_ptr<Options> options);
 
   virtual void step_group(const torch::optim::OptimizerParamGroup& group,
                           const GradScaling& scaling) = 0;

@@ -69,6 +69,12 @@ Tensors joined(Tensors first, const Tensors& second) {
   return first;
 }
 
+Tensors trained_parameters(const Model& model) {
+  auto parameters = unique_tensors(model.parameters());
+  std::erase_if(parameters, [](const auto& parameter) { return !parameter.requires_grad(); });
+  return parameters;
+}
+
 // The current stream of each GPU among the devices. Each thread has its own.
 std::vector<c10::Stream> current_streams(const std::vector<torch::Device>& devices) {
   std::vector<c10::Stream> streams;
@@ -104,13 +110,13 @@ class DataParallel::Replicas {
   void refresh(const Model& model) {
     const torch::NoGradGuard no_grad;
     require_on_device(kName, model, devices_.front());
-    const auto parameters = model.parameters();
-    const auto buffers = model.buffers();
+    const auto parameters = unique_tensors(model.parameters());
+    const auto buffers = unique_tensors(model.buffers());
     std::vector<std::int64_t> versions;
     for (const auto& parameter : parameters) versions.push_back(parameter._version());
     for (std::size_t i = 0; i < models_.size(); ++i) {
-      const auto own_parameters = models_[i]->parameters();
-      const auto own_buffers = models_[i]->buffers();
+      const auto own_parameters = unique_tensors(models_[i]->parameters());
+      const auto own_buffers = unique_tensors(models_[i]->buffers());
       // As for the model itself: only weights that a step has changed invalidate an earlier graph.
       const VersionCounterGuard keep_weights(versions == versions_ ? own_parameters : Tensors{});
       const VersionCounterGuard keep(own_buffers);
@@ -119,6 +125,9 @@ class DataParallel::Replicas {
         (i == 0 ? share_memory : copy_coalesced)(buffers, own_buffers);
       } else {
         copy_coalesced(joined(parameters, buffers), joined(own_parameters, own_buffers));
+      }
+      for (std::size_t k = 0; k < parameters.size(); ++k) {
+        own_parameters[k].set_requires_grad(parameters[k].requires_grad());
       }
       models_[i]->train(model.is_training());
     }
@@ -152,8 +161,8 @@ class DataParallel::Replicas {
     }
     std::vector<Tensors> found(parts.size());
     const auto differentiate = [&](std::size_t i) {
-      found[i] = torch::autograd::grad({pass.outputs[i]}, pass.leaves(i, models_[i]->parameters()),
-                                       {parts[i]},
+      found[i] = torch::autograd::grad({pass.outputs[i]},
+                                       pass.leaves(i, trained_parameters(*models_[i])), {parts[i]},
                                        /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                                        /*allow_unused=*/true);
     };
@@ -199,11 +208,10 @@ class DataParallel::Replicas {
 
   // `found`: the gradients of the leaves of each replica.
   Tensors sum(const Pass& pass, std::vector<Tensors> found) const {
-    const auto parameters = static_cast<std::ptrdiff_t>(models_.front()->parameters().size());
-    Tensors sums(static_cast<std::size_t>(parameters));
+    Tensors sums(trained_parameters(*models_.front()).size());
     std::vector<Tensors> of_inputs;
     for (auto& gradients : found) {
-      of_inputs.emplace_back(gradients.begin() + parameters, gradients.end());
+      of_inputs.emplace_back(gradients.begin() + std::ssize(sums), gradients.end());
       gradients.resize(sums.size());
       const auto here = coalesced_to(devices_.front(), gradients);
       Tensors totals;
@@ -265,7 +273,7 @@ torch::Tensor DataParallel::forward(const Inputs& inputs) {
     return pass;
   };
   return apply_as_one_node(forward, replicas_->first_device(),
-                           joined(leaves, module_->parameters()))
+                           joined(leaves, trained_parameters(*module_)))
       .to(output_device_);
 }
 

@@ -16,6 +16,7 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/model.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/version_counter_guard.h"
 
@@ -35,13 +36,10 @@ struct Trained {
 Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
   require_same_parameters(module, group);
   Trained trained;
-  for (const auto& item : module.named_parameters()) {
-    const auto& tensor = item.value();
-    const bool known = std::any_of(trained.tensors.begin(), trained.tensors.end(),
-                                   [&](const auto& other) { return other.is_same(tensor); });
-    if (known || !tensor.requires_grad()) continue;
-    trained.tensors.push_back(tensor);
-    trained.names.push_back(item.key());
+  for (const auto& item : unique_tensors(module.named_parameters())) {
+    if (!item.tensor.requires_grad()) continue;
+    trained.tensors.push_back(item.tensor);
+    trained.names.push_back(item.names.front());
   }
   if (trained.tensors.empty()) {
     throw UsageError::conflict("GradientReducer", "the module has no parameters to train",
@@ -227,7 +225,7 @@ void GradientReducer::after_forward(const std::vector<torch::Tensor>& outputs) {
 }
 
 void GradientReducer::broadcast_buffers() {
-  const auto buffers = impl_->module.buffers();
+  const auto buffers = unique_tensors(impl_->module.buffers());
   if (buffers.empty()) return;
   const torch::NoGradGuard no_grad;
   const VersionCounterGuard keep(buffers);

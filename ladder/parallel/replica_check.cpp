@@ -88,9 +88,7 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
 void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group) {
   constexpr std::size_t kPieceBytes = std::size_t{250} << 20U;
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> all = module.parameters();
-  const auto buffers = module.buffers();
-  all.insert(all.end(), buffers.begin(), buffers.end());
+  const auto all = unique_tensors(module);
   run_collective(group, "broadcast of the model",
                  [&] { c10d::broadcast_coalesced(c10d_group(group), all, kPieceBytes); });
 }

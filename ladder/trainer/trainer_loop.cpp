@@ -23,7 +23,7 @@ namespace {
 
 std::int64_t trainable_parameters(const Model& model) {
   std::int64_t count = 0;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : unique_tensors(model.parameters())) {
     if (parameter.requires_grad()) count += parameter.numel();
   }
   return count;

@@ -17,6 +17,7 @@
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
+#include "tests/support/two_layers.h"
 
 namespace ladder {
 namespace {
@@ -123,6 +124,41 @@ TEST(LoadStateDict, CopiesWithAndWithoutThePrefixOnEitherSide) {
       EXPECT_TRUE(all_are(*target, 2.0)) << from << " wrappers into " << to;
     }
   }
+}
+
+// --- one tensor with two names ---
+
+TEST(TiedWeights, AreSavedUnderTheirFirstName) {
+  const TwoLayers tied({.tied = true});
+  EXPECT_EQ(names_of(state_dict(tied)), (Names{"a.bias", "a.weight", "b.bias", "b.weight"}));
+  EXPECT_EQ(names_of(unwrapped_state_dict(tied)), (Names{"a.bias", "a.weight"}));
+}
+
+// Python's safetensors.torch.save_model keeps one name, torch.save both.
+TEST(TiedWeights, AreLoadedUnderAnyOfTheirNames) {
+  const auto full = [](double value) { return torch::full({2, 2}, value); };
+  for (const StateDict& values :
+       {StateDict{{"a.weight", full(2)}, {"b.bias", torch::full({2}, 2.0)}},
+        StateDict{{"b.weight", full(2)}, {"a.bias", torch::full({2}, 2.0)}},
+        StateDict{
+            {"a.weight", full(2)}, {"b.weight", full(2)}, {"b.bias", torch::full({2}, 2.0)}}}) {
+    TwoLayers tied({.tied = true});
+    load_state_dict(tied, values, "a file");
+    EXPECT_TRUE(all_are(tied, 2.0));
+  }
+}
+
+TEST(TiedWeights, RefuseTwoValuesAndNone) {
+  TwoLayers tied({.tied = true});
+  auto values = state_dict(TwoLayers());
+  values["b.bias"] = values["b.bias"] + 1;
+  EXPECT_ERROR(load_state_dict(tied, values, "w"), DataError,
+               "w: expected equal values of a.bias and b.bias, which are one tensor, got others");
+  EXPECT_ERROR(load_state_dict(tied, {{"a.weight", values.at("a.weight")}}, "w"), DataError,
+               "w: expected a tensor a.bias, got none");
+  values = state_dict(TwoLayers());
+  values["c.bias"] = values["b.bias"];
+  EXPECT_ERROR(load_state_dict(tied, values, "w"), DataError, "got also c.bias");
 }
 
 TEST(LoadStateDict, CopiesTheValuesAndNotTheTensors) {

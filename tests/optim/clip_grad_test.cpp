@@ -97,6 +97,13 @@ TEST(ClipGrad, LeavesParametersWithoutAGradientAlone) {
   EXPECT_EQ(clip_grad_norm_({}, 1.0).item<float>(), 0.0F);
 }
 
+TEST(ClipGrad, CountsAGradientThatIsListedTwiceOnce) {
+  const auto tied = parameter_with(torch::tensor({3.0F, 4.0F}));
+  EXPECT_EQ(clip_grad_norm_({tied, tied}, 10.0).item<float>(), 5.0F);
+  clip_grad_norm_({tied, tied}, 2.5);
+  EXPECT_LE((tied.grad() - torch::tensor({1.5F, 2.0F})).abs().max().item<float>(), 1e-5F);
+}
+
 TEST(ClipGrad, RefusesNegativeBounds) {
   for (const double bound : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_ERROR(clip_grad_norm_({}, bound), UsageError, "max_norm");

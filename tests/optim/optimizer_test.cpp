@@ -386,6 +386,38 @@ TEST(Optimizers, LeaveAParameterWithoutGradientAlone) {
   }
 }
 
+// LibTorch's parameters() lists tied weights once for each of their names.
+TEST(Optimizers, StepAParameterThatIsListedTwiceOnce) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    auto tied = parameter(1.0);
+    auto alone = parameter(1.0);
+    const auto of_tied = std::move(one_of_each({tied, tied})[kind]);
+    const auto of_alone = std::move(one_of_each({alone})[kind]);
+    for (int step = 0; step < 2; ++step) {
+      set_gradient(tied, 0.5);
+      set_gradient(alone, 0.5);
+      of_tied->step();
+      of_alone->step();
+      EXPECT_TRUE(torch::equal(tied, alone)) << "kind " << kind << ", step " << step;
+    }
+  }
+}
+
+TEST(Optimizers, RefuseAParameterInTwoGroups) {
+  const auto shared = parameter(1.0);
+  SGD sgd({parameter(1.0), shared}, {.lr = 0.1});
+  EXPECT_ERROR(sgd.add_param_group(parameter_group({shared}, SgdOptions{})), UsageError,
+               "optimizer: a parameter of shape [2] is in two groups; hint: ");
+  EXPECT_EQ(sgd.param_groups().size(), 1U);
+}
+
+TEST(Optimizers, RefuseAStepWithoutParameters) {
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    const auto optimizer = std::move(one_of_each({})[kind]);
+    EXPECT_ERROR(optimizer->step(), UsageError, "optimizer: no parameters; hint: ");
+  }
+}
+
 // Each parameter has its own count of steps and its own momentum.
 TEST(Optimizers, StartAParameterAfreshWhenItsGradientComesLater) {
   for (std::size_t kind = 0; kind < kKinds; ++kind) {

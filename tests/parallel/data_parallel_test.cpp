@@ -38,6 +38,7 @@
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
 #include "tests/support/two_inputs.h"
+#include "tests/support/two_layers.h"
 
 namespace ladder {
 namespace {
@@ -81,6 +82,33 @@ TEST(DataParallel, HasTheGradientOfThePlainModel) {
                       gradient_of_one_process(small_net(), basicnet(), random_batch(size))),
                   1e-6);
       }
+    }
+  });
+}
+
+TEST(DataParallel, HasTheGradientOfAPlainModelWithTiedOrFrozenWeights) {
+  run_alone([] {
+    for (const auto& options : {TwoLayersOptions{.tied = true}, TwoLayersOptions{.frozen = true}}) {
+      const auto plain = std::make_shared<TwoLayers>(options);
+      const auto network = std::make_shared<TwoLayers>(options);
+      const auto model = replicated(network, 2);
+      plain->forward(torch::ones({4, 2})).mean().backward();
+      model->forward(torch::ones({4, 2})).mean().backward();
+      EXPECT_EQ(network->a->weight.grad().defined(), !options.frozen);
+      EXPECT_LE(relative_difference(network->b->weight.grad(), plain->b->weight.grad()), 1e-6);
+    }
+  });
+}
+
+TEST(DataParallel, FollowsAParameterThatChangesItsRole) {
+  run_alone([] {
+    const auto network = std::make_shared<TwoLayers>(TwoLayersOptions{.frozen = true});
+    const auto model = replicated(network, 2);
+    for (const bool trains : {false, true}) {
+      network->a->weight.set_requires_grad(trains);
+      model->forward(torch::ones({4, 2})).mean().backward();
+      EXPECT_EQ(network->a->weight.grad().defined(), trains);
+      EXPECT_TRUE(network->b->weight.grad().defined());
     }
   });
 }
