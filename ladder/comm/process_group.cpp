@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/comm/process_group.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <fmt/core.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -46,6 +47,18 @@ namespace {
 c10d::ReduceOp c10d_op(ReduceOp op) {
   if (op == ReduceOp::kMin) return c10d::ReduceOp::MIN;
   return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+}
+
+// `tensor` with its elements in row-major order, as c10d needs it: it sends memory, whatever the
+// strides. Elements that share their memory cannot take a result, which is an error on this rank
+// alone, so it comes first.
+torch::Tensor in_row_major_order(const torch::Tensor& tensor) {
+  at::assert_no_internal_overlap(tensor);
+  return tensor.contiguous();
+}
+
+void copy_back(const torch::Tensor& result, torch::Tensor& tensor) {
+  if (!result.is_same(tensor)) tensor.copy_(result);
 }
 
 template <typename Start>
@@ -105,28 +118,31 @@ void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op) const {
 
 void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op,
                               std::chrono::milliseconds timeout) const {
-  std::vector<torch::Tensor> tensors = {tensor};
+  std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op);
   options.timeout = timeout;
   complete(*this, "all_reduce", [&] { return impl_->group->allreduce(tensors, options); });
+  copy_back(tensors.front(), tensor);
 }
 
 void ProcessGroup::reduce(torch::Tensor& tensor, int root, ReduceOp op) const {
   require_root(*this, "reduce", root);
-  std::vector<torch::Tensor> tensors = {tensor};
+  std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::ReduceOptions options;
   options.reduceOp = c10d_op(op);
   options.rootRank = root;
   complete(*this, "reduce", [&] { return impl_->group->reduce(tensors, options); });
+  copy_back(tensors.front(), tensor);
 }
 
 void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
   require_root(*this, "broadcast", root);
-  std::vector<torch::Tensor> tensors = {tensor};
+  std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   complete(*this, "broadcast", [&] { return impl_->group->broadcast(tensors, options); });
+  copy_back(tensors.front(), tensor);
 }
 
 std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) const {

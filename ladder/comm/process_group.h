@@ -50,7 +50,8 @@ class ProcessGroup {
   const std::string& description() const;  // launcher and store, for the log
   std::chrono::milliseconds timeout() const;
 
-  // In place, with the result on all ranks. `tensor` has the same shape on all.
+  // In place, with the result on all ranks. `tensor` has the same shape on all; its strides may
+  // differ.
   void all_reduce(torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
   // With a deadline of its own, for ranks that may come late: `timeout` instead of the group's.
   void all_reduce(torch::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) const;

@@ -241,6 +241,11 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const SumOverRanks& sum_over_ranks) {
   RECORD_FUNCTION("ladder::batch_norm_relu_max_pool2d", {});
+  for (const auto* parameter :
+       {&tensors.weight, &tensors.bias, &tensors.running_mean, &tensors.running_var}) {
+    TORCH_CHECK(parameter->is_contiguous(),
+                "batch_norm_relu_max_pool2d: expected contiguous weights");
+  }
   // An argument of a Function must be defined.
   auto given = tensors;
   if (tensors.input_bias.defined()) {

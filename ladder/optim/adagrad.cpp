@@ -33,9 +33,7 @@ void Adagrad::step_group(const torch::optim::OptimizerParamGroup& group,
   std::vector<torch::Tensor> sums;
   std::vector<torch::Tensor> steps;
   for (const auto& parameter : parameters) {
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = new_state(group.options(), parameter);
-    const auto& state = static_cast<const AdagradState&>(*slot);
+    const auto& state = static_cast<const AdagradState&>(state_of(group, parameter));
     gradients.push_back(parameter.grad());
     sums.push_back(state.sum);
     steps.push_back(state.step);

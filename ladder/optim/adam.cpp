@@ -59,9 +59,7 @@ void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGrou
   std::vector<torch::Tensor> exp_avg_sqs;
   std::vector<torch::Tensor> steps;
   for (const auto& parameter : parameters) {
-    auto& slot = this->state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = new_state(group.options(), parameter);
-    const auto& state = static_cast<const AdamState&>(*slot);
+    const auto& state = static_cast<const AdamState&>(this->state_of(group, parameter));
     gradients.push_back(parameter.grad());
     exp_avgs.push_back(state.exp_avg);
     exp_avg_sqs.push_back(state.exp_avg_sq);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -62,6 +63,16 @@ bool is_inside(double value, OptionRange range) {
 
 const char* text_of(OptionRange range) {
   return range == OptionRange::kFromZero ? "a value >= 0" : "0 <= beta < 1";
+}
+
+// Of a state: a count of steps has another shape.
+bool is_laid_out_otherwise(const torch::Tensor& tensor, const torch::Tensor& parameter) {
+  return tensor.layout() == torch::kStrided && tensor.sizes() == parameter.sizes() &&
+         !torch::autograd::utils::obeys_layout_contract(tensor, parameter);
+}
+
+torch::Tensor laid_out_like(const torch::Tensor& parameter, const torch::Tensor& tensor) {
+  return torch::autograd::utils::clone_obey_contract(tensor, parameter);
 }
 
 void expect_params(const JsonReader& saved, const std::vector<std::string>& names) {
@@ -147,11 +158,17 @@ void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& gr
     const auto has_it = [&](const auto& known) {
       return std::ranges::any_of(known.params(), is_own);
     };
+    const auto refuse_it = [&](const char* problem, const char* hint) {
+      throw UsageError::conflict(
+          "optimizer",
+          fmt::format("a parameter of shape [{}] {}", fmt::join(parameter.sizes(), ","), problem),
+          hint);
+    };
     if (std::ranges::any_of(param_groups_, has_it)) {
-      throw UsageError::conflict("optimizer",
-                                 fmt::format("a parameter of shape [{}] is in two groups",
-                                             fmt::join(parameter.sizes(), ",")),
-                                 "list each parameter in one group");
+      refuse_it("is in two groups", "list each parameter in one group");
+    }
+    if (!parameter.is_non_overlapping_and_dense()) {
+      refuse_it("shares its memory or has gaps", "register parameter.contiguous() in the network");
     }
   }
   Optimizer::add_param_group(own);
@@ -256,9 +273,25 @@ std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(
     const torch::optim::OptimizerParamGroup& group) {
   std::vector<torch::Tensor> parameters;
   for (const auto& parameter : group.params()) {
-    if (parameter.grad().defined()) parameters.push_back(parameter);
+    auto gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (is_laid_out_otherwise(gradient, parameter)) {
+      parameter.mutable_grad() = laid_out_like(parameter, gradient);
+    }
+    parameters.push_back(parameter);
   }
   return parameters;
+}
+
+const FusedOptimizer::ParamState& FusedOptimizer::state_of(
+    const torch::optim::OptimizerParamGroup& group, const torch::Tensor& parameter) {
+  auto& slot = state_[parameter.unsafeGetTensorImpl()];
+  if (slot == nullptr) slot = new_state(group.options(), parameter);
+  for (const auto& item : tensors_of(*slot)) {
+    auto tensor = item.second;
+    if (is_laid_out_otherwise(tensor, parameter)) tensor.set_data(laid_out_like(parameter, tensor));
+  }
+  return *slot;
 }
 
 void FusedOptimizer::uncount_if_skipped(const std::vector<torch::Tensor>& steps,

@@ -111,7 +111,8 @@ struct GradScaling {
 // a group, as LibTorch's parameters() lists tied weights, is stepped once.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
-  // Throws UsageError for a parameter that an earlier group has.
+  // Throws UsageError for a parameter that an earlier group has, and for one whose elements do not
+  // fill its memory, such as a column: the kernels walk over memory.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   // One optimizer step. A closure, when given, computes the loss first, with gradients enabled;
@@ -165,9 +166,13 @@ class FusedOptimizer : public torch::optim::Optimizer {
                                                 const torch::Tensor& parameter) const = 0;
   virtual StateDict tensors_of(const ParamState& state) const = 0;
 
-  // The parameters of `group` that have a gradient.
+  // The parameters of `group` that have a gradient, which gets the strides of its parameter.
   static std::vector<torch::Tensor> parameters_with_gradient(
       const torch::optim::OptimizerParamGroup& group);
+
+  // The state of a parameter, new at its first step, with the strides of the parameter.
+  const ParamState& state_of(const torch::optim::OptimizerParamGroup& group,
+                             const torch::Tensor& parameter);
 
   // Subtracts 1 from the step counts if the kernel skipped the step.
   static void uncount_if_skipped(const std::vector<torch::Tensor>& steps,

@@ -81,10 +81,9 @@ void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
   std::vector<torch::Tensor> steps;
   std::vector<torch::Tensor> changed = parameters;
   for (const auto& parameter : parameters) {
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = new_state(group.options(), parameter);
-    states.push_back(static_cast<const RMSpropState*>(slot.get()));
-    for (const auto& [name, tensor] : tensors_of(*slot)) {
+    const auto& state = state_of(group, parameter);
+    states.push_back(static_cast<const RMSpropState*>(&state));
+    for (const auto& [name, tensor] : tensors_of(state)) {
       (name == "step" ? steps : changed).push_back(tensor);
     }
   }

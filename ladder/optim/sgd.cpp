@@ -44,24 +44,24 @@ void SGD::step_group(const torch::optim::OptimizerParamGroup& group, const GradS
     const bool known = state_.count(parameter.unsafeGetTensorImpl()) != 0;
     (known || options.momentum == 0.0 ? moving : starting).push_back(parameter);
   }
-  step_parameters(starting, options, scaling, /*is_first_step=*/true);
-  step_parameters(moving, options, scaling, /*is_first_step=*/false);
+  step_parameters(starting, group, scaling, /*is_first_step=*/true);
+  step_parameters(moving, group, scaling, /*is_first_step=*/false);
 }
 
-void SGD::step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
+void SGD::step_parameters(const std::vector<torch::Tensor>& parameters,
+                          const torch::optim::OptimizerParamGroup& group,
                           const GradScaling& scaling, bool is_first_step) {
   if (parameters.empty()) return;
   // The kernel fills a new momentum buffer, unless it skips the step: then no buffer may exist
   // afterwards, so the first step reads found_inf.
   if (is_first_step && scaling.found_inf && scaling.found_inf->item<float>() != 0.0F) return;
+  const auto& options = options_of<SgdOptions>(group);
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> buffers;
   for (const auto& parameter : parameters) {
     gradients.push_back(parameter.grad());
     if (options.momentum == 0.0) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = std::make_unique<SgdState>(parameter);
-    buffers.push_back(static_cast<const SgdState&>(*slot).momentum_buffer);
+    buffers.push_back(static_cast<const SgdState&>(state_of(group, parameter)).momentum_buffer);
   }
   at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
                   options.lr, options.dampening, options.nesterov, /*maximize=*/false,

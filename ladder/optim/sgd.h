@@ -37,8 +37,9 @@ class SGD : public OptimizerOf<SgdOptions> {
   std::unique_ptr<ParamState> new_state(const Options& options,
                                         const torch::Tensor& parameter) const override;
   StateDict tensors_of(const ParamState& state) const override;
-  void step_parameters(const std::vector<torch::Tensor>& parameters, const SgdOptions& options,
-                       const GradScaling& scaling, bool is_first_step);
+  void step_parameters(const std::vector<torch::Tensor>& parameters,
+                       const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling,
+                       bool is_first_step);
 };
 
 }  // namespace ladder

@@ -192,6 +192,65 @@ void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& 
   }
 }
 
+// A [2, 3, 4, 4] tensor of some strides, whose gaps belong to other tensors.
+struct View {
+  torch::Tensor whole;
+  torch::Tensor part;
+};
+const std::vector<std::function<View()>> kViews = {
+    [] {
+      const auto whole = torch::zeros({4, 4, 3, 2});
+      return View{whole, whole.permute({3, 2, 1, 0})};
+    },
+    [] {
+      const auto whole = torch::zeros({2, 6, 4, 5});
+      return View{whole, whole.slice(1, 0, 6, 2).slice(3, 0, 4)};
+    },
+    [] {
+      const auto whole =
+          torch::empty({2, 3, 4, 4}).zero_().contiguous(torch::MemoryFormat::ChannelsLast);
+      return View{whole, whole};
+    }};
+
+// Ranks with tensors of different strides, and gaps that stay as they are.
+void collectives_take_elements_in_any_strides(const ProcessGroup& group) {
+  const int world = group.world_size();
+  const auto values = [](int rank) {
+    return torch::arange(96, torch::kFloat32).view({2, 3, 4, 4}) * (rank + 1);
+  };
+  for (std::size_t k = 0; k < kViews.size(); ++k) {
+    SCOPED_TRACE(k);
+    const auto place = (k + static_cast<std::size_t>(group.rank())) % kViews.size();
+    const auto expect_result = [&](const auto& collective, int factor) {
+      auto [whole, part] = kViews[place]();
+      part.copy_(values(group.rank()));
+      const auto before = whole.sum() - part.sum();
+      collective(part);
+      expect_equal(part.contiguous(), values(0) * factor);
+      expect_equal(whole.sum() - part.sum(), before);
+      part.zero_();
+      EXPECT_EQ(whole.abs().sum().item<float>(), 0.0F) << "a neighbour was overwritten";
+    };
+    const int triangle = world * (world + 1) / 2;
+    expect_result([&](auto& part) { group.all_reduce(part); }, triangle);
+    expect_result([&](auto& part) { group.broadcast(part, world - 1); }, world);
+    expect_result(
+        [&](auto& part) {
+          group.reduce(part, 0);
+          if (group.rank() != 0) part.copy_(values(0) * triangle);  // undefined there
+        },
+        triangle);
+    auto [whole, part] = kViews[place]();
+    part.copy_(values(group.rank()));
+    const auto all = group.gather(part, 0);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      expect_equal(all[rank], values(static_cast<int>(rank)));
+    }
+  }
+  auto expanded = torch::ones({1}).expand({4});
+  EXPECT_ANY_THROW(group.broadcast(expanded));
+}
+
 void texts_are_bytes_of_any_length(const ProcessGroup& group) {
   const int last = group.world_size() - 1;
   const auto of = [](int rank) {
@@ -223,6 +282,7 @@ const std::map<std::string, Check> kChecks = {
      all_gather_into_tensor_stacks_the_tensors_in_rank_order},
     {"GatherGivesAllToTheRootAndNothingToTheOthers",
      gather_gives_all_to_the_root_and_nothing_to_the_others},
+    {"CollectivesTakeElementsInAnyStrides", collectives_take_elements_in_any_strides},
     {"TextsAreBytesOfAnyLength", texts_are_bytes_of_any_length},
 };
 

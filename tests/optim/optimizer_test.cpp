@@ -403,6 +403,37 @@ TEST(Optimizers, StepAParameterThatIsListedTwiceOnce) {
   }
 }
 
+// A parameter, its gradient and its state with strides of their own: the elements count, not their
+// order in memory. The parameter changes its strides after the first step.
+TEST(Optimizers, TakeGradientsAndStatesOfAnyStrides) {
+  const auto gradient = torch::arange(6.0F).view({2, 3}) / 4 - 0.5;
+  const auto transposed = gradient.t().contiguous().t();
+  const auto scaling = GradScaling{.grad_scale = torch::tensor(2.0F), .found_inf = {}};
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    SCOPED_TRACE(kind);
+    auto plain = torch::ones({2, 3}, torch::requires_grad());
+    auto other = torch::ones({2, 3}, torch::requires_grad());
+    const auto of_plain = std::move(one_of_each({plain})[kind]);
+    const auto of_other = std::move(one_of_each({other})[kind]);
+    for (const auto& next :
+         {transposed, gradient, gradient.t().repeat({2, 1}).t().slice(1, 0, 3)}) {
+      plain.mutable_grad() = gradient.clone();
+      other.mutable_grad() = next;
+      fused(of_plain).step_scaled(scaling);
+      fused(of_other).step_scaled(scaling);
+      EXPECT_TRUE(torch::equal(plain, other)) << "got\n" << other << "\nexpected\n" << plain;
+      EXPECT_TRUE(torch::equal(plain.grad(), other.grad()));
+      other.set_data(other.detach().t().contiguous().t());
+    }
+  }
+}
+
+TEST(Optimizers, RefuseAParameterWithGaps) {
+  const auto matrix = torch::ones({2, 2});
+  EXPECT_ERROR(SGD({matrix.select(1, 0)}, {.lr = 0.1}), UsageError,
+               "optimizer: a parameter of shape [2] shares its memory or has gaps; hint: ");
+}
+
 TEST(Optimizers, RefuseAParameterInTwoGroups) {
   const auto shared = parameter(1.0);
   SGD sgd({parameter(1.0), shared}, {.lr = 0.1});
