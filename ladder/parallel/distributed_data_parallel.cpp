@@ -38,7 +38,8 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<Model> module, 
 torch::Tensor DistributedDataParallel::forward(const Inputs& inputs) {
   RECORD_USER_SCOPE("DistributedDataParallel.forward");  // for StepTrace
   const auto moved = [this](const torch::Tensor& tensor) { return tensor.to(device_); };
-  return reducer_->forward([&] { return module_->forward(inputs.map(moved)).to(output_device_); });
+  const auto output = reducer_->forward([&] { return module_->forward(inputs.map(moved)); });
+  return output.to(output_device_);
 }
 
 void DistributedDataParallel::train(bool on) {

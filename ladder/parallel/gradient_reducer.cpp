@@ -24,6 +24,7 @@ namespace ladder {
 namespace {
 
 constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20U;
+constexpr const char* kDdp = "DistributedDataParallel";
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
 
 // The trained parameters, each once, with their names.
@@ -46,6 +47,36 @@ Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& 
                                "use the module without the wrapper");
   }
   return trained;
+}
+
+// A parameter as it was at construction.
+struct Role {
+  torch::Tensor tensor;
+  std::string name;
+  bool is_trained;
+  std::vector<std::int64_t> strides;
+};
+
+std::vector<Role> roles_in(const torch::nn::Module& module) {
+  std::vector<Role> roles;
+  for (const auto& item : module.named_parameters()) {
+    const auto& tensor = item.value();
+    roles.push_back({tensor, item.key(), tensor.requires_grad(), tensor.strides().vec()});
+  }
+  return roles;
+}
+
+void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
+  for (const auto& [tensor, name, is_trained, strides] : roles) {
+    const bool frozen = is_trained && may_freeze && !tensor.requires_grad();
+    const bool same_role = frozen || tensor.requires_grad() == is_trained;
+    if (same_role && tensor.strides() == strides) continue;
+    throw UsageError::conflict(
+        kDdp,
+        fmt::format("{} of {} changed after construction", same_role ? "strides" : "requires_grad",
+                    name),
+        "freeze parameters and choose memory formats first, then wrap the model");
+  }
 }
 
 std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
@@ -117,7 +148,7 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
     const std::lock_guard lock(mutex_);
     if (expects_ == Expects::kNothing) {
       throw UsageError::conflict(
-          "DistributedDataParallel",
+          kDdp,
           "a backward whose forward did not go through the wrapper: no gradient would be averaged",
           "call ddp.forward(inputs), not the wrapped model's; and once for each backward");
     }
@@ -163,6 +194,7 @@ struct GradientReducer::Impl {
         group(std::move(process_group)),
         options(std::move(reducer_options)),
         trained(trained_parameters(module, group)),
+        roles(roles_in(module)),
         guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
 
   // A rank alone has nothing to average: its gradients stay where backward puts them.
@@ -174,6 +206,7 @@ struct GradientReducer::Impl {
   ProcessGroup group;
   GradientReducerOptions options;
   Trained trained;
+  std::vector<Role> roles;
   std::shared_ptr<BackwardGuard> guard;
   std::vector<unsigned> hooks;  // of the guard, one per parameter
   std::unique_ptr<c10d::Reducer> reducer;
@@ -205,6 +238,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::before_forward() {
   if (!torch::GradMode::is_enabled()) return;
+  require_unchanged(impl_->roles, impl_->options.find_unused_parameters);
   if (sync_ && impl_->exchanges()) impl_->reducer->prepare_for_forward();
   impl_->reducer->rebuild_buckets();
   const std::int64_t interval = impl_->options.check_replicas;
@@ -214,8 +248,13 @@ void GradientReducer::before_forward() {
   if (impl_->sync_buffers && impl_->options.broadcast_buffers) broadcast_buffers();
 }
 
-void GradientReducer::after_forward(const std::vector<torch::Tensor>& outputs) {
+void GradientReducer::after_forward(std::vector<torch::Tensor> outputs) {
   if (!torch::GradMode::is_enabled()) return;
+  std::erase_if(outputs, [](const auto& output) { return !output.defined(); });
+  if (outputs.empty()) {
+    throw UsageError::conflict(kDdp, "the forward returned no tensor",
+                               "return the output, from which the loss is computed");
+  }
   impl_->sync_buffers = sync_;
   impl_->guard->expect(sync_ ? BackwardGuard::Expects::kAverage
                              : BackwardGuard::Expects::kLocalSum);

@@ -45,6 +45,10 @@ struct GradientReducerOptions {
 // (buffers) and backward (gradients). Construct it when the module is on its device, before the
 // optimizer's first step. The module must outlive it.
 //
+// A training forward throws UsageError for a parameter whose requires_grad or strides have changed
+// since: its gradient would stay local, or be averaged with other elements. (One may be frozen with
+// find_unused_parameters.)
+//
 // Backward throws if its forward did not go through forward(), so that nothing would be averaged,
 // and for parameters without a gradient, which it names, unless find_unused_parameters is set.
 //
@@ -77,9 +81,9 @@ class GradientReducer {
   }
 
   // The two halves of forward(), for an output of another type. `outputs`: the tensors from which
-  // the loss is computed; used only with find_unused_parameters.
+  // the loss is computed; undefined ones do not count, but one must be there.
   void before_forward();
-  void after_forward(const std::vector<torch::Tensor>& outputs);
+  void after_forward(std::vector<torch::Tensor> outputs);
 
   // For gradient accumulation: gradients of a forward that runs while the result lives are added up
   // locally and not sent.

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 
 namespace ladder {
@@ -145,7 +146,14 @@ Tensors ReplicaPass::gradients_of_inputs(const std::vector<Tensors>& of_parts,
 
 torch::Tensor ReplicaPass::joined_output(const torch::Device& device) const {
   Tensors joined;
-  for (const auto& output : outputs) joined.push_back(output.detach().to(device));
+  for (const auto& output : outputs) {
+    if (!output.defined() || output.dim() == 0) {
+      throw UsageError::malformed("output of the model", "one row per sample",
+                                  output.defined() ? "a scalar" : "no tensor",
+                                  "return a value per sample, and take the mean outside");
+    }
+    joined.push_back(output.detach().to(device));
+  }
   return joined.size() == 1 ? joined.front() : torch::cat(joined);
 }
 

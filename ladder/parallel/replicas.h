@@ -63,7 +63,8 @@ struct ReplicaPass : torch::CustomClassHolder {
   Tensors gradients_of_inputs(const std::vector<Tensors>& of_parts,
                               const torch::Device& device) const;
 
-  // The outputs of all parts on `device`, without their graphs.
+  // The outputs of all parts on `device`, without their graphs. Throws UsageError for one without
+  // one row per sample.
   torch::Tensor joined_output(const torch::Device& device) const;
 };
 

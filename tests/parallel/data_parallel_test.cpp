@@ -113,6 +113,14 @@ TEST(DataParallel, FollowsAParameterThatChangesItsRole) {
   });
 }
 
+TEST(DataParallel, RefusesAnOutputWithoutRows) {
+  run_alone([] {
+    const auto model = replicated(std::make_shared<TwoLayers>(TwoLayersOptions{.scalar = true}), 2);
+    EXPECT_ERROR(model->forward(torch::ones({4, 2})), UsageError,
+                 "output of the model: expected one row per sample, got 'a scalar'; hint: ");
+  });
+}
+
 TEST(DataParallel, TakesAnEmptyBatch) {
   run_alone([] {
     const auto model = replicated(small_net(), 2);

@@ -24,6 +24,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
+#include "tests/support/two_layers.h"
 
 namespace ladder {
 namespace {
@@ -315,6 +316,51 @@ TEST(GradientReducer, RefusesAModuleWithNothingToTrain) {
     Pair pair;
     for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
     EXPECT_ERROR(Reducer(pair, group), UsageError, "the module has no parameters to train");
+  });
+}
+
+struct RoleCase {
+  const char* name;
+  bool frozen;  // at construction
+  void (*change)(torch::Tensor& weight);
+  const char* error;
+};
+const RoleCase kRoleCases[] = {
+    {"Unfrozen", true, [](auto& weight) { weight.set_requires_grad(true); },
+     "DistributedDataParallel: requires_grad of spare.weight changed after construction; hint: "},
+    {"Frozen", false, [](auto& weight) { weight.set_requires_grad(false); },
+     "DistributedDataParallel: requires_grad of spare.weight changed after construction; hint: "},
+    {"Transposed", false,
+     [](auto& weight) { weight.set_data(weight.detach().t().contiguous().t()); },
+     "DistributedDataParallel: strides of spare.weight changed after construction; hint: "}};
+
+class ChangedParameter : public testing::TestWithParam<RoleCase> {};
+INSTANTIATE_TEST_SUITE_P(Way, ChangedParameter, testing::ValuesIn(kRoleCases),
+                         [](const auto& way) { return way.param.name; });
+
+TEST_P(ChangedParameter, IsRefusedAtTheNextForward) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    pair.spare->weight.set_requires_grad(!GetParam().frozen);
+    Reducer reducer(pair, group);
+    run_pair_backward(reducer, pair, group.rank());
+    GetParam().change(pair.spare->weight);
+    EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank()), UsageError, GetParam().error);
+  });
+}
+
+TEST(GradientReducer, TakesOutputsThatAreNotThere) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    for (const bool find_unused : {false, true}) {
+      const auto network = std::make_shared<TwoLayers>();
+      Reducer reducer(*network, group, {.find_unused_parameters = find_unused});
+      const auto [output, none] = reducer.forward(
+          [&] { return std::pair(network->forward(torch::ones({4, 2})), torch::Tensor()); });
+      output.mean().backward();
+      EXPECT_TRUE(network->a->weight.grad().defined());
+      EXPECT_ERROR(reducer.forward([] { return torch::Tensor(); }), UsageError,
+                   "DistributedDataParallel: the forward returned no tensor; hint: ");
+    }
   });
 }
 
