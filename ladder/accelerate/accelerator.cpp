@@ -236,6 +236,11 @@ void Accelerator::drop_window() {
   }
 }
 
+void Accelerator::drop_left_window() {
+  log_.info("dropped the gradients of an accumulation window, whose loop ended early");
+  drop_window();
+}
+
 void Accelerator::unscale_gradients() {
   for (const auto& optimizer : *optimizers_) optimizer->unscale_gradients();
 }

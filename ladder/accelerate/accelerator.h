@@ -151,7 +151,8 @@ class Accelerator {
 
   // For one batch of an accumulation window. Decides whether a step follows the batch; if not, the
   // gradients of these models are not synchronised. Create it before the forward; it must live
-  // until the backward is done.
+  // until the backward is done. Drops a window that an earlier pass over a loader left by `break`,
+  // with a log line; Python adds it to the next one.
   class Accumulation {
    public:
     Accumulation() = default;
@@ -162,6 +163,7 @@ class Accelerator {
   };
   template <std::derived_from<Model>... Models>
   [[nodiscard]] Accumulation accumulate(Models&... models) {
+    if (gradients_->has_left_window()) drop_left_window();
     gradients_->begin_batch();
     Accumulation accumulation;
     if (!sync_gradients() && !options_.gradient_accumulation.sync_each_batch) {
@@ -181,8 +183,8 @@ class Accelerator {
   // From the next batch on. Throws UsageError in the middle of a window, or for a number below 1.
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
 
-  // Ends an accumulation window without a step, and drops its gradients: for a loop that ends in
-  // the middle of a window.
+  // Ends an accumulation window without a step, and drops its gradients: before a save in the
+  // middle of one.
   void drop_window();
 
   // Multiplies the loss by loss_weight(), scales it for fp16, and calls backward. `loss` is a mean
@@ -370,6 +372,7 @@ class Accelerator {
   }
   static AcceleratedDataLoader prepare_one(AcceleratedDataLoader loader) { return loader; }
 
+  void drop_left_window();
   static void pause(Model& model, Accumulation& accumulation);
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_one(const torch::Tensor& tensor) const;

@@ -42,6 +42,11 @@ class GradientState {
   // Begins the next batch: decides whether a step follows it, and the weight of its loss.
   void begin_batch();
 
+  // Whether the next batch begins a pass, although the pass before ended in the middle of a window.
+  bool has_left_window() const {
+    return !sync_gradients_ && sync_with_dataloader_ && window_pass_ == nullptr && !passes_.empty();
+  }
+
   // Ends a window without a step.
   void drop_window();
 

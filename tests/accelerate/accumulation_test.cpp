@@ -211,6 +211,33 @@ TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
   });
 }
 
+// A pass that ends by `break` in the middle of a window leaves nothing to the next pass.
+TEST_P(AccumulationOfRanks, DropsAWindowThatItsPassDidNotEnd) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    std::vector<torch::Tensor> weights;
+    for (const int batches_before : {0, 3}) {
+      const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 4}});
+      const auto network = small_net(DropoutMasks::kByPosition);
+      auto [loader, model, optimizer] =
+          accelerator->prepare(image_loader(8, 2), network, plain_sgd(*network));
+      const auto train = [&, &loader = loader, &model = model,
+                          &optimizer = optimizer](int batches) {
+        for (const Batch& batch : loader) {
+          if (batches-- == 0) break;
+          const auto accumulation = accelerator->accumulate(*model);
+          accelerator->backward(loss_of(*model, basicnet(), batch));
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+      };
+      if (batches_before > 0) train(batches_before);
+      train(4);
+      weights.push_back(flat_weights(*network));
+    }
+    EXPECT_TRUE(torch::equal(weights[0], weights[1]));
+  });
+}
+
 TEST(Accumulation, IsRequiredWithSeveralSteps) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
