@@ -51,7 +51,11 @@ void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler
 }
 
 void AcceleratedOptimizer::zero_grad() {
-  if (gradients_->sync_gradients()) optimizer_->zero_grad();
+  if (!gradients_->sync_gradients()) return;
+  // LibTorch's zero_grad() detaches them first, which gradient_as_bucket_view does not allow.
+  for (auto& group : optimizer_->param_groups()) {
+    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+  }
 }
 
 void AcceleratedOptimizer::unscale_gradients() {

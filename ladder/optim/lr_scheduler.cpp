@@ -99,9 +99,15 @@ void LrScheduler::load_state_dict(const nlohmann::json& state, std::string_view 
 
 void LrScheduler::apply() {
   auto& groups = optimizer_.param_groups();
+  if (groups.size() != base_lrs_.size()) {
+    throw UsageError::conflict("LrScheduler",
+                               fmt::format("made for {} parameter groups, the optimizer has {}",
+                                           base_lrs_.size(), groups.size()),
+                               "add all groups first, then make the schedule");
+  }
   for (std::size_t i = 0; i < groups.size(); ++i) {
     auto& options = groups[i].options();
-    options.set_lr(next_lr(base_lrs_.at(i), options.get_lr()));
+    options.set_lr(next_lr(base_lrs_[i], options.get_lr()));
   }
 }
 

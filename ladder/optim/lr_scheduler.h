@@ -29,7 +29,8 @@ class LrScheduler {
   LrScheduler(const LrScheduler&) = delete;
   LrScheduler& operator=(const LrScheduler&) = delete;
 
-  // Sets the learning rates of the next step or epoch.
+  // Sets the learning rates of the next step or epoch. Throws UsageError if the optimizer got
+  // another parameter group since the construction.
   virtual void step();
 
   // step(), if `condition` returns true. It is called late, by settle(), because its answer may

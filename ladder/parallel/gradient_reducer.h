@@ -58,8 +58,8 @@ struct GradientReducerOptions {
 // A rank alone exchanges nothing: without a comm_hook and gradient_as_bucket_view, its gradients
 // are not copied to the buckets and back.
 //
-// With gradient_as_bucket_view, reset the gradients with module.zero_grad(): LibTorch's
-// Optimizer::zero_grad detaches them, which a view does not allow.
+// With gradient_as_bucket_view, reset the gradients with module.zero_grad() or an
+// AcceleratedOptimizer: LibTorch's Optimizer::zero_grad detaches them, which a view does not allow.
 //
 // Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
 // Training", 2020. Python's counterpart: torch.nn.parallel.DistributedDataParallel.

@@ -126,6 +126,24 @@ TEST(Accelerator, UnwrapKeepsANetworkWithAChildNamedModule) {
   EXPECT_EQ(&Accelerator::unwrap_model(network), &network);
 }
 
+TEST_P(OfRanks, TrainsWithGradientsInBuckets) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    std::vector<torch::Tensor> weights;
+    for (const bool as_view : {false, true}) {
+      const auto accelerator = ranks.make({}, {.ddp = {.gradient_as_bucket_view = as_view}});
+      const auto network = small_net();
+      const auto [model, optimizer] = accelerator->prepare(network, plain_sgd(*network));
+      for (int step = 0; step < 3; ++step) {
+        run_backward(*accelerator, *model, basicnet(), random_batch(2));
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+      weights.push_back(flat_weights(*network));
+    }
+    EXPECT_TRUE(torch::equal(weights[0], weights[1]));
+  });
+}
+
 TEST_P(OfRanks, UnwrapFindsTheNetwork) {
   run_accelerators(world(), [](Accelerators& ranks) {
     for (const auto precision : {Precision::kFp32, Precision::kBf16}) {

@@ -345,5 +345,14 @@ TEST(LrSchedulers, RefuseADamagedStateAndStayAsTheyWere) {
   }
 }
 
+TEST(LrScheduler, RefusesAStepWithAGroupThatWasAddedLater) {
+  auto optimizer = optimizer_with(0.1);
+  StepLR schedule(optimizer);
+  schedule.step();
+  optimizer.add_param_group(parameter_group({torch::zeros({1})}, SgdOptions{}));
+  EXPECT_ERROR(schedule.step(), UsageError,
+               "LrScheduler: made for 1 parameter groups, the optimizer has 2; hint: ");
+}
+
 }  // namespace
 }  // namespace ladder
