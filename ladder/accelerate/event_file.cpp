@@ -131,6 +131,12 @@ EventFile::EventFile(const std::string& folder) {
   write_record(Message().real(1, seconds_since_1970()).bytes(3, "brain.Event:2").encoded());
 }
 
+void EventFile::continue_from(std::int64_t step) {
+  const Message session = Message().integer(1, 1);  // a SessionLog with status START
+  write_record(
+      Message().real(1, seconds_since_1970()).integer(2, step).message(7, session).encoded());
+}
+
 void EventFile::scalars(const std::map<std::string, double>& values, std::int64_t step) {
   Message summary;
   for (const auto& [name, value] : values) {

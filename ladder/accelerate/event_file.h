@@ -34,6 +34,9 @@ class EventFile {
 
   const std::string& path() const { return file_.path(); }
 
+  // For a resumed run: TensorBoard omits the points from `step` on that the folder has so far.
+  void continue_from(std::int64_t step);
+
   // One point per curve. TensorBoard stores float32.
   void scalars(const std::map<std::string, double>& values, std::int64_t step);
 

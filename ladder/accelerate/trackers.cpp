@@ -96,6 +96,7 @@ class TensorboardTracker : public Tracker {
 
   void start(const TrackedRun& run, const Json& config) override {
     file_ = std::make_unique<EventFile>(run.folder);
+    is_resumed_ = run.append;
     has_config_ = !config.empty();
     if (!has_config_) return;
     file_->hparams(config);
@@ -107,6 +108,7 @@ class TensorboardTracker : public Tracker {
   }
 
   void log(const std::map<std::string, double>& values, std::int64_t step) override {
+    if (std::exchange(is_resumed_, false)) file_->continue_from(step);
     file_->scalars(values, step);
   }
 
@@ -117,6 +119,7 @@ class TensorboardTracker : public Tracker {
 
  private:
   std::unique_ptr<EventFile> file_;
+  bool is_resumed_ = false;  // and has logged nothing so far
   bool has_config_ = false;
 };
 

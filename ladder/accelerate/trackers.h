@@ -31,8 +31,8 @@ namespace ladder {
 // log() passes all to the operating system before it returns, so a run that dies leaves all points
 // up to then. A run with the name of an earlier one replaces its metrics.jsonl and metrics.csv.
 // With `append`, as for a resumed run, it appends; steps after the checkpoint are then in the files
-// twice, the later ones below. TensorBoard files are never replaced: remove the folder for a new
-// curve.
+// twice, the later ones below; TensorBoard shows the later ones. Its files are never replaced:
+// remove the folder for a new curve.
 //
 // Not for use by several threads.
 

@@ -72,7 +72,7 @@ void resolve(const Arguments& arguments) {
   fmt::print("{}\n", json.dump());
 }
 
-// Two parts of one run, the second resumed.
+// A run of 60 steps, and its resume from a checkpoint of step 50.
 void track(const Arguments& arguments) {
   for (const std::int64_t begin : {0, 50}) {
     Trackers trackers({.log_with = {"all"}, .logging_dir = arguments.at(1), .append = begin > 0});
@@ -81,7 +81,7 @@ void track(const Arguments& arguments) {
                              {"recipe", "basicnet | \xc3\xa4"},
                              {"sync_bn", true},
                              {"save", nullptr}});
-    for (std::int64_t step = begin; step < begin + 50; ++step) {
+    for (std::int64_t step = begin; step < (begin == 0 ? 60 : 100); ++step) {
       trackers.log(
           {{"train/loss", 1.0 / static_cast<double>(step + 1)}, {"odd", step == 3 ? NAN : -1.5}},
           step);

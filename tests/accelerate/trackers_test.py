@@ -43,7 +43,7 @@ class Trackers(unittest.TestCase):
 
     def test_every_record_has_the_checksums_that_tensorboard_expects(self) -> None:
         self.assertEqual(len(self.event_files()), 2)
-        for path, records in zip(self.event_files(), (53, 54), strict=True):
+        for path, records in zip(self.event_files(), (63, 55), strict=True):
             reader = PyRecordReader_New(str(path))
             events = []
             try:
@@ -54,10 +54,12 @@ class Trackers(unittest.TestCase):
                 pass  # the end; a wrong checksum is a DataLossError
             self.assertEqual(len(events), records)
             self.assertEqual(events[0].file_version, "brain.Event:2")
-            self.assertEqual([event.step for event in events[3:53]],
-                             list(range(50 * (records - 53), 50 * (records - 53) + 50)))
+            scalars = [event.step for event in events[3:] if event.summary.value[:1]
+                       and event.summary.value[0].tag == "odd"]
+            self.assertEqual(scalars, list(range(60)) if records == 63 else list(range(50, 100)))
             self.assertTrue(all(1.7e9 < event.wall_time < 1e10 for event in events))
 
+    # TensorBoard drops the steps that the resumed run repeats.
     def test_curves(self) -> None:
         loss = self.accumulator.Scalars("train/loss")
         self.assertEqual([point.step for point in loss], list(range(100)))
@@ -107,7 +109,7 @@ class Trackers(unittest.TestCase):
         with open(self.run_folder / "metrics.jsonl", encoding="utf-8") as file:
             records = [json.loads(line) for line in file]
         self.assertEqual([record["record"] for record in records],
-                         (["run"] + ["log"] * 50) * 2)
+                         ["run"] + ["log"] * 60 + ["run"] + ["log"] * 50)
         self.assertEqual(records[0], {"record": "run", "run": "basic", "config": CONFIG})
         self.assertEqual(records[4], {"record": "log", "step": 3, "odd": None, "train/loss": 0.25})
         self.assertEqual(records[-1]["train/loss"], 0.01)
