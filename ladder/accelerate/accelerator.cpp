@@ -309,9 +309,7 @@ torch::Tensor Accelerator::broadcast_one(const torch::Tensor& tensor, int from_p
 }
 
 void Accelerator::print(std::string_view line) const {
-  if (!is_main_process()) return;
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  if (is_main_process()) print_line(line);
 }
 
 void Accelerator::main_process_first(const std::function<void()>& run) const {

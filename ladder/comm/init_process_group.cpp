@@ -2,6 +2,7 @@
 #include "ladder/comm/init_process_group.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -73,7 +74,7 @@ LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
 
 // This machine's address towards `host`: the source address that the kernel would choose.
 // Connecting a datagram socket sends nothing.
-std::string local_address_towards(const std::string& host) {
+std::string local_address_towards(const std::string& host, const char* hint = "check MASTER_ADDR") {
   struct Free {
     void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
   };
@@ -82,7 +83,7 @@ std::string local_address_towards(const std::string& host) {
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), "9", &hints, &found);
   const std::unique_ptr<addrinfo, Free> list(found);
-  if (failed != 0) throw no_rendezvous(host, ::gai_strerror(failed), "check MASTER_ADDR");
+  if (failed != 0) throw no_rendezvous(host, ::gai_strerror(failed), hint);
   sockaddr_storage own{};
   socklen_t size = sizeof(own);
   auto* address = reinterpret_cast<sockaddr*>(&own);
@@ -92,7 +93,7 @@ std::string local_address_towards(const std::string& host) {
       probe && ::connect(probe.get(), list->ai_addr, list->ai_addrlen) == 0 &&
       ::getsockname(probe.get(), address, &size) == 0 &&
       ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
-  if (!known) throw no_rendezvous(host, "no route to this host", "check MASTER_ADDR");
+  if (!known) throw no_rendezvous(host, "no route to this host", hint);
   return text.data();
 }
 
@@ -114,7 +115,10 @@ struct OwnAddress {
 // Ranks that rendezvous in a file know no address of each other, so the machine's name counts.
 // Many systems map a machine's own name to a loopback address, which no other machine reaches.
 OwnAddress own_address(const LaunchEnvironment& launch) {
-  if (launch.is_single_node()) return {"127.0.0.1", "127.0.0.1"};
+  if (launch.is_single_node()) {
+    const auto own = local_address_towards("127.0.0.1", "start the loopback: ip link set lo up");
+    return {own, own};
+  }
   const auto& master = launch.master_addr;
   if (master.empty()) {
     std::array<char, HOST_NAME_MAX + 1> name{};
@@ -169,6 +173,10 @@ C10dStore open_file_store(const std::string& path, const LaunchEnvironment& laun
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
     throw UsageError::malformed("init_method", "file:// and the path of a file", "file://" + path,
                                 "name a file that does not exist yet");
+  }
+  // FileStore tries again until the timeout, whatever the reason.
+  if (!UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644))) {
+    throw SystemError::failed("open", path, errno);
   }
   const auto store = std::make_shared<C10dStore>();
   run_with_deadline(timeout, path, [=, world_size = launch.world_size] {

@@ -2,6 +2,7 @@
 #include "ladder/comm/init_process_group.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <torch/types.h>
 
@@ -323,6 +324,21 @@ TEST(InitProcessGroup, RefusesBackendsAndMethodsItDoesNotKnow) {
       EXPECT_ERROR(init_process_group({.init_method = method}), UsageError,
                    "expected file:// and a full path in a folder that exists");
     }
+  }));
+}
+
+// Errors that no waiting mends: none of them takes the timeout.
+TEST(InitProcessGroup, ReportsAtOnceAFileThatCannotBeMadeAndAMachineWithoutALoopback) {
+  expect_well(end_of_ranks(1, [](int /*rank*/) {
+    const auto start = std::chrono::steady_clock::now();
+    set_place(0, 2, free_port());
+    EXPECT_ERROR(init_process_group({.init_method = "file:///proc/nope"}), SystemError,
+                 "/proc/nope");
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) {
+      EXPECT_ERROR(init_process_group({}), DistributedError,
+                   "store at 127.0.0.1: no route to this host; hint: start the loopback: ip link");
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   }));
 }
 
