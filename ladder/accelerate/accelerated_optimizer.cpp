@@ -7,6 +7,16 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+// LibTorch's zero_grad() detaches them first, which gradient_as_bucket_view does not allow.
+void clear_gradients(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+  }
+}
+
+}  // namespace
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            std::shared_ptr<GradScaler> scaler,
@@ -51,11 +61,7 @@ void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler
 }
 
 void AcceleratedOptimizer::zero_grad() {
-  if (!gradients_->sync_gradients()) return;
-  // LibTorch's zero_grad() detaches them first, which gradient_as_bucket_view does not allow.
-  for (auto& group : optimizer_->param_groups()) {
-    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
-  }
+  if (gradients_->sync_gradients()) clear_gradients(*optimizer_);
 }
 
 void AcceleratedOptimizer::unscale_gradients() {
