@@ -17,7 +17,6 @@
 #include "ladder/core/error.h"
 #include "ladder/trainer/argument_file.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/unsupported_arguments.h"
 
 namespace mnist {
 namespace {

@@ -12,19 +12,12 @@
 #include "ladder/io/json.h"
 #include "ladder/io/yaml.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/unsupported_arguments.h"
 
 namespace ladder {
 namespace {
 
 constexpr std::size_t kLongestName = 80;
 constexpr const char* kHint = "write 'name: value' lines into a file whose name ends in .yaml";
-
-const TrainingArgument* find_argument(std::string_view name) {
-  const auto table = training_argument_table();
-  const auto found = std::ranges::find(table, name, &TrainingArgument::name);
-  return found == table.end() ? nullptr : &*found;
-}
 
 // `place` is the file, with the line if it is known; `written` the name as in the file.
 void add_entry(std::vector<ArgumentEntry>& entries, const std::string& place,

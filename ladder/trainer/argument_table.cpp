@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
 #include "ladder/io/json.h"
 
@@ -166,15 +167,16 @@ using FieldType = std::remove_cvref_t<decltype(std::declval<TrainingArguments>()
 
 template <auto kField>
 constexpr TrainingArgument row(Effect effect, std::string_view name, std::string_view form,
-                               std::string_view help) {
-  return {name,
-          form,
-          help,
-          effect,
-          kIsFlag<FieldType<kField>>,
-          read_field<kField>,
-          write_field<kField>};
+                               std::string_view help, NumberRange range = {}) {
+  return {
+      name, form, help, effect, kIsFlag<FieldType<kField>>, read_field<kField>, write_field<kField>,
+      range};
 }
+
+constexpr NumberRange kNotNegative{.least = 0.0};
+constexpr NumberRange kEpochsOrSteps{.least = 0.0, .most = kMostEpochs};
+constexpr NumberRange kBelowOne{.least = 0.0, .most = 1.0, .below = true};
+constexpr NumberRange kBatchSize{.least = 1.0, .most = kMostSamplesPerBatch};
 
 template <auto kField>
 constexpr TrainingArgument flag(Effect effect, std::string_view name, std::string_view help) {
@@ -308,35 +310,38 @@ constexpr TrainingArgument kRows[] = {
     {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", kOwn, false,
      read_report_to, write_field<&T::report_to>},
 
-    row<&T::num_train_epochs>(kTraining, "num_train_epochs", "X", "training epochs"),
+    row<&T::num_train_epochs>(kTraining, "num_train_epochs", "X", "training epochs",
+                              kEpochsOrSteps),
     row<&T::max_steps>(kTraining, "max_steps", "N",
                        "optimizer steps, override the epochs; -1 = no limit"),
     row<&T::per_device_train_batch_size>(kTraining, "per_device_train_batch_size", "N",
-                                         "training samples per process and batch"),
+                                         "training samples per process and batch", kBatchSize),
     row<&T::per_device_eval_batch_size>(kTogether, "per_device_eval_batch_size", "N",
-                                        "evaluation samples per process and batch"),
+                                        "evaluation samples per process and batch", kBatchSize),
     row<&T::gradient_accumulation_steps>(kWeights, "gradient_accumulation_steps", "N",
-                                         "batches per optimizer step"),
+                                         "batches per optimizer step", {1.0, kMostBatchesPerStep}),
 
     choice<&T::optim>(kTraining, "optim",
                       "optimizer; adamw_torch is the same as adamw_torch_fused"),
-    row<&T::learning_rate>(kOptimizer, "learning_rate", "X", "peak learning rate"),
+    row<&T::learning_rate>(kOptimizer, "learning_rate", "X", "peak learning rate", kNotNegative),
     row<&T::weight_decay>(kTraining, "weight_decay", "X",
-                          "weight decay, except for biases and LayerNorm"),
-    row<&T::adam_beta1>(kTraining, "adam_beta1", "X", "beta1 of AdamW and Adam"),
-    row<&T::adam_beta2>(kTraining, "adam_beta2", "X", "beta2 of AdamW and Adam"),
-    row<&T::adam_epsilon>(kTraining, "adam_epsilon", "X", "epsilon of AdamW and Adam"),
+                          "weight decay, except for biases and LayerNorm", kNotNegative),
+    row<&T::adam_beta1>(kTraining, "adam_beta1", "X", "beta1 of AdamW and Adam", kBelowOne),
+    row<&T::adam_beta2>(kTraining, "adam_beta2", "X", "beta2 of AdamW and Adam", kBelowOne),
+    row<&T::adam_epsilon>(kTraining, "adam_epsilon", "X", "epsilon of AdamW and Adam",
+                          kNotNegative),
     row<&T::max_grad_norm>(kTraining, "max_grad_norm", "X",
-                           "norm to clip gradients to; 0 = no clipping"),
+                           "norm to clip gradients to; 0 = no clipping", kNotNegative),
     row<&T::label_smoothing_factor>(kWeights, "label_smoothing_factor", "X",
-                                    "label smoothing, 0 to 1"),
+                                    "label smoothing, 0 to 1", {0.0, 1.0}),
 
     choice<&T::lr_scheduler_type>(kTraining, "lr_scheduler_type", "learning-rate schedule"),
     {"lr_scheduler_kwargs", "JSON", "settings of the schedule", kTraining, false,
      read_scheduler_kwargs, write_scheduler_kwargs},
     row<&T::warmup_steps>(kTraining, "warmup_steps", "X",
-                          "warm-up steps; below 1: fraction of all steps"),
-    row<&T::warmup_ratio>(kTraining, "warmup_ratio", "X", "deprecated: warmup_steps below 1"),
+                          "warm-up steps; below 1: fraction of all steps", kEpochsOrSteps),
+    row<&T::warmup_ratio>(kTraining, "warmup_ratio", "X", "deprecated: warmup_steps below 1",
+                          kBelowOne),
 
     flag<&T::fp16>(kTraining, "fp16", "mixed precision in float16"),
     flag<&T::bf16>(kTraining, "bf16", "mixed precision in bfloat16"),
@@ -353,8 +358,8 @@ constexpr TrainingArgument kRows[] = {
 
     choice<&T::eval_strategy>(kTogether, "eval_strategy", "when to evaluate"),
     row<&T::eval_steps>(kTogether, "eval_steps", "X", "steps between evaluations [logging_steps]"),
-    row<&T::eval_delay>(kTogether, "eval_delay", "X",
-                        "epochs or steps before the first evaluation"),
+    row<&T::eval_delay>(kTogether, "eval_delay", "X", "epochs or steps before the first evaluation",
+                        kEpochsOrSteps),
     flag<&T::eval_on_start>(kTogether, "eval_on_start", "evaluation before the first step"),
     flag<&T::prediction_loss_only>(kTogether, "prediction_loss_only",
                                    "evaluation of the loss only"),
@@ -362,7 +367,7 @@ constexpr TrainingArgument kRows[] = {
     choice<&T::save_strategy>(kTogether, "save_strategy", "when to write a checkpoint"),
     row<&T::save_steps>(kTogether, "save_steps", "X",
                         "steps between checkpoints; below 1: fraction of all"),
-    row<&T::save_total_limit>(kOwn, "save_total_limit", "N", "checkpoints to keep [all]"),
+    row<&T::save_total_limit>(kOwn, "save_total_limit", "N", "checkpoints to keep [all]", {1.0}),
     flag<&T::save_only_model>(kTraining, "save_only_model", "checkpoints that cannot be resumed"),
     flag<&T::overwrite_output_dir>(kOwn, "overwrite_output_dir",
                                    "remove checkpoints of another run from output_dir"),
@@ -385,7 +390,7 @@ constexpr TrainingArgument kRows[] = {
     flag<&T::full_determinism>(kTraining, "full_determinism", "no nondeterministic operations"),
 
     row<&T::dataloader_num_workers>(kOwn, "dataloader_num_workers", "N",
-                                    "data-loader threads; 0 = none"),
+                                    "data-loader threads; 0 = none", {0.0, kMostWorkers}),
     flag<&T::dataloader_pin_memory>(kOwn, "dataloader_pin_memory",
                                     "page-locked batches, for copies to a GPU"),
     flag<&T::dataloader_drop_last>(kTraining, "dataloader_drop_last",
@@ -398,16 +403,18 @@ constexpr TrainingArgument kRows[] = {
     flag<&T::ddp_find_unused_parameters>(kTraining, "ddp_find_unused_parameters",
                                          "parameters without gradient allowed"),
     row<&T::ddp_bucket_cap_mb>(kTraining, "ddp_bucket_cap_mb", "N",
-                               "gradient bucket size in MiB [25]"),
+                               "gradient bucket size in MiB [25]", {1.0, 1e6}),
     flag<&T::ddp_broadcast_buffers>(kTraining, "ddp_broadcast_buffers",
                                     "buffers of rank 0 on all ranks"),
-    row<&T::ddp_timeout>(kOwn, "ddp_timeout", "N", "timeout of collectives in seconds"),
+    row<&T::ddp_timeout>(kOwn, "ddp_timeout", "N", "timeout of collectives in seconds",
+                         {1.0, 604'800.0}),
     {"accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches", kTraining,
      false, read_accelerator_config, write_accelerator_config},
     flag<&T::use_cpu>(kOwn, "use_cpu", "CPU even if GPUs are present"),
     choice<&T::sums>(kWeights, "sums",
                      "sums of gradients; exact: the same weights on any number of ranks"),
-    row<&T::micro_batch>(kWeights, "micro_batch", "N", "samples per micro-batch, with exact sums"),
+    row<&T::micro_batch>(kWeights, "micro_batch", "N", "samples per micro-batch, with exact sums",
+                         kBatchSize),
 
     flag<&T::do_train>(kTogether, "do_train", "training"),
     flag<&T::do_eval>(kTogether, "do_eval", "evaluation at the end"),
@@ -418,9 +425,95 @@ constexpr TrainingArgument kRows[] = {
                                  "batches per epoch; up to 1: fraction of them"),
 };
 
+constexpr const char* kThreads = "workers are threads of this process";
+constexpr const char* kNoHub = "there is no hub";
+constexpr const char* kNoTokens = "there are no tokens";
+constexpr const char* kMainProcess = "the main process logs, all processes warn";
+
+// [], {} and "" stand for the default, as null does.
+bool is_default(const UnsupportedArgument& argument, std::string_view where,
+                const nlohmann::json& value) {
+  if (value.empty() || value == "") return true;
+  const auto standard = nlohmann::json::parse(argument.default_json);
+  if (standard.is_boolean() && value.is_string()) {
+    return parse_bool(where, value.get<std::string>()) == standard.get<bool>();
+  }
+  return to_lower(text_of(value)) == to_lower(text_of(standard));
+}
+
+constexpr UnsupportedArgument kUnsupported[] = {
+    // Refused, unless they have the default of transformers.
+    {"ddp_static_graph"},
+    {"deepspeed"},
+    {"eval_accumulation_steps"},
+    {"fsdp"},
+    {"fsdp_config"},
+    {"gradient_checkpointing_kwargs"},
+    {"liger_kernel_config"},
+    {"neftune_noise_alpha"},
+    {"optim_args"},
+    {"optim_target_modules"},
+    {"parallelism_config"},
+    {"torch_compile_backend"},
+    {"torch_compile_mode"},
+    {"torch_empty_cache_steps"},
+    {"trackio_bucket_id"},
+    {"trackio_space_id"},
+    {"trackio_static_space_id"},
+    {"auto_find_batch_size", "false"},
+    {"batch_eval_metrics", "false"},
+    {"bf16_full_eval", "false"},
+    {"enable_jit_checkpoint", "false"},
+    {"eval_use_gather_object", "false"},
+    {"fp16_full_eval", "false"},
+    {"gradient_checkpointing", "false"},
+    {"group_by_length", "false"},
+    {"push_to_hub", "false"},
+    {"save_on_each_node", "false"},
+    {"torch_compile", "false"},
+    {"use_liger_kernel", "false"},
+    {"dataloader_in_order", "true"},
+    {"debug", "\"\""},
+    {"eval_do_concat_batches", "true"},
+    {"include_for_metrics", "[]"},
+    {"include_num_input_tokens_seen", "\"no\""},
+    {"save_safetensors", "true"},
+    {"skip_memory_metrics", "true"},
+    {"train_sampling_strategy", "\"random\""},
+    // Without effect here.
+    {"average_tokens_across_devices", "true", kNoTokens},
+    {"dataloader_multiprocessing_context", "null", kThreads},
+    {"dataloader_persistent_workers", "false", kThreads},
+    {"dataloader_prefetch_factor", "null", "the loader chooses its prefetch depth"},
+    {"hub_always_push", "false", kNoHub},
+    {"hub_model_id", "null", kNoHub},
+    {"hub_private_repo", "null", kNoHub},
+    {"hub_revision", "null", kNoHub},
+    {"hub_strategy", "\"every_save\"", kNoHub},
+    {"hub_token", "null", kNoHub},
+    {"length_column_name", "\"length\"", kNoTokens},
+    {"local_rank", "-1", "the launcher's LOCAL_RANK counts"},
+    {"log_level", "\"passive\"", kMainProcess},
+    {"log_level_replica", "\"warning\"", kMainProcess},
+    {"log_on_each_node", "true", kMainProcess},
+    {"logging_dir", "null", "trackers write into output_dir"},
+    {"project", "\"huggingface\"", "no tracker here has projects"},
+    {"remove_unused_columns", "true", "data_collator defines the contents of a batch"},
+    {"use_cache", "false", "no model here has a cache"}};
+
+template <typename Row>
+const Row* find_row(std::span<const Row> table, std::string_view name) {
+  const auto found = std::ranges::find(table, name, &Row::name);
+  return found == table.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::span<const TrainingArgument> training_argument_table() { return kRows; }
+
+const TrainingArgument* find_argument(std::string_view name) {
+  return find_row(training_argument_table(), name);
+}
 
 std::string text_of(const Written& value) {
   if (value.is_null()) return "";
@@ -430,6 +523,32 @@ std::string text_of(const Written& value) {
   Names parts;
   for (const auto& part : value) parts.push_back(text_of(part));
   return fmt::format("{}", fmt::join(parts, ","));
+}
+
+std::span<const UnsupportedArgument> unsupported_argument_table() { return kUnsupported; }
+
+const UnsupportedArgument* find_unsupported_argument(std::string_view name) {
+  return find_row(unsupported_argument_table(), name);
+}
+
+std::optional<std::string> accept_default(const UnsupportedArgument& argument,
+                                          std::string_view where, const nlohmann::json& value) {
+  if (is_default(argument, where, value)) return std::nullopt;
+  if (argument.reason.empty()) {
+    throw UsageError::conflict(where, "belongs to transformers and is not supported here",
+                               "remove it");
+  }
+  return fmt::format("{}: accepted, without effect: {}", argument.name, argument.reason);
+}
+
+std::span<const DeprecatedName> deprecated_names() {
+  static constexpr DeprecatedName kNames[] = {{"evaluation_strategy", "eval_strategy"},
+                                              {"no_cuda", "use_cpu"}};
+  return kNames;
+}
+
+std::string deprecation_warning(const DeprecatedName& name) {
+  return fmt::format("{}: old name of {}", name.old, name.now);
 }
 
 }  // namespace ladder

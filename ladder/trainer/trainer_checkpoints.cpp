@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <limits>
@@ -55,11 +54,9 @@ TrainerControl control_from(const nlohmann::json& json, const std::string& origi
 
 // Whether a training ends with the same weights, whatever the value of this argument.
 bool is_of_output(const std::string& name) {
-  const auto table = training_argument_table();
-  const auto row = std::ranges::find(table, name, &TrainingArgument::name);
-  if (row == table.end()) return false;
-  return row->effect == Effect::kTogether || row->effect == Effect::kFolder ||
-         row->effect == Effect::kOwn;
+  const auto* row = find_argument(name);
+  return row != nullptr && (row->effect == Effect::kTogether || row->effect == Effect::kFolder ||
+                            row->effect == Effect::kOwn);
 }
 
 // "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "ladder/core/environment.h"
@@ -17,58 +16,26 @@
 namespace ladder {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMost = kMostEpochs;  // epochs or steps
-constexpr double kMostMebibytes = 1e6;
-constexpr std::int64_t kLongestTimeout = 604'800;
 
-struct Range {
-  double least = 0.0;
-  double most = kInfinity;
-  bool below = false;  // `most` itself is outside
-};
-
-std::string default_hint(const char* name) {
-  return fmt::format("the default is {}", to_json(TrainingArguments{}).at(name).dump());
+std::string hint_for(const TrainingArgument& row) {
+  const auto standard = row.write({});
+  return standard.is_null() ? std::string(row.help)
+                            : fmt::format("the default is {}", standard.dump());
 }
 
-template <typename Number>
-void require(const char* name, Number number, const Range& range, const char* hint = "") {
-  const auto [least, most, below] = range;
-  const auto value = static_cast<double>(number);
-  if (std::isfinite(value) && value >= least && (below ? value < most : value <= most)) return;
-  const auto text = most == kInfinity ? fmt::format("a number >= {}", least)
-                    : below           ? fmt::format("a number >= {} and below {}", least, most)
-                                      : fmt::format("a number from {} to {}", least, most);
-  throw UsageError::out_of_range(name, number, text, *hint != '\0' ? hint : default_hint(name));
-}
-
-void check_numbers(const TrainingArguments& arguments) {
-  const Range one_or_more{.least = 1.0};
-  const Range below_one{.most = 1.0, .below = true};
-  const Range batch_size{.least = 1.0, .most = kMostSamplesPerBatch};
-  require("num_train_epochs", arguments.num_train_epochs, {.most = kMost});
-  require("per_device_train_batch_size", arguments.per_device_train_batch_size, batch_size);
-  require("per_device_eval_batch_size", arguments.per_device_eval_batch_size, batch_size);
-  require("gradient_accumulation_steps", arguments.gradient_accumulation_steps,
-          {.least = 1.0, .most = kMostBatchesPerStep});
-  require("learning_rate", arguments.learning_rate, {});
-  require("weight_decay", arguments.weight_decay, {});
-  require("adam_beta1", arguments.adam_beta1, below_one);
-  require("adam_beta2", arguments.adam_beta2, below_one);
-  require("adam_epsilon", arguments.adam_epsilon, {});
-  require("max_grad_norm", arguments.max_grad_norm, {});
-  require("label_smoothing_factor", arguments.label_smoothing_factor, {.most = 1.0});
-  require("warmup_steps", arguments.warmup_steps, {.most = kMost});
-  require("warmup_ratio", arguments.warmup_ratio.value_or(0.0), below_one);
-  require("eval_delay", arguments.eval_delay, {.most = kMost});
-  require("save_total_limit", arguments.save_total_limit.value_or(1), one_or_more,
-          "unset keeps all");
-  require("dataloader_num_workers", arguments.dataloader_num_workers, {.most = kMostWorkers});
-  require("ddp_bucket_cap_mb", arguments.ddp_bucket_cap_mb.value_or(1),
-          {.least = 1.0, .most = kMostMebibytes}, "unset is 25");
-  require("micro_batch", arguments.micro_batch, batch_size);
-  require("ddp_timeout", arguments.ddp_timeout, {.least = 1.0, .most = kLongestTimeout});
+void check_ranges(const TrainingArguments& arguments) {
+  for (const auto& row : training_argument_table()) {
+    const auto [least, most, below] = row.range;
+    const auto written = row.write(arguments);
+    if (!std::isfinite(least) || written.is_null()) continue;
+    const auto value = written.get<double>();
+    if (std::isfinite(value) && value >= least && (below ? value < most : value <= most)) continue;
+    const auto text = !std::isfinite(most) ? fmt::format("a number >= {}", least)
+                      : below              ? fmt::format("a number >= {} and below {}", least, most)
+                                           : fmt::format("a number from {} to {}", least, most);
+    throw UsageError::out_of_range(row.name, value, text, hint_for(row));
+  }
   const auto steps = arguments.max_steps;
   if (steps != -1 && (steps < 1 || static_cast<double>(steps) > kMost)) {
     throw UsageError::out_of_range("max_steps", steps, fmt::format("1 to {}, or -1", kMost),
@@ -99,7 +66,7 @@ void check_steps(const TrainingArguments& arguments) {
   if (limit > 0.0 && limit <= kMost && (limit <= 1.0 || limit == std::floor(limit))) return;
   throw UsageError::out_of_range("limit_train_batches", limit,
                                  "a whole number above 1, or a fraction above 0 and up to 1",
-                                 default_hint("limit_train_batches"));
+                                 hint_for(*find_argument("limit_train_batches")));
 }
 
 // Each checkpoint must be of an evaluated step. Fractions are compared in millionths, because 0.3
@@ -199,7 +166,7 @@ LoaderMode AcceleratorConfig::mode() const {
 
 std::vector<std::string> resolve(TrainingArguments& arguments) {
   std::vector<std::string> warnings;
-  check_numbers(arguments);
+  check_ranges(arguments);
   check_texts(arguments);
   if (arguments.warmup_ratio && arguments.warmup_steps > 0.0) {
     warnings.emplace_back("warmup_ratio: without effect beside warmup_steps");

@@ -9,7 +9,6 @@
 #include "ladder/accelerate/accelerate_config.h"
 #include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/training_arguments.h"
-#include "ladder/trainer/unsupported_arguments.h"
 #include "mnist/hparams_file.h"
 #include "tests/fuzz/input_file.h"
 #include "tests/fuzz/parsers.h"
@@ -79,9 +78,9 @@ void read_arguments(const std::string& path) {
   require(again.accelerator_config.mode() == arguments.accelerator_config.mode(), "another mode");
 }
 
-constexpr const char* kArgumentSources[] = {
-    "ladder/trainer/argument_file.cpp", "ladder/trainer/argument_table.cpp",
-    "ladder/trainer/unsupported_arguments.cpp", "ladder/trainer/training_arguments.cpp"};
+constexpr const char* kArgumentSources[] = {"ladder/trainer/argument_file.cpp",
+                                            "ladder/trainer/argument_table.cpp",
+                                            "ladder/trainer/training_arguments.cpp"};
 
 Parser arguments_parser(const std::string& name, const std::string& file,
                         std::vector<Bytes> samples) {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/training_arguments.h"
-#include "ladder/trainer/unsupported_arguments.h"
 
 namespace ladder {
 namespace {

@@ -14,7 +14,6 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/trainer/argument_table.h"
-#include "ladder/trainer/unsupported_arguments.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
