@@ -12,10 +12,7 @@
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/checkpoint/loader_position.h"
 #include "ladder/core/error.h"
-#include "ladder/core/largest_counts.h"
-#include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
 
 namespace ladder {
@@ -37,13 +34,6 @@ std::shared_ptr<const BatchSampler> part_of_rank(const std::shared_ptr<const Bat
                                .dispatch_batches = configuration.dispatch_batches,
                                .rank = rank,
                                .world_size = world_size});
-}
-
-DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSampler> batches) {
-  return DataLoader(loader.shared_dataset(), {.batch_sampler = std::move(batches),
-                                              .num_workers = loader.options().num_workers,
-                                              .pin_memory = loader.options().pin_memory,
-                                              .transform = loader.options().transform});
 }
 
 // With the seed of the configuration, and with page-locked batches for a GPU only.
@@ -181,31 +171,23 @@ nlohmann::json AcceleratedDataLoader::state_dict() const {
 
 std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& state,
                                                        std::string_view origin) const {
-  const JsonReader saved(state, json_data_error(origin));
-  const auto epoch = saved.count("epoch", kMostEpochs);
-  const auto batch = saved.count("batch");
-  const auto batches = saved.count("batches");
-  require_same_data(saved, origin, loader_.dataset().description(), batch > 0, setup_.group.rank());
-  if (batch > 0 && batches != size()) {
+  const auto saved = read_loader_position(state, origin, loader_.dataset().description(),
+                                          setup_.micro_batch, setup_.group.rank());
+  if (saved.batch > 0 && saved.batches != size()) {
     throw UsageError::conflict(
         origin,
         fmt::format("the position is batch {} of {}, and this loader has {} batches per epoch",
-                    batch, batches, size()),
+                    saved.batch, saved.batches, size()),
         "resume with the number of samples, the batch size, the loader mode and, except in global "
         "mode, the number of processes of the run that wrote it");
   }
-  if (batch > 0 && saved.value("order") != order_digest(*whole_, epoch)) {
+  if (saved.batch > 0 && saved.order != order_digest(*whole_, saved.epoch)) {
     throw UsageError::conflict(
-        origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
+        origin, fmt::format("the position is batch {} of an epoch with other batches", saved.batch),
         "resume with the data, batch size and seed of the run that wrote it");
   }
-  require_micro_batch(saved, origin, setup_.micro_batch);
-  if (batch > batches) {
-    throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
-                              fmt::format("batch {}", batch), "not a data-loader state");
-  }
-  return [position = position_, epoch, batch] {
-    *position = Position{.epoch = epoch, .done = batch, .resumed = true};
+  return [position = position_, saved] {
+    *position = Position{.epoch = saved.epoch, .done = saved.batch, .resumed = true};
   };
 }
 

@@ -2,26 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
-#include "ladder/io/json.h"
-
 namespace ladder {
 
-// The position of a loader in its epoch, as a checkpoint holds it (sampler.json).
-
-// The key of the description of the data set.
+// The key of the description of the data set in sampler.json.
 inline constexpr const char* kDataOfPosition = "data";
 
-// For a saved position: throws UsageError, beginning with `origin`, unless the run that wrote it
-// had the same "micro_batch"; 0 = sums in float.
-void require_micro_batch(const JsonReader& position, std::string_view origin,
-                         std::int64_t micro_batch);
+// The position of a loader in its epoch, as a checkpoint holds it (sampler.json).
+struct LoaderPosition {
+  std::int64_t epoch = 0;
+  std::int64_t batch = 0;    // the next one; 0 between two epochs
+  std::int64_t batches = 0;  // per epoch
+  std::string order;         // digest of the epoch's order; "" if there is none
+};
 
-// The same for the description of the data set, "data": another one is a UsageError within an
-// epoch, and a warning of rank 0 between two.
-void require_same_data(const JsonReader& position, std::string_view origin,
-                       const std::string& description, bool within_epoch, int rank);
+// Reads a saved position for a run with this data and these micro-batches (0 = sums in float).
+// Throws an error that begins with `origin`: DataError for a damaged one, UsageError if the run
+// that wrote it had other micro-batches, or within an epoch other data. Between two epochs, other
+// data is a warning of rank 0.
+LoaderPosition read_loader_position(const nlohmann::json& state, std::string_view origin,
+                                    const std::string& data, std::int64_t micro_batch, int rank);
 
 }  // namespace ladder

@@ -14,8 +14,6 @@
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/loader_position.h"
 #include "ladder/core/error.h"
-#include "ladder/core/largest_counts.h"
-#include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
 #include "ladder/monitor/stop_signal.h"
 
@@ -111,28 +109,21 @@ std::int64_t Snapshot::micro_batch() const { return loader_->batch_sampler()->mi
 
 std::function<void()> Snapshot::plan_position(const nlohmann::json& state,
                                               std::string_view origin) {
-  const JsonReader saved(state, json_data_error(origin));
-  const auto epoch = saved.count("epoch", kMostEpochs);
-  const auto batch = saved.count("batch");
-  const auto batches = saved.count("batches");
-  require_same_data(saved, origin, loader_->dataset().description(), batch > 0, group_.rank());
-  require_micro_batch(saved, origin, micro_batch());
-  if (batch > batches) {
-    throw DataError::mismatch(origin, fmt::format("a batch of {}", batches),
-                              fmt::format("batch {}", batch), "not the position of a snapshot");
-  }
+  const auto position = read_loader_position(state, origin, loader_->dataset().description(),
+                                             micro_batch(), group_.rank());
   const auto is_other_order = [&] {  // only rank 0 can compute its digest
-    return group_.rank() == 0 && saved.value("order") != order_digest(epoch);
+    return group_.rank() == 0 && position.order != order_digest(position.epoch);
   };
-  if (batch > 0 && (batches != loader_->size() || is_other_order())) {
+  if (position.batch > 0 && (position.batches != loader_->size() || is_other_order())) {
     throw UsageError::conflict(
-        origin, fmt::format("the position is batch {} of an epoch with other batches", batch),
+        origin,
+        fmt::format("the position is batch {} of an epoch with other batches", position.batch),
         fmt::format(
             "resume with the data, batch size, batch mode and seed of the run that wrote it "
             "and, except in global mode, its number of ranks; or start over: rm -r {}",
             options_.path));
   }
-  return [loader = loader_, epoch, batch] { loader->resume_at(epoch, batch); };
+  return [loader = loader_, position] { loader->resume_at(position.epoch, position.batch); };
 }
 
 // Of the size and the first sample of each batch. In global mode, rank 0's part begins with the

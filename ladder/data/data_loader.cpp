@@ -206,13 +206,16 @@ DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
       std::move(maker), std::move(batches), static_cast<std::size_t>(options_.num_workers)));
 }
 
+DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSampler> batches) {
+  return DataLoader(loader.shared_dataset(), {.batch_sampler = std::move(batches),
+                                              .num_workers = loader.options().num_workers,
+                                              .pin_memory = loader.options().pin_memory,
+                                              .transform = loader.options().transform});
+}
+
 DataLoader limit_batches(const DataLoader& loader, std::int64_t batches) {
-  return DataLoader(
-      loader.shared_dataset(),
-      {.batch_sampler = std::make_shared<LimitedBatchSampler>(loader.batch_sampler(), batches),
-       .num_workers = loader.options().num_workers,
-       .pin_memory = loader.options().pin_memory,
-       .transform = loader.options().transform});
+  return with_batches(loader,
+                      std::make_shared<LimitedBatchSampler>(loader.batch_sampler(), batches));
 }
 
 }  // namespace ladder

@@ -100,8 +100,7 @@ class DataLoader {
   std::int64_t size() const { return batches_->size(); }
   const Dataset& dataset() const { return *dataset_; }
 
-  // The parts of the loader. For a loader with the same samples in other batches, set batch_sampler
-  // in these options, and clear batch_size, shuffle, sampler and drop_last.
+  // The parts of the loader; see with_batches.
   std::shared_ptr<const Dataset> shared_dataset() const { return dataset_; }
   const DataLoaderOptions& options() const { return options_; }  // as given
   const std::shared_ptr<const BatchSampler>& batch_sampler() const { return batches_; }
@@ -130,6 +129,9 @@ class DataLoader {
   std::int64_t epoch_ = 0;
   std::int64_t first_batch_ = 0;
 };
+
+// `loader` with the same samples in other batches.
+DataLoader with_batches(const DataLoader& loader, std::shared_ptr<const BatchSampler> batches);
 
 // `loader` with the first `batches` batches of each epoch only, to try out a program. Throws
 // UsageError unless batches >= 1.

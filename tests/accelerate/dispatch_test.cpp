@@ -13,7 +13,6 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
-#include "ladder/data/batch_sampler_shard.h"
 #include "ladder/data/random_shift.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"

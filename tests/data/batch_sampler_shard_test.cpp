@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/data/batch_sampler_shard.h"
+#include "ladder/data/distributed_sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/data/distributed_sampler.h"
 #include "ladder/io/sha256.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"

@@ -453,7 +453,8 @@ TEST(DataLoader, CanBeMadeAgainWithOtherBatches) {
   EXPECT_EQ(loader.batch_sampler()->whole_size(), 10);
   const auto part = std::make_shared<ShardedBatchSampler>(
       loader.batch_sampler(), ShardedBatchSamplerOptions{.rank = 1, .world_size = 2});
-  DataLoader half(loader.shared_dataset(), {.batch_sampler = part});
+  DataLoader half = with_batches(loader, part);
+  EXPECT_EQ(half.options().num_workers, 2);
   half.set_epoch(loader.epoch());
   const auto whole = labels_of(loader);
   EXPECT_EQ(labels_of(half),
