@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -255,11 +254,8 @@ AccelerateConfig resolve_accelerate_config(const AccelerateSources& sources) {
   const auto option = options.gradient_accumulation_steps;
   const auto variable = environment.gradient_accumulation_steps;
   const int steps = first_of({variable, option}).value_or(1);
-  if (steps < 1 || steps > kMostBatchesPerStep) {
-    throw UsageError::out_of_range("gradient_accumulation_steps", steps,
-                                   fmt::format("1 to {}", kMostBatchesPerStep),
-                                   "1 steps after each batch");
-  }
+  require_between("gradient_accumulation_steps", steps, 1, kMostBatchesPerStep,
+                  "1 steps after each batch");
   if (option && variable && *option != *variable) {
     config.notes.push_back(fmt::format(
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS={} takes precedence over the option, which is {}",

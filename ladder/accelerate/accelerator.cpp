@@ -159,11 +159,8 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   }
   const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
   const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
-  if (steps < 1 || steps > kLargestWorldSize) {
-    throw UsageError::out_of_range("scheduler_steps_per_call", steps,
-                                   fmt::format("1 to {}", kLargestWorldSize),
-                                   "unset follows Accelerate: 1, or the number of processes");
-  }
+  require_between("scheduler_steps_per_call", steps, 1, kLargestWorldSize,
+                  "unset follows Accelerate: 1, or the number of processes");
   if (steps > 1) {
     log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
                           steps));
@@ -266,11 +263,6 @@ bool Accelerator::optimizer_step_was_skipped() const {
   return std::ranges::any_of(*optimizers_, &AcceleratedOptimizer::step_was_skipped);
 }
 
-torch::Tensor Accelerator::gather_one(const torch::Tensor& tensor) const {
-  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/true, "gather", group_);
-  return gather_rows(tensor, group_);
-}
-
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
   const EpochProgress* const pass = gradients_->progress();
   if (pass == nullptr) {
@@ -284,27 +276,8 @@ torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
         "a mean over the batch includes repeated samples: pass one value per sample, or use "
         "reduce");
   }
-  const auto all = gather_one(tensor);
+  const auto all = gather_rows(tensor, group_, config_.debug);
   return all.size(0) == pass->real_size() ? all : all.narrow(0, 0, pass->real_size());
-}
-
-torch::Tensor Accelerator::reduce_one(const torch::Tensor& tensor, Reduction reduction) const {
-  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/false, "reduce", group_);
-  return reduced(tensor, reduction, group_);
-}
-
-torch::Tensor Accelerator::pad_one(const torch::Tensor& tensor, const PadOptions& options) const {
-  if (config_.debug && tensor.dim() > 0 && options.dim < tensor.dim() &&
-      options.dim >= -tensor.dim()) {
-    require_same_shapes(tensor.transpose(0, options.dim), /*rows_may_differ=*/true,
-                        "pad_across_processes", group_);
-  }
-  return padded_across_ranks(tensor, options, group_);
-}
-
-torch::Tensor Accelerator::broadcast_one(const torch::Tensor& tensor, int from_process) const {
-  if (config_.debug) require_same_shapes(tensor, /*rows_may_differ=*/false, "broadcast", group_);
-  return broadcasted(tensor, from_process, group_);
 }
 
 void Accelerator::print(std::string_view line) const {

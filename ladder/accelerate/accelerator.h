@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -218,7 +217,8 @@ class Accelerator {
   // The rows of all processes, in rank order, on every process.
   template <typename Structure>
   Structure gather(const Structure& data) const {
-    return map_tensors(data, [this](const torch::Tensor& tensor) { return gather_one(tensor); });
+    return map_tensors(
+        data, [this](const torch::Tensor& t) { return gather_rows(t, group_, config_.debug); });
   }
 
   // The same for the current batch of a prepared loader, without the samples that even_batches
@@ -232,18 +232,22 @@ class Accelerator {
 
   template <typename Structure>
   Structure reduce(const Structure& data, Reduction reduction = Reduction::kSum) const {
-    return map_tensors(data, [&](const torch::Tensor& t) { return reduce_one(t, reduction); });
+    return map_tensors(
+        data, [&](const torch::Tensor& t) { return reduced(t, reduction, group_, config_.debug); });
   }
 
   template <typename Structure>
   Structure broadcast(const Structure& data, int from_process = 0) const {
-    return map_tensors(data,
-                       [&](const torch::Tensor& t) { return broadcast_one(t, from_process); });
+    return map_tensors(data, [&](const torch::Tensor& t) {
+      return broadcasted(t, from_process, group_, config_.debug);
+    });
   }
 
   template <typename Structure>
   Structure pad_across_processes(const Structure& data, const PadOptions& options = {}) const {
-    return map_tensors(data, [&](const torch::Tensor& t) { return pad_one(t, options); });
+    return map_tensors(data, [&](const torch::Tensor& t) {
+      return padded_across_ranks(t, options, group_, config_.debug);
+    });
   }
 
   // --- Process control ---
@@ -375,11 +379,7 @@ class Accelerator {
   void drop_left_window();
   static void pause(Model& model, Accumulation& accumulation);
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
-  torch::Tensor gather_one(const torch::Tensor& tensor) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
-  torch::Tensor reduce_one(const torch::Tensor& tensor, Reduction reduction) const;
-  torch::Tensor pad_one(const torch::Tensor& tensor, const PadOptions& options) const;
-  torch::Tensor broadcast_one(const torch::Tensor& tensor, int from_process) const;
   void make_project_folder();
   std::string checkpoints_folder() const;
   std::string checkpoint_to_load(const std::string& path) const;

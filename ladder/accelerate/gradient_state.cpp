@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/accelerate/gradient_state.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -16,11 +14,8 @@ std::int64_t EpochProgress::real_size() const {
 }
 
 void GradientState::set_num_steps(int num_steps) {
-  if (num_steps < 1 || num_steps > kMostBatchesPerStep) {
-    throw UsageError::out_of_range("gradient_accumulation_steps", num_steps,
-                                   fmt::format("1 to {}", kMostBatchesPerStep),
-                                   "1 steps after each batch");
-  }
+  require_between("gradient_accumulation_steps", num_steps, 1, kMostBatchesPerStep,
+                  "1 steps after each batch");
   if (!sync_gradients_) {
     throw UsageError::conflict("gradient_accumulation_steps",
                                "changed in the middle of an accumulation window",

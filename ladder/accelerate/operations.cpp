@@ -36,30 +36,40 @@ std::string text_of(const torch::Tensor& shape) {
 
 }  // namespace
 
-torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group) {
+torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group,
+                          bool check_shapes) {
+  if (check_shapes) require_same_shapes(tensor, /*rows_may_differ=*/true, "gather", group);
   if (group.world_size() == 1) return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
   return torch::cat(group.all_gather(tensor.detach()));
 }
 
-torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group) {
+torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group,
+                      bool check_shapes) {
+  if (check_shapes) require_same_shapes(tensor, /*rows_may_differ=*/false, "reduce", group);
   auto sum = tensor.detach().clone();
   group.all_reduce(sum);
   return reduction == Reduction::kSum ? sum : sum / group.world_size();
 }
 
-torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group) {
+torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group,
+                          bool check_shapes) {
+  if (check_shapes) require_same_shapes(tensor, /*rows_may_differ=*/false, "broadcast", group);
   auto copy = tensor.detach().clone();
   group.broadcast(copy, from);
   return copy;
 }
 
 torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions& options,
-                                  const ProcessGroup& group) {
+                                  const ProcessGroup& group, bool check_shapes) {
   const auto dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   if (dim < 0 || dim >= tensor.dim()) {
     throw UsageError::out_of_range("pad_across_processes", options.dim,
                                    fmt::format("a dimension of a tensor with {}", tensor.dim()),
                                    "dimensions count from 0, or from -1 at the end");
+  }
+  if (check_shapes) {
+    require_same_shapes(tensor.transpose(0, dim), /*rows_may_differ=*/true, "pad_across_processes",
+                        group);
   }
   auto longest = torch::tensor(tensor.size(dim), torch::kInt64);
   group.all_reduce(longest, ReduceOp::kMax);

@@ -19,6 +19,9 @@ namespace ladder {
 // any nesting of these. Each returns the structure that it takes. All ranks pass the same
 // structure; a map is read in the order of its keys.
 //
+// With `check_shapes`, tensors that do not fit together are a DistributedError on all ranks
+// (require_same_shapes); without it the ranks may wait for each other.
+//
 // Python's counterpart: accelerate.utils.operations.
 
 // Calls `change` on every tensor of a structure and returns the structure of the results.
@@ -39,13 +42,16 @@ enum class Reduction { kSum, kMean };
 
 // The rows of all ranks, concatenated in rank order, on every rank. Only the number of rows may
 // differ between ranks. A scalar becomes a row.
-torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group);
+torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group,
+                          bool check_shapes = false);
 
 // The sum or the mean over the ranks; a new tensor.
-torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group);
+torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group,
+                      bool check_shapes = false);
 
 // The tensor of rank `from`, as a new tensor. Shape and dtype are the same on all ranks.
-torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group);
+torch::Tensor broadcasted(const torch::Tensor& tensor, int from, const ProcessGroup& group,
+                          bool check_shapes = false);
 
 struct PadOptions {
   std::int64_t dim = 0;    // the padded dimension; negative counts from the last
@@ -55,7 +61,7 @@ struct PadOptions {
 
 // Pads one dimension to its largest size on any rank. The other sizes are the same on all ranks.
 torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions& options,
-                                  const ProcessGroup& group);
+                                  const ProcessGroup& group, bool check_shapes = false);
 
 // Throws DistributedError, naming `operation` and the shapes, unless all ranks have the same dtype
 // and shape (with `rows_may_differ`, except the first size). Throws UsageError for more than 16

@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "ladder/core/errno_hints.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

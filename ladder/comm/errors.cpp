@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ladder/launch/peer_lost.h"
+#include "ladder/launch/failure_kind.h"
 #include "ladder/launch/rank_status.h"
 
 namespace ladder {

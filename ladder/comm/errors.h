@@ -13,7 +13,7 @@ namespace ladder {
 // Errors that several files of comm/ throw. Each `cause` is one line.
 
 // A collective that another rank made fail. Names the current_step(). The default hint is for a
-// rank that ended or is late, and ends with what the launcher does next (launch/peer_lost.h).
+// rank that ended or is late, and ends with what the launcher does next (launch/failure_kind.h).
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint = "");
 

@@ -10,7 +10,7 @@
 #include <exception>
 
 #include "ladder/core/error.h"
-#include "ladder/launch/peer_lost.h"
+#include "ladder/launch/failure_kind.h"
 #include "ladder/launch/rank_status.h"
 
 namespace ladder {

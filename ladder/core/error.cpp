@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ladder/core/errno_hints.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {
@@ -72,6 +72,18 @@ UsageError UsageError::missing(std::string_view where, std::string_view expected
 UsageError UsageError::malformed(std::string_view where, std::string_view expected,
                                  std::string_view got, std::string_view hint) {
   return UsageError({where, expected, fmt::format("'{}'", got), hint});
+}
+
+void require_between(std::string_view where, std::int64_t value, std::int64_t least,
+                     std::int64_t most, std::string_view hint) {
+  if (value >= least && value <= most) return;
+  throw UsageError::out_of_range(where, value, fmt::format("{} to {}", least, most), hint);
+}
+
+void require_at_least(std::string_view where, std::int64_t value, std::int64_t least,
+                      std::string_view hint) {
+  if (value >= least) return;
+  throw UsageError::out_of_range(where, value, fmt::format("a number >= {}", least), hint);
 }
 
 SystemError SystemError::failed(std::string_view operation, std::string_view path, int errno_value,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -75,6 +76,13 @@ class UsageError : public Error {
   explicit UsageError(const Parts& parts) : Error(ExitCode::kUsage, parts) {}
 };
 
+// Throws UsageError, "where: expected LEAST to MOST, got VALUE", unless LEAST <= VALUE <= MOST.
+void require_between(std::string_view where, std::int64_t value, std::int64_t least,
+                     std::int64_t most, std::string_view hint);
+// Throws UsageError, "where: expected a number >= LEAST, got VALUE", for a smaller value.
+void require_at_least(std::string_view where, std::int64_t value, std::int64_t least,
+                      std::string_view hint);
+
 // A missing or damaged file of a data set or checkpoint: exit code 3. No byte of it is used.
 class DataError : public Error {
  public:
@@ -137,7 +145,7 @@ class NumericError : public Error {
 class SystemError : public Error {
  public:
   // `operation` is the call that failed ("write", "rename"); `errno_value` becomes its text.
-  // Without a hint, the errno chooses one: a full disk, a limit of the system (errno_hints.h), a
+  // Without a hint, the errno chooses one: a full disk, a limit of the system (system_limits.h), a
   // missing permission, a wrong path, something in its place.
   static SystemError failed(std::string_view operation, std::string_view path, int errno_value,
                             std::string_view hint = "");

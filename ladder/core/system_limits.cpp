@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -25,7 +24,9 @@ rlimit limit_of(int resource) {
   return {RLIM_INFINITY, RLIM_INFINITY};
 }
 
-bool is_finite(int resource) { return limit_of(resource).rlim_cur != RLIM_INFINITY; }
+rlim_t soft_limit(int resource) { return limit_of(resource).rlim_cur; }
+
+bool is_finite(int resource) { return soft_limit(resource) != RLIM_INFINITY; }
 
 rlim_t open_files() {
   std::error_code error;
@@ -35,11 +36,67 @@ rlim_t open_files() {
 
 }  // namespace
 
+bool is_limit_of_system(int errno_value) {
+  return errno_value == EMFILE || errno_value == ENFILE || errno_value == ENOMEM ||
+         errno_value == EFBIG || errno_value == ENOSPC || errno_value == EDQUOT;
+}
+
+std::string hint_for_limit(int errno_value) {
+  constexpr rlim_t kEnough = 1024;
+  switch (errno_value) {
+    case EMFILE: {
+      const auto present = soft_limit(RLIMIT_NOFILE);
+      return fmt::format("this process may open {} files: ulimit -n {}", present,
+                         std::max(kEnough, 2 * present));
+    }
+    case ENFILE:
+      return "all processes together have too many open files: sysctl fs.file-nr";
+    case ENOMEM:
+      if (soft_limit(RLIMIT_AS) == RLIM_INFINITY) return "memory ran out: free -h";
+      return fmt::format("this process may use {} MiB of memory: ulimit -v unlimited",
+                         soft_limit(RLIMIT_AS) >> 20);
+    case EFBIG:
+      if (soft_limit(RLIMIT_FSIZE) == RLIM_INFINITY)
+        return "its disk takes no larger files: name another folder";
+      return fmt::format("a file may have at most {} bytes: ulimit -f unlimited",
+                         soft_limit(RLIMIT_FSIZE));
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space on its disk: df -h";
+    default:
+      return "";
+  }
+}
+
+std::string hint_for_errno(int errno_value, std::string_view path) {
+  const auto limit = hint_for_limit(errno_value);
+  if (!limit.empty()) return limit;
+  const auto folder = std::filesystem::path(path).parent_path().string();
+  const std::string place = folder.empty() ? "." : folder;
+  switch (errno_value) {
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return fmt::format("check that you may write there: ls -ld {}, findmnt -T {}", place, place);
+    case ENOENT:
+    case ENOTDIR:
+      return fmt::format("check the path: ls {}", place);
+    case EISDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+      return fmt::format("something else is there: ls -ld {}", path);
+    case EIO:
+      return "see the messages of the kernel about its disk: dmesg";
+    default:
+      return "";
+  }
+}
+
 std::string hint_for_processes() {
   if (!is_finite(RLIMIT_NPROC)) return "the machine has too many threads: ps -eLf | wc -l";
   return fmt::format(
       "this user may have {} processes and threads: end some (ps -LfU $USER), or: ulimit -u {}",
-      limit_of(RLIMIT_NPROC).rlim_cur, 2 * limit_of(RLIMIT_NPROC).rlim_cur);
+      soft_limit(RLIMIT_NPROC), 2 * soft_limit(RLIMIT_NPROC));
 }
 
 bool is_memory_limited() { return is_finite(RLIMIT_AS); }
@@ -57,7 +114,7 @@ void require_open_files(std::string_view where, int count) {
 
 void require_stack(std::string_view where) {
   constexpr rlim_t kNeeded = 256;
-  const auto kibibytes = limit_of(RLIMIT_STACK).rlim_cur >> 10;
+  const auto kibibytes = soft_limit(RLIMIT_STACK) >> 10;
   if (kibibytes >= kNeeded) return;
   throw SystemError::failed(
       fmt::format("use {} KiB of stack", kNeeded), where, ENOMEM,

@@ -7,7 +7,18 @@
 namespace ladder {
 
 // Limits of the operating system, as `ulimit` and quotas set them. Each message names the limit and
-// a command to type; those of a failed call are in errno_hints.h.
+// a command to type.
+
+// Whether a call failed because of a limit: of open files, memory, the size of a file or the space
+// on a disk. fork and pthread_create report theirs as EAGAIN, which other calls use as well.
+bool is_limit_of_system(int errno_value);
+
+// "this process may open 20 files: ulimit -n 1024"; "" for an errno that is no limit.
+std::string hint_for_limit(int errno_value);
+
+// The same for any errno of a call on the file `path`: a limit, a missing permission, a wrong path,
+// something in its place; "" for others.
+std::string hint_for_errno(int errno_value, std::string_view path);
 
 // For EAGAIN of fork or of a new thread: "this user may have 100 processes and threads: ...".
 std::string hint_for_processes();

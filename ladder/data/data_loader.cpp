@@ -154,11 +154,8 @@ void check(const DataLoaderOptions& options) {
     throw UsageError::conflict("DataLoader", "shuffle and a sampler exclude each other",
                                "the sampler decides the order: leave shuffle off");
   }
-  if (options.num_workers < 0 || options.num_workers > kMostWorkers) {
-    throw UsageError::out_of_range("num_workers", options.num_workers,
-                                   fmt::format("0 to {}", kMostWorkers),
-                                   "0 reads in the loop itself; one per CPU is enough");
-  }
+  require_between("num_workers", options.num_workers, 0, kMostWorkers,
+                  "0 reads in the loop itself; one per CPU is enough");
 }
 
 }  // namespace
@@ -194,10 +191,8 @@ DataLoader::Iterator DataLoader::begin_at(std::int64_t batch) const {
   BatchMaker maker{dataset_, options_.transform, options_.pin_memory, epoch_};
   auto batches = batch_indices();
   const auto count = std::ssize(batches);
-  if (batch < 0 || batch > count) {
-    throw UsageError::out_of_range("DataLoader::begin_at", batch, fmt::format("0 to {}", count),
-                                   fmt::format("the epoch has {} batches", count));
-  }
+  require_between("DataLoader::begin_at", batch, 0, count,
+                  fmt::format("the epoch has {} batches", count));
   batches.erase(batches.begin(), batches.begin() + batch);
   if (options_.num_workers == 0) {
     return Iterator(std::make_unique<SerialSource>(std::move(maker), std::move(batches)));

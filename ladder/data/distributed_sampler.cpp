@@ -101,11 +101,8 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
       micro_batch_(micro_batch) {
   require_rank("ShardedBatchSampler", rank_, world_size_);
   require_whole("ShardedBatchSampler", whole_->world_size());
-  if (micro_batch_ < 0 || micro_batch_ > kMostSamplesPerBatch) {
-    throw UsageError::out_of_range("ShardedBatchSampler micro_batch", micro_batch_,
-                                   fmt::format("0 to {}", kMostSamplesPerBatch),
-                                   "0 divides batches of any size");
-  }
+  require_between("ShardedBatchSampler micro_batch", micro_batch_, 0, kMostSamplesPerBatch,
+                  "0 divides batches of any size");
 }
 
 std::vector<BatchIndices> ShardedBatchSampler::batches_of(std::int64_t epoch) const {

@@ -21,10 +21,7 @@ constexpr std::uint32_t kShiftStream = 0xA0000000;
 }  // namespace
 
 RandomShift::RandomShift(RandomShiftOptions options) : options_(std::move(options)) {
-  if (options_.max_pixels < 0) {
-    throw UsageError::out_of_range("RandomShift max_pixels", options_.max_pixels, "a number >= 0",
-                                   "0 shifts nothing");
-  }
+  require_at_least("RandomShift max_pixels", options_.max_pixels, 0, "0 shifts nothing");
 }
 
 RandomShift::Offset RandomShift::offset(std::int64_t epoch, std::int64_t index) const {

@@ -42,11 +42,8 @@ std::int64_t Sampler::whole_size() const {
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
-  if (batch_size < 1 || batch_size > kMostSamplesPerBatch) {
-    throw UsageError::out_of_range("batch_size", batch_size,
-                                   fmt::format("1 to {}", kMostSamplesPerBatch),
-                                   fmt::format("such as {}", kDefaultBatchSize));
-  }
+  require_between("batch_size", batch_size, 1, kMostSamplesPerBatch,
+                  fmt::format("such as {}", kDefaultBatchSize));
   if (drop_last && sampler_->evaluation_only()) {
     throw UsageError::conflict("drop_last", "an evaluation sampler must not drop samples",
                                "leave drop_last off, so that every sample is counted");
@@ -90,10 +87,7 @@ LimitedBatchSampler::LimitedBatchSampler(std::shared_ptr<const BatchSampler> who
                    whole->batch_size(), whole->drop_last()),
       whole_(std::move(whole)),
       batches_(std::min(batches, whole_->size())) {
-  if (batches < 1) {
-    throw UsageError::out_of_range("limit_batches", batches, "a number >= 1",
-                                   "use the loader itself for all batches");
-  }
+  require_at_least("limit_batches", batches, 1, "use the loader itself for all batches");
   for (const auto& batch : batches_of(0)) samples_ += batch.global_size;
 }
 
@@ -104,16 +98,10 @@ std::vector<BatchIndices> LimitedBatchSampler::batches_of(std::int64_t epoch) co
 }
 
 void require_rank(std::string_view where, std::int64_t rank, std::int64_t world_size) {
-  if (world_size < 1 || world_size > kLargestWorldSize) {
-    throw UsageError::out_of_range(fmt::format("{} world_size", where), world_size,
-                                   fmt::format("1 to {}", kLargestWorldSize),
-                                   "take it from ProcessGroup::world_size()");
-  }
-  if (rank < 0 || rank >= world_size) {
-    throw UsageError::out_of_range(fmt::format("{} rank", where), rank,
-                                   fmt::format("0 to {}", world_size - 1),
-                                   fmt::format("{} ranks count from 0", world_size));
-  }
+  require_between(fmt::format("{} world_size", where), world_size, 1, kLargestWorldSize,
+                  "take it from ProcessGroup::world_size()");
+  require_between(fmt::format("{} rank", where), rank, 0, world_size - 1,
+                  fmt::format("{} ranks count from 0", world_size));
 }
 
 void require_whole(std::string_view where, std::int64_t world_size) {

@@ -10,8 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
-#include "ladder/core/errno_hints.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/core/error.h"
 
 namespace ladder {

@@ -6,7 +6,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>

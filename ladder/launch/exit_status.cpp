@@ -13,13 +13,11 @@
 #include <string_view>
 
 #include "ladder/core/environment.h"
-#include "ladder/core/errno_hints.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/io/json_lines.h"
 #include "ladder/launch/failure_kind.h"
-#include "ladder/launch/peer_lost.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
 

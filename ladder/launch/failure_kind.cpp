@@ -2,6 +2,7 @@
 #include "ladder/launch/failure_kind.h"
 
 #include <cxxabi.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -10,9 +11,11 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <string_view>
 #include <system_error>
 #include <typeinfo>
+
+#include "ladder/core/environment.h"
+#include "ladder/launch/rank_status.h"
 
 namespace ladder {
 namespace {
@@ -92,6 +95,28 @@ std::string message_of(const std::exception& error) {
   while (text.ends_with('\n')) text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+DistributedError peer_lost(std::string_view text) {
+  return DistributedError::of("collective" + in_current_step(), "all ranks to take part",
+                              fmt::format("\"{}\"", text),
+                              "see the first error of the other ranks; " + step_after_failure());
+}
+
+std::string step_after_failure() {
+  constexpr const char* kByHand = "start the program again; with checkpoints it can resume";
+  try {
+    const auto most = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0);
+    if (!most) return kByHand;
+    if (*most == 0) return "torchrun does not restart the ranks (--max-restarts 0)";
+    const auto done = environment_integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
+    if (done < *most) {
+      return fmt::format("torchrun will restart the ranks (restart {} of {})", done + 1, *most);
+    }
+    return fmt::format("no restarts are left ({} of {} done)", done, *most);
+  } catch (const UsageError&) {  // a malformed variable
+    return kByHand;
+  }
 }
 
 }  // namespace ladder

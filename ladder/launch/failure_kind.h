@@ -3,10 +3,14 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
+
+#include "ladder/core/error.h"
 
 namespace ladder {
 
-// Exceptions other than ladder::Error: of LibTorch, Gloo, NCCL and the standard library.
+// Exceptions other than ladder::Error: of LibTorch, Gloo, NCCL and the standard library; and the
+// error of a rank that lost another one.
 
 enum class FailureKind {
   kLocal,        // this rank is the cause: an invalid argument, a refused system call, a bug
@@ -25,5 +29,13 @@ int limit_reached(const std::exception& error);
 
 // The text of `error` on one line, without the stack trace that LibTorch appends.
 std::string message_of(const std::exception& error);
+
+// The error of a collective or a store that lost another rank, in the current_step() if there is
+// one. `text` is one line of the backend's message. The hint ends with what the launcher does next.
+DistributedError peer_lost(std::string_view text);
+
+// The next step after an error of a rank: "torchrun will restart the ranks (restart 1 of 5)", by
+// torchrun's variables.
+std::string step_after_failure();
 
 }  // namespace ladder

@@ -57,10 +57,8 @@ void check_placement(const RankPlacement& placement) {
                                    "ranks count from 0");
   };
   const auto& [size_name, size] = placement.world_size;
-  if (size < 1 || size > kLargestWorldSize) {
-    throw UsageError::out_of_range(size_name, size, fmt::format("1 to {}", kLargestWorldSize),
-                                   "it is the number of processes of the run");
-  }
+  require_between(size_name, size, 1, kLargestWorldSize,
+                  "it is the number of processes of the run");
   check_rank(placement.rank.name, placement.rank.value, size_name, size);
   const auto local_size = placement.local_world_size;
   if (local_size && *local_size > size) {
@@ -75,9 +73,7 @@ void check_placement(const RankPlacement& placement) {
 Address read_address(const Variables& variables, const LaunchOptions& options) {
   constexpr int kLargestPort = 65535;
   const auto port = options.master_port;
-  if (port && (*port < 1 || *port > kLargestPort)) {
-    throw UsageError::out_of_range("master_port", *port, "1 to 65535", "such as 29500");
-  }
+  if (port) require_between("master_port", *port, 1, kLargestPort, "such as 29500");
   return {merged_setting("master_addr", options.master_addr, "MASTER_ADDR",
                          variables.text("MASTER_ADDR")),
           merged_setting("master_port", port, "MASTER_PORT",

@@ -31,14 +31,10 @@ ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, Plateau
     throw UsageError::out_of_range("ReduceLROnPlateau factor", options.factor, "0 <= factor < 1",
                                    fmt::format("the default is {}", PlateauOptions{}.factor));
   }
-  if (options.patience < 0) {
-    throw UsageError::out_of_range("ReduceLROnPlateau patience", options.patience, "a number >= 0",
-                                   fmt::format("the default is {}", PlateauOptions{}.patience));
-  }
-  if (options.cooldown < 0) {
-    throw UsageError::out_of_range("ReduceLROnPlateau cooldown", options.cooldown, "a number >= 0",
-                                   fmt::format("the default is {}", PlateauOptions{}.cooldown));
-  }
+  require_at_least("ReduceLROnPlateau patience", options.patience, 0,
+                   fmt::format("the default is {}", PlateauOptions{}.patience));
+  require_at_least("ReduceLROnPlateau cooldown", options.cooldown, 0,
+                   fmt::format("the default is {}", PlateauOptions{}.cooldown));
 }
 
 bool ReduceLROnPlateau::is_better(double metric) const {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/optim/schedules.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -104,11 +102,8 @@ std::unique_ptr<LrScheduler> inverse_sqrt_schedule(torch::optim::Optimizer& opti
                                                    std::optional<std::int64_t> timescale) {
   constexpr std::int64_t kWithoutWarmup = 10'000;
   const auto scale = timescale.value_or(warmup_steps != 0 ? warmup_steps : kWithoutWarmup);
-  if (scale < 1 || scale > kMostOptimizerSteps) {
-    throw UsageError::out_of_range("inverse sqrt timescale", scale,
-                                   fmt::format("1 to {}", kMostOptimizerSteps),
-                                   "unset is the number of warm-up steps");
-  }
+  require_between("inverse sqrt timescale", scale, 1, kMostOptimizerSteps,
+                  "unset is the number of warm-up steps");
   const auto factor = [warmup_steps, scale](std::int64_t step) {
     const auto shifted = static_cast<double>(step + (scale - warmup_steps));
     return 1.0 / std::sqrt(shifted / static_cast<double>(scale));

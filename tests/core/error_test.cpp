@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
+
 namespace ladder {
 namespace {
 
@@ -41,6 +43,17 @@ TEST(Error, ShowsWhereExpectedGotAndHint) {
   EXPECT_EQ(message_of(NumericError::of("step 5", "a finite loss", "inf", "stop")), text);
   EXPECT_EQ(message_of(ChildError::of(3, "rank 1", "exit code 0", "3", "look")),
             "rank 1: expected exit code 0, got 3; hint: look");
+}
+
+TEST(Error, ANumberOutsideItsRangeIsRefused) {
+  EXPECT_NO_THROW(require_between("rank", 0, 0, 3, "ranks count from 0"));
+  EXPECT_NO_THROW(require_between("rank", 3, 0, 3, "ranks count from 0"));
+  EXPECT_ERROR(require_between("rank", -1, 0, 3, "ranks count from 0"), UsageError,
+               "rank: expected 0 to 3, got -1; hint: ranks count from 0");
+  EXPECT_ERROR(require_between("rank", 4, 0, 3, "ranks count from 0"), UsageError, "got 4");
+  EXPECT_NO_THROW(require_at_least("cooldown", 0, 0, "such as 1"));
+  EXPECT_ERROR(require_at_least("cooldown", -1, 0, "such as 1"), UsageError,
+               "cooldown: expected a number >= 0, got -1; hint: such as 1");
 }
 
 TEST(Error, LeavesOutAnExpectedPartOrAHintThatIsEmpty) {

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <functional>
 
-#include "ladder/core/errno_hints.h"
 #include "ladder/launch/exit_status.h"
 
 namespace ladder {

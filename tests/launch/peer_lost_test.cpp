@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/launch/peer_lost.h"
+#include "ladder/launch/failure_kind.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

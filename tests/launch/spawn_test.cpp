@@ -36,7 +36,7 @@
 #include "ladder/core/log.h"
 #include "ladder/core/unique_fd.h"
 #include "ladder/launch/listening_socket.h"
-#include "ladder/launch/peer_lost.h"
+#include "ladder/launch/failure_kind.h"
 #include "ladder/launch/rank_status.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
