@@ -106,9 +106,9 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
 }
 
 std::vector<BatchIndices> ShardedBatchSampler::batches_of(std::int64_t epoch) const {
-  auto batches = whole_->batches_of(epoch);
-  for (auto& batch : batches) batch = slice(batch);
-  return batches;
+  auto slices = whole_->batches_of(epoch);
+  for (auto& batch : slices) batch = slice(batch);
+  return slices;
 }
 
 BatchIndices ShardedBatchSampler::slice(const BatchIndices& whole) const {
