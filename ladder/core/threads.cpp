@@ -128,6 +128,8 @@ ThreadChoice choose_threads(const ThreadRequest& request) {
     return {1, fmt::format("one of {} ranks", request.local_world_size)};
   }
   const int cpus = usable_cpus();
+  const auto allocated = environment_integer("SLURM_CPUS_ON_NODE", 1);
+  if (allocated && *allocated < cpus) return {static_cast<int>(*allocated), "SLURM_CPUS_ON_NODE"};
   return {cpus, fmt::format("{} usable CPU{}", cpus, cpus == 1 ? "" : "s")};
 }
 

@@ -36,8 +36,8 @@ struct ThreadChoice {
 //   1. ThreadRequest::requested;
 //   2. OMP_NUM_THREADS, the first number of a list;
 //   3. several ranks on this machine: one thread each, as under torchrun;
-//   4. usable_cpus().
-// Throws UsageError if the request is negative or OMP_NUM_THREADS is not a number.
+//   4. usable_cpus(), at most SLURM_CPUS_ON_NODE: SLURM may allocate CPUs without binding to them.
+// Throws UsageError if the request is negative, or a variable is not a number.
 ThreadChoice choose_threads(const ThreadRequest& request);
 
 }  // namespace ladder

@@ -129,6 +129,18 @@ TEST_F(ChooseThreads, GivesAllUsableCpusToOneRank) {
             std::to_string(choice.threads) + " usable CPU" + (choice.threads == 1 ? "" : "s"));
 }
 
+TEST_F(ChooseThreads, GivesOneRankTheCpusOfItsSlurmAllocation) {
+  const int cpus = usable_cpus();
+  setenv("SLURM_CPUS_ON_NODE", "1", 1);
+  const auto one = choose_threads({});
+  setenv("SLURM_CPUS_ON_NODE", std::to_string(cpus + 1).c_str(), 1);
+  const auto all = choose_threads({});
+  unsetenv("SLURM_CPUS_ON_NODE");
+  EXPECT_EQ(one.threads, 1);
+  EXPECT_EQ(one.reason, cpus == 1 ? "1 usable CPU" : "SLURM_CPUS_ON_NODE");
+  EXPECT_EQ(all.threads, cpus);
+}
+
 TEST_F(ChooseThreads, RefusesANegativeRequest) {
   EXPECT_ERROR(choose_threads({.requested = -1}), UsageError,
                "threads: expected 0 (choose) or more, got -1");
