@@ -17,7 +17,7 @@ namespace ladder {
 //   torchrun, accelerate,    RANK                  LOCAL_RANK                   MASTER_ADDR
 //     spawn, by hand (env)   WORLD_SIZE            LOCAL_WORLD_SIZE             MASTER_PORT
 //   srun                     SLURM_PROCID          SLURM_LOCALID                first host, 15000 +
-//                            SLURM_STEP_NUM_TASKS  SLURM_STEP_TASKS_PER_NODE    end of the job id
+//                            SLURM_STEP_NUM_TASKS  SLURM_STEP_TASKS_PER_NODE    of job and step
 //   mpirun of Open MPI       OMPI_COMM_WORLD_RANK  OMPI_COMM_WORLD_LOCAL_RANK   127.0.0.1, 29500
 //                            OMPI_COMM_WORLD_SIZE  OMPI_COMM_WORLD_LOCAL_SIZE
 //     of MVAPICH2            MV2_COMM_WORLD_*, as in Open MPI

@@ -72,6 +72,11 @@ std::optional<int> slurm_local_size(const Variables& variables) {
   return tasks;
 }
 
+// Unset outside srun.
+std::optional<std::int64_t> slurm_step(const Variables& variables) {
+  return variables.number(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"}), 0);
+}
+
 // "host[5-9,12]-ib,other" is host5-ib and more.
 std::string first_host(std::string_view list) {
   std::string host;
@@ -94,7 +99,7 @@ std::string first_host(std::string_view list) {
 
 std::optional<RankPlacement> read_srun(const Variables& variables) {
   constexpr std::int64_t kFirstReserved = 0xfffffff0;  // for batch scripts and interactive shells
-  const auto step = variables.number(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"}), 0);
+  const auto step = slurm_step(variables);
   if (!step || *step >= kFirstReserved) return std::nullopt;
   const std::string size_name = variables.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   const auto rank = variables.integer("SLURM_PROCID", 0);
@@ -140,13 +145,16 @@ Sourced<std::string> slurm_host(const Variables& variables, const std::string& p
 Sourced<int> slurm_port(const Variables& variables, const std::string& program) {
   constexpr int kFirstPort = 15000;
   constexpr std::int64_t kPorts = 10000;
+  constexpr std::int64_t kStepDistance = 997;  // jobs that run together often have close numbers
   const std::string name = variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"});
   const auto job = variables.number(name, 0);
   if (!job) {
     throw UsageError::missing("SLURM_JOB_ID", "a number, for the port of the store",
                               fmt::format("MASTER_PORT=29500 srun {}", program));
   }
-  return {name, kFirstPort + static_cast<int>(*job % kPorts)};
+  const std::int64_t step = slurm_step(variables).value_or(0);
+  const std::int64_t offset = (*job % kPorts + step % kPorts * kStepDistance) % kPorts;
+  return {fmt::format("{}, SLURM_STEP_ID", name), kFirstPort + static_cast<int>(offset)};
 }
 
 }  // namespace ladder

@@ -66,8 +66,9 @@ std::optional<RankPlacement> read_srun(const Variables& variables);
 // UsageError, with a command for `program`, if there is no such list.
 Sourced<std::string> slurm_host(const Variables& variables, const std::string& program);
 
-// A port that two jobs on one machine rarely share: 15000 and the last four digits of the job's
-// number, equal on all ranks. Counterpart: Lightning's default.
+// A port that two jobs on one machine rarely share, and two steps of one job do not:
+// 15000 + (job + 997 * step) % 10000, equal on all ranks. Counterpart: Lightning's default, which
+// ignores the step.
 Sourced<int> slurm_port(const Variables& variables, const std::string& program);
 
 }  // namespace ladder

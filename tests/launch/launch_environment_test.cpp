@@ -124,8 +124,8 @@ const std::string kByMpirun =
     "rank 1 of 2, local rank 1 of 2, by mpirun (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), store "
     "127.0.0.1:29500";
 const std::string kBySrun =
-    "rank 1 of 2, local rank 1 of 2, by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID), "
-    "store 127.0.0.1:18456";
+    "rank 1 of 2, local rank 1 of 2, by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID, "
+    "SLURM_STEP_ID), store 127.0.0.1:18456";
 const std::string kByEnv =
     "rank 1 of 2, local rank 1 of 2, by env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), store "
     "127.0.0.1:29501";
@@ -171,7 +171,7 @@ const std::vector<Case> kCases = {
      "store 127.0.0.1:4000"},
     {"SrunOnManyMachines", kSrunManyNodes,
      "rank 3 of 5, local rank 1 of 2, by srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, "
-     "SLURM_STEP_NODELIST, SLURM_JOB_ID), store host5:18456"},
+     "SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID), store host5:18456"},
     {"SrunWithoutVariablesOfTheStep",
      with(kSrunManyNodes, {{"SLURM_STEP_NUM_TASKS", ""},
                            {"SLURM_STEP_TASKS_PER_NODE", ""},
@@ -179,7 +179,7 @@ const std::vector<Case> kCases = {
                            {"SLURM_STEP_NODELIST", ""},
                            {"SLURM_NODELIST", "host7,host8"}}),
      "rank 3 of 5, local rank 1 of 2, by srun (SLURM_PROCID, SLURM_NTASKS, SLURM_NODELIST, "
-     "SLURM_JOB_ID), store host7:18456"},
+     "SLURM_JOB_ID, SLURM_STEP_ID), store host7:18456"},
     {"SrunWithPmi2", with(kSrun, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), kBySrun},
     // A shell of salloc has no step, or an interactive one; a true srun in it keeps its job name.
     {"SrunInAShellOfSalloc",
@@ -288,6 +288,17 @@ TEST(HostList, FirstHost) {
   for (const auto& [list, host] : hosts) {
     EXPECT_EQ(read(with(kSrunManyNodes, {{"SLURM_STEP_NODELIST", list}})).master_addr, host);
   }
+}
+
+TEST(SlurmPort, DiffersBetweenStepsOfOneJobAndBetweenJobs) {
+  const auto port = [](const char* job, const char* step) {
+    return read(with(kSrun, {{"SLURM_JOB_ID", job}, {"SLURM_STEP_ID", step}})).master_port;
+  };
+  EXPECT_EQ(port("123456", "0"), 18456);
+  EXPECT_EQ(port("123456", "1"), 19453);
+  EXPECT_EQ(port("123456", "10"), 18426);
+  EXPECT_EQ(port("123457", "0"), 18457);
+  EXPECT_EQ(port("9223372036854775807", "4294967279"), 17970);
 }
 
 TEST(HostList, RefusesWhatIsNone) {
