@@ -130,6 +130,12 @@ std::optional<RankPlacement> read_srun(const Variables& variables) {
 }
 
 Sourced<std::string> slurm_host(const Variables& variables, const std::string& program) {
+  if (variables.text("SLURM_DISTRIBUTION").value_or("").starts_with("arbitrary")) {
+    throw UsageError::missing(
+        "MASTER_ADDR",
+        "the host of rank 0, as SLURM_DISTRIBUTION=arbitrary may start it on any host of the step",
+        fmt::format("MASTER_ADDR=HOST srun -m arbitrary {}, or omit -m arbitrary", program));
+  }
   const std::string name =
       variables.first_set({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
   const std::string list = variables.text(name).value_or("");

@@ -63,7 +63,8 @@ struct RankPlacement {
 std::optional<RankPlacement> read_srun(const Variables& variables);
 
 // The first machine of the step, where rank 0 runs: of "host[5-9,12]" it is host5. Throws
-// UsageError, with a command for `program`, if there is no such list.
+// UsageError, with a command for `program`, if there is no such list, or if rank 0 may run
+// elsewhere: srun -m arbitrary.
 Sourced<std::string> slurm_host(const Variables& variables, const std::string& program);
 
 // A port that two jobs on one machine rarely share, and two steps of one job do not:

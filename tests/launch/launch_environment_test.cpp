@@ -290,6 +290,17 @@ TEST(HostList, FirstHost) {
   }
 }
 
+TEST(HostList, IsNotUsedIfRank0MayRunOnAnyHost) {
+  const auto arbitrary = with(kSrunManyNodes, {{"SLURM_DISTRIBUTION", "arbitrary"}});
+  EXPECT_ERROR(
+      read(arbitrary), UsageError,
+      "MASTER_ADDR: expected the host of rank 0, as SLURM_DISTRIBUTION=arbitrary may start "
+      "it on any host of the step, not set; hint: MASTER_ADDR=HOST srun -m arbitrary "
+      "PROGRAM, or omit -m arbitrary");
+  EXPECT_EQ(read(with(arbitrary, {{"MASTER_ADDR", "host9"}})).master_addr, "host9");
+  EXPECT_EQ(read(with(kSrunManyNodes, {{"SLURM_DISTRIBUTION", "cyclic"}})).master_addr, "host5");
+}
+
 TEST(SlurmPort, DiffersBetweenStepsOfOneJobAndBetweenJobs) {
   const auto port = [](const char* job, const char* step) {
     return read(with(kSrun, {{"SLURM_JOB_ID", job}, {"SLURM_STEP_ID", step}})).master_port;
