@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = page.pages_of(ROOT)
 SECTIONS = {
-    "docs/stages": ["The idea", "In numbers", "The diff", "Run it", "Break it", "Exercises"],
+    "docs/stages": ["The idea", "In numbers", "The diff", "Run it", "Break it", "Exercises",
+                    "Remember"],
     "docs/reference": ["Commands", "Output", "What equals what", "Under the hood", "Traps",
                        "Sources"]}
 LESSON_WORDS = 1000
