@@ -8,7 +8,7 @@
 //
 // New against stage 4, in three parts. 5a, prepare: Accelerator, backward. 5b, accumulation:
 // accumulate, sync_gradients. 5c, checkpoints: save_state, load_state. Also: trackers. Gone: group,
-// device, autocast, scaler, samplers and wrappers.
+// autocast, scaler, samplers and wrappers, and the device outside of make_data.
 #include <cstdint>
 #include <memory>
 #include <tuple>
