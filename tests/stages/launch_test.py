@@ -97,6 +97,13 @@ class Launchers(LaunchTest):
             self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
             self.assertIn("timed out after 1 s waiting for an answer", done.stderr)
 
+    def test_torch_distributed_launch_starts_the_ranks(self) -> None:
+        way = Way((TORCHRUN.parent / "python", "-m", "torch.distributed.launch", "--use-env",
+                   "--no-python", "--master-port", free_port(), "--nproc-per-node", 2, STAGE3))
+        done = self.start(way, *small(limit_train=64))
+        self.assertEqual((done.code, len(done.lines)), (0, 2), done.stderr)
+        self.assertIn("rank 0 of 2, local rank 0 of 2, by torchrun", done.stderr)
+
     def test_torchrun_restarts_all_ranks_after_one_died(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=FOLDER))
         wrapper = folder / "dies_once"
