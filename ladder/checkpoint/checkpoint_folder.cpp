@@ -18,8 +18,8 @@
 #include <thread>
 #include <utility>
 
-#include "ladder/core/system_limits.h"
 #include "ladder/core/error.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 #include "ladder/io/atomic_file.h"

@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "ladder/core/system_limits.h"
 #include "ladder/core/error.h"
+#include "ladder/core/system_limits.h"
 
 namespace ladder {
 namespace {

@@ -161,8 +161,9 @@ class Trainer {
   // removes them. A run is another one if its arguments differ, except those of output, evaluation
   // and speed, or the number of its steps.
   //
-  // kStopSignals, such as SIGTERM, end the training after a step, the same on all processes, with a checkpoint
-  // in output_dir whatever save_strategy is (see StopSignal). It then throws StoppedBySignal.
+  // kStopSignals, such as SIGTERM, end the training after a step, the same on all processes, with a
+  // checkpoint in output_dir whatever save_strategy is (see StopSignal). It then throws
+  // StoppedBySignal.
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
