@@ -7,7 +7,8 @@
 #   tools/setup.sh test      and what ./test needs
 #   tools/setup.sh bench     build, and what the comparison with Python needs
 #   tools/setup.sh links     bench, and what ./run links needs for its cable
-#   tools/setup.sh full      test, and a browser that opens the report: ./test --full
+#   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
+#   tools/setup.sh full      slurm, and a browser that opens the report: ./test --full
 #
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
 set -euo pipefail
@@ -18,6 +19,7 @@ venv=$root/.venv
 build_packages=(g++ cmake ninja-build libssl-dev zlib1g-dev libcli11-dev libfmt-dev
   nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
 test_packages=(openmpi-bin iproute2 shellcheck valgrind clang-format-19 clang-tidy-19)
+slurm_packages=(slurmctld slurmd slurm-client munge)
 full_packages=(chromium)
 links_packages=(iproute2)
 
@@ -76,8 +78,11 @@ system_packages() {
     require_tools
   elif [[ $level == test ]]; then
     install_packages "${build_packages[@]}" "${test_packages[@]}"
+  elif [[ $level == slurm ]]; then
+    install_packages "${build_packages[@]}" "${test_packages[@]}" "${slurm_packages[@]}"
   elif [[ $level == full ]]; then
-    install_packages "${build_packages[@]}" "${test_packages[@]}" "${full_packages[@]}"
+    install_packages "${build_packages[@]}" "${test_packages[@]}" "${slurm_packages[@]}" \
+      "${full_packages[@]}"
   elif [[ $level == links ]]; then
     install_packages "${build_packages[@]}" "${links_packages[@]}"
   else
@@ -128,9 +133,9 @@ level=${1:-build}
 requirements=("$root/requirements.txt")
 case $level in
   build) ;;
-  test | bench | links | full) requirements+=("$root/requirements-test.txt") ;;
+  test | bench | links | slurm | full) requirements+=("$root/requirements-test.txt") ;;
   *)
-    printf 'usage: tools/setup.sh [build|test|bench|links|full]\n' >&2
+    printf 'usage: tools/setup.sh [build|test|bench|links|slurm|full]\n' >&2
     exit 2
     ;;
 esac

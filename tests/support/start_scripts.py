@@ -29,7 +29,7 @@ path = os.path.join(os.environ["CALLS"], str(os.getpid()))
 with open(path + ".part", "w") as file:
     json.dump(call, file)
 os.rename(path + ".part", path)
-if os.environ.get("FAILING") == os.environ.get("RANK", os.environ.get("NODE_RANK", "")):
+if os.environ.get("FAILING") == os.environ.get("RANK", ""):
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
     started = lambda: [n for n in os.listdir(os.environ["CALLS"]) if n.isdigit()]
     while len(started()) < wanted:
@@ -39,31 +39,6 @@ if "HANG" in os.environ:
     if os.environ["HANG"] == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
-"""
-
-# `srun FLAGS... COMMAND`: records the flags, then runs the command as one task of a step. It stands
-# for the srun of one machine, or of all with the first task alone.
-SRUN = """#!{python} -SE
-import json, os, sys
-count = 1
-while sys.argv[count].startswith("--"):
-    count += 1
-flags = dict(flag.split("=", 1) for flag in sys.argv[1:count])
-call = {{"name": "srun", "flags": sys.argv[1:count], "env": dict(os.environ)}}
-path = os.path.join(os.environ["CALLS"], f"srun-{{os.getpid()}}")
-with open(path + ".part", "w") as file:
-    json.dump(call, file)
-os.rename(path + ".part", path)
-os.environ |= {{"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
-               "SLURM_STEP_NUM_TASKS": flags.get("--ntasks", flags["--nodes"]),
-               "SLURM_STEP_NODELIST": flags.get("--nodelist", "")}}
-os.execvp(sys.argv[count], sys.argv[count:])
-"""
-
-# `scontrol show hostnames LIST`, for the one list that the tests use.
-SCONTROL = """#!/usr/bin/env bash
-[[ $* == "show hostnames host[5-6,9]" ]] || exit 1
-printf '%s\\n' host5 host6 host9
 """
 
 
@@ -85,10 +60,9 @@ class StartScripts(unittest.TestCase):
         self.calls_folder = self.folder / "calls"
         self.calls_folder.mkdir()
         shutil.copytree(ROOT / "scripts", self.folder / "scripts")
-        stubs = {"program": PROGRAM, "torchrun": PROGRAM, "srun": SRUN}
+        stubs = {"program": PROGRAM, "torchrun": PROGRAM}
         for name, text in stubs.items():
             self.write_program(name, text.format(python=sys.executable))
-        self.write_program("scontrol", SCONTROL)
         self.environment = {
             "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin",
             "CALLS": str(self.calls_folder),
@@ -115,7 +89,7 @@ class StartScripts(unittest.TestCase):
     def expect_no_process_left(self, process: subprocess.Popen[str]) -> None:
         """No process of the script's session lives on, those of torchrun included."""
         left = [pid for call in self.calls_folder.iterdir()
-                if (pid := call.name.removeprefix("srun-")).isdigit() and is_alive(int(pid))]
+                if (pid := call.name).isdigit() and is_alive(int(pid))]
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -134,12 +108,11 @@ class StartScripts(unittest.TestCase):
         return self.finish(self.start(script, *flags, **changes))
 
     def calls(self, name: str) -> list[dict[str, Any]]:
-        """The calls of one stub, in the order of their ranks or machines."""
+        """The calls of one stub, in the order of their ranks."""
         files = [path for path in self.calls_folder.iterdir() if not path.name.endswith(".part")]
         calls = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        key = "NODE_RANK" if name == "srun" else "RANK"
         return sorted((call for call in calls if call["name"] == name),
-                      key=lambda call: int(call["env"].get(key, "0")))
+                      key=lambda call: int(call["env"].get("RANK", "0")))
 
     def column(self, calls: list[dict[str, Any]], name: str) -> list[str]:
         return [call["env"].get(name) for call in calls]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/ with stubs of SLURM's commands and of torchrun. The real torchrun is in interop/."""
+"""scripts/ with a stub of torchrun. The real one is in interop/, SLURM in stages/slurm_test.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import pytest
 
 from tests.support.start_scripts import FLAGS, StartScripts
 
-HOSTS = ("host5", "host6", "host9")
-SLURM = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NODELIST": "host[5-6,9]", "SLURM_JOB_NUM_NODES": "3",
-         "SLURM_CPUS_PER_TASK": "4"}
-
 
 @pytest.fixture(name="scripts")
 def scripts_fixture() -> Iterator[StartScripts]:
@@ -22,13 +18,6 @@ def scripts_fixture() -> Iterator[StartScripts]:
     scripts.setUp()
     yield scripts
     assert scripts.doCleanups()  # no process is left
-
-
-@pytest.fixture(name="slurm")
-def slurm_fixture(scripts: StartScripts) -> StartScripts:
-    del scripts.environment["MASTER_PORT"]
-    scripts.environment |= SLURM
-    return scripts
 
 
 def expect_ranks(scripts: StartScripts, **columns: list[str]) -> None:
@@ -53,27 +42,12 @@ def test_by_hand_the_second_machine_goes_on_counting(scripts: StartScripts) -> N
                  LOCAL_WORLD_SIZE=["2", "2"], MASTER_ADDR=["host5", "host5"])
 
 
-def test_slurm_by_hand_each_rank_gets_its_place_and_the_flags(slurm: StartScripts) -> None:
-    assert slurm.run_script("slurm_by_hand.sbatch", *FLAGS)[0] == 0
-    assert [call["flags"] for call in slurm.calls("srun")] == [
-        ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--cpus-per-task=4"] for host in HOSTS]
-    expect_ranks(slurm, RANK=[str(rank) for rank in range(6)], LOCAL_RANK=["0", "1"] * 3,
-                 SLURM_STEP_NODELIST=[host for host in HOSTS for _ in range(2)],
-                 WORLD_SIZE=["6"] * 6, MASTER_ADDR=["host5"] * 6, MASTER_PORT=["19567"] * 6)
-
-
-@pytest.mark.parametrize("script, settings", [
-    # A rank that fails ends the others; one that fails last counts too.
-    *(("by_hand.sh", {"NPROC_PER_NODE": "3", "FAILING": rank} | hang)
-      for rank in ("0", "2") for hang in ({"HANG": "yes"}, {})),
-    *(("slurm_by_hand.sbatch", SLURM | {"FAILING": rank}) for rank in ("0", "5")),
-    ("slurm_by_hand.sbatch", SLURM | {"FAILING": "5", "HANG": "yes"}),
-    ("slurm_torchrun.sbatch", SLURM | {"FAILING": ""})])
-def test_a_failure_is_the_status_of_the_script(scripts: StartScripts, script: str,
-                                               settings: dict[str, str]) -> None:
-    if script != "by_hand.sh":
-        del scripts.environment["MASTER_PORT"]
-    code, output = scripts.run_script(script, **settings)
+# A rank that fails ends the others; one that fails last counts too.
+@pytest.mark.parametrize("hang", [{"HANG": "yes"}, {}])
+@pytest.mark.parametrize("rank", ["0", "2"])
+def test_a_failure_is_the_status_of_the_script(scripts: StartScripts, rank: str,
+                                               hang: dict[str, str]) -> None:
+    code, output = scripts.run_script("by_hand.sh", NPROC_PER_NODE="3", FAILING=rank, **hang)
     assert code == 7, output
 
 
@@ -84,21 +58,12 @@ def test_a_rank_deaf_to_sigterm_is_killed(scripts: StartScripts) -> None:
     assert time.monotonic() - started > 0.2
 
 
-@pytest.mark.parametrize("script, ranks, number, code", [
-    ("by_hand.sh", 2, signal.SIGTERM, 143), ("by_hand.sh", 2, signal.SIGINT, 130),
-    ("slurm_by_hand.sbatch", 6, signal.SIGTERM, 143)])
-def test_a_signal_ends_all_ranks(scripts: StartScripts, script: str, ranks: int, number: int,
-                                 code: int) -> None:
-    process = scripts.start(script, HANG="yes", **(SLURM if script != "by_hand.sh" else {}))
-    scripts.wait_for_calls("program", ranks)
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_all_ranks(scripts: StartScripts, number: int, code: int) -> None:
+    process = scripts.start("by_hand.sh", HANG="yes")
+    scripts.wait_for_calls("program", 2)
     process.send_signal(number)
     assert scripts.finish(process)[0] == code
-
-
-@pytest.mark.parametrize("script", ["slurm_by_hand.sbatch", "slurm_torchrun.sbatch"])
-def test_without_a_host_list_nothing_starts(slurm: StartScripts, script: str) -> None:
-    assert slurm.run_script(script, SLURM_JOB_NODELIST="nonsense")[0] != 0
-    assert slurm.calls("srun") == []
 
 
 def torchrun(scripts: StartScripts, nodes: int, ranks: int, name: str,
@@ -106,14 +71,6 @@ def torchrun(scripts: StartScripts, nodes: int, ranks: int, name: str,
     return ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
             "--rdzv-id", name, "--rdzv-endpoint", *endpoint, "--no-python",
             scripts.environment["PROGRAM"], *FLAGS]
-
-
-def test_srun_starts_one_torchrun_a_machine(slurm: StartScripts) -> None:
-    assert slurm.run_script("slurm_torchrun.sbatch", *FLAGS, NPROC_PER_NODE="8")[0] == 0
-    assert [call["flags"] for call in slurm.calls("srun")] == [
-        ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=4", "--kill-on-bad-exit=1"]]
-    assert [call["flags"] for call in slurm.calls("torchrun")] == [
-        torchrun(slurm, 3, 8, "1234567", "host5:19567")]
 
 
 @pytest.mark.parametrize("host, settings, count, endpoint", [
