@@ -20,8 +20,8 @@ constexpr double kMost = kMostEpochs;  // epochs or steps
 
 std::string hint_for(const TrainingArgument& row) {
   const auto standard = row.write({});
-  return standard.is_null() ? std::string(row.help)
-                            : fmt::format("the default is {}", standard.dump());
+  if (standard.is_null()) return fmt::format("leave it unset for the default: {}", row.help);
+  return fmt::format("the default is {}", standard.dump());
 }
 
 void check_ranges(const TrainingArguments& arguments) {

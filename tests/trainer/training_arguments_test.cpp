@@ -418,7 +418,9 @@ TEST(ResolveTrainingArguments, RefusesNumbersNearTheEndOfTheirTypes) {
       "hint: the default is 1");
   expect_refused({.dataloader_num_workers = kLargestInt},
                  "dataloader_num_workers: expected a number from 0 to 1024, got 2147483647");
-  expect_refused({.ddp_bucket_cap_mb = kLargestInt}, "ddp_bucket_cap_mb: expected a number from 1");
+  expect_refused({.ddp_bucket_cap_mb = kLargestInt},
+                 "ddp_bucket_cap_mb: expected a number from 1 to 1000000, got 2147483647; hint: "
+                 "leave it unset for the default: gradient bucket size in MiB [25]");
   expect_refused({.micro_batch = kLargest}, "micro_batch: expected a number from 1 to 10000000");
   expect_refused({.save_steps = 1e18}, "save_steps: expected a whole number from 1 to 1000000000");
 }
