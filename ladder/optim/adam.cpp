@@ -11,17 +11,6 @@ namespace {
 template <typename OptionsOfAdam>
 constexpr bool kIsAdamW = std::is_same_v<OptionsOfAdam, AdamWOptions>;
 
-struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
-  explicit AdamState(const torch::Tensor& parameter)
-      : step(torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()))),
-        exp_avg(torch::zeros_like(parameter)),
-        exp_avg_sq(torch::zeros_like(parameter)) {}
-
-  torch::Tensor step;  // float32 scalar: the kernel takes the step count as a tensor
-  torch::Tensor exp_avg;
-  torch::Tensor exp_avg_sq;
-};
-
 template <typename O>
 constexpr OptionField<O> kAdamFields[] = {
     {.name = "lr", .number = &O::lr},
@@ -52,25 +41,17 @@ BasicAdam<OptionsOfAdam>::BasicAdam(std::vector<torch::Tensor> parameters, Optio
 template <typename OptionsOfAdam>
 void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGroup& group,
                                           const GradScaling& scaling) {
-  const auto parameters = FusedOptimizer::parameters_with_gradient(group);
-  if (parameters.empty()) return;
-  std::vector<torch::Tensor> gradients;
-  std::vector<torch::Tensor> exp_avgs;
-  std::vector<torch::Tensor> exp_avg_sqs;
-  std::vector<torch::Tensor> steps;
-  for (const auto& parameter : parameters) {
-    const auto& state = static_cast<const AdamState&>(this->state_of(group, parameter));
-    gradients.push_back(parameter.grad());
-    exp_avgs.push_back(state.exp_avg);
-    exp_avg_sqs.push_back(state.exp_avg_sq);
-    steps.push_back(state.step);
-  }
+  auto tensors = this->step_tensors(group);
+  if (tensors.parameters.empty()) return;
+  auto& states = tensors.states;
+  auto& steps = states["step"];
   at::_foreach_add_(steps, 1);
   const auto& options = options_of<OptionsOfAdam>(group);
   const auto call = [&](auto kernel) {
-    kernel(parameters, gradients, exp_avgs, exp_avg_sqs, /*max_exp_avg_sqs=*/{}, steps, options.lr,
-           options.beta1, options.beta2, options.weight_decay, options.eps, /*amsgrad=*/false,
-           /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
+    kernel(tensors.parameters, tensors.gradients, states["exp_avg"], states["exp_avg_sq"],
+           /*max_exp_avg_sqs=*/{}, steps, options.lr, options.beta1, options.beta2,
+           options.weight_decay, options.eps,
+           /*amsgrad=*/false, /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   };
   kIsAdamW<OptionsOfAdam> ? call(at::_ops::_fused_adamw_::call)
                           : call(at::_ops::_fused_adam_::call);
@@ -78,15 +59,11 @@ void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGrou
 }
 
 template <typename OptionsOfAdam>
-std::unique_ptr<FusedOptimizer::ParamState> BasicAdam<OptionsOfAdam>::new_state(
-    const Options& /*options*/, const torch::Tensor& parameter) const {
-  return std::make_unique<AdamState>(parameter);
-}
-
-template <typename OptionsOfAdam>
-StateDict BasicAdam<OptionsOfAdam>::tensors_of(const ParamState& state) const {
-  const auto& values = static_cast<const AdamState&>(state);
-  return {{"exp_avg", values.exp_avg}, {"exp_avg_sq", values.exp_avg_sq}, {"step", values.step}};
+StateDict BasicAdam<OptionsOfAdam>::new_state(const Options& /*options*/,
+                                              const torch::Tensor& parameter) const {
+  return {{"step", FusedOptimizer::no_steps(parameter)},
+          {"exp_avg", torch::zeros_like(parameter)},
+          {"exp_avg_sq", torch::zeros_like(parameter)}};
 }
 
 template class BasicAdam<AdamOptions>;

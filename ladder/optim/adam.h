@@ -50,13 +50,10 @@ class BasicAdam : public OptimizerOf<OptionsOfAdam> {
 
  private:
   using typename FusedOptimizer::Options;
-  using typename FusedOptimizer::ParamState;
 
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  std::unique_ptr<ParamState> new_state(const Options& options,
-                                        const torch::Tensor& parameter) const override;
-  StateDict tensors_of(const ParamState& state) const override;
+  StateDict new_state(const Options& options, const torch::Tensor& parameter) const override;
 };
 
 extern template class BasicAdam<AdamOptions>;

@@ -204,7 +204,7 @@ OptimizerState FusedOptimizer::state_dict(const torch::nn::Module& module) const
     for (std::size_t j = 0; j < names[i].size(); ++j) {
       const auto found = state_.find(param_groups_[i].params()[j].unsafeGetTensorImpl());
       if (found == state_.end()) continue;
-      for (const auto& [key, tensor] : tensors_of(*found->second)) {
+      for (const auto& [key, tensor] : static_cast<const State&>(*found->second).tensors) {
         result.tensors.emplace(names[i][j] + "." + key, tensor);
       }
     }
@@ -235,9 +235,9 @@ FusedOptimizer::States FusedOptimizer::plan_states(
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (std::size_t j = 0; j < names[i].size(); ++j) {
       const auto& parameter = param_groups_[i].params()[j];
-      auto state = new_state(*options[i], parameter);
-      if (state == nullptr) continue;
-      if (!take_values(tensors_of(*state), names[i][j], tensors, origin)) continue;
+      auto state = std::make_unique<State>();
+      state->tensors = new_state(*options[i], parameter);
+      if (!take_values(state->tensors, names[i][j], tensors, origin)) continue;
       result.emplace(parameter.unsafeGetTensorImpl(), std::move(state));
     }
   }
@@ -283,15 +283,31 @@ std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(
   return parameters;
 }
 
-const FusedOptimizer::ParamState& FusedOptimizer::state_of(
-    const torch::optim::OptimizerParamGroup& group, const torch::Tensor& parameter) {
+const StateDict& FusedOptimizer::state_of(const torch::optim::OptimizerParamGroup& group,
+                                          const torch::Tensor& parameter) {
   auto& slot = state_[parameter.unsafeGetTensorImpl()];
-  if (slot == nullptr) slot = new_state(group.options(), parameter);
-  for (const auto& item : tensors_of(*slot)) {
-    auto tensor = item.second;
+  if (slot == nullptr) {
+    auto state = std::make_unique<State>();
+    state->tensors = new_state(group.options(), parameter);
+    slot = std::move(state);
+  }
+  auto& tensors = static_cast<State&>(*slot).tensors;
+  for (auto& [name, tensor] : tensors) {
     if (is_laid_out_otherwise(tensor, parameter)) tensor.set_data(laid_out_like(parameter, tensor));
   }
-  return *slot;
+  return tensors;
+}
+
+FusedOptimizer::StepTensors FusedOptimizer::step_tensors(
+    const torch::optim::OptimizerParamGroup& group) {
+  StepTensors all{.parameters = parameters_with_gradient(group), .gradients = {}, .states = {}};
+  for (const auto& parameter : all.parameters) {
+    all.gradients.push_back(parameter.grad());
+    for (const auto& [name, tensor] : state_of(group, parameter)) {
+      all.states[name].push_back(tensor);
+    }
+  }
+  return all;
 }
 
 void FusedOptimizer::uncount_if_skipped(const std::vector<torch::Tensor>& steps,

@@ -149,7 +149,6 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
  protected:
   using Options = torch::optim::OptimizerOptions;
-  using ParamState = torch::optim::OptimizerParamState;
 
   FusedOptimizer(std::vector<torch::Tensor> parameters, std::unique_ptr<Options> options);
 
@@ -160,19 +159,30 @@ class FusedOptimizer : public torch::optim::Optimizer {
   virtual nlohmann::json json_of(const Options& options) const = 0;
   virtual std::unique_ptr<Options> options_from(const JsonReader& saved) const = 0;
 
-  // The state of a parameter before its first step, nullptr if it never has one; and the tensors
-  // of a state, by name.
-  virtual std::unique_ptr<ParamState> new_state(const Options& options,
-                                                const torch::Tensor& parameter) const = 0;
-  virtual StateDict tensors_of(const ParamState& state) const = 0;
+  // The state of a parameter before its first step, by the names of OptimizerState; empty if it
+  // never has one.
+  virtual StateDict new_state(const Options& options, const torch::Tensor& parameter) const = 0;
+
+  // A count of steps, as the kernels take it: a float32 scalar.
+  static torch::Tensor no_steps(const torch::Tensor& parameter) {
+    return torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()));
+  }
 
   // The parameters of `group` that have a gradient, which gets the strides of its parameter.
   static std::vector<torch::Tensor> parameters_with_gradient(
       const torch::optim::OptimizerParamGroup& group);
 
   // The state of a parameter, new at its first step, with the strides of the parameter.
-  const ParamState& state_of(const torch::optim::OptimizerParamGroup& group,
-                             const torch::Tensor& parameter);
+  const StateDict& state_of(const torch::optim::OptimizerParamGroup& group,
+                            const torch::Tensor& parameter);
+
+  // The parameters with a gradient, their gradients, and the tensors of their states by name.
+  struct StepTensors {
+    std::vector<torch::Tensor> parameters;
+    std::vector<torch::Tensor> gradients;
+    std::map<std::string, std::vector<torch::Tensor>> states;
+  };
+  StepTensors step_tensors(const torch::optim::OptimizerParamGroup& group);
 
   // Subtracts 1 from the step counts if the kernel skipped the step.
   static void uncount_if_skipped(const std::vector<torch::Tensor>& steps,
@@ -180,7 +190,11 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
  private:
   using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, by group
-  using States = ska::flat_hash_map<void*, std::unique_ptr<ParamState>>;
+  using States = decltype(state_);
+
+  struct State : torch::optim::OptimizerCloneableParamState<State> {
+    StateDict tensors;
+  };
 
   std::vector<std::unique_ptr<Options>> plan_options(const GroupNames& names,
                                                      const nlohmann::json& groups,

@@ -6,20 +6,6 @@
 namespace ladder {
 namespace {
 
-struct RMSpropState : torch::optim::OptimizerCloneableParamState<RMSpropState> {
-  RMSpropState(const torch::Tensor& parameter, const RMSpropOptions& options)
-      : step(torch::zeros({}, torch::dtype(torch::kFloat32).device(parameter.device()))),
-        square_avg(torch::zeros_like(parameter)) {
-    if (options.momentum > 0.0) momentum_buffer = torch::zeros_like(parameter);
-    if (options.centered) grad_avg = torch::zeros_like(parameter);
-  }
-
-  torch::Tensor step;  // float32 scalar
-  torch::Tensor square_avg;
-  torch::Tensor momentum_buffer;  // undefined without momentum
-  torch::Tensor grad_avg;         // undefined unless centered
-};
-
 constexpr OptionField<RMSpropOptions> kRmspropFields[] = {
     {.name = "lr", .number = &RMSpropOptions::lr},
     {.name = "alpha", .number = &RMSpropOptions::alpha},
@@ -48,20 +34,26 @@ void restore_if_skipped(const std::vector<torch::Tensor>& tensors,
 }
 
 void step_parameter(const torch::Tensor& parameter, const RMSpropOptions& options,
-                    const RMSpropState& state) {
-  state.step.add_(1);
+                    const StateDict& state) {
+  state.at("step").add_(1);
   const auto& own = parameter.grad();
+  const auto& square_avg = state.at("square_avg");
   const auto gradient =
       options.weight_decay == 0.0 ? own : own.add(parameter, options.weight_decay);
-  state.square_avg.mul_(options.alpha).addcmul_(gradient, gradient, 1.0 - options.alpha);
-  if (options.centered) state.grad_avg.lerp_(gradient, 1.0 - options.alpha);
-  const auto average = options.centered
-                           ? state.square_avg.addcmul(state.grad_avg, state.grad_avg, -1.0).sqrt_()
-                           : state.square_avg.sqrt();
+  square_avg.mul_(options.alpha).addcmul_(gradient, gradient, 1.0 - options.alpha);
+  torch::Tensor average;
+  if (options.centered) {
+    const auto& grad_avg = state.at("grad_avg");
+    grad_avg.lerp_(gradient, 1.0 - options.alpha);
+    average = square_avg.addcmul(grad_avg, grad_avg, -1.0).sqrt_();
+  } else {
+    average = square_avg.sqrt();
+  }
   average.add_(options.eps);
   if (options.momentum > 0.0) {
-    state.momentum_buffer.mul_(options.momentum).addcdiv_(gradient, average);
-    parameter.add_(state.momentum_buffer, -options.lr);
+    const auto& buffer = state.at("momentum_buffer");
+    buffer.mul_(options.momentum).addcdiv_(gradient, average);
+    parameter.add_(buffer, -options.lr);
   } else {
     parameter.addcdiv_(gradient, average, -options.lr);
   }
@@ -77,13 +69,13 @@ void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
   const auto parameters = parameters_with_gradient(group);
   if (parameters.empty()) return;
   if (scaling.grad_scale) unscale(parameters, *scaling.grad_scale);
-  std::vector<const RMSpropState*> states;
+  std::vector<const StateDict*> states;
   std::vector<torch::Tensor> steps;
   std::vector<torch::Tensor> changed = parameters;
   for (const auto& parameter : parameters) {
     const auto& state = state_of(group, parameter);
-    states.push_back(static_cast<const RMSpropState*>(&state));
-    for (const auto& [name, tensor] : tensors_of(state)) {
+    states.push_back(&state);
+    for (const auto& [name, tensor] : state) {
       (name == "step" ? steps : changed).push_back(tensor);
     }
   }
@@ -98,17 +90,12 @@ void RMSprop::step_group(const torch::optim::OptimizerParamGroup& group,
   uncount_if_skipped(steps, scaling);
 }
 
-std::unique_ptr<RMSprop::ParamState> RMSprop::new_state(const Options& options,
-                                                        const torch::Tensor& parameter) const {
-  return std::make_unique<RMSpropState>(parameter, values_of(options));
-}
-
-StateDict RMSprop::tensors_of(const ParamState& state) const {
-  const auto& values = static_cast<const RMSpropState&>(state);
-  StateDict tensors = {{"square_avg", values.square_avg}, {"step", values.step}};
-  if (values.momentum_buffer.defined()) tensors["momentum_buffer"] = values.momentum_buffer;
-  if (values.grad_avg.defined()) tensors["grad_avg"] = values.grad_avg;
-  return tensors;
+StateDict RMSprop::new_state(const Options& options, const torch::Tensor& parameter) const {
+  const auto& values = values_of(options);
+  StateDict state = {{"square_avg", torch::zeros_like(parameter)}, {"step", no_steps(parameter)}};
+  if (values.momentum > 0.0) state["momentum_buffer"] = torch::zeros_like(parameter);
+  if (values.centered) state["grad_avg"] = torch::zeros_like(parameter);
+  return state;
 }
 
 }  // namespace ladder

@@ -40,9 +40,7 @@ class RMSprop : public OptimizerOf<RMSpropOptions> {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
-  std::unique_ptr<ParamState> new_state(const Options& options,
-                                        const torch::Tensor& parameter) const override;
-  StateDict tensors_of(const ParamState& state) const override;
+  StateDict new_state(const Options& options, const torch::Tensor& parameter) const override;
 };
 
 }  // namespace ladder

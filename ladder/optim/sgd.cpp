@@ -8,13 +8,6 @@
 namespace ladder {
 namespace {
 
-struct SgdState : torch::optim::OptimizerCloneableParamState<SgdState> {
-  explicit SgdState(const torch::Tensor& parameter)
-      : momentum_buffer(torch::empty_like(parameter)) {}
-
-  torch::Tensor momentum_buffer;
-};
-
 constexpr OptionField<SgdOptions> kSgdFields[] = {
     {.name = "lr", .number = &SgdOptions::lr},
     {.name = "momentum", .number = &SgdOptions::momentum},
@@ -61,7 +54,7 @@ void SGD::step_parameters(const std::vector<torch::Tensor>& parameters,
   for (const auto& parameter : parameters) {
     gradients.push_back(parameter.grad());
     if (options.momentum == 0.0) continue;
-    buffers.push_back(static_cast<const SgdState&>(state_of(group, parameter)).momentum_buffer);
+    buffers.push_back(state_of(group, parameter).at("momentum_buffer"));
   }
   at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
                   options.lr, options.dampening, options.nesterov, /*maximize=*/false,
@@ -78,13 +71,9 @@ std::unique_ptr<SGD::Options> SGD::options_from(const JsonReader& saved) const {
   return options;
 }
 
-std::unique_ptr<SGD::ParamState> SGD::new_state(const Options& options,
-                                                const torch::Tensor& parameter) const {
-  return values_of(options).momentum == 0.0 ? nullptr : std::make_unique<SgdState>(parameter);
-}
-
-StateDict SGD::tensors_of(const ParamState& state) const {
-  return {{"momentum_buffer", static_cast<const SgdState&>(state).momentum_buffer}};
+StateDict SGD::new_state(const Options& options, const torch::Tensor& parameter) const {
+  if (values_of(options).momentum == 0.0) return {};
+  return {{"momentum_buffer", torch::empty_like(parameter)}};
 }
 
 }  // namespace ladder

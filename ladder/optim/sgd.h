@@ -34,9 +34,7 @@ class SGD : public OptimizerOf<SgdOptions> {
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
   std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
-  std::unique_ptr<ParamState> new_state(const Options& options,
-                                        const torch::Tensor& parameter) const override;
-  StateDict tensors_of(const ParamState& state) const override;
+  StateDict new_state(const Options& options, const torch::Tensor& parameter) const override;
   void step_parameters(const std::vector<torch::Tensor>& parameters,
                        const torch::optim::OptimizerParamGroup& group, const GradScaling& scaling,
                        bool is_first_step);
