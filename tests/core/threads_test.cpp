@@ -89,8 +89,11 @@ TEST(UsableCpus, IsOneForAThreadBoundToOneCpu) {
 
 class ChooseThreads : public testing::Test {
  protected:
-  void SetUp() override { unsetenv("OMP_NUM_THREADS"); }
-  void TearDown() override { unsetenv("OMP_NUM_THREADS"); }
+  void SetUp() override {
+    unsetenv("OMP_NUM_THREADS");
+    unsetenv("SLURM_CPUS_ON_NODE");
+  }
+  void TearDown() override { SetUp(); }
 };
 
 TEST_F(ChooseThreads, PrefersTheRequest) {
@@ -135,7 +138,6 @@ TEST_F(ChooseThreads, GivesOneRankTheCpusOfItsSlurmAllocation) {
   const auto one = choose_threads({});
   setenv("SLURM_CPUS_ON_NODE", std::to_string(cpus + 1).c_str(), 1);
   const auto all = choose_threads({});
-  unsetenv("SLURM_CPUS_ON_NODE");
   EXPECT_EQ(one.threads, 1);
   EXPECT_EQ(one.reason, cpus == 1 ? "1 usable CPU" : "SLURM_CPUS_ON_NODE");
   EXPECT_EQ(all.threads, cpus);

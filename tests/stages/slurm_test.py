@@ -24,10 +24,15 @@ SCRIPTS = ("slurm_by_hand.sbatch", "slurm_torchrun.sbatch")
 FLAGS = (*CPU, *small(limit_train=192, limit_test=64))
 
 # Started instead of a stage: writes its flags and variables to files of its rank. The rank in
-# $FAILING ends with 7, the others wait to be ended.
+# $FAILING ends with 7, the others wait to be ended. Rank 0 saves after SIGTERM, for a second.
 PROGRAM = """#!/usr/bin/env bash
 printf '%s\\n' "$@" >"{folder}/flags$RANK"
 env >"{folder}/rank$RANK"
+if ((RANK == 0)); then
+  trap 'sleep 1; touch {folder}/saved; exit 143' TERM
+  sleep 600 &
+  wait
+fi
 [[ $RANK == "${{FAILING-}}" ]] || exec sleep 600
 until [[ -e {folder}/rank0 && -e {folder}/rank1 && -e {folder}/rank2 ]]; do sleep 0.05; done
 exit 7
@@ -155,11 +160,15 @@ class Slurm(unittest.TestCase):
                 self.assertRegex(job.text, f"SIGTERM: stopped after step .* saved {snapshot}")
                 self.assertTrue((snapshot / "manifest.json").exists())
 
-    def test_scancel_ends_all_ranks(self) -> None:
-        job = self.start_program(self.folder, "slurm_by_hand.sbatch")
-        self.assertTrue(poll_until(lambda: len(list(self.folder.glob("rank?"))) == 4, SECONDS))
-        self.assertEqual(slurm("scancel", job.number).code, 0)
-        self.assertEqual(job.finish()["JobState"], "CANCELLED")
+    def test_scancel_ends_all_ranks_and_with_sigterm_waits_for_one_that_saves(self) -> None:
+        for flags, state in (((), "CANCELLED"), (("--signal=TERM",), "FAILED")):
+            folder = self.folder / state
+            folder.mkdir()
+            job = self.start_program(folder, "slurm_by_hand.sbatch")
+            self.assertTrue(poll_until(lambda: len(list(folder.glob("rank?"))) == 4, SECONDS))
+            self.assertEqual(slurm("scancel", *flags, job.number).code, 0)
+            self.assertEqual(job.finish()["JobState"], state)
+        self.assertTrue((folder / "saved").exists(), job.text)
 
     def test_a_failure_is_the_status_of_the_job_and_ends_the_other_ranks(self) -> None:
         jobs = {}

@@ -63,11 +63,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 ReturnToService=2
-MpiDefault=none
 MailProg=/bin/true
 NodeName=node1 NodeHostname=host1 NodeAddr=10.77.0.1 CPUs=16 RealMemory=20000
 NodeName=node2 NodeHostname=host2 NodeAddr=10.77.0.2 CPUs=16 RealMemory=20000
