@@ -151,7 +151,7 @@ class Checkpoint(StageTest):
         self.assertLess(second["train_loss"], first["train_loss"] / 2)
 
     def test_a_checkpoint_of_another_network_is_refused(self) -> None:
-        self.refused(3, "a tensor fc.bias, got none", "--recipe", "convnet", "--quiet",
+        self.refused(3, "a tensor layer1.0.weight, got none", "--recipe", "convnet", "--quiet",
                      "--load", plain().weights)
 
 
