@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -228,6 +229,18 @@ class Failures(StageTest):
         # The bad step has its fingerprint.
         self.assertEqual(records(self.folder / "a.rank0.jsonl")[-1]["step"], int(found[1]))
         self.assertEqual(list(self.folder.glob("*.safetensors*")), [])
+
+    def test_a_full_standard_output_costs_no_weights(self) -> None:
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(
+                [*map(str, (*alone(STAGE0).command, *small("--metrics", "a.jsonl", "--save",
+                                                           "a.safetensors")))],
+                cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+                check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("error: standard output: write: No space left", done.stderr)
+        self.assertEqual(records(self.folder / "a.jsonl")[-1]["record"], "result")
+        self.assertTrue((self.folder / "a.safetensors").exists())
 
     def test_control_c_ends_the_program_as_shells_expect(self) -> None:
         with Launched(*alone(STAGE0).command, *endless()) as started:
