@@ -118,11 +118,10 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
 std::vector<nlohmann::json> initial_options(const TrainingState& state) {
   std::vector<nlohmann::json> all;
   for (const auto& optimizer : state.optimizers) {
-    auto groups = fused(*optimizer).state_dict(model_of(*optimizer, state)).groups;
+    auto groups = fused(*optimizer).group_options();
     const auto schedule = std::ranges::find_if(
         state.schedulers, [&](const auto& each) { return &each->optimizer() == optimizer.get(); });
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      groups[i].erase("params");
       if (schedule != state.schedulers.end()) groups[i]["lr"] = (*schedule)->base_lrs()[i];
       all.push_back(std::move(groups[i]));
     }
@@ -271,6 +270,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
   }
   for (const auto& scheduler : state.schedulers) scheduler->settle();
+  for (const auto& optimizer : saved.optimizers) fused(*optimizer).consolidate_state_dict();
   std::optional<SavingMark> saving(std::in_place, path);
   const bool is_main = group.rank() == 0;
   std::optional<CheckpointWriter> writer;

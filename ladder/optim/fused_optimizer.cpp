@@ -191,16 +191,27 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
     throw UsageError::conflict("optimizer", "no parameters",
                                "build the network's layers with register_module");
   }
+  if (shard_) return shard_->step(scaling);
   for (const auto& group : param_groups_) step_group(group, scaling);
 }
 
+void FusedOptimizer::consolidate_state_dict() {
+  const torch::NoGradGuard no_grad;
+  if (shard_) shard_->consolidate();
+}
+
+nlohmann::json FusedOptimizer::group_options() const {
+  auto all = nlohmann::json::array();
+  for (const auto& group : param_groups_) all.push_back(json_of(group.options()));
+  return all;
+}
+
 OptimizerState FusedOptimizer::state_dict(const torch::nn::Module& module) const {
+  if (shard_) shard_->require_consolidated();
   const auto names = group_names(*this, module);
-  OptimizerState result{{}, nlohmann::json::array()};
+  OptimizerState result{{}, group_options()};
   for (std::size_t i = 0; i < param_groups_.size(); ++i) {
-    auto json = json_of(param_groups_[i].options());
-    json["params"] = names[i];
-    result.groups.push_back(std::move(json));
+    result.groups[i]["params"] = names[i];
     for (std::size_t j = 0; j < names[i].size(); ++j) {
       const auto found = state_.find(param_groups_[i].params()[j].unsafeGetTensorImpl());
       if (found == state_.end()) continue;
@@ -261,6 +272,7 @@ std::function<void()> FusedOptimizer::plan_load(const torch::nn::Module& module,
       param_groups_[i].set_options(std::move((*options)[i]));
     }
     state_ = std::move(*states);
+    if (shard_) shard_->divide();
   };
 }
 

@@ -127,8 +127,15 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares
   // memory with the optimizer: the next step changes it. Throws UsageError if the module lacks one
-  // of the parameters.
+  // of the parameters, and for a divided state before consolidate_state_dict().
   OptimizerState state_dict(const torch::nn::Module& module) const;
+
+  // Gives rank 0 the whole state, until the next step, if a ZeroRedundancyOptimizer has divided it
+  // among ranks; then a collective. Else does nothing.
+  void consolidate_state_dict();
+
+  // OptimizerState::groups without "params".
+  nlohmann::json group_options() const;
 
   // Loads a state in two steps, so that a checkpoint of several parts is applied as a whole or
   // not at all. This one checks everything, copies the values to the parameters' devices and
@@ -143,7 +150,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
   [[nodiscard]] std::function<void()> plan_load(const torch::nn::Module& module,
                                                 OptimizerState state, std::string_view origin);
 
-  // Both steps.
+  // Both steps. With a divided state, each rank loads the whole and keeps its part.
   void load_state_dict(const torch::nn::Module& module, OptimizerState state,
                        std::string_view origin);
 
@@ -189,6 +196,17 @@ class FusedOptimizer : public torch::optim::Optimizer {
                                  const GradScaling& scaling);
 
  private:
+  friend class ZeroRedundancyOptimizer;
+
+  // This rank's part of the work; see ZeroRedundancyOptimizer.
+  struct Shard {
+    virtual ~Shard() = default;
+    virtual void step(const GradScaling& scaling) = 0;
+    virtual void consolidate() = 0;
+    virtual void require_consolidated() const = 0;
+    virtual void divide() = 0;  // the states of whole parameters
+  };
+
   using GroupNames = std::vector<std::vector<std::string>>;  // of the parameters, by group
   using States = decltype(state_);
 
@@ -201,6 +219,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
                                                      std::string_view origin) const;
   States plan_states(const GroupNames& names, const std::vector<std::unique_ptr<Options>>& options,
                      StateDict tensors, std::string_view origin) const;
+
+  std::shared_ptr<Shard> shard_;  // null: all of it
 };
 
 // An optimizer with one table of its options.

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/zero_redundancy_optimizer.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ladder/core/error.h"
+
+namespace ladder {
+namespace {
+
+using Group = torch::optim::OptimizerParamGroup;
+
+constexpr const char* kZero = "ZeroRedundancyOptimizer";
+
+// Each parameter begins and each part ends at a multiple, so an element is in the same place of a
+// kernel's vectors as in the whole parameter, and its bits are the same.
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t aligned(std::int64_t elements) {
+  return (elements + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The memory of a dense tensor, in its order, as a vector.
+torch::Tensor in_memory_order(const torch::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1});
+}
+
+}  // namespace
+
+class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
+ public:
+  Parts(FusedOptimizer& optimizer, ProcessGroup group)
+      : optimizer_(&optimizer), group_(std::move(group)) {
+    const torch::NoGradGuard no_grad;
+    move_to_one_block();
+    const auto begin = std::min(block_.numel(), group_.rank() * share_);
+    const auto end = std::min(block_.numel(), begin + share_);
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < groups().size(); ++i) {
+      for (const auto& parameter : groups()[i].params()) {
+        const auto first = std::max(offset, begin);
+        const auto last = std::min(offset + parameter.numel(), end);
+        if (first < last) {
+          parts_.push_back({.group = i,
+                            .parameter = parameter,
+                            .begin = first - offset,
+                            .weights = block_.narrow(0, first, last - first)});
+        }
+        offset += aligned(parameter.numel());
+      }
+    }
+  }
+
+  void step(const GradScaling& scaling) override {
+    drop_whole_states();
+    for (std::size_t i = 0; i < groups().size(); ++i) step_group(i, scaling);
+    for (int rank = 0; rank < group_.world_size(); ++rank) {
+      const auto begin = rank * share_;
+      if (begin >= block_.numel()) break;
+      auto weights = block_.narrow(0, begin, std::min(share_, block_.numel() - begin));
+      group_.broadcast(weights, rank);
+    }
+    for_each_parameter(
+        [](const auto& parameter) { parameter.unsafeGetTensorImpl()->bump_version(); });
+  }
+
+  void consolidate() override {
+    drop_whole_states();
+    for (const auto& group : groups()) {
+      for (const auto& parameter : group.params()) gather_state(group, parameter);
+    }
+    consolidated_ = group_.rank() == 0;
+  }
+
+  void require_consolidated() const override {
+    if (consolidated_) return;
+    throw UsageError::conflict(kZero, "its state is divided among the ranks",
+                               "call optimizer.consolidate_state_dict() on all ranks, then "
+                               "state_dict() on rank 0");
+  }
+
+  void divide() override {
+    for (const auto& part : parts_) {
+      const auto found = optimizer_->state_.find(part.parameter.unsafeGetTensorImpl());
+      if (found == optimizer_->state_.end()) continue;
+      auto state = std::make_unique<FusedOptimizer::State>();
+      for (const auto& [name, whole] : tensors_of(*found->second)) {
+        const bool by_element = whole.sizes() == part.parameter.sizes();
+        state->tensors[name] = (by_element ? part.of(whole) : whole).clone();
+      }
+      optimizer_->state_[part.weights.unsafeGetTensorImpl()] = std::move(state);
+    }
+    drop_whole_states();
+  }
+
+  std::int64_t state_bytes() const {
+    std::int64_t bytes = 0;
+    for (const auto& part : parts_) {
+      for (const auto& [name, tensor] : state_of(part)) {
+        bytes += static_cast<std::int64_t>(tensor.nbytes());
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  // The range of a parameter that this rank steps.
+  struct Part {
+    std::size_t group;
+    torch::Tensor parameter;
+    std::int64_t begin;
+    torch::Tensor weights;
+
+    torch::Tensor of(const torch::Tensor& whole) const {
+      return in_memory_order(whole).narrow(0, begin, weights.numel());
+    }
+  };
+
+  std::vector<Group>& groups() const { return optimizer_->param_groups(); }
+
+  template <typename Function>
+  void for_each_parameter(const Function& function) const {
+    for (const auto& group : groups()) {
+      for (const auto& parameter : group.params()) function(parameter);
+    }
+  }
+
+  void move_to_one_block() {
+    std::int64_t elements = 0;
+    torch::TensorOptions options;
+    for_each_parameter([&](const auto& parameter) {
+      if (elements == 0) options = parameter.options();
+      if (parameter.scalar_type() != options.dtype() || parameter.device() != options.device()) {
+        throw UsageError::conflict(kZero, "parameters of several devices or dtypes",
+                                   "make one optimizer per device and dtype");
+      }
+      elements += aligned(parameter.numel());
+    });
+    share_ = aligned((elements + group_.world_size() - 1) / group_.world_size());
+    block_ = torch::zeros({elements}, options.requires_grad(false));
+    std::int64_t offset = 0;
+    for_each_parameter([&](const torch::Tensor& parameter) {
+      const auto place = block_.as_strided(parameter.sizes(), parameter.strides(), offset);
+      place.copy_(parameter);
+      parameter.set_data(place);
+      offset += aligned(parameter.numel());
+    });
+  }
+
+  // Steps the parts of a group with its present options.
+  void step_group(std::size_t index, const GradScaling& scaling) {
+    FusedOptimizer::parameters_with_gradient(groups()[index]);  // in the strides of the parameters
+    Group own({}, groups()[index].options().clone());
+    for (const auto& part : parts_) {
+      if (part.group != index || !part.parameter.grad().defined()) continue;
+      part.weights.mutable_grad() = part.of(part.parameter.grad());
+      own.params().push_back(part.weights);
+    }
+    if (own.params().empty()) return;
+    optimizer_->step_group(own, scaling);
+    for (const auto& weights : own.params()) weights.mutable_grad().reset();
+  }
+
+  static const StateDict& tensors_of(const torch::optim::OptimizerParamState& state) {
+    return static_cast<const FusedOptimizer::State&>(state).tensors;
+  }
+
+  StateDict state_of(const Part& part) const {
+    const auto found = optimizer_->state_.find(part.weights.unsafeGetTensorImpl());
+    return found == optimizer_->state_.end() ? StateDict() : tensors_of(*found->second);
+  }
+
+  void drop_whole_states() {
+    for_each_parameter(
+        [&](const auto& parameter) { optimizer_->state_.erase(parameter.unsafeGetTensorImpl()); });
+    consolidated_ = false;
+  }
+
+  // Rank 0 gets the state of `parameter`, if it has one.
+  void gather_state(const Group& group, const torch::Tensor& parameter) {
+    const auto own = std::ranges::find_if(
+        parts_, [&](const auto& part) { return part.parameter.is_same(parameter); });
+    const auto state = own == parts_.end() ? StateDict() : state_of(*own);
+    auto whole = std::make_unique<FusedOptimizer::State>();
+    for (auto& [name, tensor] : optimizer_->new_state(group.options(), parameter)) {
+      const auto found = state.find(name);
+      const auto part = found == state.end() ? tensor.new_empty({0}) : found->second.flatten();
+      const auto parts = group_.gather(part, 0);
+      if (group_.rank() != 0) continue;
+      const auto all = torch::cat(parts);
+      if (all.numel() == 0) continue;  // not stepped so far
+      const bool by_element = tensor.sizes() == parameter.sizes();
+      by_element ? in_memory_order(tensor).copy_(all) : tensor.copy_(all[0]);
+      whole->tensors.emplace(name, tensor);
+    }
+    if (whole->tensors.empty()) return;
+    optimizer_->state_[parameter.unsafeGetTensorImpl()] = std::move(whole);
+  }
+
+  FusedOptimizer* optimizer_;
+  ProcessGroup group_;
+  torch::Tensor block_;      // the weights of all parameters
+  std::int64_t share_ = 0;   // elements of a rank
+  std::vector<Part> parts_;  // of this rank
+  bool consolidated_ = false;
+};
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer,
+                                                 ProcessGroup group) {
+  auto* const fused = dynamic_cast<FusedOptimizer*>(&optimizer);
+  if (fused == nullptr) {
+    throw UsageError::conflict(kZero, "an optimizer of another library",
+                               "use ladder::AdamW or ladder::SGD");
+  }
+  if (fused->shard_ != nullptr || !optimizer.state().empty()) {
+    throw UsageError::conflict(kZero, "an optimizer that has a state already",
+                               "construct it before the first step and before a state is loaded");
+  }
+  parts_ = std::make_shared<Parts>(*fused, std::move(group));
+  fused->shard_ = parts_;
+}
+
+std::int64_t ZeroRedundancyOptimizer::state_bytes() const { return parts_->state_bytes(); }
+
+}  // namespace ladder
