@@ -579,6 +579,18 @@ void add_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
   add_trainer_flags(flags, options, texts.trainer);
 }
 
+void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
+  add_flags(flags, static_cast<SingleOptions&>(options), texts);
+  add_group_flags(flags, options, texts.timeout_seconds);
+  add_process_flags(flags, options, kOnePerGpu);
+  add_launcher_flags(flags, options);
+  flags.integer(kWeights, "--micro-batches", options.pipeline.micro_batches,
+                {1, kMostBatchesPerStep}, "micro-batches per batch");
+  flags.choice(kTogether, "--schedule", options.pipeline.schedule,
+               {{"1f1b", PipelineSchedule::k1F1B}, {"gpipe", PipelineSchedule::kGPipe}},
+               "order of forwards and backwards; gpipe: all forwards first");
+}
+
 // Presets of flags: profiles and files.
 
 void apply_presets(Flags& /*flags*/, SingleOptions& /*options*/, const CommandTexts& /*texts*/) {}
@@ -704,6 +716,11 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   complete_all(options, flags);
 }
 
+void complete(PipelineRunOptions& options, const Flags& flags, const CommandTexts& texts) {
+  complete_group(options, texts, /*require_launcher=*/false);
+  complete_all(options, flags);
+}
+
 // Without a training nothing resumes, and nothing would be recorded.
 void require_training(TrainerRunOptions& options) {
   if (!options.training.do_eval && !options.record.metrics.empty()) {
@@ -781,6 +798,7 @@ template CommandLine<SpawnedOptions> parse_command_line(int, const char* const*)
 template CommandLine<LaunchedOptions> parse_command_line(int, const char* const*);
 template CommandLine<AmpOptions> parse_command_line(int, const char* const*);
 template CommandLine<AcceleratedOptions> parse_command_line(int, const char* const*);
+template CommandLine<PipelineRunOptions> parse_command_line(int, const char* const*);
 template CommandLine<TrainerRunOptions> parse_command_line(int, const char* const*);
 
 }  // namespace mnist

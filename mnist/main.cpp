@@ -172,6 +172,7 @@ template int run_main(int, char**, const std::function<void(const LaunchedOption
 template int run_main(int, char**, const std::function<void(const AmpOptions&)>&);
 template int run_main(int, char**, const std::function<void(const AcceleratedOptions&)>&);
 template int run_main(int, char**, const std::function<void(const TrainerRunOptions&)>&);
+template int run_main(int, char**, const std::function<void(const PipelineRunOptions&)>&);
 template int launch_main(int, char**, const std::function<void(const TrainerRunOptions&)>&);
 
 }  // namespace mnist

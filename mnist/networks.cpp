@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/networks.h"
 
+#include <fmt/core.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -8,6 +9,12 @@
 #include <torch/nn/modules/pooling.h>
 #include <torch/types.h>
 
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ladder/core/error.h"
 #include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
@@ -31,7 +38,35 @@ torch::Tensor apply_head(const torch::Tensor& scores, Head head) {
   return head == Head::kLogSoftmax ? torch::log_softmax(x, 1) : x;
 }
 
-class BasicNet : public Model {
+class LayeredModel : public Model {
+ public:
+  void keep_layers(int stage, int stages) {
+    const auto drops = drop_layer();
+    const int layers = static_cast<int>(drops.size());
+    if (stages > layers) {
+      throw UsageError::out_of_range("pipeline", stages,
+                                     fmt::format("at most {} stages, one per layer", layers),
+                                     fmt::format("use --nprocs {}", layers));
+    }
+    for (int layer = 0; layer < layers; ++layer) {
+      const bool is_kept =
+          layers * stage / stages <= layer && layer < layers * (stage + 1) / stages;
+      if (!is_kept) drops[static_cast<std::size_t>(layer)]();
+    }
+  }
+
+ protected:
+  // One per layer: each drops its modules.
+  virtual std::vector<std::function<void()>> drop_layer() = 0;
+
+  template <typename Module>
+  void drop(const char* name, Module& module) {
+    unregister_module(name);
+    module = nullptr;
+  }
+};
+
+class BasicNet : public LayeredModel {
  public:
   explicit BasicNet(NetworkOptions options)
       : options_(options),
@@ -48,25 +83,46 @@ class BasicNet : public Model {
   }
 
   torch::Tensor forward(const Inputs& inputs) override {
-    const bool fast = options_.math == Math::kFast;
-    const auto& images = inputs.only();
-    auto x = fast ? to_channels_last(images) : images;
-    if (fast && x.is_cpu()) {
-      x = first_conv2d(x, conv1_->weight, conv1_->bias, 0, Activation::kRelu);
-      x = conv2d_relu_max_pool2d(x, conv2_->weight, conv2_->bias);
-    } else {
-      x = torch::relu(conv1_->forward(x));
-      x = torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
+    auto x = inputs.only();
+    if (conv1_) x = run_conv1(x);
+    if (conv2_) x = dropout1_->forward_flatten(run_conv2(x));
+    if (fc1_) {
+      x = torch::relu(is_fast() ? fc1_->forward(x) : torch::linear(x, fc1_->weight, fc1_->bias));
+      x = dropout2_->forward(x);
     }
-    x = dropout1_->forward_flatten(x);
-    x = torch::relu(fast ? fc1_->forward(x) : torch::linear(x, fc1_->weight, fc1_->bias));
-    x = dropout2_->forward(x);
-    return apply_head(fc2_->forward(x), options_.head);
+    return fc2_ ? apply_head(fc2_->forward(x), options_.head) : x;
   }
 
   std::shared_ptr<Model> new_like() const override { return new_network_like(*this, options_); }
 
  private:
+  bool is_fast() const { return options_.math == Math::kFast; }
+
+  torch::Tensor run_conv1(const torch::Tensor& images) {
+    const auto x = is_fast() ? to_channels_last(images) : images;
+    if (!is_fast() || !x.is_cpu()) return torch::relu(conv1_->forward(x));
+    return first_conv2d(x, conv1_->weight, conv1_->bias, 0, Activation::kRelu);
+  }
+
+  torch::Tensor run_conv2(const torch::Tensor& input) {
+    const auto x = is_fast() ? to_channels_last(input) : input;
+    if (!is_fast() || !x.is_cpu()) return torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
+    return conv2d_relu_max_pool2d(x, conv2_->weight, conv2_->bias);
+  }
+
+  std::vector<std::function<void()>> drop_layer() override {
+    return {[this] { drop("conv1", conv1_); },
+            [this] {
+              drop("conv2", conv2_);
+              drop("dropout1", dropout1_);
+            },
+            [this] {
+              drop("fc1", fc1_);
+              drop("dropout2", dropout2_);
+            },
+            [this] { drop("fc2", fc2_); }};
+  }
+
   NetworkOptions options_;
   torch::nn::Conv2d conv1_;
   torch::nn::Conv2d conv2_;
@@ -83,7 +139,7 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
       torch::nn::MaxPool2d(2));
 }
 
-class ConvNet : public Model {
+class ConvNet : public LayeredModel {
  public:
   explicit ConvNet(NetworkOptions options)
       : options_(options),
@@ -94,27 +150,41 @@ class ConvNet : public Model {
   }
 
   torch::Tensor forward(const Inputs& inputs) override {
-    const bool fast = options_.math == Math::kFast;
-    const auto& images = inputs.only();
-    auto x = fast ? to_channels_last(images) : images;
-    if (fast && x.is_cpu()) {
-      const auto& conv1 = layer1_->at<torch::nn::Conv2dImpl>(0);
-      x = first_conv2d(x, conv1.weight, conv1.bias, 2, Activation::kNone);
-      x = layer1_->at<BatchNormImpl>(1).forward_relu_max_pool2d(x);
-      const auto& conv2 = layer2_->at<torch::nn::Conv2dImpl>(0);
-      auto& norm2 = layer2_->at<BatchNormImpl>(1);
-      x = is_training()
-              ? norm2.forward_relu_max_pool2d(torch::conv2d(x, conv2.weight, {}, 1, 2), conv2.bias)
-              : norm2.forward_relu_max_pool2d(torch::conv2d(x, conv2.weight, conv2.bias, 1, 2));
-    } else {
-      x = layer2_->forward(layer1_->forward(x));
-    }
-    return apply_head(fc_->forward(torch::flatten(x, 1)), options_.head);
+    auto x = inputs.only();
+    if (layer1_) x = run_layer1(x);
+    if (layer2_) x = run_layer2(x);
+    return fc_ ? apply_head(fc_->forward(torch::flatten(x, 1)), options_.head) : x;
   }
 
   std::shared_ptr<Model> new_like() const override { return new_network_like(*this, options_); }
 
  private:
+  bool is_fast() const { return options_.math == Math::kFast; }
+
+  torch::Tensor run_layer1(const torch::Tensor& images) {
+    const auto x = is_fast() ? to_channels_last(images) : images;
+    if (!is_fast() || !x.is_cpu()) return layer1_->forward(x);
+    const auto& conv = layer1_->at<torch::nn::Conv2dImpl>(0);
+    return layer1_->at<BatchNormImpl>(1).forward_relu_max_pool2d(
+        first_conv2d(x, conv.weight, conv.bias, 2, Activation::kNone));
+  }
+
+  torch::Tensor run_layer2(const torch::Tensor& input) {
+    const auto x = is_fast() ? to_channels_last(input) : input;
+    if (!is_fast() || !x.is_cpu()) return layer2_->forward(x);
+    const auto& conv = layer2_->at<torch::nn::Conv2dImpl>(0);
+    auto& norm = layer2_->at<BatchNormImpl>(1);
+    if (!is_training()) {
+      return norm.forward_relu_max_pool2d(torch::conv2d(x, conv.weight, conv.bias, 1, 2));
+    }
+    return norm.forward_relu_max_pool2d(torch::conv2d(x, conv.weight, {}, 1, 2), conv.bias);
+  }
+
+  std::vector<std::function<void()>> drop_layer() override {
+    return {[this] { drop("layer1", layer1_); }, [this] { drop("layer2", layer2_); },
+            [this] { drop("fc", fc_); }};
+  }
+
   NetworkOptions options_;
   torch::nn::Sequential layer1_;
   torch::nn::Sequential layer2_;
@@ -129,6 +199,10 @@ std::shared_ptr<Model> make_basic_net(const NetworkOptions& options) {
 
 std::shared_ptr<Model> make_conv_net(const NetworkOptions& options) {
   return std::make_shared<ConvNet>(options);
+}
+
+void keep_layers(Model& network, int stage, int stages) {
+  dynamic_cast<LayeredModel&>(network).keep_layers(stage, stages);
 }
 
 }  // namespace mnist

@@ -48,4 +48,10 @@ std::shared_ptr<ladder::Model> make_basic_net(const NetworkOptions& options = {}
 std::shared_ptr<ladder::Model> make_conv_net(const NetworkOptions& options = {
                                                  .head = Head::kLogits});
 
+// Drops the layers of `network`, one of these two, but those of one stage of a pipeline: an equal
+// number each, in order. BasicNet has the layers conv1, conv2, fc1 and fc2, ConvNet layer1, layer2
+// and fc; what follows one of them belongs to it. The network's forward then runs these alone, and
+// its parameters keep their names. Throws UsageError for more stages than layers.
+void keep_layers(ladder::Model& network, int stage, int stages);
+
 }  // namespace mnist

@@ -14,13 +14,15 @@
 #include "ladder/data/batch_mode.h"
 #include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/monitor/monitor_options.h"
+#include "ladder/parallel/pipeline_options.h"
 #include "ladder/trainer/training_arguments.h"
 #include "mnist/recipe_options.h"
 
 namespace mnist {
 
-// The options of each stage: one struct per stage, which extends that of an earlier one by its own
-// idea. A field's flag is in the comment; flags of the same meaning have the same name everywhere.
+// The options of each program: one struct per stage, which extends that of an earlier one by its
+// own idea. A field's flag is in the comment; flags of the same meaning have the same name
+// everywhere.
 
 struct DataOptions {
   std::string root;              // --data-root: folder of the four data files
@@ -111,6 +113,11 @@ struct TrainerRunOptions : GroupOptions, ProcessOptions {
   ladder::AcceleratorOptions accelerator;
   ladder::TrainingArguments training;  // --num-train-epochs, --learning-rate, ...; resolved
   bool parity = false;                 // --profile parity: the recipe's own optimizer
+};
+
+// beyond/pipeline; beyond/zero_redundancy has those of stage 2.
+struct PipelineRunOptions : GroupOptions, ProcessOptions {
+  ladder::PipelineOptions pipeline;  // --micro-batches, --schedule
 };
 
 }  // namespace mnist

@@ -36,7 +36,7 @@ struct SharedMemory::Slot {
 struct SharedMemory::Channel {
   alignas(64) std::atomic<std::uint32_t> written;  // pieces; a futex
   alignas(64) std::atomic<std::uint32_t> read;     // pieces; a futex
-  std::array<Slot, 2> slots;
+  std::array<Slot, 8> slots;                       // so that a sender can go on with its work
 };
 
 // Pages of the memory that no rank touches take no room.
@@ -235,8 +235,9 @@ void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline
 }
 
 std::shared_ptr<SharedMemory::Transfer> SharedMemory::start(Transfer transfer) {
-  transfers_.push_back(std::make_shared<Transfer>(std::move(transfer)));
-  return transfers_.back();
+  auto started = transfers_.emplace_back(std::make_shared<Transfer>(std::move(transfer)));
+  if (usable_) proceed();
+  return started;
 }
 
 void SharedMemory::wait(const std::shared_ptr<Transfer>& transfer,
@@ -286,7 +287,7 @@ bool SharedMemory::proceed(Transfer& transfer) {
     const auto full =
         written.load(std::memory_order_acquire) - read.load(std::memory_order_acquire);
     if (full == (transfer.sends ? slots.size() : 0)) return false;
-    auto& slot = slots[counter % 2];
+    auto& slot = slots[counter % slots.size()];
     const auto begin = transfer.pieces * kChunkBytes;
     const auto own =
         transfer.bytes.subspan(begin).first(std::min(kChunkBytes, transfer.bytes.size() - begin));

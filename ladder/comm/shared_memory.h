@@ -23,7 +23,7 @@ namespace ladder {
 // Each rank has a segment with two slots, which it uses in turn. It writes a piece of its bytes
 // into a slot, counts it as published, waits until all ranks have published theirs, and reads all
 // slots in rank order. The slot before the last is free: ranks that published the last piece have
-// read it. Each ordered pair of ranks has two slots more, for transfers from one to the other.
+// read it. Each ordered pair of ranks has slots of its own, for transfers from one to the other.
 //
 // The memory has no name in any folder (memfd_create): a rank that is killed leaves nothing behind,
 // and a container's small /dev/shm is no limit. Processes of the same user that see this one in

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/pipeline_stage.h"
+
+#include <ATen/record_function.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ladder/comm/texts.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/nn/state_dict.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::int64_t kMostDims = 13;
+
+// Dtype, memory format, number of dimensions and sizes of a tensor, for a rank that does not know
+// them: [3 + kMostDims].
+torch::Tensor form_of(const torch::Tensor& tensor, bool channels_last) {
+  std::vector<std::int64_t> form = {static_cast<std::int64_t>(tensor.scalar_type()),
+                                    channels_last ? 1 : 0, tensor.dim()};
+  form.insert(form.end(), tensor.sizes().begin(), tensor.sizes().end());
+  form.resize(3 + kMostDims);
+  return torch::tensor(form, torch::kInt64);
+}
+
+// `tensor` in the order of its memory: [N, H, W, C] for channels_last, whose strides the next layer
+// computes with.
+torch::Tensor in_memory_order(const torch::Tensor& tensor, bool channels_last) {
+  return channels_last ? tensor.permute({0, 2, 3, 1}) : tensor;
+}
+
+bool is_channels_last(const torch::Tensor& tensor) {
+  return tensor.dim() == 4 && !tensor.is_contiguous() &&
+         tensor.is_contiguous(torch::MemoryFormat::ChannelsLast);
+}
+
+torch::Tensor empty_of(const torch::Tensor& form, const torch::Device& device) {
+  const auto* numbers = form.const_data_ptr<std::int64_t>();
+  const auto options = torch::dtype(static_cast<torch::ScalarType>(numbers[0]))
+                           .device(device)
+                           .memory_format(numbers[1] != 0 ? torch::MemoryFormat::ChannelsLast
+                                                          : torch::MemoryFormat::Contiguous);
+  return torch::empty(c10::IntArrayRef(numbers + 3, static_cast<std::size_t>(numbers[2])), options);
+}
+
+// At most `count` equal parts, the last one smaller, none empty, but one of an empty batch.
+std::vector<Batch> micro_batches_of(const Batch& batch, std::int64_t count) {
+  const auto size = std::max<std::int64_t>((batch.size() + count - 1) / count, 1);
+  std::vector<Batch> parts;
+  for (std::int64_t begin = 0; begin == 0 || begin < batch.size(); begin += size) {
+    const auto rows = std::min(size, batch.size() - begin);
+    const auto part_of = [&](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(0, begin, rows) : tensor;
+    };
+    auto& part = parts.emplace_back(batch);
+    part.inputs = batch.inputs.map(part_of);
+    part.targets = part_of(batch.targets);
+    part.positions = part_of(batch.positions);
+    part.indices = part_of(batch.indices);
+  }
+  return parts;
+}
+
+torch::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
+}
+
+}  // namespace
+
+PipelineStage::PipelineStage(std::shared_ptr<Model> layers, ProcessGroup group,
+                             PipelineOptions options)
+    : ModelWrapper(std::move(layers)), group_(std::move(group)), options_(options) {
+  if (options_.micro_batches < 1) {
+    throw UsageError::out_of_range("micro_batches", options_.micro_batches, "at least 1",
+                                   "with 1 the stages work in turn");
+  }
+}
+
+torch::Tensor PipelineStage::step(const Batch& batch, const Loss& loss) {
+  const auto parts = micro_batches_of(batch, options_.micro_batches);
+  const auto ahead = static_cast<std::size_t>(group_.world_size() - 1 - group_.rank());
+  const bool alternates = options_.schedule == PipelineSchedule::k1F1B;
+  auto total = torch::zeros({}, torch::dtype(torch::kFloat32).device(device_of(*module_)));
+  std::deque<InFlight> in_flight;
+  const auto run_next_backward = [&] {
+    run_backward(std::move(in_flight.front()));
+    in_flight.pop_front();
+  };
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    in_flight.push_back(run_forward(parts[i], loss));
+    most_in_flight_ = std::max(most_in_flight_, in_flight.size());
+    if (is_last()) total += in_flight.back().output.detach();
+    if (alternates && i >= ahead) run_next_backward();
+  }
+  while (!in_flight.empty()) run_next_backward();
+  finish_sends();
+  group_.broadcast(total, group_.world_size() - 1);
+  return total;
+}
+
+PipelineStage::InFlight PipelineStage::run_forward(const Batch& part, const Loss& loss) {
+  RECORD_USER_SCOPE("pipeline.forward");
+  std::optional<RandomScope> random;
+  if (const auto* const key = RandomScope::find()) {
+    random.emplace(RandomKey{key->seed, key->epoch, part.positions});
+  }
+  InFlight micro_batch;
+  if (is_first()) {
+    micro_batch.output = module_->forward(part.inputs);
+  } else {
+    micro_batch.input = receive(group_.rank() - 1).requires_grad_();
+    micro_batch.output = module_->forward(micro_batch.input);
+  }
+  if (is_last()) {
+    micro_batch.output = loss(micro_batch.output, part);
+  } else {
+    send(micro_batch.output.detach(), group_.rank() + 1);
+  }
+  return micro_batch;
+}
+
+void PipelineStage::run_backward(InFlight micro_batch) {
+  RECORD_USER_SCOPE("pipeline.backward");
+  is_last() ? micro_batch.output.backward()
+            : micro_batch.output.backward(receive(group_.rank() + 1));
+  if (!is_first()) send(micro_batch.input.grad(), group_.rank() - 1);
+}
+
+torch::Tensor PipelineStage::forward(const Inputs& inputs) {
+  const torch::NoGradGuard no_grad;
+  auto output =
+      is_first() ? module_->forward(inputs) : module_->forward(receive(group_.rank() - 1));
+  if (!is_last()) send(output, group_.rank() + 1);
+  const int last = group_.world_size() - 1;
+  for (int rank = 0; is_last() && rank < last; ++rank) send(output, rank);
+  if (!is_last()) output = receive(last);
+  finish_sends();
+  return output;
+}
+
+void PipelineStage::send(const torch::Tensor& tensor, int dst) {
+  if (tensor.dim() > kMostDims) {
+    throw UsageError::out_of_range("pipeline", tensor.dim(),
+                                   fmt::format("outputs of at most {} dimensions", kMostDims),
+                                   "flatten the output of the stage");
+  }
+  const bool channels_last = is_channels_last(tensor);
+  sends_.push_back(group_.isend(form_of(tensor, channels_last), dst));
+  sends_.push_back(group_.isend(in_memory_order(tensor, channels_last), dst));
+}
+
+torch::Tensor PipelineStage::receive(int src) const {
+  auto form = torch::empty({3 + kMostDims}, torch::kInt64);
+  group_.recv(form, src);
+  const auto tensor = empty_of(form, device_of(*module_));
+  auto in_order = in_memory_order(tensor, is_channels_last(tensor));
+  group_.recv(in_order, src);
+  return tensor;
+}
+
+void PipelineStage::finish_sends() {
+  for (auto& work : std::exchange(sends_, {})) work.wait();
+}
+
+void PipelineStage::copy_weights_to(torch::nn::Module& network) const {
+  const torch::NoGradGuard no_grad;
+  const auto own = state_dict(*module_);
+  std::string names = "\n";
+  for (const auto& [name, tensor] : own) names += name + "\n";
+  const auto of_ranks = all_gather_text(names, group_);
+  for (auto& [name, tensor] : state_dict(network)) {
+    const auto owner = std::ranges::find_if(of_ranks, [&](const std::string& all) {
+      return all.find("\n" + name + "\n") != std::string::npos;
+    });
+    if (owner == of_ranks.end()) {
+      throw UsageError::conflict("pipeline", "no stage has " + name,
+                                 "give the network that was cut into the stages");
+    }
+    const auto rank = static_cast<int>(owner - of_ranks.begin());
+    if (rank == group_.rank()) tensor.copy_(own.at(name));
+    group_.broadcast(tensor, rank);
+  }
+}
+
+}  // namespace ladder
