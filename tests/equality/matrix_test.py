@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import free_port  # noqa: E402
-from tests.support.ways import (EXACT, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
-                                STAGE5, STAGE6, Run, Way, accelerate, alone, by_hand, distance,
-                                ignore_accelerate_configuration, mpirun, one_rank,
-                                require_equal_weights, small, spawned, torchrun, train,
+from tests.support.ways import (EXACT, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,  # noqa: E402
+                                STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate,
+                                alone, by_hand, distance, ignore_accelerate_configuration, mpirun,
+                                one_rank, require_equal_weights, small, spawned, torchrun, train,
                                 with_init_method)
 
 FULL = "LADDER_FULL" in os.environ
@@ -32,7 +32,8 @@ FOLDER = Path(tempfile.mkdtemp(prefix="ladder-matrix-"))
 atexit.register(shutil.rmtree, FOLDER)
 ignore_accelerate_configuration(FOLDER)
 
-PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6)
+PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, PIPELINE)
+ZERO, PIPE = 7, 8
 
 
 def itself(world: int, program: Path) -> Way:
@@ -164,6 +165,38 @@ def other_ways() -> Iterator[Row]:
     yield Cell(1, world=3), CLOSE_TO, Cell(0)
 
 
+def beyond() -> Iterator[Row]:
+    """A divided optimizer is that of stage 2; a cut network is that of one process."""
+    for world in (2, 3):
+        yield from equals(Cell(2, world=world), Cell(ZERO, world=world))
+    yield from equals(Cell(0), Cell(ZERO), Cell(PIPE, world=2, flags=micro_batches(1)))
+    yield from equals(Cell(2, world=2, recipe="convnet"), Cell(ZERO, world=2))
+    yield from equals(Cell(PIPE), *(Cell(PIPE, world=world) for world in (2, 3, 4)),
+                      Cell(PIPE, world=2, flags=("--schedule", "gpipe")),
+                      Cell(PIPE, "by hand", 2, flags=GLOO))
+    yield from equals(Cell(PIPE, recipe="convnet"), Cell(PIPE, world=2))
+    yield from equals(Cell(2, flags=EXACT), Cell(ZERO, world=3, flags=EXACT))
+
+
+def all_of_beyond() -> Iterator[Row]:
+    for recipe in SMALL:
+        for world in (1, 2, 3, 4):
+            yield from equals(Cell(2, world=world, recipe=recipe), Cell(ZERO, world=world))
+            yield from equals(Cell(2, recipe=recipe, flags=EXACT),
+                              Cell(ZERO, world=world, flags=(*EXACT, *GLOO)))
+        yield from equals(Cell(2, world=2, recipe=recipe), Cell(ZERO, world=2, flags=GLOO))
+    for count in (1, 4, 8):
+        one = Cell(PIPE, flags=micro_batches(count))
+        for world in (2, 3, 4):
+            yield from equals(one, *(Cell(PIPE, world=world,
+                                          flags=(*micro_batches(count), "--schedule", schedule))
+                                     for schedule in ("1f1b", "gpipe")))
+
+
+def micro_batches(count: int) -> tuple[object, ...]:
+    return ("--micro-batches", count)
+
+
 def exact_sums() -> Iterator[Row]:
     """Any number of ranks and threads. The whole table is in exact_full_test.py."""
     one = Cell(2, flags=EXACT)
@@ -202,7 +235,8 @@ def further_ways() -> Iterator[Row]:
     yield Cell(2, world=3, again=True), EQUALS, Cell(2, world=3)
 
 
-TABLE = [*every_program(whole=FULL), *exact_sums(), *(further_ways() if FULL else other_ways())]
+TABLE = [*every_program(whole=FULL), *exact_sums(),
+         *(further_ways() if FULL else other_ways()), *(all_of_beyond() if FULL else beyond())]
 CELLS = list(dict.fromkeys(cell for one, _, other in TABLE for cell in (one, other)))
 
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/pipeline_stage.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ladder/comm/process_group.h"
+#include "ladder/core/error.h"
+#include "ladder/nn/random_scope.h"
+#include "mnist/networks.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+torch::Tensor loss_of_part(const torch::Tensor& output, const Batch& part) {
+  return basicnet().loss(output, part);
+}
+
+// Gradients of one process, which calls backward for each micro-batch.
+void accumulate(Model& model, const Batch& batch, std::int64_t size) {
+  for (std::int64_t begin = 0; begin < batch.size(); begin += size) {
+    auto part = part_of(batch, begin, std::min(size, batch.size() - begin), 1);
+    part.global_size = batch.size();
+    loss_of(model, basicnet(), part).backward();
+  }
+}
+
+void expect_gradients_of(const Model& own, const Model& whole) {
+  const auto expected = whole.named_parameters();
+  for (const auto& item : own.named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
+  }
+}
+
+TEST(PipelineStage, HasTheGradientsOfAccumulationInBothSchedules) {
+  for (const int world : {1, 2, 4}) {
+    run_ranks(world, [](const ProcessGroup& group) {
+      const auto batch = random_batch(11);
+      const auto whole = first_model(basicnet());
+      whole->train();
+      accumulate(*whole, batch, 3);  // 3, 3, 3, 2
+      for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+        const auto own = first_model(basicnet());
+        mnist::keep_layers(*own, group.rank(), group.world_size());
+        PipelineStage stage(own, group, {.micro_batches = 4, .schedule = schedule});
+        stage.train();
+        const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
+        const auto loss = stage.step(batch, loss_of_part);
+        expect_gradients_of(*own, *whole);
+        EXPECT_FALSE(loss.requires_grad());
+        EXPECT_NEAR(loss.item<double>(), loss_of(*whole, basicnet(), batch).item<double>(), 1e-5);
+        const int stages_from_here = group.world_size() - group.rank();
+        const int most = schedule == PipelineSchedule::kGPipe ? 4 : std::min(4, stages_from_here);
+        EXPECT_EQ(stage.most_in_flight(), static_cast<std::size_t>(most));
+      }
+    });
+  }
+}
+
+// The last batch of an epoch.
+TEST(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto own = first_model(basicnet());
+    mnist::keep_layers(*own, group.rank(), group.world_size());
+    PipelineStage stage(own, group, {.micro_batches = 8});
+    for (const std::int64_t size : {9, 2, 1}) {
+      const auto batch = random_batch(size);
+      const auto whole = first_model(basicnet());
+      accumulate(*whole, batch, size == 9 ? 2 : 1);
+      stage.zero_grad();
+      const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
+      stage.step(batch, loss_of_part);
+      expect_gradients_of(*own, *whole);
+    }
+    EXPECT_ERROR(PipelineStage(own, group, {.micro_batches = 0}), UsageError,
+                 "micro_batches: expected at least 1, got 0");
+  });
+}
+
+TEST(PipelineStage, EvaluatesAndGathersTheWholeNetwork) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    for (const auto* recipe : {&basicnet(), &convnet()}) {
+      const auto whole = first_model(*recipe);
+      whole->eval();
+      const auto own = first_model(*recipe);
+      mnist::keep_layers(*own, group.rank(), group.world_size());
+      PipelineStage stage(own, group);
+      stage.eval();
+      const auto batch = random_batch(5);
+      EXPECT_TRUE(torch::equal(stage.forward(batch.inputs), whole->forward(batch.inputs)));
+
+      const torch::NoGradGuard no_grad;
+      for (auto& tensor : own->parameters()) tensor.add_(1);
+      for (auto& tensor : whole->parameters()) tensor.add_(1);
+      const auto gathered = recipe->make_model();
+      stage.copy_weights_to(*gathered);
+      const auto expected = whole->named_parameters();
+      for (const auto& item : gathered->named_parameters()) {
+        EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
+      }
+    }
+    EXPECT_ERROR(mnist::keep_layers(*convnet().make_model(), 0, 4), UsageError,
+                 "pipeline: expected at most 3 stages, one per layer, got 4");
+  });
+}
+
+enum class Phase { kForward, kBackward, kNone };
+
+// A layer that ends its process in the `phase` of the second micro-batch.
+struct Lost : Model {
+  explicit Lost(Phase when) : phase(when) { register_parameter("scale", torch::ones({1})); }
+  torch::Tensor forward(const Inputs& inputs) override {
+    const bool now = ++calls == 2;
+    if (now && phase == Phase::kForward) kill(getpid(), SIGKILL);
+    const auto output = inputs.only() * parameters().front();
+    if (now && phase == Phase::kBackward) {
+      output.register_hook([](const torch::Tensor&) { kill(getpid(), SIGKILL); });
+    }
+    return output;
+  }
+  std::shared_ptr<Model> new_like() const override { return nullptr; }
+  Phase phase;
+  int calls = 0;
+};
+
+TEST(PipelineStage, NamesTheRankThatIsLostInEachPhase) {
+  for (const int lost : {0, 1, 2}) {
+    for (const auto phase : {Phase::kForward, Phase::kBackward}) {
+      const TemporaryFolder folder;
+      const auto end = end_of_group(
+          3,
+          [&](const ProcessGroup& group) {
+            signal(SIGTERM, SIG_IGN);
+            const auto layers = std::make_shared<Lost>(group.rank() == lost ? phase : Phase::kNone);
+            PipelineStage stage(layers, group, {.schedule = PipelineSchedule::k1F1B});
+            const Batch batch{.inputs = torch::ones({8, 3}),
+                              .targets = torch::zeros({8}, torch::kInt64),
+                              .positions = torch::arange(8),
+                              .indices = torch::arange(8),
+                              .global_size = 8};
+            try {
+              stage.step(batch, [](const torch::Tensor& output, const Batch& /*part*/) {
+                return output.sum();
+              });
+            } catch (const DistributedError& error) {
+              folder.write(std::to_string(group.rank()), error.what());
+              throw;
+            }
+          },
+          {.backend = "shm"});
+      EXPECT_EQ(end.exit_code, 4);
+      EXPECT_EQ(folder.names().size(), 2U);
+      std::string all;
+      for (const auto& name : folder.names()) all += folder.read(name) + "\n";
+      const auto named = "rank " + std::to_string(lost) + " has ended";
+      EXPECT_NE(all.find(named), std::string::npos) << all;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ladder
