@@ -201,6 +201,13 @@ struct SumTexts {
   std::int64_t micro_batch = ExactDataParallelOptions{}.micro_batch;
 };
 
+void add_sums_flags(Flags& flags, SumTexts& sums) {
+  flags.choice(kWeights, "--sums", sums.exact, {{"fast", false}, {"exact", true}},
+               "sums of gradients; exact: in integers, the same weights for any number of ranks");
+  flags.integer(kWeights, "--micro-batch", sums.micro_batch, {1, kMostSamplesPerBatch},
+                "images per micro-batch, with --sums exact");
+}
+
 void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
                     SumTexts& sums) {
   flags.choice(
@@ -209,10 +216,7 @@ void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_rep
       "scaling of the learning rate with the ranks, for per-device");
   flags.integer(kTogether, "--check-replicas", check_replicas, {0, kMostOptimizerSteps},
                 "steps between comparisons of all ranks' weights; 0 = never");
-  flags.choice(kWeights, "--sums", sums.exact, {{"fast", false}, {"exact", true}},
-               "sums of gradients; exact: in integers, the same weights for any number of ranks");
-  flags.integer(kWeights, "--micro-batch", sums.micro_batch, {1, kMostSamplesPerBatch},
-                "images per micro-batch, with --sums exact");
+  add_sums_flags(flags, sums);
 }
 
 // Unset for sums in float.
@@ -317,6 +321,8 @@ void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::strin
                 "batches per optimizer step [1]");
   flags.flag(kTogether, "--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
              "gradient average per batch instead of per optimizer step");
+  flags.flag(kTogether, "--zero-redundancy", accelerator.zero_redundancy,
+             "optimizer state divided among the processes");
   flags.flag(kOwn, "--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
   flags.flag(kOwn, "--debug", accelerator.debug, "check shapes before collectives; slower",
              "false");
@@ -584,6 +590,7 @@ void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
   add_group_flags(flags, options, texts.timeout_seconds);
   add_process_flags(flags, options, kOnePerGpu);
   add_launcher_flags(flags, options);
+  add_sums_flags(flags, texts.sums);
   flags.integer(kWeights, "--micro-batches", options.pipeline.micro_batches,
                 {1, kMostBatchesPerStep}, "micro-batches per batch");
   flags.choice(kTogether, "--schedule", options.pipeline.schedule,
@@ -718,6 +725,8 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
 
 void complete(PipelineRunOptions& options, const Flags& flags, const CommandTexts& texts) {
   complete_group(options, texts, /*require_launcher=*/false);
+  options.exact = exact_options(texts.sums, flags, /*check_replicas=*/0);
+  require_masks_by_position(options.recipe, options.exact.has_value());
   complete_all(options, flags);
 }
 

@@ -40,6 +40,8 @@ torch::Tensor apply_head(const torch::Tensor& scores, Head head) {
 
 class LayeredModel : public Model {
  public:
+  explicit LayeredModel(const NetworkOptions& options) : options_(options) {}
+
   void keep_layers(int stage, int stages) {
     const auto drops = drop_layer();
     const int layers = static_cast<int>(drops.size());
@@ -53,9 +55,13 @@ class LayeredModel : public Model {
           layers * stage / stages <= layer && layer < layers * (stage + 1) / stages;
       if (!is_kept) drops[static_cast<std::size_t>(layer)]();
     }
+    options_.stage = stage;
+    options_.stages = stages;
   }
 
  protected:
+  bool is_fast() const { return options_.math == Math::kFast; }
+
   // One per layer: each drops its modules.
   virtual std::vector<std::function<void()>> drop_layer() = 0;
 
@@ -64,12 +70,14 @@ class LayeredModel : public Model {
     unregister_module(name);
     module = nullptr;
   }
+
+  NetworkOptions options_;
 };
 
 class BasicNet : public LayeredModel {
  public:
-  explicit BasicNet(NetworkOptions options)
-      : options_(options),
+  explicit BasicNet(const NetworkOptions& options)
+      : LayeredModel(options),
         conv1_(register_module("conv1", torch::nn::Conv2d(1, 32 * options.width, 3))),
         conv2_(
             register_module("conv2", torch::nn::Conv2d(32 * options.width, 64 * options.width, 3))),
@@ -79,7 +87,8 @@ class BasicNet : public LayeredModel {
             "dropout2", std::make_shared<Dropout>(DropoutOptions{0.5, 2, masks_of(options.math)}))),
         fc1_(register_module("fc1", Linear(9216 * options.width, 128 * options.width))),
         fc2_(register_module("fc2", torch::nn::Linear(128 * options.width, 10))) {
-    if (options_.math == Math::kFast) use_channels_last(*this);
+    if (is_fast()) use_channels_last(*this);
+    if (options.stages > 1) keep_layers(options.stage, options.stages);
   }
 
   torch::Tensor forward(const Inputs& inputs) override {
@@ -96,8 +105,6 @@ class BasicNet : public LayeredModel {
   std::shared_ptr<Model> new_like() const override { return new_network_like(*this, options_); }
 
  private:
-  bool is_fast() const { return options_.math == Math::kFast; }
-
   torch::Tensor run_conv1(const torch::Tensor& images) {
     const auto x = is_fast() ? to_channels_last(images) : images;
     if (!is_fast() || !x.is_cpu()) return torch::relu(conv1_->forward(x));
@@ -123,7 +130,6 @@ class BasicNet : public LayeredModel {
             [this] { drop("fc2", fc2_); }};
   }
 
-  NetworkOptions options_;
   torch::nn::Conv2d conv1_;
   torch::nn::Conv2d conv2_;
   std::shared_ptr<Dropout> dropout1_;
@@ -141,12 +147,13 @@ torch::nn::Sequential conv_layer(std::int64_t in_channels, std::int64_t out_chan
 
 class ConvNet : public LayeredModel {
  public:
-  explicit ConvNet(NetworkOptions options)
-      : options_(options),
+  explicit ConvNet(const NetworkOptions& options)
+      : LayeredModel(options),
         layer1_(register_module("layer1", conv_layer(1, 16 * options.width))),
         layer2_(register_module("layer2", conv_layer(16 * options.width, 32 * options.width))),
         fc_(register_module("fc", torch::nn::Linear(1568 * options.width, 10))) {
-    if (options_.math == Math::kFast) use_channels_last(*this);
+    if (is_fast()) use_channels_last(*this);
+    if (options.stages > 1) keep_layers(options.stage, options.stages);
   }
 
   torch::Tensor forward(const Inputs& inputs) override {
@@ -159,8 +166,6 @@ class ConvNet : public LayeredModel {
   std::shared_ptr<Model> new_like() const override { return new_network_like(*this, options_); }
 
  private:
-  bool is_fast() const { return options_.math == Math::kFast; }
-
   torch::Tensor run_layer1(const torch::Tensor& images) {
     const auto x = is_fast() ? to_channels_last(images) : images;
     if (!is_fast() || !x.is_cpu()) return layer1_->forward(x);
@@ -185,7 +190,6 @@ class ConvNet : public LayeredModel {
             [this] { drop("fc", fc_); }};
   }
 
-  NetworkOptions options_;
   torch::nn::Sequential layer1_;
   torch::nn::Sequential layer2_;
   torch::nn::Linear fc_;

@@ -26,6 +26,8 @@ struct NetworkOptions {
   Head head = Head::kLogSoftmax;
   Math math = Math::kFast;
   std::int64_t width = 1;  // channel multiplier, also of hidden units
+  int stage = 0;           // see keep_layers; the weights are drawn for all layers
+  int stages = 1;
 };
 
 // The network of the PyTorch MNIST example: two convolutions, two linear layers, dropout.

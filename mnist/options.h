@@ -118,6 +118,10 @@ struct TrainerRunOptions : GroupOptions, ProcessOptions {
 // beyond/pipeline; beyond/zero_redundancy has those of stage 2.
 struct PipelineRunOptions : GroupOptions, ProcessOptions {
   ladder::PipelineOptions pipeline;  // --micro-batches, --schedule
+  // --sums exact, --micro-batch; unset = --sums fast
+  std::optional<ladder::ExactDataParallelOptions> exact;
+
+  std::int64_t micro_batch() const { return exact ? exact->micro_batch : 0; }
 };
 
 }  // namespace mnist

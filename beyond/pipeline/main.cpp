@@ -17,6 +17,8 @@
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/data/distributed_sampler.h"
+#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/launch/spawn.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/training_monitor.h"
@@ -43,9 +45,10 @@ struct Data {
 Data make_data(const Options& options, const mnist::Recipe& recipe, const torch::Device& device) {
   const auto train = mnist::load_train(options.data, recipe, device);
   const auto test = mnist::load_test(options.data, recipe, device);
-  return {.train = DataLoader(train, {.batch_size = recipe.batch_size(),
-                                      .shuffle = true,
-                                      .seed = recipe.seed(),
+  const auto batches = divide_batches(train->size(), {.batch_size = recipe.batch_size(),
+                                                      .seed = recipe.seed(),
+                                                      .micro_batch = options.micro_batch()});
+  return {.train = DataLoader(train, {.batch_sampler = batches,
                                       .num_workers = options.data.num_workers,
                                       .pin_memory = options.data.pin_memory && device.is_cuda(),
                                       .transform = recipe.make_transform(options.data.augment)}),
@@ -63,6 +66,9 @@ PipelineStage make_model(const Options& options, const mnist::Recipe& recipe,
   if (!options.load.empty()) load_model(*model, options.load);
   mnist::keep_layers(*model, group.rank(), group.world_size());
   model->to(device);
+  if (options.exact) {
+    model = std::make_shared<ExactDataParallel>(model, ProcessGroup::single(), *options.exact);
+  }
   return {std::move(model), group, options.pipeline};
 }
 

@@ -25,6 +25,7 @@
 #include "ladder/monitor/stop_signal.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/zero_redundancy_optimizer.h"
 
 namespace ladder {
 namespace {
@@ -146,6 +147,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   for (const auto& known : *optimizers_) {
     if (&known->optimizer() == optimizer.get()) return known;
   }
+  if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
   state_.optimizers.push_back(optimizer);
   optimizers_->push_back(std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_,
                                                                 gradients_, config_.debug));

@@ -64,6 +64,8 @@ struct AcceleratorOptions {
   // Wraps models in ExactDataParallel, also on one process: the same weights for any number of
   // processes and threads. Its loss_scale follows the precision. Only in LoaderMode::kGlobal.
   std::optional<ExactDataParallelOptions> exact_sums;  // unset = sums in float
+  // Divides the state of each prepared optimizer among the processes: ZeroRedundancyOptimizer.
+  bool zero_redundancy = false;
   ProjectConfiguration project;
   std::vector<std::string> log_with;  // trackers: jsonl, csv, tensorboard
   // The scheduler steps when the optimizer does: not inside an accumulation window, and not after a

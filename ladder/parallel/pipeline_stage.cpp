@@ -14,6 +14,7 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 namespace {
@@ -50,9 +51,11 @@ torch::Tensor empty_of(const torch::Tensor& form, const torch::Device& device) {
   return torch::empty(c10::IntArrayRef(numbers + 3, static_cast<std::size_t>(numbers[2])), options);
 }
 
-// At most `count` equal parts, the last one smaller, none empty, but one of an empty batch.
-std::vector<Batch> micro_batches_of(const Batch& batch, std::int64_t count) {
-  const auto size = std::max<std::int64_t>((batch.size() + count - 1) / count, 1);
+// At most `count` equal parts of whole units, the last one smaller, none empty, but one of an empty
+// batch.
+std::vector<Batch> micro_batches_of(const Batch& batch, std::int64_t count, std::int64_t unit) {
+  const auto units = (batch.size() + unit - 1) / unit;
+  const auto size = std::max<std::int64_t>((units + count - 1) / count, 1) * unit;
   std::vector<Batch> parts;
   for (std::int64_t begin = 0; begin == 0 || begin < batch.size(); begin += size) {
     const auto rows = std::min(size, batch.size() - begin);
@@ -85,17 +88,25 @@ PipelineStage::PipelineStage(std::shared_ptr<Model> layers, ProcessGroup group,
 }
 
 torch::Tensor PipelineStage::step(const Batch& batch, const Loss& loss) {
-  const auto parts = micro_batches_of(batch, options_.micro_batches);
+  const auto unit = std::max<std::int64_t>(micro_batch_of(*module_), 1);
+  const auto parts = micro_batches_of(batch, options_.micro_batches, unit);
   const auto ahead = static_cast<std::size_t>(group_.world_size() - 1 - group_.rank());
   const bool alternates = options_.schedule == PipelineSchedule::k1F1B;
-  auto total = torch::zeros({}, torch::dtype(torch::kFloat32).device(device_of(*module_)));
+  auto total = torch::zeros({}, torch::dtype(torch::kFloat64).device(device_of(*module_)));
   std::deque<InFlight> in_flight;
   const auto run_next_backward = [&] {
     run_backward(std::move(in_flight.front()));
     in_flight.pop_front();
   };
+  auto* const replicated = dynamic_cast<ReplicatedModel*>(module_.get());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    in_flight.push_back(run_forward(parts[i], loss));
+    const auto run_next_forward = [&] { in_flight.push_back(run_forward(parts[i], loss)); };
+    if (replicated != nullptr && i + 1 < parts.size()) {
+      const auto no_sync = replicated->no_sync();
+      run_next_forward();
+    } else {
+      run_next_forward();
+    }
     most_in_flight_ = std::max(most_in_flight_, in_flight.size());
     if (is_last()) total += in_flight.back().output.detach();
     if (alternates && i >= ahead) run_next_backward();
@@ -172,7 +183,7 @@ void PipelineStage::finish_sends() {
 
 void PipelineStage::copy_weights_to(torch::nn::Module& network) const {
   const torch::NoGradGuard no_grad;
-  const auto own = state_dict(*module_);
+  const auto own = unwrapped_state_dict(*module_);
   std::string names = "\n";
   for (const auto& [name, tensor] : own) names += name + "\n";
   const auto of_ranks = all_gather_text(names, group_);

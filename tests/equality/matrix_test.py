@@ -175,12 +175,17 @@ def beyond() -> Iterator[Row]:
                       Cell(PIPE, world=2, flags=("--schedule", "gpipe")),
                       Cell(PIPE, "by hand", 2, flags=GLOO))
     yield from equals(Cell(PIPE, recipe="convnet"), Cell(PIPE, world=2))
-    yield from equals(Cell(2, flags=EXACT), Cell(ZERO, world=3, flags=EXACT))
+    yield from equals(Cell(2, flags=EXACT), Cell(ZERO, world=3, flags=EXACT),
+                      *(Cell(PIPE, world=world, flags=(*EXACT, *micro_batches(count)))
+                        for world, count in ((1, 2), (3, 4))))
 
 
 def all_of_beyond() -> Iterator[Row]:
     for recipe in SMALL:
         for world in (1, 2, 3, 4):
+            if world <= 3 or recipe == "basicnet":  # convnet has three layers
+                yield from equals(Cell(2, recipe=recipe, flags=EXACT),
+                                  Cell(PIPE, world=world, flags=EXACT))
             yield from equals(Cell(2, world=world, recipe=recipe), Cell(ZERO, world=world))
             yield from equals(Cell(2, recipe=recipe, flags=EXACT),
                               Cell(ZERO, world=world, flags=(*EXACT, *GLOO)))
