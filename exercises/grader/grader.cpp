@@ -133,6 +133,10 @@ std::string ended(const std::string& error, unsigned seconds) {
       error.empty() ? "a rank ended inside it, as by exit()" : first_line(error));
 }
 
+ProcessGroup make_group() {
+  return init_process_group({.timeout = kGroupTimeout, .device = "cpu"});
+}
+
 }  // namespace
 
 void expect(bool holds, const std::string& expected, const std::string& got,
@@ -141,8 +145,7 @@ void expect(bool holds, const std::string& expected, const std::string& got,
 }
 
 // Returns "" or the reason.
-std::string Grader::run(int world_size, const std::function<void(const ProcessGroup&)>& check,
-                        unsigned seconds) {
+std::string Grader::run(int world_size, const std::function<void()>& check, unsigned seconds) {
   const Shared<Verdict> verdict;
   std::string error;
   const auto rank = [&](int /*rank*/) {
@@ -150,7 +153,7 @@ std::string Grader::run(int world_size, const std::function<void(const ProcessGr
     ::alarm(seconds);
     run_in_rank(*verdict, [&] {
       prepare_process({.requested = 1});
-      check(init_process_group({.timeout = kGroupTimeout, .device = "cpu"}));
+      check();
     });
   };
   try {
@@ -171,6 +174,11 @@ std::string Grader::run(int world_size, const std::function<void(const ProcessGr
 
 void Grader::property(const std::string& title, int world_size,
                       const std::function<void(const ProcessGroup&)>& check, unsigned seconds) {
+  property_without_group(title, world_size, [&] { check(make_group()); }, seconds);
+}
+
+void Grader::property_without_group(const std::string& title, int world_size,
+                                    const std::function<void()>& check, unsigned seconds) {
   const auto reason = run(world_size, check, seconds);
   fmt::print(report_, "{:<6} {}\n", reason.empty() ? "ok" : "wrong", title);
   if (reason.empty()) return;
@@ -199,7 +207,8 @@ void Grader::compare_times(int world_size, const std::string& what,
   };
   const auto reason = run(
       world_size,
-      [&](const ProcessGroup& group) {
+      [&] {
+        const auto group = make_group();
         const Seconds own{measure([&] { yours(group); }), measure([&] { library(group); })};
         if (group.rank() == 0) *seconds = own;
       },

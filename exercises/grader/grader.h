@@ -41,14 +41,17 @@ class Grader {
   void property(const std::string& title, int world_size,
                 const std::function<void(const ProcessGroup&)>& check, unsigned seconds = 10);
 
+  // The same on processes that have a launcher's environment and no group yet.
+  void property_without_group(const std::string& title, int world_size,
+                              const std::function<void()>& check, unsigned seconds = 10);
+
   // Prints the seconds of the learner's code and of the library's, which rank 0 measures.
   void compare_times(int world_size, const std::string& what,
                      const std::function<void(const ProcessGroup&)>& yours,
                      const std::function<void(const ProcessGroup&)>& library);
 
  private:
-  std::string run(int world_size, const std::function<void(const ProcessGroup&)>& check,
-                  unsigned seconds);
+  std::string run(int world_size, const std::function<void()>& check, unsigned seconds);
 
   std::FILE* report_;
 };
