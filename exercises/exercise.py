@@ -472,6 +472,16 @@ def solution(exercise: Exercise) -> int:
     return 0
 
 
+def table() -> str:
+    """The list as a table of exercises/README.md."""
+    rows = ["| | exercise | lesson | what to write | minutes |", "| --- | --- | --- | --- | --- |"]
+    for one in all_exercises():
+        link = one.head(r"\[Lesson: .+?\]\((?:\.\./)?(.+?)\)")
+        rows.append(f"| {one.number} | [{one.name}]({one.name}/task.md) | [{one.lesson}]({link}) | "
+                    f"{one.title.partition(': ')[2]} | {one.minutes} |")
+    return "\n".join(rows)
+
+
 def show_list(progress: Progress) -> int:
     for exercise in all_exercises():
         print(f"{exercise.number:>2}  {exercise.name:<16} {exercise.lesson:<9} "

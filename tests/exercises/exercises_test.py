@@ -69,6 +69,8 @@ class Files(unittest.TestCase):
             with self.subTest(one.name):
                 self.assertLessEqual(len(one.text.split()), 250 + len(one.refused) + 20)
                 self.assertEqual(len(one.hints), 3)
+                lesson = (one.folder / one.head(r"\[Lesson: .+?\]\((.+?)\)")).read_text("utf-8")
+                self.assertIn(f"`./run exercise {one.number}`", lesson)
                 self.assertTrue(all((ROOT / name).is_file() for name in one.library))
                 solution = re.findall(r"// solution\n(.*?)// end\n", one.solution, re.DOTALL)
                 lines = sum(exercise.code_lines(text) for text in solution)
