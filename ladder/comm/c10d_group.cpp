@@ -7,23 +7,20 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #ifdef USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <future>
 #include <memory>
-#include <span>
 #include <thread>
 #include <utility>
 
 #include "ladder/comm/errors.h"
-#include "ladder/comm/shared_memory.h"
+#include "ladder/comm/gloo_backend.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/launch/failure_kind.h"
@@ -32,15 +29,8 @@ namespace ladder {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using Work = c10::intrusive_ptr<c10d::Work>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
-
-Work completed(const Tensors& tensors) {
-  auto future =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  future->markCompleted(c10::IValue(tensors));
-  return c10d::Work::create_from_future(future);
-}
 
 // Collectives of one rank: nothing to exchange.
 class SingleBackend : public c10d::Backend {
@@ -48,204 +38,36 @@ class SingleBackend : public c10d::Backend {
   SingleBackend() : Backend(/*rank=*/0, /*size=*/1) {}
 
   const std::string getBackendName() const override { return "single"; }
-  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
+  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
     return completed(tensors);
   }
-  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
+  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
     return completed(tensors);
   }
-  Work reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
+  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
     return completed(tensors);
   }
-  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::AllgatherOptions& /*options*/) override {
+  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& /*options*/) override {
     return copied(outputs, inputs);
   }
-  Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
-              const c10d::GatherOptions& /*options*/) override {
+  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::GatherOptions& /*options*/) override {
     return copied(outputs, inputs);
   }
-  Work barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
+  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& /*options*/) override {
+    output.copy_(input.view_as(output));
+    return completed({output});
+  }
+  C10dWork barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
 
  private:
-  static Work copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
+  static C10dWork copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
     outputs.front().front().copy_(inputs.front());
     return completed(outputs.front());
   }
 };
-
-SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
-                                      int world_size) {
-  return [=, round = 0](const std::string& own) mutable {
-    const auto key = [&](int other) { return fmt::format("{}/{}/{}", name, round, other); };
-    store->set(key(rank), own);
-    std::vector<std::string> keys;
-    for (int other = 0; other < world_size; ++other) keys.push_back(key(other));
-    std::vector<std::string> all;
-    for (const auto& text : store->multiGet(keys)) all.emplace_back(text.begin(), text.end());
-    ++round;
-    return all;
-  };
-}
-
-// Gloo, except that the collectives of ProcessGroup use shared memory.
-class GlooAndSharedMemory : public c10d::ProcessGroupGloo {
- public:
-  GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
-                      const c10::intrusive_ptr<Options>& options,
-                      std::unique_ptr<SharedMemory> memory)
-      : ProcessGroupGloo(store, setup.rank, setup.world_size, options),
-        memory_(std::move(memory)) {}
-
-  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    if (!is_shareable(tensors)) return ProcessGroupGloo::broadcast(tensors, options);
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto result = tensors.front().contiguous();
-    const int from = static_cast<int>(options.rootRank);
-    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
-      if (rank != getRank()) result.view(-1).narrow(0, begin, piece.numel()).copy_(piece);
-    };
-    exchange({"broadcast", "", from}, result, options.timeout, consume);
-    if (!result.is_same(tensors.front())) tensors.front().copy_(result);
-    return completed(tensors);
-  }
-
-  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    const auto op = options.reduceOp.op_;
-    if (!name_of(op) || !is_shareable(tensors)) {
-      return ProcessGroupGloo::allreduce(tensors, options);
-    }
-    return reduced("all_reduce", tensors, op, options.timeout, /*here=*/true);
-  }
-
-  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    const auto op = options.reduceOp.op_;
-    if (!name_of(op) || !is_shareable(tensors)) return ProcessGroupGloo::reduce(tensors, options);
-    return reduced("reduce", tensors, op, options.timeout, getRank() == options.rootRank);
-  }
-
-  Work allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::AllgatherOptions& options) override {
-    // Gloo reports outputs that do not fit.
-    if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
-      return ProcessGroupGloo::allgather(outputs, inputs, options);
-    }
-    return gathered("all_gather", outputs.front(), inputs.front(), options.timeout);
-  }
-
-  Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
-              const c10d::GatherOptions& options) override {
-    const bool here = getRank() == options.rootRank;
-    if (!is_shareable(inputs) || (here && !have_room(outputs, inputs.front()))) {
-      return ProcessGroupGloo::gather(outputs, inputs, options);
-    }
-    return gathered("gather", here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
-  }
-
-  Work barrier(const c10d::BarrierOptions& options) override {
-    exchange({"barrier", ""}, at::empty({0}), options.timeout, [](auto&&...) {});
-    return completed({});
-  }
-
- private:
-  // With the result `here`, or on other ranks alone.
-  Work reduced(const char* operation, const Tensors& tensors, c10d::ReduceOp::RedOpType op,
-               std::chrono::milliseconds timeout, bool here) {
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto result = tensors.front().contiguous();
-    at::Tensor first;  // rank 0's piece; the others are of the same place
-    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
-      if (!here) return;
-      if (rank == 0) {
-        first = piece;
-        return;
-      }
-      auto part = result.view(-1).narrow(0, begin, piece.numel());
-      const auto& before = rank == 1 ? first : part;
-      if (op == c10d::ReduceOp::SUM) {
-        at::add_out(part, before, piece);
-      } else if (op == c10d::ReduceOp::MIN) {
-        at::minimum_out(part, before, piece);
-      } else {
-        at::maximum_out(part, before, piece);
-      }
-    };
-    exchange({operation, name_of(op)}, result, timeout, consume);
-    if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
-    return completed(tensors);
-  }
-
-  // `all`: empty where nothing is to be received.
-  Work gathered(const char* operation, const Tensors& all, const at::Tensor& input,
-                std::chrono::milliseconds timeout) {
-    const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
-      if (all.empty()) return;
-      all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
-    };
-    exchange({operation, ""}, input.contiguous(), timeout, consume);
-    return completed(all);
-  }
-
-  // Equal on all ranks.
-  static bool is_shareable(const Tensors& tensors) {
-    return tensors.size() == 1 && tensors.front().is_cpu() &&
-           tensors.front().layout() == torch::kStrided;
-  }
-
-  bool have_room(const std::vector<Tensors>& outputs, const at::Tensor& input) const {
-    return outputs.size() == 1 && outputs.front().size() == static_cast<std::size_t>(getSize()) &&
-           std::all_of(outputs.front().begin(), outputs.front().end(), [&](const auto& output) {
-             return output.numel() == input.numel() &&
-                    output.scalar_type() == input.scalar_type() && output.is_cpu() &&
-                    output.is_contiguous();
-           });
-  }
-
-  // Null: for Gloo.
-  static const char* name_of(c10d::ReduceOp::RedOpType op) {
-    if (op == c10d::ReduceOp::SUM) return "sum";
-    if (op == c10d::ReduceOp::MIN) return "min";
-    return op == c10d::ReduceOp::MAX ? "max" : nullptr;
-  }
-
-  template <typename ConsumePiece>
-  void exchange(SharedMemory::Call call, const at::Tensor& own, std::chrono::milliseconds timeout,
-                const ConsumePiece& consume) {
-    call.form += fmt::format("{}{}", call.form.empty() ? "" : ", ", own.dtype().name());
-    const auto size = static_cast<std::size_t>(own.element_size());
-    const auto consume_bytes = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
-      const auto piece =
-          torch::from_blob(const_cast<std::byte*>(bytes.data()),
-                           {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
-      consume(rank, piece, static_cast<std::int64_t>(offset / size));
-    };
-    memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},
-                      consume_bytes,
-                      timeout == c10d::kUnsetTimeout ? getOptions()->timeout : timeout);
-  }
-
-  std::unique_ptr<SharedMemory> memory_;
-};
-
-Backend make_gloo(ProcessGroup::Setup& setup, const C10dStore& store) {
-  using c10d::ProcessGroupGloo;
-  auto options = ProcessGroupGloo::Options::create(setup.timeout);
-  options->devices.push_back(
-      setup.gloo_interface.empty()
-          ? ProcessGroupGloo::createDeviceForHostname(setup.gloo_address)
-          : ProcessGroupGloo::createDeviceForInterface(setup.gloo_interface));
-  if (setup.backend == "shm") {
-    auto memory =
-        SharedMemory::make(setup.rank, setup.world_size,
-                           all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
-    if (memory) {
-      return c10::make_intrusive<GlooAndSharedMemory>(store, setup, options, std::move(memory));
-    }
-    setup.backend = "gloo";
-  }
-  return c10::make_intrusive<ProcessGroupGloo>(store, setup.rank, setup.world_size, options);
-}
 
 Backend make_nccl([[maybe_unused]] const ProcessGroup::Setup& setup,
                   [[maybe_unused]] const C10dStore& store) {
@@ -356,7 +178,7 @@ void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks)
   }
 }
 
-void run_collective(const ProcessGroup& group, const char* operation,
+void run_collective(const ProcessGroup& group, const std::string& operation,
                     const std::function<void()>& collective) {
   try {
     collective();

@@ -65,7 +65,7 @@ void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks)
 
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors
 // of this rank, such as an invalid argument or too little memory, keep their type and text.
-void run_collective(const ProcessGroup& group, const char* operation,
+void run_collective(const ProcessGroup& group, const std::string& operation,
                     const std::function<void()>& collective);
 
 }  // namespace ladder

@@ -27,6 +27,14 @@ DistributedError ranks_missing(std::span<const int> missing, int world_size,
                               "see the output of those ranks; were WORLD_SIZE ranks started?");
 }
 
+DistributedError another_tensor_sent(int rank, int world_size, int from, std::string_view sent,
+                                     std::string_view expected) {
+  return collective_failed(
+      "recv", rank, world_size,
+      fmt::format("rank {} sent {}, this rank expected {}", from, sent, expected),
+      "give send and recv tensors of one dtype and shape");
+}
+
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                std::string_view hint) {
   return DistributedError::of(fmt::format("store at {}", address), "", cause, hint);

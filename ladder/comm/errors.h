@@ -21,6 +21,10 @@ DistributedError collective_failed(std::string_view operation, int rank, int wor
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                std::chrono::milliseconds timeout);
 
+// recv() of a tensor other than the one that rank `from` sent. Each as "Float [2, 3]".
+DistributedError another_tensor_sent(int rank, int world_size, int from, std::string_view sent,
+                                     std::string_view expected);
+
 // A store that cannot be opened at `address` or does not answer.
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                std::string_view hint);

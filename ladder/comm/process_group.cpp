@@ -66,6 +66,21 @@ void complete(const ProcessGroup& group, const char* operation, const Start& sta
   run_collective(group, operation, [&] { start()->wait(); });
 }
 
+void require_other_rank(const ProcessGroup& group, const char* operation, int rank) {
+  if (rank >= 0 && rank < group.world_size() && rank != group.rank()) return;
+  throw UsageError::out_of_range(
+      operation, rank,
+      fmt::format("a rank from 0 to {} other than {}", group.world_size() - 1, group.rank()),
+      "ranks count from 0; a rank does not send to itself");
+}
+
+// `tensor` with its elements in row-major order, where the backend can read them: Gloo transfers
+// no memory of a GPU.
+torch::Tensor for_transfer(const ProcessGroup& group, const torch::Tensor& tensor) {
+  const auto rows = in_row_major_order(tensor);
+  return group.backend() == "nccl" ? rows : rows.cpu();
+}
+
 void require_root(const ProcessGroup& group, const char* operation, int root) {
   if (root < 0 || root >= group.world_size()) {
     throw UsageError::out_of_range(operation, root,
@@ -186,6 +201,45 @@ std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int
   if (rank() != root) return {};
   cut_to(all.front(), counts);
   return all.front();
+}
+
+torch::Tensor ProcessGroup::reduce_scatter(const torch::Tensor& tensor, ReduceOp op) const {
+  const std::int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (rows != world_size()) {
+    throw UsageError::out_of_range("reduce_scatter", rows, fmt::format("{} rows", world_size()),
+                                   "pass a tensor with one row per rank");
+  }
+  auto input = tensor.contiguous().view(-1);  // Gloo divides the first dimension
+  auto output = torch::empty({input.numel() / rows}, tensor.options());
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = c10d_op(op);
+  complete(*this, "reduce_scatter",
+           [&] { return impl_->group->_reduce_scatter_base(output, input, options); });
+  return output.view(tensor.sizes().slice(1));
+}
+
+Work ProcessGroup::isend(const torch::Tensor& tensor, int dst) const {
+  require_other_rank(*this, "send", dst);
+  std::vector<torch::Tensor> tensors = {for_transfer(*this, tensor)};
+  const auto operation = fmt::format("send to rank {}", dst);
+  c10::intrusive_ptr<c10d::Work> work;
+  run_collective(*this, operation, [&] { work = impl_->group->send(tensors, dst, /*tag=*/0); });
+  return Work([group = *this, work, operation, tensors] {
+    run_collective(group, operation, [&] { work->wait(); });
+  });
+}
+
+Work ProcessGroup::irecv(torch::Tensor& tensor, int src) const {
+  require_other_rank(*this, "recv", src);
+  std::vector<torch::Tensor> tensors = {for_transfer(*this, tensor)};
+  const auto operation = fmt::format("recv from rank {}", src);
+  c10::intrusive_ptr<c10d::Work> work;
+  run_collective(*this, operation, [&] { work = impl_->group->recv(tensors, src, /*tag=*/0); });
+  return Work([group = *this, work, operation, tensors, tensor]() mutable {
+    run_collective(group, operation, [&] { work->wait(); });
+    const torch::NoGradGuard no_grad;
+    copy_back(tensors.front(), tensor);
+  });
 }
 
 void ProcessGroup::barrier() const {

@@ -5,13 +5,28 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ladder {
 
 enum class ReduceOp { kSum, kMin, kMax };
+
+// A transfer that ProcessGroup::isend or irecv has started, as PyTorch's Work.
+class [[nodiscard]] Work {
+ public:
+  explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
+  // Blocks until the tensor is sent, or received, at most for the group's timeout.
+  void wait() {
+    std::exchange(wait_, [] {})();
+  }
+
+ private:
+  std::function<void()> wait_;
+};
 
 // The processes of one training, and their collectives.
 //
@@ -73,8 +88,22 @@ class ProcessGroup {
   // As all_gather, with the tensors on `root` only; the result is empty on other ranks.
   std::vector<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0) const;
 
+  // `tensor` is [world_size, ...]. Returns its row `rank()`, [...], reduced over all ranks.
+  torch::Tensor reduce_scatter(const torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+
   // Returns when all ranks have called it.
   void barrier() const;
+
+  // Point to point: from this rank to rank `dst`, or to this rank from rank `src`, and no other
+  // takes part. `tensor` has the same dtype and shape on both, else recv throws DistributedError;
+  // NCCL alone does not compare them. Messages between two ranks keep their order.
+  void send(const torch::Tensor& tensor, int dst) const { isend(tensor, dst).wait(); }
+  void recv(torch::Tensor& tensor, int src) const { irecv(tensor, src).wait(); }
+
+  // The same without waiting. Do not write to the tensor of isend, nor use that of irecv, before
+  // wait() has returned. Two ranks that send to each other begin with isend.
+  Work isend(const torch::Tensor& tensor, int dst) const;
+  Work irecv(torch::Tensor& tensor, int src) const;
 
   // The same through the store instead of the backend: if ranks are missing after `timeout`
   // (default: that of the group), each waiting rank throws an error that names them. Slower than

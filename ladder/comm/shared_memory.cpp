@@ -33,11 +33,19 @@ struct SharedMemory::Slot {
   alignas(64) std::array<std::byte, kChunkBytes> bytes;
 };
 
+struct SharedMemory::Channel {
+  alignas(64) std::atomic<std::uint32_t> written;  // pieces; a futex
+  alignas(64) std::atomic<std::uint32_t> read;     // pieces; a futex
+  std::array<Slot, 2> slots;
+};
+
+// Pages of the memory that no rank touches take no room.
 struct SharedMemory::Segment {
   std::uint64_t nonce;                            // of this memory; in the segment of rank 0
   alignas(64) std::atomic<std::uint32_t> pieces;  // published; a futex
   std::atomic<bool> failed;
   std::array<Slot, 2> slots;
+  std::array<Channel, kMostRanks> to;
 };
 
 namespace {
@@ -75,6 +83,11 @@ std::string host_identity() {
 }
 
 void release_waiters(Counter& word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
+
+void count(Counter& word) {
+  word.store(word + 1, std::memory_order_release);
+  release_waiters(word);
+}
 
 }  // namespace
 
@@ -149,7 +162,12 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own,
       const auto size = std::min(kChunkBytes, own.size() - offset);
       const auto piece = own.subspan(offset, publishes(rank_) ? size : 0);
       publish(piece, text);
-      for (int rank = 0; rank < world_size(); ++rank) wait_for(rank, deadline, call);
+      for (int rank = 0; rank < world_size(); ++rank) {
+        auto& counter = segments_[static_cast<std::size_t>(rank)].pieces;
+        wait_for(rank, call, deadline, counter, [&] {
+          return static_cast<std::int32_t>(counter.load(std::memory_order_acquire) - pieces_) >= 0;
+        });
+      }
       for (int rank = 0; rank < world_size(); ++rank) {
         require_same_call(rank, text, call);
         const auto& slot = segments_[static_cast<std::size_t>(rank)].slots[(pieces_ - 1) % 2];
@@ -170,8 +188,8 @@ void SharedMemory::publish(std::span<const std::byte> piece, const std::string& 
   auto& slot = segment.slots[pieces_ % 2];
   std::strncpy(slot.call.data(), call.c_str(), slot.call.size() - 1);
   std::copy(piece.begin(), piece.end(), slot.bytes.begin());
-  segment.pieces.store(++pieces_, std::memory_order_release);
-  release_waiters(segment.pieces);
+  count(segment.pieces);
+  ++pieces_;
   published_bytes += static_cast<std::int64_t>(piece.size());
 }
 
@@ -183,28 +201,110 @@ void SharedMemory::require_same_call(int rank, const std::string& text, const Ca
        "all ranks must call the same collectives, in the same order, with tensors of one shape");
 }
 
-void SharedMemory::wait_for(int rank, const Deadline& deadline, const Call& call) const {
+// `counter` of another rank changes before `ready` does; it may wrap around.
+template <typename Ready>
+void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline, Counter& counter,
+                            const Ready& ready) {
   constexpr int kSpins = 200;  // about 0.1 ms, as long as a wake-up
   constexpr timespec kLongestWait{.tv_sec = 0, .tv_nsec = 100'000'000};
-  auto& segment = segments_[static_cast<std::size_t>(rank)];
+  constexpr timespec kNextTransfer{.tv_sec = 0, .tv_nsec = 100'000};
+  const auto alone = [&] {
+    return std::ranges::all_of(
+        transfers_, [&](const auto& transfer) { return &counter_of_peer(*transfer) == &counter; });
+  };
+  const auto& segment = segments_[static_cast<std::size_t>(rank)];
   pollfd process{
       .fd = processes_[static_cast<std::size_t>(rank)].get(), .events = POLLIN, .revents = 0};
   for (int spins = 0;; ++spins) {
-    // Read `pieces` last: the rank may have published and ended in between.
+    // Call ready() last: the rank may have published and ended in between.
     const bool failed = segment.failed.load(std::memory_order_acquire);
     const bool ended = spins > kSpins && ::poll(&process, 1, 0) > 0;
     const bool late = spins > kSpins && steady_clock::now() >= deadline.at;
-    const auto count = segment.pieces.load(std::memory_order_acquire);
-    if (static_cast<std::int32_t>(count - pieces_) >= 0) return;  // the counters wrap around
+    const auto before = counter.load(std::memory_order_acquire);
+    proceed();
+    if (ready()) return;
     if (failed) fail(call, fmt::format("rank {} has failed", rank));
     if (ended) fail(call, fmt::format("rank {} has ended", rank));
     if (late) fail(call, timed_out(deadline.timeout, fmt::format("rank {}", rank)));
     if (spins < kSpins) {
       std::this_thread::yield();
     } else {
-      futex(segment.pieces, FUTEX_WAIT, count, &kLongestWait);
+      futex(counter, FUTEX_WAIT, before, alone() ? &kLongestWait : &kNextTransfer);
     }
   }
+}
+
+std::shared_ptr<SharedMemory::Transfer> SharedMemory::start(Transfer transfer) {
+  transfers_.push_back(std::make_shared<Transfer>(std::move(transfer)));
+  return transfers_.back();
+}
+
+void SharedMemory::wait(const std::shared_ptr<Transfer>& transfer,
+                        std::chrono::milliseconds timeout) {
+  const Call call{.operation = transfer->sends ? "send" : "recv"};
+  if (!usable_) fail(call, "an earlier collective failed", "make a new group");
+  try {
+    wait_for(transfer->peer, call, {.timeout = timeout, .at = steady_clock::now() + timeout},
+             counter_of_peer(*transfer), [&] { return transfer->ended(); });
+  } catch (...) {
+    usable_ = false;
+    mark_failed();
+    throw;
+  }
+}
+
+SharedMemory::Channel& SharedMemory::channel_of(const Transfer& transfer) const {
+  const int from = transfer.sends ? rank_ : transfer.peer;
+  const int to = transfer.sends ? transfer.peer : rank_;
+  return segments_[static_cast<std::size_t>(from)].to[static_cast<std::size_t>(to)];
+}
+
+Counter& SharedMemory::counter_of_peer(const Transfer& transfer) const {
+  auto& channel = channel_of(transfer);
+  return transfer.sends ? channel.read : channel.written;
+}
+
+void SharedMemory::proceed() {
+  std::vector<const Channel*> busy;  // an earlier transfer has not ended
+  for (auto transfer = transfers_.begin(); transfer != transfers_.end();) {
+    const auto* const channel = &channel_of(**transfer);
+    const bool free = std::ranges::find(busy, channel) == busy.end();
+    if (free && proceed(**transfer)) {
+      transfer = transfers_.erase(transfer);
+    } else {
+      busy.push_back(channel);
+      ++transfer;
+    }
+  }
+}
+
+// Returns whether `transfer` has ended.
+bool SharedMemory::proceed(Transfer& transfer) {
+  auto& [written, read, slots] = channel_of(transfer);
+  auto& counter = transfer.sends ? written : read;
+  while (!transfer.ended()) {
+    const auto full =
+        written.load(std::memory_order_acquire) - read.load(std::memory_order_acquire);
+    if (full == (transfer.sends ? slots.size() : 0)) return false;
+    auto& slot = slots[counter % 2];
+    const auto begin = transfer.pieces * kChunkBytes;
+    const auto own =
+        transfer.bytes.subspan(begin).first(std::min(kChunkBytes, transfer.bytes.size() - begin));
+    if (transfer.sends) {
+      std::strncpy(slot.call.data(), transfer.form.c_str(), slot.call.size() - 1);
+      std::copy(own.begin(), own.end(), slot.bytes.begin());
+      published_bytes += static_cast<std::int64_t>(own.size());
+    } else {
+      if (transfer.form.substr(0, slot.call.size() - 1) != slot.call.data()) {
+        throw another_tensor_sent(rank_, world_size(), transfer.peer, slot.call.data(),
+                                  transfer.form);
+      }
+      std::copy_n(slot.bytes.begin(), own.size(), own.begin());
+    }
+    ++transfer.pieces;
+    count(counter);
+  }
+  return true;
 }
 
 void SharedMemory::fail(const Call& call, const std::string& cause, const std::string& hint) const {

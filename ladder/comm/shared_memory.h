@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,7 +23,7 @@ namespace ladder {
 // Each rank has a segment with two slots, which it uses in turn. It writes a piece of its bytes
 // into a slot, counts it as published, waits until all ranks have published theirs, and reads all
 // slots in rank order. The slot before the last is free: ranks that published the last piece have
-// read it.
+// read it. Each ordered pair of ranks has two slots more, for transfers from one to the other.
 //
 // The memory has no name in any folder (memfd_create): a rank that is killed leaves nothing behind,
 // and a container's small /dev/shm is no limit. Processes of the same user that see this one in
@@ -47,6 +49,17 @@ class SharedMemory {
     int from = -1;          // the only rank that publishes bytes; -1 = all do
   };
 
+  // Bytes between this rank and one other. Keeps `owner`, of the bytes, until it has ended.
+  struct Transfer {
+    int peer = 0;
+    bool sends = false;
+    std::string form;  // "Float [2, 3]": equal on both ranks
+    std::span<std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    std::size_t pieces = 0;  // of `bytes`, transferred so far
+    bool ended() const { return pieces * kChunkBytes >= bytes.size() && pieces > 0; }
+  };
+
   // A collective. Null on all ranks if one of them cannot share memory: it is on another machine,
   // in another container, of another user, or its kernel lacks these calls.
   static std::unique_ptr<SharedMemory> make(int rank, int world_size, const AllGather& all_gather);
@@ -69,8 +82,16 @@ class SharedMemory {
   void exchange(const Call& call, std::span<const std::byte> own, const Consume& consume,
                 std::chrono::milliseconds timeout);
 
+  // Begins `transfer`, without waiting. Transfers between two ranks keep their order.
+  std::shared_ptr<Transfer> start(Transfer transfer);
+
+  // Returns when `transfer` has ended. Here and in exchange(), all that were started proceed.
+  // Throws DistributedError as exchange(), and if the two ranks' forms differ.
+  void wait(const std::shared_ptr<Transfer>& transfer, std::chrono::milliseconds timeout);
+
  private:
   struct Slot;
+  struct Channel;
   struct Segment;
   struct Unmap {
     std::size_t bytes;
@@ -89,7 +110,13 @@ class SharedMemory {
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
   void publish(std::span<const std::byte> piece, const std::string& call);
-  void wait_for(int rank, const Deadline& deadline, const Call& call) const;
+  template <typename Ready>
+  void wait_for(int rank, const Call& call, const Deadline& deadline,
+                std::atomic<std::uint32_t>& counter, const Ready& ready);
+  Channel& channel_of(const Transfer& transfer) const;
+  std::atomic<std::uint32_t>& counter_of_peer(const Transfer& transfer) const;
+  void proceed();
+  bool proceed(Transfer& transfer);
   void require_same_call(int rank, const std::string& text, const Call& call) const;
   void mark_failed() noexcept;
   int world_size() const { return static_cast<int>(processes_.size()); }
@@ -100,6 +127,7 @@ class SharedMemory {
   std::vector<UniqueFd> processes_;  // readable when the process has ended
   std::unique_ptr<Segment[], Unmap> segments_;
   std::uint32_t pieces_ = 0;  // published by this rank
+  std::list<std::shared_ptr<Transfer>> transfers_;
   bool usable_ = true;
 };
 

@@ -43,7 +43,9 @@ milliseconds since(Clock::time_point start) {
 
 void expect_equal(const torch::Tensor& got, const torch::Tensor& expected) {
   EXPECT_EQ(got.scalar_type(), expected.scalar_type());
-  EXPECT_TRUE(torch::equal(got, expected)) << "got\n" << got << "\nexpected\n" << expected;
+  EXPECT_TRUE(torch::equal(got, expected)) << "got\n"
+                                           << got.flatten().slice(0, 0, 20) << "\nexpected\n"
+                                           << expected.flatten().slice(0, 0, 20);
 }
 
 const torch::Tensor& of_rank(int rank, const std::vector<torch::Tensor>& all) {
@@ -251,6 +253,72 @@ void collectives_take_elements_in_any_strides(const ProcessGroup& group) {
   EXPECT_ANY_THROW(group.broadcast(expanded));
 }
 
+// Rows of more than one piece of shared memory, whose bounds are not those of pieces.
+void reduce_scatter_gives_each_rank_its_row_of_the_sum(const ProcessGroup& group) {
+  const int world = group.world_size();
+  for (const auto dtype : kDtypes) {
+    SCOPED_TRACE(torch::toString(dtype));
+    const auto own =
+        ((torch::arange(70'001 * world) % 7) + group.rank()).to(dtype).view({world, -1});
+    auto all = own.clone();
+    group.all_reduce(all);
+    expect_equal(group.reduce_scatter(own), all[group.rank()]);
+    expect_equal(group.reduce_scatter(own.t().contiguous().t()), all[group.rank()]);
+  }
+  const auto own = torch::full({world, 2}, group.rank());
+  expect_equal(group.reduce_scatter(own, ReduceOp::kMax), torch::full({2}, world - 1));
+  expect_equal(group.reduce_scatter(own, ReduceOp::kMin), torch::full({2}, 0));
+  EXPECT_ERROR(group.reduce_scatter(torch::zeros({5, 2})), UsageError,
+               "reduce_scatter: expected " + std::to_string(world) + " rows, got 5");
+}
+
+// Each rank sends to the next, all at once and more than shared memory holds.
+void transfers_go_round_a_ring_in_order(const ProcessGroup& group) {
+  const int world = group.world_size();
+  if (world == 1) return;
+  const int next = (group.rank() + 1) % world;
+  const int previous = (group.rank() + world - 1) % world;
+  const auto numbers = [](int rank) { return torch::arange(300'000, torch::kInt64) + rank; };
+  auto large = torch::zeros({300'000}, torch::kInt64);
+  auto rows = torch::zeros({4, 3}).t();
+  auto none = torch::ones({0, 3});
+  auto early = group.irecv(large, previous);
+  auto sent = group.isend(numbers(group.rank()), next);
+  group.barrier();  // a collective lets transfers proceed
+  sent.wait();
+  early.wait();
+  early.wait();
+  expect_equal(large, numbers(previous));
+  std::vector<Work> more;
+  more.push_back(group.isend(torch::empty({0, 3}), next));
+  more.push_back(group.isend(rows_of(group.rank(), 4).t(), next));
+  group.recv(none, previous);
+  group.recv(rows, previous);
+  for (auto& work : more) work.wait();
+  expect_equal(rows, rows_of(previous, 4).t());
+  EXPECT_ERROR(group.send(rows, group.rank()), UsageError, "send: expected a rank from 0 to ");
+  EXPECT_ERROR(group.recv(rows, world), UsageError, "recv: expected a rank from 0 to ");
+}
+
+// Rank 0 requests an answer before it asks, as a pipeline does for gradients.
+void transfers_that_wait_do_not_stop_others(const ProcessGroup& group) {
+  if (group.world_size() == 1 || group.rank() > 1) return;
+  auto answer = torch::zeros({200'000});
+  if (group.rank() == 0) {
+    auto work = group.irecv(answer, 1);
+    for (int i = 1; i <= 3; ++i) group.send(torch::full({200'000}, i), 1);
+    work.wait();
+    expect_equal(answer, torch::full({200'000}, 6.0F));
+    return;
+  }
+  for (int i = 1; i <= 3; ++i) {
+    auto part = torch::zeros({200'000}, torch::kInt64);
+    group.recv(part, 0);
+    answer += part;
+  }
+  group.send(answer, 0);
+}
+
 void texts_are_bytes_of_any_length(const ProcessGroup& group) {
   const int last = group.world_size() - 1;
   const auto of = [](int rank) {
@@ -283,6 +351,9 @@ const std::map<std::string, Check> kChecks = {
     {"GatherGivesAllToTheRootAndNothingToTheOthers",
      gather_gives_all_to_the_root_and_nothing_to_the_others},
     {"CollectivesTakeElementsInAnyStrides", collectives_take_elements_in_any_strides},
+    {"ReduceScatterGivesEachRankItsRowOfTheSum", reduce_scatter_gives_each_rank_its_row_of_the_sum},
+    {"TransfersGoRoundARingInOrder", transfers_go_round_a_ring_in_order},
+    {"TransfersThatWaitDoNotStopOthers", transfers_that_wait_do_not_stop_others},
     {"TextsAreBytesOfAnyLength", texts_are_bytes_of_any_length},
 };
 
@@ -402,6 +473,8 @@ TEST(SingleGroup, ChangesNothingAndOpensNoSocket) {
     expect_equal(tensor, rows);
     expect_equal(group.all_gather(rows.t()).at(0), rows.t());
     expect_equal(group.gather(rows).at(0), rows);
+    expect_equal(group.reduce_scatter(rows.unsqueeze(0)), rows);
+    EXPECT_THROW(group.send(rows, 0), UsageError);
     expect_equal(group.all_gather_into_tensor(rows.t()), rows.t().unsqueeze(0));
     expect_equal(group.all_gather_into_tensor(torch::tensor(5)), torch::tensor({5}));
     expect_equal(group.all_gather(torch::tensor(5)).at(0), torch::tensor({5}));
@@ -539,6 +612,68 @@ TEST_P(LostRank, ThatThrowsReleasesTheGroupAndItsErrorIsTheOneReported) {
   EXPECT_NE(end.error.find("a mistake on rank 1"), std::string::npos) << end.error;
 }
 
+struct Loss {
+  const char* name;
+  void (*act)(const ProcessGroup&);
+  const char* error[2];  // of each rank; empty = it is lost
+};
+
+// Rank 1 is lost, or sends something else, while rank 0 waits for it.
+const std::vector<Loss> kLosses = {
+    {"lost while the other receives",
+     [](const ProcessGroup& group) {
+       if (group.rank() == 1) kill(getpid(), SIGKILL);
+       auto tensor = torch::zeros({8});
+       group.recv(tensor, 1);
+     },
+     {"recv", ""}},
+    {"lost while the other sends",
+     [](const ProcessGroup& group) {
+       if (group.rank() == 1) kill(getpid(), SIGKILL);
+       group.send(torch::zeros({1'000'000}), 1);
+     },
+     {"send", ""}},
+    {"another shape",
+     [](const ProcessGroup& group) {
+       auto tensor = torch::zeros({group.rank() == 0 ? 1'000'000 : 8});
+       group.rank() == 0 ? group.send(tensor, 1) : group.recv(tensor, 0);
+     },
+     {"send", "rank 0 sent float [1000000], this rank expected float [8]"}},
+    {"another dtype",
+     [](const ProcessGroup& group) {
+       auto tensor = torch::zeros({1'000'000}, group.rank() == 0 ? torch::kInt32 : torch::kFloat32);
+       group.rank() == 0 ? group.send(tensor, 1) : group.recv(tensor, 0);
+     },
+     {"send", "rank 0 sent int [1000000], this rank expected float [1000000]"}},
+};
+
+TEST_P(LostRank, OrAnotherTensorIsAnErrorOfTransfersOnEachRankThatIsLeft) {
+  for (const auto& loss : kLosses) {
+    SCOPED_TRACE(loss.name);
+    const TemporaryFolder folder;
+    const auto start = Clock::now();
+    end_of_group(2,
+                 [&](const ProcessGroup& group) {
+                   signal(SIGTERM, SIG_IGN);
+                   group.barrier();
+                   try {
+                     loss.act(group);
+                   } catch (const DistributedError& error) {
+                     folder.write(std::to_string(group.rank()), error.what());
+                     throw;
+                   }
+                 },
+                 {.backend = GetParam()});
+    EXPECT_LT(since(start), milliseconds(10'000));
+    for (const int rank : {0, 1}) {
+      if (*loss.error[rank] == '\0') continue;
+      const auto text = folder.read(std::to_string(rank));
+      EXPECT_NE(text.find(loss.error[rank]), std::string::npos) << text;
+      EXPECT_NE(text.find(rank == 0 ? "rank 1" : "rank 0"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {
   if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
   run_ranks(2, [](const ProcessGroup& group) {
@@ -549,6 +684,11 @@ TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {
     expect_equal(all.at(1).cpu(), torch::full({2}, 1));
     const auto stacked = group.all_gather_into_tensor(torch::full({}, group.rank(), torch::kCUDA));
     expect_equal(stacked.cpu(), torch::tensor({0, 1}));
+    auto other = torch::zeros({3}, torch::kCUDA);
+    auto sent = group.isend(torch::full({3}, group.rank(), torch::kCUDA), 1 - group.rank());
+    group.recv(other, 1 - group.rank());
+    sent.wait();
+    expect_equal(other.cpu(), torch::full({3}, 1.0 - group.rank()));
   });
 }
 

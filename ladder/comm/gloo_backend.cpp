@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/gloo_backend.h"
+
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ladder/comm/errors.h"
+#include "ladder/comm/shared_memory.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+
+SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
+                                      int world_size) {
+  return [=, round = 0](const std::string& own) mutable {
+    const auto key = [&](int other) { return fmt::format("{}/{}/{}", name, round, other); };
+    store->set(key(rank), own);
+    std::vector<std::string> keys;
+    for (int other = 0; other < world_size; ++other) keys.push_back(key(other));
+    std::vector<std::string> all;
+    for (const auto& text : store->multiGet(keys)) all.emplace_back(text.begin(), text.end());
+    ++round;
+    return all;
+  };
+}
+
+std::string form_of(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]", tensor.dtype().name(), fmt::join(tensor.sizes(), ", "));
+}
+
+class FunctionWork : public c10d::Work {
+ public:
+  explicit FunctionWork(std::function<void(std::chrono::milliseconds)> wait)
+      : wait_(std::move(wait)) {}
+  bool wait(std::chrono::milliseconds timeout) override {
+    wait_(timeout);
+    return true;
+  }
+
+ private:
+  std::function<void(std::chrono::milliseconds)> wait_;
+};
+
+// Gloo whose transfers compare dtype and shape. Gloo itself ends the receiver's process if a
+// message is longer than its tensor, and leaves the rest as it was if the message is shorter. So
+// each message follows a header, and recv() requests it after that.
+class Gloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  C10dWork send(Tensors& tensors, int to, int /*tag*/) override {
+    const auto message = tensors.front();
+    const auto header = torch::zeros({kHeaderBytes}, torch::kByte);
+    const auto form = form_of(message);
+    std::copy_n(form.c_str(), std::min<std::size_t>(form.size(), kHeaderBytes - 1),
+                header.data_ptr<std::uint8_t>());
+    const int tag = next_tag(sent_[to]);
+    Tensors headers = {header};
+    const auto first = ProcessGroupGloo::send(headers, to, tag);
+    const auto second = ProcessGroupGloo::send(tensors, to, tag + 1);
+    return c10::make_intrusive<FunctionWork>([=](std::chrono::milliseconds timeout) {
+      first->wait(timeout);
+      second->wait(timeout);
+      static_cast<void>(std::tie(header, message));  // they live until here
+    });
+  }
+
+  C10dWork recv(Tensors& tensors, int from, int /*tag*/) override {
+    const auto receive = [this, message = tensors.front(), from, tag = next_tag(received_[from])] {
+      const auto header = torch::zeros({kHeaderBytes}, torch::kByte);
+      Tensors headers = {header};
+      ProcessGroupGloo::recv(headers, from, tag)->wait();
+      const std::string sent(reinterpret_cast<const char*>(header.const_data_ptr<std::uint8_t>()));
+      const auto expected = form_of(message).substr(0, kHeaderBytes - 1);
+      if (sent != expected) {
+        throw another_tensor_sent(getRank(), getSize(), from, sent, expected);
+      }
+      Tensors messages = {message};
+      ProcessGroupGloo::recv(messages, from, tag + 1)->wait();
+    };
+    // In a thread, so that it proceeds while this rank waits for something else.
+    auto end = std::make_shared<std::future<void>>(std::async(std::launch::async, receive));
+    return c10::make_intrusive<FunctionWork>([=](auto&&...) { end->get(); });
+  }
+
+ private:
+  static constexpr std::int64_t kHeaderBytes = 256;
+
+  static int next_tag(int& tag) { return std::exchange(tag, (tag + 2) & 0xffffff); }
+
+  std::map<int, int> sent_;
+  std::map<int, int> received_;
+};
+
+// Gloo, except that what ProcessGroup sends uses shared memory.
+class GlooAndSharedMemory : public Gloo {
+ public:
+  GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
+                      const c10::intrusive_ptr<Options>& options,
+                      std::unique_ptr<SharedMemory> memory)
+      : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
+
+  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    if (!is_shareable(tensors)) return ProcessGroupGloo::broadcast(tensors, options);
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto result = tensors.front().contiguous();
+    const int from = static_cast<int>(options.rootRank);
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (rank != getRank()) result.view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+    };
+    exchange({"broadcast", "", from}, result, options.timeout, consume);
+    if (!result.is_same(tensors.front())) tensors.front().copy_(result);
+    return completed(tensors);
+  }
+
+  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable(tensors)) {
+      return ProcessGroupGloo::allreduce(tensors, options);
+    }
+    return reduced("all_reduce", tensors, op, options.timeout, /*here=*/true);
+  }
+
+  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable(tensors)) return ProcessGroupGloo::reduce(tensors, options);
+    return reduced("reduce", tensors, op, options.timeout, getRank() == options.rootRank);
+  }
+
+  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& options) override {
+    // Gloo reports outputs that do not fit.
+    if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
+      return ProcessGroupGloo::allgather(outputs, inputs, options);
+    }
+    return gathered("all_gather", outputs.front(), inputs.front(), options.timeout);
+  }
+
+  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::GatherOptions& options) override {
+    const bool here = getRank() == options.rootRank;
+    if (!is_shareable(inputs) || (here && !have_room(outputs, inputs.front()))) {
+      return ProcessGroupGloo::gather(outputs, inputs, options);
+    }
+    return gathered("gather", here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
+  }
+
+  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable({input})) {
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    }
+    reduce({"reduce_scatter", name_of(op)}, input, op, options.timeout, output,
+           getRank() * output.numel());
+    return completed({output});
+  }
+
+  C10dWork send(Tensors& tensors, int to, int tag) override {
+    if (!is_shareable(tensors)) return Gloo::send(tensors, to, tag);
+    return transfer(tensors.front(), to, /*sends=*/true);
+  }
+
+  C10dWork recv(Tensors& tensors, int from, int tag) override {
+    if (!is_shareable(tensors)) return Gloo::recv(tensors, from, tag);
+    return transfer(tensors.front(), from, /*sends=*/false);
+  }
+
+  C10dWork barrier(const c10d::BarrierOptions& options) override {
+    exchange({"barrier", ""}, at::empty({0}), options.timeout, [](auto&&...) {});
+    return completed({});
+  }
+
+ private:
+  // With the result `here`, or on other ranks alone.
+  C10dWork reduced(const char* operation, const Tensors& tensors, c10d::ReduceOp::RedOpType op,
+                   std::chrono::milliseconds timeout, bool here) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto result = tensors.front().contiguous();
+    reduce({operation, name_of(op)}, result, op, timeout, here ? result.view(-1) : at::Tensor(), 0);
+    if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
+    return completed(tensors);
+  }
+
+  // `result` gets the elements of `input`, reduced, from `begin` on; undefined = none.
+  void reduce(const SharedMemory::Call& call, const at::Tensor& input, c10d::ReduceOp::RedOpType op,
+              std::chrono::milliseconds timeout, const at::Tensor& result, std::int64_t begin) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto end = result.defined() ? begin + result.numel() : begin;
+    at::Tensor first;  // rank 0's piece; the others are of the same place
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t offset) {
+      const auto from = std::max(begin, offset), to = std::min(end, offset + piece.numel());
+      if (from >= to) return;
+      const auto own = piece.narrow(0, from - offset, to - from);
+      auto part = result.view(-1).narrow(0, from - begin, to - from);
+      if (rank == 0) {
+        first = own;
+        if (getSize() == 1) part.copy_(own);
+        return;
+      }
+      const auto& before = rank == 1 ? first : part;
+      if (op == c10d::ReduceOp::SUM) {
+        at::add_out(part, before, own);
+      } else if (op == c10d::ReduceOp::MIN) {
+        at::minimum_out(part, before, own);
+      } else {
+        at::maximum_out(part, before, own);
+      }
+    };
+    exchange(call, input, timeout, consume);
+  }
+
+  C10dWork transfer(const at::Tensor& tensor, int peer, bool sends) {
+    auto started =
+        memory_->start({.peer = peer,
+                        .sends = sends,
+                        .form = form_of(tensor),
+                        .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
+                        .owner = std::make_shared<at::Tensor>(tensor)});
+    return c10::make_intrusive<FunctionWork>(
+        [this, started = std::move(started)](std::chrono::milliseconds timeout) {
+          memory_->wait(started, timeout == kNoTimeout ? getOptions()->timeout : timeout);
+        });
+  }
+
+  // `all`: empty where nothing is to be received.
+  C10dWork gathered(const char* operation, const Tensors& all, const at::Tensor& input,
+                    std::chrono::milliseconds timeout) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (all.empty()) return;
+      all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+    };
+    exchange({operation, ""}, input.contiguous(), timeout, consume);
+    return completed(all);
+  }
+
+  // Equal on all ranks.
+  static bool is_shareable(const Tensors& tensors) {
+    return tensors.size() == 1 && tensors.front().is_cpu() &&
+           tensors.front().layout() == torch::kStrided;
+  }
+
+  bool have_room(const std::vector<Tensors>& outputs, const at::Tensor& input) const {
+    return outputs.size() == 1 && outputs.front().size() == static_cast<std::size_t>(getSize()) &&
+           std::all_of(outputs.front().begin(), outputs.front().end(), [&](const auto& output) {
+             return output.numel() == input.numel() &&
+                    output.scalar_type() == input.scalar_type() && output.is_cpu() &&
+                    output.is_contiguous();
+           });
+  }
+
+  // Null: for Gloo.
+  static const char* name_of(c10d::ReduceOp::RedOpType op) {
+    if (op == c10d::ReduceOp::SUM) return "sum";
+    if (op == c10d::ReduceOp::MIN) return "min";
+    return op == c10d::ReduceOp::MAX ? "max" : nullptr;
+  }
+
+  template <typename ConsumePiece>
+  void exchange(SharedMemory::Call call, const at::Tensor& own, std::chrono::milliseconds timeout,
+                const ConsumePiece& consume) {
+    call.form += fmt::format("{}{}", call.form.empty() ? "" : ", ", own.dtype().name());
+    const auto size = static_cast<std::size_t>(own.element_size());
+    const auto consume_bytes = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
+      const auto piece =
+          torch::from_blob(const_cast<std::byte*>(bytes.data()),
+                           {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
+      consume(rank, piece, static_cast<std::int64_t>(offset / size));
+    };
+    memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},
+                      consume_bytes,
+                      timeout == c10d::kUnsetTimeout ? getOptions()->timeout : timeout);
+  }
+
+  std::unique_ptr<SharedMemory> memory_;
+};
+
+}  // namespace
+
+C10dWork completed(const Tensors& tensors) {
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future->markCompleted(c10::IValue(tensors));
+  return c10d::Work::create_from_future(future);
+}
+
+Backend make_gloo(ProcessGroup::Setup& setup, const C10dStore& store) {
+  using c10d::ProcessGroupGloo;
+  auto options = ProcessGroupGloo::Options::create(setup.timeout);
+  options->devices.push_back(
+      setup.gloo_interface.empty()
+          ? ProcessGroupGloo::createDeviceForHostname(setup.gloo_address)
+          : ProcessGroupGloo::createDeviceForInterface(setup.gloo_interface));
+  if (setup.backend == "shm") {
+    auto memory =
+        SharedMemory::make(setup.rank, setup.world_size,
+                           all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
+    if (memory) {
+      return c10::make_intrusive<GlooAndSharedMemory>(store, setup, options, std::move(memory));
+    }
+    setup.backend = "gloo";
+  }
+  return c10::make_intrusive<Gloo>(store, setup.rank, setup.world_size, options);
+}
+
+}  // namespace ladder
