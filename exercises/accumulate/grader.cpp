@@ -9,6 +9,7 @@
 #include <string>
 
 #include "exercises/grader/grader.h"
+#include "exercises/grader/images.h"
 #include "exercises/grader/messages.h"
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/nn/state_dict.h"
@@ -161,27 +162,12 @@ void sends_once_per_window(const Accumulate& yours, const ProcessGroup& group) {
              : "no batch of the window runs without no_sync, so nothing is averaged");
 }
 
-// A data set for the library's loader.
-class Images : public Dataset {
- public:
-  std::int64_t size() const override { return all_.size(); }
-  Batch get_batch(std::span<const std::int64_t> indices) const override {
-    const auto rows =
-        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
-    return {.inputs = all_.inputs.only().index_select(0, rows),
-            .targets = all_.targets.index_select(0, rows)};
-  }
-
- private:
-  Batch all_ = random_batch(37);
-};
-
 void equals_the_library(const Accumulate& yours) {
   Accelerator accelerator(
       {.gradient_accumulation = {.num_steps = kWindow}, .cpu = true, .threads = 1, .quiet = true});
   const auto network = first_model(basicnet());
   auto [loader, model, optimizer] =
-      accelerator.prepare(DataLoader(std::make_shared<Images>(), {.batch_size = 5}), network,
+      accelerator.prepare(DataLoader(std::make_shared<Images>(37), {.batch_size = 5}), network,
                           std::make_shared<SGD>(network->parameters(), SgdOptions{.lr = kLr}));
   std::vector<Batch> batches;
   for (const Batch& batch : loader) {
