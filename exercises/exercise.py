@@ -439,8 +439,8 @@ def check(exercise: Exercise, progress: Progress) -> int:
         progress.set(exercise, "solved", 1)
         library_lines = sum(code_lines((ROOT / name).read_text(encoding="utf-8"))
                             for name in exercise.library)
-        print(f"lines  yours {code_lines(text)}, the solution {code_lines(exercise.plain_solution())},"
-              f" the library's {library_lines}")
+        print(f"lines  yours {code_lines(text)}, the solution {code_lines(exercise.plain_solution())}"
+              + (f", the library's {library_lines}" if library_lines else ""))
     print(verdict(exercise, end))
     return 0 if end.code == 0 and not end.reason and not end.left else 1
 

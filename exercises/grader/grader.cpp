@@ -83,6 +83,13 @@ std::string thrown(std::string_view what) {
 
 // Of a collective that failed, while no rank has a cause of its own.
 std::string waited(std::string_view what) {
+  if (what.starts_with("send") || what.starts_with("recv")) {
+    return fmt::format(
+        "expected: each message that a rank waits for is sent\ngot:      {}\n"
+        "usually:  all ranks wait in a recv, or in a send, whose other end comes later: begin with "
+        "isend",
+        first_line(what));
+  }
   return fmt::format(
       "expected: every rank makes the same collectives, in the same order\ngot:      {}\n"
       "usually:  a collective is inside an `if` or a loop that differs from rank to rank",
