@@ -158,8 +158,9 @@ def edited(source: str, edit: list[str], where: str) -> str:
         old = take(edit, "-")
         new = take(edit, "+")
         assert old, f"{where}: expected a line that begins with -, got {edit[:1] or new[:1]}"
-        stripped = [line.strip() for line in lines]
-        found = [i for i in range(len(lines)) if stripped[i:i + len(old)] == [o.strip() for o in old]]
+        words = [line.split() for line in lines]
+        wanted = [line.split() for line in old]
+        found = [i for i in range(len(lines)) if words[i:i + len(old)] == wanted]
         assert len(found) == 1, f"{where}: expected {old} once in solution.cpp, got {len(found)} times"
         lines[found[0]:found[0] + len(old)] = new
     return "\n".join(lines) + "\n"
