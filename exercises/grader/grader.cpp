@@ -3,18 +3,16 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <new>
 #include <sstream>
 #include <string_view>
 
+#include "exercises/grader/shared.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/device.h"
@@ -43,28 +41,6 @@ struct Verdict {
     const auto size = std::min(text.size(), into.size() - 1);
     std::copy_n(text.begin(), size, into.begin());
   }
-};
-
-// A T that this process shares with the ranks.
-template <typename T>
-class Shared {
- public:
-  Shared()
-      : memory_(
-            ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    if (memory_ == MAP_FAILED) throw SystemError::failed("mmap", "memory of the grader", errno);
-    value_ = new (memory_) T;
-  }
-  ~Shared() { ::munmap(memory_, sizeof(T)); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-
-  T& operator*() const { return *value_; }
-  T* operator->() const { return value_; }
-
- private:
-  void* memory_;
-  T* value_;
 };
 
 std::string text_of(const Wrong& wrong) {
@@ -141,6 +117,7 @@ std::string ended(const std::string& error, unsigned seconds) {
 }
 
 ProcessGroup make_group() {
+  prepare_process({.requested = 1});
   return init_process_group({.timeout = kGroupTimeout, .device = "cpu"});
 }
 
@@ -158,10 +135,7 @@ std::string Grader::run(int world_size, const std::function<void()>& check, unsi
   const auto rank = [&](int /*rank*/) {
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
     ::alarm(seconds);
-    run_in_rank(*verdict, [&] {
-      prepare_process({.requested = 1});
-      check();
-    });
+    run_in_rank(*verdict, check);
   };
   try {
     spawn(rank, {.nprocs = world_size, .grace = kGrace});

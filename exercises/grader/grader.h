@@ -41,7 +41,7 @@ class Grader {
   void property(const std::string& title, int world_size,
                 const std::function<void(const ProcessGroup&)>& check, unsigned seconds = 10);
 
-  // The same on processes that have a launcher's environment and no group yet.
+  // The same on processes that have a launcher's environment, no group, and no thread yet.
   void property_without_group(const std::string& title, int world_size,
                               const std::function<void()>& check, unsigned seconds = 10);
 

@@ -47,7 +47,6 @@ class Submissions(unittest.TestCase):
                 self.assertEqual((skeleton.code, skeleton.stderr), (1, ""), skeleton.stdout)
                 repair = "NotWrittenYet" not in one.skeleton()
                 self.assertIn("usually:" if repair else "not written yet", skeleton.lines[-1])
-                self.assertEqual(solved.lines[-1].startswith("time   "), not repair)
 
     @unittest.skipUnless(FULL, "compiles the mistakes of all exercises, with LADDER_FULL")
     def test_each_mistake_fails_with_its_own_message(self) -> None:
