@@ -171,8 +171,8 @@ void grade(Grader& grader, const Loop& yours) {
       "6,050 images of MNIST: the weights of stage 0, bit for bit", 1,
       [&](Group) { equals_stage_0(yours); }, /*seconds=*/60);
   grader.compare_times(
-      1, "500 images", [&](Group) { Run().train(yours, loader_of(500)); },
-      [](Group) { Run().train_as_stage_0(loader_of(500)); });
+      1, "200 images", [&](Group) { Run().train(yours, loader_of(200)); },
+      [](Group) { Run().train_as_stage_0(loader_of(200)); });
 }
 
 const Graded<Loop> graded("loop", grade);
