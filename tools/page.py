@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 HEADING = re.compile(r"(#{1,6}) (.+)")
 GAP = "..."  # in a quote or an output: omitted lines
-PAGES = ("*.md", "docs/**/*.md", "bench/*.md", "examples/*.md", "tests/*.md",
-         "tests/*/*.md")
+PAGES = ("*.md", "docs/**/*.md", "bench/*.md", "examples/*.md", "exercises/*.md",
+         "exercises/*/*.md", "tests/*.md", "tests/*/*.md")
 
 
 class Block(NamedTuple):

@@ -19,7 +19,7 @@ case ${1-} in
     exit 2
     ;;
 esac
-mapfile -t pages < <(grep -lF '[[[cog' ./*.md docs/*.md docs/*/*.md examples/*.md)
+mapfile -t pages < <(grep -lF '[[[cog' ./*.md docs/*.md docs/*/*.md examples/*.md exercises/*.md)
 status=0
 .venv/bin/python tools/ladder.py "${ladder[@]}" || status=1
 .venv/bin/cog "${cog[@]}" -P --verbosity=1 -I tools \

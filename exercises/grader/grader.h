@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include "exercises/exercise.h"
+#include "ladder/comm/process_group.h"
+
+namespace ladder::exercises {
+
+// Why a property does not hold: what a learner reads.
+struct Wrong {
+  std::string expected;
+  std::string got;
+  std::string usually;  // what such a result usually means
+};
+
+// Throws Wrong unless `holds`.
+void expect(bool holds, const std::string& expected, const std::string& got,
+            const std::string& usually);
+
+// Runs the properties of one exercise on one submission and prints a line for each.
+//
+// Every property runs in processes of its own, started by spawn, because the code may crash, hang,
+// or end the process. The process of the Grader uses no tensor.
+class Grader {
+ public:
+  // `report`: where the lines go. Not owned, and not the standard output, to which the code of the
+  // learner may write.
+  explicit Grader(std::FILE* report) : report_(report) {}
+
+  // Runs `check` on `world_size` ranks. It throws Wrong, by expect(), if the property does not
+  // hold. Prints the result; throws Failed for the first property that does not hold. `seconds`:
+  // the deadline.
+  void property(const std::string& title, int world_size,
+                const std::function<void(const ProcessGroup&)>& check, unsigned seconds = 10);
+
+  // The same on processes that have a launcher's environment, no group, and no thread yet.
+  void property_without_group(const std::string& title, int world_size,
+                              const std::function<void()>& check, unsigned seconds = 10);
+
+  // Prints the seconds of the learner's code and of the library's, which rank 0 measures.
+  void compare_times(int world_size, const std::string& what,
+                     const std::function<void(const ProcessGroup&)>& yours,
+                     const std::function<void(const ProcessGroup&)>& library);
+
+ private:
+  std::string run(int world_size, const std::function<void()>& check, unsigned seconds);
+
+  std::FILE* report_;
+};
+
+// A property does not hold, and its line is printed; or nothing is written yet.
+class Failed {};
+
+using Grade = std::function<void(Grader&, const std::any& task)>;
+void register_grader(const std::string& exercise, const std::type_info& task, Grade grade);
+
+// Registers the grader of an exercise, when the program starts.
+template <typename Task>
+class Graded {
+ public:
+  Graded(const std::string& exercise, void (*grade)(Grader&, const Task&)) {
+    register_grader(exercise, typeid(Task), [grade](Grader& grader, const std::any& task) {
+      grade(grader, std::any_cast<const Task&>(task));
+    });
+  }
+};
+
+// Grades what `author` handed in for `exercise`. Returns the exit code: 0 solved, 1 not solved.
+// Throws UsageError for an unknown exercise or author.
+int grade(const std::string& exercise, const std::string& author, std::FILE* report);
+
+// Loads a shared library with submissions. Returns "" or the error.
+std::string load_submissions(const std::string& author, const std::string& library);
+
+}  // namespace ladder::exercises

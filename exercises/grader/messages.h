@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ladder::exercises {
+
+// What this rank sends, in order, while the object lives: each collective and each send of any
+// ProcessGroup, as LibTorch's dispatcher sees it. One at a time.
+class Messages {
+ public:
+  struct Message {
+    std::string operation;  // "allreduce_", "send", ..., or what mark() was given
+    std::int64_t bytes = 0;
+  };
+
+  Messages() {
+    current() = this;
+    at::RecordFunctionCallback callback(
+        [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+          current()->record(call);
+          return nullptr;
+        });
+    handle_ = at::addThreadLocalCallback(callback.needsInputs(true));
+  }
+  ~Messages() { at::removeCallback(handle_); }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  // Adds an entry of another kind, to see its place among the messages.
+  void mark(const std::string& what) { all_.push_back({what, 0}); }
+
+  const std::vector<Message>& all() const { return all_; }
+
+  std::int64_t count(std::string_view operation) const {
+    return std::count_if(all_.begin(), all_.end(),
+                         [&](const Message& message) { return message.operation == operation; });
+  }
+
+  // The position of the first entry of this kind; the number of entries if there is none.
+  std::size_t first(std::string_view operation) const {
+    const auto is = [&](const Message& message) { return message.operation == operation; };
+    return static_cast<std::size_t>(std::find_if(all_.begin(), all_.end(), is) - all_.begin());
+  }
+
+ private:
+  static Messages*& current() {
+    thread_local Messages* one = nullptr;
+    return one;
+  }
+
+  void record(const at::RecordFunction& call) {
+    constexpr std::string_view kPrefix = "c10d::";
+    const std::string_view name = call.name();
+    if (!name.starts_with(kPrefix)) return;
+    Message message{std::string(name.substr(kPrefix.size())), 0};
+    for (const auto& input : call.inputs()) {
+      if (!input.isTensorList()) continue;
+      for (const at::Tensor& tensor : input.toTensorVector()) {
+        message.bytes += static_cast<std::int64_t>(tensor.nbytes());
+      }
+    }
+    all_.push_back(std::move(message));
+  }
+
+  std::vector<Message> all_;
+  at::CallbackHandle handle_{};
+};
+
+}  // namespace ladder::exercises

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exercises/ring/ring.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "exercises/grader/grader.h"
+#include "exercises/grader/messages.h"
+
+namespace ladder::exercises::ring {
+namespace {
+
+// The ranks whose numbers are in a sum of powers of two, such as "0, 2".
+std::string ranks_in(std::int64_t sum) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < 8; ++rank) {
+    if ((sum >> rank & 1) != 0) ranks.push_back(rank);
+  }
+  return fmt::format("{}", fmt::join(ranks, ", "));
+}
+
+// `got` holds sums of 2^rank, so each shows which ranks are in it. `sends`: of this rank.
+std::string meaning(const torch::Tensor& got, std::int64_t wrong, const ProcessGroup& group,
+                    std::int64_t sends) {
+  const std::int64_t n = group.world_size();
+  const double all = std::ldexp(1.0, group.world_size()) - 1;
+  if (sends == n - 1) return "the second phase is missing";
+  if (sends < 2 * (n - 1)) return "a round is missing: each phase has N - 1 of them";
+  if (sends > 2 * (n - 1)) return "a round too many: each phase has N - 1 of them";
+  if ((got == std::ldexp(1.0, group.rank())).all().item<bool>()) {
+    return "the tensor of the caller is unchanged: the parts are copies, or nothing is added";
+  }
+  if ((got > all).any().item<bool>()) {
+    return "a part is added once more than there are ranks: the second phase has to copy";
+  }
+  if (wrong >= got.numel() / n * n) {
+    return "elements at the end are left out where the ranks do not divide the size";
+  }
+  return (got == all).any().item<bool>()
+             ? "a rank passes on another part than the one that is complete"
+             : "a received part is not added to the own one, or each round sends the same part";
+}
+
+void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
+  const auto all = (std::int64_t{1} << group.world_size()) - 1;
+  auto tensor = torch::full({size}, std::ldexp(1.0, group.rank()), torch::kFloat32);
+  const Messages messages;
+  yours.sum_over_ring(tensor, group);
+  const auto sends = messages.count("send");
+  const auto different = (tensor != static_cast<double>(all)).nonzero();
+  // Every rank sees the others' failure, so that the first message is that of rank 0.
+  auto failures = group.all_gather_into_tensor(torch::tensor(different.numel()));
+  if (failures.sum().item<std::int64_t>() == 0) return;
+  if (different.numel() == 0) group.barrier();
+  const auto wrong = different[0][0].item<std::int64_t>();
+  const auto got = tensor[wrong].item<std::int64_t>();
+  throw Wrong{fmt::format("{} elements on {} ranks: each the sum of ranks {}", size,
+                          group.world_size(), ranks_in(all)),
+              got > all || got < 0
+                  ? fmt::format("element {} has more than one number of a rank", wrong)
+                  : fmt::format("element {} of rank {}: the sum of ranks {}", wrong, group.rank(),
+                                ranks_in(got)),
+              meaning(tensor, wrong, group, sends)};
+}
+
+// Different numbers in each element, so that a part in the wrong place is seen.
+void places(const Ring& yours, const ProcessGroup& group) {
+  constexpr std::int64_t kSize = 1'003;
+  const auto numbers = torch::arange(kSize, torch::kFloat32);
+  auto tensor = numbers * (group.rank() + 1);
+  yours.sum_over_ring(tensor, group);
+  const auto n = group.world_size();
+  expect(torch::equal(tensor, numbers * (n * (n + 1) / 2)), "element i is the sum of elements i",
+         "sums of other elements", "a part is received into the place of another one");
+}
+
+void bytes(const Ring& yours, const ProcessGroup& group) {
+  constexpr std::int64_t kSize = 420'000;  // every tested number of ranks divides it
+  auto tensor = torch::ones({kSize});
+  const Messages messages;
+  yours.sum_over_ring(tensor, group);
+  std::int64_t sent = 0;
+  for (const auto& message : messages.all()) {
+    if (message.operation == "send") sent += message.bytes;
+  }
+  const std::int64_t n = group.world_size();
+  const auto expected = 2 * (n - 1) * 4 * kSize / n;
+  expect(
+      sent == expected,
+      fmt::format("{} bytes sent on each of {} ranks, 2 (N - 1) / N of {}", expected, n, 4 * kSize),
+      fmt::format("{}", sent),
+      messages.count("send") > 2 * (n - 1) ? "a round too many: each phase has N - 1 of them"
+      : sent > expected ? "the whole tensor is sent in each round, instead of one part"
+                        : "messages do not pass through send or isend");
+}
+
+void grade(Grader& grader, const Ring& yours) {
+  using Group = const ProcessGroup&;
+  for (const int world_size : {1, 3, 2, 4, 7}) {
+    grader.property(fmt::format("the sum over {} rank{}", world_size, world_size == 1 ? "" : "s"),
+                    world_size, [&](Group group) {
+                      for (const std::int64_t size : {421, 100, 11, 1}) sums(yours, group, size);
+                      places(yours, group);
+                    });
+  }
+  grader.property("a million elements on 3 ranks", 3,
+                  [&](Group group) { sums(yours, group, 1'000'000); });
+  for (const int world_size : {2, 3, 4}) {
+    grader.property(fmt::format("the bytes of a ring on {} ranks", world_size), world_size,
+                    [&](Group group) { bytes(yours, group); });
+  }
+  const auto repeated = [](const auto& sum) {
+    auto tensor = torch::zeros({1'200'000});
+    for (int i = 0; i < 5; ++i) sum(tensor);
+  };
+  grader.compare_times(
+      2, "five sums of 4.8 MB on two ranks",
+      [&](Group group) { repeated([&](torch::Tensor& t) { yours.sum_over_ring(t, group); }); },
+      [&](Group group) { repeated([&](torch::Tensor& t) { group.all_reduce(t); }); });
+}
+
+const Graded<Ring> graded("ring", grade);
+
+}  // namespace
+}  // namespace ladder::exercises::ring

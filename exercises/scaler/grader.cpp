@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "exercises/grader/grader.h"
+#include "exercises/scaler/scaler.h"
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/optim/sgd.h"
+
+namespace ladder::exercises::scaler {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Three parameters, of which the last has no gradient, and SGD with momentum.
+struct Training {
+  std::vector<torch::Tensor> parameters = {
+      torch::arange(1, 7, torch::kFloat32).reshape({2, 3}).requires_grad_(),
+      torch::ones({4}, torch::requires_grad()), torch::ones({2}, torch::requires_grad())};
+  SGD optimizer{parameters, {.lr = 0.1, .momentum = 0.9}};
+
+  torch::Tensor loss(double factor) const {
+    return factor * (parameters[0].square().sum() + 3 * parameters[1].sum());
+  }
+
+  torch::Tensor weights() const {
+    return torch::cat({parameters[0].detach().flatten(), parameters[1].detach()});
+  }
+};
+
+// A scaled backward and the step; one element of the first or second gradient becomes `bad`.
+bool scaled_step(const Scaler& yours, ScalerState& state, Training& training,
+                 const ProcessGroup& group, float bad = 0, int where = 0, double factor = 0.01) {
+  training.optimizer.zero_grad();
+  yours.scaled_loss(state, training.loss(factor)).backward();
+  if (bad != 0) training.parameters.at(static_cast<std::size_t>(where)).mutable_grad()[1] = bad;
+  return yours.step(state, training.optimizer, group);
+}
+
+void scales_the_loss(const Scaler& yours) {
+  const Training training;
+  const ScalerState state{.scale = 1024};
+  const auto loss = training.loss(1);
+  const auto got = yours.scaled_loss(state, loss);
+  const auto expected = 1024 * loss.item<double>();
+  expect(got.defined() && got.numel() == 1 && got.item<double>() == expected,
+         fmt::format("{} for a loss of {} and a scale of 1024", expected, loss.item<double>()),
+         fmt::format("{}", got.defined() ? got.item<double>() : kNan),
+         "the loss is not multiplied by the scale");
+  got.backward();
+  expect(training.parameters[0].grad().defined(), "backward reaches the parameters", "no gradient",
+         "item() or detach() cut the loss off from the network");
+}
+
+std::string meaning_of_ratio(double ratio, double scale) {
+  if (std::abs(ratio / scale - 1) < 0.01) return "the gradients are not divided by the scale";
+  if (ratio > scale) return "the optimizer steps before the gradients are tested and divided";
+  if (ratio != 0 && ratio * scale < 10) {  // the weights have few digits for so small a change
+    return "the gradients are divided by the scale more than once";
+  }
+  return ratio == 0 ? "the optimizer does not step, or the result of the division is dropped"
+                    : "each gradient has to be divided by the scale once, before the step";
+}
+
+void equals_a_plain_step(const Scaler& yours, const ProcessGroup& group) {
+  Training scaled;
+  Training plain;
+  ScalerState state;
+  for (int step = 0; step < 3; ++step) {
+    const auto before = plain.weights();
+    plain.optimizer.zero_grad();
+    plain.loss(0.01).backward();
+    plain.optimizer.step();
+    const bool taken = scaled_step(yours, state, scaled, group);
+    expect(taken, "step returns true for finite gradients", "false",
+           "the test for inf and NaN has its sign reversed");
+    if (torch::equal(scaled.weights(), plain.weights())) continue;
+    const auto change = [&](const Training& t) {
+      return (t.weights() - before).abs().sum().item<double>();
+    };
+    throw Wrong{fmt::format("step {}: the weights of a step without a scaler", step + 1),
+                fmt::format("a change {:.4g} times as large", change(scaled) / change(plain)),
+                meaning_of_ratio(change(scaled) / change(plain), 65536)};
+  }
+}
+
+void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where) {
+  Training scaled;
+  Training plain;  // without the skipped step
+  ScalerState state;
+  scaled_step(yours, state, scaled, group);
+  scaled_step(yours, state, plain, group);
+  const auto before = scaled.weights();
+  const bool taken = scaled_step(yours, state, scaled, group, bad, where);
+  const auto place =
+      fmt::format("{} in gradient {} of 2", std::isnan(bad) ? "NaN" : "inf", where + 1);
+  const bool unchanged = torch::equal(before, scaled.weights());
+  expect(unchanged || taken, place + ": no step", "the weights changed, and step returned false",
+         "the optimizer steps before the gradients are tested");
+  expect(!taken, place + ": step returns false", "true",
+         where == 0 && unchanged ? "step returns the opposite"
+         : where == 0            ? "a later gradient replaces the finding of an earlier one"
+         : std::isnan(bad)       ? "the test finds inf and not NaN"
+                                 : "the test finds NaN and not inf");
+  scaled_step(yours, state, scaled, group);
+  scaled_step(yours, state, plain, group);
+  expect(torch::equal(plain.weights(), scaled.weights()),
+         "the step after a skipped one is that of a run without it", "other weights",
+         "the momentum of the optimizer has taken up the inf or NaN");
+}
+
+// o: overflow by inf, n: by NaN, '.': none.
+constexpr std::string_view kSteps = "........o..o.....n.....on......";
+constexpr std::int64_t kInterval = 3;
+
+std::string meaning_of_scale(std::size_t step, double got, double expected, double previous) {
+  const auto overflow = kSteps.substr(0, step + 1).find_first_of("on") != std::string_view::npos;
+  if (kSteps[step] != '.') return "a skipped step does not halve the scale";
+  if (got < expected) {
+    return got == previous ? "good_steps is compared before it counts the present step"
+                           : "the scale changes the wrong way";
+  }
+  return overflow ? "a skipped step does not set good_steps to 0"
+                  : "good_steps is not set to 0 when the scale grows";
+}
+
+void scales_of_pytorch(const Scaler& yours, const ProcessGroup& group) {
+  Training mine;
+  Training reference;
+  ScalerState state{.scale = 1024, .growth_interval = kInterval};
+  GradScaler expected({.init_scale = 1024, .growth_interval = kInterval});
+  for (std::size_t step = 0; step < kSteps.size(); ++step) {
+    const double previous = state.scale;
+    const float bad = kSteps[step] == 'o' ? kInf : kSteps[step] == 'n' ? kNan : 0;
+    reference.optimizer.zero_grad();
+    expected.scale(reference.loss(0.01)).backward();
+    if (bad != 0) reference.parameters[1].mutable_grad()[1] = bad;
+    expected.step(reference.optimizer);
+    expected.update();
+    scaled_step(yours, state, mine, group, bad, /*where=*/1);
+    expect(
+        state.scale == expected.get_scale(),
+        fmt::format("scale {} after step {} (growth_interval 3)", expected.get_scale(), step + 1),
+        fmt::format("{}", state.scale),
+        meaning_of_scale(step, state.scale, expected.get_scale(), previous));
+  }
+  expect(torch::equal(mine.weights(), reference.weights()), "the weights of PyTorch's scaler",
+         "other weights", "the scale changes before the gradients are divided by it");
+}
+
+void ranks_agree(const Scaler& yours, const ProcessGroup& group) {
+  Training training;
+  ScalerState state;
+  const auto before = training.weights();
+  const bool taken = scaled_step(yours, state, training, group, group.rank() == 1 ? kNan : 0, 1);
+  const auto decisions =
+      group.all_gather_into_tensor(torch::tensor({taken ? 1.0 : 0.0, state.scale}));
+  const auto on = [&](int column) {
+    return fmt::format("{}, {}, {}", decisions[0][column].item<double>(),
+                       decisions[1][column].item<double>(), decisions[2][column].item<double>());
+  };
+  const bool equal = (decisions == decisions[0]).all().item<bool>();
+  expect(equal && !taken && torch::equal(before, training.weights()),
+         "a NaN on rank 1 of 3: all ranks skip, and all scales are 32768",
+         fmt::format("steps taken: {}; scales: {}", on(0), on(1)),
+         "each rank decides alone, so their weights differ from now on");
+}
+
+void grade(Grader& grader, const Scaler& yours) {
+  using Group = const ProcessGroup&;
+  grader.property("the loss is scaled", 1, [&](Group) { scales_the_loss(yours); });
+  grader.property("without overflow, a step equals a plain one, bit for bit", 1,
+                  [&](Group group) { equals_a_plain_step(yours, group); });
+  grader.property("inf and NaN skip the step and change nothing", 1, [&](Group group) {
+    for (const int where : {1, 0}) {
+      for (const float bad : {kInf, kNan}) skips(yours, group, bad, where);
+    }
+  });
+  grader.property("the scales of PyTorch's scaler over 31 steps", 1,
+                  [&](Group group) { scales_of_pytorch(yours, group); });
+  grader.property("a NaN on one of three ranks: all skip", 3,
+                  [&](Group group) { ranks_agree(yours, group); });
+  const auto yours_step = [&](Group group) {
+    Training training;
+    ScalerState state;
+    for (int i = 0; i < 100; ++i) scaled_step(yours, state, training, group);
+  };
+  const auto library_step = [](Group) {
+    Training training;
+    GradScaler scaler;
+    for (int i = 0; i < 100; ++i) {
+      training.optimizer.zero_grad();
+      scaler.scale(training.loss(0.01)).backward();
+      scaler.step(training.optimizer);
+      scaler.update();
+    }
+  };
+  grader.compare_times(1, "100 steps of a small network", yours_step, library_step);
+}
+
+const Graded<Scaler> graded("scaler", grade);
+
+}  // namespace
+}  // namespace ladder::exercises::scaler
