@@ -240,6 +240,28 @@ class Accumulation(AcceleratorTest):
         self.assertLessEqual(apart, 1e-4)
 
 
+class ZeroRedundancy(AcceleratorTest):
+    def test_it_changes_no_weight_with_precision_and_accumulation(self) -> None:
+        for flags in ((), ("--mixed-precision", "bf16", "--gradient-accumulation-steps", 2)):
+            with self.subTest(flags=flags):
+                run = small(*flags, limit_train=200, limit_test=50)
+                self.expect_equal(trained("--nprocs 2", *run, "--zero-redundancy"),
+                                  trained("--nprocs 2", *run))
+
+    def test_other_numbers_of_ranks_divide_a_checkpoint_again(self) -> None:
+        """Three ranks, then two, then one that divides nothing."""
+        flags = small("--sums", "exact", limit_train=200, limit_test=50)
+        project = Path(tempfile.mkdtemp(dir=FOLDER))
+        saves = (*flags, "--project-dir", project, "--checkpointing-steps", 1)
+        runs = [train(spawned(3, program=STAGE5), *saves, "--zero-redundancy", parent=FOLDER)]
+        first, second = checkpoints_in(project)[:2]
+        runs.append(train(spawned(2, program=STAGE5), *flags, "--zero-redundancy", "--resume",
+                          first, parent=FOLDER))
+        runs.append(train(alone(STAGE5), *flags, "--resume", second, parent=FOLDER))
+        for run in runs:
+            self.expect_equal(run, trained("bare", *flags))
+
+
 class LoaderModes(AcceleratorTest):
     def test_every_test_image_is_seen_once(self) -> None:
         """All modes and sizes are in accelerator_full_test.py."""
