@@ -26,23 +26,35 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
       gradients_(std::move(gradients)),
       debug_(debug) {}
 
-void AcceleratedOptimizer::step() {
-  if (!gradients_->sync_gradients()) return;
-  if (debug_ && gradients_->backward_calls == backward_calls_) {
+torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
+  if (!gradients_->sync_gradients()) return {};
+  // Without a backward since, that zero_grad() was not for the gradients of the next one.
+  if (std::exchange(zeroed_at_, -1) == gradients_->backward_calls) drop_gradients();
+  if (debug_ && !closure && gradients_->backward_calls == backward_calls_) {
     throw UsageError::conflict("AcceleratedOptimizer::step",
                                "no accelerator.backward(loss) since the last step",
                                "replace loss.backward(): it neither scales the loss for fp16 nor "
                                "weighs the batches of an accumulation window");
   }
   for (const auto& scheduler : std::exchange(unsettled_, {})) scheduler->settle();
+  torch::Tensor loss;
   if (scaler_->is_enabled()) {
+    if (closure) {
+      throw UsageError::conflict("AcceleratedOptimizer::step",
+                                 "a closure, and mixed_precision fp16, which may skip the step",
+                                 "use bf16, or an optimizer without a closure");
+    }
     result_ = scaler_->step(*optimizer_);
     scaler_->update();
   } else {
-    optimizer_->step();
+    in_closure_ = static_cast<bool>(closure);
+    loss = optimizer_->step(closure);
+    in_closure_ = false;
   }
   unscaled_ = false;
+  used_ = true;
   backward_calls_ = gradients_->backward_calls;
+  return loss;
 }
 
 void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler,
@@ -61,7 +73,18 @@ void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler
 }
 
 void AcceleratedOptimizer::zero_grad() {
-  if (gradients_->sync_gradients()) clear_gradients(*optimizer_);
+  const bool at_end = gradients_->sync_gradients();
+  const bool are_used = used_ || gradients_->backward_calls == backward_calls_;
+  if (in_closure_ || are_used || gradients_->num_steps() == 1 ||
+      (at_end && gradients_->has_backward())) {
+    return drop_gradients();
+  }
+  if (at_end) zeroed_at_ = gradients_->backward_calls;
+}
+
+void AcceleratedOptimizer::drop_gradients() {
+  clear_gradients(*optimizer_);
+  used_ = false;
 }
 
 void AcceleratedOptimizer::unscale_gradients() {

@@ -17,8 +17,14 @@ namespace ladder {
 // An optimizer whose step() acts only at the end of an accumulation window.
 //
 // In the middle of a window, step() and zero_grad() do nothing, so a training loop is written as
-// without accumulation. In fp16, step() uses the gradient scaler: it skips the step if a gradient
-// is inf or NaN, and chooses the next scale.
+// without accumulation, with zero_grad() after the step or before the backward. In fp16, step()
+// uses the gradient scaler: it skips the step if a gradient is inf or NaN, and chooses the next
+// scale.
+//
+// zero_grad() clears gradients that a step has used, and never those that the window's step still
+// has to use. Python clears these as well, in the last batch of a window, if zero_grad() comes
+// between accumulate() and backward(): there the step sees one batch. In all other orders of
+// accumulate, zero_grad, backward and step the weights equal Python's.
 //
 // Several optimizers in fp16 share the scaler, and each step chooses a next scale, as in Python. A
 // loop that steps two optimizers per backward uses a GradScaler itself: step each, then one update.
@@ -33,8 +39,17 @@ class AcceleratedOptimizer {
                        std::shared_ptr<GradScaler> scaler, std::shared_ptr<GradientState> gradients,
                        bool debug);
 
-  void step();
+  // `closure`, for optimizers such as torch::optim::LBFGS, calls zero_grad(), backward and returns
+  // the loss, which step returns. It is not called in the middle of a window, and refused in fp16.
+  torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   void zero_grad();
+
+  // Clears the gradients, also of a window without its step.
+  void drop_gradients();
+
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
+    return optimizer_->param_groups();
+  }
 
   // Whether the scaler skipped the last step(). Waits for a GPU.
   bool step_was_skipped() const { return result_ && !result_->taken(); }
@@ -54,7 +69,10 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
   bool unscaled_ = false;
+  bool used_ = false;                // the gradients, by a step
+  bool in_closure_ = false;          // which zeroes and computes them again
   std::int64_t backward_calls_ = 0;  // before the last step
+  std::int64_t zeroed_at_ = -1;      // backward_calls at a zero_grad() that kept the gradients
   std::optional<StepResult> result_;
   std::vector<std::shared_ptr<LrScheduler>> unsettled_;  // of step_unless_skipped
 };

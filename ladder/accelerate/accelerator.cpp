@@ -226,7 +226,7 @@ void Accelerator::backward(const torch::Tensor& loss) {
 
 void Accelerator::drop_window() {
   gradients_->drop_window();
-  for (const auto& optimizer : *optimizers_) optimizer->zero_grad();
+  for (const auto& optimizer : *optimizers_) optimizer->drop_gradients();
   for (const auto& model : state_.models) {
     if (auto* const replicated = dynamic_cast<ReplicatedModel*>(model.get())) replicated->forget();
   }

@@ -27,6 +27,7 @@ void GradientState::set_num_steps(int num_steps) {
 
 void GradientState::begin_batch() {
   accumulates_ = true;
+  calls_before_batch_ = backward_calls;
   if (num_steps_ == 1) return;
   const EpochProgress* const batch = progress();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;

@@ -64,6 +64,8 @@ class GradientState {
   void leave(const EpochProgress& pass);
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
+  // Whether the current batch had one.
+  bool has_backward() const { return backward_calls != calls_before_batch_; }
 
  private:
   double weight_in_window(const EpochProgress& pass) const;
@@ -73,6 +75,7 @@ class GradientState {
   bool sync_gradients_ = true;
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
+  std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window
   const EpochProgress* window_pass_ = nullptr;  // the pass of the window; nullptr without a loader
