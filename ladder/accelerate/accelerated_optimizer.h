@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,12 @@ class AcceleratedOptimizer {
   torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   void zero_grad();
 
+  // After a backward, if there are several optimizers: notes whether it left gradients here.
+  void note_backward();
+  // Whether a step used gradients of backwards that step() did not follow, such as those that a
+  // generator's loss leaves in a discriminator.
+  bool used_foreign_gradients() const { return used_foreign_; }
+
   // Clears the gradients, also of a window without its step.
   void drop_gradients();
 
@@ -69,10 +76,13 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
   bool unscaled_ = false;
-  bool used_ = false;                // the gradients, by a step
-  bool in_closure_ = false;          // which zeroes and computes them again
-  std::int64_t backward_calls_ = 0;  // before the last step
-  std::int64_t zeroed_at_ = -1;      // backward_calls at a zero_grad() that kept the gradients
+  bool used_ = false;                  // the gradients, by a step
+  bool in_closure_ = false;            // which zeroes and computes them again
+  std::int64_t backward_calls_ = 0;    // before the last step
+  std::uint64_t gradients_seen_ = 0;   // a number that changes with the gradients
+  std::vector<std::int64_t> touched_;  // backwards that left gradients, and no step() followed
+  bool used_foreign_ = false;
+  std::optional<std::uint64_t> kept_;  // the same at a zero_grad() that kept them
   std::optional<StepResult> result_;
   std::vector<std::shared_ptr<LrScheduler>> unsettled_;  // of step_unless_skipped
 };

@@ -164,7 +164,7 @@ TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
       return torch::equal(all[0], all[1]);
     };
     {
-      const auto pause = Accelerator::no_sync(*model);
+      const auto pause = accelerator->no_sync(*model);
       EXPECT_FALSE(equal_after_backward());
     }
     EXPECT_TRUE(equal_after_backward());
