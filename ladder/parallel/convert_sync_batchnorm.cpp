@@ -87,7 +87,7 @@ torch::Tensor batch_norm(const torch::Tensor& input, const OptionalTensor& weigh
                           .bias = filled(bias, 0.0),
                           .running_mean = filled(running_mean, 0.0),
                           .running_var = filled(running_var, 1.0)},
-                         momentum, eps, *group);
+                         momentum, eps, *group, SyncMath::kKernels);
 }
 
 // LibTorch's forward is not virtual, but the dispatcher chooses the kernel of its operator.
