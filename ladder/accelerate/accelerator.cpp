@@ -121,9 +121,8 @@ RunSetup Accelerator::setup() {
 
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
   for (const auto& known : state_.models) {
-    if (known == model || &unwrapped(*known) == &unwrapped(*model)) {
-      return std::dynamic_pointer_cast<Model>(known);
-    }
+    const auto prepared = std::dynamic_pointer_cast<Model>(known);
+    if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
   }
   if (options_.device_placement) model->to(device_);
   if (config_.mixed_precision != Precision::kFp32) {

@@ -257,8 +257,8 @@ class Accelerator {
                        [this](const torch::Tensor& tensor) { return gather_samples(tensor); });
   }
 
-  // By default the sum over the processes: of a NumItems::mean that is the number of processes × the
-  // mean loss. Reduction::kMean divides.
+  // By default the sum over the processes: of a NumItems::mean that is the number of processes ×
+  // the mean loss. Reduction::kMean divides.
   template <typename Structure>
   Structure reduce(const Structure& data, Reduction reduction = Reduction::kSum) const {
     return map_tensors(
@@ -401,7 +401,8 @@ class Accelerator {
       return prepare_data_loader(std::forward<Object>(object));
     } else if constexpr (std::is_same_v<Type, AcceleratedDataLoader> ||
                          std::is_same_v<Type, std::shared_ptr<AcceleratedOptimizer>> ||
-                         std::is_same_v<Type, std::shared_ptr<AcceleratedScheduler>>) {
+                         std::is_same_v<Type, std::shared_ptr<AcceleratedScheduler>> ||
+                         requires { typename Type::IsJoined; }) {
       return Type(std::forward<Object>(object));
     } else if constexpr (BatchRange<Object>) {
       return JoinedBatches<Object>(std::forward<Object>(object), group_, gradients_, batch_device(),
@@ -484,8 +485,8 @@ Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum);
 
 // Seeds PyTorch's generators of the CPU and the GPUs. After one seed, torch::randn draws the same
-// numbers on all processes: right for initial weights, wrong for noise. device_specific: with seed +
-// rank, so that processes draw different numbers; call it again so, after the weights. Noise that
+// numbers on all processes: right for initial weights, wrong for noise. device_specific: with seed
+// + rank, so that processes draw different numbers; call it again so, after the weights. Noise that
 // does not depend on the number of processes: sample_noise (nn/sample_noise.h). Returns the seed
 // used.
 std::uint64_t set_seed(std::uint64_t seed, bool device_specific = false,

@@ -78,6 +78,7 @@ class JoinedBatches {
         parts_(parts) {}
 
   class Iterator;
+  using IsJoined = void;  // prepare returns it unchanged
 
   Iterator begin() { return Iterator(*this); }
   std::default_sentinel_t end() const { return {}; }

@@ -224,7 +224,8 @@ torch::Tensor after_pass(Accelerators& ranks, int num_steps,
       optimizer->step();
     }
   };
-  joins ? train(accelerator->join(batches)) : train(accelerator->prepare(batches));
+  joins ? train(accelerator->join(batches))
+        : train(accelerator->prepare(accelerator->prepare(batches)));  // again changes nothing
   return flat_weights(*net);
 }
 
