@@ -16,6 +16,18 @@ void clear_gradients(torch::optim::Optimizer& optimizer) {
   }
 }
 
+// Changes when a backward writes gradients.
+std::uint64_t number_of_gradients(const torch::optim::Optimizer& optimizer) {
+  std::uint64_t number = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const auto& gradient = parameter.grad();
+      if (gradient.defined()) number += 1 + static_cast<std::uint64_t>(gradient._version());
+    }
+  }
+  return number;
+}
+
 }  // namespace
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -26,23 +38,39 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
       gradients_(std::move(gradients)),
       debug_(debug) {}
 
-void AcceleratedOptimizer::step() {
-  if (!gradients_->sync_gradients()) return;
-  if (debug_ && gradients_->backward_calls == backward_calls_) {
+torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
+  std::erase_if(touched_, [before = gradients_->calls_before_step()](std::int64_t call) {
+    return call > before;
+  });
+  if (!gradients_->sync_gradients()) return {};
+  // Without a backward since, that zero_grad() was not for the gradients of the next one.
+  if (std::exchange(kept_, {}) == number_of_gradients(*optimizer_)) drop_gradients();
+  if (debug_ && !closure && gradients_->backward_calls == backward_calls_) {
     throw UsageError::conflict("AcceleratedOptimizer::step",
                                "no accelerator.backward(loss) since the last step",
                                "replace loss.backward(): it neither scales the loss for fp16 nor "
                                "weighs the batches of an accumulation window");
   }
   for (const auto& scheduler : std::exchange(unsettled_, {})) scheduler->settle();
+  torch::Tensor loss;
   if (scaler_->is_enabled()) {
+    if (closure) {
+      throw UsageError::conflict("AcceleratedOptimizer::step",
+                                 "a closure, and mixed_precision fp16, which may skip the step",
+                                 "use bf16, or an optimizer without a closure");
+    }
     result_ = scaler_->step(*optimizer_);
     scaler_->update();
   } else {
-    optimizer_->step();
+    in_closure_ = static_cast<bool>(closure);
+    loss = optimizer_->step(closure);
+    in_closure_ = false;
   }
   unscaled_ = false;
+  used_ = true;
+  used_foreign_ = used_foreign_ || !touched_.empty();
   backward_calls_ = gradients_->backward_calls;
+  return loss;
 }
 
 void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler,
@@ -61,7 +89,24 @@ void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler
 }
 
 void AcceleratedOptimizer::zero_grad() {
-  if (gradients_->sync_gradients()) clear_gradients(*optimizer_);
+  const bool at_end = gradients_->sync_gradients();
+  if (in_closure_ || used_ || gradients_->num_steps() == 1 ||
+      (at_end && gradients_->has_backward())) {
+    return drop_gradients();
+  }
+  if (at_end) kept_ = number_of_gradients(*optimizer_);
+}
+
+void AcceleratedOptimizer::note_backward() {
+  const auto seen = number_of_gradients(*optimizer_);
+  if (std::exchange(gradients_seen_, seen) != seen) touched_.push_back(gradients_->backward_calls);
+}
+
+void AcceleratedOptimizer::drop_gradients() {
+  clear_gradients(*optimizer_);
+  used_ = false;
+  touched_.clear();
+  gradients_seen_ = number_of_gradients(*optimizer_);
 }
 
 void AcceleratedOptimizer::unscale_gradients() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -17,8 +18,14 @@ namespace ladder {
 // An optimizer whose step() acts only at the end of an accumulation window.
 //
 // In the middle of a window, step() and zero_grad() do nothing, so a training loop is written as
-// without accumulation. In fp16, step() uses the gradient scaler: it skips the step if a gradient
-// is inf or NaN, and chooses the next scale.
+// without accumulation, with zero_grad() after the step or before the backward. In fp16, step()
+// uses the gradient scaler: it skips the step if a gradient is inf or NaN, and chooses the next
+// scale.
+//
+// zero_grad() clears gradients that a step has used, and never those that the window's step still
+// has to use. Python clears these as well, in the last batch of a window, if zero_grad() comes
+// between accumulate() and backward(): there the step sees one batch. In all other orders of
+// accumulate, zero_grad, backward and step the weights equal Python's.
 //
 // Several optimizers in fp16 share the scaler, and each step chooses a next scale, as in Python. A
 // loop that steps two optimizers per backward uses a GradScaler itself: step each, then one update.
@@ -33,8 +40,23 @@ class AcceleratedOptimizer {
                        std::shared_ptr<GradScaler> scaler, std::shared_ptr<GradientState> gradients,
                        bool debug);
 
-  void step();
+  // `closure`, for optimizers such as torch::optim::LBFGS, calls zero_grad(), backward and returns
+  // the loss, which step returns. It is not called in the middle of a window, and refused in fp16.
+  torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   void zero_grad();
+
+  // After a backward, if there are several optimizers: notes whether it left gradients here.
+  void note_backward();
+  // Whether a step used gradients of backwards that step() did not follow, such as those that a
+  // generator's loss leaves in a discriminator.
+  bool used_foreign_gradients() const { return used_foreign_; }
+
+  // Clears the gradients, also of a window without its step.
+  void drop_gradients();
+
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() {
+    return optimizer_->param_groups();
+  }
 
   // Whether the scaler skipped the last step(). Waits for a GPU.
   bool step_was_skipped() const { return result_ && !result_->taken(); }
@@ -54,7 +76,13 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
   bool unscaled_ = false;
-  std::int64_t backward_calls_ = 0;  // before the last step
+  bool used_ = false;                  // the gradients, by a step
+  bool in_closure_ = false;            // which zeroes and computes them again
+  std::int64_t backward_calls_ = 0;    // before the last step
+  std::uint64_t gradients_seen_ = 0;   // a number that changes with the gradients
+  std::vector<std::int64_t> touched_;  // backwards that left gradients, and no step() followed
+  bool used_foreign_ = false;
+  std::optional<std::uint64_t> kept_;  // the same at a zero_grad() that kept them
   std::optional<StepResult> result_;
   std::vector<std::shared_ptr<LrScheduler>> unsettled_;  // of step_unless_skipped
 };

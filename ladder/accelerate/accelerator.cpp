@@ -14,6 +14,7 @@
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/comm/run_together.h"
@@ -24,6 +25,7 @@
 #include "ladder/exact/exact_data_parallel.h"
 #include "ladder/monitor/stop_signal.h"
 #include "ladder/optim/clip_grad.h"
+#include "ladder/optim/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 
@@ -120,7 +122,8 @@ RunSetup Accelerator::setup() {
 
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
   for (const auto& known : state_.models) {
-    if (known == model || &unwrap_model(*known) == model.get()) return known;
+    const auto prepared = std::dynamic_pointer_cast<Model>(known);
+    if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
   }
   if (options_.device_placement) model->to(device_);
   if (config_.mixed_precision != Precision::kFp32) {
@@ -136,6 +139,20 @@ std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) 
   return model;
 }
 
+void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
+  if (std::ranges::find(state_.models, module) != state_.models.end()) return;
+  if (options_.exact_sums) {
+    throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
+                               "derive it from ladder::Model and override new_like()");
+  }
+  if (options_.device_placement) module->to(device_);
+  const bool is_trained = std::ranges::any_of(module->parameters(), &torch::Tensor::requires_grad);
+  modules_.push_back({module, use_distributed() && is_trained ? std::make_unique<GradientReducer>(
+                                                                    *module, group_, handlers_.ddp)
+                                                              : nullptr});
+  state_.models.push_back(module);
+}
+
 std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model> model) const {
   auto options = options_.exact_sums->scaled_by(*scaler_);
   options.check_replicas = handlers_.ddp.check_replicas;
@@ -147,6 +164,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   for (const auto& known : *optimizers_) {
     if (&known->optimizer() == optimizer.get()) return known;
   }
+  require_savable(*optimizer);
   if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
   state_.optimizers.push_back(optimizer);
   optimizers_->push_back(std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_,
@@ -175,6 +193,24 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   return schedulers_.back();
 }
 
+std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+    const std::shared_ptr<torch::optim::LRScheduler>& scheduler) {
+  for (const auto& known : schedulers_) {
+    auto* const own = dynamic_cast<TorchLrScheduler*>(&known->scheduler());
+    if (own != nullptr && own->scheduler() == scheduler) return known;
+  }
+  std::vector<torch::optim::Optimizer*> optimizers;
+  for (const auto& optimizer : state_.optimizers) optimizers.push_back(optimizer.get());
+  auto* const optimizer = optimizer_of(*scheduler, optimizers);
+  if (optimizer == nullptr) {
+    throw UsageError::conflict("Accelerator::prepare",
+                               "a schedule of LibTorch whose optimizer is not prepared",
+                               "prepare the optimizer before, or left of, its schedule");
+  }
+  return prepare_scheduler(
+      std::shared_ptr<LrScheduler>(std::make_shared<TorchLrScheduler>(scheduler, *optimizer)));
+}
+
 AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
   auto prepared = prepare_eval_loader(std::move(loader));
   state_.loaders.push_back(position_of(prepared));
@@ -184,7 +220,7 @@ AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
 AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
   return {std::move(loader),
           LoaderSetup{.group = group_,
-                      .device = options_.device_placement ? device_ : torch::Device(torch::kCPU),
+                      .device = batch_device(),
                       .configuration = options_.data_loader,
                       .gradients = gradients_,
                       .micro_batch = options_.exact_sums ? options_.exact_sums->micro_batch : 0}};
@@ -201,34 +237,82 @@ std::shared_ptr<const Dataset> Accelerator::load_dataset(
   return dataset_of_main_process(make, group_);
 }
 
-void Accelerator::pause(Model& model, Accumulation& accumulation) {
-  if (auto* const replicated = dynamic_cast<ReplicatedModel*>(&model)) {
+bool Accelerator::needs_autocast(const std::vector<torch::nn::Module*>& modules) const {
+  const auto is_given = [&](const PreparedModule& own) {
+    return std::ranges::find(modules, own.module.get()) != modules.end();
+  };
+  return config_.mixed_precision != Precision::kFp32 && std::ranges::any_of(modules_, is_given);
+}
+
+Accelerator::Accumulation Accelerator::begin_batch(const std::vector<torch::nn::Module*>& modules) {
+  if (gradients_->has_left_window()) drop_left_window();
+  gradients_->begin_batch();
+  Accumulation accumulation;
+  if (!sync_gradients() && !options_.gradient_accumulation.sync_each_batch) {
+    for (auto* const module : modules) pause(*module, accumulation);
+  }
+  if (needs_autocast(modules)) accumulation.autocast_.reset(new auto(autocast()));
+  return accumulation;
+}
+
+void Accelerator::pause(torch::nn::Module& module, Accumulation& accumulation) {
+  if (auto* const replicated = dynamic_cast<ReplicatedModel*>(&module)) {
     accumulation.pauses_.emplace_back(new auto(replicated->no_sync()));
+  }
+  for (const auto& own : modules_) {
+    if (own.module.get() != &module || own.reducer == nullptr) continue;
+    accumulation.pauses_.emplace_back(new auto(own.reducer->no_sync()));
   }
 }
 
-Accelerator::Accumulation Accelerator::no_sync(Model& model) {
+Accelerator::Accumulation Accelerator::no_sync(torch::nn::Module& module) {
   Accumulation accumulation;
-  pause(model, accumulation);
+  pause(module, accumulation);
   return accumulation;
 }
 
 void Accelerator::backward(const torch::Tensor& loss) {
-  if (gradients_->num_steps() > 1 && !gradients_->accumulates()) {
+  const bool is_mixed = config_.mixed_precision != Precision::kFp32 && !modules_.empty();
+  const bool misses = gradients_->num_steps() > 1 && !gradients_->accumulates();
+  if (misses || (is_mixed && !had_autocast_)) {
     throw UsageError::conflict(
         "Accelerator::backward",
-        "no accelerator.accumulate(model) for this batch, and gradient_accumulation_steps above 1",
+        fmt::format("no accelerator.accumulate(model) for this batch, and {}",
+                    misses ? "gradient_accumulation_steps above 1" : "mixed precision"),
         "begin the body of the loop with "
         "const auto accumulation = accelerator.accumulate(*model);");
   }
-  ++gradients_->backward_calls;
+  const bool is_first = gradients_->backward_calls++ == 0;
+  if (is_first && !options_.project.project_dir.empty()) require_models(state_);
   const double weight = gradients_->loss_weight();
-  scaler_->scale(weight == 1.0 ? loss : loss * weight).backward();
+  const auto scaled = scaler_->scale(weight == 1.0 ? loss : loss * weight);
+  if (handlers_.ddp.find_unused_parameters) {
+    for (const auto& own : modules_) {
+      if (own.reducer == nullptr) continue;
+      own.reducer->before_forward();
+      own.reducer->after_forward({scaled});
+    }
+  }
+  std::optional<Autocast> without_autocast;
+  if (is_mixed) without_autocast.emplace(device_, torch::kFloat32);
+  scaled.backward();
+  if (optimizers_->size() > 1) warn_of_foreign_gradients();
+}
+
+void Accelerator::warn_of_foreign_gradients() {
+  for (const auto& optimizer : *optimizers_) {
+    optimizer->note_backward();
+    if (!optimizer->used_foreign_gradients() || std::exchange(warned_of_gradients_, true)) continue;
+    log_.warn(
+        "a step used gradients of a backward that another optimizer's step followed: call "
+        "zero_grad() before the backward, and freeze the other network in it "
+        "(ladder::FreezeGuard)");
+  }
 }
 
 void Accelerator::drop_window() {
   gradients_->drop_window();
-  for (const auto& optimizer : *optimizers_) optimizer->zero_grad();
+  for (const auto& optimizer : *optimizers_) optimizer->drop_gradients();
   for (const auto& model : state_.models) {
     if (auto* const replicated = dynamic_cast<ReplicatedModel*>(model.get())) replicated->forget();
   }
@@ -259,7 +343,10 @@ void Accelerator::clip_grad_value_(const std::vector<torch::Tensor>& parameters,
   ladder::clip_grad_value_(parameters, clip_value);
 }
 
-Autocast Accelerator::autocast() const { return {device_, dtype_of(config_.mixed_precision)}; }
+Autocast Accelerator::autocast() const {
+  had_autocast_ = true;
+  return {device_, dtype_of(config_.mixed_precision)};
+}
 
 bool Accelerator::optimizer_step_was_skipped() const {
   return std::ranges::any_of(*optimizers_, &AcceleratedOptimizer::step_was_skipped);
@@ -297,6 +384,7 @@ void Accelerator::local_main_process_first(const std::function<void()>& run) con
 }
 
 void Accelerator::free_memory() {
+  modules_.clear();
   state_.models.clear();
   state_.optimizers.clear();
   state_.schedulers.clear();
@@ -311,7 +399,7 @@ bool Accelerator::check_trigger() {
   return raised.item<std::int64_t>() != 0;
 }
 
-void Accelerator::save_model(const Model& model, const std::string& path) const {
+void Accelerator::save_model(const torch::nn::Module& model, const std::string& path) const {
   run_or_fail_together(group_, "save_model", [&] {
     if (is_main_process()) ladder::save_model(model, path);
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/types.h>
 
 #include <concepts>
@@ -13,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "ladder/accelerate/accelerated_optimizer.h"
 #include "ladder/accelerate/accelerator_options.h"
 #include "ladder/accelerate/gradient_state.h"
+#include "ladder/accelerate/joined_batches.h"
 #include "ladder/accelerate/operations.h"
 #include "ladder/accelerate/trackers.h"
 #include "ladder/amp/autocast.h"
@@ -67,6 +70,9 @@ struct AcceleratorHandlers {
 // One run at a time uses a project_dir: a second one is refused (FolderLock), as long as this
 // object lives.
 //
+// It makes the process group of this start: use process_group() where another part needs one. A
+// second init_process_group finds the port of the first in use.
+//
 // Not copied, not moved: prepared objects share its state, and must not be used after it. Use it
 // from one thread. Comments name the collectives; every rank calls them.
 //
@@ -103,17 +109,29 @@ class Accelerator {
   // or the object itself if there is one. Takes any number, in any order, repeatedly. A prepared
   // object is returned unchanged.
   //
-  //     std::shared_ptr<Model>                   on the device, under autocast if the precision is
-  //                                              mixed, and with several processes wrapped in
-  //                                              DistributedDataParallel, or in ExactDataParallel
-  //                                              with exact_sums (a collective)
-  //     unique or shared torch::optim::Optimizer an AcceleratedOptimizer
-  //     unique or shared LrScheduler             an AcceleratedScheduler
-  //     DataLoader                               an AcceleratedDataLoader
+  //     std::shared_ptr<Model>           on the device, under autocast if the precision is mixed,
+  //     and
+  //                                      with several processes wrapped in
+  //                                      DistributedDataParallel, or in ExactDataParallel with
+  //                                      exact_sums (a collective)
+  //     any other torch::nn module       the same object, on the device; with several processes a
+  //                                      GradientReducer averages its gradients (a collective).
+  //                                      Call its forward as before. Under mixed precision it runs
+  //                                      in 16 bits while an Accumulation or autocast() lives
+  //     torch::optim::Optimizer          an AcceleratedOptimizer
+  //     LrScheduler, or of torch::optim  an AcceleratedScheduler; one of torch::optim after its
+  //                                      optimizer
+  //     DataLoader                       an AcceleratedDataLoader
+  //     any other range of batches       JoinedBatches: each process gets one batch in turn
   //
-  // Classes derived from these are taken as well. A DataLoader is a value and is not recognised:
+  // Modules are holders or shared pointers. Optimizers and schedules are unique pointers (moved),
+  // shared pointers, or objects, which must outlive this one unless they are moved, too. Classes
+  // derived from these are taken as well. A loader or range is a value and is not recognised:
   // prepare it once. BatchNorm stays local; for global statistics, call
   // convert_sync_batchnorm(*model, accelerator.process_group()) before.
+  //
+  // Throws UsageError for an optimizer that no checkpoint could save. With a project_dir, the first
+  // backward throws for an optimizer whose model is not prepared.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
@@ -128,7 +146,18 @@ class Accelerator {
   std::shared_ptr<AcceleratedOptimizer> prepare_optimizer(
       std::shared_ptr<torch::optim::Optimizer> optimizer);
   std::shared_ptr<AcceleratedScheduler> prepare_scheduler(std::shared_ptr<LrScheduler> scheduler);
+  // For a schedule of LibTorch. Throws UsageError unless its optimizer is prepared.
+  std::shared_ptr<AcceleratedScheduler> prepare_scheduler(
+      const std::shared_ptr<torch::optim::LRScheduler>& scheduler);
+  void prepare_module(const std::shared_ptr<torch::nn::Module>& module);
   AcceleratedDataLoader prepare_data_loader(DataLoader loader);
+
+  // The batches of a range that has this process's batches alone, such as a loader of torch::data
+  // with a sampler for several processes. The processes may have different numbers of them.
+  template <typename Range>
+  JoinedBatches<Range> join(Range&& batches) const {
+    return {std::forward<Range>(batches), group_, gradients_, batch_device(), 0, 1};
+  }
   // The same, but not saved in checkpoints: for evaluations, which begin with the first batch.
   AcceleratedDataLoader prepare_eval_loader(DataLoader loader) const;
 
@@ -159,20 +188,15 @@ class Accelerator {
    private:
     friend class Accelerator;
     std::vector<std::unique_ptr<GradientReducer::NoSync>> pauses_;
+    std::unique_ptr<Autocast> autocast_;  // for modules that are no Models
   };
-  template <std::derived_from<Model>... Models>
-  [[nodiscard]] Accumulation accumulate(Models&... models) {
-    if (gradients_->has_left_window()) drop_left_window();
-    gradients_->begin_batch();
-    Accumulation accumulation;
-    if (!sync_gradients() && !options_.gradient_accumulation.sync_each_batch) {
-      (pause(models, accumulation), ...);
-    }
-    return accumulation;
+  template <std::derived_from<torch::nn::Module>... Modules>
+  [[nodiscard]] Accumulation accumulate(Modules&... modules) {
+    return begin_batch({&modules...});
   }
 
   // While it lives, backward does not synchronise gradients: for a loop with its own windows.
-  [[nodiscard]] static Accumulation no_sync(Model& model);
+  [[nodiscard]] Accumulation no_sync(torch::nn::Module& module);
 
   // Whether a step follows the current batch.
   bool sync_gradients() const { return gradients_->sync_gradients(); }
@@ -192,6 +216,9 @@ class Accelerator {
   //
   // The weight is the number of the batch's samples ÷ that of the window. Python divides by the
   // number of batches, which makes a short last window of an epoch too weak.
+  //
+  // With several optimizers, a log line warns once of an optimizer whose step uses gradients of a
+  // backward that another optimizer's step followed; see FreezeGuard.
   void backward(const torch::Tensor& loss);
 
   // Divides the gradients of all prepared optimizers by the fp16 scale, once per step.
@@ -230,6 +257,8 @@ class Accelerator {
                        [this](const torch::Tensor& tensor) { return gather_samples(tensor); });
   }
 
+  // By default the sum over the processes: of a NumItems::mean that is the number of processes ×
+  // the mean loss. Reduction::kMean divides.
   template <typename Structure>
   Structure reduce(const Structure& data, Reduction reduction = Reduction::kSum) const {
     return map_tensors(
@@ -295,7 +324,7 @@ class Accelerator {
 
   // Writes the weights, without prefixes of wrappers, from the main process: a safetensors file
   // that Python reads. A collective.
-  void save_model(const Model& model, const std::string& path) const;
+  void save_model(const torch::nn::Module& model, const std::string& path) const;
 
   // Registers an object of the caller's for save_state and load_state. It has
   //     nlohmann::json state_dict() const;
@@ -353,31 +382,70 @@ class Accelerator {
   const AcceleratorOptions& options() const { return options_; }
 
  private:
-  std::shared_ptr<Model> prepare_one(std::shared_ptr<Model> model) {
-    return prepare_model(std::move(model));
+  template <typename Object>
+  auto prepare_one(Object&& object) {
+    using Type = std::remove_cvref_t<Object>;
+    using torch::optim::LRScheduler;
+    if constexpr (std::is_convertible_v<Object, std::shared_ptr<Model>>) {
+      return prepare_model(std::forward<Object>(object));
+    } else if constexpr (AnyModule<Type>) {
+      prepare_module(module_pointer(object));
+      return Type(object);
+    } else if constexpr (kIsOrPointsTo<torch::optim::Optimizer, Object>) {
+      return prepare_optimizer(shared<torch::optim::Optimizer>(std::forward<Object>(object)));
+    } else if constexpr (kIsOrPointsTo<LrScheduler, Object>) {
+      return prepare_scheduler(shared<LrScheduler>(std::forward<Object>(object)));
+    } else if constexpr (kIsOrPointsTo<LRScheduler, Object>) {
+      return prepare_scheduler(shared<LRScheduler>(std::forward<Object>(object)));
+    } else if constexpr (std::is_same_v<Type, DataLoader>) {
+      return prepare_data_loader(std::forward<Object>(object));
+    } else if constexpr (std::is_same_v<Type, AcceleratedDataLoader> ||
+                         std::is_same_v<Type, std::shared_ptr<AcceleratedOptimizer>> ||
+                         std::is_same_v<Type, std::shared_ptr<AcceleratedScheduler>> ||
+                         requires { typename Type::IsJoined; }) {
+      return Type(std::forward<Object>(object));
+    } else if constexpr (BatchRange<Object>) {
+      return JoinedBatches<Object>(std::forward<Object>(object), group_, gradients_, batch_device(),
+                                   process_index(), num_processes());
+    } else {
+      static_assert(
+          std::is_void_v<Object>,  // never
+          "Accelerator::prepare takes a module (a holder of TORCH_MODULE or torch::nn, or a "
+          "std::shared_ptr), an optimizer or a schedule (an object, a std::shared_ptr, or a "
+          "std::unique_ptr with std::move), a DataLoader, or a range of batches");
+      return nullptr;
+    }
   }
-  std::shared_ptr<AcceleratedOptimizer> prepare_one(
-      std::shared_ptr<torch::optim::Optimizer> optimizer) {
-    return prepare_optimizer(std::move(optimizer));
-  }
-  std::shared_ptr<AcceleratedScheduler> prepare_one(std::shared_ptr<LrScheduler> scheduler) {
-    return prepare_scheduler(std::move(scheduler));
-  }
-  AcceleratedDataLoader prepare_one(DataLoader loader) {
-    return prepare_data_loader(std::move(loader));
-  }
-  static std::shared_ptr<AcceleratedOptimizer> prepare_one(
-      std::shared_ptr<AcceleratedOptimizer> optimizer) {
-    return optimizer;
-  }
-  static std::shared_ptr<AcceleratedScheduler> prepare_one(
-      std::shared_ptr<AcceleratedScheduler> scheduler) {
-    return scheduler;
-  }
-  static AcceleratedDataLoader prepare_one(AcceleratedDataLoader loader) { return loader; }
 
+  // Whether `Object` is derived from `Base`, or a pointer that can be shared.
+  template <typename Base, typename Object>
+  static constexpr bool kIsOrPointsTo = std::is_convertible_v<Object, std::shared_ptr<Base>> ||
+                                        std::is_base_of_v<Base, std::remove_cvref_t<Object>>;
+
+  template <typename Base, typename Object>
+  static std::shared_ptr<Base> shared(Object&& object) {
+    if constexpr (std::is_convertible_v<Object, std::shared_ptr<Base>>) {
+      return std::forward<Object>(object);
+    } else if constexpr (std::is_lvalue_reference_v<Object>) {
+      return {std::shared_ptr<void>(), &object};  // owned by the caller
+    } else {
+      return std::make_shared<Object>(std::forward<Object>(object));
+    }
+  }
+
+  struct PreparedModule {
+    std::shared_ptr<torch::nn::Module> module;
+    std::unique_ptr<GradientReducer> reducer;  // null on one process
+  };
+
+  torch::Device batch_device() const {
+    return options_.device_placement ? device_ : torch::Device(torch::kCPU);
+  }
+  Accumulation begin_batch(const std::vector<torch::nn::Module*>& modules);
+  void pause(torch::nn::Module& module, Accumulation& accumulation);
+  bool needs_autocast(const std::vector<torch::nn::Module*>& modules) const;
+  void warn_of_foreign_gradients();
   void drop_left_window();
-  static void pause(Model& model, Accumulation& accumulation);
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
   void make_project_folder();
@@ -396,6 +464,9 @@ class Accelerator {
   std::shared_ptr<GradientState> gradients_;
   std::shared_ptr<PreparedOptimizers> optimizers_;
   std::vector<std::shared_ptr<AcceleratedScheduler>> schedulers_;
+  std::vector<PreparedModule> modules_;
+  mutable bool had_autocast_ = false;
+  bool warned_of_gradients_ = false;
   TrainingState state_;
   Trackers trackers_;
   std::size_t custom_files_ = 0;
@@ -413,8 +484,11 @@ class Accelerator {
 Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum);
 
-// Seeds PyTorch's generators of the CPU and the GPUs. device_specific: with seed + rank, so that
-// processes draw different numbers; not for initial weights. Returns the seed used.
+// Seeds PyTorch's generators of the CPU and the GPUs. After one seed, torch::randn draws the same
+// numbers on all processes: right for initial weights, wrong for noise. device_specific: with seed
+// + rank, so that processes draw different numbers; call it again so, after the weights. Noise that
+// does not depend on the number of processes: sample_noise (nn/sample_noise.h). Returns the seed
+// used.
 std::uint64_t set_seed(std::uint64_t seed, bool device_specific = false,
                        const ProcessGroup& group = ProcessGroup::single());
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
@@ -27,6 +28,7 @@ void GradientState::set_num_steps(int num_steps) {
 
 void GradientState::begin_batch() {
   accumulates_ = true;
+  calls_before_batch_ = backward_calls;
   if (num_steps_ == 1) return;
   const EpochProgress* const batch = progress();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
@@ -36,8 +38,14 @@ void GradientState::begin_batch() {
     window_pass_ = by_loader ? batch : nullptr;
   }
   ++batches_in_window_;
-  sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch());
+  sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch()) ||
+                    (sync_with_dataloader_ && is_last_round_);
   loss_weight_ = by_loader ? weight_in_window(*batch) : 1.0 / num_steps_;
+}
+
+std::int64_t GradientState::calls_before_step() {
+  if (run_end_ != backward_calls) run_begin_ = std::exchange(run_end_, backward_calls);
+  return run_begin_;
 }
 
 void GradientState::drop_window() {

@@ -54,7 +54,7 @@ class GradientState {
   bool sync_gradients() const { return sync_gradients_; }
   // The weight of the current batch in the loss of its window: its samples ÷ those of the window,
   // so that all samples have equal weight, also in a short window; 1 ÷ num_steps without a loader.
-  double loss_weight() const { return loss_weight_; }
+  double loss_weight() const { return loss_weight_ * round_weight_; }
   // Whether begin_batch was ever called.
   bool accumulates() const { return accumulates_; }
 
@@ -63,16 +63,34 @@ class GradientState {
   void enter(const EpochProgress& pass) { passes_.push_back(&pass); }
   void leave(const EpochProgress& pass);
 
+  // For JoinedBatches: the weight of this process's batch, and whether no process has another.
+  void enter_round(double weight, bool is_last) {
+    round_weight_ = weight;
+    is_last_round_ = is_last;
+  }
+  void leave_round() { enter_round(1.0, false); }
+
   std::int64_t backward_calls = 0;  // of Accelerator::backward
+  // Whether the current batch had one.
+  bool has_backward() const { return backward_calls != calls_before_batch_; }
+
+  // Notes a call of some optimizer's step(), and returns the number of backward calls before those
+  // that it follows: the backwards since the last step, or the ones that the last step followed.
+  std::int64_t calls_before_step();
 
  private:
   double weight_in_window(const EpochProgress& pass) const;
 
+  std::int64_t run_begin_ = 0;  // backward calls before those of the last step
+  std::int64_t run_end_ = 0;    // and after them
   int num_steps_;
   bool sync_with_dataloader_;
   bool sync_gradients_ = true;
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
+  double round_weight_ = 1.0;
+  bool is_last_round_ = false;
+  std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window
   const EpochProgress* window_pass_ = nullptr;  // the pass of the window; nullptr without a loader

@@ -34,7 +34,7 @@ std::string lock_beside(std::string path) {
 
 }  // namespace
 
-Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, Model& model,
+Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Module& model,
                    torch::optim::Optimizer& optimizer, LrScheduler& scheduler)
     : options_(std::move(options)),
       group_(std::move(group)),

@@ -57,7 +57,7 @@ namespace ladder {
 class Snapshot {
  public:
   // The objects must outlive the Snapshot. Without a path, no function does anything.
-  Snapshot(SnapshotOptions options, ProcessGroup group, Model& model,
+  Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Module& model,
            torch::optim::Optimizer& optimizer, LrScheduler& scheduler);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;

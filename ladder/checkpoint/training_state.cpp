@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/run_together.h"
@@ -41,18 +42,22 @@ std::string numbered(const char* kind, std::size_t number, const char* suffix) {
 
 std::string random_states_of(int rank) { return fmt::format("random_states_{}.safetensors", rank); }
 
-FusedOptimizer& fused(torch::optim::Optimizer& optimizer) {
-  if (auto* const own = dynamic_cast<FusedOptimizer*>(&optimizer)) return *own;
-  throw UsageError::conflict("save_state", "an optimizer whose state cannot be saved",
-                             "use ladder::AdamW or ladder::SGD, or do not prepare it");
+FusedOptimizer* as_fused(torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<FusedOptimizer*>(&optimizer);
 }
 
 // The model that holds the optimizer's parameters, by which their states are named.
-const Model& model_of(const torch::optim::Optimizer& optimizer, const TrainingState& state) {
-  const auto& first = optimizer.param_groups().at(0).params().at(0);
-  for (const auto& model : state.models) {
-    const auto is_first = [&](const torch::Tensor& parameter) { return parameter.is_same(first); };
-    if (std::ranges::any_of(model->parameters(), is_first)) return *model;
+const torch::nn::Module& model_of(const torch::optim::Optimizer& optimizer,
+                                  const TrainingState& state) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& model : state.models) {
+      const auto is_first = [&](const torch::Tensor& parameter) {
+        return parameter.is_same(group.params().front());
+      };
+      if (!group.params().empty() && std::ranges::any_of(model->parameters(), is_first)) {
+        return *model;
+      }
+    }
   }
   throw UsageError::conflict("save_state", "the model of a prepared optimizer is not prepared",
                              "call accelerator.prepare(model) too");
@@ -70,8 +75,10 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     auto& optimizer = *state.optimizers[i];
     files[numbered("optimizer", i, "safetensors")] = [&](const auto& write) {
-      const auto state_dict = fused(optimizer).state_dict(model_of(optimizer, state));
-      write_safetensors(to_safetensors(state_dict), write);
+      const auto* const own = as_fused(optimizer);
+      write_safetensors(
+          own ? to_safetensors(own->state_dict(model_of(optimizer, state))) : archive_of(optimizer),
+          write);
     };
   }
   const auto add_json = [&files](const std::string& name, std::function<nlohmann::json()> save) {
@@ -118,7 +125,9 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
 std::vector<nlohmann::json> initial_options(const TrainingState& state) {
   std::vector<nlohmann::json> all;
   for (const auto& optimizer : state.optimizers) {
-    auto groups = fused(*optimizer).group_options();
+    auto* const own = as_fused(*optimizer);
+    if (own == nullptr) continue;
+    auto groups = own->group_options();
     const auto schedule = std::ranges::find_if(
         state.schedulers, [&](const auto& each) { return &each->optimizer() == optimizer.get(); });
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -155,9 +164,12 @@ Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
   }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     auto& optimizer = *state.optimizers[i];
+    auto* const own = as_fused(optimizer);
     const auto path = checkpoint.file(numbered("optimizer", i, "safetensors"));
-    steps.push_back(fused(optimizer).plan_load(
-        model_of(optimizer, state), optimizer_state_from(load_safetensors(path), path), path));
+    auto file = load_safetensors(path);
+    steps.push_back(own ? own->plan_load(model_of(optimizer, state),
+                                         optimizer_state_from(std::move(file), path), path)
+                        : plan_load_archive(optimizer, file, path));
   }
   const auto add_json = [&](const std::string& name, auto& object) {
     const auto path = checkpoint.file(name);
@@ -181,7 +193,10 @@ void require_finite_state(const TrainingState& state, const std::string& path, b
   for (const auto& model : state.models) require_finite(*model, path);
   if (only_model) return;
   for (const auto& optimizer : state.optimizers) {
-    require_finite(fused(*optimizer).state_dict(model_of(*optimizer, state)).tensors, path);
+    const auto* const own = as_fused(*optimizer);
+    require_finite(
+        own ? own->state_dict(model_of(*optimizer, state)).tensors : archive_of(*optimizer).tensors,
+        path);
   }
 }
 
@@ -261,6 +276,12 @@ CheckpointManifest merged(const std::string& path, const std::optional<Checkpoin
 
 }  // namespace
 
+void require_models(const TrainingState& state) {
+  for (const auto& optimizer : state.optimizers) {
+    if (as_fused(*optimizer) != nullptr) static_cast<void>(model_of(*optimizer, state));
+  }
+}
+
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options) {
   TrainingState saved = state;
@@ -270,7 +291,9 @@ void save_training_state(const std::string& path, const TrainingState& state,
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
   }
   for (const auto& scheduler : state.schedulers) scheduler->settle();
-  for (const auto& optimizer : saved.optimizers) fused(*optimizer).consolidate_state_dict();
+  for (const auto& optimizer : saved.optimizers) {
+    if (auto* const own = as_fused(*optimizer)) own->consolidate_state_dict();
+  }
   std::optional<SavingMark> saving(std::in_place, path);
   const bool is_main = group.rank() == 0;
   std::optional<CheckpointWriter> writer;

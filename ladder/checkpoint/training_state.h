@@ -68,7 +68,7 @@ CustomState custom_state_of(Object& object, std::string file) {
 // The state from which a run resumes as if it had not been interrupted, in the order of
 // preparation.
 struct TrainingState {
-  std::vector<std::shared_ptr<Model>> models;  // prepared
+  std::vector<std::shared_ptr<torch::nn::Module>> models;  // prepared
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   std::vector<std::shared_ptr<LrScheduler>> schedulers;
   std::vector<CustomState> loaders;  // their positions; the names of the files are chosen here
@@ -76,6 +76,10 @@ struct TrainingState {
   std::shared_ptr<GradScaler> scaler;
   torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's
 };
+
+// Throws UsageError for an optimizer of this library whose parameters are in none of the models:
+// its state could not be saved.
+void require_models(const TrainingState& state);
 
 struct SaveStateOptions {
   bool only_model = false;  // weights and registered objects alone; no run can resume from them
@@ -86,7 +90,8 @@ struct SaveStateOptions {
 // _1:
 //
 //     model.safetensors             weights, without the prefix of any wrapper
-//     optimizer.safetensors         see OptimizerState
+//     optimizer.safetensors         see OptimizerState, and optimizer_archive.h for optimizers of
+//                                   another library
 //     scheduler.json                see LrScheduler::state_dict
 //     sampler.json                  {"epoch": 0, "batch": 100, "batches": 938}
 //     scaler.json                   if enabled; see GradScaler::state_dict
@@ -98,9 +103,9 @@ struct SaveStateOptions {
 // content of the folder is unchanged. A slow disk is waited for (run_together.h).
 //
 // Throws NumericError for trained parameters, running statistics (see require_finite) and states of
-// optimizers that are not finite, UsageError for an optimizer of another library, or one whose
-// parameters are in no prepared model, and DistributedError if ranks do not see the folder that
-// rank 0 creates.
+// optimizers that are not finite, UsageError for an optimizer of this library whose parameters
+// are in no prepared model, and DistributedError if ranks do not see the folder that rank 0
+// creates.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});
 

@@ -29,6 +29,7 @@ struct Evaluation {
   double loss_sum = 0.0;                     // sum of the loss over them
   std::vector<Misclassified> misclassified;  // of this rank; empty in a sum over several ranks
 
+  // From 0 to 100; the metric of a Trainer (ladder::accuracy) is from 0 to 1.
   double accuracy() const {
     return 100.0 * static_cast<double>(correct) / static_cast<double>(seen);
   }

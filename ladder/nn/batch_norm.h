@@ -25,12 +25,12 @@ struct BatchNormOptions {
 // In training it uses the statistics of the batch and moves running_mean and running_var (unbiased)
 // towards them; in evaluation mode it uses the running ones. Bit-equal to torch.nn.BatchNorm2d,
 // with the same names in the state dictionary. LibTorch's own module cannot share its statistics
-// between ranks, because its forward is not virtual.
+// between ranks by itself; convert_sync_batchnorm does it.
 //
 // With a process group, the statistics are those of all ranks' batches, and forward and backward in
 // training are collectives; see sync_batch_norm.h and convert_sync_batchnorm (parallel/).
 //
-// Input [N, C, H, W]; the output keeps dtype and layout.
+// Input [N, C, ...], for forward_relu_max_pool2d [N, C, H, W]; the output keeps dtype and layout.
 class BatchNormImpl : public torch::nn::Module {
  public:
   explicit BatchNormImpl(BatchNormOptions options);

@@ -20,9 +20,44 @@ ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
   module_ = register_module("module", std::move(module));
 }
 
+std::shared_ptr<Model> Model::new_like() const {
+  throw UsageError::conflict(name(), "new_like() is not overridden, and replicas need it",
+                             "return ladder::new_network_like(*this, options_), or use "
+                             "DistributedDataParallel, which needs none");
+}
+
+AdaptedModel::AdaptedModel(std::shared_ptr<torch::nn::Module> module, Forward forward)
+    : forward_(std::move(forward)) {
+  Model::train(module->is_training());  // before the child is registered: the wrapper alone
+  module_ = register_module("module", std::move(module));
+}
+
+torch::Tensor AdaptedModel::refuse(const Inputs& inputs) {
+  throw UsageError::conflict(
+      "adapt",
+      fmt::format("the module has no forward of {} tensors that returns a tensor", inputs.size()),
+      "call the module's own forward, or pass one: ladder::adapt(net, [](auto& net, const "
+      "ladder::Inputs& inputs) { return ...; })");
+}
+
+FreezeGuard::FreezeGuard(torch::nn::Module& module) {
+  for (auto& parameter : module.parameters()) {
+    if (!parameter.requires_grad()) continue;
+    parameter.set_requires_grad(false);
+    frozen_.push_back(parameter);
+  }
+}
+
+FreezeGuard::~FreezeGuard() {
+  for (auto& parameter : frozen_) parameter.set_requires_grad(true);
+}
+
 const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
-  const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&module);
-  return wrapper == nullptr ? module : unwrapped(wrapper->module());
+  if (const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&module)) {
+    return unwrapped(wrapper->module());
+  }
+  const auto* const adapted = dynamic_cast<const AdaptedModel*>(&module);
+  return adapted == nullptr ? module : adapted->module();
 }
 
 std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors) {

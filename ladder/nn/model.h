@@ -2,19 +2,26 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "ladder/data/inputs.h"
 
 namespace ladder {
 
-// A network: turns Inputs into one tensor with one row per sample.
+// A network: turns Inputs into one tensor with one row per sample. Modules of other classes become
+// one by adapt().
 //
 // Wrappers (DataParallel, DistributedDataParallel, AutocastModel) are ModelWrappers. So one
 // training loop serves every way of training.
@@ -25,13 +32,9 @@ namespace ladder {
 //       torch::Tensor forward(const ladder::Inputs& inputs) override {
 //         return fc_->forward(inputs.only());
 //       }
-//       std::shared_ptr<Model> new_like() const override {
-//         return ladder::new_network_like(*this, options_);
-//       }
 //       ...
 //     };
 //
-// A network with several outputs joins them in one tensor, or uses GradientReducer directly.
 // Python's counterpart: torch.nn.Module with one forward signature.
 class Model : public torch::nn::Module {
  public:
@@ -40,9 +43,11 @@ class Model : public torch::nn::Module {
   virtual torch::Tensor forward(const Inputs& inputs) = 0;
 
   // A second model with equal values in tensors of its own, on the same device and in the same
-  // mode. Leaves the random generator unchanged; torch::nn::Module::clone does not, because it
-  // initialises again.
-  virtual std::shared_ptr<Model> new_like() const = 0;
+  // mode, for the replicas of DataParallel and ExactDataParallel. Leaves the random generator
+  // unchanged; torch::nn::Module::clone does not, because it initialises again. For a network that
+  // is built from one options struct: return ladder::new_network_like(*this, options_). Throws
+  // UsageError unless overridden.
+  virtual std::shared_ptr<Model> new_like() const;
 
   // The samples of a micro-batch, of a wrapper that divides each batch into some of this size;
   // 0 = of none.
@@ -66,7 +71,129 @@ class ModelWrapper : public Model {
   std::shared_ptr<Model> module_;
 };
 
-// `module` without the ModelWrappers around it.
+// A module of any class as a Model: its submodule `module`.
+class AdaptedModel : public Model {
+ public:
+  using Forward = std::function<torch::Tensor(const Inputs& inputs)>;
+
+  // Begins in the mode (train or eval) of `module`.
+  AdaptedModel(std::shared_ptr<torch::nn::Module> module, Forward forward);
+
+  torch::Tensor forward(const Inputs& inputs) override { return forward_(inputs); }
+  const torch::nn::Module& module() const { return *module_; }
+
+  // Of a module whose forward takes other arguments or returns another type. Throws UsageError.
+  [[noreturn]] static torch::Tensor refuse(const Inputs& inputs);
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  Forward forward_;
+};
+
+// A holder of TORCH_MODULE or torch::nn, or a shared_ptr to a class derived from torch::nn::Module.
+template <typename Type>
+concept AnyModule = std::is_base_of_v<torch::detail::ModuleHolderIndicator, Type> ||
+                    std::convertible_to<Type, std::shared_ptr<torch::nn::Module>>;
+
+template <AnyModule Module>
+auto module_pointer(const Module& module) {
+  if constexpr (requires { module.ptr(); }) {
+    return module.ptr();
+  } else {
+    return module;
+  }
+}
+
+// `net` with `forward(module, inputs)`, which returns one tensor. For a network of other outputs,
+// or with a forward that the compiler cannot find by itself:
+//
+//     auto model = ladder::adapt(lstm, [](auto& lstm, const ladder::Inputs& inputs) {
+//       return std::get<0>(lstm.forward(inputs.only()));
+//     });
+template <AnyModule Module, typename Forward>
+std::shared_ptr<Model> adapt(const Module& net, Forward forward) {
+  const auto module = module_pointer(net);
+  return std::make_shared<AdaptedModel>(
+      module, [raw = module.get(), forward](const Inputs& inputs) -> torch::Tensor {
+        return forward(*raw, inputs);
+      });
+}
+
+// The same with the module's own forward of one to four tensors, if it returns a tensor; the inputs
+// are passed in their order. A Model is returned unchanged.
+template <AnyModule Module>
+std::shared_ptr<Model> adapt(const Module& net) {
+  if constexpr (std::convertible_to<Module, std::shared_ptr<Model>>) {
+    return net;
+  } else {
+    return adapt(net, [](auto& module, const Inputs& inputs) -> torch::Tensor {
+      const auto call =
+          [&]<std::ptrdiff_t... I>(std::integer_sequence<std::ptrdiff_t, I...>) -> torch::Tensor {
+        const auto at = [&](std::ptrdiff_t i) { return inputs.begin()[i].second; };
+        if constexpr (requires {
+                        { module.forward(at(I)...) } -> std::same_as<torch::Tensor>;
+                      }) {
+          return module.forward(at(I)...);
+        } else {
+          AdaptedModel::refuse(inputs);
+        }
+      };
+      switch (inputs.size()) {
+        case 1:
+          return call(std::make_integer_sequence<std::ptrdiff_t, 1>());
+        case 2:
+          return call(std::make_integer_sequence<std::ptrdiff_t, 2>());
+        case 3:
+          return call(std::make_integer_sequence<std::ptrdiff_t, 3>());
+        case 4:
+          return call(std::make_integer_sequence<std::ptrdiff_t, 4>());
+        default:
+          AdaptedModel::refuse(inputs);
+      }
+    });
+  }
+}
+
+// A parameter for any module: a pointer to a Model, or adapt() of what is given.
+class ModelPointer : public std::shared_ptr<Model> {
+ public:
+  ModelPointer() = default;
+  // NOLINTBEGIN(google-explicit-constructor): the type of an argument
+  ModelPointer(std::nullptr_t) {}
+  ModelPointer(std::shared_ptr<Model> model) : shared_ptr(std::move(model)) {}
+  template <typename Module>
+  ModelPointer(const Module& net) : shared_ptr(checked(net)) {}
+  // NOLINTEND(google-explicit-constructor)
+
+ private:
+  template <typename Module>
+  static std::shared_ptr<Model> checked(const Module& net) {
+    static_assert(
+        AnyModule<Module>,
+        "expected a module: a holder of TORCH_MODULE or torch::nn, a std::shared_ptr to a "
+        "class derived from torch::nn::Module or ladder::Model, or ladder::adapt(...)");
+    if constexpr (AnyModule<Module>) {
+      return adapt(net);
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+// Freezes all parameters of `module` while it lives: a backward passes through it and leaves no
+// gradient in it, as for the discriminator in the generator's step of a GAN.
+class FreezeGuard {
+ public:
+  explicit FreezeGuard(torch::nn::Module& module);
+  ~FreezeGuard();
+  FreezeGuard(const FreezeGuard&) = delete;
+  FreezeGuard& operator=(const FreezeGuard&) = delete;
+
+ private:
+  std::vector<torch::Tensor> frozen_;
+};
+
+// `module` without the ModelWrappers and AdaptedModels around it.
 const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 
 // Each of `tensors` once. LibTorch's lists of a module hold a tensor that layers share (tied

@@ -33,7 +33,7 @@ class RandomScope {
   // second returns nullptr.
   static const RandomKey& current() {
     if (const RandomKey* key = find()) return *key;
-    throw UsageError::missing("dropout in training mode", "a RandomScope around the forward",
+    throw UsageError::missing("dropout or noise in training", "a RandomScope around the forward",
                               "write `const RandomScope random({seed, epoch, batch.positions});` "
                               "before it, or call model.eval()");
   }

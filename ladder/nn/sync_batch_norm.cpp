@@ -68,9 +68,37 @@ torch::Tensor sums_on_gpu(const torch::Tensor& input, double eps) {
       {mean * count, (variance + mean.square()) * count, torch::full({1}, count, options)});
 }
 
+// The kernels of LibTorch's own layer on the CPU, in float32.
+bool takes_kernels(const torch::Tensor& input, const torch::Tensor& weight, SyncMath math) {
+  return math == SyncMath::kKernels && input.is_cpu() && input.numel() > 0 &&
+         input.scalar_type() == torch::kFloat32 && weight.scalar_type() == torch::kFloat32;
+}
+
+torch::Tensor sums_by_kernels(const torch::Tensor& input) {
+  const auto [mean, variance] = at::batch_norm_update_stats(input, {}, {}, /*momentum=*/0.0);
+  const auto count = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+  const auto wide = mean.to(torch::kFloat64);
+  return torch::cat(
+      {wide * count, (variance + wide.square()) * count, torch::tensor({count}, torch::kFloat64)});
+}
+
+// input · slope + offset, per channel.
+torch::Tensor affine(const torch::Tensor& input, const torch::Tensor& slope,
+                     const torch::Tensor& offset) {
+  const auto none = torch::zeros({slope.size(0)});
+  return std::get<0>(at::native_batch_norm(input, slope.to(torch::kFloat32),
+                                           offset.to(torch::kFloat32), none, none + 1.0,
+                                           /*training=*/false, /*momentum=*/0.0, /*eps=*/0.0));
+}
+
 torch::Tensor normalize(const torch::Tensor& input, const torch::Tensor& weight,
-                        const torch::Tensor& bias, const Moments& moments, double eps) {
+                        const torch::Tensor& bias, const Moments& moments, double eps,
+                        SyncMath math) {
   if (input.numel() == 0) return torch::empty_like(input);
+  if (takes_kernels(input, weight, math)) {
+    const auto slope = moments.invstd * weight;
+    return affine(input, slope, bias - moments.mean * slope);
+  }
   if (input.is_cuda()) {
     const auto dtype = dtype_on_gpu(input);
     return at::batch_norm_elemt(input, weight.to(dtype), bias.to(dtype), moments.mean.to(dtype),
@@ -84,7 +112,13 @@ torch::Tensor normalize(const torch::Tensor& input, const torch::Tensor& weight,
 }
 
 GradientSums sums_of_gradient(const torch::Tensor& gradient, const torch::Tensor& input,
-                              const torch::Tensor& weight, const Moments& moments) {
+                              const torch::Tensor& weight, const Moments& moments, SyncMath math) {
+  if (takes_kernels(input, weight, math)) {
+    const auto sums = at::native_batch_norm_backward(
+        gradient, input, weight, {}, {}, moments.mean.to(torch::kFloat32),
+        moments.invstd.to(torch::kFloat32), /*train=*/true, /*eps=*/0.0, {false, true, true});
+    return {std::get<2>(sums).to(torch::kFloat64), std::get<1>(sums) / moments.invstd};
+  }
   if (input.is_cuda() && input.numel() > 0) {
     const auto dtype = dtype_on_gpu(input);
     const auto sums = at::batch_norm_backward_reduce(
@@ -101,7 +135,7 @@ GradientSums sums_of_gradient(const torch::Tensor& gradient, const torch::Tensor
 // means are those of all ranks.
 torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor& input,
                              const torch::Tensor& weight, const Moments& moments,
-                             const GradientSums& total) {
+                             const GradientSums& total, SyncMath math) {
   if (input.numel() == 0) return torch::empty_like(input);
   if (input.is_cuda()) {
     const auto dtype = dtype_on_gpu(input);
@@ -110,6 +144,12 @@ torch::Tensor input_gradient(const torch::Tensor& gradient, const torch::Tensor&
         total.dy.to(dtype), total.dy_xmu.to(dtype), moments.count.to(torch::kInt32));
   }
   const auto slope = moments.invstd.square() * total.dy_xmu / moments.count;
+  if (takes_kernels(input, weight, math)) {
+    const auto scale = moments.invstd * weight;
+    const auto offset = scale * (slope * moments.mean - total.dy / moments.count);
+    return affine(gradient, scale, offset)
+        .add_(affine(input, -slope * scale, torch::zeros_like(scale)));
+  }
   return centred(input, moments)
       .mul_(per_channel(-slope, input))
       .add_(gradient)
@@ -122,11 +162,13 @@ class Normalize : public torch::autograd::Function<Normalize> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& input,
                                const torch::Tensor& weight, const torch::Tensor& bias,
-                               const Moments& moments, double eps, const SumOverRanks& sum) {
+                               const Moments& moments, double eps, const SumOverRanks& sum,
+                               SyncMath math) {
+    ctx->saved_data["math"] = static_cast<std::int64_t>(math);
     ctx->save_for_backward({input, weight, moments.mean, moments.invstd, moments.count});
     ctx->saved_data["sum"] =
         c10::IValue::make_capsule(c10::make_intrusive<SumOverRanksHolder>(sum));
-    return normalize(input, weight, bias, moments, eps);
+    return normalize(input, weight, bias, moments, eps, math);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -136,13 +178,14 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto& weight = saved[1];
     const Moments moments{saved[2], saved[3], saved[4]};
     const auto gradient = outputs[0].contiguous(input.suggest_memory_format());
-    const auto local = sums_of_gradient(gradient, input, weight, moments);
-    torch::autograd::variable_list gradients(6);
+    const auto math = static_cast<SyncMath>(ctx->saved_data["math"].toInt());
+    const auto local = sums_of_gradient(gradient, input, weight, moments, math);
+    torch::autograd::variable_list gradients(7);
     if (ctx->needs_input_grad(0)) {
       const auto holder = ctx->saved_data["sum"].toCapsule();
       const auto& sum = static_cast<const SumOverRanksHolder&>(*holder).sum;
       const auto total = sum(torch::cat({local.dy, local.dy_xmu})).chunk(2);
-      gradients[0] = input_gradient(gradient, input, weight, moments, {total[0], total[1]});
+      gradients[0] = input_gradient(gradient, input, weight, moments, {total[0], total[1]}, math);
     }
     gradients[1] = (local.dy_xmu * moments.invstd).to(weight.scalar_type());
     gradients[2] = local.dy.to(weight.scalar_type());
@@ -157,13 +200,16 @@ SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
 }
 
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
-                              double momentum, double eps, const ProcessGroup& group) {
+                              double momentum, double eps, const ProcessGroup& group,
+                              SyncMath math) {
   const auto x = input.contiguous(input.suggest_memory_format());
   const auto sum = sum_over_ranks_of(group);
   Moments moments;
   {
     const torch::NoGradGuard no_grad;
-    const auto sums = sum(x.is_cuda() ? sums_on_gpu(x, eps) : sums_on_cpu(x));
+    const auto sums = sum(x.is_cuda()                              ? sums_on_gpu(x, eps)
+                          : takes_kernels(x, tensors.weight, math) ? sums_by_kernels(x)
+                                                                   : sums_on_cpu(x));
     const auto parts = sums.split_with_sizes({x.size(1), x.size(1), 1});
     moments.count = parts[2];
     // On a GPU, item() would wait for the device.
@@ -176,7 +222,7 @@ torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors
     tensors.running_mean.mul_(1.0 - momentum).add_(moments.mean.to(dtype), momentum);
     tensors.running_var.mul_(1.0 - momentum).add_(unbiased.to(dtype), momentum);
   }
-  return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, sum);
+  return Normalize::apply(x, tensors.weight, tensors.bias, moments, eps, sum, math);
 }
 
 }  // namespace ladder

@@ -8,6 +8,8 @@
 
 namespace ladder {
 
+enum class SyncMath { kFloat64, kKernels };
+
 // Batch normalisation in training, with the mean and variance over the batches of all ranks: N
 // ranks compute the result of one rank with the whole batch.
 //
@@ -24,9 +26,10 @@ namespace ladder {
 // Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
 // with find_unused_parameters, ranks that skip different layers may wait until the timeout.
 //
-// On the CPU everything is computed in float64. On a GPU, the passes over the images are the
-// kernels of Python's SyncBatchNorm, the ranks' sums are added in float64, and no call waits for
-// the GPU.
+// On the CPU everything is computed in float64, or with kKernels by the kernels of LibTorch's own
+// layer, which is faster and has its rounding: float32 numbers, sums in float64. On a GPU, the
+// passes over the images are the kernels of Python's SyncBatchNorm, the ranks' sums are added in
+// float64, and no call waits for the GPU.
 //
 // An inf or NaN in one rank's input makes the running values of all ranks NaN for good, as in
 // PyTorch: a GradScaler skips the step, but does not restore buffers.
@@ -37,7 +40,8 @@ namespace ladder {
 // Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
 // torch.nn.SyncBatchNorm, which refuses CPU tensors.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
-                              double momentum, double eps, const ProcessGroup& group);
+                              double momentum, double eps, const ProcessGroup& group,
+                              SyncMath math = SyncMath::kFloat64);
 
 // The sum over the ranks of `group`: gathers and adds in rank order, so the bits are equal on all
 // ranks. Over Gloo that is faster than an all-reduce.

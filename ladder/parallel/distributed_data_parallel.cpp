@@ -26,14 +26,16 @@ torch::Device checked_device(const torch::nn::Module& module,
 
 }  // namespace
 
-DistributedDataParallel::DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
+DistributedDataParallel::DistributedDataParallel(ModelPointer module, ProcessGroup group,
                                                  DistributedDataParallelOptions options)
     : ReplicatedModel(std::move(module)),
       device_(checked_device(*module_, options.device_ids)),
       output_device_(options.output_device.value_or(device_)),
       broadcast_buffers_(options.reducer.broadcast_buffers),
       reducer_(std::make_unique<GradientReducer>(*module_, std::move(group),
-                                                 std::move(options.reducer))) {}
+                                                 std::move(options.reducer))) {
+  reducer_->send_buffers_before_forward();
+}
 
 torch::Tensor DistributedDataParallel::forward(const Inputs& inputs) {
   RECORD_USER_SCOPE("DistributedDataParallel.forward");  // for StepTrace

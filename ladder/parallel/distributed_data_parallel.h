@@ -20,16 +20,20 @@ struct DistributedDataParallelOptions {
   GradientReducerOptions reducer = {};
 };
 
-// A Model around a Model of which every rank has a replica, kept equal on all of them.
+// A Model around a module of any class (ModelPointer), of which every rank has a replica, kept
+// equal on all of them.
 //
 // Each rank runs forward and backward on samples of its own; while backward runs, the gradients are
 // averaged over the ranks (see GradientReducer for the contract). Equal gradients and equal
 // optimizers keep the replicas equal, bit for bit.
 //
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
-//     auto loss = criterion(model->forward(batch.inputs), batch);  // not network->forward
+//     auto loss = criterion(model->forward(batch.inputs), batch);
 //     loss.backward();                                               // averages
 //     optimizer.step();
+//
+// Gradients are averaged too if the loop calls the network's own forward, with any arguments and
+// any result; see GradientReducer.
 //
 // The wrapped model is the submodule `module`, so names in the state dictionary begin with
 // "module.", as in Python; load_state_dict takes them with and without.
@@ -40,7 +44,7 @@ struct DistributedDataParallelOptions {
 class DistributedDataParallel : public ReplicatedModel {
  public:
   // Throws UsageError unless the model is on one device, that of device_ids if given.
-  DistributedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
+  DistributedDataParallel(ModelPointer module, ProcessGroup group,
                           DistributedDataParallelOptions options = {});
 
   torch::Tensor forward(const Inputs& inputs) override;

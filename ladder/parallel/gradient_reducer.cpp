@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -129,46 +130,78 @@ class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
   CommHook hook_;
 };
 
-// Checks each backward: a forward must have announced it, and every parameter must get a gradient.
-// Shared with hooks on the parameters, which may outlive the reducer.
-class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
- public:
+}  // namespace
+
+// Prepares and checks each backward. Shared with hooks on the parameters, which may outlive the
+// reducer.
+struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   enum class Expects { kNothing, kLocalSum, kAverage };
 
-  BackwardGuard(std::vector<std::string> names, bool find_unused)
-      : names_(std::move(names)), seen_(names_.size(), false), find_unused_(find_unused) {}
+  Impl(torch::nn::Module& trained_module, ProcessGroup process_group,
+       GradientReducerOptions reducer_options)
+      : module(trained_module),
+        group(std::move(process_group)),
+        options(std::move(reducer_options)),
+        trained(trained_parameters(module, group)),
+        roles(roles_in(module)),
+        seen(trained.tensors.size(), false) {}
 
-  void expect(Expects expects) {
-    expects_ = expects;
-    in_backward_ = false;
+  // A rank alone has nothing to average: its gradients stay where backward puts them.
+  bool exchanges() const {
+    return group.world_size() > 1 || options.comm_hook || options.gradient_as_bucket_view;
+  }
+
+  // Before the forward that the caller announces, or else in the backward.
+  void begin() {
+    require_unchanged(roles, options.find_unused_parameters);
+    if (sync && exchanges()) reducer->prepare_for_forward();
+    reducer->rebuild_buckets();
+    const std::int64_t interval = options.check_replicas;
+    if (interval > 0 && forwards++ % interval == 0) require_equal_parameters(module, group);
+  }
+
+  void expect_backward(const std::vector<torch::Tensor>& outputs) {
+    expects = sync ? Expects::kAverage : Expects::kLocalSum;
+    if (sync && exchanges()) reducer->prepare_for_backward(outputs);
   }
 
   // Called from several threads if the parameters are on several devices.
   void gradient_arrived(std::size_t index) {
-    const std::lock_guard lock(mutex_);
-    if (expects_ == Expects::kNothing) {
-      throw UsageError::conflict(
-          kDdp,
-          "a backward whose forward did not go through the wrapper: no gradient would be averaged",
-          "call ddp.forward(inputs), not the wrapped model's; and once for each backward");
-    }
-    if (!in_backward_) {
-      in_backward_ = true;
-      std::fill(seen_.begin(), seen_.end(), false);
+    const std::lock_guard lock(mutex);
+    const int backward = torch::autograd::get_current_graph_task_id();
+    if (std::exchange(in_backward, backward) != backward) {
+      if (!std::exchange(is_announced, false)) begin_unannounced();
+      std::fill(seen.begin(), seen.end(), false);
       torch::autograd::Engine::get_default_engine().queue_callback(
-          [guard = shared_from_this()] { guard->end_backward(); });
+          [self = shared_from_this()] { self->end_backward(); });
     }
-    seen_[index] = true;
+    seen[index] = true;
   }
 
- private:
+  void begin_unannounced() {
+    if (options.find_unused_parameters) {
+      throw UsageError::conflict(
+          kDdp,
+          "find_unused_parameters, and a backward whose forward did not go through the wrapper",
+          "call reducer.forward([&] { return module.forward(input); }), or after_forward with the "
+          "loss, which is where the search for unused parameters begins");
+    }
+    begin();
+    expect_backward({});
+    sends_buffers = options.broadcast_buffers;
+  }
+
   void end_backward() {
-    const auto expected = std::exchange(expects_, Expects::kNothing);
-    in_backward_ = false;
-    if (expected != Expects::kAverage || find_unused_) return;
+    const auto expected = std::exchange(expects, Expects::kNothing);
+    if (expected != Expects::kAverage) return;
+    if (!options.find_unused_parameters) require_all_seen();
+    if (std::exchange(sends_buffers, false)) broadcast_buffers();
+  }
+
+  void require_all_seen() const {
     std::vector<std::string> unused;
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      if (!seen_[i]) unused.push_back(names_[i]);
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (!seen[i]) unused.push_back(trained.names[i]);
     }
     if (unused.empty()) return;
     throw DistributedError::of(
@@ -177,29 +210,17 @@ class BackwardGuard : public std::enable_shared_from_this<BackwardGuard> {
         "remove unused parameters from the model, or set find_unused_parameters");
   }
 
-  std::mutex mutex_;
-  std::vector<std::string> names_;
-  std::vector<bool> seen_;
-  bool find_unused_;
-  Expects expects_ = Expects::kNothing;
-  bool in_backward_ = false;
-};
+  void broadcast_buffers() const {
+    const auto buffers = unique_tensors(module.buffers());
+    if (buffers.empty()) return;
+    const torch::NoGradGuard no_grad;
+    const VersionCounterGuard keep(buffers);
+    run_collective(group, "broadcast of the buffers",
+                   [&] { c10d::broadcast_coalesced(c10d_group(group), buffers, kBroadcastBytes); });
+  }
 
-}  // namespace
-
-struct GradientReducer::Impl {
-  Impl(torch::nn::Module& trained_module, ProcessGroup process_group,
-       GradientReducerOptions reducer_options)
-      : module(trained_module),
-        group(std::move(process_group)),
-        options(std::move(reducer_options)),
-        trained(trained_parameters(module, group)),
-        roles(roles_in(module)),
-        guard(std::make_shared<BackwardGuard>(trained.names, options.find_unused_parameters)) {}
-
-  // A rank alone has nothing to average: its gradients stay where backward puts them.
-  bool exchanges() const {
-    return group.world_size() > 1 || options.comm_hook || options.gradient_as_bucket_view;
+  bool is_frozen() const {
+    return std::ranges::none_of(trained.tensors, &torch::Tensor::requires_grad);
   }
 
   torch::nn::Module& module;
@@ -207,16 +228,24 @@ struct GradientReducer::Impl {
   GradientReducerOptions options;
   Trained trained;
   std::vector<Role> roles;
-  std::shared_ptr<BackwardGuard> guard;
-  std::vector<unsigned> hooks;  // of the guard, one per parameter
+  std::vector<unsigned> hooks;  // one per parameter
   std::unique_ptr<c10d::Reducer> reducer;
+  bool sync = true;
+  bool buffers_before_forward = false;
   bool sync_buffers = true;  // as in Python, false in the forward after a no_sync one
   std::int64_t forwards = 0;
+
+  std::mutex mutex;
+  std::vector<bool> seen;
+  Expects expects = Expects::kNothing;
+  bool is_announced = false;   // by after_forward
+  bool sends_buffers = false;  // at the end of this backward
+  int in_backward = -1;        // the engine's number of the last backward
 };
 
 GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
                                  GradientReducerOptions options)
-    : impl_(std::make_unique<Impl>(module, std::move(group), std::move(options))) {
+    : impl_(std::make_shared<Impl>(module, std::move(group), std::move(options))) {
   broadcast_replica(module, impl_->group);
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
@@ -224,8 +253,8 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
   for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
     impl_->hooks.push_back(impl_->trained.tensors[i].register_hook(
-        [guard = impl_->guard, i](const torch::Tensor& /*gradient*/) {
-          guard->gradient_arrived(i);
+        [impl = std::weak_ptr(impl_), i](const torch::Tensor& /*gradient*/) {
+          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i);
         }));
   }
 }
@@ -236,42 +265,34 @@ GradientReducer::~GradientReducer() {
   }
 }
 
+GradientReducer::NoSync GradientReducer::no_sync() { return NoSync(impl_->sync); }
+
 void GradientReducer::before_forward() {
-  if (!torch::GradMode::is_enabled()) return;
-  require_unchanged(impl_->roles, impl_->options.find_unused_parameters);
-  if (sync_ && impl_->exchanges()) impl_->reducer->prepare_for_forward();
-  impl_->reducer->rebuild_buckets();
-  const std::int64_t interval = impl_->options.check_replicas;
-  if (interval > 0 && impl_->forwards++ % interval == 0) {
-    require_equal_parameters(impl_->module, impl_->group);
-  }
-  if (impl_->sync_buffers && impl_->options.broadcast_buffers) broadcast_buffers();
+  if (!torch::GradMode::is_enabled() || impl_->is_frozen()) return;
+  impl_->begin();
+  if (impl_->buffers_before_forward && impl_->sync_buffers) broadcast_buffers();
 }
 
 void GradientReducer::after_forward(std::vector<torch::Tensor> outputs) {
-  if (!torch::GradMode::is_enabled()) return;
+  if (!torch::GradMode::is_enabled() || impl_->is_frozen()) return;
   std::erase_if(outputs, [](const auto& output) { return !output.defined(); });
   if (outputs.empty()) {
     throw UsageError::conflict(kDdp, "the forward returned no tensor",
                                "return the output, from which the loss is computed");
   }
-  impl_->sync_buffers = sync_;
-  impl_->guard->expect(sync_ ? BackwardGuard::Expects::kAverage
-                             : BackwardGuard::Expects::kLocalSum);
-  if (!sync_ || !impl_->exchanges()) return;
-  impl_->reducer->prepare_for_backward(
-      impl_->options.find_unused_parameters ? outputs : std::vector<torch::Tensor>{});
+  impl_->sync_buffers = impl_->sync;
+  impl_->is_announced = true;
+  impl_->in_backward = -1;
+  impl_->sends_buffers = impl_->options.broadcast_buffers && !impl_->buffers_before_forward;
+  impl_->expect_backward(impl_->options.find_unused_parameters ? outputs
+                                                               : std::vector<torch::Tensor>{});
 }
 
-void GradientReducer::broadcast_buffers() {
-  const auto buffers = unique_tensors(impl_->module.buffers());
-  if (buffers.empty()) return;
-  const torch::NoGradGuard no_grad;
-  const VersionCounterGuard keep(buffers);
-  run_collective(impl_->group, "broadcast of the buffers", [&] {
-    c10d::broadcast_coalesced(c10d_group(impl_->group), buffers, kBroadcastBytes);
-  });
+void GradientReducer::send_buffers_before_forward() {
+  impl_->buffers_before_forward = impl_->options.broadcast_buffers;
 }
+
+void GradientReducer::broadcast_buffers() { impl_->broadcast_buffers(); }
 
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
   std::vector<std::int64_t> sizes;

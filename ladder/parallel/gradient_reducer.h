@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,7 +19,7 @@ namespace ladder {
 
 // The options of Python's DistributedDataParallel that concern the gradients.
 struct GradientReducerOptions {
-  bool broadcast_buffers = true;         // send rank 0's to all before a training forward
+  bool broadcast_buffers = true;         // send rank 0's to all at the end of each averaging
   std::optional<double> bucket_cap_mb;   // MiB per bucket; unset = 25, and 1 for the first
   bool find_unused_parameters = false;   // allow a forward without some parameters; slower
   bool gradient_as_bucket_view = false;  // gradients are views of the buckets; see below
@@ -34,23 +35,26 @@ struct GradientReducerOptions {
 // the first step the buckets are rebuilt in the order in which the gradients became ready.
 //
 // For a Model use DistributedDataParallel, which wraps this class. This class serves any module
-// with any forward:
+// with any forward, which is called as without it:
 //
-//     GradientReducer reducer(module, group);
-//     auto score = reducer.forward([&] { return module.forward(image, text); });
-//     loss(score).backward();  // gradients are averaged now
+//     GradientReducer reducer(*module, group);
+//     auto [score, aux] = module->forward(image, text);
+//     loss(score, aux).backward();  // gradients are averaged now
+//
+// Several forwards may share one backward, and one forward may have several. A backward that needs
+// no gradient of the module, because its parameters are frozen (FreezeGuard), sends nothing.
 //
 // Collectives: construction, which checks that all ranks built the same module (see
-// replica_check.h) and sends rank 0's parameters and buffers to all; in training also forward
-// (buffers) and backward (gradients). Construct it when the module is on its device, before the
-// optimizer's first step. The module must outlive it.
+// replica_check.h) and sends rank 0's parameters and buffers to all; and each backward, which
+// averages the gradients and then sends rank 0's buffers. Construct it when the module is on its
+// device, before the optimizer's first step. The module must outlive it.
 //
-// A training forward throws UsageError for a parameter whose requires_grad or strides have changed
-// since: its gradient would stay local, or be averaged with other elements. (One may be frozen with
-// find_unused_parameters.)
+// A training forward or backward throws UsageError for a parameter whose requires_grad or strides
+// have changed since: its gradient would stay local, or be averaged with other elements. All
+// parameters may be frozen, and single ones with find_unused_parameters.
 //
-// Backward throws if its forward did not go through forward(), so that nothing would be averaged,
-// and for parameters without a gradient, which it names, unless find_unused_parameters is set.
+// Backward throws for parameters without a gradient, which it names, unless find_unused_parameters
+// is set. With that option, forward() must run the module.
 //
 // If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
 // Gloo or NCCL, which call_and_report (launch/exit_status.h) recognises.
@@ -71,7 +75,9 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // `run` calls the module and returns its output: a tensor, or a vector, tuple or pair of tensors.
+  // Only for find_unused_parameters: `run` calls the module and returns its output: a tensor, a
+  // vector, a tuple or pair, also nested as that of torch::nn::LSTM, or a struct with a member
+  // std::vector<torch::Tensor> tensors() const.
   template <typename Run>
   auto forward(Run&& run) {
     before_forward();
@@ -85,8 +91,8 @@ class GradientReducer {
   void before_forward();
   void after_forward(std::vector<torch::Tensor> outputs);
 
-  // For gradient accumulation: gradients of a forward that runs while the result lives are added up
-  // locally and not sent.
+  // For gradient accumulation: gradients of a backward, or of a forward(), that runs while the
+  // result lives are added up locally and not sent.
   //
   //     { auto pause = reducer.no_sync(); ...forward and backward of micro-batch 1... }
   //     ...forward and backward of micro-batch 2: the sum of both is averaged
@@ -101,33 +107,40 @@ class GradientReducer {
     bool* sync_;
     bool before_;
   };
-  [[nodiscard]] NoSync no_sync() { return NoSync(sync_); }
+  [[nodiscard]] NoSync no_sync();
 
-  // Sends rank 0's buffers to all ranks. A collective.
+  // Sends rank 0's buffers to all ranks: after training forwards without a backward, and before an
+  // evaluation after them. A collective.
   void broadcast_buffers();
 
   // The size of each bucket in bytes, in the order in which they are sent.
   std::vector<std::int64_t> bucket_bytes() const;
 
  private:
+  friend class DistributedDataParallel;
   struct Impl;
 
-  static std::vector<torch::Tensor> tensors_of(const torch::Tensor& output) { return {output}; }
-  static std::vector<torch::Tensor> tensors_of(const std::vector<torch::Tensor>& output) {
-    return output;
-  }
-  template <typename First, typename Second>
-  static std::vector<torch::Tensor> tensors_of(const std::pair<First, Second>& output) {
-    return {output.first, output.second};
-  }
-  template <typename... Tensors>
-  static std::vector<torch::Tensor> tensors_of(const std::tuple<Tensors...>& output) {
-    return std::apply([](const auto&... tensor) { return std::vector<torch::Tensor>{tensor...}; },
-                      output);
+  void send_buffers_before_forward();  // instead, as Python does
+
+  template <typename Output>
+  static std::vector<torch::Tensor> tensors_of(const Output& output) {
+    if constexpr (std::convertible_to<Output, torch::Tensor>) {
+      return {output};
+    } else if constexpr (requires { output.tensors(); }) {
+      return output.tensors();
+    } else if constexpr (requires { output.begin(); }) {
+      return {output.begin(), output.end()};
+    } else {
+      std::vector<torch::Tensor> all;
+      const auto add = [&all](const auto& part) {
+        for (auto& tensor : tensors_of(part)) all.push_back(std::move(tensor));
+      };
+      std::apply([&](const auto&... part) { (add(part), ...); }, output);
+      return all;
+    }
   }
 
-  bool sync_ = true;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace ladder

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,8 +29,10 @@ namespace {
 
 using Lines = std::vector<std::string>;  // one per tensor
 
-void require_same_lines(std::string_view what, std::string_view hint, const Lines& lines,
-                        const ProcessGroup& group) {
+// `hint`: from the first line that differs, as it is on rank 0.
+void require_same_lines(std::string_view what,
+                        const std::function<std::string_view(const std::string&)>& hint,
+                        const Lines& lines, const ProcessGroup& group) {
   const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
   const auto differs = [](const std::vector<std::string>& texts) {
     return std::find_if(texts.begin(), texts.end(),
@@ -46,17 +49,24 @@ void require_same_lines(std::string_view what, std::string_view hint, const Line
       fmt::format("{}, tensor {}", what, a - first.begin() + 1),
       fmt::format("{}, as on rank 0", a == first.end() ? "nothing more" : *a),
       fmt::format("{} on rank {}", b == other.end() ? "nothing more" : *b, odd - texts.begin()),
-      hint);
+      hint(a == first.end() ? "" : *a));
 }
 
-void require_equal_values(const StateDict& tensors, const ProcessGroup& group) {
+void require_equal_values(const StateDict& tensors, const torch::nn::Module& module,
+                          const ProcessGroup& group) {
+  const auto hint = [&](const std::string& line) -> std::string_view {
+    const auto buffers = unwrapped(module).named_buffers();
+    if (buffers.contains(line.substr(0, line.find(' ')))) {
+      return "training forwards without a backward leave other buffers on each rank: call "
+             "eval() of DistributedDataParallel or broadcast_buffers() of GradientReducer";
+    }
+    return "a step was done on some ranks only; tools/first_difference finds it";
+  };
   Lines lines;
   for (const auto& [name, tensor] : tensors) {
     lines.push_back(fmt::format("{} {}", name, tensor_digest(tensor)));
   }
-  require_same_lines("replicas",
-                     "a step was done on some ranks only; tools/first_difference finds it", lines,
-                     group);
+  require_same_lines("replicas", hint, lines, group);
 }
 
 }  // namespace
@@ -70,11 +80,12 @@ void require_same_parameters(const torch::nn::Module& module, const ProcessGroup
     lines.push_back(fmt::format("{} {}[{}]{}", name, torch::toString(tensor.scalar_type()),
                                 fmt::join(tensor.sizes(), ", "), is_frozen ? ", not trained" : ""));
   }
-  require_same_lines("model", "build the same network on every rank", lines, group);
+  const auto hint = [](const auto& /*line*/) { return "build the same network on every rank"; };
+  require_same_lines("model", hint, lines, group);
 }
 
 void require_equal_replicas(const torch::nn::Module& module, const ProcessGroup& group) {
-  require_equal_values(unwrapped_state_dict(module), group);
+  require_equal_values(unwrapped_state_dict(module), module, group);
 }
 
 void require_equal_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
@@ -82,7 +93,7 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
   for (const auto& item : unwrapped(module).named_parameters()) {
     parameters.emplace(item.key(), item.value());
   }
-  require_equal_values(parameters, group);
+  require_equal_values(parameters, module, group);
 }
 
 void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group) {

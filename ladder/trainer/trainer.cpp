@@ -87,7 +87,7 @@ Trainer::Trainer(TrainerOptions options)
     : options_(checked(std::move(options))),
       accelerator_(accelerator_options(options_.accelerator, args_), accelerator_handlers(args_)) {
   set_seed(args_.seed);  // before the weights are drawn
-  model_ = options_.model != nullptr ? options_.model : options_.model_init();
+  model_ = options_.model ? options_.model : options_.model_init();
   choose_determinism(args_, accelerator_.device());
   for (const auto& warning : warnings_) accelerator_.log().info(warning);
   accelerator_.register_for_checkpointing(state_, "trainer_state.json");
@@ -102,7 +102,7 @@ Trainer::Trainer(TrainerOptions options)
 
 TrainerOptions Trainer::checked(TrainerOptions options) {
   warnings_ = resolve(options.args);
-  const bool has_model = options.model != nullptr;
+  const bool has_model = static_cast<bool>(options.model);
   const auto& [optimizer, lr_scheduler] = options.optimizers;
   if (has_model == static_cast<bool>(options.model_init)) {
     throw UsageError::conflict("Trainer", has_model ? "model and model_init" : "no model",
@@ -216,6 +216,9 @@ LossOutput Trainer::compute_loss(Model& model, const Inputs& inputs,
 torch::Tensor Trainer::training_step(Model& model, const Inputs& inputs,
                                      const NumItems& num_items_in_batch) {
   const auto loss = compute_loss(model, inputs, num_items_in_batch).loss;
+  const auto& names = args_.label_names;
+  loss_needs_labels_ =
+      std::ranges::any_of(names, [&](const std::string& name) { return inputs.contains(name); });
   accelerator_.backward(loss);
   return loss.detach();
 }
@@ -230,7 +233,9 @@ Prediction Trainer::prediction_step(Model& model, const Inputs& inputs, bool pre
   LossOutput made;
   if (has_labels) {
     for (const auto& name : names) labels.set(name, inputs.at(name));
-    made = compute_loss(model, inputs, eval_items_.value_or(NumItems{.global = labels.rows()}));
+  }
+  if (has_labels || !loss_needs_labels_) {
+    made = compute_loss(model, inputs, eval_items_.value_or(NumItems{.global = inputs.rows()}));
   } else {
     made.outputs = model.forward(without(inputs, names));
   }

@@ -94,8 +94,8 @@ struct Optimizers {
 
 // The parts of a Trainer. An empty function, data set or pointer stands for the default.
 struct TrainerOptions {
-  std::shared_ptr<Model> model;                        // either this,
-  std::function<std::shared_ptr<Model>()> model_init;  // or this: called after the seed is set
+  ModelPointer model;                        // either this,
+  std::function<ModelPointer()> model_init;  // or this: called after the seed is set
   TrainingArguments args = {};
   std::shared_ptr<const Dataset> train_dataset = nullptr;
   std::shared_ptr<const Dataset> eval_dataset = nullptr;
@@ -229,7 +229,8 @@ class Trainer {
                                       const NumItems& num_items_in_batch);
 
   // Forward of one batch in an evaluation, without gradients. By default the loss needs all
-  // label_names among the inputs, at least one.
+  // label_names among the inputs, at least one, or a training step before that computed its loss
+  // without labels, such as that of an autoencoder. Otherwise a log line warns that there is none.
   virtual Prediction prediction_step(Model& model, const Inputs& inputs, bool prediction_loss_only);
 
   // Metrics by name, without prefix, once per evaluation that has outputs and labels. By default
@@ -341,6 +342,7 @@ class Trainer {
 
   torch::Tensor loss_;        // float64 scalar on the device: sum over the steps since the last log
   Shares shares_;             // the same with exact sums
+  bool loss_needs_labels_ = true;
   double logged_loss_ = 0.0;  // sum over the steps before it
   std::int64_t logged_step_ = 0;
   std::int64_t first_step_ = 0;  // of this call of train()

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
 
@@ -171,6 +173,10 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
     double sum = 0.0;
     for (std::size_t i = 0; i < means.size(); ++i) sum += means[i] * gathered.shares[i].second;
     metrics[start + "loss"] = sum / static_cast<double>(gathered.samples);
+  }
+  if (gathered.losses.empty() && gathered.shares.empty() && !args_.label_names.empty()) {
+    accelerator_.log().info(
+        fmt::format("no {}loss: the inputs have no {}", start, fmt::join(args_.label_names, ", ")));
   }
   if (model_preparation_time_) metrics[start + "model_preparation_time"] = *model_preparation_time_;
   if (!output.predictions.defined() || output.label_ids.empty()) return metrics;

@@ -4,9 +4,12 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
@@ -15,6 +18,7 @@
 #include "ladder/optim/sgd.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
@@ -160,7 +164,7 @@ TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
       return torch::equal(all[0], all[1]);
     };
     {
-      const auto pause = Accelerator::no_sync(*model);
+      const auto pause = accelerator->no_sync(*model);
       EXPECT_FALSE(equal_after_backward());
     }
     EXPECT_TRUE(equal_after_backward());
@@ -235,6 +239,50 @@ TEST_P(AccumulationOfRanks, DropsAWindowThatItsPassDidNotEnd) {
       weights.push_back(flat_weights(*network));
     }
     EXPECT_TRUE(torch::equal(weights[0], weights[1]));
+  });
+}
+
+// The weight after each batch, with the calls of tests/golden/accelerate_zero_grad.py.
+std::vector<double> weights_in_order(Accelerators& ranks, const std::string& order, int num_steps) {
+  const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = num_steps}});
+  auto weight = torch::zeros({1}, torch::requires_grad());
+  const auto optimizer =
+      accelerator->prepare(std::make_unique<SGD>(std::vector{weight}, SgdOptions{.lr = 0.5}));
+  std::vector<double> found;
+  for (int batch = 0; batch < 12; ++batch) {
+    for (const char call : order) {
+      if (call == 'A') std::ignore = accelerator->accumulate();
+      if (call == 'Z') optimizer->zero_grad();
+      if (call == 'B') accelerator->backward(((weight - batch % 5).square() * 0.5).sum());
+      if (call == 'S') optimizer->step();
+    }
+    found.push_back(weight.item<double>());
+  }
+  return found;
+}
+
+TEST(Accumulation, TakesZeroGradBackwardAndStepInPythonsOrdersAndMore) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto& cases = golden_json("accelerate_zero_grad.json").at("cases");
+    const auto pythons = [&](const std::string& order, int num_steps) {
+      const auto found = std::ranges::find_if(cases, [&](const auto& each) {
+        return each.at("order") == order && each.at("num_steps") == num_steps;
+      });
+      return found->at("weights").template get<std::vector<double>>();
+    };
+    for (const auto& each : cases) {
+      const auto order = each.at("order").get<std::string>();
+      const auto num_steps = each.at("num_steps").get<int>();
+      auto expected = pythons(order, num_steps);
+      // In Python the last batch of a window erases the others here.
+      if (num_steps > 1 && order == "AZBS") expected = pythons("ABSZ", num_steps);
+      if (num_steps > 1 && order == "SAZB") {
+        expected = pythons("ABSZ", num_steps);
+        expected.insert(expected.begin(), 0.0);
+        expected.pop_back();
+      }
+      EXPECT_EQ(weights_in_order(ranks, order, num_steps), expected) << order << " " << num_steps;
+    }
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
+#include "ladder/data/distributed_sampler.h"
 #include "ladder/data/random_shift.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"

@@ -22,7 +22,9 @@
 #include <mnist/options.h>
 #include <mnist/recipe.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 
 #include <chrono>
 #include <iostream>
@@ -104,10 +106,23 @@ void process_group() {
   if (group.rank() == 0) std::cout << "seen " << counts[1].item<std::int64_t>() << std::endl;
 }
 
+void any_module() {
+  const auto x = torch::randn({5, 2, 8});
+  // #region any-module
+  const ladder::ProcessGroup group = ladder::init_process_group();
+  torch::nn::LSTM net(8, 4);
+  const ladder::GradientReducer reducer(*net, group);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const auto states = std::get<0>(net->forward(x));
+  states.square().mean().backward();  // gradients are averaged now
+  optimizer.step();
+  // #endregion any-module
+}
+
 void float16() {
   const auto group = init_process_group({.device = "cpu"});
   Matcher model;
-  GradientReducer reducer(model, group);
+  const GradientReducer reducer(model, group);
   SGD optimizer(model.parameters(), {.lr = 0.01});
   const Pairs some = {torch::randn({4, 8}), torch::randn({4, 4}), torch::randn(4)};
   const std::vector<Pairs> slices = {some, some};
@@ -117,7 +132,7 @@ void float16() {
     torch::Tensor score;
     {
       const ladder::Autocast autocast(torch::kCPU, torch::kFloat16);
-      score = reducer.forward([&] { return model.forward(pairs.images, pairs.texts); });
+      score = model.forward(pairs.images, pairs.texts);
     }
     const auto loss = loss_of(ladder::at_least_float32(score), pairs, group.world_size());
     scaler.scale(loss).backward();  // outside the guard
@@ -317,8 +332,8 @@ void trainer() {
 
 int main() {
   return call_and_report([] {
-    for (const auto piece : {process_group, float16, several_backwards, what_travels, exact_sums,
-                             autocast_outside, clipping, three_lines, trainer}) {
+    for (const auto piece : {process_group, any_module, float16, several_backwards, what_travels,
+                             exact_sums, autocast_outside, clipping, three_lines, trainer}) {
       spawn([&](int /*rank*/) { piece(); });
     }
   });

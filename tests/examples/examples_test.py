@@ -18,7 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from examples import compare  # noqa: E402
-from tests.support.programs import DATA, PYTHON, ROOT, SECONDS, Result, launch  # noqa: E402
+from tests.support.programs import (DATA, PYTHON, ROOT, SECONDS, TORCHRUN,  # noqa: E402
+                                    Result, launch)  # noqa: E402
 
 TORCH = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/torch")).resolve()
 BUILD = Path(os.environ.get("LADDER_BUILD", ROOT / "build"))
@@ -88,6 +89,19 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(runs), 5)
         for run in runs:
             self.assertLess(run["test_loss"], 0.6)  # that of a coin is 0.69
+
+    def test_gan_learns_the_ring_and_resumes(self) -> None:
+        """On one process, where the second run only loads, and on two, with the same noise."""
+        project = self.folder / "gan"
+        whole = self.lines_of("examples/gan", project)
+        self.assertEqual(self.lines_of("examples/gan", project), whole)
+        radius = r"^mean radius (0\.9|1\.0)\d$"
+        self.assertRegex(whole[0], radius)
+        done = launch(TORCHRUN, "--standalone", "--no-python", "--nproc-per-node", 2,
+                      self.folder / "build" / "examples" / "gan",
+                      environment={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": 1})
+        self.assertEqual(done.code, 0, done.stderr)
+        self.assertRegex(done.lines[0], radius)
 
     @unittest.skipUnless(FULL, "with LADDER_FULL")
     def test_data_parallel_and_accelerator_end_with_those_weights(self) -> None:

@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "peers"))  # behind this folder: both have a trainer.py
 
 import accelerate_shards  # noqa: E402
+import accelerate_zero_grad  # noqa: E402
 import common  # noqa: E402
 import trainer  # noqa: E402
 import trainer_hooks  # noqa: E402
@@ -130,6 +131,12 @@ def shards(path: Path) -> None:
     versions = {"torch": TORCH_VERSION, "accelerate": accelerate.__version__}
     content = {**versions, **accelerate_shards.HEAD, "cases": accelerate_shards.cases()}
     write_json(path / "accelerate_shards.json", content)
+
+
+def zero_grad_orders(path: Path) -> None:
+    versions = {"torch": TORCH_VERSION, "accelerate": accelerate.__version__}
+    content = {**versions, "cases": accelerate_zero_grad.cases()}
+    write_json(path / "accelerate_zero_grad.json", content)
 
 
 def trainer_runs(path: Path) -> None:
@@ -786,7 +793,7 @@ def main() -> None:
     torch.set_num_threads(1)
     makers = (samplers, distributed_samplers, schedules, plateaus, optimizers, clip_grad, models)
     makers += (loss_heads, batch_norm, grad_scaler, autocast, shards, trainer_cases, trainer_runs)
-    makers += (trainer_calls,)
+    makers += (trainer_calls, zero_grad_orders)
     for make in makers:
         make(out)
     for file in sorted(out.iterdir()):

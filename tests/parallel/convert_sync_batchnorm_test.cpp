@@ -2,14 +2,20 @@
 #include "ladder/parallel/convert_sync_batchnorm.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ladder/amp/autocast.h"
 #include "ladder/core/error.h"
@@ -19,6 +25,7 @@
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/relative_difference.h"
 #include "tests/support/replicas.h"
 #include "tests/support/training.h"
 
@@ -74,36 +81,73 @@ TEST(ConvertSyncBatchnorm, RefusesAModelThatIsWrappedAlready) {
   });
 }
 
-// Both layers normalise by the ranks' own batches, which differ: nothing was converted.
-TEST(ConvertSyncBatchnorm, RefusesABatchNormOfLibTorchAndConvertsNothing) {
+// Forward, backward and update of `layer` with this rank's part of `images`.
+template <typename Layer>
+std::vector<torch::Tensor> pass(Layer& layer, const torch::Tensor& images, int rank, int world) {
+  auto part = images.chunk(world)[static_cast<std::size_t>(rank)].detach().requires_grad_();
+  const auto output = layer->forward(part);
+  (output * part.detach().cos()).sum().backward();
+  return {output.detach(), part.grad(), layer->running_mean, layer->running_var};
+}
+
+struct LayerCase {
+  const char* name;
+  std::vector<std::int64_t> shape;
+  std::function<std::vector<torch::Tensor>(const ProcessGroup&, const torch::Tensor&, int, int)>
+      run;
+};
+
+template <typename Layer>
+LayerCase layer_case(const char* name, std::vector<std::int64_t> shape, bool affine = true) {
+  return {name, std::move(shape),
+          [affine](const ProcessGroup& group, const torch::Tensor& images, int rank, int world) {
+            Layer layer(torch::nn::BatchNormOptions(3).momentum(0.3).affine(affine));
+            EXPECT_EQ(convert_sync_batchnorm(*layer, group), 1);
+            EXPECT_EQ(convert_sync_batchnorm(*layer, group), 1);  // again does no harm
+            return pass(layer, images, rank, world);
+          }};
+}
+
+const LayerCase kLayerCases[] = {
+    layer_case<torch::nn::BatchNorm1d>("Features", {6, 3}),
+    layer_case<torch::nn::BatchNorm1d>("Sequences", {6, 3, 5}),
+    layer_case<torch::nn::BatchNorm2d>("Images", {6, 3, 4, 5}),
+    layer_case<torch::nn::BatchNorm2d>("WithoutWeights", {6, 3, 4, 5}, false),
+    layer_case<torch::nn::BatchNorm3d>("Volumes", {6, 3, 4, 2, 2})};
+
+class LayersOfTorchNn : public testing::TestWithParam<LayerCase> {};
+INSTANTIATE_TEST_SUITE_P(Kind, LayersOfTorchNn, testing::ValuesIn(kLayerCases),
+                         [](const auto& kind) { return kind.param.name; });
+
+TEST_P(LayersOfTorchNn, HaveTheStatisticsOfTheWholeBatch) {
   run_ranks(2, [](const ProcessGroup& group) {
-    BatchNorm first(BatchNormOptions{.features = 3});
-    BatchNorm last(BatchNormOptions{.features = 3});
-    torch::nn::ModuleList network(
-        first, torch::nn::ModuleList(torch::nn::Linear(3, 3), torch::nn::BatchNorm2d(3)), last);
-    EXPECT_ERROR(
-        convert_sync_batchnorm(*network, group), UsageError,
-        "convert_sync_batchnorm: 1.1 is a BatchNorm of torch::nn, which cannot be converted; "
-        "hint: build the network with ladder::BatchNorm");
-    torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
-    const auto input = torch::randn({4, 3, 2, 2}) + group.rank();
-    for (auto& layer : {first, last}) {
-      BatchNorm local(BatchNormOptions{.features = 3});
-      EXPECT_TRUE(torch::equal(BatchNorm(layer)->forward(input), local->forward(input)));
+    torch::manual_seed(1);
+    const auto images = torch::randn(GetParam().shape) * 3.0 + 1.0;
+    const auto whole = GetParam().run(ProcessGroup::single(), images, 0, 1);
+    const auto part = GetParam().run(group, images, group.rank(), 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto own = whole[i].chunk(2)[static_cast<std::size_t>(group.rank())];
+      EXPECT_LE(relative_difference(part[i], own), 1e-6) << i;
     }
+    for (std::size_t i = 2; i < 4; ++i) EXPECT_LE(relative_difference(part[i], whole[i]), 1e-6);
   });
 }
 
-TEST(ConvertSyncBatchnorm, RefusesEveryKindOfLibTorchsBatchNorm) {
-  run_alone([] {
-    const auto group = ProcessGroup::single();
-    constexpr const char* kMessage = "the module is a BatchNorm of torch::nn";
-    torch::nn::BatchNorm1d one(3);
-    torch::nn::BatchNorm2d two(3);
-    torch::nn::BatchNorm3d three(3);
-    EXPECT_ERROR(convert_sync_batchnorm(*one, group), UsageError, kMessage);
-    EXPECT_ERROR(convert_sync_batchnorm(*two, group), UsageError, kMessage);
-    EXPECT_ERROR(convert_sync_batchnorm(*three, group), UsageError, kMessage);
+TEST(ConvertSyncBatchnorm, LeavesOtherLayersAndEvaluationsLocal) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Sequential network(torch::nn::BatchNorm2d(3), torch::nn::ReLU());
+    const auto names = tensors_of(*network);
+    EXPECT_EQ(convert_sync_batchnorm(*network, group), 1);
+    EXPECT_EQ(tensors_of(*network), names);
+    const auto input = torch::full({2, 3, 2, 2}, group.rank() + 1.0);
+    torch::nn::BatchNorm2d local(3);
+    EXPECT_TRUE(local->forward(input).eq(0).all().item<bool>());
+    EXPECT_FALSE(network->forward(input).eq(0).all().item<bool>() && group.rank() == 1);
+    network->eval();
+    if (group.rank() == 0) network->forward(input);  // no collective
+    network->train();
+    EXPECT_EQ(convert_sync_batchnorm(*network, ProcessGroup::single()), 1);
+    EXPECT_TRUE(network->forward(input).eq(0).all().item<bool>()) << "local again";
   });
 }
 

@@ -2,6 +2,8 @@
 #include "ladder/parallel/gradient_reducer.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -96,7 +98,66 @@ TEST(GradientReducer, ServesAnyModuleWithAnyForward) {
   });
 }
 
-TEST(GradientReducer, TakesOutputsOfFourKinds) {
+// Called as without a reducer: one or several forwards, also of another module, then one backward.
+TEST(GradientReducer, NeedsNoCallAroundTheForward) {
+  run_ranks(3, [](const ProcessGroup& group) {
+    Pair pair;
+    const Reducer reducer(pair, group);
+    const auto [a, b] = inputs_of(group.rank());
+    for (int step = 0; step < 3; ++step) {
+      pair.zero_grad();
+      loss_of_pair(pair.forward(a, b)).backward();
+      EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
+    }
+    pair.zero_grad();
+    (loss_of_pair(pair.forward(a, b)) + loss_of_pair(pair.forward(a, b))).backward();
+    EXPECT_LE(relative_difference(flat_gradients(pair), 2 * average_pair_gradient(3)), 1e-6);
+  });
+}
+
+TEST(GradientReducer, NamesUnusedParametersAlsoThen) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    const Reducer reducer(pair, group);
+    const auto [a, b] = inputs_of(group.rank());
+    EXPECT_ERROR(loss_of_pair(pair.forward(a, b, /*with_spare=*/false)).backward(),
+                 DistributedError, "none for spare.weight, spare.bias");
+    Pair other;
+    const Reducer finding(other, group, {.find_unused_parameters = true});
+    EXPECT_ERROR(loss_of_pair(other.forward(a, b)).backward(), UsageError, "reducer.forward(");
+  });
+}
+
+TEST(GradientReducer, SendsNothingWhileTheModuleIsFrozen) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group);
+    if (group.rank() == 0) {
+      const FreezeGuard frozen(pair);
+      auto a = torch::ones({1, 3}, torch::requires_grad());
+      loss_of_pair(reducer.forward([&] {
+        return pair.forward(a, torch::ones({1, 4}));
+      })).backward();
+      EXPECT_TRUE(a.grad().defined());
+      EXPECT_FALSE(pair.left->weight.grad().defined());
+    }
+    run_pair_backward(reducer, pair, group.rank());
+    EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(2)), 1e-6);
+  });
+}
+
+TEST(GradientReducer, SendsBuffersAtTheEndOfTheBackward) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Sequential network(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+    const Reducer reducer(*network, group);
+    const auto loss = network->forward(torch::ones({2, 3}) * (group.rank() + 1)).sum();
+    EXPECT_FALSE(equal_on_all_ranks(flat(network->buffers()), group));
+    loss.backward();
+    require_equal_replicas(*network, group);
+  });
+}
+
+TEST(GradientReducer, TakesOutputsOfManyKinds) {
   run_ranks(1, [](const ProcessGroup& group) {
     Pair pair;
     Reducer reducer(pair, group);
@@ -105,6 +166,13 @@ TEST(GradientReducer, TakesOutputsOfFourKinds) {
     EXPECT_TRUE(reducer.forward([&] { return std::vector<torch::Tensor>{x}; }).at(0).is_same(x));
     EXPECT_TRUE(reducer.forward([&] { return std::pair(x, x); }).second.is_same(x));
     EXPECT_TRUE(std::get<2>(reducer.forward([&] { return std::tuple(x, x, x); })).is_same(x));
+    const auto as_lstm = reducer.forward([&] { return std::tuple(x, std::tuple(x, x)); });
+    EXPECT_TRUE(std::get<1>(std::get<1>(as_lstm)).is_same(x));
+    struct Named {
+      torch::Tensor mean;
+      std::vector<torch::Tensor> tensors() const { return {mean}; }
+    };
+    EXPECT_TRUE(reducer.forward([&] { return Named{x}; }).mean.is_same(x));
   });
 }
 
@@ -229,14 +297,18 @@ TEST(NoSync, AddsUpTwoHalvesToTheGradientOfTheWholeBatch) {
   });
 }
 
-TEST(NoSync, AllowsABackwardForEachForwardAndNoMore) {
+TEST(NoSync, CountsWhereTheBackwardRunsIfTheModuleIsCalledItself) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto model = wrapped(small_net(), group);
     const auto slice = slice_of(random_batch(4), group.rank(), 2);
-    const auto pause = model->no_sync();
-    run_backward(*model, basicnet(), slice);
-    run_backward(*model, basicnet(), slice);
-    EXPECT_THROW(loss_of(model->module(), basicnet(), slice).backward(), UsageError);
+    const auto backward = [&] { loss_of(model->module(), basicnet(), slice).backward(); };
+    {
+      const auto pause = model->no_sync();
+      backward();
+      EXPECT_FALSE(equal_on_all_ranks(flat_gradients(*model), group));
+    }
+    backward();
+    EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*model), group));
   });
 }
 

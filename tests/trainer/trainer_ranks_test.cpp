@@ -2,6 +2,7 @@
 // A Trainer in two processes that function_launcher starts.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
 
 #include <csignal>
@@ -13,11 +14,13 @@
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/core/error.h"
+#include "ladder/data/tensor_dataset.h"
 #include "ladder/launch/signals.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scripted_trainer.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/training.h"
 
 namespace ladder {
 namespace {
@@ -124,6 +127,68 @@ TEST(TrainerOnTwo, BothSeeWhatOneAloneSees) {
     expect_near(got[name], expected[name]);
   }
   EXPECT_EQ(list_checkpoints(two.file("out"), "checkpoint-").size(), 2U);
+}
+
+// Reads LibTorch's LSTM, without a class of this library.
+struct LastStateImpl : torch::nn::Module {
+  LastStateImpl() { lstm = register_module("lstm", torch::nn::LSTM(4, 4)); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return std::get<0>(lstm->forward(x.unsqueeze(0))).squeeze(0);
+  }
+  torch::nn::LSTM lstm{nullptr};
+};
+TORCH_MODULE(LastState);
+
+// Its loss needs no labels.
+struct ReconstructingTrainer : Trainer {
+  using Trainer::Trainer;
+  LossOutput compute_loss(Model& model, const Inputs& inputs, const NumItems& items) override {
+    const auto& x = inputs.at("x");
+    const auto outputs = model.forward(x);
+    return {items.mean((outputs - x * 0.01).square().sum()), outputs};
+  }
+};
+
+void train_module(const TemporaryFolder& folder, bool with_labels) {
+  torch::manual_seed(1);
+  LastState net;
+  const auto all = scripted::Samples(37).get_batch(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
+  const auto data = std::make_shared<TensorDataset>(
+      all.inputs, with_labels ? all.targets.remainder(4) : torch::Tensor());
+  TrainerOptions options = {.model = net,
+                            .args = arguments(folder),
+                            .train_dataset = data,
+                            .eval_dataset = data,
+                            .accelerator = {.cpu = true, .threads = 1, .quiet = true}};
+  const auto run = [&](Trainer& trainer) {
+    trainer.train();
+    const auto metrics = trainer.evaluate();
+    const json seen = {{"weights", values_of<float>(flat_weights(*net))},
+                       {"eval_loss", *find_metric(metrics, "eval_loss")}};
+    folder.write("rank" + std::to_string(trainer.accelerator().process_index()), seen.dump());
+  };
+  if (with_labels) {
+    Trainer trainer(std::move(options));
+    run(trainer);
+  } else {
+    ReconstructingTrainer trainer(std::move(options));
+    run(trainer);
+  }
+}
+
+TEST(TrainerOnTwo, TrainsAModuleOfLibTorchAlsoWithoutLabels) {
+  for (const bool with_labels : {true, false}) {
+    const TemporaryFolder two;
+    function_launcher([&] { train_module(two, with_labels); }, std::tuple<>(),
+                      {.num_processes = 2});
+    const TemporaryFolder one;
+    function_launcher([&] { train_module(one, with_labels); }, std::tuple<>(),
+                      {.num_processes = 1});
+    EXPECT_EQ(seen_by(two, 0), seen_by(two, 1));
+    expect_near(seen_by(two, 0)["weights"], seen_by(one, 0)["weights"]);
+    expect_near(json::array({seen_by(two, 0)["eval_loss"]}),
+                json::array({seen_by(one, 0)["eval_loss"]}));
+  }
 }
 
 // Asks the second of two processes to stop in the last step of the first epoch.

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Accelerator::prepare takes beside this library's own classes.
+#include <gtest/gtest.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/datasets/tensor.h>
+#include <torch/data/samplers/sequential.h>
+#include <torch/data/transforms/stack.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/core/error.h"
+#include "ladder/data/tensor_dataset.h"
+#include "ladder/nn/random_scope.h"
+#include "ladder/nn/sample_noise.h"
+#include "ladder/optim/adam.h"
+#include "tests/support/accelerators.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/relative_difference.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+torch::Tensor square_loss(torch::nn::Linear& net, const torch::Tensor& x) {
+  return (net->forward(x) - 1).square().mean();
+}
+
+// --- Optimizers ---
+
+using MakeTorchOptimizer =
+    std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+
+template <typename Class, typename Options>
+MakeTorchOptimizer maker(Options options) {
+  return [options](std::vector<torch::Tensor> parameters) {
+    return std::make_shared<Class>(std::move(parameters), options);
+  };
+}
+
+const MakeTorchOptimizer kTorchOptimizers[] = {
+    maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9)),
+    maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1).amsgrad(true)),
+    maker<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.1)),
+    maker<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1)),
+    maker<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1))};
+
+// The weights after `steps` further steps, which load and save a checkpoint if it is named.
+torch::Tensor after_steps(Accelerators& ranks, const MakeTorchOptimizer& make, int steps,
+                          const std::string& load, const std::string& save) {
+  const auto accelerator = ranks.make();
+  torch::manual_seed(3);
+  torch::nn::Linear net(3, 2);
+  auto [model, optimizer] = accelerator->prepare(net, make(net->parameters()));
+  if (!load.empty()) accelerator->load_state(load);
+  const auto x = torch::arange(6).view({2, 3}) * 0.1;
+  for (int step = 0; step < steps; ++step) {
+    const auto loss = optimizer->step([&, &model = model, &optimizer = optimizer] {
+      optimizer->zero_grad();
+      const auto now = square_loss(model, x);
+      accelerator->backward(now);
+      return now;
+    });
+    EXPECT_TRUE(loss.defined());
+  }
+  if (!save.empty()) accelerator->save_state(save);
+  return flat_weights(*net);
+}
+
+TEST(OptimizersOfTorch, ResumeBitForBitAndTakeAClosure) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    int number = 0;
+    for (const auto& make : kTorchOptimizers) {
+      const auto folder = ranks.folder().file("checkpoint" + std::to_string(number++));
+      const auto whole = after_steps(ranks, make, 5, "", "");
+      after_steps(ranks, make, 2, "", folder);
+      EXPECT_TRUE(torch::equal(after_steps(ranks, make, 3, folder, ""), whole)) << number;
+    }
+  });
+}
+
+TEST(OptimizersOfTorch, LoadNoStateOfAnotherClassOrOtherGroups) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto folder = ranks.folder().file("checkpoint");
+    after_steps(ranks, kTorchOptimizers[0], 2, "", folder);
+    EXPECT_ERROR(after_steps(ranks, kTorchOptimizers[1], 1, folder, ""), DataError,
+                 "expected the state of torch::optim::Adam, got torch::optim::SGD");
+    const auto smaller = [](std::vector<torch::Tensor> parameters) {
+      parameters.pop_back();
+      return std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1));
+    };
+    EXPECT_ERROR(after_steps(ranks, smaller, 1, folder, ""), DataError,
+                 "expected the parameter groups of this optimizer");
+  });
+}
+
+// Without save().
+struct Unsavable : torch::optim::Optimizer {
+  explicit Unsavable(std::vector<torch::Tensor> parameters)
+      : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  torch::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
+
+TEST(Prepare, RefusesAnOptimizerThatNoCheckpointCouldSave) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear net(3, 2);
+    EXPECT_ERROR(accelerator->prepare(Unsavable(net->parameters())), UsageError,
+                 "its save() writes nothing");
+  });
+}
+
+TEST(Prepare, OfAnOptimizerAloneIsRefusedInTheFirstBackwardOfAProject) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator =
+        ranks.make({.project = {.project_dir = ranks.folder().file("project")}});
+    torch::nn::Linear net(3, 2);
+    AdamW adamw(net->parameters(), {});
+    const auto optimizer = accelerator->prepare(adamw);
+    EXPECT_ERROR(accelerator->backward(net->forward(torch::ones({2, 3})).sum()), UsageError,
+                 "the model of a prepared optimizer is not prepared");
+  });
+}
+
+TEST(Prepare, TakesAnOptimizerWhoseFirstGroupIsEmpty) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear net(3, 2);
+    AdamW adamw(std::vector<torch::Tensor>(), {});
+    adamw.add_param_group(parameter_group(net->parameters(), AdamWOptions()));
+    auto [model, optimizer] = accelerator->prepare(net, adamw);
+    EXPECT_EQ(optimizer->param_groups().size(), 2);
+    EXPECT_NO_THROW(accelerator->save_state(ranks.folder().file("checkpoint")));
+  });
+}
+
+// Two networks; the loss of the second step passes through the first.
+RanksEnd end_of_gan(bool freeze) {
+  return end_of_accelerators(1, [freeze](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear g(3, 3);
+    torch::nn::Linear d(3, 1);
+    auto [optimizer_g, optimizer_d] = accelerator->prepare(torch::optim::SGD(g->parameters(), 0.1),
+                                                           torch::optim::SGD(d->parameters(), 0.1));
+    for (int step = 0; step < 3; ++step) {
+      const auto fake = g->forward(torch::ones({2, 3}));
+      accelerator->backward(d->forward(fake.detach()).mean());
+      optimizer_d->step();
+      optimizer_d->zero_grad();
+      std::optional<FreezeGuard> frozen;
+      if (freeze) frozen.emplace(*d);
+      accelerator->backward(-d->forward(fake).mean());
+      optimizer_g->step();
+      optimizer_g->zero_grad();
+    }
+  });
+}
+
+TEST(Prepare, WarnsOnceOfGradientsThatAnotherLossLeft) {
+  const auto frozen = end_of_gan(true);
+  expect_well(frozen);
+  EXPECT_EQ(frozen.messages, "");
+  const auto leaking = end_of_gan(false);
+  expect_well(leaking);
+  const auto found = leaking.messages.find("a step used gradients of a backward");
+  EXPECT_NE(found, std::string::npos);
+  EXPECT_EQ(leaking.messages.find("a step used gradients", found + 1), std::string::npos);
+}
+
+// --- Modules ---
+
+TEST(Prepare, RunsAnyModuleInMixedPrecisionWithinAccumulate) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.mixed_precision = Precision::kBf16});
+    torch::nn::Linear net(3, 2);
+    const auto model = accelerator->prepare(net);
+    EXPECT_EQ(model.get(), net.get());
+    const auto x = torch::ones({2, 3});
+    EXPECT_ERROR(accelerator->backward(net->forward(x).sum()), UsageError,
+                 "no accelerator.accumulate(model) for this batch, and mixed precision");
+    const auto accumulation = accelerator->accumulate(*net);
+    const auto output = net->forward(x);
+    EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+    accelerator->backward(output.sum());
+    EXPECT_EQ(net->weight.grad().scalar_type(), torch::kFloat32);
+  });
+}
+
+// --- Batches ---
+
+// The weights after one pass. Each process trains the batches that `numbers` gives it.
+torch::Tensor after_pass(Accelerators& ranks, int num_steps,
+                         const std::function<std::vector<int>(int rank)>& numbers, bool joins) {
+  const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = num_steps}});
+  torch::manual_seed(3);
+  torch::nn::Linear net(3, 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator->prepare(net, sgd);
+  std::list<torch::Tensor> batches;
+  for (const int number : numbers(accelerator->process_index())) {
+    batches.push_back(torch::full({2, 3}, number * 0.25));
+  }
+  const auto train = [&](auto&& loader) {
+    for (const torch::Tensor& x : loader) {
+      const auto accumulation = accelerator->accumulate(*net);
+      optimizer->zero_grad();
+      accelerator->backward(square_loss(net, x));
+      optimizer->step();
+    }
+  };
+  joins ? train(accelerator->join(batches))
+        : train(accelerator->prepare(accelerator->prepare(batches)));  // again changes nothing
+  return flat_weights(*net);
+}
+
+// The mean over the processes that still have a batch, in one process.
+torch::Tensor expected_after(const std::vector<std::vector<int>>& rounds) {
+  torch::manual_seed(3);
+  torch::nn::Linear net(3, 2);
+  for (const auto& round : rounds) {
+    net->zero_grad();
+    for (const int number : round) {
+      (square_loss(net, torch::full({2, 3}, number * 0.25)) / static_cast<double>(round.size()))
+          .backward();
+    }
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.sub_(parameter.grad() * 0.1);
+  }
+  return flat_weights(*net);
+}
+
+TEST(JoinedBatches, TrainTheRestWhereAProcessEndsEarly) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto own = [](int rank) {
+      return rank == 0 ? std::vector{0, 2} : std::vector{1, 3, 4, 5};
+    };
+    const auto expected = expected_after({{0, 1}, {2, 3}, {4}, {5}});
+    EXPECT_LE(relative_difference(after_pass(ranks, 1, own, /*joins=*/true), expected), 1e-6);
+    const auto all = [](int /*rank*/) { return std::vector{0, 1, 2, 3, 4}; };
+    const auto dealt = expected_after({{0, 1}, {2, 3}, {4}});
+    EXPECT_LE(relative_difference(after_pass(ranks, 1, all, /*joins=*/false), dealt), 1e-6);
+    const auto one = [](int rank) { return std::vector<int>(static_cast<std::size_t>(rank), 1); };
+    EXPECT_ERROR(after_pass(ranks, 1, one, /*joins=*/true), UsageError,
+                 "expected a first batch on each of 2 processes, got 1");
+  });
+}
+
+TEST(JoinedBatches, EndAnAccumulationWindowWithThePass) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto all = [](int /*rank*/) { return std::vector{1, 1, 2}; };
+    const auto expected = expected_after({{1, 1}});
+    EXPECT_LE(relative_difference(after_pass(
+                                      ranks, 2, [](int) { return std::vector{1, 1}; }, false),
+                                  expected),
+              1e-6);
+    EXPECT_GT(relative_difference(after_pass(ranks, 2, all, false), expected), 1e-3);
+  });
+}
+
+TEST(JoinedBatches, TakeALoaderOfTorchData) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    auto data = torch::data::datasets::TensorDataset(torch::arange(10))
+                    .map(torch::data::transforms::Stack<torch::data::TensorExample>());
+    auto loader = accelerator->prepare(
+        torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(std::move(data),
+                                                                                2));
+    std::vector<std::int64_t> seen;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (const auto& batch : loader) seen.push_back(batch.data[0].item<std::int64_t>());
+    }
+    const std::vector<std::int64_t> of_rank[] = {{0, 4, 8, 0, 4, 8}, {2, 6, 6, 2, 6, 6}};
+    EXPECT_EQ(seen, of_rank[accelerator->process_index()]);
+  });
+}
+
+TEST(TorchDataset, GivesTheBatchesOfADataSetOfTorchData) {
+  run_alone([] {
+    const auto rows = torch::arange(12).view({6, 2});
+    auto plain = torch::data::datasets::TensorDataset(rows);
+    auto stacked = torch::data::datasets::TensorDataset(rows).map(
+        torch::data::transforms::Stack<torch::data::TensorExample>());
+    const TorchDataset of_plain(plain);
+    const TorchDataset of_stacked(stacked);
+    const std::vector<std::int64_t> indices = {4, 1};
+    const auto expected = rows.index_select(0, torch::tensor({4, 1}));
+    EXPECT_EQ(of_plain.size(), 6);
+    EXPECT_TRUE(torch::equal(of_plain.get_batch(indices).inputs.only(), expected));
+    EXPECT_TRUE(torch::equal(of_stacked.get_batch(indices).inputs.only(), expected));
+    EXPECT_FALSE(of_plain.get_batch(indices).targets.defined());
+    const TensorDataset of_tensors(rows, rows.select(1, 0));
+    EXPECT_TRUE(torch::equal(of_tensors.get_batch(indices).targets, torch::tensor({8, 2})));
+  });
+}
+
+TEST(SampleNoise, IsNormalAndBelongsToTheSample) {
+  run_alone([] {
+    const auto noise = [](const torch::Tensor& positions, std::int64_t epoch, unsigned stream) {
+      const RandomScope random({7, epoch, positions});
+      return sample_noise({3, 5}, stream);
+    };
+    const auto all = noise(torch::arange(4'000), 0, 0);
+    EXPECT_TRUE(torch::equal(noise(torch::tensor({17, 3}), 0, 0),
+                             all.index_select(0, torch::tensor({17, 3}))));
+    EXPECT_FALSE(torch::equal(noise(torch::arange(4'000), 1, 0), all));
+    EXPECT_FALSE(torch::equal(noise(torch::arange(4'000), 0, 1), all));
+    EXPECT_NEAR(all.mean().item<double>(), 0.0, 0.02);
+    EXPECT_NEAR(all.std().item<double>(), 1.0, 0.02);
+    EXPECT_NEAR(all.pow(4).mean().item<double>(), 3.0, 0.15);
+    EXPECT_ERROR(sample_noise({2}), UsageError, "a RandomScope around the forward");
+  });
+}
+
+}  // namespace
+}  // namespace ladder
