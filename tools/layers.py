@@ -25,8 +25,8 @@ TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "tra
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
 C10D_HEADER = "ladder/comm/c10d_group.h"
 
-ROOMS = {"ladder", "mnist", "examples", "exercises", "bench", "tests", "docs", "traps", "data", "cmake",
-         "tools", "scripts", ".ci"}
+ROOMS = {"ladder", "mnist", "beyond", "examples", "exercises", "bench", "tests", "docs", "traps",
+         "data", "cmake", "tools", "scripts", ".ci"}
 ROOT_FILES = {".clang-format", ".clang-tidy", ".editorconfig", ".gitattributes", ".gitignore",
               "CHANGELOG.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE",
               "README.md", "requirements-test.txt", "requirements.txt", "run", "test"}
