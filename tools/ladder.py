@@ -9,6 +9,9 @@ Each stageN_NAME/main.cpp has the same functions in the same order, so `git diff
 from one stage to the next function by function, each changed one whole. The diffs and stage 0
 determine all stages: a line that is changed in one of them changes the diffs on both sides.
 
+The programs of beyond/ follow the same rules. Each is one stage, named in its head comment, plus one
+idea.
+
 Code lines are those that are neither blank nor a comment nor an #include. Each violation is one
 line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be read or written.
 """
@@ -34,6 +37,7 @@ CURE = "run tools/pages.sh, then read git diff"
 
 # clang-format begins the head of a function at the left margin.
 FUNCTION = re.compile(r"^[A-Za-z][\w:<>,&* ]*?\b(\w+|operator\W+)\([^;{}]*\) \{", re.MULTILINE)
+BASE = re.compile(r"^// [^:\n]*: stage (\d)", re.MULTILINE)  # in the head of a program of beyond/
 NO_CODE = re.compile(r"\s*(//|#|$)")
 # Neither the settings of a user nor of a system change the diffs.
 GIT = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
@@ -51,12 +55,30 @@ def main_of(root: Path, stage: str) -> str:
     return (root / stage / "main.cpp").read_text(encoding="utf-8")
 
 
+def bases_of(root: Path) -> dict[str, str]:
+    """The programs of beyond/, each with its stage; "" without one."""
+    stages = {stage[:len("stage0")]: stage for stage in stages_of(root)}
+    found = {}
+    for path in sorted(root.glob("beyond/*/main.cpp")):
+        program = f"beyond/{path.parent.name}"
+        named = BASE.search(main_of(root, program))
+        found[program] = stages.get(f"stage{named[1]}", "") if named else ""
+    return found
+
+
+def pairs_of(root: Path) -> list[tuple[str, str]]:
+    """Each program but the first, behind the one that its diff begins with."""
+    beyond = [(stage, program) for program, stage in bases_of(root).items() if stage]
+    return [*pairwise(stages_of(root)), *beyond]
+
+
 def code_lines(lines: list[str]) -> int:
     return sum(not NO_CODE.match(line) for line in lines)
 
 
 def diff_name(old: str, new: str) -> str:
-    return f"docs/diffs/{old.partition('_')[0]}-to-{new.partition('_')[0]}.diff"
+    end = new.partition("_")[0] if new.startswith("stage") else Path(new).name
+    return f"docs/diffs/{old.partition('_')[0]}-to-{end}.diff"
 
 
 def diff_of(root: Path, old: str, new: str) -> str:
@@ -75,33 +97,37 @@ def changes(diff: str) -> tuple[int, int]:
 
 def wanted_diffs(root: Path) -> dict[str, str]:
     """By name, what each file in docs/diffs/ has to be."""
-    return {diff_name(*pair): diff_of(root, *pair) for pair in pairwise(stages_of(root))}
+    return {diff_name(*pair): diff_of(root, *pair) for pair in pairs_of(root)}
 
 
 # Values for tables: cells by stage.
 
 
-def lengths(root: Path) -> dict[str, list[object]]:
+def length_of(root: Path, program: str) -> list[object]:
     """Lines, and code lines."""
-    texts = {stage: main_of(root, stage).splitlines() for stage in stages_of(root)}
-    return {stage: [len(lines), code_lines(lines)] for stage, lines in texts.items()}
+    lines = main_of(root, program).splitlines()
+    return [len(lines), code_lines(lines)]
+
+
+def lengths(root: Path) -> dict[str, list[object]]:
+    return {stage: length_of(root, stage) for stage in stages_of(root)}
 
 
 def changed_lines(root: Path) -> dict[str, list[object]]:
     """Code lines of the first stage; of the others the changes, linked from the project's root."""
-    stages = stages_of(root)
-    cells: dict[str, list[object]] = {stages[0]: lengths(root)[stages[0]][1:]}
-    for stage, (name, diff) in zip(stages[1:], wanted_diffs(root).items()):
+    first = stages_of(root)[0]
+    cells: dict[str, list[object]] = {first: length_of(root, first)[1:]}
+    for (_, stage), (name, diff) in zip(pairs_of(root), wanted_diffs(root).items()):
         cells[stage] = ["[+{} -{}]({})".format(*changes(diff), name)]
     return cells
 
 
 def added_and_removed(root: Path) -> dict[str, list[object]]:
     """For docs/diffs/README.md."""
-    cells = {stage: [lines] for stage, (lines, _) in lengths(root).items()}
-    for stage, (name, diff) in zip(stages_of(root)[1:], wanted_diffs(root).items()):
-        cells[stage] += ["+{}".format(changes(diff)[0]), "-{}".format(changes(diff)[1]),
-                         f"[{Path(name).name}]({Path(name).name})"]
+    cells: dict[str, list[object]] = {stages_of(root)[0]: length_of(root, stages_of(root)[0])[:1]}
+    for (_, program), (name, diff) in zip(pairs_of(root), wanted_diffs(root).items()):
+        cells[program] = [length_of(root, program)[0], "+{}".format(changes(diff)[0]),
+                          "-{}".format(changes(diff)[1]), f"[{Path(name).name}]({Path(name).name})"]
     return cells
 
 
@@ -112,6 +138,10 @@ def check_stages(root: Path) -> Iterator[str]:
     for number, stage in enumerate(stages_of(root)):
         if not stage.startswith(f"stage{number}_"):
             yield f"{stage}: expected stage{number}_NAME; number the stages from 0, without gaps"
+    for program, stage in bases_of(root).items():
+        if not stage:
+            yield f"{program}/main.cpp: names no stage; begin with `// Idea: stage N with …`"
+    for stage in [*stages_of(root), *bases_of(root)]:
         text = main_of(root, stage)
         found = FUNCTION.findall(text)
         trainer = stage == TRAINER_STAGE

@@ -27,6 +27,7 @@ PEERS = "bench/peers"
 PYTHON = {"python_single": "single.py", "python_data_parallel": "data_parallel.py",
           "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",
           "python_accelerate": "accelerated.py", "python_trainer": "trainer.py",
+          "python_zero_redundancy": "zero_redundancy.py", "python_pipeline": "pipeline.py",
           "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py"}
 FLAGS = "compiler flags"
 LIBRARIES = ("torch",)
@@ -182,4 +183,6 @@ def entry_of(program: str) -> str:
     """The file in which a program of the suite begins."""
     if program in PYTHON:
         return f"{PEERS}/{PYTHON[program]}"
-    return f"{PEERS}/{program}.cpp" if program == "libtorch_usual" else f"{program}/main.cpp"
+    if program == "libtorch_usual":
+        return f"{PEERS}/{program}.cpp"
+    return f"{'' if program.startswith('stage') else 'beyond/'}{program}/main.cpp"

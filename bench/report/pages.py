@@ -17,7 +17,8 @@ tables of a record of bench/links/links.py: what was measured, the model for mor
 scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
 the picture of the README. images/gradients.svg and images/updates.svg are pictures of
-lesson_pictures.py. Other pictures are those of the report that a page shows, of the records of
+lesson_pictures.py. --pipeline and --divided are tables of beyond_report.py, as is
+images/pipeline.svg. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
@@ -43,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 import packages  # noqa: F401  first: ends the program if one is missing
+import beyond_report
 import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
@@ -67,10 +69,12 @@ RECORD_PICTURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Picture]], ...] 
     (LINKS_RECORD, link_pictures.trace_picture), (LINKS_RECORD, link_pictures.scale_picture),
     (LINKS_RECORD, link_pictures.bandwidth_picture), (STEP_RECORD, step_report.picture),
     ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
-    ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture))
+    ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture),
+    ("bench/results/two-cores.pipeline.json", beyond_report.pipeline_picture))
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--targets"
-                   r"|--speed|--price|--seeds|--links|--model|--scale) -->\n)"
+                   r"|--speed|--price|--seeds|--links|--model|--scale|--pipeline|--divided)"
+                   r" -->\n)"
                    r".*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
 MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
@@ -82,6 +86,9 @@ LINK_TABLES = {
     "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
     "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
     "--scale": scale.scale_tables}
+# Records of one program, and what a page shows of them.
+RECORD_TABLES = {"--step": step_report.table, "--pipeline": beyond_report.pipeline_table,
+                 "--divided": beyond_report.divided_table}
 CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
@@ -104,9 +111,10 @@ def table_lines(table: Table, *more: str) -> str:
 
 def record_text(form: str, record: Mapping[str, Any]) -> str:
     """What a page shows of a record that is no result of the suite."""
-    if form == "--step":
-        return (f"{step_report.table(record)}\nMeasured at commit {record['commit']}, "
-                f"{record['threads']} threads.")
+    if form in RECORD_TABLES:
+        threads = f"{record['threads']} thread{'s' * (record['threads'] > 1)}"
+        return (f"{RECORD_TABLES[form](record)}\nMeasured at commit {record['commit']}, "
+                f"{threads}{' per rank' * (form != '--step')}.")
     tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
     if form != "--links":  # whose notes end so
         tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))
@@ -127,7 +135,7 @@ def results_text(form: str, results: Results) -> str:
 
 def filled(match: re.Match[str]) -> str:
     begin, paths, form, end = match.groups()
-    if form == "--step" or form in LINK_TABLES:
+    if form in RECORD_TABLES or form in LINK_TABLES:
         return f"{begin}\n{record_text(form, json.loads((ROOT / paths).read_text()))}\n\n{end}"
     results = read([ROOT / path for path in paths.split()])
     if form == "--short":

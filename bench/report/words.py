@@ -15,6 +15,7 @@ STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
     ("stage5_accelerator", "python_accelerate", "Accelerator"),
     ("stage6_trainer", "python_trainer", "Trainer"),
 )
+BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline"}  # and twins
 USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 
@@ -87,7 +88,7 @@ def is_python(program: str) -> bool:
 
 
 def twin_of(program: str) -> str | None:
-    return TWINS[STAGES.index(program)] if program in STAGES else None
+    return TWINS[STAGES.index(program)] if program in STAGES else BEYOND.get(program)
 
 
 def colour_of(program: str) -> Colour:

@@ -27,11 +27,15 @@ constexpr int kWholeRuns = 3;  // seeds of each whole run
 constexpr std::array<const char*, 7> kStages = {
     "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
     "stage4_ddp_amp",    "stage5_accelerator",   "stage6_trainer"};
-constexpr std::array<const char*, 7> kTwins = {
-    "python_single",  "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
-    "python_ddp_amp", "python_accelerate",    "python_trainer"};
-constexpr std::array<const char*, 7> kScripts = {
-    "single.py", "data_parallel.py", "ddp.py", "ddp.py", "ddp.py", "accelerated.py", "trainer.py"};
+// The programs of beyond/, counted behind the stages.
+constexpr std::array<const char*, 2> kBeyond = {"zero_redundancy", "pipeline"};
+constexpr std::array<const char*, 9> kTwins = {
+    "python_single",       "python_data_parallel",   "python_ddp_spawn",
+    "python_ddp_torchrun", "python_ddp_amp",         "python_accelerate",
+    "python_trainer",      "python_zero_redundancy", "python_pipeline"};
+constexpr std::array<const char*, 9> kScripts = {
+    "single.py",  "data_parallel.py",   "ddp.py",     "ddp.py", "ddp.py", "accelerated.py",
+    "trainer.py", "zero_redundancy.py", "pipeline.py"};
 // Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
 constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
 // LibTorch without ladder, as its examples are written: another opponent of stage 0.
@@ -49,15 +53,15 @@ std::int64_t batch_size(const std::string& recipe) { return is_convnet(recipe) ?
 
 bool is_tuned(const std::string& program) { return program.starts_with(kTuned[0]); }
 
-// The stage of a program, 0 to 6.
+// The stage of a program, 0 to 6; 7 and 8 for those of beyond/.
 std::size_t stage_of(const std::string& program) {
   if (is_tuned(program) || program == kUsual) return 0;
-  for (const auto* const names : {&kStages, &kTwins}) {
-    const auto* const found = std::find(names->begin(), names->end(), program);
-    if (found != names->end()) return static_cast<std::size_t>(found - names->begin());
+  std::vector<std::string> programs(kStages.begin(), kStages.end());
+  programs.insert(programs.end(), kBeyond.begin(), kBeyond.end());
+  for (std::size_t place = 0; place < programs.size(); ++place) {
+    if (program == programs[place] || program == kTwins.at(place)) return place;
   }
-  throw UsageError::unknown_name("program", program,
-                                 std::vector<std::string>(kStages.begin(), kStages.end()));
+  throw UsageError::unknown_name("program", program, programs);
 }
 
 using Words = std::vector<std::string>;
@@ -262,7 +266,12 @@ void add_one_process(std::vector<Case>& rows, Kind kind, const char* recipe, int
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_one_process(stages, Kind::kSlice, recipe, cpus);
-  if (!is_convnet(recipe)) add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
+  if (!is_convnet(recipe)) {
+    add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
+    for (const char* program : kBeyond) {
+      stages.push_back(row_of(Kind::kSlice, recipe, program, 2, std::max(1, cpus / 2)));
+    }
+  }
   add_distributed(stages, Kind::kSlice, recipe, 2, cpus);
   add_with_twins(rows, stages);
   add_tuned(rows, recipe, cpus);
@@ -360,7 +369,8 @@ std::filesystem::path source_of(const std::string& program) {
   if (is_tuned(program)) return peers / "tuned.py";
   if (program == kUsual) return peers / "libtorch_usual.cpp";
   if (program.starts_with("python_")) return peers / kScripts.at(stage_of(program));
-  return std::filesystem::path(program) / "main.cpp";
+  const bool is_beyond = std::ranges::find(kBeyond, program) != kBeyond.end();
+  return std::filesystem::path(is_beyond ? "beyond" : "") / program / "main.cpp";
 }
 
 std::string base_recipe(const Case& row) { return is_convnet(row.recipe) ? "convnet" : "basicnet"; }

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/measure: step, gradients and updates. Pages have their tables and pictures."""
+"""bench/measure: step, gradients, updates and pipeline. Pages have their tables and pictures."""
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
 
+import pipeline
 import pytest
 import sample_results as made
 import step
@@ -79,3 +80,37 @@ def test_evaluates_after_as_many_images_each_way() -> None:
     every = {way.batch: updates.command_of(way, Path("a")) for way in updates.WAYS.values()}
     assert {batch: words[words.index("--eval-steps") + 1] for batch, words in every.items()} == {
         32: "375", 64: "188"}
+
+
+# --- pipeline ---------------------------------------------------------------------------
+
+
+def traced(*events: tuple[str, float, float]) -> dict[str, Any]:
+    """Of names, begins and lengths in milliseconds."""
+    return {"baseTimeNanoseconds": 5_000_000, "traceEvents": [
+        {"ph": "X", "name": name, "ts": begin * 1e3, "dur": length * 1e3}
+        for name, begin, length in events]}
+
+
+def test_a_box_computes_behind_its_last_receive() -> None:
+    trace = traced(("pipeline.forward", 10, 8), ("c10d::recv_", 11, 0.1), ("aten::empty", 14, 0.1),
+                   ("c10d::recv_", 15, 0.1), ("aten::linear", 16, 1), ("pipeline.backward", 20, 4),
+                   ("aten::mm", 21, 3), ("c10d::recv_", 30, 1))
+    forward, backward = pipeline.boxes_of(trace)
+    assert (forward.letter, forward.begin, forward.end, forward.waited) == ("F", 15, 23, 6)
+    assert (backward.letter, backward.begin, backward.waited) == ("B", 25, 0)
+
+
+def test_the_idle_share_is_of_the_step_of_all_ranks() -> None:
+    """Two ranks, two micro-batches of one unit each, twice: the formula."""
+    boxes = [[pipeline.Box(letter, begin, begin + 1, 0) for letter, begin in
+              zip("FFBB", times, strict=True)] for times in ((0, 1, 4, 5), (1, 2, 3, 4))]
+    later = [[pipeline.Box(box.letter, box.begin + 9, box.end + 9, 0) for box in own]
+             for own in boxes]
+    steps = pipeline.steps_of([one + other for one, other in zip(boxes, later, strict=True)], 2)
+    assert len(steps) == 2 and steps[0] == steps[1]
+    row = pipeline.row_of(steps)
+    assert (row["ms"], row["computed_ms"]) == (6, [4, 4])
+    assert row["idle"] == pytest.approx([1 / 3, 1 / 3], abs=1e-4)
+    assert pipeline.share_if_equal(2, 2) == pytest.approx(1 / 3)
+    assert (pipeline.least_share([4, 4]), pipeline.least_share([4, 2])) == (0, 0.25)

@@ -92,7 +92,11 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_EQ(start("python_tuned_compile", 1, "bf16"),
             "venv/bin/python3 peers/tuned.py --precision bf16 --compile");
   EXPECT_EQ(start("libtorch_usual", 1), "bin/libtorch_usual");
-  EXPECT_ERROR(start("stage7", 1), UsageError, "stage6_trainer, got 'stage7'");
+  EXPECT_EQ(start("pipeline", 2), "bin/pipeline --nprocs 2");
+  EXPECT_EQ(start("python_zero_redundancy", 2),
+            "venv/bin/python3 peers/zero_redundancy.py --nprocs 2");
+  EXPECT_ERROR(start("stage7", 1), UsageError,
+               "stage6_trainer, zero_redundancy, pipeline, got 'stage7'");
 }
 
 TEST(Cases, TheOneProcessOfDataParallelHasTheThreadsOfAllReplicas) {
@@ -199,7 +203,9 @@ TEST(Cases, EveryStageHasATwinThatIsStartedAlike) {
           {"stage3_ddp_torchrun", "python_ddp_torchrun"},
           {"stage4_ddp_amp", "python_ddp_amp"},
           {"stage5_accelerator", "python_accelerate"},
-          {"stage6_trainer", "python_trainer"}};
+          {"stage6_trainer", "python_trainer"},
+          {"zero_redundancy", "python_zero_redundancy"},
+          {"pipeline", "python_pipeline"}};
       row.program = twins.at(row.program);
       EXPECT_TRUE(names.contains(name_of(row))) << name_of(row);
     }
@@ -222,6 +228,10 @@ TEST(Cases, TheBenchTierHasEveryDistributedStageInBothWorldsAndPrecisions) {
   }
   EXPECT_TRUE(names.contains("slice/basicnet/libtorch_usual/world:1/precision:fp32/threads:2"));
   EXPECT_TRUE(names.contains("slice/convnet/stage2_ddp_spawn/world:1/precision:fp32/threads:1"));
+  for (const char* program : {"zero_redundancy", "pipeline"}) {
+    EXPECT_TRUE(
+        names.contains(fmt::format("slice/basicnet/{}/world:2/precision:fp32/threads:1", program)));
+  }
 }
 
 TEST(Cases, TheWholeTierHasThreeSeedsOfEachStage) {
@@ -278,7 +288,8 @@ def main():
   EXPECT_EQ(user_lines(folder.file("twin.py")), 2.0);
   EXPECT_EQ(user_lines(folder.file("none")), std::nullopt);
   for (const char* program :
-       {"stage0_single_gpu", "python_trainer", "python_tuned_compile", "libtorch_usual"}) {
+       {"stage0_single_gpu", "pipeline", "python_trainer", "python_zero_redundancy",
+        "python_pipeline", "python_tuned_compile", "libtorch_usual"}) {
     EXPECT_GT(user_lines(fs::path(LADDER_SOURCE_DIR) / source_of(program)), 30.0) << program;
   }
 }

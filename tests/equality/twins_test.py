@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages 0 to 6 in reference math and their Python twins of bench/peers: equal bit for bit.
+"""Stages 0 to 6 and the programs of beyond/ in reference math, and their Python twins of
+bench/peers: equal bit for bit.
 
 Compared are all ranks in every step (samples, loss, averaged gradients, weights and buffers), and
 the record and the tensors of the end. The last batch of an epoch has one image: on two ranks, one
@@ -24,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import PYTHON, TORCHRUN, free_port, records  # noqa: E402
 from tests.support.twins import (PEERS, Command, Ended, in_reference_math,  # noqa: E402
                                  train_forked, trained, twin)
-from tests.support.ways import (ACCELERATE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
-                                STAGE5, STAGE6, compare_fingerprints,
+from tests.support.ways import (ACCELERATE, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,  # noqa: E402
+                                STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, compare_fingerprints,
                                 ignore_accelerate_configuration)
 
 sys.path.insert(0, str(PEERS))
@@ -88,6 +89,12 @@ SPAWNED = ddp("basicnet", 2)
 DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=9,
                      seen=500) for recipe in RECIPES]
 SINGLE = [row._replace(cpp=(STAGE0,), python=twin("single.py")) for row in DATA_PARALLEL]
+BEYOND = [
+    *(spawned(ZERO_REDUNDANCY, "zero_redundancy.py", recipe, 2, batches=9, seen=65)
+      for recipe in RECIPES),
+    *(spawned(PIPELINE, "pipeline.py", recipe, ranks, flags=("--schedule", schedule))
+      for recipe, ranks, schedule in (("basicnet", 2, "1f1b"), ("convnet", 2, "gpipe"),
+                                      ("basicnet", 4, "1f1b")))]
 TABLE = [
     *SINGLE,
     *DATA_PARALLEL,
@@ -105,6 +112,7 @@ TABLE = [
     Row((STAGE6,), twin("trainer.py"), "basicnet", rounded=True),
     Row((STAGE6,), twin("trainer.py"), "convnet", flags=WIDE, rounded=True),
     spawned(STAGE6, "trainer.py", "convnet", 2, rounded=True),
+    *BEYOND,
 ]
 
 

@@ -105,6 +105,22 @@ def test_a_diff_that_is_edited_lost_or_left_over(tree: Tree) -> None:
         FIRST, SECOND, "docs/diffs/stage7-to-stage8.diff"]
 
 
+def test_a_program_beyond_the_stages_has_a_diff_against_the_stage_that_it_names(tree: Tree) -> None:
+    name = "docs/diffs/stage0-to-cut.diff"
+    tree.write("beyond/cut", STAGE0.replace("Stage 0: one device", "Cut: stage 0 in parts").replace(
+        "prepare(2)", "cut(2)"))
+    assert tree.check() == [f"{name}: differs from the stages; {ladder.CURE}"]
+    assert tree.check("--update") == []
+    assert ladder.changed_lines(tree.root)["beyond/cut"] == [f"[+1 -1]({name})"]
+    assert ladder.added_and_removed(tree.root)["beyond/cut"][0] == 29
+    tree.write("beyond/cut", STAGE1.replace("Stage 1:", "Cut: stage 1 in"))
+    assert [line.partition(";")[0] for line in tree.check()] == [
+        "docs/diffs/stage1-to-cut.diff: differs from the stages",
+        f"{name}: of no two stages"]
+    tree.write("beyond/cut", STAGE0.replace("Stage 0: one device", "A cut"))
+    assert "beyond/cut/main.cpp: names no stage; begin with `// Idea: stage N with …`" in tree.check()
+
+
 def more(lines: int) -> str:
     return "".join(f"  step({number});\n" for number in range(lines))
 

@@ -22,7 +22,8 @@ STUBS = {
     "build/bin/suite": (PROGRAMS / "suite").read_text(),
     ".venv/bin/python": '#!/bin/bash\necho "$(basename "$1")" "$(cat "$2")" "${@:3}"\n',
     "bin/cmake": (PROGRAMS / "cmake").read_text(),
-    "build/bin/stage0_single_gpu": '#!/bin/bash\nprintf "<%s>" "$PWD" "$@"\n',
+    "build/bin/stage0_single_gpu": (ECHO := '#!/bin/bash\nprintf "<%s>" "$PWD" "$@"\n'),
+    "build/bin/pipeline": ECHO,
     "build/bin/stage3_ddp_torchrun": '#!/bin/bash\necho stage3 "$@"\n',
 }
 
@@ -60,10 +61,12 @@ def checkout_fixture(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path.resolve())
 
 
-def test_a_stage_is_built_alone_and_gets_its_flags_unchanged(checkout: Checkout) -> None:
-    assert checkout.run("stage0_single_gpu", "--metrics", "a  b.jsonl", "") == (
+@pytest.mark.parametrize("program", ["stage0_single_gpu", "pipeline"])
+def test_a_stage_is_built_alone_and_gets_its_flags_unchanged(
+        checkout: Checkout, program: str) -> None:
+    assert checkout.run(program, "--metrics", "a  b.jsonl", "") == (
         0, [f"<{os.getcwd()}><--metrics><a  b.jsonl><>"])
-    assert checkout.targets() == "stage0_single_gpu"
+    assert checkout.targets() == program
 
 
 def test_a_build_that_fails_shows_its_errors_and_trains_nothing(checkout: Checkout) -> None:
