@@ -597,18 +597,13 @@ TEST(SaveState, RefusesWeightsThatAreNotFinite) {
   });
 }
 
-TEST(SaveState, RefusesUnknownOptimizersAndMissingModels) {
+TEST(SaveState, RefusesAnOptimizerWithoutItsModel) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
     const auto accelerator = ranks.make();
     const auto network = first_model(basicnet());
     const auto optimizer = accelerator->prepare(plain_sgd(*network));
     EXPECT_ERROR(accelerator->save_state(path), UsageError, "call accelerator.prepare(model) too");
-    const auto foreign = ranks.make();
-    const std::shared_ptr<torch::optim::Optimizer> sgd =
-        std::make_shared<torch::optim::SGD>(network->parameters(), 0.1);
-    const auto prepared = foreign->prepare(network, sgd);
-    EXPECT_ERROR(foreign->save_state(path), UsageError, "use ladder::AdamW or ladder::SGD");
     EXPECT_FALSE(fs::exists(path));
   });
 }

@@ -189,7 +189,7 @@ TEST(DropoutFlatten, WantsAScopeAndOnePositionASample) {
 
 TEST(RandomScope, IsNeededWhileTraining) {
   EXPECT_ERROR(Dropout({.p = 0.5}).forward(torch::ones({2, 3})), UsageError,
-               "dropout in training mode: expected a RandomScope around the forward, not set; "
+               "dropout or noise in training: expected a RandomScope around the forward, not set; "
                "hint: write `const RandomScope random({seed, epoch, batch.positions});`");
 }
 
