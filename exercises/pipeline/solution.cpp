@@ -28,7 +28,8 @@ class StageStep {
     }
     auto output = stage_.forward(input);
     if (is_last()) {
-      output = stage_.mean_loss(output, micro_batch.targets) * (micro_batch.rows / all_rows_);
+      const double share = static_cast<double>(micro_batch.rows) / all_rows_;
+      output = stage_.mean_loss(output, micro_batch.targets) * share;
     } else {
       sends_.push_back(group_.isend(output.detach(), group_.rank() + 1));
     }
