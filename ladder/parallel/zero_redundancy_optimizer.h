@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/optim/fused_optimizer.h"

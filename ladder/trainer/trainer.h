@@ -340,8 +340,8 @@ class Trainer {
   std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 
-  torch::Tensor loss_;        // float64 scalar on the device: sum over the steps since the last log
-  Shares shares_;             // the same with exact sums
+  torch::Tensor loss_;  // float64 scalar on the device: sum over the steps since the last log
+  Shares shares_;       // the same with exact sums
   bool loss_needs_labels_ = true;
   double logged_loss_ = 0.0;  // sum over the steps before it
   std::int64_t logged_step_ = 0;

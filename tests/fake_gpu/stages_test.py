@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.fake_gpu import GLOO, gpu, gpu_ranks, train_and_count  # noqa: E402
-from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,  # noqa: E402
-                                STAGE6, Run, Way, alone, distance,
+from tests.support.ways import (PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,  # noqa: E402
+                                STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, alone, distance,
                                 ignore_accelerate_configuration, require_equal_weights, small,
                                 spawned, train)
 
@@ -136,7 +136,11 @@ def of_ranks() -> list[Row]:
         Row(STAGE2, "2 on cuda:1", gpu_ranks(STAGE2, device="cuda:1"), expected=two),
         Row(STAGE2, "3 on 2", gpu_ranks(STAGE2, 3), expected={"world_size": 3}),
         Row(STAGE2, "2 ranks", gpu_ranks(STAGE2), ("--sums", "exact"),
-            like=lambda: spawned(program=STAGE2))]
+            like=lambda: spawned(program=STAGE2)),
+        Row(ZERO_REDUNDANCY, "2 ranks", gpu_ranks(ZERO_REDUNDANCY), same=gpu_ranks(STAGE2),
+            expected=two),
+        Row(PIPELINE, "2 ranks", gpu_ranks(PIPELINE), expected=two,
+            like=lambda: spawned(1, program=PIPELINE))]
     return rows
 
 

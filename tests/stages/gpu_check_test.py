@@ -10,9 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.programs import BIN, ROOT, launch  # noqa: E402
+from tests.support.ways import PIPELINE, ZERO_REDUNDANCY  # noqa: E402
 
 SCRIPT = ROOT / "tools" / "gpu_check.sh"
-STAGES = sorted(BIN.glob("stage[0-9]_*"))
+STAGES = (*sorted(BIN.glob("stage[0-9]_*")), ZERO_REDUNDANCY, PIPELINE)
 TESTS = ("comm_test", "device_test", "kernels_test")  # of the many; each takes a second
 
 
@@ -33,7 +34,7 @@ class GpuCheckTest(unittest.TestCase):
         verdicts = [line.split()[:2] for line in done.stdout.split("\n\n")[0].splitlines()]
         self.assertEqual([name for verdict, name in verdicts if verdict != "ok"],
                          ["memcheck_fp32", "memcheck_fp16", "twins"])
-        self.assertEqual(len(verdicts), 41)
+        self.assertEqual(len(verdicts), 43)
         for name in ("stage2_one", "stage3_torchrun", "syncbn_one", "exact_shared", "exact_all",
                      "first_epoch", "resumed"):
             self.assertRegex(done.stdout, rf"ok +{name} .*weights of (stage0|convnet|exact|unint)")
