@@ -92,7 +92,8 @@ torch::Tensor PipelineStage::step(const Batch& batch, const Loss& loss) {
   const auto parts = micro_batches_of(batch, options_.micro_batches, unit);
   const auto ahead = static_cast<std::size_t>(group_.world_size() - 1 - group_.rank());
   const bool alternates = options_.schedule == PipelineSchedule::k1F1B;
-  auto total = torch::zeros({}, torch::dtype(torch::kFloat64).device(device_of(*module_)));
+  const auto dtype = micro_batch_of(*module_) > 0 ? torch::kFloat64 : torch::kFloat32;
+  auto total = torch::zeros({}, torch::dtype(dtype).device(device_of(*module_)));
   std::deque<InFlight> in_flight;
   const auto run_next_backward = [&] {
     run_backward(std::move(in_flight.front()));

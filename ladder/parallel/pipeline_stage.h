@@ -49,8 +49,9 @@ class PipelineStage : public ModelWrapper {
   PipelineStage(std::shared_ptr<Model> layers, ProcessGroup group, PipelineOptions options = {});
 
   // Forwards and backwards of all micro-batches: adds the gradients of `batch` to the parameters of
-  // this rank, and returns the loss, float64 without a graph, on every rank. `batch` is the same on
-  // all ranks; rank 0 reads its inputs, the last one its targets. A collective.
+  // this rank, and returns the loss, without a graph, on every rank. `batch` is the same on
+  // all ranks; rank 0 reads its inputs, the last one its targets. The loss is float32, of exact
+  // sums float64. A collective.
   torch::Tensor step(const Batch& batch, const Loss& loss);
 
   // The output of the last stage, on every rank, without gradients. For evaluations: other ranks
