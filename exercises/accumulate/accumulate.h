@@ -16,8 +16,9 @@ namespace ladder::exercises {
 
 struct Accumulation {
   std::int64_t window = 4;      // batches per optimizer step
-  std::int64_t save_every = 0;  // batches between two saves, at least
+  std::int64_t save_every = 1;  // 1 or more: batches between two saves, at least
   // Saves the weights, but no gradients. `next_batch`: the first batch that a resumed run reads.
+  // Never empty.
   std::function<void(std::int64_t next_batch)> save;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -121,10 +122,15 @@ void equals_large_batches(const Accumulate& yours, const ProcessGroup& group) {
   const auto expected = large_batches(group, equal, 1);
   if (apart(got, expected) > kBound) {
     const double times = apart(got, first) / apart(expected, first);
+    // On one rank these are equal, and that property comes first.
+    const double ranks = group.world_size();
+    const bool own_sizes =
+        ranks > 1 && (std::abs(times - ranks) < 0.1 || std::abs(times - 1 / ranks) < 0.1);
     throw Wrong{
         "one window of three equal batches: the step of one large batch",
         fmt::format("a step {:.2f} times as long, {:.1e} apart", times, apart(got, expected)),
-        times > 2.5   ? "the losses of a window are added, not averaged, or the optimizer "
+        own_sizes     ? "the weight has this rank's sizes in it: use global_size"
+        : times > 2.5 ? "the losses of a window are added, not averaged, or the optimizer "
                         "steps after each batch"
         : times < 0.9 ? "only the last batch of a window counts: zero_grad follows each "
                         "batch"
@@ -142,7 +148,9 @@ void equals_large_batches(const Accumulate& yours, const ProcessGroup& group) {
                    : "the gradients of earlier windows are still there: zero_grad is missing");
   const double unequal = apart(after(yours, group, epoch), large_batches(group, epoch, 3));
   expect(unequal <= kBound, "batches of 8 and 5 samples: the weights of three large batches",
-         fmt::format("{:.1e} apart", unequal), "a small batch counts as much as a large one");
+         fmt::format("{:.1e} apart", unequal),
+         group.world_size() == 1 ? "a small batch counts as much as a large one"
+                                 : "the weight has this rank's sizes in it: use global_size");
 }
 
 void sends_once_per_window(const Accumulate& yours, const ProcessGroup& group) {
@@ -158,7 +166,7 @@ void sends_once_per_window(const Accumulate& yours, const ProcessGroup& group) {
          fmt::format("{}", got),
          got > 3 * per_step
              ? "no_sync does not cover forward and backward of every batch but the "
-               "last one of a window"
+               "last one of a window, or its object died at once"
              : "no batch of the window runs without no_sync, so nothing is averaged");
 }
 
@@ -186,21 +194,58 @@ void equals_the_library(const Accumulate& yours) {
          "double");
 }
 
+using Places = std::vector<std::int64_t>;
+
+struct SaveCase {
+  std::int64_t save_every;
+  std::int64_t first_batch;
+  Places expected;
+};
+
+// What places other than expected mean, in windows of 3.
+std::string meaning(const SaveCase& one, const Places& got) {
+  if (got.empty()) return "plan.save is never called";
+  if (one.first_batch > 0) return "batches are counted from 0 until the first save";
+  if (one.save_every == 2) {
+    if (got == Places{0, 3, 6}) return "next_batch is the begin of the window, not its end";
+    if (got == Places{3, 6}) return "`>` instead of `>=`, or no save after the last window";
+    if (got == Places{6, 8})
+      return "only multiples of save_every are saved, not what was read since";
+  }
+  if (got == Places{3, 6, 8}) return "each window is saved: save_every is not used";
+  if (got == Places{6, 8}) return "batches are counted from first_batch, not from the last save";
+  return "count the batches from the last save, or from first_batch before the first one";
+}
+
+void saves_at(const Accumulate& yours, const ProcessGroup& group, const SaveCase& one) {
+  Run run{wrapped(group)};
+  run.train(yours, epoch_of(group), kWindow, one.first_batch, one.save_every);
+  Places got;
+  for (const auto& save : run.saves) got.push_back(save.next_batch);
+  for (const auto place : got) {
+    expect(place % kWindow == 0 || place == kBatches,
+           fmt::format("checkpoints between windows, with next_batch {}",
+                       fmt::join(one.expected, ", ")),
+           fmt::format("next_batch {}", place),
+           "a checkpoint inside a window has the gradients of a half in no file");
+  }
+  expect(
+      got == one.expected,
+      fmt::format("save_every {}, windows of 3 from batch {} to 8: checkpoints with next_batch {}",
+                  one.save_every, one.first_batch, fmt::join(one.expected, ", ")),
+      got.empty() ? "none" : fmt::format("{}", fmt::join(got, ", ")), meaning(one, got));
+}
+
+void saves(const Accumulate& yours, const ProcessGroup& group) {
+  for (const auto& one : {SaveCase{2, 0, {3, 6, 8}}, {4, 0, {6}}, {4, 3, {8}}}) {
+    saves_at(yours, group, one);
+  }
+}
+
 void resumes(const Accumulate& yours, const ProcessGroup& group) {
   const auto epoch = epoch_of(group);
   Run whole{wrapped(group)};
   whole.train(yours, epoch, kWindow, 0, /*save_every=*/2);
-  std::vector<std::int64_t> places;
-  for (const auto& save : whole.saves) places.push_back(save.next_batch);
-  for (const auto place : places) {
-    expect(place % kWindow == 0 || place == kBatches,
-           "checkpoints between windows, with next_batch 3, 6 and 8",
-           fmt::format("next_batch {}", place),
-           "a checkpoint inside a window has the gradients of a half in no file");
-  }
-  expect(places == std::vector<std::int64_t>{3, 6, 8},
-         "for save_every 2 and windows of 3: checkpoints with next_batch 3, 6 and 8",
-         fmt::format("{}", fmt::join(places, ", ")), "plan.save is called at other places");
   for (const auto& save : whole.saves) {
     Run resumed{wrapped(group)};
     copy_values(*save.model, resumed.model->module());
@@ -210,6 +255,14 @@ void resumes(const Accumulate& yours, const ProcessGroup& group) {
            "other weights",
            "the checkpoint precedes the step of its window, or first_batch is not used");
   }
+  constexpr std::int64_t kFirst = 2;
+  Run late{wrapped(group)};
+  late.train(yours, epoch, kWindow, kFirst);
+  const std::vector<Batch> rest(epoch.begin() + kFirst, epoch.end());
+  const double distance = apart(flat_weights(*late.model), large_batches(group, rest, 2));
+  expect(distance <= kBound, "a run from batch 2 on: windows of batches 2 to 4 and 5 to 7",
+         fmt::format("{:.1e} apart", distance),
+         "the first window does not begin at first_batch: windows are counted from 0");
 }
 
 void grade(Grader& grader, const Accumulate& yours) {
@@ -222,6 +275,8 @@ void grade(Grader& grader, const Accumulate& yours) {
                   [&](Group group) { equals_large_batches(yours, group); });
   grader.property_without_group("on two ranks, the weights of the Accelerator, bit for bit", 2,
                                 [&] { equals_the_library(yours); });
+  grader.property("checkpoints where the task puts them", 1,
+                  [&](Group group) { saves(yours, group); });
   grader.property("a resumed run ends with the same weights", 2,
                   [&](Group group) { resumes(yours, group); });
   grader.compare_times(

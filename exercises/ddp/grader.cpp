@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exercises/ddp/ddp.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "exercises/grader/grader.h"
@@ -143,14 +147,30 @@ void part_1_weights(const Ddp& yours, const ProcessGroup& group) {
       trained(*model, group, [&] { yours.average_gradients(model->parameters(), group); }), group);
 }
 
+// Backward with the hooks of a Reducer, then finish().
+void average(Reducer& reducer, Model& model, const Batch& batch) {
+  try {
+    run_backward(model, basicnet(), batch);
+    reducer.finish();
+  } catch (const c10::Error& error) {
+    const std::string words = error.what_without_backtrace();
+    const auto has = [&](const char* part) { return words.find(part) != std::string::npos; };
+    const auto got = words.substr(0, words.find('\n'));
+    expect(!has("ndefined") && !has("does not have a device"), "hooks without an exception", got,
+           "the gradient is still undefined inside the hook; write the means in finish()");
+    expect(!has("non-empty list"), "finish() without an exception", got,
+           "the last bucket is empty, so torch::cat has nothing to join");
+    throw;
+  }
+}
+
 void part_2(const Ddp& yours, const ProcessGroup& group) {
   const auto model = first_model(basicnet());
   const auto other = first_model(basicnet());
   const auto reducer = yours.make_reducer(model->parameters(), group, kBucketBytes);
   for (int step = 0; step < kSteps; ++step) {
     const auto expected = expected_gradients(*other, group, step);
-    run_backward(*model, basicnet(), batch_of(step, group));
-    reducer->finish();
+    average(*reducer, *model, batch_of(step, group));
     require_gradients(fmt::format("part 2, step {}", step + 1), *model, expected, group,
                       step == 0 ? "the means are not copied into the gradients"
                                 : "the hooks work in the first step only",
@@ -159,36 +179,93 @@ void part_2(const Ddp& yours, const ProcessGroup& group) {
   }
 }
 
+using Bytes = std::vector<std::int64_t>;
+
+// The bytes of each gradient, in the order in which backward computes them.
+Bytes in_order_of_backward(const ProcessGroup& group) {
+  const auto model = first_model(basicnet());
+  Bytes bytes;
+  for (const auto& parameter : model->parameters()) {
+    parameter.register_hook([&bytes](const torch::Tensor& gradient) {
+      bytes.push_back(static_cast<std::int64_t>(gradient.nbytes()));
+    });
+  }
+  run_backward(*model, basicnet(), batch_of(0, group));
+  return bytes;
+}
+
 // Buckets as the task defines them: the bytes of each.
-std::vector<std::int64_t> buckets_of(const Model& model) {
-  std::vector<std::int64_t> buckets = {0};
-  auto parameters = model.parameters();
-  std::reverse(parameters.begin(), parameters.end());
-  for (const auto& parameter : parameters) {
-    if (buckets.back() >= kBucketBytes) buckets.push_back(0);
-    buckets.back() += static_cast<std::int64_t>(parameter.nbytes());
+Bytes buckets_of(const Bytes& gradients, std::int64_t bucket_bytes) {
+  Bytes buckets = {0};
+  for (const auto bytes : gradients) {
+    if (buckets.back() >= bucket_bytes) buckets.push_back(0);
+    buckets.back() += bytes;
   }
   return buckets;
 }
 
-void messages_of_part_2(const Ddp& yours, const ProcessGroup& group) {
+std::string meaning_of_buckets(const Bytes& got, const Bytes& expected, std::size_t gradients,
+                               std::int64_t bucket_bytes) {
+  const auto sum = [](const Bytes& all) { return std::reduce(all.begin(), all.end()); };
+  if (sum(got) > sum(expected)) {
+    return "the bucket is not emptied after a message, so the next one repeats its gradients";
+  }
+  if (got.size() > expected.size()) {
+    return got.size() == gradients ? "each gradient is a message of its own"
+                                   : "the count of bytes is not set to 0 after a message";
+  }
+  return bucket_bytes < kBucketBytes ? "\"at least\" is `>=`, but `>` is used"
+                                     : "numel() is counted, but bucket_bytes are bytes";
+}
+
+// The messages of two steps, because the first one may leave something behind.
+void buckets(const Ddp& yours, const ProcessGroup& group, std::int64_t bucket_bytes) {
   const auto model = first_model(basicnet());
   const auto parameters = model->parameters();
-  Messages messages;
-  parameters.front().register_hook([&](const torch::Tensor&) { messages.mark("first layer"); });
-  const auto reducer = yours.make_reducer(parameters, group, kBucketBytes);
-  run_backward(*model, basicnet(), batch_of(0, group));
-  reducer->finish();
-  const auto count = messages.count("allreduce_");
-  const auto most = std::ssize(buckets_of(*model));
-  expect(messages.first("allreduce_") < messages.first("first layer"),
-         "the first all-reduce starts before backward has reached the first layer",
-         "it starts later", "no bucket is sent from a hook, so nothing overlaps with backward");
-  expect(count <= most,
-         fmt::format("at most {} all-reduces for buckets of {} bytes", most, kBucketBytes),
-         fmt::format("{} for {} parameters", count, parameters.size()),
-         count == std::ssize(parameters) ? "each gradient is a message of its own"
-                                         : "the count of bytes is not set to 0 after a message");
+  const auto gradients = in_order_of_backward(group);
+  const auto expected = buckets_of(gradients, bucket_bytes);
+  Messages* now = nullptr;
+  parameters.front().register_hook([&](const torch::Tensor&) { now->mark("first layer"); });
+  const auto reducer = yours.make_reducer(parameters, group, bucket_bytes);
+  for (int step = 0; step < 2; ++step) {
+    Messages messages;
+    now = &messages;
+    average(*reducer, *model, batch_of(step, group));
+    expect(messages.first("allreduce_") < messages.first("first layer"),
+           "the first all-reduce starts before backward has reached the first layer",
+           "it starts later", "no bucket is sent from a hook, so nothing overlaps with backward");
+    Bytes got;
+    for (const auto& [operation, bytes] : messages.all()) {
+      if (operation == "allreduce_" && bytes > 0) got.push_back(bytes);
+    }
+    expect(got == expected,
+           fmt::format("bucket_bytes {}, step {}: all-reduces of {} bytes", bucket_bytes, step + 1,
+                       fmt::join(expected, ", ")),
+           fmt::format("{}", fmt::join(got, ", ")),
+           meaning_of_buckets(got, expected, gradients.size(), bucket_bytes));
+  }
+}
+
+void messages_of_part_2(const Ddp& yours, const ProcessGroup& group) {
+  buckets(yours, group, kBucketBytes);
+  buckets(yours, group, in_order_of_backward(group).front());
+  buckets(yours, group, 1);  // the last bucket is empty
+}
+
+void memory_of_part_2(const Ddp& yours, const ProcessGroup& group) {
+  const auto model = first_model(basicnet());
+  const auto reducer = yours.make_reducer(model->parameters(), group, kBucketBytes);
+  const auto bytes_after = [&](int steps) {
+    for (int step = 0; step < steps; ++step) average(*reducer, *model, batch_of(0, group));
+    const auto used = ::mallinfo2();
+    return static_cast<std::int64_t>(used.uordblks + used.hblkhd);
+  };
+  const auto before = bytes_after(3);
+  const auto more = bytes_after(4) - before;
+  const auto one = static_cast<std::int64_t>(flat_weights(*model).nbytes());
+  expect(more < 2 * one, "no more memory after step 7 than after step 3",
+         fmt::format("{} bytes more; a step's means are {}", more, one),
+         "finish() keeps the means of earlier steps");
 }
 
 void part_2_weights(const Ddp& yours, const ProcessGroup& group) {
@@ -207,6 +284,7 @@ void grade(Grader& grader, const Ddp& yours) {
   check("part 1: the weights of stage 2 on three ranks, bit for bit", 3, part_1_weights);
   check("part 2: the mean of the gradients, three steps", 2, part_2);
   check("part 2: buckets, sent while backward runs", 2, messages_of_part_2);
+  check("part 2: no memory grows from step to step", 2, memory_of_part_2);
   check("part 2: the weights of stage 2 on three ranks, bit for bit", 3, part_2_weights);
   const auto yours_step = [&](Group group) {
     const auto model = first_model(basicnet());

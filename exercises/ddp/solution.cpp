@@ -41,7 +41,7 @@ class BucketReducer : public Reducer {
 
  private:
   // solution
-  // stub:
+  // stub: // Your members go here.
   void add(std::size_t i, const torch::Tensor& gradient) {
     bucket_.emplace_back(i, gradient);
     bytes_ += static_cast<std::int64_t>(gradient.nbytes());

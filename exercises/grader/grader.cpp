@@ -52,9 +52,11 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, std::min<std::size_t>(text.find('\n'), 500)));
 }
 
-std::string thrown(std::string_view what) {
-  return fmt::format("expected: no exception\ngot:      {}\nusually:  the message names the call",
-                     first_line(what));
+// `origin`: of the exception.
+std::string thrown(std::string_view what, std::string_view origin) {
+  return fmt::format(
+      "expected: no exception\ngot:      {}\nusually:  an exception from {}; these are its words",
+      first_line(what), origin);
 }
 
 // Of a collective that failed, while no rank has a cause of its own.
@@ -87,11 +89,13 @@ std::string waited(std::string_view what) {
     Verdict::put(verdict.has_consequence, verdict.consequence, waited(error.what()));
     code = 4;
   } catch (const c10::Error& error) {
-    Verdict::put(verdict.has_cause, verdict.cause, thrown(error.what_without_backtrace()));
+    Verdict::put(verdict.has_cause, verdict.cause,
+                 thrown(error.what_without_backtrace(), "LibTorch"));
   } catch (const std::exception& error) {
-    Verdict::put(verdict.has_cause, verdict.cause, thrown(error.what()));
+    Verdict::put(verdict.has_cause, verdict.cause, thrown(error.what(), "the code or the library"));
   } catch (...) {
-    Verdict::put(verdict.has_cause, verdict.cause, thrown("an exception of another type"));
+    Verdict::put(verdict.has_cause, verdict.cause,
+                 thrown("another type than std::exception", "the code"));
   }
   std::fflush(nullptr);
   if (::getpid() != rank) {
@@ -112,7 +116,8 @@ std::string ended(const std::string& error, unsigned seconds) {
   }
   return fmt::format(
       "expected: every rank returns from the code\ngot:      {}\n"
-      "usually:  an index or pointer outside its range, for SIGSEGV and SIGABRT",
+      "usually:  for SIGSEGV and SIGABRT: an index or pointer outside its range, or a hook that "
+      "captured a local by reference: [this, i]",
       error.empty() ? "a rank ended inside it, as by exit()" : first_line(error));
 }
 

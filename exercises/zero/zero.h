@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -28,8 +29,10 @@ class AdamPart {
   // Overwrites `weights`. Both [size].
   void step(torch::Tensor weights, const torch::Tensor& gradients) {
     if (weights.sizes() != mean_.sizes() || gradients.sizes() != mean_.sizes()) {
-      throw UsageError::out_of_range("AdamPart::step", weights.numel(),
-                                     "weights and gradients of its size", "cut both");
+      throw UsageError::malformed(
+          "AdamPart::step", fmt::format("{} weights and gradients, as constructed", mean_.numel()),
+          fmt::format("{} weights, {} gradients", weights.numel(), gradients.numel()),
+          "the constructor and step() must cut the same ranges");
     }
     const torch::NoGradGuard no_grad;
     ++steps_;
