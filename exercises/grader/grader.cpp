@@ -166,8 +166,12 @@ void Grader::property(const std::string& title, int world_size,
 void Grader::property_without_group(const std::string& title, int world_size,
                                     const std::function<void()>& check, unsigned seconds) {
   const auto reason = run(world_size, check, seconds);
-  fmt::print(report_, "{:<6} {}\n", reason.empty() ? "ok" : "wrong", title);
-  if (reason.empty()) return;
+  if (!reason.empty()) fail(title, reason);
+  fmt::print(report_, "ok     {}\n", title);
+}
+
+void Grader::fail(const std::string& title, const std::string& reason) {
+  fmt::print(report_, "wrong  {}\n", title);
   std::istringstream lines(reason);
   for (std::string line; std::getline(lines, line);) fmt::print(report_, "       {}\n", line);
   throw Failed();
@@ -199,7 +203,7 @@ void Grader::compare_times(int world_size, const std::string& what,
         if (group.rank() == 0) *seconds = own;
       },
       /*seconds=*/10);
-  if (!reason.empty()) return;
+  if (!reason.empty()) fail(what, reason);
   fmt::print(report_, "time   {}: yours {:.3g} ms, the library's {:.3g} ms\n", what,
              1000 * seconds->yours, 1000 * seconds->library);
 }

@@ -45,13 +45,15 @@ class Grader {
   void property_without_group(const std::string& title, int world_size,
                               const std::function<void()>& check, unsigned seconds = 10);
 
-  // Prints the seconds of the learner's code and of the library's, which rank 0 measures.
+  // Prints the seconds of the learner's code and of the library's, which rank 0 measures. Fails as
+  // a property does if one of them throws or does not end.
   void compare_times(int world_size, const std::string& what,
                      const std::function<void(const ProcessGroup&)>& yours,
                      const std::function<void(const ProcessGroup&)>& library);
 
  private:
   std::string run(int world_size, const std::function<void()>& check, unsigned seconds);
+  [[noreturn]] void fail(const std::string& title, const std::string& reason);
 
   std::FILE* report_;
 };

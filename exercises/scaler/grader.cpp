@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exercises/grader/grader.h"
 #include "exercises/scaler/scaler.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/core/error.h"
 #include "ladder/optim/sgd.h"
 
 namespace ladder::exercises::scaler {
@@ -18,12 +21,18 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Three parameters, of which the last has no gradient, and SGD with momentum.
+// Three parameters, of which the last has no gradient, and SGD with momentum: one group for the
+// first parameter, one for the others.
 struct Training {
+  Training() {
+    const std::vector<torch::Tensor> second = {parameters[2], parameters[1]};
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(second));
+  }
+
   std::vector<torch::Tensor> parameters = {
       torch::arange(1, 7, torch::kFloat32).reshape({2, 3}).requires_grad_(),
       torch::ones({4}, torch::requires_grad()), torch::ones({2}, torch::requires_grad())};
-  SGD optimizer{parameters, {.lr = 0.1, .momentum = 0.9}};
+  SGD optimizer{{parameters[0]}, {.lr = 0.1, .momentum = 0.9}};
 
   torch::Tensor loss(double factor) const {
     return factor * (parameters[0].square().sum() + 3 * parameters[1].sum());
@@ -34,13 +43,36 @@ struct Training {
   }
 };
 
+// Whether step throws although every parameter has a gradient.
+bool always_throws(const Scaler& yours, const ProcessGroup& group) {
+  Training training;
+  ScalerState state;
+  for (auto& parameter : training.parameters) {
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  }
+  try {
+    yours.step(state, training.optimizer, group);
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
+
 // A scaled backward and the step; one element of the first or second gradient becomes `bad`.
 bool scaled_step(const Scaler& yours, ScalerState& state, Training& training,
                  const ProcessGroup& group, float bad = 0, int where = 0, double factor = 0.01) {
   training.optimizer.zero_grad();
   yours.scaled_loss(state, training.loss(factor)).backward();
   if (bad != 0) training.parameters.at(static_cast<std::size_t>(where)).mutable_grad()[1] = bad;
-  return yours.step(state, training.optimizer, group);
+  try {
+    return yours.step(state, training.optimizer, group);
+  } catch (const c10::Error& error) {
+    if (always_throws(yours, group)) throw;
+    const std::string_view what = error.what_without_backtrace();
+    throw Wrong{"no exception, although one of three parameters has no gradient",
+                std::string(what.substr(0, what.find('\n'))),
+                "a parameter without a gradient: test grad().defined()"};
+  }
 }
 
 void scales_the_loss(const Scaler& yours) {
@@ -86,8 +118,32 @@ void equals_a_plain_step(const Scaler& yours, const ProcessGroup& group) {
     };
     throw Wrong{fmt::format("step {}: the weights of a step without a scaler", step + 1),
                 fmt::format("a change {:.4g} times as large", change(scaled) / change(plain)),
-                meaning_of_ratio(change(scaled) / change(plain), 65536)};
+                torch::equal(scaled.parameters[0], plain.parameters[0])
+                    ? "a gradient of the second group is not divided: loop over all groups"
+                    : meaning_of_ratio(change(scaled) / change(plain), 65536)};
   }
+}
+
+// Whether a step is taken with `bad` in the gradient `where`.
+bool takes(const Scaler& yours, const ProcessGroup& group, float bad, int where) {
+  Training training;
+  ScalerState state;
+  return scaled_step(yours, state, training, group, bad, where);
+}
+
+// Of a step that returns true with `bad` in the gradient `where`.
+std::string meaning_of_true(const Scaler& yours, const ProcessGroup& group, float bad, int where,
+                            bool unchanged) {
+  if (where == 0) {
+    return unchanged ? "step returns the opposite"
+                     : "a later gradient replaces the finding of an earlier one";
+  }
+  if (takes(yours, group, std::isnan(bad) ? kInf : kNan, where)) {
+    return takes(yours, group, bad, /*where=*/0)
+               ? "no gradient is tested, or step returns the opposite"
+               : "the gradients of the second group are not tested: loop over all groups";
+  }
+  return std::isnan(bad) ? "the test finds inf and not NaN" : "the test finds NaN and not inf";
 }
 
 void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where) {
@@ -98,16 +154,13 @@ void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where)
   scaled_step(yours, state, plain, group);
   const auto before = scaled.weights();
   const bool taken = scaled_step(yours, state, scaled, group, bad, where);
-  const auto place =
-      fmt::format("{} in gradient {} of 2", std::isnan(bad) ? "NaN" : "inf", where + 1);
+  const auto place = fmt::format("{} in the gradient of group {} of 2",
+                                 std::isnan(bad) ? "NaN" : "inf", where + 1);
   const bool unchanged = torch::equal(before, scaled.weights());
   expect(unchanged || taken, place + ": no step", "the weights changed, and step returned false",
          "the optimizer steps before the gradients are tested");
   expect(!taken, place + ": step returns false", "true",
-         where == 0 && unchanged ? "step returns the opposite"
-         : where == 0            ? "a later gradient replaces the finding of an earlier one"
-         : std::isnan(bad)       ? "the test finds inf and not NaN"
-                                 : "the test finds NaN and not inf");
+         taken ? meaning_of_true(yours, group, bad, where, unchanged) : "");
   scaled_step(yours, state, scaled, group);
   scaled_step(yours, state, plain, group);
   expect(torch::equal(plain.weights(), scaled.weights()),
@@ -158,9 +211,18 @@ void ranks_agree(const Scaler& yours, const ProcessGroup& group) {
   Training training;
   ScalerState state;
   const auto before = training.weights();
-  const bool taken = scaled_step(yours, state, training, group, group.rank() == 1 ? kNan : 0, 1);
-  const auto decisions =
-      group.all_gather_into_tensor(torch::tensor({taken ? 1.0 : 0.0, state.scale}));
+  bool taken = false;
+  torch::Tensor decisions;
+  try {
+    taken = scaled_step(yours, state, training, group, group.rank() == 1 ? kNan : 0, 1);
+    decisions = group.all_gather_into_tensor(torch::tensor({taken ? 1.0 : 0.0, state.scale}));
+  } catch (const DistributedError& error) {
+    const std::string_view what = error.what();
+    if (what.find("this rank called") == std::string_view::npos) throw;
+    throw Wrong{"the same collectives of all ranks in step; the all_gather is the grader's own",
+                std::string(what.substr(0, what.find('\n'))),
+                "a collective is inside an `if` or a loop that differs from rank to rank"};
+  }
   const auto on = [&](int column) {
     return fmt::format("{}, {}, {}", decisions[0][column].item<double>(),
                        decisions[1][column].item<double>(), decisions[2][column].item<double>());
