@@ -5,22 +5,48 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exercises/grader/grader.h"
 #include "exercises/grader/messages.h"
+#include "ladder/core/error.h"
 
 namespace ladder::exercises::ring {
 namespace {
 
-// The ranks whose numbers are in a sum of powers of two, such as "0, 2".
+// Calls the learner's function.
+void sum(const Ring& yours, torch::Tensor& tensor, const ProcessGroup& group) {
+  try {
+    yours.sum_over_ring(tensor, group);
+  } catch (const std::exception& error) {
+    const std::string_view what = error.what();
+    const auto has = [&](const char* text) { return what.find(text) != std::string_view::npos; };
+    const std::string got(what.substr(0, what.find('\n')));
+    if (has("this rank expected")) {
+      throw Wrong{"a rank receives a part of the size that its neighbour sends", got,
+                  "sender and receiver mean different parts: the part that rank r receives is the "
+                  "one that rank r - 1 sends in this round"};
+    }
+    if (has(", got -") || has("range_check")) {  // of ProcessGroup, and of vector::at
+      throw Wrong{fmt::format("ranks and parts 0 to {}", group.world_size() - 1), got,
+                  "a negative rank or part: add N before %, because in C++ (0 - 1) % 3 is -1"};
+    }
+    throw;
+  }
+}
+
+// The ranks whose numbers are in a sum of powers of two, such as "the sum of ranks 0, 2".
 std::string ranks_in(std::int64_t sum) {
   std::vector<int> ranks;
   for (int rank = 0; rank < 8; ++rank) {
     if ((sum >> rank & 1) != 0) ranks.push_back(rank);
   }
-  return fmt::format("{}", fmt::join(ranks, ", "));
+  if (ranks.empty()) return "0";
+  return ranks.size() == 1 ? fmt::format("rank {} alone", ranks[0])
+                           : fmt::format("the sum of ranks {}", fmt::join(ranks, ", "));
 }
 
 // `got` holds sums of 2^rank, so each shows which ranks are in it. `sends`: of this rank.
@@ -41,7 +67,8 @@ std::string meaning(const torch::Tensor& got, std::int64_t wrong, const ProcessG
     return "elements at the end are left out where the ranks do not divide the size";
   }
   return (got == all).any().item<bool>()
-             ? "a rank passes on another part than the one that is complete"
+             ? "a rank passes on another part than the one that is complete, or a part was "
+               "replaced, not changed in place: `+=`"
              : "a received part is not added to the own one, or each round sends the same part";
 }
 
@@ -49,7 +76,7 @@ void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
   const auto all = (std::int64_t{1} << group.world_size()) - 1;
   auto tensor = torch::full({size}, std::ldexp(1.0, group.rank()), torch::kFloat32);
   const Messages messages;
-  yours.sum_over_ring(tensor, group);
+  sum(yours, tensor, group);
   const auto sends = messages.count("send");
   const auto different = (tensor != static_cast<double>(all)).nonzero();
   // Every rank sees the others' failure, so that the first message is that of rank 0.
@@ -58,13 +85,12 @@ void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
   if (different.numel() == 0) group.barrier();
   const auto wrong = different[0][0].item<std::int64_t>();
   const auto got = tensor[wrong].item<std::int64_t>();
-  throw Wrong{fmt::format("{} elements on {} ranks: each the sum of ranks {}", size,
-                          group.world_size(), ranks_in(all)),
-              got > all || got < 0
-                  ? fmt::format("element {} has more than one number of a rank", wrong)
-                  : fmt::format("element {} of rank {}: the sum of ranks {}", wrong, group.rank(),
-                                ranks_in(got)),
-              meaning(tensor, wrong, group, sends)};
+  throw Wrong{
+      fmt::format("{} elements on {} ranks: each {}", size, group.world_size(), ranks_in(all)),
+      got > all || got < 0
+          ? fmt::format("element {} has more than one number of a rank", wrong)
+          : fmt::format("element {} of rank {}: {}", wrong, group.rank(), ranks_in(got)),
+      meaning(tensor, wrong, group, sends)};
 }
 
 // Different numbers in each element, so that a part in the wrong place is seen.
@@ -72,7 +98,7 @@ void places(const Ring& yours, const ProcessGroup& group) {
   constexpr std::int64_t kSize = 1'003;
   const auto numbers = torch::arange(kSize, torch::kFloat32);
   auto tensor = numbers * (group.rank() + 1);
-  yours.sum_over_ring(tensor, group);
+  sum(yours, tensor, group);
   const auto n = group.world_size();
   expect(torch::equal(tensor, numbers * (n * (n + 1) / 2)), "element i is the sum of elements i",
          "sums of other elements", "a part is received into the place of another one");
@@ -82,7 +108,7 @@ void bytes(const Ring& yours, const ProcessGroup& group) {
   constexpr std::int64_t kSize = 420'000;  // every tested number of ranks divides it
   auto tensor = torch::ones({kSize});
   const Messages messages;
-  yours.sum_over_ring(tensor, group);
+  sum(yours, tensor, group);
   std::int64_t sent = 0;
   for (const auto& message : messages.all()) {
     if (message.operation == "send") sent += message.bytes;
@@ -96,6 +122,20 @@ void bytes(const Ring& yours, const ProcessGroup& group) {
       messages.count("send") > 2 * (n - 1) ? "a round too many: each phase has N - 1 of them"
       : sent > expected ? "the whole tensor is sent in each round, instead of one part"
                         : "messages do not pass through send or isend");
+}
+
+// Parts larger than the buffers of a connection: a send ends when its receiver reads.
+void large_parts(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
+  auto tensor = torch::ones({size});
+  try {
+    sum(yours, tensor, group);
+  } catch (const DistributedError& error) {
+    const std::string_view what = error.what();
+    if (!what.starts_with("send") || what.find("timed out") == std::string_view::npos) throw;
+    throw Wrong{"each send meets a recv of its neighbour",
+                std::string(what.substr(0, what.find('\n'))),
+                "every rank sends first and waits for its neighbour: begin with isend"};
+  }
 }
 
 void grade(Grader& grader, const Ring& yours) {
@@ -113,9 +153,11 @@ void grade(Grader& grader, const Ring& yours) {
     grader.property(fmt::format("the bytes of a ring on {} ranks", world_size), world_size,
                     [&](Group group) { bytes(yours, group); });
   }
-  const auto repeated = [](const auto& sum) {
+  grader.property("four million elements on 2 ranks", 2,
+                  [&](Group group) { large_parts(yours, group, 4'000'000); });
+  const auto repeated = [](const auto& sum_once) {
     auto tensor = torch::zeros({1'200'000});
-    for (int i = 0; i < 5; ++i) sum(tensor);
+    for (int i = 0; i < 5; ++i) sum_once(tensor);
   };
   grader.compare_times(
       2, "five sums of 4.8 MB on two ranks",
