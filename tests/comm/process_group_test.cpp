@@ -685,7 +685,7 @@ TEST(ProcessGroup, ReducesTensorsOnAGpuByWayOfGloo) {
     const auto stacked = group.all_gather_into_tensor(torch::full({}, group.rank(), torch::kCUDA));
     expect_equal(stacked.cpu(), torch::tensor({0, 1}));
     auto other = torch::zeros({3}, torch::kCUDA);
-    auto sent = group.isend(torch::full({3}, group.rank(), torch::kCUDA), 1 - group.rank());
+    auto sent = group.isend(torch::full({3}, 1.0 * group.rank(), torch::kCUDA), 1 - group.rank());
     group.recv(other, 1 - group.rank());
     sent.wait();
     expect_equal(other.cpu(), torch::full({3}, 1.0 - group.rank()));
