@@ -59,6 +59,11 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
   }
 
   void step(const GradScaling& scaling) override {
+    for_each_parameter([&](const torch::Tensor& parameter) {
+      if (parameter.is_alias_of(block_)) return;
+      throw UsageError::conflict(kZero, "a parameter has moved to other memory since construction",
+                                 "call Module::to, or prepare the model, before");
+    });
     drop_whole_states();
     for (std::size_t i = 0; i < groups().size(); ++i) step_group(i, scaling);
     for (int rank = 0; rank < group_.world_size(); ++rank) {
