@@ -44,7 +44,8 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
   });
   if (!gradients_->sync_gradients()) return {};
   // Without a backward since, that zero_grad() was not for the gradients of the next one.
-  if (std::exchange(kept_, {}) == number_of_gradients(*optimizer_)) drop_gradients();
+  const auto kept = std::exchange(kept_, {});
+  if (kept && *kept == number_of_gradients(*optimizer_)) drop_gradients();
   if (debug_ && !closure && gradients_->backward_calls == backward_calls_) {
     throw UsageError::conflict("AcceleratedOptimizer::step",
                                "no accelerator.backward(loss) since the last step",
@@ -106,7 +107,7 @@ void AcceleratedOptimizer::drop_gradients() {
   clear_gradients(*optimizer_);
   used_ = false;
   touched_.clear();
-  gradients_seen_ = number_of_gradients(*optimizer_);
+  gradients_seen_ = 0;
 }
 
 void AcceleratedOptimizer::unscale_gradients() {
