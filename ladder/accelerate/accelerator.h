@@ -109,8 +109,7 @@ class Accelerator {
   // or the object itself if there is one. Takes any number, in any order, repeatedly. A prepared
   // object is returned unchanged.
   //
-  //     std::shared_ptr<Model>           on the device, under autocast if the precision is mixed,
-  //     and
+  //     std::shared_ptr<Model>           on the device, under autocast if the precision is mixed;
   //                                      with several processes wrapped in
   //                                      DistributedDataParallel, or in ExactDataParallel with
   //                                      exact_sums (a collective)

@@ -53,7 +53,7 @@ class SharedMemory {
   struct Transfer {
     int peer = 0;
     bool sends = false;
-    std::string form;  // "Float [2, 3]": equal on both ranks
+    std::string form;  // "float [2, 3]": equal on both ranks
     std::span<std::byte> bytes;
     std::shared_ptr<const void> owner;
     std::size_t pieces = 0;  // of `bytes`, transferred so far
