@@ -50,6 +50,7 @@ std::string form_of(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", tensor.dtype().name(), fmt::join(tensor.sizes(), ", "));
 }
 
+// A transfer whose end a function waits for.
 class FunctionWork : public c10d::Work {
  public:
   explicit FunctionWork(std::function<void(std::chrono::milliseconds)> wait)
