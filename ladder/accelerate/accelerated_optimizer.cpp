@@ -9,13 +9,6 @@
 namespace ladder {
 namespace {
 
-// LibTorch's zero_grad() detaches them first, which gradient_as_bucket_view does not allow.
-void clear_gradients(torch::optim::Optimizer& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
-  }
-}
-
 // Changes when a backward writes gradients.
 std::uint64_t number_of_gradients(const torch::optim::Optimizer& optimizer) {
   std::uint64_t number = 0;
@@ -104,7 +97,7 @@ void AcceleratedOptimizer::note_backward() {
 }
 
 void AcceleratedOptimizer::drop_gradients() {
-  clear_gradients(*optimizer_);
+  optimizer_->zero_grad();
   used_ = false;
   touched_.clear();
   gradients_seen_ = 0;

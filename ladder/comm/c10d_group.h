@@ -63,6 +63,11 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 // Call it in run_with_deadline.
 void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
 
+// Moves the memory of `tensors`, contiguous and of equal sizes on all ranks, to where the group's
+// all_reduce sums it in place; tensors that share it move with it. Without shared memory, and for
+// tensors on GPUs, does nothing. A collective.
+void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors);
+
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors
 // of this rank, such as an invalid argument or too little memory, keep their type and text.
 void run_collective(const ProcessGroup& group, const std::string& operation,

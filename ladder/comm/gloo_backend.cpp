@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <map>
@@ -123,6 +124,22 @@ class GlooAndSharedMemory : public Gloo {
                       std::unique_ptr<SharedMemory> memory)
       : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
 
+  // Moves `tensor` to memory that all ranks map, where allreduce() sums it. A collective.
+  void share(const at::Tensor& tensor) {
+    constexpr std::size_t kPage = 4096;
+    const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
+    auto memory = memory_->allocate(stride, getOptions()->timeout);
+    if (!memory) return;
+    std::erase_if(shared_, [](const auto& entry) { return entry.tensor.expired(); });
+    shared_.push_back({c10::weak_intrusive_ptr(tensor.getIntrusivePtr()), memory.get(), stride,
+                       ++shared_so_far_});
+    auto* const own = memory.get() + static_cast<std::size_t>(getRank()) * stride;
+    std::memcpy(own, tensor.const_data_ptr(), tensor.nbytes());
+    using Owner = std::shared_ptr<std::byte>;
+    const auto release = [](void* owner) { delete static_cast<Owner*>(owner); };
+    tensor.storage().set_data_ptr_noswap({own, new Owner(std::move(memory)), release, at::kCPU});
+  }
+
   C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     if (!is_shareable(tensors)) return ProcessGroupGloo::broadcast(tensors, options);
     const at::AutoDispatchBelowADInplaceOrView plain;
@@ -141,6 +158,9 @@ class GlooAndSharedMemory : public Gloo {
     if (!name_of(op) || !is_shareable(tensors)) {
       return ProcessGroupGloo::allreduce(tensors, options);
     }
+    if (const auto* shared = shared_of(tensors.front())) {
+      return reduced_in_place(tensors, op, options.timeout, *shared);
+    }
     return reduced("all_reduce", tensors, op, options.timeout, /*here=*/true);
   }
 
@@ -157,6 +177,18 @@ class GlooAndSharedMemory : public Gloo {
       return ProcessGroupGloo::allgather(outputs, inputs, options);
     }
     return gathered("all_gather", outputs.front(), inputs.front(), options.timeout);
+  }
+
+  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& options) override {
+    if (!is_shareable({input}) || output.numel() != input.numel() * getSize()) {
+      return ProcessGroupGloo::_allgather_base(output, input, options);
+    }
+    if (const auto* shared = shared_of(output)) {
+      return gathered_in_place(output, input, options.timeout, *shared);
+    }
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    return gathered("all_gather", output.view({getSize(), -1}).unbind(0), input, options.timeout);
   }
 
   C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -205,6 +237,76 @@ class GlooAndSharedMemory : public Gloo {
     return completed(tensors);
   }
 
+  // A tensor of each rank, in memory that all ranks map.
+  struct Shared {
+    c10::weak_intrusive_ptr<at::TensorImpl> tensor;  // of this rank
+    std::byte* memory;                               // lives as long as the tensor
+    std::size_t stride;                              // bytes per rank
+    int number;                                      // equal on all ranks
+  };
+
+  const Shared* shared_of(const at::Tensor& tensor) const {
+    const auto found = std::ranges::find_if(shared_, [&](const auto& entry) {
+      return entry.tensor.lock().get() == tensor.unsafeGetTensorImpl();
+    });
+    return found == shared_.end() ? nullptr : &*found;
+  }
+
+  // Each rank sums a range of the elements and writes it to the tensors of all. That takes half of
+  // the traffic of pieces that are copied to a slot and back.
+  C10dWork reduced_in_place(const Tensors& tensors, c10d::ReduceOp::RedOpType op,
+                            std::chrono::milliseconds timeout, const Shared& shared) {
+    const auto& tensor = tensors.front();
+    const std::int64_t ranks = getSize(), elements = tensor.numel();
+    const auto piece = static_cast<std::int64_t>(SharedMemory::kChunkBytes / tensor.itemsize());
+    const auto last = elements * (getRank() + 1) / ranks;
+    const auto sum_own_range = [&](const Tensors& parts) {
+      for (auto begin = elements * getRank() / ranks; begin < last; begin += piece) {
+        Tensors pieces;
+        for (const auto& part : parts) {
+          pieces.push_back(part.narrow(0, begin, std::min(piece, last - begin)));
+        }
+        auto& sum = pieces.front();
+        for (std::size_t i = 1; i < pieces.size(); ++i) apply(op, sum, sum, pieces[i]);
+        for (std::size_t i = 1; i < pieces.size(); ++i) pieces[i].copy_(sum);
+      }
+    };
+    in_place({"all_reduce", name_of(op)}, tensor, timeout, shared, sum_own_range);
+    SharedMemory::count_sent(static_cast<std::int64_t>(tensor.nbytes()));
+    return completed(tensors);
+  }
+
+  // Each rank writes its range to the tensors of the others.
+  C10dWork gathered_in_place(const at::Tensor& output, const at::Tensor& input,
+                             std::chrono::milliseconds timeout, const Shared& shared) {
+    const auto write_own_range = [&](const Tensors& parts) {
+      for (const auto& part : parts) {
+        auto range = part.narrow(0, getRank() * input.numel(), input.numel());
+        if (range.const_data_ptr() != input.const_data_ptr()) range.copy_(input.view(-1));
+      }
+    };
+    in_place({"all_gather", ""}, output, timeout, shared, write_own_range);
+    SharedMemory::count_sent(static_cast<std::int64_t>(input.nbytes()));
+    return completed({output});
+  }
+
+  // Runs `write` on all ranks, while none reads or writes its own `tensor`.
+  template <typename Write>
+  void in_place(SharedMemory::Call call, const at::Tensor& tensor,
+                std::chrono::milliseconds timeout, const Shared& shared, const Write& write) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    Tensors parts;
+    for (int rank = 0; rank < getSize(); ++rank) {
+      auto* const part = shared.memory + static_cast<std::size_t>(rank) * shared.stride;
+      parts.push_back(torch::from_blob(part, {tensor.numel()}, tensor.options()));
+    }
+    call.form += fmt::format("{}memory {}", call.form.empty() ? "" : ", ", shared.number);
+    const auto meet = [&] { exchange(call, tensor.new_empty({0}), timeout, [](auto&&...) {}); };
+    meet();
+    write(parts);
+    meet();
+  }
+
   // `result` gets the elements of `input`, reduced, from `begin` on; undefined = none.
   void reduce(const SharedMemory::Call& call, const at::Tensor& input, c10d::ReduceOp::RedOpType op,
               std::chrono::milliseconds timeout, const at::Tensor& result, std::int64_t begin) {
@@ -221,14 +323,7 @@ class GlooAndSharedMemory : public Gloo {
         if (getSize() == 1) part.copy_(own);
         return;
       }
-      const auto& before = rank == 1 ? first : part;
-      if (op == c10d::ReduceOp::SUM) {
-        at::add_out(part, before, own);
-      } else if (op == c10d::ReduceOp::MIN) {
-        at::minimum_out(part, before, own);
-      } else {
-        at::maximum_out(part, before, own);
-      }
+      apply(op, part, rank == 1 ? first : part, own);
     };
     exchange(call, input, timeout, consume);
   }
@@ -280,6 +375,17 @@ class GlooAndSharedMemory : public Gloo {
     return op == c10d::ReduceOp::MAX ? "max" : nullptr;
   }
 
+  static void apply(c10d::ReduceOp::RedOpType op, at::Tensor& result, const at::Tensor& left,
+                    const at::Tensor& right) {
+    if (op == c10d::ReduceOp::SUM) {
+      at::add_out(result, left, right);
+    } else if (op == c10d::ReduceOp::MIN) {
+      at::minimum_out(result, left, right);
+    } else {
+      at::maximum_out(result, left, right);
+    }
+  }
+
   template <typename ConsumePiece>
   void exchange(SharedMemory::Call call, const at::Tensor& own, std::chrono::milliseconds timeout,
                 const ConsumePiece& consume) {
@@ -297,9 +403,20 @@ class GlooAndSharedMemory : public Gloo {
   }
 
   std::unique_ptr<SharedMemory> memory_;
+  std::vector<Shared> shared_;
+  int shared_so_far_ = 0;
 };
 
 }  // namespace
+
+void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  auto* const backend =
+      dynamic_cast<GlooAndSharedMemory*>(c10d_group(group)->getBackend(c10::kCPU).get());
+  if (backend == nullptr) return;
+  for (const auto& tensor : tensors) {
+    if (tensor.is_cpu() && tensor.nbytes() > SharedMemory::kChunkBytes) backend->share(tensor);
+  }
+}
 
 C10dWork completed(const Tensors& tensors) {
   auto future =

@@ -167,13 +167,25 @@ std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) 
 }
 
 torch::Tensor ProcessGroup::all_gather_into_tensor(const torch::Tensor& tensor) const {
-  std::vector<torch::Tensor> own = {tensor.contiguous()};
   auto sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), world_size());
-  const auto all = torch::empty(sizes, tensor.options());
-  std::vector<std::vector<torch::Tensor>> parts = {all.unbind(0)};
-  complete(*this, "all_gather", [&] { return impl_->group->allgather(parts, own); });
+  auto all = torch::empty(sizes, tensor.options());
+  all_gather_into_tensor(all, tensor);
   return all;
+}
+
+void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Tensor& input) const {
+  if (output.numel() != input.numel() * world_size()) {
+    throw UsageError::out_of_range("all_gather_into_tensor", output.numel(),
+                                   fmt::format("{} elements", input.numel() * world_size()),
+                                   "pass an output of world size times the input");
+  }
+  const auto result = in_row_major_order(output);
+  auto all = result.dim() == 1 ? result : result.view(-1);  // Gloo refuses scalars
+  auto own = input.contiguous().view(-1);
+  if (backend() == "gloo" && own.is_alias_of(all)) own = own.clone();  // it copies it
+  complete(*this, "all_gather", [&] { return impl_->group->_allgather_base(all, own); });
+  copy_back(result, output);
 }
 
 std::vector<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) const {

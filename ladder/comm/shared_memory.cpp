@@ -67,6 +67,11 @@ UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
   return filled ? std::move(memory) : UniqueFd();
 }
 
+std::uint64_t random_nonce() {
+  std::random_device random;
+  return std::uniform_int_distribution<std::uint64_t>(1)(random);
+}
+
 int futex(Counter& word, int operation, std::uint32_t value, const timespec* timeout) {
   return static_cast<int>(::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
 }
@@ -91,23 +96,20 @@ void count(Counter& word) {
 
 }  // namespace
 
-void SharedMemory::Unmap::operator()(Segment* segments) const { ::munmap(segments, bytes); }
-
 std::unique_ptr<SharedMemory> SharedMemory::make(int rank, int world_size,
                                                  const AllGather& all_gather) {
   if (world_size > kMostRanks) return nullptr;
   const auto bytes = sizeof(Segment) * static_cast<std::size_t>(world_size);
-  std::random_device random;
-  const auto nonce = std::uniform_int_distribution<std::uint64_t>(1)(random);
+  const auto nonce = random_nonce();
   const auto memory = rank == 0 ? create_memory(bytes, nonce) : UniqueFd();
   std::vector<Peer> peers;
   for (const auto& text :
        all_gather(fmt::format("{} {} {} {}", host_identity(), ::getpid(), memory.get(), nonce))) {
     auto& peer = peers.emplace_back();
-    std::istringstream(text) >> peer.host >> peer.pid >> peer.memory >> peer.nonce;
+    std::istringstream(text) >> peer.host >> peer.pid >> peer.memory.fd >> peer.memory.nonce;
   }
   const auto elsewhere = [&](const Peer& peer) { return peer.host != peers.front().host; };
-  if (peers.front().memory < 0 || std::ranges::any_of(peers, elsewhere)) return nullptr;
+  if (peers.front().memory.fd < 0 || std::ranges::any_of(peers, elsewhere)) return nullptr;
   std::unique_ptr<SharedMemory> made;
   try {
     made.reset(new SharedMemory(rank, peers));
@@ -119,23 +121,33 @@ std::unique_ptr<SharedMemory> SharedMemory::make(int rank, int world_size,
   return made;
 }
 
-SharedMemory::SharedMemory(int rank, const std::vector<Peer>& peers) : rank_(rank) {
-  const auto path = fmt::format("/proc/{}/fd/{}", peers.front().pid, peers.front().memory);
-  const UniqueFd memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  const auto bytes = sizeof(Segment) * peers.size();
+std::shared_ptr<std::byte> SharedMemory::map(int pid, const Memory& memory, std::size_t bytes) {
+  const auto path = fmt::format("/proc/{}/fd/{}", pid, memory.fd);
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status{};
-  if (!memory || ::fstat(memory.get(), &status) != 0) {
-    throw SystemError::failed("open", path, errno);
-  }
+  if (!file || ::fstat(file.get(), &status) != 0) throw SystemError::failed("open", path, errno);
   // Should the process number be another process by now, size and nonce differ.
   if (status.st_size != static_cast<off_t>(bytes)) throw SystemError::failed("open", path, EBADF);
-  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) throw SystemError::failed("mmap", path, errno);
-  segments_ = {static_cast<Segment*>(mapped), Unmap{bytes}};
-  if (segments_[0].nonce != peers.front().nonce) throw SystemError::failed("mmap", path, EBADF);
+  std::shared_ptr<std::byte> all(static_cast<std::byte*>(mapped),
+                                 [bytes](std::byte* begin) { ::munmap(begin, bytes); });
+  if (std::memcmp(mapped, &memory.nonce, sizeof(memory.nonce)) != 0) {
+    throw SystemError::failed("mmap", path, EBADF);
+  }
+  return all;
+}
+
+SharedMemory::SharedMemory(int rank, const std::vector<Peer>& peers)
+    : rank_(rank),
+      first_pid_(peers.front().pid),
+      memory_(map(first_pid_, peers.front().memory, sizeof(Segment) * peers.size())),
+      segments_(reinterpret_cast<Segment*>(memory_.get())) {
   for (const auto& peer : peers) {
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
-    if (!processes_.back()) throw SystemError::failed("pidfd_open", path, errno);
+    if (!processes_.back()) {
+      throw SystemError::failed("pidfd_open", fmt::format("process {}", peer.pid), errno);
+    }
   }
 }
 
@@ -181,6 +193,32 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own,
   usable_ = true;
 }
 
+std::shared_ptr<std::byte> SharedMemory::allocate(std::size_t bytes,
+                                                  std::chrono::milliseconds timeout) {
+  bytes *= processes_.size();
+  Memory memory{.nonce = random_nonce()};
+  const auto file = rank_ == 0 ? create_memory(bytes, memory.nonce) : UniqueFd();
+  memory.fd = file.get();
+  const Call call{.operation = "share memory", .form = fmt::format("of {}", bytes), .from = 0};
+  const auto own = std::as_writable_bytes(std::span(&memory, 1));
+  exchange(
+      call, own, [&](auto, auto, auto theirs) { std::ranges::copy(theirs, own.begin()); }, timeout);
+  std::shared_ptr<std::byte> mapped;
+  try {
+    if (memory.fd >= 0) mapped = map(first_pid_, memory, bytes);
+  } catch (const SystemError&) {
+    mapped.reset();  // all ranks learn it next
+  }
+  const std::array<std::byte, 1> is_mapped = {std::byte(mapped != nullptr)};
+  const auto consume = [&](auto, auto, auto theirs) {
+    if (theirs[0] == std::byte{0}) mapped.reset();
+  };
+  exchange({.operation = "share memory"}, is_mapped, consume, timeout);
+  return mapped;
+}
+
+void SharedMemory::count_sent(std::int64_t bytes) { published_bytes += bytes; }
+
 std::int64_t SharedMemory::sent_bytes() { return published_bytes; }
 
 void SharedMemory::publish(std::span<const std::byte> piece, const std::string& call) {
@@ -205,7 +243,9 @@ void SharedMemory::require_same_call(int rank, const std::string& text, const Ca
 template <typename Ready>
 void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline, Counter& counter,
                             const Ready& ready) {
-  constexpr int kSpins = 200;  // about 0.1 ms, as long as a wake-up
+  // A rank that sleeps needs 0.05 to 0.1 ms to wake up, in each of several waits per step. One that
+  // yields leaves its CPU to any other that can run.
+  constexpr auto kSpinFor = std::chrono::milliseconds(2);
   constexpr timespec kLongestWait{.tv_sec = 0, .tv_nsec = 100'000'000};
   constexpr timespec kNextTransfer{.tv_sec = 0, .tv_nsec = 100'000};
   const auto alone = [&] {
@@ -215,18 +255,21 @@ void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline
   const auto& segment = segments_[static_cast<std::size_t>(rank)];
   pollfd process{
       .fd = processes_[static_cast<std::size_t>(rank)].get(), .events = POLLIN, .revents = 0};
-  for (int spins = 0;; ++spins) {
+  const auto spin_until = steady_clock::now() + kSpinFor;
+  while (true) {
     // Call ready() last: the rank may have published and ended in between.
     const bool failed = segment.failed.load(std::memory_order_acquire);
-    const bool ended = spins > kSpins && ::poll(&process, 1, 0) > 0;
-    const bool late = spins > kSpins && steady_clock::now() >= deadline.at;
+    const auto now = steady_clock::now();
+    const bool spins = now < spin_until;
+    const bool ended = !spins && ::poll(&process, 1, 0) > 0;
+    const bool late = !spins && now >= deadline.at;
     const auto before = counter.load(std::memory_order_acquire);
     proceed();
     if (ready()) return;
     if (failed) fail(call, fmt::format("rank {} has failed", rank));
     if (ended) fail(call, fmt::format("rank {} has ended", rank));
     if (late) fail(call, timed_out(deadline.timeout, fmt::format("rank {}", rank)));
-    if (spins < kSpins) {
+    if (spins) {
       std::this_thread::yield();
     } else {
       futex(counter, FUTEX_WAIT, before, alone() ? &kLongestWait : &kNextTransfer);

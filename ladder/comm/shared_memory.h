@@ -82,6 +82,14 @@ class SharedMemory {
   void exchange(const Call& call, std::span<const std::byte> own, const Consume& consume,
                 std::chrono::milliseconds timeout);
 
+  // A collective: memory of `bytes` bytes per rank, rank after rank, that all ranks map. Its
+  // contents are undefined. It may outlive this object. Null on all ranks if one of them cannot map
+  // it. Throws DistributedError as exchange().
+  std::shared_ptr<std::byte> allocate(std::size_t bytes, std::chrono::milliseconds timeout);
+
+  // Adds to sent_bytes() what ranks wrote to, or read from, each other's part of such memory.
+  static void count_sent(std::int64_t bytes);
+
   // Begins `transfer`, without waiting. Transfers between two ranks keep their order.
   std::shared_ptr<Transfer> start(Transfer transfer);
 
@@ -93,15 +101,15 @@ class SharedMemory {
   struct Slot;
   struct Channel;
   struct Segment;
-  struct Unmap {
-    std::size_t bytes;
-    void operator()(Segment* segments) const;
+  // A memory as other processes find it.
+  struct Memory {
+    int fd = -1;              // in the process of rank 0
+    std::uint64_t nonce = 0;  // its first bytes
   };
   struct Peer {
     std::string host;  // machine, process namespace and user
     int pid = 0;
-    int memory = -1;          // rank 0: its file descriptor of the memory
-    std::uint64_t nonce = 0;  // rank 0: the first bytes of the memory
+    Memory memory;  // rank 0
   };
   struct Deadline {
     std::chrono::milliseconds timeout;
@@ -109,6 +117,7 @@ class SharedMemory {
   };
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
+  static std::shared_ptr<std::byte> map(int pid, const Memory& memory, std::size_t bytes);
   void publish(std::span<const std::byte> piece, const std::string& call);
   template <typename Ready>
   void wait_for(int rank, const Call& call, const Deadline& deadline,
@@ -124,8 +133,10 @@ class SharedMemory {
                          const std::string& hint = "") const;
 
   int rank_;
+  int first_pid_;                    // of rank 0
   std::vector<UniqueFd> processes_;  // readable when the process has ended
-  std::unique_ptr<Segment[], Unmap> segments_;
+  std::shared_ptr<std::byte> memory_;
+  Segment* segments_;         // in it
   std::uint32_t pieces_ = 0;  // published by this rank
   std::list<std::shared_ptr<Transfer>> transfers_;
   bool usable_ = true;

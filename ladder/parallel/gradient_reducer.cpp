@@ -28,6 +28,10 @@ constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20U;
 constexpr const char* kDdp = "DistributedDataParallel";
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
 
+// While it lives, autograd does not know views as such. LibTorch's Optimizer::zero_grad detaches
+// gradients, which autograd refuses for its views.
+using PlainViews = at::AutoDispatchBelowADInplaceOrView;
+
 // The trained parameters, each once, with their names.
 struct Trained {
   std::vector<torch::Tensor> tensors;
@@ -104,6 +108,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGr
   std::reverse(buckets.begin(), buckets.end());
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < trained.names.size(); ++i) names[i] = trained.names[i];
+  const PlainViews plain;
   return std::make_unique<c10d::Reducer>(
       trained.tensors, buckets, group, std::vector<bool>(trained.tensors.size(), false), cap,
       options.find_unused_parameters, options.gradient_as_bucket_view, names, first_cap,
@@ -147,17 +152,29 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
         seen(trained.tensors.size(), false) {}
 
   // A rank alone has nothing to average: its gradients stay where backward puts them.
-  bool exchanges() const {
-    return group.world_size() > 1 || options.comm_hook || options.gradient_as_bucket_view;
-  }
+  bool exchanges() const { return group.world_size() > 1 || options.comm_hook; }
 
   // Before the forward that the caller announces, or else in the backward.
   void begin() {
     require_unchanged(roles, options.find_unused_parameters);
     if (sync && exchanges()) reducer->prepare_for_forward();
-    reducer->rebuild_buckets();
+    if (rebuild_buckets()) share_buckets();
     const std::int64_t interval = options.check_replicas;
     if (interval > 0 && forwards++ % interval == 0) require_equal_parameters(module, group);
+  }
+
+  bool rebuild_buckets() const {
+    const PlainViews plain;
+    return reducer->rebuild_buckets();
+  }
+
+  void share_buckets() const {
+    if (options.comm_hook) return;  // sends other tensors
+    std::vector<torch::Tensor> buckets;
+    for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+      buckets.push_back(bucket.getBuffer());
+    }
+    run_collective(group, "share memory", [&] { share_memory(group, buckets); });
   }
 
   void expect_backward(const std::vector<torch::Tensor>& outputs) {
@@ -249,6 +266,7 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   broadcast_replica(module, impl_->group);
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
+  if (!impl_->reducer->should_rebuild_buckets()) impl_->share_buckets();
   const auto& hook = impl_->options.comm_hook;
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
   for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {

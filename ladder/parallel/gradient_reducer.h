@@ -19,12 +19,12 @@ namespace ladder {
 
 // The options of Python's DistributedDataParallel that concern the gradients.
 struct GradientReducerOptions {
-  bool broadcast_buffers = true;         // send rank 0's to all at the end of each averaging
-  std::optional<double> bucket_cap_mb;   // MiB per bucket; unset = 25, and 1 for the first
-  bool find_unused_parameters = false;   // allow a forward without some parameters; slower
-  bool gradient_as_bucket_view = false;  // gradients are views of the buckets; see below
-  std::optional<CommHook> comm_hook;     // unset = average in the gradients' own precision
-  std::int64_t check_replicas = 0;       // compare the parameters every N-th forward; 0 = never
+  bool broadcast_buffers = true;        // send rank 0's to all at the end of each averaging
+  std::optional<double> bucket_cap_mb;  // MiB per bucket; unset = 25, and 1 for the first
+  bool find_unused_parameters = false;  // allow a forward without some parameters; slower
+  bool gradient_as_bucket_view = true;  // gradients are views of the buckets; see below
+  std::optional<CommHook> comm_hook;    // unset = average in the gradients' own precision
+  std::int64_t check_replicas = 0;      // compare the parameters every N-th forward; 0 = never
 };
 
 // Averages the gradients of a module over all ranks, while backward is still computing them.
@@ -59,11 +59,12 @@ struct GradientReducerOptions {
 // If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
 // Gloo or NCCL, which call_and_report (launch/exit_status.h) recognises.
 //
-// A rank alone exchanges nothing: without a comm_hook and gradient_as_bucket_view, its gradients
-// are not copied to the buckets and back.
+// A rank alone exchanges nothing: without a comm_hook, its gradients stay where backward puts them.
 //
-// With gradient_as_bucket_view, reset the gradients with module.zero_grad() or an
-// AcceleratedOptimizer: LibTorch's Optimizer::zero_grad detaches them, which a view does not allow.
+// With gradient_as_bucket_view, which is the default here and not in Python, gradients lie in the
+// buckets from the second step on. That saves their memory once, and a copy. The next backward then
+// overwrites a gradient that was kept after zero_grad(): clone what you keep. Without it, averages
+// are copied from the buckets to tensors of their own. The weights are equal.
 //
 // Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
 // Training", 2020. Python's counterpart: torch.nn.parallel.DistributedDataParallel.

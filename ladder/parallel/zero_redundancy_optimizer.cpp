@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -40,8 +41,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
       : optimizer_(&optimizer), group_(std::move(group)) {
     const torch::NoGradGuard no_grad;
     move_to_one_block();
-    const auto begin = std::min(block_.numel(), group_.rank() * share_);
-    const auto end = std::min(block_.numel(), begin + share_);
+    const auto begin = group_.rank() * share_, end = begin + share_;
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < groups().size(); ++i) {
       for (const auto& parameter : groups()[i].params()) {
@@ -66,12 +66,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
     });
     drop_whole_states();
     for (std::size_t i = 0; i < groups().size(); ++i) step_group(i, scaling);
-    for (int rank = 0; rank < group_.world_size(); ++rank) {
-      const auto begin = rank * share_;
-      if (begin >= block_.numel()) break;
-      auto weights = block_.narrow(0, begin, std::min(share_, block_.numel() - begin));
-      group_.broadcast(weights, rank);
-    }
+    group_.all_gather_into_tensor(block_, block_.narrow(0, group_.rank() * share_, share_));
     for_each_parameter(
         [](const auto& parameter) { parameter.unsafeGetTensorImpl()->bump_version(); });
   }
@@ -149,7 +144,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
       elements += aligned(parameter.numel());
     });
     share_ = aligned((elements + group_.world_size() - 1) / group_.world_size());
-    block_ = torch::zeros({elements}, options.requires_grad(false));
+    block_ = torch::zeros({share_ * group_.world_size()}, options.requires_grad(false));
     std::int64_t offset = 0;
     for_each_parameter([&](const torch::Tensor& parameter) {
       const auto place = block_.as_strided(parameter.sizes(), parameter.strides(), offset);
@@ -157,6 +152,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
       parameter.set_data(place);
       offset += aligned(parameter.numel());
     });
+    share_memory(group_, {block_});
   }
 
   // Steps the parts of a group with its present options.

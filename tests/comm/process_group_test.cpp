@@ -183,6 +183,32 @@ void all_gather_into_tensor_stacks_the_tensors_in_rank_order(const ProcessGroup&
   expect_stacked([](int rank) { return torch::tensor(rank).expand({2, 3}); });
 }
 
+// share_memory() changes where a tensor lies, and nothing else.
+void shared_tensors_get_the_results_of_others(const ProcessGroup& group) {
+  for (const std::int64_t rows : {1, 100'000}) {
+    auto plain = rows_of(group.rank(), rows).flatten() / 7;
+    auto shared = plain.clone();
+    const auto view = shared.narrow(0, 0, 2);
+    share_memory(group, {shared});
+    expect_equal(shared, plain);
+    EXPECT_TRUE(view.is_alias_of(shared));
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+      group.all_reduce(plain, op);
+      group.all_reduce(shared, op);
+      expect_equal(shared, plain);
+      expect_equal(view, plain.narrow(0, 0, 2));
+      shared += group.rank();
+      plain += group.rank();
+    }
+    auto all = torch::zeros({group.world_size() * plain.numel()});
+    share_memory(group, {all});
+    auto own = all.view({group.world_size(), -1})[group.rank()];
+    own.copy_(plain);
+    group.all_gather_into_tensor(all, own);
+    expect_equal(all, group.all_gather_into_tensor(plain).flatten());
+  }
+}
+
 void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& group) {
   for (int root = 0; root < group.world_size(); ++root) {
     const auto all = group.gather(rows_of(group.rank(), group.rank()), root);
@@ -348,6 +374,7 @@ const std::map<std::string, Check> kChecks = {
     {"AllGatherReturnsTensorsThatShareNoMemory", all_gather_returns_tensors_that_share_no_memory},
     {"AllGatherIntoTensorStacksTheTensorsInRankOrder",
      all_gather_into_tensor_stacks_the_tensors_in_rank_order},
+    {"SharedTensorsGetTheResultsOfOthers", shared_tensors_get_the_results_of_others},
     {"GatherGivesAllToTheRootAndNothingToTheOthers",
      gather_gives_all_to_the_root_and_nothing_to_the_others},
     {"CollectivesTakeElementsInAnyStrides", collectives_take_elements_in_any_strides},
@@ -514,8 +541,9 @@ TEST(MonitoredBarrier, LetsLateRanksThroughAndThenServesAllAgain) {
 }
 
 // What all_reduce throws on this rank, called again and again while rank 1 goes.
-std::string error_of_all_reduce(const ProcessGroup& group) {
+std::string error_of_all_reduce(const ProcessGroup& group, bool in_place) {
   auto tensor = torch::ones({1'000'000});
+  if (in_place) share_memory(group, {tensor});
   for (int step = 0; step < 1'000; ++step) {
     try {
       group.all_reduce(tensor);
@@ -531,37 +559,41 @@ class LostRank : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, LostRank, testing::Values("gloo", "shm"));
 
 TEST_P(LostRank, ThatIsKilledInACollectiveEndsTheOthersWithinSeconds) {
-  const TemporaryFolder folder;
-  const auto start = Clock::now();
-  const auto end = end_of_group(
-      3,
-      [&](const ProcessGroup& group) {
-        signal(SIGTERM, SIG_IGN);  // of spawn; here each rank must detect the loss itself
-        group.barrier();
-        if (group.rank() == 1) {
-          std::thread([] {
-            std::this_thread::sleep_for(milliseconds(50));
-            kill(getpid(), SIGKILL);
-          }).detach();
-        }
-        folder.write(std::to_string(group.rank()), error_of_all_reduce(group));
-      },
-      {.backend = GetParam()});
-  EXPECT_LT(since(start), milliseconds(10'000));
-  EXPECT_EQ(end.exit_code, 4);
-  EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
-            std::string::npos)
-      << end.error;
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"0", "2"}));
-  for (const std::string rank : {"0", "2"}) {
-    EXPECT_TRUE(folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: "))
-        << folder.read(rank);
+  for (const bool in_place : {false, true}) {
+    SCOPED_TRACE(in_place);
+    const TemporaryFolder folder;
+    const auto start = Clock::now();
+    const auto end = end_of_group(
+        3,
+        [&](const ProcessGroup& group) {
+          signal(SIGTERM, SIG_IGN);  // of spawn; here each rank must detect the loss itself
+          group.barrier();
+          if (group.rank() == 1) {
+            std::thread([] {
+              std::this_thread::sleep_for(milliseconds(50));
+              kill(getpid(), SIGKILL);
+            }).detach();
+          }
+          folder.write(std::to_string(group.rank()), error_of_all_reduce(group, in_place));
+        },
+        {.backend = GetParam()});
+    EXPECT_LT(since(start), milliseconds(10'000));
+    EXPECT_EQ(end.exit_code, 4);
+    EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
+              std::string::npos)
+        << end.error;
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"0", "2"}));
+    for (const std::string rank : {"0", "2"}) {
+      EXPECT_TRUE(folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: "))
+          << folder.read(rank);
+    }
+    // Shared memory knows the rank; the second one may have lost both.
+    const auto both = folder.read("0") + folder.read("2");
+    const auto* const expected = GetParam() == "gloo"
+                                     ? "hint: another rank ended or is late: see its"
+                                     : "of 3: rank 1 has ended";
+    EXPECT_NE(both.find(expected), std::string::npos) << both;
   }
-  // Shared memory knows the rank; the second one may have lost both.
-  const auto both = folder.read("0") + folder.read("2");
-  const auto* const expected = GetParam() == "gloo" ? "hint: another rank ended or is late: see its"
-                                                    : "of 3: rank 1 has ended";
-  EXPECT_NE(both.find(expected), std::string::npos) << both;
 }
 
 // As in a backward: the error is no DistributedError, and the group is gone when it is reported.

@@ -367,6 +367,30 @@ TEST(BucketView, HoldsTheGradientsAndEqualsTheDefault) {
   });
 }
 
+// A bucket of more than one piece is summed where it lies; a hook's tensors are not.
+TEST(BucketView, SurvivesLibTorchsZeroGradAlsoInSharedMemory) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto run = [&](GradientReducerOptions options) {
+      torch::manual_seed(1);
+      torch::nn::Linear linear(400, 300);
+      const Reducer reducer(*linear, group, std::move(options));
+      torch::optim::SGD optimizer(linear->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        const auto input = torch::randn(
+            {8, 400},
+            at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * group.rank() + step)));
+        linear(input).square().mean().backward();
+        optimizer.step();
+      }
+      return flat_weights(*linear);
+    };
+    const auto weights = run({});
+    EXPECT_TRUE(torch::equal(weights, run({.gradient_as_bucket_view = false})));
+    EXPECT_TRUE(torch::equal(weights, run({.comm_hook = allreduce_hook()})));
+  });
+}
+
 TEST(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank) {
   run_ranks(3, [](const ProcessGroup& group) {
     const auto model = wrapped(small_net(), group, {.reducer = {.check_replicas = 2}});
