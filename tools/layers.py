@@ -29,7 +29,8 @@ ROOMS = {"ladder", "mnist", "beyond", "examples", "exercises", "bench", "tests",
          "data", "cmake", "tools", "scripts", ".ci"}
 ROOT_FILES = {".clang-format", ".clang-tidy", ".editorconfig", ".gitattributes", ".gitignore",
               "CHANGELOG.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE",
-              "README.md", "requirements-test.txt", "requirements.txt", "run", "test"}
+              "README.md", "requirements-test.txt", "requirements-twins.txt", "requirements.txt", "run",
+              "test"}
 
 STAGE = re.compile(r"stage\d_[a-z0-9_]+")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -10,7 +10,7 @@
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
 #   tools/setup.sh full      slurm, and a browser that opens the report: ./test --full
 #
-# With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
+# With LADDER_TORCH_DIR or Torch_DIR set, the levels build and bench leave .venv alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -133,7 +133,10 @@ level=${1:-build}
 requirements=("$root/requirements.txt")
 case $level in
   build) ;;
-  test | bench | links | slurm | full) requirements+=("$root/requirements-test.txt") ;;
+  bench | links) requirements+=("$root/requirements-twins.txt") ;;
+  test | slurm | full)
+    requirements+=("$root/requirements-twins.txt" "$root/requirements-test.txt")
+    ;;
   *)
     printf 'usage: tools/setup.sh [build|test|bench|links|slurm|full]\n' >&2
     exit 2
@@ -142,7 +145,7 @@ esac
 
 system_packages
 torch_dir=${LADDER_TORCH_DIR:-${Torch_DIR:-}}
-if [[ $level == build && -n $torch_dir ]]; then
+if [[ $level == @(build|bench) && -n $torch_dir ]]; then
   say "using LibTorch of $torch_dir; .venv is not touched"
 else
   python_packages

@@ -22,7 +22,7 @@ from intervals import Estimate, mean_of, median_of, ratio_of, wilson
 from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_python, stage_of, twin_of
 
 EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
-KINDS = ("slice", "full", "curve", "check", "phases", *EXACT_KINDS)
+KINDS = ("slice", "full", "curve", "check", "phases", "brief", *EXACT_KINDS)
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -180,6 +180,14 @@ class Results:
         """Time of a stage over that of its Python twin."""
         twin = self.twin_row("slice", setup)
         return self.ratio(setup, twin and twin.setup)
+
+    def step_ratio(self, setup: Setup, program: str) -> float | None:
+        """Time of a step of a program over that of a stage in its whole run."""
+        other, ours = self.row("brief", replace(setup, program=program)), self.row("full", setup)
+        if other is None or ours is None or other.error or not same_device(other, ours):
+            return None
+        seconds, steps = ours.counter("train_seconds"), ours.counter("steps")
+        return other.seconds().value / (seconds / steps) if seconds and steps else None
 
     def ratio(self, first: Setup | None, second: Setup | None,
               measure: Callable[[Repetition], float | None] = attrgetter("seconds"),

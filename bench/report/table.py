@@ -28,7 +28,7 @@ from tables import (
 from words import FAILED
 
 TERMINAL = 100  # columns
-SHORT_WORDS = {"memory, MB": "mem, MB", "accuracy, %": "accuracy, % [95 %]"}
+SHORT_WORDS = {"memory, MB": "mem MB", "equal?": "equal", "accuracy, %": "accuracy, % [95 %]"}
 # Tables of all recipes, behind those of each: Markdown and page show those with rows.
 FURTHER_TABLES = (feeding_table, accuracy_table, curve_table, check_table, price_table, seeds_table,
                   claims_table, environment_table)

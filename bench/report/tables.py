@@ -16,7 +16,7 @@ from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_python, megabytes,
-    number, percent, significant,
+    number, percent, significant, twin_of,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
@@ -122,10 +122,18 @@ def usual_rows(results: Results, kind: str = "full") -> list[Row]:
     return [row for stage in range(len(STAGES)) if (row := usual_row(results, stage, kind))]
 
 
+def python_text(results: Results, row: Row) -> str:
+    """How many times as long a step of its twin takes."""
+    ratio = results.step_ratio(row.setup, twin_of(row.setup.program))
+    twin = results.row("brief", replace(row.setup, program=twin_of(row.setup.program)))
+    return (NOT_MEASURED if twin is None else "-") if ratio is None else f"{ratio:.1f} x"
+
+
 def stage_cells(results: Results, stage: int) -> Cells:
     row = usual_row(results, stage)
     writers: Writers = {
-        "time, s": whole_seconds, "accuracy, %": accuracy_text, "seen": counter("seen", count),
+        "time, s": whole_seconds, "Python": lambda row: python_text(results, row),
+        "accuracy, %": accuracy_text, "seen": counter("seen", count),
         "equal?": lambda row: verdict_for(results, row.setup.recipe, STAGES[stage]).state,
         "memory, MB": counter("peak_rss_bytes", megabytes), "code": counter("user_lines", count)}
     name = name_text(row.setup, row) if row else STAGES[stage]
@@ -151,6 +159,10 @@ def stage_table(results: Results) -> Table:
         verdict = verdict_for(results, setup.recipe, setup.program)
         if verdict.state != EQUAL:
             notes.append(f"{setup.program}: {verdict.state}: {verdict.reason}.")
+    if briefs := results.of_kind("brief"):
+        notes[0] += (" Python: time of a step of its Python twin over that of the stage; the twin's "
+                     "is one run of 30 steps.")
+        notes += [f"{row.setup.program}: {row.error}." for row in briefs if row.error]
     rows = [(program, stage_cells(results, stage)) for stage, program in enumerate(STAGES)]
     return table_of("The seven stages", rows if found else [], notes, 3)
 
@@ -505,12 +517,30 @@ def summary(results: Results) -> list[str]:
     lines = [equality_sentence(states, len(STAGES))]
     if right:
         lines.append(fastest(results, right))
+    lines += filter(None, [two_processes(results), tuned_sentence(results)])
     for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
                               ("code", "user_lines", lambda value: f"{count(value)} lines")):
         if counted := [row for row in right if row.counter(name) is not None]:
             best = min(counted, key=lambda row: row.counter(name))
             lines.append(f"Least {what}: {setup_text(best)}, {write(best.counter(name))}.")
     return lines
+
+
+def two_processes(results: Results) -> str:
+    """What a second process brings, of the short runs; "" without them."""
+    found = []
+    for recipe in results.recipes():
+        one, two = (results.row("brief", Setup(recipe, STAGES[2], world)) for world in (1, 2))
+        if one and two and one.good and two.good:
+            found.append(f"{one.seconds().value / two.seconds().value:.2f} ({recipe})")
+    return f"Two processes train {' and '.join(found)} times as fast as one; 2 is the limit." if found else ""
+
+
+def tuned_sentence(results: Results) -> str:
+    stage0 = usual_row(results, 0)
+    ratio = results.step_ratio(stage0.setup, TUNED[0]) if stage0 else None
+    return (f"A step of the tuned Python program takes {ratio:.1f} times as long as one of stage 0."
+            if ratio else "")
 
 
 def equality_sentence(states: list[Verdict], wanted: int) -> str:

@@ -16,6 +16,7 @@ constexpr const char* kHfDefaults = "basicnet-hf-defaults";
 constexpr const char* kDdpPractice = "convnet-ddp-practice";
 constexpr int kMostRanks = 8;              // of the scaling line: more would have few images each
 constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
+constexpr std::int64_t kBriefSteps = 50;   // 30, and the warm-up: of a twin, whose steps are long
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
 constexpr std::int64_t kCheckImages = 200;
@@ -42,8 +43,8 @@ constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_com
 constexpr const char* kUsual = "libtorch_usual";
 
 const char* name_of(Kind kind) {
-  constexpr std::array<const char*, 7> kNames = {"slice",  "full", "curve", "check",
-                                                 "phases", "sums", "seeds"};
+  constexpr std::array<const char*, 8> kNames = {"slice",  "full", "curve", "check",
+                                                 "phases", "sums", "seeds", "brief"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
@@ -169,8 +170,10 @@ Words length_of(const Case& row) {
   if (row.steps > 0) {
     return {"--epochs", "1", "--limit-train", images(row.steps), "--limit-test", images(1)};
   }
-  if (is_timed(row)) {
-    return {"--epochs", "1", "--limit-train", images(kSliceSteps), "--limit-test", images(1)};
+  if (is_timed(row) || row.kind == Kind::kBrief) {
+    const bool is_brief = row.kind == Kind::kBrief && is_twin(row);
+    return {"--epochs",     "1",      "--limit-train", images(is_brief ? kBriefSteps : kSliceSteps),
+            "--limit-test", images(1)};
   }
   if (row.kind == Kind::kCheck) {
     return {"--epochs",      "1",
@@ -226,6 +229,23 @@ void add_short(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus)
   for (std::size_t stage = 1; stage < kStages.size(); ++stage) {
     const char* const precision = stage == 4 ? "bf16" : "fp32";
     rows.push_back(row_of(kind, recipe, kStages.at(stage), 2, each, precision));
+  }
+}
+
+// What ./run compares its whole runs with: the twin of each stage, the tuned Python program, and
+// one process beside two.
+void add_brief(std::vector<Case>& rows, int cpus) {
+  std::vector<Case> stages;
+  add_short(stages, Kind::kBrief, "basicnet", cpus);
+  for (auto& row : stages) {
+    row.program = kTwins.at(stage_of(row.program));
+    rows.push_back(row);
+  }
+  rows.push_back(row_of(Kind::kBrief, "basicnet", kTuned[0], 1, cpus));
+  for (const char* recipe : {"basicnet", "convnet"}) {
+    for (const int world : {1, 2}) {
+      rows.push_back(row_of(Kind::kBrief, recipe, kStages[2], world, 1));
+    }
   }
 }
 
@@ -420,6 +440,7 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
   if (tier == "short") {
     add_short(rows, Kind::kFull, "basicnet", cpus);
     add_short_checks(rows, "basicnet");
+    add_brief(rows, cpus);
   } else if (tier == "bench") {
     for (const char* recipe : {"basicnet", "convnet"}) {
       add_checks(rows, recipe);

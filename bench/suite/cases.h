@@ -17,7 +17,8 @@ enum class Kind {
   kCheck,   // its weights: a few steps in fp32 on one thread
   kPhases,  // its times per part of a step, from a trace of a few steps
   kSums,    // as kSlice: the price of exact sums
-  kSeeds    // as kFull, with another seed: the accuracy of exact sums
+  kSeeds,   // as kFull, with another seed: the accuracy of exact sums
+  kBrief    // its time per step, once, from few steps
 };
 
 // One row of the comparison: a program and its start. Recipes are those of the stages, basicnet and
@@ -85,8 +86,8 @@ bool is_twin(const Case& row);
 double training_flops(const std::string& recipe, int width = 1);
 
 // The rows of a tier on a machine with so many CPUs:
-//   short   those of `./run`: one whole run per stage, that of stage 0 first, and the checks that
-//           connect them
+//   short   those of `./run`: one whole run per stage, that of stage 0 first, the checks that
+//           connect them, and steps of their Python twins and of one process
 //   bench   those of `./run bench`: times of 200 steps
 //   whole   those of `./run whole`: whole runs, with several seeds
 std::vector<Case> cases_of(const std::string& tier, int cpus);

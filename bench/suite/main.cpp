@@ -47,6 +47,7 @@ using nlohmann::json;
 
 constexpr std::chrono::seconds kDeadline{1200};
 constexpr int kRepetitions = 5;
+constexpr double kWarmUp = 20.0;  // steps
 
 struct SuiteOptions {
   std::string tier = "bench";
@@ -182,6 +183,8 @@ class Runner {
   static std::string summary_of(const Case& row, const json& result, double seconds) {
     if (is_timed(row)) return fmt::format("{:.2f} s for 200 steps", seconds_of_slice(result));
     if (row.kind == Kind::kPhases) return "trace of 10 steps";
+    if (row.kind == Kind::kBrief)
+      return fmt::format("{:.1f} ms a step", 1e3 * step_seconds(result));
     if (row.kind == Kind::kCheck) {
       const auto weights = result.value("weights_sha256", "unknown");
       return fmt::format("weights {:.8} after 20 steps", weights);
@@ -204,6 +207,8 @@ class Runner {
     auto& counters = state.counters;
     if (is_timed(row)) {
       report_speed(row, result, state);
+    } else if (row.kind == Kind::kBrief) {
+      state.SetIterationTime(step_seconds(result));
     } else {
       state.SetIterationTime(end.seconds);
       for (const char* name :
@@ -265,9 +270,12 @@ class Runner {
     return number_of(result, "train_seconds") - number_of(result, "warm_up_seconds");
   }
 
+  static double step_seconds(const json& result) {
+    return seconds_of_slice(result) / (number_of(result, "steps") - kWarmUp);
+  }
+
   // Of the steps after the warm-up.
   void report_speed(const Case& row, const json& result, benchmark::State& state) {
-    constexpr double kWarmUp = 20.0;
     const double steps = number_of(result, "steps");
     const double trained = number_of(result, "train_seconds");
     const double seconds = seconds_of_slice(result);

@@ -12,6 +12,7 @@ namespace {
 // The usual seconds of a run on two cores, start and end of the program included.
 double usual_seconds(const Case& row) {
   const double factor = is_twin(row) ? 2.5 : 1.0;
+  if (row.kind == Kind::kBrief) return is_twin(row) ? 8.0 : 4.0;
   if (is_timed(row)) return 6.0 * factor;
   const bool is_short = row.kind == Kind::kCheck || row.kind == Kind::kPhases;
   return (is_short ? 1.5 : 18.0) * factor;
@@ -19,6 +20,7 @@ double usual_seconds(const Case& row) {
 
 const char* work_of(const Case& row) {
   if (is_timed(row)) return "200 steps";
+  if (row.kind == Kind::kBrief) return "steps";
   if (row.kind == Kind::kCheck) return "20 steps";
   return row.kind == Kind::kPhases ? "10 steps" : "training";
 }

@@ -105,6 +105,12 @@ def full(recipe: str, program: str, seconds: float, world: int, threads: int, co
                  peak_rss_bytes=6.1e8 * world, eval_loss=0.0471, **values)
 
 
+def brief(recipe: str, program: str, seconds: float, world: int, threads: int,
+          precision: str = "fp32") -> Entry:
+    return entry("brief", recipe, program, world, threads, precision, real_time=seconds,
+                 label=f"weights_sha256={SAME} device=cpu")
+
+
 def failed(kind: str, recipe: str, program: str, world: int, threads: int,
            precision: str = "fp32") -> Entry:
     return entry(kind, recipe, program, world, threads, precision, real_time=0.0,
@@ -192,10 +198,17 @@ def whole_rows(recipe: str, scale: float, correct: int) -> list[Entry]:
 
 
 def short() -> dict[str, Any]:
-    """What ./run measures: each stage once, and the checks at the world sizes of these runs."""
+    """What ./run measures: each stage once, the checks at the world sizes of these runs, and steps of
+    the twins, one of which failed."""
     rows = [full("basicnet", stage, 4.9 * seconds_of(place, usual(place)["precision"]),
                  correct=9841 - 3 * place, **usual(place), user_lines=LINES[place])
             for place, stage in enumerate(STAGES)]
+    rows += [brief("basicnet", twin, 0.03 + 0.001 * place, **usual(place))
+             for place, twin in enumerate(TWINS[:-1])]
+    rows += [failed("brief", "basicnet", TWINS[-1], **usual(6)),
+             brief("basicnet", "python_tuned", 0.02, 1, 2)]
+    rows += [brief(recipe, STAGES[2], seconds / world, world, 1)
+             for recipe, seconds in (("basicnet", 0.015), ("convnet", 0.004)) for world in (1, 2)]
     left_out = tuple(f"check/basicnet/{STAGES[place]}/world:1/" for place in (1, 3, 4, 5, 6))
     rows += [row for row in checks("basicnet", {}) if not row["name"].startswith(left_out)]
     return {"context": {name: value for name, value in CONTEXT.items()

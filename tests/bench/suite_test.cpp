@@ -177,7 +177,11 @@ TEST(Cases, TheShortTierHasTheSevenStagesAndTheirChecks) {
     };
     EXPECT_EQ(std::count_if(rows.begin(), rows.end(), is_check), 1) << name_of(row);
   }
-  EXPECT_EQ(rows.size(), 15U) << "and stage 2 alone";
+  EXPECT_EQ(of_kind(rows, Kind::kCheck).size(), 8U) << "and stage 2 alone";
+  const auto brief = of_kind(rows, Kind::kBrief);
+  EXPECT_EQ(std::ranges::count_if(brief, is_twin), 8) << "of each stage, and tuned";
+  EXPECT_EQ(brief.size(), 12U) << "and stage 2 on one process and on two, for both recipes";
+  EXPECT_EQ(words_of(brief.front()).substr(0, 38), "venv/bin/python3 peers/single.py --rec");
 }
 
 std::set<std::string> names_of(const std::vector<Case>& rows) {
