@@ -72,6 +72,9 @@ std::vector<std::size_t> wrong_ones(const Parameters& got, const Parameters& exp
 
 std::string meaning(const torch::Tensor& got, const torch::Tensor& local, const torch::Tensor& mean,
                     int world_size) {
+  if (!got.any().item<bool>()) {
+    return "an integer division: in C++ `1 / 2` is 0, so divide `1.0`";
+  }
   if (close(got, mean * world_size)) {
     return fmt::format("sum instead of mean: every gradient is {}.0 times too large", world_size);
   }
@@ -149,9 +152,12 @@ void part_1_weights(const Ddp& yours, const ProcessGroup& group) {
 
 // Backward with the hooks of a Reducer, then finish().
 void average(Reducer& reducer, Model& model, const Batch& batch) {
+  running("a backward with hooks, and finish()",
+          "an index outside its range, or a hook that captured a local by reference: [this, i]");
   try {
     run_backward(model, basicnet(), batch);
     reducer.finish();
+    running("");
   } catch (const c10::Error& error) {
     const std::string words = error.what_without_backtrace();
     const auto has = [&](const char* part) { return words.find(part) != std::string::npos; };
@@ -162,6 +168,8 @@ void average(Reducer& reducer, Model& model, const Batch& batch) {
            "the gradient is still undefined inside the hook; write the means in finish()");
     expect(!has("non-empty list"), "finish() without an exception", got,
            "the last bucket is empty, so torch::cat has nothing to join");
+    expect(!has("view size is not compatible"), "hooks without an exception", got,
+           "the memory of a gradient can have another order (channels last): flatten(), not view");
     throw;
   }
 }
@@ -206,15 +214,28 @@ Bytes buckets_of(const Bytes& gradients, std::int64_t bucket_bytes) {
   return buckets;
 }
 
-std::string meaning_of_buckets(const Bytes& got, const Bytes& expected, std::size_t gradients,
+// Buckets that are sent before the gradient that fills them.
+Bytes early_buckets_of(const Bytes& gradients, std::int64_t bucket_bytes) {
+  Bytes buckets = {0};
+  for (const auto bytes : gradients) {
+    if (buckets.back() > 0 && buckets.back() + bytes > bucket_bytes) buckets.push_back(0);
+    buckets.back() += bytes;
+  }
+  return buckets;
+}
+
+std::string meaning_of_buckets(const Bytes& got, const Bytes& gradients,
                                std::int64_t bucket_bytes) {
+  const auto expected = buckets_of(gradients, bucket_bytes);
   const auto sum = [](const Bytes& all) { return std::reduce(all.begin(), all.end()); };
   if (sum(got) > sum(expected)) {
     return "the bucket is not emptied after a message, so the next one repeats its gradients";
   }
   if (got.size() > expected.size()) {
-    return got.size() == gradients ? "each gradient is a message of its own"
-                                   : "the count of bytes is not set to 0 after a message";
+    return got.size() == gradients.size() ? "each gradient is a message of its own"
+           : got == early_buckets_of(gradients, bucket_bytes)
+               ? "the bucket is sent before the gradient that fills it is added"
+               : "the count of bytes is not set to 0 after a message";
   }
   return bucket_bytes < kBucketBytes ? "\"at least\" is `>=`, but `>` is used"
                                      : "numel() is counted, but bucket_bytes are bytes";
@@ -237,14 +258,14 @@ void buckets(const Ddp& yours, const ProcessGroup& group, std::int64_t bucket_by
            "the first all-reduce starts before backward has reached the first layer",
            "it starts later", "no bucket is sent from a hook, so nothing overlaps with backward");
     Bytes got;
-    for (const auto& [operation, bytes] : messages.all()) {
-      if (operation == "allreduce_" && bytes > 0) got.push_back(bytes);
+    for (const auto& message : messages.all()) {
+      if (message.operation == "allreduce_" && message.bytes > 0) got.push_back(message.bytes);
     }
     expect(got == expected,
            fmt::format("bucket_bytes {}, step {}: all-reduces of {} bytes", bucket_bytes, step + 1,
                        fmt::join(expected, ", ")),
            fmt::format("{}", fmt::join(got, ", ")),
-           meaning_of_buckets(got, expected, gradients.size(), bucket_bytes));
+           meaning_of_buckets(got, gradients, bucket_bytes));
   }
 }
 

@@ -25,23 +25,41 @@ namespace {
 constexpr std::chrono::milliseconds kGroupTimeout{4'000};
 constexpr std::chrono::milliseconds kGrace{1'000};
 
-// Memory that the ranks share with this process: the first text of each kind, and counts.
-struct Verdict {
-  using Text = std::array<char, 4096>;
+using Text = std::array<char, 4096>;
 
-  std::atomic<int> finished{0};  // ranks that came to the end of the property
+void put(Text& into, std::string_view text) {
+  into.fill(0);
+  std::copy_n(text.begin(), std::min(text.size(), into.size() - 1), into.begin());
+}
+
+// How a rank ended. In a transfer or a collective: it waited for another rank in vain.
+enum class End { kNone, kFinished, kTransfer, kCollective };
+
+struct RankState {
+  std::atomic<End> end{End::kNone};
+  Text where{};      // of running()
+  Text if_killed{};  // of running()
+  Text lost{};       // what the wait threw
+
+  bool waited() const { return end == End::kTransfer || end == End::kCollective; }
+};
+
+// Memory that the ranks share with this process: the first cause of a failure, and how each ended.
+struct Verdict {
   std::atomic<bool> forked{false};
   std::atomic<bool> has_cause{false};
-  std::atomic<bool> has_consequence{false};
   Text cause{};
-  Text consequence{};  // of a rank that waited for another one in vain
+  std::array<RankState, 8> ranks;
 
-  static void put(std::atomic<bool>& taken, Text& into, std::string_view text) {
-    if (taken.exchange(true)) return;
-    const auto size = std::min(text.size(), into.size() - 1);
-    std::copy_n(text.begin(), size, into.begin());
+  // The first rank that `is`, or -1.
+  int find(const std::function<bool(const RankState&)>& is, int world_size) const {
+    const auto* end = ranks.begin() + world_size;
+    const auto* found = std::find_if(ranks.begin(), end, is);
+    return found == end ? -1 : static_cast<int>(found - ranks.begin());
   }
 };
+
+RankState* this_rank = nullptr;  // in the process of a rank
 
 std::string text_of(const Wrong& wrong) {
   return fmt::format("expected: {}\ngot:      {}\nusually:  {}", wrong.expected, wrong.got,
@@ -52,73 +70,117 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, std::min<std::size_t>(text.find('\n'), 500)));
 }
 
+// Hints of spawn and of a lost rank are for programs, not for the code of a learner.
+std::string without_hint(std::string_view text) {
+  return first_line(text.substr(0, text.find("; hint: ")));
+}
+
+// What `where` of a rank adds before an expectation.
+std::string place_of(const RankState& rank) {
+  return rank.where[0] == 0 ? "" : fmt::format("{}: ", rank.where.data());
+}
+
 // `origin`: of the exception.
 std::string thrown(std::string_view what, std::string_view origin) {
   return fmt::format(
-      "expected: no exception\ngot:      {}\nusually:  an exception from {}; these are its words",
-      first_line(what), origin);
+      "expected: {}no exception\ngot:      {}\n"
+      "usually:  an exception from {}; these are its words",
+      place_of(*this_rank), first_line(what), origin);
 }
 
-// Of a collective that failed, while no rank has a cause of its own.
-std::string waited(std::string_view what) {
-  if (what.starts_with("send") || what.starts_with("recv")) {
-    return fmt::format(
-        "expected: each message that a rank waits for is sent\ngot:      {}\n"
-        "usually:  all ranks wait in a recv, or in a send, whose other end comes later: begin with "
-        "isend",
-        first_line(what));
+// Of ranks that waited in vain, while none has a cause of its own.
+std::string waited(const Verdict& verdict, int world_size) {
+  const auto first = [&](bool (*is)(const RankState&)) { return verdict.find(is, world_size); };
+  const auto in_code = first([](const RankState& r) { return r.waited() && r.where[0] != 0; });
+  const auto outside = first([](const RankState& r) { return r.where[0] == 0; });
+  const auto running = first([](const RankState& r) { return r.end == End::kNone; });
+  const auto in_collective = first([](const RankState& r) { return r.end == End::kCollective; });
+  const auto waiting =
+      in_code >= 0 ? in_code : first([](const RankState& r) { return r.waited(); });
+  const auto& rank = verdict.ranks.at(static_cast<std::size_t>(waiting));
+  const auto text = [&](const char* expected, const std::string& usually) {
+    return fmt::format("expected: {}{}\ngot:      {}\nusually:  {}", place_of(rank), expected,
+                       rank.lost.data(), usually);
+  };
+  if (running >= 0) {
+    return text("all ranks come to an end",
+                fmt::format("rank {} still runs, and others wait for it: a loop does not end, or "
+                            "exit() has ended the rank",
+                            running));
   }
-  return fmt::format(
-      "expected: every rank makes the same collectives, in the same order\ngot:      {}\n"
-      "usually:  a collective is inside an `if` or a loop that differs from rank to rank",
-      first_line(what));
+  if (in_code >= 0 && outside >= 0) {
+    return text("all ranks take part until the end",
+                fmt::format("rank {} has returned, and others wait for it: a `return` or a message "
+                            "is inside an `if` or a loop that differs from rank to rank",
+                            outside));
+  }
+  if (in_collective >= 0) {
+    return text("every rank makes the same collectives, in the same order",
+                "a collective is inside an `if` or a loop that differs from rank to rank");
+  }
+  return text("each message that a rank waits for is sent",
+              "all ranks wait in a recv, or in a send, whose other end comes later: begin with "
+              "isend");
 }
 
 // Runs the check in a rank. Exit codes: 0, 1 for a cause, 4 for a consequence, as spawn expects.
-[[noreturn]] void run_in_rank(Verdict& verdict, const std::function<void()>& check) {
-  const auto rank = ::getpid();
+[[noreturn]] void run_in_rank(Verdict& verdict, int rank, const std::function<void()>& check) {
+  const auto process = ::getpid();
+  this_rank = &verdict.ranks.at(static_cast<std::size_t>(rank));
+  const auto cause = [&](const std::string& text) {
+    if (!verdict.has_cause.exchange(true)) put(verdict.cause, text);
+  };
   int code = 1;
   try {
     check();
     code = 0;
   } catch (const Wrong& wrong) {
-    Verdict::put(verdict.has_cause, verdict.cause, text_of(wrong));
+    cause(text_of(wrong));
   } catch (const NotWrittenYet& error) {
-    Verdict::put(verdict.has_cause, verdict.cause, error.what());
+    cause(error.what());
   } catch (const DistributedError& error) {
-    Verdict::put(verdict.has_consequence, verdict.consequence, waited(error.what()));
+    const std::string_view what = error.what();
+    const bool transfer = what.starts_with("send") || what.starts_with("recv");
+    this_rank->end = transfer ? End::kTransfer : End::kCollective;
+    put(this_rank->lost, without_hint(what));
     code = 4;
   } catch (const c10::Error& error) {
-    Verdict::put(verdict.has_cause, verdict.cause,
-                 thrown(error.what_without_backtrace(), "LibTorch"));
+    cause(thrown(error.what_without_backtrace(), "LibTorch"));
   } catch (const std::exception& error) {
-    Verdict::put(verdict.has_cause, verdict.cause, thrown(error.what(), "the code or the library"));
+    cause(thrown(error.what(), "the code or the library"));
   } catch (...) {
-    Verdict::put(verdict.has_cause, verdict.cause,
-                 thrown("another type than std::exception", "the code"));
+    cause(thrown("another type than std::exception", "the code"));
   }
   std::fflush(nullptr);
-  if (::getpid() != rank) {
+  if (::getpid() != process) {
     verdict.forked = true;
     ::_exit(1);
   }
-  if (code == 0) ++verdict.finished;
+  if (code == 0) this_rank->end = End::kFinished;
   ::_exit(code);
 }
 
+bool is_timeout(const std::string& error) { return error.find("signal 14 ") != std::string::npos; }
+
 // What spawn reports about ranks that left no text: they were killed, or ended themselves.
-std::string ended(const std::string& error, unsigned seconds) {
-  if (error.find("signal 14 ") != std::string::npos) {
+std::string ended(const Verdict& verdict, int world_size, const std::string& error,
+                  unsigned seconds) {
+  const int running =
+      verdict.find([](const RankState& rank) { return rank.end == End::kNone; }, world_size);
+  const auto& rank = verdict.ranks.at(static_cast<std::size_t>(std::max(running, 0)));
+  if (is_timeout(error)) {
     return fmt::format(
-        "expected: an end within {} s\ngot:      the code still ran\n"
+        "expected: {}an end within {} s\ngot:      the code still ran\n"
         "usually:  a loop does not end, or a rank waits for a message that no rank sends",
-        seconds);
+        place_of(rank), seconds);
   }
+  const bool killed = error.find("signal") != std::string::npos;
   return fmt::format(
-      "expected: every rank returns from the code\ngot:      {}\n"
-      "usually:  for SIGSEGV and SIGABRT: an index or pointer outside its range, or a hook that "
-      "captured a local by reference: [this, i]",
-      error.empty() ? "a rank ended inside it, as by exit()" : first_line(error));
+      "expected: {}every rank returns from the code\ngot:      {}\nusually:  {}", place_of(rank),
+      error.empty() ? "a rank ended inside it, as by exit()" : without_hint(error),
+      !killed ? "exit() or _exit() ends the process: return from the function instead"
+      : rank.if_killed[0] != 0 ? rank.if_killed.data()
+                               : "for SIGSEGV and SIGABRT: an index or pointer outside its range");
 }
 
 ProcessGroup make_group() {
@@ -133,29 +195,37 @@ void expect(bool holds, const std::string& expected, const std::string& got,
   if (!holds) throw Wrong{expected, got, usually};
 }
 
-// Returns "" or the reason.
-std::string Grader::run(int world_size, const std::function<void()>& check, unsigned seconds) {
+void running(const std::string& where, const std::string& if_killed) {
+  put(this_rank->where, where);
+  put(this_rank->if_killed, if_killed);
+}
+
+Grader::Outcome Grader::run(int world_size, const std::function<void()>& check, unsigned seconds) {
   const Shared<Verdict> verdict;
   std::string error;
-  const auto rank = [&](int /*rank*/) {
+  const auto run_rank = [&](int rank) {
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
     ::alarm(seconds);
-    run_in_rank(*verdict, check);
+    run_in_rank(*verdict, rank, check);
   };
   try {
-    spawn(rank, {.nprocs = world_size, .grace = kGrace});
+    spawn(run_rank, {.nprocs = world_size, .grace = kGrace});
   } catch (const Error& thrown_by_spawn) {
     error = thrown_by_spawn.what();
   }
   if (verdict->forked) {
-    return "expected: one process per rank\ngot:      a process that the code forked returned\n"
-           "usually:  the child of fork() does not end with _exit()";
+    return {
+        "expected: one process per rank\ngot:      a process that the code forked returned\n"
+        "usually:  the child of fork() does not end with _exit()"};
   }
-  if (verdict->has_cause) return verdict->cause.data();
-  if (verdict->has_consequence && error.find("signal") == std::string::npos) {
-    return verdict->consequence.data();
+  if (verdict->has_cause) return {verdict->cause.data()};
+  const auto lost = verdict->find([](const RankState& rank) { return rank.waited(); }, world_size);
+  if (lost >= 0 && error.find("signal") == std::string::npos) {
+    return {waited(*verdict, world_size), /*late=*/true};
   }
-  return verdict->finished == world_size ? "" : ended(error, seconds);
+  const auto unfinished = [](const RankState& rank) { return rank.end != End::kFinished; };
+  if (verdict->find(unfinished, world_size) < 0) return {};
+  return {ended(*verdict, world_size, error, seconds), is_timeout(error)};
 }
 
 void Grader::property(const std::string& title, int world_size,
@@ -165,8 +235,8 @@ void Grader::property(const std::string& title, int world_size,
 
 void Grader::property_without_group(const std::string& title, int world_size,
                                     const std::function<void()>& check, unsigned seconds) {
-  const auto reason = run(world_size, check, seconds);
-  if (!reason.empty()) fail(title, reason);
+  const auto outcome = run(world_size, check, seconds);
+  if (!outcome.reason.empty()) fail(title, outcome.reason);
   fmt::print(report_, "ok     {}\n", title);
 }
 
@@ -187,7 +257,7 @@ void Grader::compare_times(int world_size, const std::string& what,
   const Shared<Seconds> seconds;
   const auto measure = [](const auto& run_once) {
     double best = 0;
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 3; ++i) {
       const double start = steady_seconds();
       run_once();
       const double one = steady_seconds() - start;
@@ -195,15 +265,20 @@ void Grader::compare_times(int world_size, const std::string& what,
     }
     return best;
   };
-  const auto reason = run(
+  constexpr unsigned kSeconds = 30;
+  const auto outcome = run(
       world_size,
       [&] {
         const auto group = make_group();
         const Seconds own{measure([&] { yours(group); }), measure([&] { library(group); })};
         if (group.rank() == 0) *seconds = own;
       },
-      /*seconds=*/10);
-  if (!reason.empty()) fail(what, reason);
+      kSeconds);
+  if (outcome.late) {
+    fmt::print(report_, "time   {}: not measured, no end within {} s\n", what, kSeconds);
+    return;
+  }
+  if (!outcome.reason.empty()) fail(what, outcome.reason);
   fmt::print(report_, "time   {}: yours {:.3g} ms, the library's {:.3g} ms\n", what,
              1000 * seconds->yours, 1000 * seconds->library);
 }

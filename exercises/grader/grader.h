@@ -25,6 +25,11 @@ struct Wrong {
 void expect(bool holds, const std::string& expected, const std::string& got,
             const std::string& usually);
 
+// In a check: what the learner's code is called with from now on, such as "7 samples on 3 ranks".
+// Messages about an exception, a crash or a wait begin with it. `if_killed`: what a crash usually
+// means here. An empty `where` follows the call, so that the ranks that returned are known.
+void running(const std::string& where, const std::string& if_killed = "");
+
 // Runs the properties of one exercise on one submission and prints a line for each.
 //
 // Every property runs in processes of its own, started by spawn, because the code may crash, hang,
@@ -46,13 +51,18 @@ class Grader {
                               const std::function<void()>& check, unsigned seconds = 10);
 
   // Prints the seconds of the learner's code and of the library's, which rank 0 measures. Fails as
-  // a property does if one of them throws or does not end.
+  // a property does if one of them throws; a timeout, as on a busy machine, is printed.
   void compare_times(int world_size, const std::string& what,
                      const std::function<void(const ProcessGroup&)>& yours,
                      const std::function<void(const ProcessGroup&)>& library);
 
  private:
-  std::string run(int world_size, const std::function<void()>& check, unsigned seconds);
+  struct Outcome {
+    std::string reason = {};  // "" if all ranks finished
+    bool late = false;        // it is a timeout
+  };
+
+  Outcome run(int world_size, const std::function<void()>& check, unsigned seconds);
   [[noreturn]] void fail(const std::string& title, const std::string& reason);
 
   std::FILE* report_;

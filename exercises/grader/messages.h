@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,12 +14,13 @@
 namespace ladder::exercises {
 
 // What this rank sends, in order, while the object lives: each collective and each send of any
-// ProcessGroup, as LibTorch's dispatcher sees it. One at a time.
+// ProcessGroup in any thread, as LibTorch's dispatcher sees it. One at a time.
 class Messages {
  public:
   struct Message {
     std::string operation;  // "allreduce_", "send", ..., or what mark() was given
     std::int64_t bytes = 0;
+    float first = 0;  // element, of a float tensor
   };
 
   Messages() {
@@ -28,14 +30,14 @@ class Messages {
           current()->record(call);
           return nullptr;
         });
-    handle_ = at::addThreadLocalCallback(callback.needsInputs(true));
+    handle_ = at::addGlobalCallback(callback.needsInputs(true));
   }
   ~Messages() { at::removeCallback(handle_); }
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
   // Adds an entry of another kind, to see its place among the messages.
-  void mark(const std::string& what) { all_.push_back({what, 0}); }
+  void mark(const std::string& what) { add({what}); }
 
   const std::vector<Message>& all() const { return all_; }
 
@@ -52,7 +54,7 @@ class Messages {
 
  private:
   static Messages*& current() {
-    thread_local Messages* one = nullptr;
+    static Messages* one = nullptr;
     return one;
   }
 
@@ -65,11 +67,20 @@ class Messages {
       if (!input.isTensorList()) continue;
       for (const at::Tensor& tensor : input.toTensorVector()) {
         message.bytes += static_cast<std::int64_t>(tensor.nbytes());
+        if (tensor.is_cpu() && tensor.scalar_type() == torch::kFloat32 && tensor.numel() > 0) {
+          message.first = *tensor.const_data_ptr<float>();
+        }
       }
     }
+    add(std::move(message));
+  }
+
+  void add(Message message) {
+    const std::lock_guard lock(mutex_);
     all_.push_back(std::move(message));
   }
 
+  std::mutex mutex_;
   std::vector<Message> all_;
   at::CallbackHandle handle_{};
 };
