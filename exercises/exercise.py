@@ -8,7 +8,7 @@
     ./run exercise N --hint        the next of three hints
     ./run exercise N --solution    your file against the solution
 
-An exercise is a folder of exercises/ with a task.md; exercises/README.md describes its files.
+An exercise is a folder of exercises/ with a task.md; docs/additions.md describes its files.
 """
 from __future__ import annotations
 
@@ -485,7 +485,7 @@ def table() -> str:
 
 def show_list(progress: Progress) -> int:
     for exercise in all_exercises():
-        print(f"{exercise.number:>2}  {exercise.name:<16} {exercise.lesson:<9} "
+        print(f"{exercise.number:>2}  {exercise.name:<17} {exercise.lesson:<9} "
               f"{progress.state(exercise):<12} {exercise.minutes:>3} min  "
               f"{exercise.title.partition(': ')[2]}")
     print("\n./run exercise N begins one; exercises/README.md describes them")
