@@ -4,23 +4,36 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <bit>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "exercises/grader/grader.h"
 #include "exercises/grader/messages.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 
 namespace ladder::exercises::ring {
 namespace {
 
+constexpr const char* kNegative =
+    "a negative rank or part: add N before %, because in C++ (0 - 1) % 3 is -1";
+constexpr const char* kFewerParts =
+    "fewer than N parts: torch::chunk makes fewer of a small tensor, torch::tensor_split always N";
+
 // Calls the learner's function.
 void sum(const Ring& yours, torch::Tensor& tensor, const ProcessGroup& group) {
+  running(fmt::format("size {} on {} ranks", tensor.numel(), group.world_size()),
+          fmt::format("an index outside the parts ({})",
+                      tensor.numel() > 50 ? kNegative : kFewerParts));
   try {
     yours.sum_over_ring(tensor, group);
+    running("");
   } catch (const std::exception& error) {
     const std::string_view what = error.what();
     const auto has = [&](const char* text) { return what.find(text) != std::string_view::npos; };
@@ -31,8 +44,10 @@ void sum(const Ring& yours, torch::Tensor& tensor, const ProcessGroup& group) {
                   "one that rank r - 1 sends in this round"};
     }
     if (has(", got -") || has("range_check")) {  // of ProcessGroup, and of vector::at
-      throw Wrong{fmt::format("ranks and parts 0 to {}", group.world_size() - 1), got,
-                  "a negative rank or part: add N before %, because in C++ (0 - 1) % 3 is -1"};
+      const bool negative = has(", got -") || has("(which is 18446744073709551");
+      throw Wrong{
+          fmt::format("size {}: ranks and parts 0 to {}", tensor.numel(), group.world_size() - 1),
+          got, negative ? kNegative : kFewerParts};
     }
     throw;
   }
@@ -49,10 +64,32 @@ std::string ranks_in(std::int64_t sum) {
                            : fmt::format("the sum of ranks {}", fmt::join(ranks, ", "));
 }
 
-// `got` holds sums of 2^rank, so each shows which ranks are in it. `sends`: of this rank.
+// Whether rank 1 returns before rank 0, whose numbers it needs, calls the function.
+bool returns_early(const Ring& yours, const ProcessGroup& group) {
+  auto tensor = torch::ones({420});
+  if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double start = steady_seconds();
+  sum(yours, tensor, group);
+  const bool early = steady_seconds() - start < 0.5;
+  return group.all_gather_into_tensor(torch::tensor(early ? 1 : 0))[1].item<int>() == 1;
+}
+
+// The second send of a rank, of at least three, has what it added in the first round.
+bool adds(const Messages& messages) {
+  int sends = 0;
+  for (const auto& message : messages.all()) {
+    if (message.operation != "send" || ++sends < 2) continue;
+    const bool is_sum = message.first > 0 && message.first < 256;
+    return is_sum && std::popcount(static_cast<unsigned>(message.first)) == 2;
+  }
+  return false;
+}
+
+// `got` holds sums of 2^rank, so each shows which ranks are in it. `messages`: of this rank.
 std::string meaning(const torch::Tensor& got, std::int64_t wrong, const ProcessGroup& group,
-                    std::int64_t sends) {
+                    const Messages& messages) {
   const std::int64_t n = group.world_size();
+  const auto sends = messages.count("send");
   const double all = std::ldexp(1.0, group.world_size()) - 1;
   if (sends == n - 1) return "the second phase is missing";
   if (sends < 2 * (n - 1)) return "a round is missing: each phase has N - 1 of them";
@@ -66,6 +103,10 @@ std::string meaning(const torch::Tensor& got, std::int64_t wrong, const ProcessG
   if (wrong >= got.numel() / n * n) {
     return "elements at the end are left out where the ranks do not divide the size";
   }
+  if (n > 2 && adds(messages) && !(got == all).any().item<bool>()) {
+    return "the second phase begins with the own part, which is not complete: rank r has the sum "
+           "of part r + 1";
+  }
   return (got == all).any().item<bool>()
              ? "a rank passes on another part than the one that is complete, or a part was "
                "replaced, not changed in place: `+=`"
@@ -74,23 +115,27 @@ std::string meaning(const torch::Tensor& got, std::int64_t wrong, const ProcessG
 
 void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
   const auto all = (std::int64_t{1} << group.world_size()) - 1;
-  auto tensor = torch::full({size}, std::ldexp(1.0, group.rank()), torch::kFloat32);
+  auto summed = torch::full({size}, std::ldexp(1.0, group.rank()), torch::kFloat32);
   const Messages messages;
-  sum(yours, tensor, group);
-  const auto sends = messages.count("send");
+  sum(yours, summed, group);
+  const auto tensor = summed.clone();  // what arrives later does not count
   const auto different = (tensor != static_cast<double>(all)).nonzero();
   // Every rank sees the others' failure, so that the first message is that of rank 0.
   auto failures = group.all_gather_into_tensor(torch::tensor(different.numel()));
   if (failures.sum().item<std::int64_t>() == 0) return;
+  const auto wrong = different.numel() == 0 ? 0 : different[0][0].item<std::int64_t>();
+  const auto usually = meaning(tensor, wrong, group, messages);
+  const bool early = returns_early(yours, group);
   if (different.numel() == 0) group.barrier();
-  const auto wrong = different[0][0].item<std::int64_t>();
-  const auto got = tensor[wrong].item<std::int64_t>();
+  const auto got = tensor[wrong].item<double>();
   throw Wrong{
       fmt::format("{} elements on {} ranks: each {}", size, group.world_size(), ranks_in(all)),
-      got > all || got < 0
-          ? fmt::format("element {} has more than one number of a rank", wrong)
-          : fmt::format("element {} of rank {}: {}", wrong, group.rank(), ranks_in(got)),
-      meaning(tensor, wrong, group, sends)};
+      got >= 0 && got <= static_cast<double>(all)
+          ? fmt::format("element {} of rank {}: {}", wrong, group.rank(),
+                        ranks_in(static_cast<std::int64_t>(got)))
+          : fmt::format("element {} has more than one number of a rank", wrong),
+      early ? "wait() of irecv is missing: the tensor is used before the part has arrived"
+            : usually};
 }
 
 // Different numbers in each element, so that a part in the wrong place is seen.
