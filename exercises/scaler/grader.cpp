@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -79,10 +80,14 @@ void scales_the_loss(const Scaler& yours) {
   const Training training;
   const ScalerState state{.scale = 1024};
   const auto loss = training.loss(1);
+  const auto before = loss.item<double>();
   const auto got = yours.scaled_loss(state, loss);
-  const auto expected = 1024 * loss.item<double>();
+  const auto expected = 1024 * before;
+  expect(loss.item<double>() == before, fmt::format("the loss of the caller remains {}", before),
+         fmt::format("{}", loss.item<double>()),
+         "`*=` changes the loss of the caller: both are one tensor");
   expect(got.defined() && got.numel() == 1 && got.item<double>() == expected,
-         fmt::format("{} for a loss of {} and a scale of 1024", expected, loss.item<double>()),
+         fmt::format("{} for a loss of {} and a scale of 1024", expected, before),
          fmt::format("{}", got.defined() ? got.item<double>() : kNan),
          "the loss is not multiplied by the scale");
   got.backward();
@@ -161,6 +166,12 @@ void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where)
          "the optimizer steps before the gradients are tested");
   expect(!taken, place + ": step returns false", "true",
          taken ? meaning_of_true(yours, group, bad, where, unchanged) : "");
+  const auto other = static_cast<std::size_t>(1 - where);
+  plain.optimizer.zero_grad();
+  plain.loss(0.01).backward();
+  expect(torch::equal(scaled.parameters.at(other).grad(), plain.parameters.at(other).grad()),
+         place + ": finite gradients are divided too", "gradients of another size",
+         "the gradients are not divided where the step is skipped: divide all of them first");
   scaled_step(yours, state, scaled, group);
   scaled_step(yours, state, plain, group);
   expect(torch::equal(plain.weights(), scaled.weights()),
@@ -183,11 +194,11 @@ std::string meaning_of_scale(std::size_t step, double got, double expected, doub
                   : "good_steps is not set to 0 when the scale grows";
 }
 
-void scales_of_pytorch(const Scaler& yours, const ProcessGroup& group) {
+void scales_of_pytorch(const Scaler& yours, const ProcessGroup& group, double first) {
   Training mine;
   Training reference;
-  ScalerState state{.scale = 1024, .growth_interval = kInterval};
-  GradScaler expected({.init_scale = 1024, .growth_interval = kInterval});
+  ScalerState state{.scale = first, .growth_interval = kInterval};
+  GradScaler expected({.init_scale = first, .growth_interval = kInterval});
   for (std::size_t step = 0; step < kSteps.size(); ++step) {
     const double previous = state.scale;
     const float bad = kSteps[step] == 'o' ? kInf : kSteps[step] == 'n' ? kNan : 0;
@@ -201,37 +212,81 @@ void scales_of_pytorch(const Scaler& yours, const ProcessGroup& group) {
         state.scale == expected.get_scale(),
         fmt::format("scale {} after step {} (growth_interval 3)", expected.get_scale(), step + 1),
         fmt::format("{}", state.scale),
-        meaning_of_scale(step, state.scale, expected.get_scale(), previous));
+        first < 1 ? "the scale has a bound, such as 1: it can be smaller"
+                  : meaning_of_scale(step, state.scale, expected.get_scale(), previous));
+    expect(state.scale <= previous || state.good_steps == 0,
+           fmt::format("good_steps 0 after step {}, in which the scale grows", step + 1),
+           fmt::format("{}", state.good_steps), "good_steps is not set to 0 when the scale grows");
   }
   expect(torch::equal(mine.weights(), reference.weights()), "the weights of PyTorch's scaler",
          "other weights", "the scale changes before the gradients are divided by it");
 }
 
-void ranks_agree(const Scaler& yours, const ProcessGroup& group) {
-  Training training;
-  ScalerState state;
-  const auto before = training.weights();
-  bool taken = false;
-  torch::Tensor decisions;
-  try {
-    taken = scaled_step(yours, state, training, group, group.rank() == 1 ? kNan : 0, 1);
-    decisions = group.all_gather_into_tensor(torch::tensor({taken ? 1.0 : 0.0, state.scale}));
-  } catch (const DistributedError& error) {
-    const std::string_view what = error.what();
-    if (what.find("this rank called") == std::string_view::npos) throw;
-    throw Wrong{"the same collectives of all ranks in step; the all_gather is the grader's own",
-                std::string(what.substr(0, what.find('\n'))),
-                "a collective is inside an `if` or a loop that differs from rank to rank"};
+// A step of each rank, with gradients of its own, and what the ranks did.
+struct Together {
+  std::vector<double> taken;  // 1 or 0 on each rank
+  std::vector<double> scales;
+
+  Together(const Scaler& yours, const ProcessGroup& group, Training& training, float bad) {
+    ScalerState state;
+    try {
+      const bool own = scaled_step(yours, state, training, group, bad, /*where=*/1, factor(group));
+      const auto all = group.all_gather_into_tensor(torch::tensor({own ? 1.0 : 0.0, state.scale}));
+      for (int rank = 0; rank < group.world_size(); ++rank) {
+        taken.push_back(all[rank][0].item<double>());
+        scales.push_back(all[rank][1].item<double>());
+      }
+    } catch (const DistributedError& error) {
+      const std::string_view what = error.what();
+      if (what.find("this rank called") == std::string_view::npos) throw;
+      throw Wrong{"the same collectives of all ranks in step; the all_gather is the grader's own",
+                  std::string(what.substr(0, what.find('\n'))),
+                  "a collective is inside an `if` or a loop that differs from rank to rank"};
+    }
   }
-  const auto on = [&](int column) {
-    return fmt::format("{}, {}, {}", decisions[0][column].item<double>(),
-                       decisions[1][column].item<double>(), decisions[2][column].item<double>());
-  };
-  const bool equal = (decisions == decisions[0]).all().item<bool>();
-  expect(equal && !taken && torch::equal(before, training.weights()),
-         "a NaN on rank 1 of 3: all ranks skip, and all scales are 32768",
-         fmt::format("steps taken: {}; scales: {}", on(0), on(1)),
-         "each rank decides alone, so their weights differ from now on");
+
+  static double factor(const ProcessGroup& group) { return 0.01 * (group.rank() + 1); }
+  bool all(double step, double scale) const {
+    const auto is = [](double expected) {
+      return [expected](double got) { return got == expected; };
+    };
+    return std::ranges::all_of(taken, is(step)) && std::ranges::all_of(scales, is(scale));
+  }
+  std::string text() const {
+    return fmt::format("steps taken: {}; scales: {}", fmt::join(taken, ", "),
+                       fmt::join(scales, ", "));
+  }
+};
+
+// Without overflow, ranks with different gradients take different steps.
+void ranks_step(const Scaler& yours, const ProcessGroup& group) {
+  Training scaled;
+  Training plain;
+  const Together step(yours, group, scaled, /*bad=*/0);
+  expect(
+      step.all(1, ScalerState().scale),
+      "no overflow on three ranks: all take the step, and all scales are 65536", step.text(),
+      "the flag after all_reduce is tested wrongly: 0 of 3 ranks have an overflow; a sum of bool "
+      "is at most 1");
+  const auto before = plain.weights();
+  plain.loss(Together::factor(group)).backward();
+  plain.optimizer.step();
+  expect(torch::equal(scaled.weights(), plain.weights()),
+         "three ranks: the weights of a plain step with the gradients of the rank", "other weights",
+         torch::equal(scaled.weights(), before)
+             ? "optimizer.step() is not reached on several ranks"
+             : "the gradients are summed over the ranks: exchange the decision alone");
+}
+
+void ranks_skip(const Scaler& yours, const ProcessGroup& group) {
+  Training training;
+  const auto before = training.weights();
+  const Together step(yours, group, training, group.rank() == 1 ? kNan : 0);
+  expect(step.all(0, ScalerState().scale / 2) && torch::equal(before, training.weights()),
+         "a NaN on rank 1 of 3: all ranks skip, and all scales are 32768", step.text(),
+         step.all(1, ScalerState().scale)
+             ? "the flag after all_reduce is tested wrongly: one overflow is enough to skip"
+             : "each rank decides alone, so their weights differ from now on");
 }
 
 void grade(Grader& grader, const Scaler& yours) {
@@ -244,10 +299,13 @@ void grade(Grader& grader, const Scaler& yours) {
       for (const float bad : {kInf, kNan}) skips(yours, group, bad, where);
     }
   });
-  grader.property("the scales of PyTorch's scaler over 31 steps", 1,
-                  [&](Group group) { scales_of_pytorch(yours, group); });
+  grader.property("the scales of PyTorch's scaler over 31 steps", 1, [&](Group group) {
+    for (const double first : {1024.0, 0.25}) scales_of_pytorch(yours, group, first);
+  });
+  grader.property("without overflow, three ranks take steps of their own", 3,
+                  [&](Group group) { ranks_step(yours, group); });
   grader.property("a NaN on one of three ranks: all skip", 3,
-                  [&](Group group) { ranks_agree(yours, group); });
+                  [&](Group group) { ranks_skip(yours, group); });
   const auto yours_step = [&](Group group) {
     Training training;
     ScalerState state;
