@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "exercises/grader/grader.h"
 #include "exercises/sampler/sampler.h"
@@ -25,6 +27,8 @@ constexpr std::uint64_t kSeed = 42;
 constexpr std::string_view kTooFewSamples =
     "with fewer samples than ranks, a position passes the end more than once: % size";
 
+constexpr const char* kOutside = "a position past the end of the order: continue at the beginning";
+
 std::string of(std::int64_t size, int world_size) {
   return fmt::format("{} sample{} on {} rank{}", size, size == 1 ? "" : "s", world_size,
                      world_size == 1 ? "" : "s");
@@ -34,6 +38,8 @@ Parts training_parts(const Sampler& yours, std::int64_t size, int world_size,
                      std::int64_t epoch = 0, std::uint64_t seed = kSeed) {
   Parts parts;
   for (int rank = 0; rank < world_size; ++rank) {
+    running(fmt::format("training_part({}, {}, {}, {}, {})", size, seed, epoch, rank, world_size),
+            kOutside);
     try {
       parts.push_back(yours.training_part(size, seed, epoch, rank, world_size));
     } catch (const std::exception& error) {  // such as an index that LibTorch or at() refuses
@@ -42,6 +48,7 @@ Parts training_parts(const Sampler& yours, std::int64_t size, int world_size,
       throw Wrong{of(size, world_size) + ": no exception",
                   std::string(what.substr(0, what.find('\n'))), std::string(kTooFewSamples)};
     }
+    running("");
   }
   return parts;
 }
@@ -110,6 +117,21 @@ void repeatable(const Sampler& yours) {
          "different parts in two calls",
          "the order comes from the global generator, which each call advances; a rank or a "
          "resumed run would have another order");
+  for (const auto& part : training_parts(yours, 9, 3)) {  // 3 ranks divide 9 samples
+    for (const auto index : part) {
+      expect(index < 9, "9 samples after a call for 1000: indices 0 to 8",
+             fmt::format("index {}", index),
+             "the order of an earlier call is used again, as of a `static` variable");
+    }
+  }
+  torch::manual_seed(kSeed);
+  const auto drawn = torch::rand({4});
+  torch::manual_seed(kSeed);
+  training_parts(yours, 1'000, 3);
+  expect(torch::equal(torch::rand({4}), drawn),
+         "torch::rand() draws the same with a call before it", "other numbers",
+         "the global generator of the program is changed, from which dropout draws; "
+         "createCPUGenerator makes another one");
 }
 
 std::int64_t equal_positions(const Parts& one, const Parts& other) {
@@ -120,16 +142,50 @@ std::int64_t equal_positions(const Parts& one, const Parts& other) {
   return equal;
 }
 
+// How many samples of rank 0 are the same.
+std::int64_t equal_samples(Parts one, Parts other) {
+  Indices both;
+  std::ranges::sort(one[0]);
+  std::ranges::sort(other[0]);
+  std::ranges::set_intersection(one[0], other[0], std::back_inserter(both));
+  return std::ssize(both);
+}
+
+// How many samples follow the same sample in both orders.
+std::int64_t equal_neighbours(const Indices& one, const Indices& other) {
+  std::set<std::pair<std::int64_t, std::int64_t>> pairs;
+  for (std::size_t i = 1; i < one.size(); ++i) pairs.emplace(one[i - 1], one[i]);
+  std::int64_t equal = 0;
+  for (std::size_t i = 1; i < other.size(); ++i) equal += pairs.contains({other[i - 1], other[i]});
+  return equal;
+}
+
 void new_orders(const Sampler& yours) {
   constexpr std::int64_t kSize = 1'000;
   auto first = training_parts(yours, kSize, 2);
   const auto ascending = std::is_sorted(first[0].begin(), first[0].end());
   expect(!ascending, "a random order", "ascending samples on rank 0",
          "the samples are not shuffled");
-  const auto epochs = equal_positions(first, training_parts(yours, kSize, 2, /*epoch=*/1));
+  const auto next = training_parts(yours, kSize, 2, /*epoch=*/1);
+  const auto epochs = equal_positions(first, next);
   expect(epochs < kSize / 10, "different orders of epochs 0 and 1",
          fmt::format("{} of {} samples at equal positions", epochs, kSize),
          "the epoch does not enter the seed of the generator");
+  const auto same = equal_samples(first, next);  // about kSize / 4
+  expect(same < kSize * 2 / 5, "rank 0 of 2 reads other samples in epoch 1 than in epoch 0",
+         fmt::format("{} of its {} samples are the same", same, first[0].size()),
+         "a rank reads the same samples in each epoch: the order of all samples has to change, not "
+         "that of a part");
+  const auto neighbours =
+      equal_neighbours(training_parts(yours, kSize, 1)[0], training_parts(yours, kSize, 1, 1)[0]);
+  expect(neighbours < kSize / 10, "different neighbours in the orders of epochs 0 and 1",
+         fmt::format("{} of {} samples follow the same one", neighbours, kSize),
+         "the order is only rotated from epoch to epoch: the epoch has to enter the seed");
+  const auto of_seed_0 =
+      equal_positions(training_parts(yours, kSize, 2, 0, 0), training_parts(yours, kSize, 2, 1, 0));
+  expect(of_seed_0 < kSize / 10, "seed 0: different orders of epochs 0 and 1",
+         fmt::format("{} of {} samples at equal positions", of_seed_0, kSize),
+         "with seed 0, a product of seed and epoch is 0 in each epoch: add them");
   const auto seeds = equal_positions(first, training_parts(yours, kSize, 2, 0, kSeed + 1'000));
   expect(seeds < kSize / 10, "different orders of two seeds",
          fmt::format("{} of {} samples at equal positions", seeds, kSize), "the seed is not used");
@@ -139,8 +195,10 @@ void exact_evaluation(const Sampler& yours, std::int64_t size, int world_size) {
   const auto where = of(size, world_size);
   Parts parts;
   for (int rank = 0; rank < world_size; ++rank) {
+    running(fmt::format("evaluation_part({}, {}, {})", size, rank, world_size), kOutside);
     parts.push_back(yours.evaluation_part(size, rank, world_size));
   }
+  running("");
   const auto count = counts(parts, size);
   for (std::int64_t i = 0; i < size; ++i) {
     const auto times = count[static_cast<std::size_t>(i)];
