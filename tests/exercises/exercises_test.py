@@ -25,7 +25,7 @@ ENDS = {
     "hangs": ("got:      the code still ran", "not solved; hint"),
     "forks": ("wrong  training", "processes that it left: "),
     "returns-twice": ("a process that the code forked returned", "not solved"),
-    "exits": ("a rank ended inside it, as by exit()", "not solved; hint"),
+    "exits": ("exit() or _exit() ends the process", "not solved; hint"),
     "crashes": ("signal 11 (Segmentation fault)", "not solved; hint"),
     "prints": ("more than 4096 bytes of output", "stopped, because it printed more than 16 MiB"),
 }
