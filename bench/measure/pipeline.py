@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -97,12 +96,12 @@ def least_share(times: Sequence[float]) -> float:
 
 
 def row_of(steps: Sequence[Sequence[Sequence[Box]]]) -> dict[str, Any]:
-    """Medians over the steps, and the step of median length."""
-    times = [statistics.median(computed(step[rank]) for step in steps) for rank in range(RANKS)]
-    idle = [statistics.median(1 - computed(step[rank]) / length_of(step) for step in steps)
-            for rank in range(RANKS)]
+    """Of the step of median length."""
     typical = sorted(steps, key=length_of)[len(steps) // 2]
-    return {"steps": len(steps), "ms": round(statistics.median(map(length_of, steps)), 3),
+    length = length_of(typical)
+    times = [computed(boxes) for boxes in typical]
+    idle = [1 - time / length for time in times]
+    return {"steps": len(steps), "ms": round(length, 3),
             "computed_ms": [round(time, 3) for time in times],
             "idle": [round(share, 4) for share in idle],
             "boxes": [[rank, box.letter, round(box.begin, 3), round(box.end, 3),

@@ -33,7 +33,7 @@ def idle_share(row: Mapping[str, Any]) -> float:
 def pipeline_table(record: Mapping[str, Any]) -> str:
     """The idle share beside the formula for equal stages, and what unequal ones cost at least."""
     rows = record["rows"]
-    lines = ["| micro-batches | step, ms (1f1b, gpipe) | ranks compute, ms | idle (1f1b, gpipe) "
+    lines = ["| micro-batches | step, ms (1f1b, gpipe) | 1f1b: ranks compute, ms | idle (1f1b, gpipe) "
              "| formula | unequal stages alone |", "| ---: | ---: | ---: | ---: | ---: | ---: |"]
     for parts in MICRO_BATCHES:
         both = [rows[f"{schedule}/{parts}"] for schedule in SCHEDULES]
@@ -47,7 +47,8 @@ def pipeline_table(record: Mapping[str, Any]) -> str:
 
 
 def divided_table(record: Mapping[str, Any]) -> str:
-    lines = ["| program | ranks | divides | sent per step and rank, MB | memory of each rank, MB |",
+    lines = ["| program | ranks | divides | sent per step, mean of the ranks, MB | memory of each "
+             "rank, four times as wide, MB |",
              "| --- | ---: | --- | ---: | ---: |"]
     for program, row in record["programs"].items():
         sent = row["sent_bytes_per_step"] / row["ranks"] / 1e6
