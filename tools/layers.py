@@ -26,11 +26,11 @@ TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "tra
 C10D_HEADER = "ladder/comm/c10d_group.h"
 
 ROOMS = {"ladder", "mnist", "beyond", "examples", "exercises", "bench", "tests", "docs", "traps",
-         "data", "cmake", "tools", "scripts", ".ci"}
-ROOT_FILES = {".clang-format", ".clang-tidy", ".editorconfig", ".gitattributes", ".gitignore",
-              "CHANGELOG.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE",
-              "README.md", "requirements-test.txt", "requirements-twins.txt", "requirements.txt", "run",
-              "test"}
+         "data", "cmake", "tools", "scripts", ".ci", ".devcontainer", ".github"}
+ROOT_FILES = {".clang-format", ".clang-tidy", ".dockerignore", ".editorconfig", ".gitattributes",
+              ".gitignore", "CHANGELOG.md", "CITATION.cff", "CMakeLists.txt", "CMakePresets.json",
+              "CONTRIBUTING.md", "Dockerfile", "LICENSE", "README.md", "SECURITY.md",
+              "requirements-test.txt", "requirements-twins.txt", "requirements.txt", "run", "test"}
 
 STAGE = re.compile(r"stage\d_[a-z0-9_]+")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
