@@ -42,7 +42,7 @@ from typing import NamedTuple
 from page import GAP, Block, Page, pages_of
 
 PAGES = ("README.md", "docs/stages/*.md", "docs/reference/*.md", "docs/traps.md",
-         "docs/same-weights.md")
+         "docs/same-weights.md", "docs/notebook.md")
 SHELL = ("", "sh", "bash", "console")
 DEADLINE = 900.0
 COLUMNS = ("ok", "FAILED", "not run", "s")

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "ladder/core/error.h"  // thrown; cppyy loses the texts of unknown classes
 #include "ladder/launch/rank_status.h"
 
 namespace ladder {

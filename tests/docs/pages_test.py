@@ -6,6 +6,7 @@ tools/pages.sh compares quotes, mdlinkcheck follows links.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_code_comes_from_a_file_that_is_compiled(one: page.Page) -> Problems:
     for block in one.blocks:
         if one.language(block) in ("cpp", "diff") and not block.generated:
             yield block.begin - 1, "put it into a file, and quote that: see tools/page_blocks.py"
+
+
+def test_the_notebook_shows_each_stage_and_has_no_outputs() -> None:
+    notebook = json.loads((ROOT / "docs/ladder.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["id"] for cell in cells if cell["outputs"] or cell["execution_count"]] == []
+    shown = re.findall(r'^show\("(\w+)"', "\n".join("".join(cell["source"]) for cell in cells), re.M)
+    assert shown == sorted(path.parent.name for path in ROOT.glob("stage*/main.cpp"))
 
 
 @by_page
