@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/single_threaded.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -30,6 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::ptrdiff_t thread_count(const std::string& process) {
+  // /proc also lists the threads of an emulator (qemu-user), which the C library did not start.
+  if (process == "/proc/self" && __libc_single_threaded != 0) return 1;
   std::error_code ignored;
   return std::distance(fs::directory_iterator(process + "/task", ignored), {});
 }
