@@ -62,8 +62,9 @@ class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
                                const torch::Tensor& weight, const torch::Tensor& bias) {
     const auto factors =
         weight.to(input.scalar_type()).contiguous(torch::MemoryFormat::ChannelsLast);
-    const auto [output, choices] =
-        relu_max_pool2d_with_choices(torch::conv2d(input, factors), bias.contiguous());
+    // NNPACK, which LibTorch uses without oneDNN, returns another layout.
+    const auto sums = torch::conv2d(input, factors).contiguous(torch::MemoryFormat::ChannelsLast);
+    const auto [output, choices] = relu_max_pool2d_with_choices(sums, bias.contiguous());
     context->save_for_backward({input, factors, choices});
     return output;
   }

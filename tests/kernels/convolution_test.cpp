@@ -23,7 +23,8 @@
 namespace ladder {
 namespace {
 
-constexpr double kConvOrder = 2e-6;  // of float sums, against sums in float64
+constexpr double kConvOrder = 2e-6;       // of float sums, against sums in float64
+constexpr double kOtherAlgorithm = 1e-5;  // transforms of Winograd or Fourier, which round more
 
 // The tensors of a convolution. Half of the gradient is zero, as behind a dropout.
 struct ConvLayer {
@@ -259,6 +260,16 @@ TEST_F(ConvReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {
     EXPECT_TRUE(torch::equal(found[1][i], found[0][i])) << "two threads, " << i;
     EXPECT_TRUE(torch::equal(found[2][i], found[0][i])) << "three threads, " << i;
   }
+}
+
+// LibTorch then computes 16 and more images with NNPACK, whose output is not channels last.
+TEST_F(ConvReluMaxPool, IsThatOfLibTorchWithoutOnednn) {
+  const ConvLayer of = conv_layer({18, 16, 8, 10, 16});
+  const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain_conv);
+  at::globalContext().setUserEnabledMkldnn(false);
+  const auto got = conv_passes(of, true, conv2d_relu_max_pool2d);
+  at::globalContext().setUserEnabledMkldnn(true);
+  expect_close(got, wanted, kOtherAlgorithm, "without oneDNN");
 }
 
 TEST_F(ConvReluMaxPool, TakesADenseBackwardForOtherInputs) {
