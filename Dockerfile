@@ -15,8 +15,8 @@ USER ladder
 
 # LibTorch comes before the sources, whose changes keep its layer.
 FROM packages
-COPY requirements.txt .
-RUN PIP_NO_CACHE_DIR=1 tools/setup.sh
+COPY requirements.txt requirements-twins.txt ./
+RUN PIP_NO_CACHE_DIR=1 tools/setup.sh bench
 COPY --chown=ladder . .
 RUN tools/configure.sh release && cmake --build --preset release --target stages suite
 CMD ["./run"]
