@@ -65,7 +65,7 @@ FolderLock::FolderLock(std::string_view where, const std::string& file,
 bool FolderLock::try_lock(const std::string& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   UniqueFd file(::openat(folder_.get(), name_.c_str(), kFlags, 0666));
-  if (!file) throw SystemError::failed("open", path, errno, "is the folder writable?");
+  if (!file) throw SystemError::failed("open", path, errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     return errno != EWOULDBLOCK && errno != EINTR;  // no locks here: is_held() is false
   }

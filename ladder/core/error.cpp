@@ -98,7 +98,9 @@ std::string nearest_name(std::string_view name, std::span<const std::string> cho
   std::string best;
   std::size_t best_distance = limit + 1;
   for (const auto& choice : choices) {
-    const std::size_t distance = edit_distance(wanted, with_dashes(choice));
+    const auto other = with_dashes(choice);
+    if (other.starts_with(wanted + '-')) return choice;  // "batch" for "batch-size"
+    const std::size_t distance = edit_distance(wanted, other);
     if (distance < best_distance) {
       best = choice;
       best_distance = distance;

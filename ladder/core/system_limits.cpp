@@ -62,7 +62,7 @@ std::string hint_for_limit(int errno_value) {
                          soft_limit(RLIMIT_FSIZE));
     case ENOSPC:
     case EDQUOT:
-      return "free some space on its disk: df -h";
+      return "its disk has no space left, or no inodes: df -h, df -i";
     default:
       return "";
   }
@@ -71,16 +71,23 @@ std::string hint_for_limit(int errno_value) {
 std::string hint_for_errno(int errno_value, std::string_view path) {
   const auto limit = hint_for_limit(errno_value);
   if (!limit.empty()) return limit;
-  const auto folder = std::filesystem::path(path).parent_path().string();
-  const std::string place = folder.empty() ? "." : folder;
   switch (errno_value) {
     case EACCES:
+      return fmt::format("check the permissions: namei -l {}", path);
     case EPERM:
+      return fmt::format("check owners and attributes: namei -l {0}, lsattr -d {0}", path);
     case EROFS:
-      return fmt::format("check that you may write there: ls -ld {}, findmnt -T {}", place, place);
-    case ENOENT:
+      return fmt::format("its file system is read-only: findmnt -T {}", path);
+    case ENOENT: {
+      const auto folder = std::filesystem::path(path).parent_path().string();
+      return fmt::format("check the path: ls {}", folder.empty() ? "." : folder);
+    }
     case ENOTDIR:
-      return fmt::format("check the path: ls {}", place);
+    case ELOOP:
+      return fmt::format("a part of the path is {}: namei -l {}",
+                         errno_value == ELOOP ? "a link that leads to itself" : "a file", path);
+    case ENAMETOOLONG:
+      return "a name has at most 255 bytes, a path 4095";
     case EISDIR:
     case EEXIST:
     case ENOTEMPTY:
@@ -93,10 +100,15 @@ std::string hint_for_errno(int errno_value, std::string_view path) {
 }
 
 std::string hint_for_processes() {
-  if (!is_finite(RLIMIT_NPROC)) return "the machine has too many threads: ps -eLf | wc -l";
+  constexpr const char* kOfContainer = "cat /sys/fs/cgroup/pids.max";
+  if (!is_finite(RLIMIT_NPROC)) {
+    return fmt::format("the machine or its container has too many threads: ps -eLf | wc -l, {}",
+                       kOfContainer);
+  }
   return fmt::format(
-      "this user may have {} processes and threads: end some (ps -LfU $USER), or: ulimit -u {}",
-      soft_limit(RLIMIT_NPROC), 2 * soft_limit(RLIMIT_NPROC));
+      "this user may have {} processes and threads (ulimit -u), a container perhaps "
+      "fewer ({}): end some: ps -LfU $USER",
+      soft_limit(RLIMIT_NPROC), kOfContainer);
 }
 
 bool is_memory_limited() { return is_finite(RLIMIT_AS); }

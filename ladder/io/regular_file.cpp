@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <vector>
 
 #include "ladder/core/error.h"
@@ -29,20 +28,17 @@ const char* kind_of(mode_t mode) {
 }
 
 void describe_error(int error, const std::string& path, RegularFile& file) {
-  const auto folder = std::filesystem::path(path).parent_path().string();
   file.error = error;
+  file.problem = fmt::format("'{}'", std::strerror(error));
+  file.hint = hint_for_errno(error, path);
   if (error == ENOENT || error == ENOTDIR) {
     file.problem = "none";
-    file.hint = fmt::format("check the path: ls {}", folder.empty() ? "." : folder);
   } else if (error == ELOOP) {
     file.problem = "a link";
     file.hint = fmt::format("name the file that it leads to: ls -l {}", path);
   } else if (error == ENXIO) {  // of open: nothing else is refused like that
     file.problem = "a socket";
     file.hint = "name a file";
-  } else {
-    file.problem = fmt::format("'{}'", std::strerror(error));
-    file.hint = fmt::format("check its permissions: ls -ld {}", path);
   }
 }
 

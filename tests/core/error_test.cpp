@@ -72,11 +72,12 @@ TEST(Error, OfAnUnknownNameProposesTheNearestChoiceIfOneIsNear) {
 }
 
 TEST(Error, OfTheSystemHasItsReasonAndAHintForAFullDisk) {
-  EXPECT_EQ(message_of(SystemError::failed("rename", "out/m.bin", EACCES)),
-            "out/m.bin: rename: Permission denied; hint: check that you may write there: ls -ld "
-            "out, findmnt -T out");
+  EXPECT_EQ(
+      message_of(SystemError::failed("rename", "out/m.bin", EACCES)),
+      "out/m.bin: rename: Permission denied; hint: check the permissions: namei -l out/m.bin");
   EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", ENOSPC)),
-            "out/m.bin: write: No space left on device; hint: free some space on its disk: df -h");
+            "out/m.bin: write: No space left on device; hint: its disk has no space left, or no "
+            "inodes: df -h, df -i");
   EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", EIO)),
             "out/m.bin: write: Input/output error; hint: see the messages of the kernel about its "
             "disk: dmesg");
@@ -91,6 +92,7 @@ TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {
                                           "--lr",     "--localrank",  "--local-rank"};
   EXPECT_EQ(nearest_name("--epoch", flags), "--epochs");
   EXPECT_EQ(nearest_name("--batchsize", flags), "--batch-size");
+  EXPECT_EQ(nearest_name("--eval", flags), "--eval-batch-size");  // the beginning of a name
   EXPECT_EQ(nearest_name("--local_rank", flags), "--local-rank");
   EXPECT_EQ(nearest_name("--peohcs", flags), "--epochs");  // two swaps, not four mistakes
   EXPECT_EQ(nearest_name("--momentum", flags), "");

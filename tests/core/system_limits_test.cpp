@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
+#include <map>
+#include <string>
 
 #include "ladder/launch/exit_status.h"
 
@@ -66,7 +68,7 @@ TEST(Threads, TheNumberOfProcessesIsNamed) {
   };
   EXPECT_EXIT(run_with_limit(RLIMIT_NPROC, 0, 0, start), ExitedWithCode(1),
               "num_workers: start 2 threads: Resource temporarily unavailable; hint: this user may "
-              "have 0 processes and threads: ");
+              "have 0 processes and threads .ulimit -u., a container perhaps fewer ");
 }
 
 TEST(Stack, ThatIsTooSmallForLibTorchIsAnError) {
@@ -80,7 +82,7 @@ TEST(Stack, ThatIsTooSmallForLibTorchIsAnError) {
 }
 
 TEST(Hints, EachLimitHasItsOwn) {
-  EXPECT_TRUE(hint_for_limit(ENOSPC).ends_with("df -h"));
+  EXPECT_TRUE(hint_for_limit(ENOSPC).ends_with("df -h, df -i"));
   EXPECT_EQ(hint_for_limit(EDQUOT), hint_for_limit(ENOSPC));
   EXPECT_NE(hint_for_limit(EMFILE).find("ulimit -n "), std::string::npos);
   EXPECT_NE(hint_for_limit(ENFILE).find("sysctl fs.file-nr"), std::string::npos);
@@ -91,6 +93,21 @@ TEST(Hints, EachLimitHasItsOwn) {
     EXPECT_TRUE(is_limit_of_system(limit)) << limit;
   }
   EXPECT_FALSE(is_limit_of_system(EINVAL));
+}
+
+// No hint names one cause where the number allows others.
+TEST(Hints, FollowTheNumber) {
+  const std::map<int, std::string> hints = {
+      {EACCES, "check the permissions: namei -l a/b"},
+      {EPERM, "check owners and attributes: namei -l a/b, lsattr -d a/b"},
+      {EROFS, "its file system is read-only: findmnt -T a/b"},
+      {ENOENT, "check the path: ls a"},
+      {ENOTDIR, "a part of the path is a file: namei -l a/b"},
+      {ELOOP, "a part of the path is a link that leads to itself: namei -l a/b"},
+      {ENAMETOOLONG, "a name has at most 255 bytes, a path 4095"},
+      {EINVAL, ""}};
+  for (const auto& [number, hint] : hints) EXPECT_EQ(hint_for_errno(number, "a/b"), hint);
+  EXPECT_NE(hint_for_processes().find("pids.max"), std::string::npos);
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ TEST(AppendedFile, AFileThatAnotherOneWritesIsRefusedAndKept) {
 TEST(JsonLines, AFullDiskIsASystemErrorWithAHint) {
   JsonLines lines("/dev/full");
   EXPECT_ERROR(lines.write({{"a", 1}}), SystemError,
-               "/dev/full: write: No space left on device; hint: free some space");
+               "/dev/full: write: No space left on device; hint: its disk has no space");
   EXPECT_ERROR(lines.write({{"a", std::string(100'000, 'x')}}), SystemError,
                "/dev/full: write: No space left on device");
 }

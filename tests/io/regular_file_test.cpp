@@ -82,7 +82,7 @@ TEST(RegularFile, AnErrorNamesTheKindAndWhatToType) {
   expect_error("/dev/zero", "a device; hint: name a file");
   expect_error(path, "a folder; hint: name the file inside it: ls " + path);
   expect_error(folder.file("none"), "none; hint: check the path: ls " + path);
-  expect_error(folder.write("file", "x") + "/x", "none; hint: check the path: ls ");
+  expect_error(folder.write("file", "x") + "/x", "none; hint: a part of the path is a file: namei");
 }
 
 }  // namespace
