@@ -20,6 +20,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/launch/signals.h"
 
 namespace ladder {
@@ -27,10 +28,8 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view operation, int rank) {
   const int reason = errno;
-  const bool too_many = reason == EAGAIN || reason == EMFILE || reason == ENFILE;
-  throw SystemError::failed(
-      operation, fmt::format("rank {}", rank), reason,
-      too_many ? "lower nprocs, or raise the limits: ulimit -u, ulimit -n" : "");
+  throw SystemError::failed(operation, fmt::format("rank {}", rank), reason,
+                            reason == EAGAIN ? hint_for_processes() : "");
 }
 
 void become_rank(pid_t parent, int stderr_fd) {

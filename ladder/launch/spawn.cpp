@@ -122,7 +122,7 @@ void require_forkable(const std::string& process) {
     ::poll(nullptr, 0, /*milliseconds=*/1);
     threads = thread_count(process);
   }
-  if (threads != 1) {
+  if (threads > 1) {  // 0: /proc shows none
     throw UsageError::conflict(
         "spawn",
         fmt::format("this process has {} threads, of which a rank would have one", threads), kHint);

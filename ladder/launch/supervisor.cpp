@@ -119,7 +119,9 @@ bool Supervisor::must_wait() const {
 // Ctrl-Z: the ranks stop with this process, and go on with it.
 void Supervisor::pause_all() {
   for (const auto& rank : ranks_) rank.send(SIGSTOP);
+  const auto stopped_at = Clock::now();
   ::raise(SIGSTOP);  // returns after SIGCONT
+  longest_pause_ = std::max(longest_pause_, Clock::now() - stopped_at);
   for (const auto& rank : ranks_) rank.send(SIGCONT);
 }
 
@@ -196,6 +198,10 @@ void Supervisor::throw_failure() const {
   } else if (!survived_sigterm_.empty()) {
     hint =
         fmt::format("{} ignored SIGTERM and had to be killed", fmt::join(survived_sigterm_, ", "));
+  } else if (const auto pause = std::chrono::round<std::chrono::seconds>(longest_pause_);
+             pause.count() > 0 && is_consequence(*rank)) {
+    hint = fmt::format("the run was stopped for {} s (Ctrl-Z): its timeout counts that time",
+                       pause.count());
   }
   // The line of a rank names its step, if it is about one.
   const bool has_reported = !line.empty() || is_signal_exit_code(rank->exit_code());

@@ -65,6 +65,7 @@ class Supervisor {
   std::vector<std::string> survived_sigterm_;  // ranks that SIGTERM did not end
   int signal_ = 0;
   Clock::time_point signal_at_;
+  Clock::duration longest_pause_{};  // between Ctrl-Z and fg
   bool gave_up_ = false;
 };
 

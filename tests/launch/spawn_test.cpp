@@ -35,6 +35,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/launch/exit_status.h"
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/listening_socket.h"
 #include "ladder/launch/rank_status.h"
@@ -300,6 +301,17 @@ TEST_F(Spawn, StartsRanksWithFreshSignalsAndNoInput) {
   std::signal(SIGUSR1, SIG_DFL);
   std::signal(SIGUSR2, SIG_DFL);
   EXPECT_EQ(pipe_.all(), "none blocked, default, ignored, own group, no input");
+}
+
+// So the launcher is left to report that memory ran out.
+TEST_F(Spawn, LetsTheKernelEndARankBeforeItsLauncher) {
+  const auto score = [] {
+    int value = 0;
+    std::ifstream("/proc/self/oom_score_adj") >> value;
+    return value;
+  };
+  spawn([&](int) { pipe_.put(std::to_string(score())); }, options(1));
+  EXPECT_EQ(pipe_.all(), std::to_string(std::min(score() + 100, 1000)));
 }
 
 TEST_F(Spawn, RestoresTheSignalsOfTheCaller) {
@@ -602,7 +614,7 @@ TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
 INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal,
                          testing::Values(SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT));
 
-// As Ctrl-Z and fg do. The third word of /proc/PID/stat is the state.
+// As Ctrl-Z and fg do.
 TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
   Process process([&] {
     spawn(
@@ -613,12 +625,7 @@ TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
         options(1));
   });
   const auto rank = std::stoi(pipe_.get(10));
-  const auto is_stopped = [&] {
-    std::ifstream stat(fmt::format("/proc/{}/stat", rank));
-    std::string word;
-    stat >> word >> word >> word;
-    return word == "T";
-  };
+  const auto is_stopped = [&] { return state_of(rank) == 'T'; };
   process.send(SIGTSTP);
   wait_until(is_stopped);
   EXPECT_TRUE(is_stopped());
@@ -627,6 +634,35 @@ TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
   EXPECT_FALSE(is_stopped());
   process.send(SIGTERM);
   EXPECT_EQ(process.end(), "signal 15");
+}
+
+// The time between Ctrl-Z and fg ends a rank's wait for another.
+TEST_F(Spawn, NamesALongStopAsACauseOfATimeout) {
+  const CapturedStream errors;
+  Process process([&] {
+    _exit(call_and_report(
+        [&] {
+          spawn(
+              [&](int) {
+                const auto is_late = [begun = Clock::now()] {
+                  return Clock::now() - begun > milliseconds(1500);
+                };
+                pipe_.put(fmt::format("{:10}", getpid()));
+                wait_until(is_late);
+                throw DistributedError::of("all_reduce", "", "timed out", "");
+              },
+              options(1));
+        },
+        errors.get()));
+  });
+  const auto rank = std::stoi(pipe_.get(10));
+  process.send(SIGTSTP);
+  wait_until([&] { return state_of(rank) == 'T'; });
+  std::this_thread::sleep_for(milliseconds(1600));
+  process.send(SIGCONT);
+  EXPECT_EQ(process.end(), "exit 4");
+  EXPECT_NE(errors.text().find("; hint: the run was stopped for 2 s (Ctrl-Z): its timeout counts"),
+            std::string::npos);
 }
 
 TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
@@ -793,7 +829,7 @@ TEST_F(Spawn, EndsTheFirstRanksIfALaterOneCannotStart) {
   const rlimit low{static_cast<rlim_t>(before) + 12, limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &low);
   EXPECT_ERROR(spawn([](int) { wait_forever(); }, options(30)), SystemError,
-               "Too many open files; hint: lower nprocs, or raise the limits");
+               "Too many open files; hint: this process may open ");
   setrlimit(RLIMIT_NOFILE, &limit);
   EXPECT_EQ(open_descriptors(), before);
 }
@@ -838,6 +874,7 @@ class RequireForkable : public testing::Test {
 
 TEST_F(RequireForkable, AllowsOneThreadWithoutAGpu) {
   EXPECT_NO_THROW(require_forkable(process_.path()));
+  EXPECT_NO_THROW(require_forkable(process_.file("not-mounted")));
 }
 
 TEST_F(RequireForkable, AllowsAProcessWhoseThreadHasJustBeenJoined) {
