@@ -25,7 +25,8 @@ enum class EveryRank { kNo, kYes };
 // prints for all; every rank prints warnings and lines that are its own.
 //
 // Each line is one write, so lines of processes that share a terminal do not mix. A line that
-// cannot be written is dropped: a closed terminal ends no training.
+// cannot be written at once is dropped: a closed terminal ends no training, and a reader that
+// pauses (Ctrl-S, a full pipe) holds none up. The next line reports it.
 //
 // Python's counterparts: setup_for_distributed of PyTorch's reference scripts, whose
 // print takes force=True, and Accelerate's get_logger with main_process_only.
@@ -48,11 +49,16 @@ class Log {
   LogOptions options_;
 };
 
-// Prints a result to the standard output. A line that cannot be written ends nothing: what is still
-// to be saved is worth more.
+// Writes and flushes a text of at most PIPE_BUF bytes, unless the stream's reader has paused.
+// Returns whether it did not drop the text.
+bool print_or_drop(std::FILE* stream, std::string_view text);
+
+// Prints a result to the standard output; while its reader pauses, it stays in the buffer of the
+// stream. A line that cannot be written ends nothing: what is still to be saved is worth more.
 void print_line(std::string_view text);
 
-// Throws SystemError if a line of print_line() could not be written, for the end of a program.
+// Flushes the standard output, for the end of a program. Throws SystemError if a line of
+// print_line() could not be written.
 void require_lines_printed();
 
 }  // namespace ladder

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ladder/core/log.h"
+
 namespace ladder {
 namespace {
 
@@ -28,11 +30,6 @@ std::string duration(double seconds) {
   const auto minutes = whole / 60 % 60;
   if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
   return fmt::format("{}:{:02}", minutes, whole % 60);
-}
-
-void print(std::FILE* stream, std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
 }
 
 }  // namespace
@@ -67,7 +64,7 @@ void ProgressBar::finish() {
 }
 
 void ProgressBar::clear() {
-  if (line_open_) print(options_.stream, fmt::format("\r{}", kEraseRest));
+  if (line_open_) print_or_drop(options_.stream, fmt::format("\r{}", kEraseRest));
   line_open_ = false;
   drawn_at_ = options_.clock() - kSecondsBetweenDraws;
 }
@@ -84,16 +81,17 @@ void ProgressBar::draw() {
                     duration(static_cast<double>(left) * seconds_per_step));
   }
   if (options_.terminal) {
-    print(options_.stream, fmt::format("\r{} {} {}{}", options_.label,
-                                       bar(latest_.steps, options_.total), figures, kEraseRest));
+    print_or_drop(options_.stream,
+                  fmt::format("\r{} {} {}{}", options_.label, bar(latest_.steps, options_.total),
+                              figures, kEraseRest));
     line_open_ = true;
   } else {
-    print(options_.stream, fmt::format("{} {}\n", options_.label, figures));
+    print_or_drop(options_.stream, fmt::format("{} {}\n", options_.label, figures));
   }
 }
 
 void ProgressBar::end_line() {
-  if (line_open_) print(options_.stream, "\n");
+  if (line_open_) print_or_drop(options_.stream, "\n");
   line_open_ = false;
 }
 
