@@ -17,7 +17,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -38,6 +37,7 @@
 #include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/launch_environment.h"
 #include "ladder/launch/listening_socket.h"
@@ -164,16 +164,11 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
 
 C10dStore open_file_store(const std::string& path, const LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout) {
-  const std::filesystem::path file(path);
-  if (!file.is_absolute() || !std::filesystem::is_directory(file.parent_path())) {
-    throw UsageError::malformed("init_method", "file:// and a full path in a folder that exists",
-                                "file://" + path,
-                                fmt::format("mkdir -p {}", file.parent_path().string()));
+  if (!path.starts_with('/')) {
+    throw UsageError::malformed("init_method", "file:// and a full path", "file://" + path,
+                                "such as file:///tmp/store");
   }
-  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
-    throw UsageError::malformed("init_method", "file:// and the path of a file", "file://" + path,
-                                "name a file that does not exist yet");
-  }
+  require_writable_folder("init_method", path);
   // FileStore tries again until the timeout, whatever the reason.
   if (!UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644))) {
     throw SystemError::failed("open", path, errno);

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "ladder/core/error.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/io/sha256.h"
 
 namespace ladder {
@@ -115,20 +117,31 @@ std::string behind_links(std::string path) {
   return path;
 }
 
+int error_of_replacing(const std::string& path) {
+  const std::string folder = folder_of(path) + "/.";  // of a file, ENOTDIR
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return errno;
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT ? 0 : errno;
+  // The wrong call for this kind of file removes nothing. The kernel notices that last: after the
+  // attributes, and the owner in a sticky folder.
+  const bool is_folder = S_ISDIR(status.st_mode);
+  const int result = is_folder ? ::unlink(path.c_str()) : ::rmdir(path.c_str());
+  return result == 0 || errno == (is_folder ? EISDIR : ENOTDIR) ? 0 : errno;
+}
+
 void require_writable_folder(std::string_view where, const std::string& path) {
-  const std::string folder = folder_of(behind_links(path));
-  std::error_code ignored;
+  const std::string file = behind_links(path);
   std::string hint;
   if (path.empty() || is_something_else(path)) {
     hint = kNameAFile;
   } else if (fs::path(path).filename().string().size() > kLongestName) {
     hint = fmt::format("a name has at most {} bytes", kLongestName);
-  } else if (!fs::is_directory(folder, ignored)) {
-    hint = fmt::format("create the folder first: mkdir -p {}", folder);
-  } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    hint = fmt::format("{} is not writable: name another folder", folder);
-  } else {
+  } else if (const int error = error_of_replacing(file); error == 0) {
     return;
+  } else if (error == ENOENT) {
+    hint = fmt::format("create the folder first: mkdir -p {}", folder_of(file));
+  } else {
+    hint = fmt::format("{}: {}", std::strerror(error), hint_for_errno(error, file));
   }
   throw UsageError::malformed(where, "a file in a folder that can be written", path, hint);
 }

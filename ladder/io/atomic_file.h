@@ -79,10 +79,15 @@ bool is_something_else(const std::string& path);
 // link replaces or creates that file; the link stays.
 std::string behind_links(std::string path);
 
+// The errno of a later rename to `path`, or of its removal; 0 if nothing is in their way. Changes
+// nothing. Of a folder that is not writable, a file with the attribute `immutable`, or one of
+// another user in a sticky folder such as /tmp.
+int error_of_replacing(const std::string& path);
+
 // Checks that a file can be created or replaced at `path`, and creates nothing. Call it before a
 // training, not after it. Throws UsageError (exit code 2), which begins with `where`, if the folder
-// does not exist or is not writable, if the name has more than 240 bytes, or if `path` is a folder,
-// a device or a pipe.
+// does not exist or is not writable, if the file cannot be replaced, if the name has more than 240
+// bytes, or if `path` is a folder, a device or a pipe.
 void require_writable_folder(std::string_view where, const std::string& path);
 
 // Steps on a file system that survive a power cut. A new name may be in memory alone until its

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/io/atomic_file.h"
 
 namespace ladder {
 namespace {
@@ -30,20 +31,15 @@ std::string start_reader(const std::string& path) {
 // What is wrong with a file to write, for a hint; "" if nothing is. Changes nothing.
 std::string writing_problem(const std::string& path) {
   std::error_code ignored;
-  auto file = fs::path(path);
-  if (fs::is_symlink(file, ignored)) {  // of one that leads nowhere, the folder behind it counts
-    file = file.parent_path() / fs::read_symlink(file, ignored);
-  }
+  const auto file = behind_links(path);  // of one that leads nowhere, the folder behind it counts
   const auto status = fs::status(file, ignored);
-  const bool exists = fs::exists(status);
   if (fs::is_directory(status))
     return fmt::format("{}: {}", std::strerror(EISDIR), kNameAnotherFile);
   if (fs::is_socket(status)) return fmt::format("it is a socket: {}", kNameAnotherFile);
   if (fs::is_block_file(status)) return fmt::format("it is a disk: {}", kNameAnotherFile);
-  const auto folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  const char* checked = exists ? file.c_str() : folder.c_str();
-  if (::faccessat(AT_FDCWD, checked, exists ? W_OK : W_OK | X_OK, AT_EACCESS) == 0) return "";
-  const int error = errno;
+  const int refusal = ::faccessat(AT_FDCWD, file.c_str(), W_OK, AT_EACCESS) == 0 ? 0 : errno;
+  const int error = fs::exists(status) ? refusal : error_of_replacing(file);
+  if (error == 0) return "";
   return fmt::format("{}: {}", std::strerror(error),
                      error == ENOENT ? "create the folder first" : kNameAnotherFile);
 }

@@ -320,10 +320,12 @@ TEST(InitProcessGroup, RefusesBackendsAndMethodsItDoesNotKnow) {
                                "tcp://host:65536", "tcp://host:1x", "env"}) {
       EXPECT_ERROR(init_process_group({.init_method = method}), UsageError, "init_method: ");
     }
-    for (const char* method : {"file:///nonexistent/x", "file://relative"}) {
-      EXPECT_ERROR(init_process_group({.init_method = method}), UsageError,
-                   "expected file:// and a full path in a folder that exists");
-    }
+    EXPECT_ERROR(init_process_group({.init_method = "file://relative"}), UsageError,
+                 "init_method: expected file:// and a full path");
+    EXPECT_ERROR(init_process_group({.init_method = "file:///nonexistent/x"}), UsageError,
+                 "hint: create the folder first: mkdir -p /nonexistent");
+    EXPECT_ERROR(init_process_group({.init_method = "file:///dev/null/x"}), UsageError,
+                 "hint: Not a directory: a part of the path is a file");
   }));
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <filesystem>
@@ -16,6 +17,7 @@
 
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/immutable.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -23,6 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
+
+constexpr uid_t kNobody = 65534;
 
 std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -205,7 +209,8 @@ TEST(RequireWritableFolder, RefusesAMissingFolder) {
 TEST(RequireWritableFolder, RefusesAFileInThePlaceOfTheFolder) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "x") + "/m.bin";
-  EXPECT_ERROR(require_writable_folder("save", path), UsageError, "hint: create the folder first");
+  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
+               "hint: Not a directory: a part of the path is a file: namei -l " + path);
 }
 
 TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
@@ -227,17 +232,49 @@ TEST(RequireWritableFolder, RefusesAnEmptyPath) {
                "got ''; hint: name a file, not a folder or a device");
 }
 
+// A rename would fail after the training.
+TEST(RequireWritableFolder, RefusesAFileThatCannotBeReplaced) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("m.bin", "x");
+  if (const Immutable immutable(path); immutable) {
+    EXPECT_ERROR(require_writable_folder("save", path), UsageError,
+                 "hint: Operation not permitted: check owners and attributes: namei -l " + path);
+  }
+  if (geteuid() != 0) GTEST_SKIP() << "the file of another user takes root";
+  constexpr uid_t kOwner = 1234;
+  fs::permissions(folder.path(), fs::perms::all | fs::perms::sticky_bit);
+  ASSERT_EQ(chown(folder.path().c_str(), kOwner, kOwner) + chown(path.c_str(), kOwner, kOwner), 0);
+  ASSERT_EQ(seteuid(kNobody), 0);
+  EXPECT_EQ(error_of_replacing(path), EPERM);
+  EXPECT_EQ(error_of_replacing(folder.file("new")), 0);
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_EQ(error_of_replacing(path), 0);
+  EXPECT_EQ(folder.read("m.bin"), "x");
+}
+
+TEST(ErrorOfReplacing, LeavesAFolderInPlace) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("empty"));
+  EXPECT_EQ(error_of_replacing(folder.file("empty")), 0);
+  EXPECT_EQ(error_of_replacing(folder.file("empty/none")), 0);
+  EXPECT_EQ(error_of_replacing(folder.file("none/none")), ENOENT);
+  if (const Immutable immutable(folder.file("empty")); immutable) {
+    EXPECT_EQ(error_of_replacing(folder.file("empty")), EPERM);
+    EXPECT_EQ(error_of_replacing(folder.file("empty/none")), EPERM);
+  }
+  EXPECT_EQ(folder.names(), Names{"empty"});
+}
+
 TEST(RequireWritableFolder, RefusesAFolderWithoutPermission) {
   const TemporaryFolder folder;
   fs::permissions(folder.path(), fs::perms::owner_read | fs::perms::owner_exec |
                                      fs::perms::others_read | fs::perms::others_exec);
-  constexpr uid_t kNobody = 65534;
   const uid_t user = geteuid();
   if (user == 0) {  // who may write anywhere
     ASSERT_EQ(seteuid(kNobody), 0);
   }
   EXPECT_ERROR(require_writable_folder("save", folder.file("m.bin")), UsageError,
-               "hint: " + folder.path() + " is not writable: name another folder");
+               "hint: Permission denied: check the permissions: namei -l " + folder.file("m.bin"));
   ASSERT_EQ(seteuid(user), 0);
   fs::permissions(folder.path(), fs::perms::owner_all);
 }
