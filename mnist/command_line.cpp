@@ -95,16 +95,6 @@ void add_recipe_name(Flags& flags, RecipeOptions& recipe) {
                "network, loss, optimizer and their defaults");
 }
 
-void add_recipe_flags(Flags& flags, RecipeOptions& recipe) {
-  add_recipe_name(flags, recipe);
-  add_training_flags(flags, recipe);
-  add_network_flags(flags, recipe);
-  flags.one_of(kTraining, "--scheduler", recipe.scheduler, {"none", "step"},
-               "learning-rate schedule; step: a tenth every 30 epochs");
-  flags.integer(kTraining, "--seed", recipe.seed, {0},
-                "seed for weights, shuffling, dropout, augmentation");
-}
-
 void add_data_flags(Flags& flags, DataOptions& data) {
   flags.text(kOwn, "--data-root", data.root, "FOLDER", "folder of the MNIST files");
   flags.integer(kTraining, "--limit-train", data.limit_train, {0},
@@ -113,13 +103,6 @@ void add_data_flags(Flags& flags, DataOptions& data) {
                 "test images, the first N; 0 = all");
   flags.choice(kWeights, "--augment", data.augment, {{"none", false}, {"shift", true}},
                "augmentation; shift: random shift of each training image by up to 2 pixels");
-}
-
-void add_loading_flags(Flags& flags, DataOptions& data) {
-  flags.integer(kOwn, "--num-workers", data.num_workers, {0, kMostWorkers},
-                "threads that prepare batches ahead");
-  flags.flag(kOwn, "--pin-memory", data.pin_memory,
-             "keep images in host memory and batches page-locked: for a GPU");
 }
 
 // "0,1", "0 1", or values that CLI11 has joined by line ends.
@@ -158,13 +141,31 @@ void add_machine_flags(Flags& flags, SingleOptions& options) {
       "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs");
 }
 
-constexpr const char* kAmpSavePath = "ddp_checkpoint.safetensors";
+// --sums and --micro-batch, as written.
+struct SumTexts {
+  bool exact = false;
+  std::int64_t micro_batch = ExactDataParallelOptions{}.micro_batch;
+};
 
-void add_output_flags(Flags& flags, SingleOptions& options,
-                      const std::string& default_save_path =
-                          "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors") {
+// Values of flags, as written.
+struct CommandTexts {
+  std::string profile = "none";
+  std::int64_t timeout_seconds = 0;
+  std::string hparams;
+  SumTexts sums;
+  TrainerTexts trainer;
+  std::string save_path;  // of --save alone; empty = the recipe's
+
+  std::vector<NamedFile> files_read() const {
+    return {{"--hparams", hparams}, {"--args-file", trainer.args_file}};
+  }
+};
+
+void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& texts) {
+  const std::string of_recipe = "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors";
   flags.optional_path(kOwn, "--save", options.save,
-                      "file for the weights, as safetensors; alone: " + default_save_path);
+                      "file for the weights, as safetensors; alone: " +
+                          (texts.save_path.empty() ? of_recipe : texts.save_path));
   flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");
   flags.text(kOwn, "--metrics", options.record.metrics, "PATH",
              "file for the record, as JSON lines");
@@ -175,31 +176,12 @@ void add_output_flags(Flags& flags, SingleOptions& options,
   flags.flag(kOwn, "--quiet", options.record.quiet, "print only the results");
 }
 
-void add_device_ids_flags(Flags& flags, ReplicaOptions& options) {
-  add_list(flags, kOwn, "--device-ids", options.device_ids, "DEVICES", "as 0,1 or cpu,cpu",
-           "devices of the replicas: 0,1 or cpu,cpu [all GPUs, else cpu,cpu]");
-  flags.text(kOwn, "--output-device", options.output_device, "DEVICE",
-             "device of the gathered outputs [the first of --device-ids]");
-}
-
-void add_batch_mode_flag(Flags& flags, RankOptions& options) {
-  flags.choice(kTraining, "--batch-mode", options.batch_mode,
-               {{"global", BatchMode::kGlobal}, {"per-device", BatchMode::kPerDevice}},
-               "--batch-size counts the images of all ranks, or of each rank");
-}
-
 void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds) {
   flags.one_of(kOwn, "--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
                "communication backend; auto: nccl with one GPU per rank, shm on one machine");
   flags.integer(kOwn, "--timeout", timeout_seconds, {1, 604'800},
                 "seconds that a rank waits for the others");
 }
-
-// --sums and --micro-batch, as written.
-struct SumTexts {
-  bool exact = false;
-  std::int64_t micro_batch = ExactDataParallelOptions{}.micro_batch;
-};
 
 void add_sums_flags(Flags& flags, SumTexts& sums) {
   flags.choice(kWeights, "--sums", sums.exact, {{"fast", false}, {"exact", true}},
@@ -295,13 +277,6 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
            "names separated by commas", "trackers: jsonl,csv,tensorboard, or all");
 }
 
-void add_snapshot_flags(Flags& flags, SnapshotOptions& snapshot) {
-  flags.text(kFolder, "--snapshot", snapshot.path, "FOLDER",
-             "folder of the run's state; a run that finds one there resumes from it");
-  flags.integer(kTogether, "--snapshot-steps", snapshot.steps, {0, kMostOptimizerSteps},
-                "steps between snapshots; 0 = one after each epoch");
-}
-
 void add_config_file_flag(Flags& flags, AcceleratorOptions& accelerator) {
   flags.text(kOwn, "--config-file", accelerator.config_file, "PATH",
              "configuration written by `accelerate config`");
@@ -373,20 +348,6 @@ void add_launcher_flags(Flags& flags, GroupOptions& options) {
                 "number of processes [as launched]");
 }
 
-void add_mixed_precision_flags(Flags& flags, AmpOptions& options, std::string& profile) {
-  flags.choice(
-      kTogether, "--precision", options.precision,
-      {{"auto", std::nullopt},
-       {"fp32", Precision::kFp32},
-       {"bf16", Precision::kBf16},
-       {"fp16", Precision::kFp16}},
-      "precision of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU");
-  flags.flag(kTraining, "--sync-bn,!--no-sync-bn", options.sync_bn,
-             "one BatchNorm over the batches of all ranks [yes]");
-  flags.one_of(kOwn, "--profile", profile, {"none", "ddp-practice"},
-               "preset flags; ddp-practice: convnet, 3 epochs, batch 32 per device, lr 1e-4");
-}
-
 constexpr const char* kProfile = "--profile";
 
 // Flags of the command line take precedence over those of a profile.
@@ -427,7 +388,7 @@ void check_device(const std::string& device) {
   require_gpu("--device " + device, "use --device cpu");
 }
 
-void complete_save_path(SingleOptions& options, bool given, const std::string& default_path = "") {
+void complete_save_path(SingleOptions& options, bool given, const std::string& default_path) {
   const bool is_convnet = options.recipe.name == "convnet";
   const std::string path = !default_path.empty() ? default_path
                            : is_convnet          ? "origin_checkpoint.safetensors"
@@ -503,38 +464,39 @@ void complete_accelerator(AcceleratorOptions& accelerator, const GroupOptions& o
   accelerator.process_group = options.process_group;
 }
 
-// Values of flags, as written.
-struct CommandTexts {
-  std::string profile = "none";
-  std::int64_t timeout_seconds = 0;
-  std::string hparams;
-  SumTexts sums;
-  TrainerTexts trainer;
-
-  std::vector<NamedFile> files_read() const {
-    return {{"--hparams", hparams}, {"--args-file", trainer.args_file}};
-  }
-};
-
 // The flags of each stage, in the order of --help.
 
-void add_flags(Flags& flags, SingleOptions& options, CommandTexts& /*texts*/) {
-  add_recipe_flags(flags, options.recipe);
+void add_flags(Flags& flags, SingleOptions& options, CommandTexts& texts) {
+  add_recipe_name(flags, options.recipe);
+  add_training_flags(flags, options.recipe);
+  add_network_flags(flags, options.recipe);
+  flags.one_of(kTraining, "--scheduler", options.recipe.scheduler, {"none", "step"},
+               "learning-rate schedule; step: a tenth every 30 epochs");
+  flags.integer(kTraining, "--seed", options.recipe.seed, {0},
+                "seed for weights, shuffling, dropout, augmentation");
   add_data_flags(flags, options.data);
-  add_loading_flags(flags, options.data);
+  flags.integer(kOwn, "--num-workers", options.data.num_workers, {0, kMostWorkers},
+                "threads that prepare batches ahead");
+  flags.flag(kOwn, "--pin-memory", options.data.pin_memory,
+             "keep images in host memory and batches page-locked: for a GPU");
   add_machine_flags(flags, options);
-  add_output_flags(flags, options);
+  add_output_flags(flags, options, texts);
 }
 
 void add_flags(Flags& flags, ReplicaOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
-  add_device_ids_flags(flags, options);
+  add_list(flags, kOwn, "--device-ids", options.device_ids, "DEVICES", "as 0,1 or cpu,cpu",
+           "devices of the replicas: 0,1 or cpu,cpu [all GPUs, else cpu,cpu]");
+  flags.text(kOwn, "--output-device", options.output_device, "DEVICE",
+             "device of the gathered outputs [the first of --device-ids]");
 }
 
 void add_flags(Flags& flags, RankOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
   add_group_flags(flags, options, texts.timeout_seconds);
-  add_batch_mode_flag(flags, options);
+  flags.choice(kTraining, "--batch-mode", options.batch_mode,
+               {{"global", BatchMode::kGlobal}, {"per-device", BatchMode::kPerDevice}},
+               "--batch-size counts the images of all ranks, or of each rank");
   add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
 }
 
@@ -546,21 +508,27 @@ void add_flags(Flags& flags, SpawnedOptions& options, CommandTexts& texts) {
 void add_flags(Flags& flags, LaunchedOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<RankOptions&>(options), texts);
   add_launcher_flags(flags, options);
-  add_snapshot_flags(flags, options.snapshot);
+  flags.text(kFolder, "--snapshot", options.snapshot.path, "FOLDER",
+             "folder of the run's state; a run that finds one there resumes from it");
+  flags.integer(kTogether, "--snapshot-steps", options.snapshot.steps, {0, kMostOptimizerSteps},
+                "steps between snapshots; 0 = one after each epoch");
 }
 
 void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
-  add_recipe_flags(flags, options.recipe);
-  add_data_flags(flags, options.data);
-  add_loading_flags(flags, options.data);
-  add_machine_flags(flags, options);
-  add_output_flags(flags, options, kAmpSavePath);
-  add_group_flags(flags, options, texts.timeout_seconds);
-  add_batch_mode_flag(flags, options);
-  add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
+  add_flags(flags, static_cast<RankOptions&>(options), texts);
   add_process_flags(flags, options, kOnePerGpu);
   add_launcher_flags(flags, options);
-  add_mixed_precision_flags(flags, options, texts.profile);
+  flags.choice(
+      kTogether, "--precision", options.precision,
+      {{"auto", std::nullopt},
+       {"fp32", Precision::kFp32},
+       {"bf16", Precision::kBf16},
+       {"fp16", Precision::kFp16}},
+      "precision of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU");
+  flags.flag(kTraining, "--sync-bn,!--no-sync-bn", options.sync_bn,
+             "one BatchNorm over the batches of all ranks [yes]");
+  flags.one_of(kOwn, "--profile", texts.profile, {"none", "ddp-practice"},
+               "preset flags; ddp-practice: convnet, 3 epochs, batch 32 per device, lr 1e-4");
 }
 
 void add_flags(Flags& flags, AcceleratedOptions& options, CommandTexts& texts) {
@@ -578,7 +546,7 @@ void add_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
   add_network_flags(flags, options.recipe);
   add_data_flags(flags, options.data);
   add_machine_flags(flags, options);
-  add_output_flags(flags, options);
+  add_output_flags(flags, options, texts);
   add_process_flags(flags, options, kAsConfigured);
   add_launcher_flags(flags, options);
   add_config_file_flag(flags, options.accelerator);
@@ -644,26 +612,25 @@ void complete_monitor(SingleOptions& options, const Flags& flags) {
   if (!monitor.trace.empty()) require_writable_folder("--trace", monitor.trace);
 }
 
-void complete_all(SingleOptions& options, const Flags& flags,
-                  const std::string& default_save_path = "") {
+void complete_all(SingleOptions& options, const Flags& flags, const CommandTexts& texts) {
   check_device(options.device);
   check_weights(options.load);
-  complete_save_path(options, flags.given("--save"), default_save_path);
+  complete_save_path(options, flags.given("--save"), texts.save_path);
   complete_monitor(options, flags);
   options.record.flags = flags.values();
   options.record.versions = own_versions();
 }
 
-void complete(SingleOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
-  complete_all(options, flags);
+void complete(SingleOptions& options, const Flags& flags, const CommandTexts& texts) {
+  complete_all(options, flags, texts);
 }
 
-void complete(ReplicaOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
+void complete(ReplicaOptions& options, const Flags& flags, const CommandTexts& texts) {
   if (!options.device_ids.empty() && options.device != "auto") {
     throw UsageError::conflict("--device-ids", "--device names devices already",
                                "give one of them");
   }
-  complete_all(options, flags);
+  complete_all(options, flags, texts);
 }
 
 void complete_group(GroupOptions& options, const CommandTexts& texts, bool require_launcher) {
@@ -674,7 +641,7 @@ void complete_group(GroupOptions& options, const CommandTexts& texts, bool requi
 }
 
 void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts& texts,
-                    bool require_launcher, const std::string& default_save_path = "") {
+                    bool require_launcher) {
   complete_group(options, texts, require_launcher);
   require_growing_batch(options.recipe, options.batch_mode == BatchMode::kPerDevice,
                         "--batch-mode per-device");
@@ -682,7 +649,7 @@ void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts
   require_masks_by_position(options.recipe, options.exact.has_value());
   require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
                          "--batch-mode");
-  complete_all(options, flags, default_save_path);
+  complete_all(options, flags, texts);
 }
 
 void complete(SpawnedOptions& options, const Flags& flags, const CommandTexts& texts) {
@@ -698,7 +665,7 @@ void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& 
 }
 
 void complete(AmpOptions& options, const Flags& flags, const CommandTexts& texts) {
-  complete_ranks(options, flags, texts, /*require_launcher=*/false, kAmpSavePath);
+  complete_ranks(options, flags, texts, /*require_launcher=*/false);
   const bool synchronises = options.recipe.name == "convnet" || flags.given("--sync-bn");
   if (options.exact && options.sync_bn && synchronises) {
     throw UsageError::conflict(
@@ -720,14 +687,14 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   require_global_batches(
       !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
       "--loader-mode");
-  complete_all(options, flags);
+  complete_all(options, flags, texts);
 }
 
 void complete(PipelineRunOptions& options, const Flags& flags, const CommandTexts& texts) {
   complete_group(options, texts, /*require_launcher=*/false);
   options.exact = exact_options(texts.sums, flags, /*check_replicas=*/0);
   require_masks_by_position(options.recipe, options.exact.has_value());
-  complete_all(options, flags);
+  complete_all(options, flags, texts);
 }
 
 // Without a training nothing resumes, and nothing would be recorded.
@@ -747,13 +714,13 @@ void require_training(TrainerRunOptions& options) {
   if (!options.record.metrics.empty()) refuse("--metrics", "--output-dir FOLDER keeps the metrics");
 }
 
-void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
+void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {
   options.process_group.torchrun = torchrun_here();
   complete_trainer(options);
   require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
   require_training(options);
   complete_accelerator(options.accelerator, options);
-  complete_all(options, flags);
+  complete_all(options, flags, texts);
 }
 
 template <typename Options>
@@ -761,6 +728,7 @@ Options initial_options(const char* program, CommandTexts& texts) {
   Options options;
   options.record.stage = std::filesystem::path(program).filename().string();
   options.data.root = MNIST_DATA_ROOT;
+  if (std::is_same_v<Options, AmpOptions>) texts.save_path = "ddp_checkpoint.safetensors";
   if constexpr (requires { options.process_group; }) {
     options.process_group.program = program;
     texts.timeout_seconds = options.process_group.timeout.count() / 1000;
@@ -787,7 +755,10 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& version) {
     return {std::nullopt, version.what()};
   } catch (const CLI::ParseError& error) {
-    throw UsageError::conflict(options.record.stage, error.what(), "--help lists all flags");
+    const std::string problem = error.what();
+    const bool is_twice = problem.find("At Most") != problem.npos;
+    throw UsageError::conflict(options.record.stage, problem,
+                               is_twice ? "give each flag once" : "--help lists all flags");
   }
   complete(options, flags, texts);
   check_files(options, texts.files_read());

@@ -109,6 +109,7 @@ class Flags {
       if (value.empty() || is_flag) {
         throw UsageError::missing(flag, form, "give a value, or omit it");
       }
+      if (form == "PATH" || form == "FOLDER") ladder::require_path(flag, value);
       target = value;
     };
     return value(effect, names, form, help, read, [&target] { return target; });
@@ -117,7 +118,10 @@ class Flags {
   // A path that may be omitted: the flag alone leaves `target` empty.
   CLI::Option* optional_path(Effect effect, const std::string& names, std::string& target,
                              const std::string& help, const char* type = "PATH") {
-    const auto read = [&target](const std::string&, const std::string& value) { target = value; };
+    const auto read = [&target](const std::string& flag, const std::string& value) {
+      ladder::require_path(flag, value);
+      target = value;
+    };
     return value(effect, names, type, help, read, [&target] { return target; })->expected(0, 1);
   }
 
@@ -264,14 +268,26 @@ class Flags {
     return names;
   }
 
+  // An empty value must not mean the flag alone.
+  void require_no_value(const std::string& flag) const {
+    const auto* const option = app_.get_option_no_throw(flag);
+    if (option == nullptr || option->get_expected_min() > 0) return;
+    throw UsageError::missing(flag, "a value", "is a shell variable empty? else omit the value");
+  }
+
   // CLI11 takes the arguments last first.
   std::vector<std::string> arguments_with_dashes(int argc, const char* const* argv) const {
     std::vector<std::string> arguments(argv + 1, argv + argc);
+    std::string flag;  // to which an empty argument belongs
     for (auto& argument : arguments) {
+      if (argument.empty()) require_no_value(flag);
+      flag = argument;
       if (!argument.starts_with("--")) continue;
       const auto end = argument.begin() +
                        static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
       std::replace(argument.begin(), end, '_', '-');
+      flag = argument;
+      if (flag.ends_with('=')) require_no_value(flag.substr(0, flag.size() - 1));
       const auto found = spellings_.find(std::string(argument.begin(), end));
       if (found == spellings_.end()) continue;
       argument.replace(argument.begin(), end, found->second.now);

@@ -18,7 +18,7 @@ std::vector<std::pair<std::string, std::string>> read_hparams(const std::string&
   for (const auto& entry :
        ladder::read_yaml_file(path, "write 'name: value' lines into it").children) {
     const auto where = fmt::format("{}:{}: {:.80}", path, entry.line, entry.key);
-    if (entry.kind == YamlNode::Kind::kNull) {
+    if (entry.is_empty()) {
       throw UsageError::missing(where, "a value", "remove the line to keep the default");
     }
     if (entry.kind != YamlNode::Kind::kText) {

@@ -19,6 +19,14 @@ bool parse_bool(std::string_view where, std::string_view text) {
   throw UsageError::malformed(where, "true or false", shortened(text), "write true or false");
 }
 
+void require_path(std::string_view where, std::string_view path) {
+  constexpr std::array<std::string_view, 8> kWords = {"true", "false", "yes",  "no",
+                                                      "on",   "off",   "none", "null"};
+  if (std::ranges::find(kWords, to_lower(path)) == kWords.end()) return;
+  throw UsageError::malformed(where, "a path", path,
+                              fmt::format("omit it, or write ./{} if you mean this name", path));
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size();) {

@@ -28,6 +28,10 @@ std::optional<Number> parse_number(std::string_view text) {
 // case. Throws UsageError, which begins with `where`, for everything else.
 bool parse_bool(std::string_view where, std::string_view text);
 
+// Throws UsageError, which begins with `where`, for a path that is a word such as "false" or
+// "none": in a configuration it stands for no path.
+void require_path(std::string_view where, std::string_view path);
+
 // The parts between separators, empty ones included: "a,,b" has three, "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
 

@@ -10,6 +10,7 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/core/text.h"
 #include "ladder/trainer/argument_file.h"
 #include "ladder/trainer/argument_table.h"
 
@@ -200,6 +201,7 @@ std::vector<std::string> resolve(TrainingArguments& arguments) {
   }
   auto& folder = arguments.output_dir;
   const auto home = environment_variable("HOME");
+  require_path("output_dir", folder);
   if (home && (folder == "~" || folder.starts_with("~/"))) folder.replace(0, 1, *home);
   if (arguments.use_cpu) arguments.dataloader_pin_memory = false;
   check_steps(arguments);

@@ -204,8 +204,29 @@ TEST(CommandLine, RefusesEmptyTextAndOneFileForTwoThings) {
   EXPECT_ERROR(parse({"--metrics", ""}), UsageError, "--metrics: expected PATH, not set");
   EXPECT_ERROR(parse({"--gpu", ""}), UsageError, "--gpu: expected IDS, not set");
   EXPECT_ERROR(parse({"--metrics", "--quiet"}), UsageError, "--metrics: expected PATH, not set");
+  EXPECT_ERROR(parse({"--save", ""}), UsageError, "--save: expected a value, not set");
+  EXPECT_ERROR(parse({"--pin_memory="}), UsageError, "--pin-memory: expected a value, not set");
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--bf16", ""}), UsageError, "--bf16: expected a value");
   EXPECT_ERROR(parse({"--save", "a", "--metrics", "a"}), UsageError,
                "--save a: names the same file as --metrics");
+}
+
+TEST(CommandLine, AWordIsNoPath) {
+  for (const char* word : {"no", "false", "None"}) {
+    for (const char* flag : {"--save", "--metrics", "--project-dir", "--resume", "--hparams"}) {
+      EXPECT_ERROR(
+          parse<AcceleratedOptions>({flag, word}), UsageError,
+          fmt::format("{}: expected a path, got '{}'; hint: omit it, or write ./", flag, word));
+    }
+  }
+  EXPECT_ERROR(parse<TrainerRunOptions>({"--output-dir", "no"}), UsageError,
+               "output_dir: expected");
+  EXPECT_EQ(options({"--save", "./no"}).save, "./no");
+}
+
+TEST(CommandLine, AFlagThatIsGivenTwiceIsRefused) {
+  EXPECT_ERROR(parse({"--epochs", "2", "-e", "3"}), UsageError,
+               "--epochs: At Most 1 required but received 2; hint: give each flag once");
 }
 
 // The arguments live as long as the call.
