@@ -3,10 +3,8 @@
 
 #include <fmt/core.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -23,6 +21,7 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/one_thread.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/monitor/stop_signal.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/optim/torch_lr_scheduler.h"
@@ -283,7 +282,10 @@ void Accelerator::backward(const torch::Tensor& loss) {
         "const auto accumulation = accelerator.accumulate(*model);");
   }
   const bool is_first = gradients_->backward_calls++ == 0;
-  if (is_first && !options_.project.project_dir.empty()) require_models(state_);
+  if (is_first && !options_.project.project_dir.empty()) {
+    require_models(state_);
+    require_own_checkpoints();
+  }
   const double weight = gradients_->loss_weight();
   const auto scaled = scaler_->scale(weight == 1.0 ? loss : loss * weight);
   if (handlers_.ddp.find_unused_parameters) {
@@ -409,17 +411,27 @@ void Accelerator::save_model(const torch::nn::Module& model, const std::string& 
 void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
+  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock",
+                   checkpoints_folder() + "/latest", group_, log_);
+}
+
+// Once all objects are registered, before the first step. A checkpoint of this folder that was
+// named and loaded was chosen.
+void Accelerator::require_own_checkpoints() const {
+  const auto folder = checkpoints_folder();
   run_or_fail_together(group_, "project_dir", [&] {
-    if (!is_main_process()) return;
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0)
-      error.assign(errno, std::generic_category());
-    if (!error) return;
-    throw SystemError::failed("project_dir", folder, error.value(),
-                              "name a folder with write permission");
+    std::error_code ignored;
+    const bool is_chosen =
+        !last_checkpoint_.empty() &&
+        std::filesystem::equivalent(folder_of(last_checkpoint_), folder, ignored);
+    if (!is_main_process() || is_chosen) return;
+    const auto own = identity();
+    for (const auto& checkpoint : list_checkpoints(folder, kCheckpointPrefix)) {
+      require_own_checkpoint(
+          "project_dir " + options_.project.project_dir, checkpoint.path, own,
+          "name another project_dir, or resume from that checkpoint by its name");
+    }
   });
-  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", group_, log_);
 }
 
 std::string Accelerator::checkpoints_folder() const {
@@ -456,11 +468,8 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
   const std::string folder = path.empty() ? next_checkpoint() : path;
   save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {
-    run_or_fail_together(group_, "save_state", [&] {
-      if (!is_main_process()) return;
-      remove_old_checkpoints(checkpoints_folder(), kCheckpointPrefix,
-                             *options_.project.total_limit);
-    });
+    limit_checkpoints(checkpoints_folder(), kCheckpointPrefix, *options_.project.total_limit, {},
+                      group_, log_);
   }
   last_checkpoint_ = folder;
   if (path.empty()) StopSignal::stop_after_save(folder);
@@ -480,6 +489,7 @@ std::string Accelerator::checkpoint_to_load(const std::string& path) const {
 std::string Accelerator::load_state(const std::string& path) {
   std::string checkpoint;
   if (path == "auto") {
+    require_own_checkpoints();
     checkpoint = newest_training_state(checkpoints_folder(), kCheckpointPrefix, group_, log_);
     if (checkpoint.empty()) return "";
   } else {

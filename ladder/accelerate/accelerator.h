@@ -339,7 +339,8 @@ class Accelerator {
     if (file.empty()) ++custom_files_;
   }
 
-  const std::vector<CustomState>& registered() const { return state_.custom; }
+  // What tells this run from others that saved into its folder; see require_own_checkpoint.
+  RunIdentity identity() const { return identity_of(state_); }
 
   // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
   // random generators of every process, and registered objects. The folder is `path`, or the next
@@ -448,6 +449,7 @@ class Accelerator {
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
   void make_project_folder();
+  void require_own_checkpoints() const;
   std::string checkpoints_folder() const;
   std::string checkpoint_to_load(const std::string& path) const;
   std::string next_checkpoint() const;

@@ -159,8 +159,11 @@ void remove_leftovers_beside(const std::string& path) {
       const std::string original = (parent / owner).string();
       if (suffix == kReplaced && !exists(original)) {
         rename_or_throw(leftover, original);
-      } else {
+      } else if (suffix != kRemoved) {
         remove_all(leftover);
+      } else {
+        std::error_code ignored;  // what stays is hidden
+        fs::remove_all(leftover, ignored);
       }
     }
   }
@@ -486,13 +489,16 @@ std::string newest_intact_checkpoint(
 void remove_checkpoint(const std::string& path) {
   const std::string removed = hidden_sibling(path, kRemoved);
   remove_all(removed);
-  rename_or_throw(path, removed);
+  if (std::rename(path.c_str(), removed.c_str()) != 0) {
+    throw SystemError::failed("remove", path, errno);
+  }
   fsync_directory(folder_of(path));
   remove_all(removed);
 }
 
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
-                            std::size_t total_limit, const std::vector<std::string>& keep) {
+                            std::size_t total_limit, const std::vector<std::string>& keep,
+                            const std::function<void(const std::string& error)>& failed) {
   if (total_limit < 1)
     throw UsageError::out_of_range("total_limit", total_limit, "1 or more", "unset keeps all");
   const auto found = list_checkpoints(parent, prefix);
@@ -505,8 +511,13 @@ void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
       return fs::equivalent(path, checkpoint.path, ignored);
     };
     if (is_this(latest) || std::any_of(keep.begin(), keep.end(), is_this)) continue;
-    remove_checkpoint(checkpoint.path);
-    --left;
+    try {
+      remove_checkpoint(checkpoint.path);
+      --left;
+    } catch (const SystemError& error) {
+      if (!failed) throw;
+      failed(error.what());
+    }
   }
 }
 

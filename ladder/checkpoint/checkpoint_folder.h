@@ -169,14 +169,16 @@ std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over);
 
-// Removes a checkpoint. After a kill it is complete or gone. Throws as remove_old_checkpoints.
+// Removes a checkpoint. After a kill it is complete or gone. Throws SystemError if the operating
+// system refuses; what could not be removed is hidden then, and the next writer removes it.
 void remove_checkpoint(const std::string& path);
 
 // Removes the checkpoints with the smallest numbers until `total_limit` are left. The target of
 // `latest` and the paths in `keep` always stay, and count. After a kill, each checkpoint is
 // complete or gone. Throws UsageError for a limit below 1, SystemError if the operating system
-// refuses; what could not be removed is hidden then, and the next writer removes it.
+// refuses; with `failed`, it is called with the error of each checkpoint that cannot be removed.
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
-                            std::size_t total_limit, const std::vector<std::string>& keep = {});
+                            std::size_t total_limit, const std::vector<std::string>& keep = {},
+                            const std::function<void(const std::string& error)>& failed = {});
 
 }  // namespace ladder

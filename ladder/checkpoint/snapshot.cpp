@@ -13,6 +13,7 @@
 
 #include "ladder/checkpoint/checkpoint_folder.h"
 #include "ladder/checkpoint/loader_position.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
 #include "ladder/io/sha256.h"
 #include "ladder/monitor/stop_signal.h"
@@ -51,7 +52,8 @@ CheckpointHooks Snapshot::hooks() {
 
 void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log) {
   if (options_.path.empty()) return;
-  lock_ = lock_run("snapshot " + options_.path, lock_beside(options_.path), group_, log);
+  const auto where = "snapshot " + options_.path;
+  lock_ = lock_run(where, lock_beside(options_.path), options_.path, group_, log);
   loader_ = &loader;
   monitor_ = &monitor;
   log_ = log;
@@ -67,13 +69,18 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
   group_.all_reduce(elsewhere, ReduceOp::kMax);
   if (found.item<std::int64_t>() == 0 && elsewhere.item<std::int64_t>() != 0) {
     throw DistributedError::ranks_disagree(
-        "snapshot " + options_.path, "none, as on rank 0", "one on another rank",
+        where, "none, as on rank 0", "one on another rank",
         "use a folder that all ranks share; to start over: rm -r " + options_.path);
   }
   if (found.item<std::int64_t>() == 0) {
     log.info(fmt::format("no snapshot in {}: training from the start", options_.path));
     return;
   }
+  run_or_fail_together(group_, "snapshot", [&] {
+    if (group_.rank() != 0) return;
+    require_own_checkpoint(where, checkpoint_at(options_.path), identity_of(state_),
+                           "name another folder, or start over: rm -r " + options_.path);
+  });
   load_training_state(options_.path, state_, group_, log);
   last_ = options_.path;
 }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/loader_position.h"
 #include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
@@ -28,6 +30,7 @@
 #include "ladder/io/json.h"
 #include "ladder/io/sha256.h"
 #include "ladder/launch/rank_status.h"
+#include "ladder/monitor/run_settings.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/fused_optimizer.h"
 
@@ -211,6 +214,19 @@ DistributedError not_shared(std::string_view operation, const std::string& path,
                                           "name a folder on a disk that all ranks share");
 }
 
+// "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
+std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
+  for (const auto& [name, value] : own.items()) {
+    if (!saved.is_object() || !saved.contains(name) || saved.at(name) == value) continue;
+    const auto difference =
+        name == kSettings ? first_difference(saved.at(name), value)
+                          : fmt::format("{} is {} there, and {} here", name,
+                                        json_for_message(saved.at(name)), json_for_message(value));
+    if (!difference.empty()) return difference;
+  }
+  return "";
+}
+
 std::string without_hint(const std::string& error) {
   return error.substr(0, error.find("; hint:"));
 }
@@ -371,7 +387,8 @@ std::string load_training_state(const std::string& path, const TrainingState& st
 }
 
 std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
-                                           const ProcessGroup& group, const Log& log) {
+                                           const std::string& written, const ProcessGroup& group,
+                                           const Log& log) {
   constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
   std::unique_ptr<const FolderLock> lock;
   run_or_fail_together(group, where, [&] {
@@ -379,12 +396,59 @@ std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::
     const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
     const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
     create_directories_synced(folder_of(file));
+    for (const auto& path : {file, written}) {
+      const int error = error_of_replacing(path);
+      if (error != 0 && error != ENOENT) throw SystemError::failed("write", path, error);
+    }
     lock = std::make_unique<const FolderLock>(where, file, wait);
     if (lock->is_held()) return;
     log.warn(fmt::format("{}: its file system has no locks; start no second run there",
                          folder_of(file)));
   });
   return lock;
+}
+
+RunIdentity identity_of(const TrainingState& state) {
+  RunIdentity identity;
+  const auto add = [&](const std::string& file, const char* member, const nlohmann::json& saved) {
+    if (saved.contains(member)) identity.push_back({file, {{member, saved.at(member)}}});
+  };
+  for (const auto& object : state.custom) add(object.file, kSettings, object.save());
+  for (std::size_t i = 0; i < state.loaders.size(); ++i) {
+    add(numbered("sampler", i, "json"), kDataOfPosition, state.loaders[i].save());
+  }
+  return identity;
+}
+
+std::string difference_of(const std::string& checkpoint, const RunIdentity& own) {
+  try {
+    for (const auto& [file, members] : own) {
+      const auto path = fmt::format("{}/{}", checkpoint, file);
+      if (!std::filesystem::exists(path)) continue;
+      const auto difference = first_difference(read_untrusted_json(path), members);
+      if (!difference.empty()) return difference;
+    }
+  } catch (const DataError&) {  // an open of it would fail too
+  }
+  return "";
+}
+
+void require_own_checkpoint(const std::string& where, const std::string& checkpoint,
+                            const RunIdentity& own, const std::string& hint) {
+  const auto difference = difference_of(checkpoint, own);
+  if (difference.empty()) return;
+  throw UsageError::conflict(where, fmt::format("{} is of another run: {}", checkpoint, difference),
+                             hint);
+}
+
+void limit_checkpoints(const std::string& parent, std::string_view prefix, std::size_t total_limit,
+                       const std::vector<std::string>& keep, const ProcessGroup& group,
+                       const Log& log) {
+  run_or_fail_together(group, "total_limit", [&] {
+    if (group.rank() != 0) return;
+    remove_old_checkpoints(parent, prefix, total_limit, keep,
+                           [&](const std::string& error) { log.warn(error); });
+  });
 }
 
 std::string newest_training_state(const std::string& parent, std::string_view prefix,

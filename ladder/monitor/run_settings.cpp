@@ -10,13 +10,6 @@
 #include "ladder/io/json.h"
 
 namespace ladder {
-namespace {
-
-bool is_saved(const RunSetting& setting) {
-  return setting.effect == Effect::kWeights || setting.effect == Effect::kTraining;
-}
-
-}  // namespace
 
 std::map<std::string, std::string> settings_of_ranks(const RunSettings& settings) {
   std::map<std::string, std::string> compared;
@@ -31,7 +24,8 @@ std::map<std::string, std::string> settings_of_ranks(const RunSettings& settings
 nlohmann::json settings_to_json(const RunSettings& settings) {
   auto json = nlohmann::json::object();
   for (const auto& setting : settings) {
-    if (is_saved(setting)) json[setting.name] = setting.value.empty() ? "unset" : setting.value;
+    if (setting.effect <= Effect::kOptimizer)
+      json[setting.name] = setting.value.empty() ? "unset" : setting.value;
   }
   return json;
 }
@@ -46,7 +40,7 @@ void compare_settings(const nlohmann::json& saved, const RunSettings& own, std::
   const JsonReader settings(saved, json_data_error(origin), " as settings");
   for (const auto& setting : own) {
     const auto& name = setting.name;
-    if (!is_saved(setting) || !settings.contains(name)) continue;
+    if (setting.effect > Effect::kTraining || !settings.contains(name)) continue;
     const auto written = settings.text(name);
     const auto value = setting.value.empty() ? "unset" : setting.value;
     if (written == value) continue;

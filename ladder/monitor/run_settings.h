@@ -16,8 +16,8 @@ namespace ladder {
 enum class Effect {
   kWeights,    // what the weights are for: compared between ranks; saved; a resume refuses another
   kTraining,   // the training: compared between ranks; saved; a resume logs another
-  kOptimizer,  // the optimizer: compared between ranks; its state has it, so a resume keeps the
-               // value of the checkpoint and logs another, as load_training_state() does
+  kOptimizer,  // the optimizer: compared between ranks; saved; its state has it, so a resume keeps
+               // the value of the checkpoint and logs another, as load_training_state() does
   kTogether,   // the output that ranks make together, such as evaluations: compared between ranks
   kFolder,     // the same, with a folder that may be each rank's own: set on all ranks or on none
   kOwn,        // speed or output of one process: not compared
@@ -38,6 +38,9 @@ using RunSettings = std::vector<RunSetting>;
 
 // Those that all ranks must have, for ProcessGroupOptions::settings.
 std::map<std::string, std::string> settings_of_ranks(const RunSettings& settings);
+
+// The member of a state that has the saved settings. Those of another run differ.
+inline constexpr const char* kSettings = "settings";
 
 // Those that are saved: {"--head": "logits", ...}
 nlohmann::json settings_to_json(const RunSettings& settings);

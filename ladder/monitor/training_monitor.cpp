@@ -21,8 +21,6 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kSettings = "settings";
-
 Fingerprint make_fingerprint(const MonitorOptions& options, int rank) {
   if (options.fingerprint == 0) return {};
   if (options.fingerprint_beside.empty()) {

@@ -156,10 +156,10 @@ class Trainer {
   // save_only_model. "auto" is the newest intact one in output_dir, or a training from the start if
   // there is none.
   //
-  // A training that saves checkpoints into an output_dir with those of another run, which it did
-  // not resume, is refused (UsageError): a later resume would take either. overwrite_output_dir
-  // removes them. A run is another one if its arguments differ, except those of output, evaluation
-  // and speed, or the number of its steps.
+  // A training that saves checkpoints into an output_dir with those of another run, unless it
+  // resumes one that is named, is refused (UsageError): a later resume would take either.
+  // overwrite_output_dir removes them. A run is another one if its arguments differ, except those
+  // of output, evaluation and speed, or, unless it resumes, the number of its steps.
   //
   // kStopSignals, such as SIGTERM, end the training after a step, the same on all processes, with a
   // checkpoint in output_dir whatever save_strategy is (see StopSignal). It then throws
@@ -302,12 +302,12 @@ class Trainer {
   // --- trainer_checkpoints.cpp ---
   std::string checkpoint_to_resume(const std::string& path) const;
   void resume(const std::string& checkpoint);
-  std::string difference_of(const std::string& checkpoint) const;
+  RunIdentity identity(bool resumes) const;
   nlohmann::json all_results() const;  // of output_dir; an empty object if there are none
-  void require_own_output_dir(const std::string& resumed_from) const;
+  void require_own_output_dir(const std::string& resumed_from, bool automatically) const;
   bool is_new_best(const Metrics& metrics);
   void save_checkpoint(bool only_model);
-  void rotate_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const;
+  void limit_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const;
   void load_best_model();
   std::string checkpoint_path(std::int64_t step) const;
 

@@ -59,16 +59,6 @@ bool is_of_output(const std::string& name) {
                             row->effect == Effect::kOwn);
 }
 
-// "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
-std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
-  for (const auto& [name, value] : own.items()) {
-    if (is_of_output(name) || !saved.contains(name) || saved.at(name) == value) continue;
-    return fmt::format("{} is {} there, and {} here", name, json_for_message(saved.at(name)),
-                       json_for_message(value));
-  }
-  return "";
-}
-
 }  // namespace
 
 nlohmann::json Trainer::ArgumentsFile::state_dict() const { return to_json(trainer.args_); }
@@ -152,53 +142,46 @@ void Trainer::resume(const std::string& checkpoint) {
     control_ = control_from(control->second, checkpoint);
 }
 
-// In what the run that wrote it differs from this one; "" if in nothing, or if it is damaged.
-std::string Trainer::difference_of(const std::string& checkpoint) const {
-  using Json = nlohmann::json;
-  const auto saved_in = [&](const std::string& file) {
-    const auto path = fs::path(checkpoint) / file;
-    const auto json = fs::exists(path) ? read_untrusted_json(path) : Json();
-    return json.is_object() ? json : Json::object();
-  };
-  try {
-    auto difference = first_difference(saved_in(kArguments), arguments_file_.state_dict());
-    for (const auto& object : accelerator_.registered()) {
-      if (!difference.empty()) return difference;
-      const auto own = object.save();
-      if (!own.contains("settings")) continue;
-      difference = first_difference(saved_in(object.file).value("settings", Json::object()),
-                                    own.at("settings"));
-    }
-    if (!difference.empty()) return difference;
-    difference = first_difference(saved_in(kState), {{"max_steps", state_.max_steps}});
-    if (!difference.empty()) return difference;
-    return first_difference(
-        saved_in("sampler.json"),
-        {{"batches", train_loader_->size()}, {"data", train_loader_->dataset().description()}});
-  } catch (const DataError&) {  // an open of it would fail too
-    return "";
-  }
+// A run that resumes may have more steps.
+RunIdentity Trainer::identity(bool resumes) const {
+  auto arguments = arguments_file_.state_dict();
+  std::erase_if(arguments.get_ref<nlohmann::json::object_t&>(), [&](const auto& argument) {
+    const bool is_length = argument.first == "max_steps" || argument.first == "num_train_epochs";
+    return is_of_output(argument.first) || (resumes && is_length);
+  });
+  RunIdentity own = {{kArguments, arguments}};
+  for (auto& part : accelerator_.identity()) own.push_back(std::move(part));
+  if (resumes) return own;
+  own.push_back({kState, {{"max_steps", state_.max_steps}}});
+  own.push_back({"sampler.json", {{"batches", train_loader_->size()}}});
+  return own;
 }
 
-void Trainer::require_own_output_dir(const std::string& resumed_from) const {
+void Trainer::require_own_output_dir(const std::string& resumed_from, bool automatically) const {
   const bool saves = args_.save_strategy != SaveStrategy::kNo && !args_.fast_dev_run;
   const auto& folder = args_.output_dir;
   run_or_fail_together(accelerator_.process_group(), "output_dir", [&] {
     if (!accelerator_.is_main_process() || folder.empty()) return;
+    const auto where = "output_dir " + folder;
     all_results();  // which save_metrics completes after the training: not the time to find damage
+    require_writable_folder(where, folder + kAllResults);
     if (!saves) return;
     std::error_code ignored;
-    if (!resumed_from.empty() && fs::equivalent(folder_of(resumed_from), folder, ignored)) return;
+    const bool resumes =
+        !resumed_from.empty() && fs::equivalent(folder_of(resumed_from), folder, ignored);
+    if (resumes && !automatically) return;
+    const auto own = identity(resumes);
     for (const auto& checkpoint : list_checkpoints(folder, kPrefix)) {
-      const auto difference = difference_of(checkpoint.path);
-      if (difference.empty()) continue;
       if (!args_.overwrite_output_dir) {
-        throw UsageError::conflict(
-            fmt::format("output_dir {}", folder),
-            fmt::format("{} is of another run: {}", checkpoint.path, difference),
+        require_own_checkpoint(
+            where, checkpoint.path, own,
             "name another output_dir, go on with resume_from_checkpoint, or remove them with "
             "overwrite_output_dir");
       }
+      const int error = resumes ? 0 : error_of_replacing(checkpoint.path);
+      if (error != 0) throw SystemError::failed("replace", checkpoint.path, error);
+      const auto difference = difference_of(checkpoint.path, own);
+      if (difference.empty()) continue;
       remove_checkpoint(checkpoint.path);
       accelerator_.log().info(
           fmt::format("removed {}, of another run: {}", checkpoint.path, difference));
@@ -230,14 +213,12 @@ void Trainer::save_checkpoint(bool only_model) {
   if (!args_.save_total_limit) return;
   std::vector<std::string> keep = {path};
   if (state_.best_model_checkpoint) keep.push_back(*state_.best_model_checkpoint);
-  rotate_checkpoints(keep, *args_.save_total_limit);
+  limit_checkpoints(keep, *args_.save_total_limit);
 }
 
-void Trainer::rotate_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const {
-  run_or_fail_together(accelerator_.process_group(), "save_total_limit", [&] {
-    if (!accelerator_.is_main_process()) return;
-    remove_old_checkpoints(args_.output_dir, kPrefix, static_cast<std::size_t>(limit), keep);
-  });
+void Trainer::limit_checkpoints(const std::vector<std::string>& keep, std::int64_t limit) const {
+  ladder::limit_checkpoints(args_.output_dir, kPrefix, static_cast<std::size_t>(limit), keep,
+                            accelerator_.process_group(), accelerator_.log());
 }
 
 void Trainer::load_best_model() {

@@ -47,8 +47,8 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   const double started = steady_seconds();
   const auto checkpoint = checkpoint_to_resume(resume_from_checkpoint);
   prepare_training();
+  require_own_output_dir(checkpoint, resume_from_checkpoint == "auto");
   if (!checkpoint.empty()) resume(checkpoint);
-  require_own_output_dir(checkpoint);
   first_step_ = logged_step_ = state_.global_step;
   loss_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(accelerator_.device()));
   shares_.clear();
@@ -313,7 +313,7 @@ TrainOutput Trainer::finish_training(double seconds) {
   log(metrics);
   if (args_.load_best_model_at_end) load_best_model();
   if (args_.save_total_limit == 1 && state_.best_model_checkpoint) {
-    rotate_checkpoints({*state_.best_model_checkpoint}, 1);
+    limit_checkpoints({*state_.best_model_checkpoint}, 1);
   }
   call(&TrainerCallback::on_train_end);
   return {.global_step = state_.global_step, .training_loss = loss, .metrics = metrics};

@@ -22,6 +22,7 @@
 #include "ladder/io/sha256.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/immutable.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -596,6 +597,22 @@ TEST(RemoveOldCheckpoints, KeepsThoseItIsToldTo) {
   EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2, 4}));
   remove_old_checkpoints(folder.path(), "checkpoint_", 1, {folder.file("checkpoint_2")});
   EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2}));
+}
+
+// Later ones still go.
+TEST(RemoveOldCheckpoints, OneThatStaysIsReported) {
+  const TemporaryFolder folder;
+  for (const std::int64_t number : {1, 2, 3}) {
+    write_checkpoint(folder.file("checkpoint_" + std::to_string(number)), "x");
+  }
+  const Immutable immutable(folder.file("checkpoint_1"));
+  if (!immutable) GTEST_SKIP() << "a checkpoint that stays takes root";
+  std::vector<std::string> errors;
+  remove_old_checkpoints(folder.path(), "checkpoint_", 1, {},
+                         [&](const std::string& error) { errors.push_back(error); });
+  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{1, 3}));
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_TRUE(errors[0].starts_with(folder.file("checkpoint_1: remove: "))) << errors[0];
 }
 
 TEST(RemoveOldCheckpoints, RefusesToKeepNone) {

@@ -181,7 +181,7 @@ TEST(Snapshot, IsOfOneRunAtATime) {
   });
 }
 
-TEST(Snapshot, OfOtherSettingsIsRefusedInTheMiddleOfAnEpoch) {
+TEST(Snapshot, OfOtherSettingsIsRefused) {
   const TemporaryFolder folder;
   run_ranks(1, [&](const ProcessGroup& group) {
     SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
@@ -189,13 +189,16 @@ TEST(Snapshot, OfOtherSettingsIsRefusedInTheMiddleOfAnEpoch) {
     Loop(group, run).train_until(4);
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
     run.settings[0].value = "log-softmax";
-    EXPECT_ERROR(Loop(group, run), UsageError,
-                 folder.file("snapshot") +
-                     "/progress.json: it was written with --head=logits, and this run has "
-                     "--head=log-softmax; hint: resume with --head=logits, or begin a new run and "
-                     "load " +
-                     folder.file("snapshot") + "/model.safetensors");
-    run.settings[0].effect = Effect::kTraining;
+    const auto path = folder.file("snapshot");
+    for (const auto effect : {Effect::kWeights, Effect::kTraining, Effect::kOptimizer}) {
+      run.settings[0].effect = effect;
+      EXPECT_ERROR(Loop(group, run), UsageError,
+                   "snapshot " + path + ": " + path +
+                       R"( is of another run: --head is "logits" there, and "log-softmax" here)"
+                       "; hint: name another folder, or start over: rm -r " +
+                       path);
+    }
+    run.settings[0].effect = Effect::kTogether;
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
   });
 }

@@ -653,6 +653,48 @@ TEST(Resume, IncludesRegisteredObjects) {
   });
 }
 
+// Has a setting as a TrainingMonitor.
+struct Seeded : Counter {
+  std::string seed = "1";
+  nlohmann::json state_dict() const { return {{"value", value}, {"settings", {{"--seed", seed}}}}; }
+};
+
+// Otherwise a limit would remove the checkpoints of that run, and "auto" would load them.
+TEST(Project, OfAnotherRunIsRefusedBeforeTheFirstStep) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto project = ranks.folder().file("project");
+    const auto run = [&](const std::string& seed, const std::string& checkpoint) {
+      const auto accelerator = ranks.make({.project = {.project_dir = project, .total_limit = 1}});
+      Seeded seeded{.seed = seed};
+      accelerator->register_for_checkpointing(seeded);
+      if (!checkpoint.empty()) accelerator->load_state(checkpoint);
+      auto weight = torch::ones({}, torch::requires_grad());
+      accelerator->backward(weight * weight);
+      accelerator->save_state();
+      accelerator->wait_for_everyone();
+    };
+    const auto first = project + "/checkpoints/checkpoint_0";
+    run("1", "");
+    for (const char* resume : {"", "auto"}) {
+      try {
+        run("2", resume);
+        ADD_FAILURE() << "no error";
+      } catch (const UsageError& error) {
+        EXPECT_EQ(
+            std::string(error.what()),
+            "project_dir " + project + ": " + first +
+                R"( is of another run: --seed is "1" there, and "2" here; hint: name another )"
+                "project_dir, or resume from that checkpoint by its name");
+      } catch (const DistributedError&) {  // of the other rank
+      }
+    }
+    EXPECT_TRUE(fs::exists(first));
+    run("2", first);
+    EXPECT_TRUE(fs::exists(project + "/checkpoints/checkpoint_1")) << "chosen by its name";
+    run("2", "");
+  });
+}
+
 TEST(Resume, UsesTheFileNameOfTheProgram) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");

@@ -296,7 +296,7 @@ def disk_fails() -> Cases:
                          (6, ("--profile", "none", "--output-dir", "disk/out"))):
         yield from_the_start((stage, "spawn"), "read-only checkpoints",
                              (faults.on_disk("64k,ro"),), 1,
-                             said_by("spawn", 0, "project_dir: Read-only file system"),
+                             said_by("spawn", 0, "(write|mkdir): Read-only file system"),
                              small(*flags))
 
 
@@ -603,10 +603,11 @@ def runs_share_a_folder() -> Cases:
                                       faults.to_launcher(SIGTERM)),
                           codes_of_stop(start, SIGTERM)[0], stopped(start, SIGTERM, "saved "),
                           endless(*flags), seconds=40, left=KEPT)
-    yield from_the_start((6, "spawn"), "checkpoints of another run",
-                         (faults.trained_before(*tiny(*ONE_CHECKPOINT[6], lr=0.5)),), 2,
-                         said_by("spawn", 0, "of another run: learning_rate is 0.5 there"),
-                         tiny(*ONE_CHECKPOINT[6]))
+    for stage, name, value in ((5, "--lr", '"0.5"'), (6, "learning_rate", "0.5")):
+        yield from_the_start((stage, "spawn"), "checkpoints of another run",
+                             (faults.trained_before(*tiny(*ONE_CHECKPOINT[stage], lr=0.5)),), 2,
+                             said_by("spawn", 0, f"of another run: {name} is {value} there"),
+                             tiny(*ONE_CHECKPOINT[stage]))
 
 
 def folders_are_not_shared() -> Cases:

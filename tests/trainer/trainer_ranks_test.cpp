@@ -335,6 +335,8 @@ TEST(TrainerOnTwo, CheckpointsOfAnotherRunAreRefusedOrRemoved) {
           "/checkpoint-3 is of another run: learning_rate is 0.01 there, and 0.02 here; hint: "
           "name another output_dir, go on with resume_from_checkpoint, or remove them with "
           "overwrite_output_dir");
+  EXPECT_TRUE(end_of_training(folder, second, "auto").starts_with("output_dir "))
+      << "none is named";
   EXPECT_EQ(folder.read("out/checkpoint-3/model.safetensors"), weights);
   EXPECT_EQ(numbers_in(folder), (Numbers{3, 6}));
   auto longer = second;
