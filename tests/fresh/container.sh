@@ -63,6 +63,7 @@ fi
 start=$SECONDS
 container=$(store from --pull-never ladder)
 status=0
-store run --isolation chroot "$container" -- "${command[@]}" || status=$?
+# Docker lets a container resolve its own name, which torchrun needs; chroot does not.
+store run --hostname localhost --isolation chroot "$container" -- "${command[@]}" || status=$?
 say "${command[*]}: $((SECONDS - start)) s, exit code $status"
 exit "$status"
