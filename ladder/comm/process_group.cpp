@@ -183,8 +183,14 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
   const auto result = in_row_major_order(output);
   auto all = result.dim() == 1 ? result : result.view(-1);  // Gloo refuses scalars
   auto own = input.contiguous().view(-1);
-  if (backend() == "gloo" && own.is_alias_of(all)) own = own.clone();  // it copies it
-  complete(*this, "all_gather", [&] { return impl_->group->_allgather_base(all, own); });
+  if (backend() == "gloo" && own.is_alias_of(all)) {  // its all-gather needs another `output`
+    for (int rank = 0; rank < world_size(); ++rank) {
+      auto part = all.narrow(0, rank * own.numel(), own.numel());
+      broadcast(part, rank);
+    }
+  } else {
+    complete(*this, "all_gather", [&] { return impl_->group->_allgather_base(all, own); });
+  }
   copy_back(result, output);
 }
 
