@@ -395,6 +395,7 @@ def compiled(source: Path) -> tuple[Path, str]:
                               check=False, stdin=subprocess.DEVNULL)
         if done.returncode:
             return library, done.stderr
+        print(*done.stderr.splitlines()[:10], sep="\n", end="\n" if done.stderr else "")  # warnings
     return library, ""
 
 
@@ -503,6 +504,7 @@ def chosen(text: str) -> Exercise:
 
 
 def main() -> int:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     parser = argparse.ArgumentParser(prog="./run exercise", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exercise", nargs="?", help="number or name")

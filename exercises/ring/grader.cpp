@@ -141,12 +141,16 @@ void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
 // Different numbers in each element, so that a part in the wrong place is seen.
 void places(const Ring& yours, const ProcessGroup& group) {
   constexpr std::int64_t kSize = 1'003;
-  const auto numbers = torch::arange(kSize, torch::kFloat32);
+  const auto numbers = torch::arange(kSize, torch::kInt64);
   auto tensor = numbers * (group.rank() + 1);
+  const auto of_caller = tensor;
   sum(yours, tensor, group);
   const auto n = group.world_size();
-  expect(torch::equal(tensor, numbers * (n * (n + 1) / 2)), "element i is the sum of elements i",
+  const auto expected = numbers * (n * (n + 1) / 2);
+  expect(torch::equal(tensor, expected), "element i is the sum of elements i",
          "sums of other elements", "a part is received into the place of another one");
+  expect(torch::equal(of_caller, expected), "the memory of the tensor has the sum",
+         "another tensor has it", "`tensor = ...` changes the variable: copy_() into the tensor");
 }
 
 void bytes(const Ring& yours, const ProcessGroup& group) {

@@ -21,6 +21,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kMissing = -1;  // no gradient at all
 
 // Three parameters, of which the last has no gradient, and SGD with momentum: one group for the
 // first parameter, one for the others.
@@ -59,12 +60,18 @@ bool always_throws(const Scaler& yours, const ProcessGroup& group) {
   return false;
 }
 
-// A scaled backward and the step; one element of the first or second gradient becomes `bad`.
+// A scaled backward and the step; one element of the first or second gradient becomes `bad`, or the
+// gradient is missing.
 bool scaled_step(const Scaler& yours, ScalerState& state, Training& training,
                  const ProcessGroup& group, float bad = 0, int where = 0, double factor = 0.01) {
   training.optimizer.zero_grad();
   yours.scaled_loss(state, training.loss(factor)).backward();
-  if (bad != 0) training.parameters.at(static_cast<std::size_t>(where)).mutable_grad()[1] = bad;
+  auto& gradient = training.parameters.at(static_cast<std::size_t>(where)).mutable_grad();
+  if (bad == kMissing) {
+    gradient.reset();
+  } else if (bad != 0) {
+    gradient[1] = bad;
+  }
   try {
     return yours.step(state, training.optimizer, group);
   } catch (const c10::Error& error) {
@@ -179,6 +186,17 @@ void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where)
          "the momentum of the optimizer has taken up the inf or NaN");
 }
 
+// Two numbers whose sum is inf.
+void steps_with_large_gradients(const Scaler& yours, const ProcessGroup& group) {
+  Training training;
+  ScalerState state{.scale = 1};
+  for (auto& parameter : training.parameters) {
+    parameter.mutable_grad() = torch::full_like(parameter, 3e38);
+  }
+  expect(yours.step(state, training.optimizer, group), "gradients of 3e38 are finite: a step",
+         "no step", "the sum of the elements is tested, which can be inf: test each of them");
+}
+
 // o: overflow by inf, n: by NaN, '.': none.
 constexpr std::string_view kSteps = "........o..o.....n.....on......";
 constexpr std::int64_t kInterval = 3;
@@ -278,6 +296,14 @@ void ranks_step(const Scaler& yours, const ProcessGroup& group) {
              : "the gradients are summed over the ranks: exchange the decision alone");
 }
 
+void ranks_without_a_gradient_step(const Scaler& yours, const ProcessGroup& group) {
+  Training training;
+  const Together step(yours, group, training, group.rank() == 1 ? kMissing : 0);
+  expect(step.all(1, ScalerState().scale),
+         "a parameter without a gradient on rank 1 of 3: all take the step", step.text(),
+         "the ranks call other collectives: exchange one flag, after the loop");
+}
+
 void ranks_skip(const Scaler& yours, const ProcessGroup& group) {
   Training training;
   const auto before = training.weights();
@@ -298,12 +324,16 @@ void grade(Grader& grader, const Scaler& yours) {
     for (const int where : {1, 0}) {
       for (const float bad : {kInf, kNan}) skips(yours, group, bad, where);
     }
+    steps_with_large_gradients(yours, group);
   });
   grader.property("the scales of PyTorch's scaler over 31 steps", 1, [&](Group group) {
     for (const double first : {1024.0, 0.25}) scales_of_pytorch(yours, group, first);
   });
   grader.property("without overflow, three ranks take steps of their own", 3,
-                  [&](Group group) { ranks_step(yours, group); });
+                  [&](Group group) {
+                    ranks_step(yours, group);
+                    ranks_without_a_gradient_step(yours, group);
+                  });
   grader.property("a NaN on one of three ranks: all skip", 3,
                   [&](Group group) { ranks_skip(yours, group); });
   const auto yours_step = [&](Group group) {
