@@ -39,9 +39,11 @@ void sum(const Ring& yours, torch::Tensor& tensor, const ProcessGroup& group) {
     const auto has = [&](const char* text) { return what.find(text) != std::string_view::npos; };
     const std::string got(what.substr(0, what.find('\n')));
     if (has("this rank expected")) {
-      throw Wrong{"a rank receives a part of the size that its neighbour sends", got,
-                  "sender and receiver mean different parts: the part that rank r receives is the "
-                  "one that rank r - 1 sends in this round"};
+      const bool dtype = has("sent long") && has("expected float");
+      throw Wrong{"a rank receives a part of the size and dtype that its neighbour sends", got,
+                  dtype ? "torch::empty() makes floats: empty_like(part)"
+                        : "sender and receiver mean different parts: the part that rank r receives "
+                          "is the one that rank r - 1 sends in this round"};
     }
     if (has(", got -") || has("range_check")) {  // of ProcessGroup, and of vector::at
       const bool negative = has(", got -") || has("(which is 18446744073709551");

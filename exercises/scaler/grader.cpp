@@ -329,11 +329,10 @@ void grade(Grader& grader, const Scaler& yours) {
   grader.property("the scales of PyTorch's scaler over 31 steps", 1, [&](Group group) {
     for (const double first : {1024.0, 0.25}) scales_of_pytorch(yours, group, first);
   });
-  grader.property("without overflow, three ranks take steps of their own", 3,
-                  [&](Group group) {
-                    ranks_step(yours, group);
-                    ranks_without_a_gradient_step(yours, group);
-                  });
+  grader.property("without overflow, three ranks take steps of their own", 3, [&](Group group) {
+    ranks_step(yours, group);
+    ranks_without_a_gradient_step(yours, group);
+  });
   grader.property("a NaN on one of three ranks: all skip", 3,
                   [&](Group group) { ranks_skip(yours, group); });
   const auto yours_step = [&](Group group) {
