@@ -10,7 +10,7 @@
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
 #   tools/setup.sh full      slurm, and a browser that opens the report: ./test --full
 #
-# With LADDER_TORCH_DIR or Torch_DIR set, the levels build and bench leave .venv alone.
+# With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -145,7 +145,7 @@ esac
 
 system_packages
 torch_dir=${LADDER_TORCH_DIR:-${Torch_DIR:-}}
-if [[ $level == @(build|bench) && -n $torch_dir ]]; then
+if [[ $level == build && -n $torch_dir ]]; then
   say "using LibTorch of $torch_dir; .venv is not touched"
 else
   python_packages

@@ -33,8 +33,8 @@ def idle_share(row: Mapping[str, Any]) -> float:
 def pipeline_table(record: Mapping[str, Any]) -> str:
     """The idle share beside the formula for equal stages, and what unequal ones cost at least."""
     rows = record["rows"]
-    lines = ["| micro-batches | step, ms (1f1b, gpipe) | 1f1b: ranks compute, ms | idle (1f1b, gpipe) "
-             "| formula | unequal stages alone |", "| ---: | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| micro-batches | step, ms (1f1b, gpipe) | 1f1b: ranks compute, ms "
+             "| idle (1f1b, gpipe) | formula | unequal stages alone |", "| ---: | ---: | ---: | ---: | ---: | ---: |"]
     for parts in MICRO_BATCHES:
         both = [rows[f"{schedule}/{parts}"] for schedule in SCHEDULES]
         cells = (str(parts), ", ".join(f"{row['ms']:.1f}" for row in both),

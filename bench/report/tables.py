@@ -16,7 +16,7 @@ from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_python, megabytes,
-    number, percent, significant, twin_of,
+    number, percent, significant,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
@@ -124,9 +124,11 @@ def usual_rows(results: Results, kind: str = "full") -> list[Row]:
 
 def python_text(results: Results, row: Row) -> str:
     """How many times as long a step of its twin takes."""
-    ratio = results.step_ratio(row.setup, twin_of(row.setup.program))
-    twin = results.row("brief", replace(row.setup, program=twin_of(row.setup.program)))
-    return (NOT_MEASURED if twin is None else "-") if ratio is None else f"{ratio:.1f} x"
+    twin = results.twin_row("brief", row.setup)
+    if twin is None:
+        return NOT_MEASURED
+    ratio = results.step_ratio(row.setup, twin.setup.program)
+    return "-" if ratio is None else f"{ratio:.1f} x"
 
 
 def stage_cells(results: Results, stage: int) -> Cells:
@@ -160,8 +162,8 @@ def stage_table(results: Results) -> Table:
         if verdict.state != EQUAL:
             notes.append(f"{setup.program}: {verdict.state}: {verdict.reason}.")
     if briefs := results.of_kind("brief"):
-        notes[0] += (" Python: time of a step of its Python twin over that of the stage; the twin's "
-                     "is one run of 30 steps.")
+        notes[0] += (" Python: time of a step of its Python twin over that of the stage; the "
+                     "twin's is one run of 30 steps.")
         notes += [f"{row.setup.program}: {row.error}." for row in briefs if row.error]
     rows = [(program, stage_cells(results, stage)) for stage, program in enumerate(STAGES)]
     return table_of("The seven stages", rows if found else [], notes, 3)
@@ -533,7 +535,8 @@ def two_processes(results: Results) -> str:
         one, two = (results.row("brief", Setup(recipe, STAGES[2], world)) for world in (1, 2))
         if one and two and one.good and two.good:
             found.append(f"{one.seconds().value / two.seconds().value:.2f} ({recipe})")
-    return f"Two processes train {' and '.join(found)} times as fast as one; 2 is the limit." if found else ""
+    return (f"Two processes train {' and '.join(found)} times as fast as one; 2 is the limit."
+            if found else "")
 
 
 def tuned_sentence(results: Results) -> str:

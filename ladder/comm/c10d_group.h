@@ -63,9 +63,10 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 // Call it in run_with_deadline.
 void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks);
 
-// Moves the memory of `tensors`, contiguous and of equal sizes on all ranks, to where the group's
-// all_reduce sums it in place; tensors that share it move with it. Without shared memory, and for
-// tensors on GPUs, does nothing. A collective.
+// Moves the memory of `tensors`, contiguous and of equal sizes on all ranks, to where all_reduce
+// and all_gather_into_tensor of the group work in place; tensors that share it move with it. Does
+// nothing without shared memory, for tensors on GPUs, and for those of one piece at most, which an
+// exchange serves as well. A collective.
 void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors);
 
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors

@@ -124,7 +124,7 @@ class GlooAndSharedMemory : public Gloo {
                       std::unique_ptr<SharedMemory> memory)
       : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
 
-  // Moves `tensor` to memory that all ranks map, where allreduce() sums it. A collective.
+  // Moves `tensor` to memory that all ranks map, where collectives work in place. A collective.
   void share(const at::Tensor& tensor) {
     constexpr std::size_t kPage = 4096;
     const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
@@ -290,7 +290,7 @@ class GlooAndSharedMemory : public Gloo {
     return completed({output});
   }
 
-  // Runs `write` on all ranks, while none reads or writes its own `tensor`.
+  // Runs `write` on all ranks, while no rank uses its `tensor` for anything else.
   template <typename Write>
   void in_place(SharedMemory::Call call, const at::Tensor& tensor,
                 std::chrono::milliseconds timeout, const Shared& shared, const Write& write) {
