@@ -22,12 +22,6 @@ namespace {
 
 constexpr std::size_t kMostShown = 64;
 
-// The elements of pending_.
-constexpr std::int64_t kSum = 0;
-constexpr std::int64_t kLast = 1;
-constexpr std::int64_t kBadStep = 2;
-constexpr std::int64_t kBadLoss = 3;
-
 std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
@@ -75,9 +69,9 @@ std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module&
 }
 
 LossMeter::LossMeter(const torch::Device& device, std::int64_t interval)
-    : device_(device), interval_(interval) {
-  if (interval_ == 0) interval_ = device.is_cpu() ? 1 : kGpuInterval;
-}
+    : interval_(interval != 0     ? interval
+                : device.is_cpu() ? 1
+                                  : kGpuInterval) {}
 
 void LossMeter::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
@@ -87,52 +81,45 @@ void LossMeter::begin_epoch(std::int64_t epoch) {
 
 std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
                                             std::int64_t step, bool updated) {
-  // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
-  const auto items = batch.num_items();
-  const double weight = static_cast<double>(items.global) / static_cast<double>(items.processes);
-  // And this into their mean: 1 if all ranks have as many samples, and there are no micro-batches.
-  const double share = batch.size() > 0 ? weight / static_cast<double>(batch.size()) : kUnknown;
-  if (interval_ == 1) {
-    const auto value = loss.item<double>();
-    if (!std::isfinite(value)) return NonFiniteStep{value, epoch_, step, batch.indices};
-    sum_ += value * weight;
-    last_ = value * share;
-    samples_ += batch.size();
-    return std::nullopt;
-  }
-  pending_steps_.push_back({step, batch.indices});
-  pending_samples_ += batch.size();
-  keep_on_device(loss.detach(), weight, share);
-  return updated && std::ssize(pending_steps_) >= interval_ ? flush() : std::nullopt;
-}
-
-void LossMeter::keep_on_device(const torch::Tensor& loss, double weight, double share) {
-  const auto value = loss.to(torch::kFloat64);
-  if (pending_steps_.size() == 1) {
-    pending_ = torch::zeros({4}, torch::dtype(torch::kFloat64).device(device_));
-  }
-  const auto is_first_bad = pending_[kBadStep].eq(0).logical_and(value.isfinite().logical_not());
-  pending_[kSum] += value * weight;
-  pending_[kLast].copy_(value * share);
-  pending_[kBadLoss].copy_(torch::where(is_first_bad, value, pending_[kBadLoss]));
-  pending_[kBadStep].copy_(
-      torch::where(is_first_bad, static_cast<double>(pending_steps_.size()), pending_[kBadStep]));
+  pending_.push_back({step, loss.detach(), batch.indices, batch.size(), batch.num_items()});
+  const bool is_due = interval_ == 1 || (updated && std::ssize(pending_) >= interval_);
+  return is_due ? flush() : std::nullopt;
 }
 
 std::optional<NonFiniteStep> LossMeter::flush() {
-  if (pending_steps_.empty()) return std::nullopt;
-  const auto steps = std::exchange(pending_steps_, {});
-  const auto values = pending_.cpu();
-  const auto* value = values.const_data_ptr<double>();
-  const auto samples = std::exchange(pending_samples_, 0);
-  if (value[kBadStep] != 0.0) {
-    const auto& bad = steps.at(static_cast<std::size_t>(value[kBadStep]) - 1);
-    return NonFiniteStep{value[kBadLoss], epoch_, bad.step, bad.indices};
+  if (pending_.empty()) return std::nullopt;
+  const auto steps = std::exchange(pending_, {});
+  double sum = sum_;
+  std::int64_t samples = samples_;
+  const auto losses = values_of(steps);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
+    if (!std::isfinite(losses[i])) {
+      return NonFiniteStep{losses[i], epoch_, step.step, step.indices};
+    }
+    // The loss is sum × ranks ÷ global batch (NumItems::mean); this makes it the local sum.
+    const double weight =
+        static_cast<double>(step.items.global) / static_cast<double>(step.items.processes);
+    // And this into their mean: 1 if all ranks have as many samples, and there are no
+    // micro-batches.
+    const double share = step.samples > 0 ? weight / static_cast<double>(step.samples) : kUnknown;
+    sum += losses[i] * weight;
+    last_ = losses[i] * share;
+    samples += step.samples;
   }
-  sum_ += value[kSum];
-  last_ = value[kLast];
-  samples_ += samples;
+  sum_ = sum;
+  samples_ = samples;
   return std::nullopt;
+}
+
+// Reads the losses at once. Waits for a GPU.
+std::vector<double> LossMeter::values_of(const std::vector<Pending>& steps) {
+  if (steps.size() == 1) return {steps[0].loss.item<double>()};
+  std::vector<torch::Tensor> losses;
+  for (const auto& step : steps) losses.push_back(step.loss.reshape({}));
+  const auto values = torch::stack(losses).cpu().to(torch::kFloat64);
+  const auto* first = values.const_data_ptr<double>();
+  return {first, first + values.numel()};
 }
 
 LossGuard::LossGuard(const torch::nn::Module& model, RunSetup setup)

@@ -25,9 +25,9 @@ struct NonFiniteStep {
 
 // Averages the loss over an epoch and reports the first step whose loss is NaN or infinite.
 //
-// On the CPU the loss is read in every step. On a GPU, sum and first bad step stay on the device
-// and are read every kGpuInterval steps, so that the loop does not wait: a bad step is reported up
-// to 49 steps late, but it is still the first.
+// On the CPU the loss is read in every step. On a GPU the losses stay on the device and are read
+// every kGpuInterval steps, so that the loop does not wait: a bad step is reported up to 49 steps
+// late, but it is still the first.
 class LossMeter {
  public:
   static constexpr std::int64_t kGpuInterval = 50;
@@ -49,7 +49,7 @@ class LossMeter {
   std::optional<NonFiniteStep> flush();
 
   // Whether no step is pending.
-  bool is_read() const { return pending_steps_.empty(); }
+  bool is_read() const { return pending_.empty(); }
 
   // Mean over the samples of the epoch that were read; NaN before the first read.
   double mean() const { return samples_ == 0 ? kUnknown : sum_ / static_cast<double>(samples_); }
@@ -67,23 +67,21 @@ class LossMeter {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-  void keep_on_device(const torch::Tensor& loss, double weight, double share);
-
-  torch::Device device_;
   std::int64_t interval_;
   std::int64_t epoch_ = 0;
   double sum_ = 0.0;
   double last_ = kUnknown;
   std::int64_t samples_ = 0;
 
-  struct Pending {
+  struct Pending {  // a step that is not read
     std::int64_t step;
+    torch::Tensor loss;  // on the device
     torch::Tensor indices;
+    std::int64_t samples;
+    NumItems items;
   };
-  std::vector<Pending> pending_steps_;
-  std::int64_t pending_samples_ = 0;
-  torch::Tensor pending_;  // float64 [4] on the device: sum, last loss, number of the first bad
-                           // step among pending_steps_ counted from 1, its loss
+  static std::vector<double> values_of(const std::vector<Pending>& steps);
+  std::vector<Pending> pending_;
 };
 
 // Ends a training whose loss is NaN or infinite, on all ranks after the same step.

@@ -33,6 +33,7 @@ namespace {
 constexpr std::int64_t kChannels = 3;
 constexpr double kEps = 1e-5;
 constexpr double kTolerance = 1e-6;
+constexpr double kGpuTolerance = 1e-4;
 
 // How many samples of the global batch each rank has.
 using Sizes = std::vector<std::int64_t>;
@@ -216,8 +217,11 @@ void expect_near(const Results& got, const Results& expected, const Case& test, 
   const double rounded = tolerance + rounding_of(test.dtype);
   expect_near("output", got.output, expected.output, rounded);
   expect_near("input gradient", got.input_gradient, expected.input_gradient, rounded);
-  expect_near("weight gradient", got.weight_gradient, expected.weight_gradient, tolerance);
-  expect_near("bias gradient", got.bias_gradient, expected.bias_gradient, tolerance);
+  // On a GPU, LibTorch's kernel rounds partial sums of them to the dtype of the images.
+  const double of_sums =
+      tolerance + (tolerance == kGpuTolerance ? 4 * rounding_of(test.dtype) : 0.0);
+  expect_near("weight gradient", got.weight_gradient, expected.weight_gradient, of_sums);
+  expect_near("bias gradient", got.bias_gradient, expected.bias_gradient, of_sums);
   expect_near("running_mean", got.running_mean, expected.running_mean, tolerance);
   expect_near("running_var", got.running_var, expected.running_var, tolerance);
 }
@@ -278,7 +282,7 @@ TEST_P(SyncBatchNorm, IsBatchNormOfTheGlobalBatchOnAGpu) {
   if (visible_gpu_count() == 0) GTEST_SKIP() << "skipped: no GPU";
   run_ranks(world(), [](const ProcessGroup& group) {
     for (const auto& test : cases()) {
-      expect_like_one_process(test, group, torch::Device("cuda:0"), 1e-4);
+      expect_like_one_process(test, group, torch::Device("cuda:0"), kGpuTolerance);
     }
   });
 }
