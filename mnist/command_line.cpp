@@ -618,6 +618,7 @@ void complete_all(SingleOptions& options, const Flags& flags, const CommandTexts
   complete_save_path(options, flags.given("--save"), texts.save_path);
   complete_monitor(options, flags);
   options.record.flags = flags.values();
+  options.record.save = options.save;
   options.record.versions = own_versions();
 }
 

@@ -36,6 +36,7 @@ struct DataOptions {
 struct RecordOptions {
   std::string stage;              // name of the program
   std::string metrics;            // --metrics: file of JSON lines; empty = none
+  std::string save;               // --save; empty = none
   bool quiet = false;             // --quiet: no log; results are still printed
   std::optional<double> started;  // steady_seconds() at the start; unset = at construction
   std::vector<std::pair<std::string, std::string>> flags;     // all options as resolved

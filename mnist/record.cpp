@@ -20,6 +20,7 @@
 #include "ladder/core/memory.h"
 #include "ladder/core/text.h"
 #include "ladder/core/versions.h"
+#include "ladder/io/atomic_file.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 
@@ -66,6 +67,9 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                    const torch::nn::Module& model) {
   setup_ = setup;
   const std::int64_t parameters = parameter_count(model);
+  if (!options_.save.empty() && group_.rank() == 0) {
+    require_writable_folder("--save", options_.save, parameters * std::int64_t{sizeof(float)});
+  }
   micro_batch_ = micro_batch_of(model);
   log_.info(
       fmt::format("{}: {} with {} parameters on {}{}, {} thread{} ({}), {}", options_.stage,

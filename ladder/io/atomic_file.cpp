@@ -129,15 +129,19 @@ int error_of_replacing(const std::string& path) {
   return result == 0 || errno == (is_folder ? EISDIR : ENOTDIR) ? 0 : errno;
 }
 
-void require_writable_folder(std::string_view where, const std::string& path) {
+void require_writable_folder(std::string_view where, const std::string& path, std::int64_t bytes) {
   const std::string file = behind_links(path);
+  std::error_code unknown;
+  const auto space = fs::space(folder_of(file), unknown);
   std::string hint;
   if (path.empty() || is_something_else(path)) {
     hint = kNameAFile;
   } else if (fs::path(path).filename().string().size() > kLongestName) {
     hint = fmt::format("a name has at most {} bytes", kLongestName);
   } else if (const int error = error_of_replacing(file); error == 0) {
-    return;
+    if (unknown || space.available >= static_cast<std::uintmax_t>(bytes)) return;
+    hint = fmt::format("it has {} bytes free, and the file needs {}: df -h {}", space.available,
+                       bytes, folder_of(file));
   } else if (error == ENOENT) {
     hint = fmt::format("create the folder first: mkdir -p {}", folder_of(file));
   } else {

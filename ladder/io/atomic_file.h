@@ -87,8 +87,10 @@ int error_of_replacing(const std::string& path);
 // Checks that a file can be created or replaced at `path`, and creates nothing. Call it before a
 // training, not after it. Throws UsageError (exit code 2), which begins with `where`, if the folder
 // does not exist or is not writable, if the file cannot be replaced, if the name has more than 240
-// bytes, or if `path` is a folder, a device or a pipe.
-void require_writable_folder(std::string_view where, const std::string& path);
+// bytes, if `path` is a folder, a device or a pipe, or if fewer than `bytes` are free there (in
+// /proc and /sys: none).
+void require_writable_folder(std::string_view where, const std::string& path,
+                             std::int64_t bytes = 1);
 
 // Steps on a file system that survive a power cut. A new name may be in memory alone until its
 // folder is flushed: each function returns when its change is on disk, or throws a SystemError that

@@ -219,6 +219,15 @@ TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
                "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
 }
 
+TEST(RequireWritableFolder, RefusesADiskThatIsTooSmall) {
+  const TemporaryFolder folder;
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file("new"), 1000));
+  EXPECT_ERROR(require_writable_folder("save", folder.file("new"), std::int64_t{1} << 62),
+               UsageError, "bytes free, and the file needs 4611686018427387904: df -h ");
+  EXPECT_ERROR(require_writable_folder("save", "/proc/new"), UsageError,
+               "hint: it has 0 bytes free, and the file needs 1: df -h /proc");
+}
+
 // A file is written under a longer name first.
 TEST(RequireWritableFolder, RefusesANameThatIsTooLong) {
   const TemporaryFolder folder;
