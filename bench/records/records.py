@@ -69,6 +69,8 @@ KINDS = (  # the first that fits counts
     Kind("*.divided.json", ("beyond/pipeline/main.cpp", "beyond/zero_redundancy/main.cpp",
                             "bench/measure/divided.py"),
          "bench/measure/divided.py {}", 120, "slice/basicnet/zero_redundancy/*"),
+    Kind("*.scaling.json", ("stage2_ddp_spawn/main.cpp", "bench/measure/scaling.py"),
+         "bench/measure/scaling.py {}", 120, "slice/*/stage2_ddp_spawn/world:2/*"),
     Kind("*.short.json", (), "short"),
     Kind("*.whole.json", (), "whole"),
     Kind("*.json", (), "bench"),

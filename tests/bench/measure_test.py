@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/measure: step, gradients, updates and pipeline. Pages have their tables and pictures."""
+"""bench/measure: step, gradients, updates, pipeline and scaling. Pages have their tables and pictures."""
 from __future__ import annotations
 
 import json
@@ -9,6 +9,8 @@ from typing import Any
 import pipeline
 import pytest
 import sample_results as made
+import scaling
+import scaling_report
 import step
 import updates
 
@@ -114,3 +116,24 @@ def test_the_idle_share_is_of_the_step_of_all_ranks() -> None:
     assert row["idle"] == pytest.approx([1 / 3, 1 / 3], abs=1e-4)
     assert pipeline.share_if_equal(2, 2) == pytest.approx(1 / 3)
     assert (pipeline.least_share([4, 4]), pipeline.least_share([4, 2])) == (0, 0.25)
+
+
+# --- scaling ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cores, ranks", [(1, [1, 2, 3, 4]), (4, [1, 2, 3, 4]),
+                                          (6, [1, 2, 3, 4, 6]), (16, [1, 2, 3, 4, 8, 16])])
+def test_measures_four_processes_and_on_more_cores_up_to_their_number(
+        cores: int, ranks: list[int]) -> None:
+    assert scaling.ranks_of(cores) == ranks
+
+
+def test_compares_with_ranks_that_share_the_cores_and_exchange_nothing() -> None:
+    rows = {"basicnet/1": {"ms": [10.0], "alone_ms": [10.0], "sent_bytes_per_rank": 0},
+            "basicnet/2": {"ms": [6.25], "alone_ms": [5.0], "sent_bytes_per_rank": 4_800_000},
+            "basicnet/4": {"ms": [8.0], "alone_ms": [3.0], "sent_bytes_per_rank": 4_800_000}}
+    record = {"cores": 2, "batch": {"basicnet": 64}, "rows": rows}
+    assert scaling_report.table(record).splitlines()[2:5] == [
+        "| basicnet, 64 | 1 | 10.0 | 10.0 | 100 % | 0.00 |",
+        "| basicnet, 64 | 2 | 6.2 | 5.0 | 80 % | 4.80 |",
+        "| basicnet, 64 | 4 | 8.0 | 6.0 | 62 % | 4.80 |"]
