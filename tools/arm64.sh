@@ -21,7 +21,7 @@ say() { printf 'arm64: %s\n' "$*"; }
 }
 # shellcheck source=/dev/null
 suite=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME-}")
-if ! command -v mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64-static >/dev/null; then
+if ! type mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64-static &>/dev/null; then
   say "installing Debian packages: ${packages[*]}"
   apt-get update -qq || true
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null

@@ -27,7 +27,7 @@ if ((EUID != 0)); then
   exit 1
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-if ! command -v mmdebstrap buildah >/dev/null; then
+if ! type mmdebstrap buildah &>/dev/null; then
   apt-get update -qq || true
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap buildah >/dev/null
 fi
