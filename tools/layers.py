@@ -30,7 +30,8 @@ ROOMS = {"ladder", "mnist", "beyond", "examples", "exercises", "bench", "tests",
 ROOT_FILES = {".clang-format", ".clang-tidy", ".dockerignore", ".editorconfig", ".gitattributes",
               ".gitignore", "CHANGELOG.md", "CITATION.cff", "CMakeLists.txt", "CMakePresets.json",
               "CONTRIBUTING.md", "Dockerfile", "LICENSE", "README.md", "SECURITY.md",
-              "requirements-test.txt", "requirements-twins.txt", "requirements.txt", "run", "test"}
+              "requirements-bench.txt", "requirements-test.txt", "requirements-twins.txt",
+              "requirements.txt", "run", "test"}
 
 STAGE = re.compile(r"stage\d_[a-z0-9_]+")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')

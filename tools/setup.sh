@@ -5,10 +5,11 @@
 #
 #   tools/setup.sh [build]   compiler, libraries, LibTorch (the torch wheel, in .venv)
 #   tools/setup.sh test      and what ./test needs
-#   tools/setup.sh bench     build, and what the comparison with Python needs
-#   tools/setup.sh links     bench, and what ./run links needs for its cable
+#   tools/setup.sh twins     build, and what the Python twins need beside which ./run shows the stages
+#   tools/setup.sh bench     twins, and what the other opponents of ./run bench need
+#   tools/setup.sh links     twins, and what ./run links needs for its cable
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
-#   tools/setup.sh full      slurm, and a browser that opens the report: ./test --full
+#   tools/setup.sh full      slurm, bench, and a browser that opens the report: ./test --full
 #
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
 set -euo pipefail
@@ -124,7 +125,7 @@ python_packages() {
   rm -f "$stamp"
   [[ -t 1 ]] && quiet=()
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "${quiet[@]}" \
-    -r "${requirements[-1]}" </dev/null
+    "${requirements[@]/#/-r}" </dev/null
   wanted_stamp >"$stamp"
   say "Python packages installed in $((SECONDS - start)) s"
 }
@@ -133,15 +134,14 @@ level=${1:-build}
 requirements=("$root/requirements.txt")
 case $level in
   build) ;;
-  bench | links) requirements+=("$root/requirements-twins.txt") ;;
-  test | slurm | full)
-    requirements+=("$root/requirements-twins.txt" "$root/requirements-test.txt")
-    ;;
+  twins | bench | links | test | slurm | full) requirements+=("$root/requirements-twins.txt") ;;
   *)
-    printf 'usage: tools/setup.sh [build|test|bench|links|slurm|full]\n' >&2
+    printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full]\n' >&2
     exit 2
     ;;
 esac
+[[ $level != bench && $level != full ]] || requirements+=("$root/requirements-bench.txt")
+[[ ! $level =~ ^(test|slurm|full)$ ]] || requirements+=("$root/requirements-test.txt")
 
 system_packages
 torch_dir=${LADDER_TORCH_DIR:-${Torch_DIR:-}}

@@ -120,6 +120,15 @@ def test_python_packages_are_installed_once_and_again_when_that_failed(checkout:
         assert len(list((checkout.root / ".venv").glob(".ladder-*"))) == int(not fails)
 
 
+@pytest.mark.parametrize("level, files", [
+    ("twins", ["", "-twins"]), ("bench", ["", "-twins", "-bench"]), ("test", ["", "-twins", "-test"])])
+def test_each_level_installs_its_python_packages(checkout: Checkout, level: str,
+                                                 files: list[str]) -> None:
+    checkout.start("tools/setup.sh", level, LADDER_TORCH_DIR="")
+    call, = (call for call in checkout.calls("python") if "pip install" in call)
+    assert re.findall(r"/requirements(\S*)\.txt", call) == files
+
+
 @pytest.mark.parametrize("command, home, fresh", [
     (["./run", STAGE], None, ""), (["./run", STAGE], "checkout", ""),
     (["./run", STAGE], "link", ""), (["./run", STAGE], "where-it-was", "--fresh "),
