@@ -28,10 +28,14 @@ PYTHON = {"python_single": "single.py", "python_data_parallel": "data_parallel.p
           "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",
           "python_accelerate": "accelerated.py", "python_trainer": "trainer.py",
           "python_zero_redundancy": "zero_redundancy.py", "python_pipeline": "pipeline.py",
-          "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py"}
+          "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py",
+          "python_jax": "jax_jit.py", "python_fabric": "fabric.py",
+          "python_lightning": "lightning_trainer.py"}
 FLAGS = "compiler flags"
 LIBRARIES = ("torch",)
 LIBRARIES_OF_PYTHON = ("torch", "numpy", "accelerate", "transformers")
+LIBRARIES_OF = {"jax_jit.py": ("jax", "optax"), "fabric.py": ("lightning",),
+                "lightning_trainer.py": ("lightning",)}  # beside these
 HASH_DIGITS = 12
 
 CPP_TOKEN = re.compile(r"""
@@ -175,7 +179,9 @@ class Tree:
         if any(name.endswith(".cpp") for name in files):
             found[FLAGS] = self.flags
         in_python = any(name.startswith(PEERS) for name in files)
-        packages = LIBRARIES_OF_PYTHON if in_python else LIBRARIES
+        packages = [*(LIBRARIES_OF_PYTHON if in_python else LIBRARIES)]
+        packages += [package for entry in entries
+                     for package in LIBRARIES_OF.get(Path(entry).name, ())]
         return found | {f"version of {name}": self._pins.get(name, "") for name in packages}
 
 

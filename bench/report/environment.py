@@ -10,7 +10,7 @@ import pandas
 
 from results import Results
 from tables import Table
-from words import TUNED, USUAL, is_python, stage_of
+from words import OPPONENTS, TUNED, USUAL, is_python, stage_of
 
 NOT_RECORDED = "not recorded"
 FIELDS = {
@@ -114,7 +114,7 @@ def run_notes(results: Results) -> list[str]:
     runs = results.of_kind("full")
     timed, whole = ({row.setup.program for row in results.of_kind(kind) if row.good}
                     for kind in ("slice", "full"))
-    if runs and (rest := sorted(timed - whole - {*TUNED}, key=stage_of)):
+    if runs and (rest := sorted(timed - whole - {*TUNED, *OPPONENTS}, key=stage_of)):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
     if seeds := {seed for row in runs for seed in row.of_seeds() if seed}:
         notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
@@ -158,6 +158,10 @@ GENERAL_NOTES = (
      "for speed: images in memory, channels_last, and torch.compile in the second. They run on "
      "one process with all threads, like stage 0. The time of torch.compile is in the start-up "
      "alone."),
+    ("opponent", "python_jax, python_fabric and python_lightning are no twins but other libraries "
+     "with the same recipes: JAX beside stage 0, Lightning's Fabric and its Trainer beside stages "
+     "5 and 6. JAX compiles in the start-up, and its memory includes PyTorch, which reads the "
+     "images."),
     ("phases", "The parts of a step are those of one run under LibTorch's profiler, steps 5 to "
      '8, rank 0. "data" is everything from the optimizer to the first convolution.'),
     ("slice", "Samples/s and the floor count training images alone. The floor is the arithmetic "
@@ -184,6 +188,7 @@ def honesty(results: Results) -> list[str]:
     programs = {row.setup.program for row in rows}
     there = {"any": True, "twin": any(map(is_python, programs)), "usual": USUAL in programs,
              "tuned": bool(programs.intersection(TUNED)),
+             "opponent": bool(programs.intersection(OPPONENTS)),
              "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),
              "lines": any(row.counter("user_lines") is not None for row in rows)}
     there |= {row.key.kind: True for row in rows}

@@ -31,7 +31,9 @@ from link_tables import fits_table, links_table, speed_table
 from results import Results, ResultsError, read
 from scale import scale_tables
 from table import FURTHER_TABLES
-from tables import Table, more, recipe_table, stage_table, summary, twin_table
+from tables import (
+    Table, more, recipe_table, rival_table, stage_table, summary, twin_table,
+)
 from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_python, theme
 
 TITLE = "Seven ways to train: what each costs"
@@ -72,6 +74,7 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]
     found = [
         Section("The seven stages", [stage_table(results), [pictures.code_picture(results)]]),
         Section("", [twin_table(results)]),
+        Section("", [rival_table(results)]),
         *(Section("", [pictures.recipe_pictures(results, recipe), recipe_table(results, recipe)])
           for recipe in results.recipes()),
         *link_sections(links),

@@ -19,7 +19,9 @@ from statistics import median
 from typing import Any
 
 from intervals import Estimate, mean_of, median_of, ratio_of, wilson
-from words import DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, USUAL, is_python, stage_of, twin_of
+from words import (
+    DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, OPPONENTS, USUAL, is_python, stage_of, twin_of,
+)
 
 EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
 KINDS = ("slice", "full", "curve", "check", "phases", "brief", *EXACT_KINDS)
@@ -44,8 +46,8 @@ class Setup:
     variant: str = ""  # of feeding and accumulation
 
     def order(self) -> tuple:
-        return (self.recipe, stage_of(self.program), is_python(self.program), self.program == USUAL,
-                self.program, self.width, self.precision != "fp32", self.precision, self.world,
+        return (self.recipe, stage_of(self.program), is_python(self.program),
+                self.program == USUAL or self.program in OPPONENTS, self.program, self.width, self.precision != "fp32", self.precision, self.world,
                 self.threads, self.micro_batch, self.variant)
 
 

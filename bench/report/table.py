@@ -23,7 +23,7 @@ from link_tables import links_table
 from results import Results, ResultsError, read
 from tables import (
     Table, accuracy_table, check_table, curve_table, feeding_table, more, price_table, recipe_table,
-    seeds_table, speed_table, stage_table, summary, twin_table,
+    rival_table, seeds_table, speed_table, stage_table, summary, twin_table,
 )
 from words import FAILED
 
@@ -69,7 +69,7 @@ def short_text(results: Results) -> str:
         parts.append(terminal_table(stages))
     if stages.rows or results.of_kind("check"):
         parts.append("\n".join(map(wrapped, summary(results))))
-    tables = [twin_table(results), *(speed_table(results, one) for one in results.recipes())]
+    tables = [twin_table(results), rival_table(results), *(speed_table(results, one) for one in results.recipes())]
     parts += [f"{table.title}:\n{terminal_table(table)}" for table in tables if table.rows]
     parts.append(wrapped(speed_claim(results)))
     parts = list(filter(None, parts)) or [
@@ -99,7 +99,7 @@ def markdown_table(table: Table) -> str:
 def markdown_text(results: Results) -> str:
     claims, limits = ("\n".join(f"- {markdown_cell(line)}" for line in lines if line) for lines in (
         [*summary(results), speed_claim(results)], honesty(results)))
-    tables = [stage_table(results), twin_table(results),
+    tables = [stage_table(results), twin_table(results), rival_table(results),
               *(recipe_table(results, recipe) for recipe in results.recipes()),
               *(make(results) for make in FURTHER_TABLES)]
     parts = [claims, *(markdown_table(table) for table in tables if table.rows),

@@ -16,7 +16,7 @@ from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_python, megabytes,
-    number, percent, significant,
+    number, percent, rival_of, significant,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
@@ -174,7 +174,7 @@ def stage_table(results: Results) -> Table:
 
 def ratio_text(results: Results, setup: Setup) -> str:
     if is_python(setup.program):
-        return "not a twin" if setup.program in TUNED else "is the twin"
+        return "not a twin" if rival_of(setup.program, setup.precision) else "is the twin"
     if setup.program == USUAL:
         return "no twin"
     ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
@@ -298,6 +298,34 @@ def twin_table(results: Results) -> Table:
     notes = ["Time of 200 steps over that of the Python twin with the same world size, precision "
              "and threads, as a ratio of medians. Below 1 the stage is faster."]
     return table_of("Each stage beside its twin", rows, notes, 3)
+
+
+def beside_rival(results: Results, setup: Setup) -> str:
+    """The ratio of a stage to a program that is not its twin; else why there is none."""
+    row = results.row("slice", setup)
+    if row is None or row.error:
+        return row.missing if row else NOT_RUN
+    ours = replace(setup, program=rival_of(setup.program, setup.precision))
+    ratio = results.ratio(ours, setup)
+    if is_wrong(results, ours):
+        return WRONG
+    return NOT_MEASURED if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+
+
+def rival_table(results: Results) -> Table:
+    """One row per program that is no twin, world size and precision, one column per recipe."""
+    setups = [setup for recipe in results.recipes() for setup in results.setups(recipe, ["slice"])
+              if rival_of(setup.program, setup.precision)]
+    recipes = list(dict.fromkeys(setup.recipe for setup in setups))
+    rows = [(place.program, {"program": place.program,
+                             "stage": rival_of(place.program, place.precision).split("_")[0],
+                             **place_cells(place), **{
+                f"{one} / its [95 %]": beside_rival(results, replace(place, recipe=one))
+                for one in recipes}})
+            for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
+    notes = ["Time of 200 steps of the stage over that of the program with the same world size, "
+             "precision and threads, as a ratio of medians. Below 1 the stage is faster."]
+    return table_of("Stages beside other programs", rows, notes, 4)
 
 
 # --- feeding and accumulation -----------------------------------------------------------

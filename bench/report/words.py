@@ -17,6 +17,8 @@ STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
 )
 BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline"}  # and twins
 USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
+# Other libraries, no twins: each with the number of the stage that it resembles.
+OPPONENTS = {"python_jax": 0, "python_fabric": 5, "python_lightning": 6}
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 
 TEST_IMAGES = 10_000
@@ -76,9 +78,11 @@ def theme() -> str:
 
 
 def stage_of(program: str) -> int:
-    """The number of a stage or of a twin's stage; behind them for other programs."""
+    """The number of a stage, or of that of a twin or opponent; behind them for other programs."""
     if program == USUAL:
         return 0  # it trains as stage 0 does
+    if program in OPPONENTS:
+        return OPPONENTS[program]
     return next((place for place, pair in enumerate(zip(STAGES, TWINS)) if program in pair),
                 len(STAGES))
 
@@ -91,6 +95,13 @@ def twin_of(program: str) -> str | None:
     return TWINS[STAGES.index(program)] if program in STAGES else BEYOND.get(program)
 
 
+def rival_of(program: str, precision: str) -> str | None:
+    """The stage that a program without a twin is compared with."""
+    if program in TUNED and precision != "fp32":
+        return STAGES[4]
+    return STAGES[stage_of(program) % len(STAGES)] if program in (USUAL, *TUNED, *OPPONENTS) else None
+
+
 def colour_of(program: str) -> Colour:
     place = stage_of(program)
     return STAGE_COLOURS[place] if place < len(STAGE_COLOURS) else MUTED
@@ -101,7 +112,7 @@ def idea_of(program: str) -> str:
     place = stage_of(program)
     if program == USUAL:
         return "LibTorch, usual"
-    if place == len(STAGES):
+    if place == len(STAGES) or program in OPPONENTS:
         return program.replace("python_", "py ").replace("_", " ")
     return f"{'py' if is_python(program) else place} {IDEAS[place]}"
 

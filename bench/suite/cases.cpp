@@ -39,6 +39,15 @@ constexpr std::array<const char*, 9> kScripts = {
     "trainer.py", "zero_redundancy.py", "pipeline.py"};
 // Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
 constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
+// Other libraries, each beside the stage that it resembles.
+struct Opponent {
+  const char* program;
+  const char* script;
+  std::size_t stage;
+};
+constexpr std::array<Opponent, 3> kOpponents = {{{"python_jax", "jax_jit.py", 0},
+                                                 {"python_fabric", "fabric.py", 5},
+                                                 {"python_lightning", "lightning_trainer.py", 6}}};
 // LibTorch without ladder, as its examples are written: another opponent of stage 0.
 constexpr const char* kUsual = "libtorch_usual";
 
@@ -54,9 +63,15 @@ std::int64_t batch_size(const std::string& recipe) { return is_convnet(recipe) ?
 
 bool is_tuned(const std::string& program) { return program.starts_with(kTuned[0]); }
 
+const Opponent* opponent_of(const std::string& program) {
+  const auto* const found = std::ranges::find(kOpponents, program, &Opponent::program);
+  return found == kOpponents.end() ? nullptr : found;
+}
+
 // The stage of a program, 0 to 6; 7 and 8 for those of beyond/.
 std::size_t stage_of(const std::string& program) {
   if (is_tuned(program) || program == kUsual) return 0;
+  if (const auto* const opponent = opponent_of(program)) return opponent->stage;
   std::vector<std::string> programs(kStages.begin(), kStages.end());
   programs.insert(programs.end(), kBeyond.begin(), kBeyond.end());
   for (std::size_t place = 0; place < programs.size(); ++place) {
@@ -103,10 +118,17 @@ Words start_of_tuned(const Case& row, const Places& places) {
   return words;
 }
 
+// The script of a Python program.
+const char* script_of(const std::string& program) {
+  if (is_tuned(program)) return "tuned.py";
+  const auto* const opponent = opponent_of(program);
+  return opponent != nullptr ? opponent->script : kScripts.at(stage_of(program));
+}
+
 Words start_of_twin(const Case& row, const Places& places) {
   if (is_tuned(row.program)) return start_of_tuned(row, places);
   const auto stage = stage_of(row.program);
-  const std::string script = places.peers / kScripts.at(stage);
+  const std::string script = places.peers / script_of(row.program);
   if (stage == 3) {
     auto words = torchrun(row, places);
     append(words, {script});
@@ -267,6 +289,17 @@ void add_tuned(std::vector<Case>& rows, const char* recipe, int cpus) {
   }
 }
 
+// Programs of other libraries: those of one process on all CPUs, the others with one process and
+// two.
+void add_opponents(std::vector<Case>& rows, const char* recipe, int cpus) {
+  for (const auto& [program, _, stage] : kOpponents) {
+    rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus));
+    if (stage > 0) {
+      rows.push_back(row_of(Kind::kSlice, recipe, program, 2, std::max(1, cpus / 2)));
+    }
+  }
+}
+
 // Every distributed stage with so many processes, in each of its precisions: stages 2 and 3 have
 // fp32 alone.
 void add_distributed(std::vector<Case>& rows, Kind kind, const char* recipe, int world, int cpus) {
@@ -295,6 +328,7 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_distributed(stages, Kind::kSlice, recipe, 2, cpus);
   add_with_twins(rows, stages);
   add_tuned(rows, recipe, cpus);
+  add_opponents(rows, recipe, cpus);
   rows.push_back(row_of(Kind::kSlice, recipe, kUsual, 1, cpus));
   for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
@@ -386,9 +420,8 @@ bool is_twin(const Case& row) { return row.program.starts_with("python_"); }
 
 std::filesystem::path source_of(const std::string& program) {
   const std::filesystem::path peers = "bench/peers";
-  if (is_tuned(program)) return peers / "tuned.py";
   if (program == kUsual) return peers / "libtorch_usual.cpp";
-  if (program.starts_with("python_")) return peers / kScripts.at(stage_of(program));
+  if (program.starts_with("python_")) return peers / script_of(program);
   const bool is_beyond = std::ranges::find(kBeyond, program) != kBeyond.end();
   return std::filesystem::path(is_beyond ? "beyond" : "") / program / "main.cpp";
 }

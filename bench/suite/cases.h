@@ -29,7 +29,7 @@ struct Case {
   Kind kind = Kind::kSlice;
   std::string recipe;   // "basicnet", ...
   std::string program;  // a stage, one of beyond/, python_... for its Python twin, python_tuned...,
-                        // libtorch_usual
+                        // python_ and another library, libtorch_usual
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
   int threads = 1;               // of each process

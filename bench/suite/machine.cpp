@@ -78,9 +78,11 @@ std::string gpus(const char* field) {
 // "python 3.11.2; torch 2.11.0; ...": what the twins run on.
 std::string python_versions_of(const std::string& python) {
   constexpr const char* kScript =
-      "import platform; from importlib.metadata import version; "
-      "print('python ' + platform.python_version() + ''.join('; ' + name + ' ' + version(name) "
-      "for name in ('torch', 'numpy', 'accelerate', 'transformers')))";
+      "import platform; from importlib.metadata import distributions; "
+      "found = {one.metadata['Name']: one.version for one in distributions()}; "
+      "print('python ' + platform.python_version() + ''.join('; ' + name + ' ' + found[name] "
+      "for name in ('torch', 'numpy', 'accelerate', 'transformers', 'lightning', 'jax', 'optax') "
+      "if name in found))";
   const auto found = output_of(fmt::format("'{}' -c \"{}\" 2>/dev/null", python, kScript));
   return found.empty() ? kUnknown : found;
 }

@@ -242,6 +242,13 @@ def tuned_rows() -> list[Entry]:
     return found
 
 
+def opponent_rows() -> list[Entry]:
+    """JAX, which failed, and Lightning on one process and on two."""
+    return [*slices("basicnet", "python_lightning", 20.0, 1, 2),
+            *slices("basicnet", "python_lightning", 16.0, 2, 1),
+            failed("slice", "basicnet", "python_jax", 1, 2)]
+
+
 RECIPES = (("basicnet", 1.0, 9841), ("convnet", 0.12, 9155))  # and the images that are right
 
 
@@ -257,7 +264,7 @@ def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = Non
         for program, seconds in (("stage0_single_gpu", 5.1), ("python_single", 14.8)):
             found.append(full("convnet", program, seconds * epochs, 1, 2, correct, kind="curve",
                               more=f"/epochs:{epochs}"))
-    found += width_rows() + tuned_rows() + variant_rows()
+    found += width_rows() + tuned_rows() + opponent_rows() + variant_rows()
     found.append(full("basicnet-hf-defaults", "stage6_trainer", 21.5, 1, 2, 9189, steps=938,
                       train_loss=0.6, logged_loss=0.8493))
     for program, seconds in (("stage4_ddp_amp", 21.5), ("python_ddp_amp", 40.0)):

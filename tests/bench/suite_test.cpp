@@ -91,6 +91,9 @@ TEST(Cases, StagesAreStartedAsTheyAreMeant) {
   EXPECT_EQ(start("python_tuned", 1), "venv/bin/python3 peers/tuned.py --precision fp32");
   EXPECT_EQ(start("python_tuned_compile", 1, "bf16"),
             "venv/bin/python3 peers/tuned.py --precision bf16 --compile");
+  EXPECT_EQ(start("python_jax", 1), "venv/bin/python3 peers/jax_jit.py");
+  EXPECT_EQ(start("python_fabric", 2), "venv/bin/python3 peers/fabric.py --nprocs 2");
+  EXPECT_EQ(start("python_lightning", 1), "venv/bin/python3 peers/lightning_trainer.py --nprocs 1");
   EXPECT_EQ(start("libtorch_usual", 1), "bin/libtorch_usual");
   EXPECT_EQ(start("pipeline", 2), "bin/pipeline --nprocs 2");
   EXPECT_EQ(start("python_zero_redundancy", 2),
@@ -291,10 +294,24 @@ def main():
 )");
   EXPECT_EQ(user_lines(folder.file("twin.py")), 2.0);
   EXPECT_EQ(user_lines(folder.file("none")), std::nullopt);
-  for (const char* program :
-       {"stage0_single_gpu", "pipeline", "python_trainer", "python_zero_redundancy",
-        "python_pipeline", "python_tuned_compile", "libtorch_usual"}) {
+  for (const char* program : {"stage0_single_gpu", "pipeline", "python_trainer",
+                              "python_zero_redundancy", "python_pipeline", "python_tuned_compile",
+                              "python_jax", "python_lightning", "libtorch_usual"}) {
     EXPECT_GT(user_lines(fs::path(LADDER_SOURCE_DIR) / source_of(program)), 30.0) << program;
+  }
+}
+
+TEST(Cases, OtherLibrariesStandBesideTheirStages) {
+  const auto names = names_of(cases_of("bench", 2));
+  for (const char* recipe : {"basicnet", "convnet"}) {
+    for (const char* program :
+         {"python_jax/world:1", "python_fabric/world:1", "python_fabric/world:2",
+          "python_lightning/world:1", "python_lightning/world:2"}) {
+      const int threads = std::string(program).ends_with("2") ? 1 : 2;
+      const auto name =
+          fmt::format("slice/{}/{}/precision:fp32/threads:{}", recipe, program, threads);
+      EXPECT_TRUE(names.contains(name)) << name;
+    }
   }
 }
 
