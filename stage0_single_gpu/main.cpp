@@ -97,10 +97,10 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
+  if (!options.save.empty()) save_model(*model, options.save);
   const Evaluation result = evaluate(*model, data.test, recipe.criterion(), device);
   require_each_sample_once(result, data.test.dataset().size());
   record.result(result, monitor.totals(), *model);
-  if (!options.save.empty()) save_model(*model, options.save);
 }
 
 }  // namespace

@@ -121,12 +121,12 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
+  if (!options.save.empty() && group.rank() == 0) save_model(*model, options.save);
   const Evaluation result =
       sum_over_ranks(evaluate(*model, data.test, recipe.criterion(), device), group);
   require_each_sample_once(result, data.test.dataset().size());
   require_equal_replicas(*model, group);
   record.result(result, monitor.totals(), *model);
-  if (!options.save.empty() && group.rank() == 0) save_model(*model, options.save);
 }
 
 }  // namespace

@@ -129,13 +129,13 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
+  if (!options.save.empty() && group.rank() == 0)
+    save_model(*model, options.save, metadata_of(scaler));
   const Evaluation result =
       sum_over_ranks(evaluate(*model, data.test, recipe.criterion(), device), group);
   require_each_sample_once(result, data.test.dataset().size());
   require_equal_replicas(*model, group);
   record.result(result, monitor.totals(), *model, scaler.metrics());
-  if (!options.save.empty() && group.rank() == 0)
-    save_model(*model, options.save, metadata_of(scaler));
 }
 
 }  // namespace

@@ -112,11 +112,11 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
+  if (!options.save.empty()) accelerator.save_model(*model, options.save);
   const Evaluation result = evaluate(accelerator, *model, test, recipe.criterion());
   require_each_sample_once(result, test.dataset().size());
   require_equal_replicas(*model, accelerator.process_group());
   record.result(result, monitor.totals(), *model, accelerator.scaler().metrics());
-  if (!options.save.empty()) accelerator.save_model(*model, options.save);
   accelerator.log({{"accuracy", result.accuracy()}}, monitor.steps());
   accelerator.end_training();
 }

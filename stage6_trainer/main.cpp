@@ -50,9 +50,9 @@ void run(const Options& options) {
   for (const auto& dataset : {train, test}) dataset->to(trainer.accelerator().device());
   if (args.do_train)
     trainer.save_metrics("train", trainer.train(args.resume_from_checkpoint).metrics);
+  if (!options.save.empty()) trainer.accelerator().save_model(trainer.model(), options.save);
   if (args.do_eval) trainer.save_metrics("eval", trainer.evaluate());
   if (args.do_predict) trainer.save_metrics("test", trainer.predict().metrics);
-  if (!options.save.empty()) trainer.accelerator().save_model(trainer.model(), options.save);
 }
 
 }  // namespace

@@ -113,12 +113,12 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
-  const Evaluation result = evaluate(model, data.test, recipe.criterion(), device);
-  require_each_sample_once(result, data.test.dataset().size());
   const auto network = recipe.make_model();
   model.copy_weights_to(*network);
-  record.result(result, monitor.totals(), *network);
   if (!options.save.empty() && group.rank() == 0) save_model(*network, options.save);
+  const Evaluation result = evaluate(model, data.test, recipe.criterion(), device);
+  require_each_sample_once(result, data.test.dataset().size());
+  record.result(result, monitor.totals(), *network);
 }
 
 }  // namespace

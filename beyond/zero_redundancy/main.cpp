@@ -122,13 +122,13 @@ void run(const Options& options) {
   }
 
   monitor.end_training();
+  if (!options.save.empty() && group.rank() == 0) save_model(*model, options.save);
   const Evaluation result =
       sum_over_ranks(evaluate(*model, data.test, recipe.criterion(), device), group);
   require_each_sample_once(result, data.test.dataset().size());
   require_equal_replicas(*model, group);
   record.result(result, monitor.totals(), *model,
                 {{"optimizer_state_bytes", static_cast<double>(zero.state_bytes())}});
-  if (!options.save.empty() && group.rank() == 0) save_model(*model, options.save);
 }
 
 }  // namespace
