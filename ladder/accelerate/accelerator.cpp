@@ -411,8 +411,13 @@ void Accelerator::save_model(const torch::nn::Module& model, const std::string& 
 void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
-  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock",
-                   checkpoints_folder() + "/latest", group_, log_);
+  const auto latest = checkpoints_folder() + "/latest";
+  namespace fs = std::filesystem;
+  if (fs::exists(fs::symlink_status(latest)) && !fs::is_symlink(latest)) {
+    throw SystemError::failed("replace", latest, EEXIST,
+                              fmt::format("it must be a link: rm -r {}", latest));
+  }
+  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", latest, group_, log_);
 }
 
 // Once all objects are registered, before the first step. A checkpoint of this folder that was

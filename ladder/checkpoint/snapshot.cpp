@@ -43,7 +43,9 @@ Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Modul
              .optimizers = {not_owned(optimizer)},
              .schedulers = {not_owned(scheduler)},
              .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false}),
-             .device = model.parameters().at(0).device()} {}
+             .device = model.parameters().at(0).device()} {
+  options_.path = behind_links(options_.path);  // the link stays
+}
 
 CheckpointHooks Snapshot::hooks() {
   if (options_.path.empty()) return {};

@@ -120,11 +120,14 @@ std::string behind_links(std::string path) {
 int error_of_replacing(const std::string& path) {
   const std::string folder = folder_of(path) + "/.";  // of a file, ENOTDIR
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return errno;
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT ? 0 : errno;
+  struct statx found{};
+  if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE, &found) != 0) {
+    return errno == ENOENT ? 0 : errno;
+  }
+  if (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) return EBUSY;
   // The wrong call for this kind of file removes nothing. The kernel notices that last: after the
   // attributes, and the owner in a sticky folder.
-  const bool is_folder = S_ISDIR(status.st_mode);
+  const bool is_folder = S_ISDIR(found.stx_mode);
   const int result = is_folder ? ::unlink(path.c_str()) : ::rmdir(path.c_str());
   return result == 0 || errno == (is_folder ? EISDIR : ENOTDIR) ? 0 : errno;
 }

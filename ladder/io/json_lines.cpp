@@ -51,8 +51,8 @@ bool is_pipe(const std::string& path) {
 
 int flags_of(OldRecords old_records) {
   constexpr int kWithoutWaiting = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  if (old_records == OldRecords::kKeep) return kWithoutWaiting | O_APPEND;
-  return old_records == OldRecords::kReplace ? kWithoutWaiting : kWithoutWaiting | O_EXCL;
+  const int always = kWithoutWaiting | O_APPEND;  // behind the end, even if another program cut it
+  return old_records == OldRecords::kRefuse ? always | O_EXCL : always;
 }
 
 }  // namespace

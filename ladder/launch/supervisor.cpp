@@ -30,6 +30,7 @@ std::string name_of(const RankProcess& rank) {
 
 std::string_view hint_for_signal(int signal) {
   if (signal == SIGKILL) return "see whether memory ran out: dmesg | grep -i 'out of memory'";
+  if (signal == SIGXCPU) return "the limit of CPU time of this shell is reached: ulimit -t";
   const bool crashed = signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS ||
                        signal == SIGFPE || signal == SIGILL;
   if (crashed) return "run again after: ulimit -c unlimited, and open the core file in gdb";

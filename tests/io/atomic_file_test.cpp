@@ -224,6 +224,8 @@ TEST(RequireWritableFolder, RefusesADiskThatIsTooSmall) {
   EXPECT_NO_THROW(require_writable_folder("save", folder.file("new"), 1000));
   EXPECT_ERROR(require_writable_folder("save", folder.file("new"), std::int64_t{1} << 62),
                UsageError, "bytes free, and the file needs 4611686018427387904: df -h ");
+  EXPECT_ERROR(require_writable_folder("save", "/proc"), UsageError, "name a file");
+  EXPECT_EQ(error_of_replacing("/proc"), EBUSY);  // a mount point
   EXPECT_ERROR(require_writable_folder("save", "/proc/new"), UsageError,
                "hint: it has 0 bytes free, and the file needs 1: df -h /proc");
 }
