@@ -107,6 +107,8 @@ def run_notes(results: Results) -> list[str]:
         words = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
         coarse = ": with so few, an interval is nearly their whole range" * (counts[0] < 10)
         notes.append(f"Times of 200 steps come from {words} repetitions per row{coarse}.")
+    if any(context.get("tier") == "quick" for context in results.contexts):
+        notes.append("Times of 200 steps are those of 30 steps, multiplied.")
     if not any(is_python(row.setup.program) for row in results.rows.values()):
         notes.append("The Python twins were not run: nothing here compares C++ with Python.")
     if all(str(context.get("gpu", "none")) == "none" for context in results.contexts):

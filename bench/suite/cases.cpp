@@ -14,9 +14,9 @@ namespace {
 
 constexpr const char* kHfDefaults = "basicnet-hf-defaults";
 constexpr const char* kDdpPractice = "convnet-ddp-practice";
-constexpr int kMostRanks = 8;              // of the scaling line: more would have few images each
-constexpr std::int64_t kSliceSteps = 220;  // 200, and the warm-up
-constexpr std::int64_t kBriefSteps = 50;   // 30, and the warm-up: of a twin, whose steps are long
+constexpr int kMostRanks = 8;  // of the scaling line: more would have few images each
+constexpr std::int64_t kWarmUpSteps = 20;
+constexpr std::int64_t kBriefSteps = 30;  // of a twin, whose steps are long
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
 constexpr std::int64_t kCheckImages = 200;
@@ -194,8 +194,8 @@ Words length_of(const Case& row) {
   }
   if (is_timed(row) || row.kind == Kind::kBrief) {
     const bool is_brief = row.kind == Kind::kBrief && is_twin(row);
-    return {"--epochs",     "1",      "--limit-train", images(is_brief ? kBriefSteps : kSliceSteps),
-            "--limit-test", images(1)};
+    const auto steps = kWarmUpSteps + (is_brief ? kBriefSteps : row.timed_steps);
+    return {"--epochs", "1", "--limit-train", images(steps), "--limit-test", images(1)};
   }
   if (row.kind == Kind::kCheck) {
     return {"--epochs",      "1",
@@ -338,6 +338,24 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_short(rows, Kind::kPhases, recipe, cpus);
 }
 
+// What ten minutes are enough for: each stage on two processes, and of basicnet alone too.
+void add_quick(std::vector<Case>& rows, const char* recipe, int cpus) {
+  std::vector<Case> stages;
+  add_short(stages, Kind::kSlice, recipe, cpus);
+  if (!is_convnet(recipe)) {
+    for (std::size_t stage = 2; stage < kStages.size(); ++stage) {
+      auto alone = stages.at(stage);
+      alone.world = 1;
+      alone.threads = cpus;
+      stages.push_back(alone);
+    }
+  }
+  const auto first = static_cast<std::ptrdiff_t>(rows.size());
+  add_with_twins(rows, stages);
+  rows.push_back(row_of(Kind::kSlice, recipe, kTuned[0], 1, cpus));
+  std::for_each(rows.begin() + first, rows.end(), [](Case& row) { row.timed_steps = kBriefSteps; });
+}
+
 // Beside stage 5 on two processes, whose ranks read their own parts.
 void add_variants(std::vector<Case>& rows, int cpus) {
   for (const char* variant : {"dispatch", "accumulate", "accumulate_sync"}) {
@@ -474,6 +492,11 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
     add_short(rows, Kind::kFull, "basicnet", cpus);
     add_short_checks(rows, "basicnet");
     add_brief(rows, cpus);
+  } else if (tier == "quick") {
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      add_short_checks(rows, recipe);
+      add_quick(rows, recipe, cpus);
+    }
   } else if (tier == "bench") {
     for (const char* recipe : {"basicnet", "convnet"}) {
       add_checks(rows, recipe);
@@ -491,7 +514,7 @@ std::vector<Case> cases_of(const std::string& tier, int cpus) {
     add_exact(rows);
   } else {
     throw UsageError::unknown_name("--tier", tier,
-                                   std::vector<std::string>{"short", "bench", "whole"});
+                                   std::vector<std::string>{"short", "quick", "bench", "whole"});
   }
   return rows;
 }

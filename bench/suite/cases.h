@@ -32,13 +32,14 @@ struct Case {
                         // python_ and another library, libtorch_usual
   int world = 1;        // processes, or replicas of stage 1
   std::string precision = "fp32";
-  int threads = 1;               // of each process
-  int width = 1;                 // channel multiplier
-  std::int64_t epochs = 0;       // 0 = the recipe's
-  std::int64_t micro_batch = 0;  // of exact sums; 0 = sums in float
-  int seed = 0;                  // 0 = the recipe's
-  std::string variant;           // of stage 5: how batches reach the ranks; empty = its defaults
-  std::int64_t steps = 0;        // 0 = as many as the kind has, else not a measurement but a check
+  int threads = 1;                 // of each process
+  int width = 1;                   // channel multiplier
+  std::int64_t epochs = 0;         // 0 = the recipe's
+  std::int64_t micro_batch = 0;    // of exact sums; 0 = sums in float
+  int seed = 0;                    // 0 = the recipe's
+  std::string variant;             // of stage 5: how batches reach the ranks; empty = its defaults
+  std::int64_t timed_steps = 200;  // of a slice, after the warm-up
+  std::int64_t steps = 0;  // 0 = as many as the kind has, else not a measurement but a check
 };
 
 // Whether the time of 200 steps is what it measures.
@@ -88,6 +89,7 @@ double training_flops(const std::string& recipe, int width = 1);
 // The rows of a tier on a machine with so many CPUs:
 //   short   those of `./run`: one whole run per stage, that of stage 0 first, the checks that
 //           connect them, and steps of their Python twins and of one process
+//   quick   those of `./run bench --quick`: times of 30 steps, of stages, twins and tuned Python
 //   bench   those of `./run bench`: times of 200 steps
 //   whole   those of `./run whole`: whole runs, with several seeds
 std::vector<Case> cases_of(const std::string& tier, int cpus);

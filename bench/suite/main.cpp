@@ -47,6 +47,7 @@ using nlohmann::json;
 
 constexpr std::chrono::seconds kDeadline{1200};
 constexpr int kRepetitions = 5;
+constexpr int kQuickRepetitions = 3;
 constexpr double kWarmUp = 20.0;  // steps
 
 struct SuiteOptions {
@@ -185,7 +186,7 @@ class Runner {
   }
 
   static std::string summary_of(const Case& row, const json& result, double seconds) {
-    if (is_timed(row)) return fmt::format("{:.2f} s for 200 steps", seconds_of_slice(result));
+    if (is_timed(row)) return fmt::format("{:.2f} s for 200 steps", 200 * step_seconds(result));
     if (row.kind == Kind::kPhases) return "trace of 10 steps";
     if (row.kind == Kind::kBrief)
       return fmt::format("{:.1f} ms a step", 1e3 * step_seconds(result));
@@ -285,7 +286,7 @@ class Runner {
     const double seconds = seconds_of_slice(result);
     const double images =
         number_of(result, "samples_per_second") * trained * (steps - kWarmUp) / steps;
-    state.SetIterationTime(seconds);
+    state.SetIterationTime(200 * step_seconds(result));
     state.counters["samples_per_second"] = images / seconds;
     if (result.value("device", "") == "cpu") {
       state.counters["percent_of_floor"] = 100.0 * floor_seconds(row, images) / seconds;
@@ -323,18 +324,20 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
       "Besides, the flags of Google Benchmark: --benchmark_list_tests,\n"
       "--benchmark_filter=REGEX, --benchmark_out=FILE.json [results.json in the folder]");
   app.allow_extras();
-  app.add_option("--tier", options.tier,
-                 "rows to run; short: those of ./run; bench: times of 200 steps, an hour on two "
-                 "cores; whole: whole runs with three seeds, two hours")
+  app.add_option(
+         "--tier", options.tier,
+         "rows to run; short: those of ./run; quick: times from 30 steps, ten minutes on two "
+         "cores; bench: times of 200 steps, an hour; whole: whole runs with three seeds, two hours")
       ->capture_default_str();
   app.add_option("--folder", options.folder, "folder for the files of the runs")
       ->capture_default_str();
   app.add_option("--cpus", options.cpus, "CPUs to divide among the processes")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--slice-repetitions", options.repetitions, "runs of each slice")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  const auto* const repetitions =
+      app.add_option("--slice-repetitions", options.repetitions,
+                     "runs of each slice; default 5, of the tier quick 3")
+          ->check(CLI::Range(1, 1024));
   app.add_option(
          "--steps", options.steps,
          "training steps of every row, for weights and bytes instead of times; 0 = as many as "
@@ -352,6 +355,7 @@ SuiteOptions read_options(std::vector<std::string>& arguments) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   arguments = app.remaining();
+  if (options.tier == "quick" && repetitions->count() == 0) options.repetitions = kQuickRepetitions;
   if (!fs::exists(options.places.venv)) options.places.venv.clear();
   return options;
 }

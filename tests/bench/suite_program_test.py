@@ -96,6 +96,15 @@ def test_a_slice_is_the_steps_after_the_warm_up(suite: Suite) -> None:
     assert "--benchmark_filter" in context["argv"]
 
 
+def test_the_quick_tier_shows_thirty_steps_as_two_hundred_three_times(suite: Suite) -> None:
+    suite.stage(steps=50, train_seconds=3.5, warm_up_seconds=0.5, samples_per_second=50 * 64 / 3.5)
+    command = [*suite.command(f"slice/{ROW}")[:-2], "--tier", "quick"]
+    del command[1:3]
+    subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert [row["real_time"] for row in suite.rows()] == [20.0] * 3  # 0.1 s each
+    assert {row["samples_per_second"] for row in suite.rows()} == {640.0}
+
+
 def test_no_floor_on_a_gpu(suite: Suite) -> None:
     suite.stage(device="cuda:0")
     suite.run(f"slice/{ROW}")
@@ -159,7 +168,7 @@ def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> 
 
 
 @pytest.mark.parametrize("flags, reason", [
-    (["--tier", "long"], "--tier: expected one of short, bench, whole, got 'long'"),
+    (["--tier", "long"], "--tier: expected one of short, quick, bench, whole, got 'long'"),
     (["--benchmark_lits"], "suite --help lists them"), (["--cpus", "0"], "--cpus"),
     (["--benchmark_filter=none"], "--benchmark_list_tests")])
 def test_wrong_flags_are_named_and_leave_the_results_alone(suite: Suite, flags, reason) -> None:

@@ -315,6 +315,33 @@ TEST(Cases, OtherLibrariesStandBesideTheirStages) {
   }
 }
 
+TEST(Cases, TheQuickTierHasStagesTwinsAndTunedPythonOnBothNetworks) {
+  const auto rows = cases_of("quick", 2);
+  const auto names = names_of(rows);
+  for (const auto& row : of_kind(cases_of("short", 2), Kind::kFull)) {
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      auto slice = row;
+      slice.kind = Kind::kSlice;
+      slice.recipe = recipe;
+      EXPECT_TRUE(names.contains(name_of(slice))) << name_of(slice);
+    }
+  }
+  for (const char* name : {"basicnet/stage6_trainer/world:1/precision:fp32/threads:2",
+                           "basicnet/python_trainer/world:1/precision:fp32/threads:2",
+                           "basicnet/python_ddp_amp/world:2/precision:bf16/threads:1",
+                           "convnet/python_tuned/world:1/precision:fp32/threads:2"}) {
+    EXPECT_TRUE(names.contains(fmt::format("slice/{}", name))) << name;
+  }
+  EXPECT_EQ(of_kind(rows, Kind::kSlice).size(), 25U + 15U);
+  EXPECT_EQ(rows.size(), 40U + 16U) << "and the checks";
+  for (const auto& row : of_kind(rows, Kind::kSlice)) {
+    EXPECT_NE(
+        words_of(row).find(row.recipe == "convnet" ? "--limit-train 1600" : "--limit-train 3200"),
+        std::string::npos)
+        << words_of(row);
+  }
+}
+
 // Each target on speed is a ratio of two of these.
 TEST(Cases, TheLongTierHasTheRowsOfTheTargets) {
   const auto names = names_of(cases_of("bench", 2));
@@ -360,7 +387,7 @@ TEST(Cases, MoreCpusAreDivided) {
   EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:2/precision:fp32/threads:4"));
   EXPECT_TRUE(names.contains("slice/basicnet/stage2_ddp_spawn/world:8/precision:fp32/threads:1"));
   EXPECT_ERROR(cases_of("long", 2), UsageError,
-               "--tier: expected one of short, bench, whole, got 'long'");
+               "--tier: expected one of short, quick, bench, whole, got 'long'");
 }
 
 ChildEnd run(const std::string& script, const TemporaryFolder& folder, int seconds = 20) {

@@ -134,6 +134,9 @@ LINKS = "--links ROOT/runs/links.json "
     (["bench"], 0, ["table.py whole --tier bench --short",
                     f"report.py whole --tier bench {LINKS}{HTML.format('bench')}"],
      "stages suite libtorch_usual"),
+    (["bench", "--quick"], 0, ["table.py whole --tier quick --short",
+                               f"report.py whole --tier quick {HTML.format('quick')}"],
+     "stages suite"),
     # The page of a long tier shows the other one and the links.
     (["whole"], 0, [
         "table.py whole --tier whole ROOT/runs/bench.json --short",
@@ -154,11 +157,13 @@ def test_a_comparison(checkout: Checkout, flags: list[str], code: int, lines: li
         assert found[1].pop(0).startswith("record.py whole --tier")
     assert found == (code, [line.replace("ROOT", str(checkout.root)) for line in lines])
     assert checkout.targets() == targets
-    measured = flags[:1] == ["bench"] and len(lines) == 2
+    measured = flags[:1] == ["bench"] and len(lines) == 2 and "--quick" not in flags
     assert checkout.old.read_text() == ("whole --tier bench\n" if measured else "old\n")
     left = {path.name for path in checkout.old.parent.iterdir()}
-    assert left - {"short", "short.json", "whole", "whole.json"} == {
-        "bench.json", "links.json", *(["bench"] if flags[:1] == ["bench"] else [])}
+    own = {"short", "quick", "whole"}
+    assert left - own - {f"{tier}.json" for tier in own} == {
+        "bench.json", "links.json",
+        *(["bench"] if flags[:1] == ["bench"] and "--quick" not in flags else [])}
 
 
 def test_a_cable_that_failed_is_shown_and_makes_the_exit_code(checkout: Checkout) -> None:
