@@ -47,8 +47,9 @@ class Setup:
 
     def order(self) -> tuple:
         return (self.recipe, stage_of(self.program), is_python(self.program),
-                self.program == USUAL or self.program in OPPONENTS, self.program, self.width, self.precision != "fp32", self.precision, self.world,
-                self.threads, self.micro_batch, self.variant)
+                self.program == USUAL or self.program in OPPONENTS, self.program, self.width,
+                self.precision != "fp32", self.precision, self.world, self.threads,
+                self.micro_batch, self.variant)
 
 
 @dataclass(frozen=True)

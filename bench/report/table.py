@@ -69,7 +69,8 @@ def short_text(results: Results) -> str:
         parts.append(terminal_table(stages))
     if stages.rows or results.of_kind("check"):
         parts.append("\n".join(map(wrapped, summary(results))))
-    tables = [twin_table(results), rival_table(results), *(speed_table(results, one) for one in results.recipes())]
+    tables = [twin_table(results), rival_table(results),
+              *(speed_table(results, one) for one in results.recipes())]
     parts += [f"{table.title}:\n{terminal_table(table)}" for table in tables if table.rows]
     parts.append(wrapped(speed_claim(results)))
     parts = list(filter(None, parts)) or [

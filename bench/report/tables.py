@@ -21,8 +21,8 @@ from words import (
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
 PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
-MORE = ("For the time of 200 steps with 95 % intervals, a second network and the same programs in "
-        "Python: ./run bench --quick")
+MORE = ("For times with 95 % intervals, a second network and all programs in Python: "
+        "./run bench --quick")
 
 Cells = dict[str, str]  # by column
 Writers = Mapping[str, Callable[[Row], str]]

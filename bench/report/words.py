@@ -99,7 +99,9 @@ def rival_of(program: str, precision: str) -> str | None:
     """The stage that a program without a twin is compared with."""
     if program in TUNED and precision != "fp32":
         return STAGES[4]
-    return STAGES[stage_of(program) % len(STAGES)] if program in (USUAL, *TUNED, *OPPONENTS) else None
+    if program in TUNED:
+        return STAGES[0]
+    return STAGES[stage_of(program)] if program in (USUAL, *OPPONENTS) else None
 
 
 def colour_of(program: str) -> Colour:

@@ -289,11 +289,12 @@ void add_tuned(std::vector<Case>& rows, const char* recipe, int cpus) {
   }
 }
 
-// Programs of other libraries: those of one process on all CPUs, the others with one process and
-// two.
+// Programs of other libraries, with the worlds that their stages have.
 void add_opponents(std::vector<Case>& rows, const char* recipe, int cpus) {
   for (const auto& [program, _, stage] : kOpponents) {
-    rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus));
+    if (stage == 0 || !is_convnet(recipe)) {
+      rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus));
+    }
     if (stage > 0) {
       rows.push_back(row_of(Kind::kSlice, recipe, program, 2, std::max(1, cpus / 2)));
     }

@@ -303,14 +303,17 @@ def main():
 
 TEST(Cases, OtherLibrariesStandBesideTheirStages) {
   const auto names = names_of(cases_of("bench", 2));
-  for (const char* recipe : {"basicnet", "convnet"}) {
-    for (const char* program :
-         {"python_jax/world:1", "python_fabric/world:1", "python_fabric/world:2",
-          "python_lightning/world:1", "python_lightning/world:2"}) {
-      const int threads = std::string(program).ends_with("2") ? 1 : 2;
-      const auto name =
-          fmt::format("slice/{}/{}/precision:fp32/threads:{}", recipe, program, threads);
-      EXPECT_TRUE(names.contains(name)) << name;
+  for (const auto& [program, stage] : {std::pair{"python_jax", "stage0_single_gpu"},
+                                       std::pair{"python_fabric", "stage5_accelerator"},
+                                       std::pair{"python_lightning", "stage6_trainer"}}) {
+    for (const char* recipe : {"basicnet", "convnet"}) {
+      for (const int world : {1, 2}) {
+        const auto row = [&](const char* name) {
+          return fmt::format("slice/{}/{}/world:{}/precision:fp32/threads:{}", recipe, name, world,
+                             2 / world);
+        };
+        EXPECT_EQ(names.contains(row(program)), names.contains(row(stage))) << row(program);
+      }
     }
   }
 }

@@ -334,7 +334,7 @@ TEST(InitProcessGroup, ReportsAtOnceAFileThatCannotBeMadeAndAMachineWithoutALoop
   expect_well(end_of_ranks(1, [](int /*rank*/) {
     const auto start = std::chrono::steady_clock::now();
     set_place(0, 2, free_port());
-    EXPECT_ERROR(init_process_group({.init_method = "file:///proc/nope"}), SystemError,
+    EXPECT_ERROR(init_process_group({.init_method = "file:///proc/nope"}), UsageError,
                  "/proc/nope");
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) {
       EXPECT_ERROR(init_process_group({}), DistributedError,
