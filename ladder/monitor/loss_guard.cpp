@@ -68,10 +68,9 @@ std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module&
   return "the loss";
 }
 
-LossMeter::LossMeter(const torch::Device& device, std::int64_t interval)
-    : interval_(interval != 0     ? interval
-                : device.is_cpu() ? 1
-                                  : kGpuInterval) {}
+LossMeter::LossMeter(const torch::Device& device, std::int64_t interval) : interval_(interval) {
+  if (interval_ == 0) interval_ = device.is_cpu() ? 1 : kGpuInterval;
+}
 
 void LossMeter::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
@@ -89,27 +88,25 @@ std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Bat
 std::optional<NonFiniteStep> LossMeter::flush() {
   if (pending_.empty()) return std::nullopt;
   const auto steps = std::exchange(pending_, {});
-  double sum = sum_;
-  std::int64_t samples = samples_;
   const auto losses = values_of(steps);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const auto& step = steps[i];
     if (!std::isfinite(losses[i])) {
-      return NonFiniteStep{losses[i], epoch_, step.step, step.indices};
+      return NonFiniteStep{losses[i], epoch_, steps[i].step, steps[i].indices};
     }
-    // The loss is sum × ranks ÷ global batch (NumItems::mean); this makes it the local sum.
-    const double weight =
-        static_cast<double>(step.items.global) / static_cast<double>(step.items.processes);
-    // And this into their mean: 1 if all ranks have as many samples, and there are no
-    // micro-batches.
-    const double share = step.samples > 0 ? weight / static_cast<double>(step.samples) : kUnknown;
-    sum += losses[i] * weight;
-    last_ = losses[i] * share;
-    samples += step.samples;
   }
-  sum_ = sum;
-  samples_ = samples;
+  for (std::size_t i = 0; i < steps.size(); ++i) count(steps[i], losses[i]);
   return std::nullopt;
+}
+
+void LossMeter::count(const Pending& step, double loss) {
+  // The loss is sum × ranks ÷ global batch (NumItems::mean); this turns it back into the local sum.
+  const auto& items = step.items;
+  const double weight = static_cast<double>(items.global) / static_cast<double>(items.processes);
+  // And this into their mean: 1 if all ranks have as many samples, and there are no micro-batches.
+  const double share = step.samples > 0 ? weight / static_cast<double>(step.samples) : kUnknown;
+  sum_ += loss * weight;
+  last_ = loss * share;
+  samples_ += step.samples;
 }
 
 // Reads the losses at once. Waits for a GPU.

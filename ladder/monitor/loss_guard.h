@@ -81,6 +81,7 @@ class LossMeter {
     NumItems items;
   };
   static std::vector<double> values_of(const std::vector<Pending>& steps);
+  void count(const Pending& step, double loss);
   std::vector<Pending> pending_;
 };
 
