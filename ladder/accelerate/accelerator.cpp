@@ -412,11 +412,14 @@ void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
   const auto latest = checkpoints_folder() + "/latest";
-  namespace fs = std::filesystem;
-  if (fs::exists(fs::symlink_status(latest)) && !fs::is_symlink(latest)) {
+  run_or_fail_together(group_, "project_dir", [&] {
+    std::error_code ignored;  // lock_run reports it
+    const auto type = std::filesystem::symlink_status(latest, ignored).type();
+    using enum std::filesystem::file_type;
+    if (!is_main_process() || (type != directory && type != regular)) return;
     throw SystemError::failed("replace", latest, EEXIST,
-                              fmt::format("it must be a link: rm -r {}", latest));
-  }
+                              fmt::format("it must be a link: mv {0} {0}.old", latest));
+  });
   lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", latest, group_, log_);
 }
 

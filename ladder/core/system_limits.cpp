@@ -77,7 +77,7 @@ std::string hint_for_errno(int errno_value, std::string_view path) {
     case EPERM:
       return fmt::format("check owners and attributes: namei -l {0}, lsattr -d {0}", path);
     case EBUSY:
-      return fmt::format("it is a mount point: name a path within it: findmnt {}", path);
+      return fmt::format("see whether it is a mount point: findmnt {}", path);
     case EROFS:
       return fmt::format("its file system is read-only: findmnt -T {}", path);
     case ENOENT: {

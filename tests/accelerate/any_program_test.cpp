@@ -16,6 +16,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <memory>
@@ -135,6 +136,15 @@ TEST(Prepare, OfAnOptimizerAloneIsRefusedInTheFirstBackwardOfAProject) {
     const auto optimizer = accelerator->prepare(adamw);
     EXPECT_ERROR(accelerator->backward(net->forward(torch::ones({2, 3})).sum()), UsageError,
                  "the model of a prepared optimizer is not prepared");
+  });
+}
+
+TEST(ProjectDir, RefusesAFolderInPlaceOfTheLinkToTheLatestCheckpoint) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto project = ranks.folder().file("project");
+    std::filesystem::create_directories(project + "/checkpoints/latest");
+    EXPECT_ERROR(ranks.make({.project = {.project_dir = project}}), SystemError,
+                 "/checkpoints/latest: replace: File exists; hint: it must be a link: mv ");
   });
 }
 

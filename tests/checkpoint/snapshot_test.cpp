@@ -166,6 +166,18 @@ TEST(Snapshot, ASignalSavesOneInTheMiddleOfAnEpoch) {
   });
 }
 
+TEST(Snapshot, ALinkStays) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("real"));
+  std::filesystem::create_symlink("real", folder.file("link"));
+  run_ranks(1, [&](const ProcessGroup& group) {
+    const SnapshotSettings run{.snapshot = {.path = folder.file("link")}};
+    EXPECT_EQ(Loop(group, run).train_until(-1), Loop(group, {}).train_until(-1));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+    EXPECT_TRUE(std::filesystem::exists(folder.file("real/manifest.json")));
+  });
+}
+
 TEST(Snapshot, IsOfOneRunAtATime) {
   const TemporaryFolder folder;
   run_ranks(1, [&](const ProcessGroup& group) {

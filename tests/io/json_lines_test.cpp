@@ -46,6 +46,15 @@ TEST(JsonLines, OldRecordsAreKeptOnDemand) {
   EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
 }
 
+TEST(JsonLines, AFileThatAnotherProgramCutGoesOnAtItsEnd) {
+  const TemporaryFolder folder;
+  JsonLines lines(folder.file("m.jsonl"));
+  lines.write({{"a", 1}});
+  folder.write("m.jsonl", "");
+  lines.write({{"a", 2}});
+  EXPECT_EQ(folder.read("m.jsonl"), "{\"a\":2}\n");
+}
+
 TEST(JsonLines, NumbersThatAreNotFiniteBecomeNull) {
   const TemporaryFolder folder;
   JsonLines lines(folder.file("m.jsonl"));

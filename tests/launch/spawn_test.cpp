@@ -416,6 +416,12 @@ TEST_F(Spawn, NamesACrash) {
                "after: ulimit -c unlimited");
 }
 
+TEST_F(Spawn, NamesTheLimitOfCpuTime) {
+  EXPECT_ERROR(spawn([](int) { raise(SIGXCPU); }, options(1)), DistributedError,
+               "got signal 24 (CPU time limit exceeded); hint: the limit of CPU time of this shell "
+               "is reached: ulimit -t");
+}
+
 TEST_F(Spawn, ReportsASigtermFromOutsideAsTheCause) {
   EXPECT_ERROR(spawn(
                    [](int rank) {

@@ -242,6 +242,15 @@ class Failures(StageTest):
         self.assertEqual(records(self.folder / "a.jsonl")[-1]["record"], "result")
         self.assertTrue((self.folder / "a.safetensors").exists())
 
+    def test_the_weights_are_saved_before_the_result_is_recorded(self) -> None:
+        """So that metrics which cannot be written, or a signal during the test, cost no weights."""
+        done = run(STAGE0, *small("--metrics", "a.jsonl", "--save", "a.safetensors"),
+                   cwd=self.folder)
+        self.assertEqual(done.code, 0, done.stderr)
+        saved, recorded = ((self.folder / name).stat().st_mtime_ns
+                           for name in ("a.safetensors", "a.jsonl"))
+        self.assertLess(saved, recorded)
+
     def test_control_c_ends_the_program_as_shells_expect(self) -> None:
         with Launched(*alone(STAGE0).command, *endless()) as started:
             started.wait_until_training(60)
