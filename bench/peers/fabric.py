@@ -14,8 +14,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerated import add_nprocs
 from common import (
     Evaluation,
@@ -41,13 +44,13 @@ except ImportError as missing:
     sys.exit(NOT_AVAILABLE)
 
 
-def make_fabric(options: argparse.Namespace) -> Fabric:
-    """One process has no DistributedDataParallel."""
+def places(options: argparse.Namespace, strategy: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments of Fabric and of the Trainer. One process has no DistributedDataParallel."""
     device = choose_device(options).type
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    strategy = DDPStrategy(process_group_backend=backend, timeout=TIMEOUT)
-    return Fabric(accelerator=device, devices=options.nprocs,
-                  strategy=strategy if options.nprocs > 1 else "auto")
+    ddp = strategy(process_group_backend=backend, timeout=TIMEOUT)
+    return {"accelerator": device, "devices": options.nprocs,
+            "strategy": ddp if options.nprocs > 1 else "auto"}
 
 
 def train_epoch(fabric: Fabric, model: nn.Module, data: Data, optimizer: torch.optim.Optimizer,
@@ -73,7 +76,7 @@ def evaluate_together(fabric: Fabric, network: nn.Module, data: Data, record: Re
 
 
 def run(options: argparse.Namespace) -> None:
-    fabric = make_fabric(options)
+    fabric = Fabric(**places(options, DDPStrategy))
     fabric.launch()
     world = World(fabric.global_rank, fabric.world_size)
     record = Record("peer_fabric", options, world, fabric.device)
@@ -93,15 +96,17 @@ def run(options: argparse.Namespace) -> None:
         save_weights(network, options.save)
 
 
-def main() -> None:
-    parser = make_parser("Lightning Fabric beside stage 5.")
+def start(description: str, run: Callable[[argparse.Namespace], None]) -> None:
+    parser = make_parser(description)
     parser.set_defaults(threads=1, batch_mode="global")  # threads per rank, as torchrun has it
     add_nprocs(parser)
     options = parse_options(parser)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))  # else Lightning sets threads
     torch.set_num_threads(options.threads)
     run(options)
+    if dist.is_initialized():  # else its threads may abort the end of the program
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    start("Lightning Fabric beside stage 5.", run)

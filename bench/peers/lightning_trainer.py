@@ -12,32 +12,15 @@ code 77 if Lightning is missing.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 
 import torch
-from accelerated import add_nprocs
-from common import (
-    Evaluation,
-    Record,
-    World,
-    choose_device,
-    make_optimizer,
-    make_parser,
-    parse_options,
-    save_weights,
-)
-from ddp import TIMEOUT, Part, make_data, share_buffers
+from common import Evaluation, Record, World, choose_device, make_optimizer, save_weights
+from ddp import Part, make_data, share_buffers
+from fabric import places, start  # ends the program if Lightning is missing
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
 from single import make_model
 from torch import Tensor, nn
-from tuned import NOT_AVAILABLE
-
-try:
-    from lightning import Callback, LightningModule, Trainer
-    from lightning.pytorch.strategies import DDPStrategy
-except ImportError as missing:
-    print(f"error: {missing}; hint: tools/setup.sh bench", file=sys.stderr)
-    sys.exit(NOT_AVAILABLE)
 
 Batch = tuple[Tensor, Tensor]
 
@@ -90,13 +73,8 @@ class RecordCallback(Callback):
 
 
 def make_trainer(options: argparse.Namespace) -> Trainer:
-    device = choose_device(options).type
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    strategy = DDPStrategy(process_group_backend=backend, timeout=TIMEOUT)
     return Trainer(
-        accelerator=device,
-        devices=options.nprocs,
-        strategy=strategy if options.nprocs > 1 else "auto",  # one process without a wrapper
+        **places(options, DDPStrategy),
         max_epochs=options.epochs,
         max_steps=options.steps or -1,
         use_distributed_sampler=False,  # the loader's divides the batches
@@ -125,15 +103,5 @@ def run(options: argparse.Namespace) -> None:
         save_weights(module.network, options.save)
 
 
-def main() -> None:
-    parser = make_parser("The Trainer of PyTorch Lightning beside stage 6.")
-    parser.set_defaults(threads=1, batch_mode="global")  # threads per rank, as torchrun has it
-    add_nprocs(parser)
-    options = parse_options(parser)
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))  # else Lightning sets threads
-    torch.set_num_threads(options.threads)
-    run(options)
-
-
 if __name__ == "__main__":
-    main()
+    start("The Trainer of PyTorch Lightning beside stage 6.", run)
