@@ -5,7 +5,7 @@
 #
 #   tools/setup.sh [build]   compiler, libraries, LibTorch (the torch wheel, in .venv)
 #   tools/setup.sh test      and what ./test needs
-#   tools/setup.sh twins     build, and what the Python twins need beside which ./run shows the stages
+#   tools/setup.sh twins     build, and what the Python twins need, which ./run compares the stages with
 #   tools/setup.sh bench     twins, and what the other opponents of ./run bench need
 #   tools/setup.sh links     twins, and what ./run links needs for its cable
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pandas
 
@@ -287,14 +288,20 @@ def beside_twin(results: Results, setup: Setup) -> str:
     return WRONG if is_wrong(results, setup) else ratio_text(results, setup)
 
 
+def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading: str,
+              text: Callable[[Setup], str]) -> list[tuple[str, Cells]]:
+    """One row per program, world size and precision, one column per recipe."""
+    recipes = list(dict.fromkeys(setup.recipe for setup in setups))
+    return [(place.program, {**first(place), **place_cells(place),
+                             **{f"{one} / {heading} [95 %]": text(replace(place, recipe=one))
+                                for one in recipes}})
+            for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
+
+
 def twin_table(results: Results) -> Table:
     """One row per stage, world size and precision, one column per recipe."""
-    setups = results.beside_twins()
-    recipes = list(dict.fromkeys(setup.recipe for setup in setups))
-    rows = [(place.program, {"stage": place.program, **place_cells(place), **{
-                f"{one} / twin's [95 %]": beside_twin(results, replace(place, recipe=one))
-                for one in recipes}})
-            for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
+    rows = by_recipe(results.beside_twins(), lambda place: {"stage": place.program}, "twin's",
+                     partial(beside_twin, results))
     notes = ["Time of 200 steps over that of the Python twin with the same world size, precision "
              "and threads, as a ratio of medians. Below 1 the stage is faster."]
     return table_of("Each stage beside its twin", rows, notes, 3)
@@ -316,13 +323,10 @@ def rival_table(results: Results) -> Table:
     """One row per program that is no twin, world size and precision, one column per recipe."""
     setups = [setup for recipe in results.recipes() for setup in results.setups(recipe, ["slice"])
               if rival_of(setup.program, setup.precision)]
-    recipes = list(dict.fromkeys(setup.recipe for setup in setups))
-    rows = [(place.program, {"program": place.program,
-                             "stage": rival_of(place.program, place.precision).split("_")[0],
-                             **place_cells(place), **{
-                f"{one} / its [95 %]": beside_rival(results, replace(place, recipe=one))
-                for one in recipes}})
-            for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
+    rows = by_recipe(setups, lambda place: {
+        "program": place.program,
+        "stage": rival_of(place.program, place.precision).split("_")[0]}, "its",
+        partial(beside_rival, results))
     notes = ["Time of 200 steps of the stage over that of the program with the same world size, "
              "precision and threads, as a ratio of medians. Below 1 the stage is faster."]
     return table_of("Stages beside other programs", rows, notes, 4)

@@ -14,8 +14,7 @@ namespace {
 
 constexpr const char* kHfDefaults = "basicnet-hf-defaults";
 constexpr const char* kDdpPractice = "convnet-ddp-practice";
-constexpr int kMostRanks = 8;  // of the scaling line: more would have few images each
-constexpr std::int64_t kWarmUpSteps = 20;
+constexpr int kMostRanks = 8;             // of the scaling line: more would have few images each
 constexpr std::int64_t kBriefSteps = 30;  // of a twin, whose steps are long
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before

@@ -21,6 +21,8 @@ enum class Kind {
   kBrief    // its time per step, once, from few steps
 };
 
+inline constexpr int kWarmUpSteps = 20;  // of a slice, before the steps that are timed
+
 // One row of the comparison: a program and its start. Recipes are those of the stages, basicnet and
 // convnet, and the two with numbers in the source tutorials:
 //   basicnet-hf-defaults   the Trainer with the defaults of transformers

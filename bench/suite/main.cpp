@@ -48,7 +48,6 @@ using nlohmann::json;
 constexpr std::chrono::seconds kDeadline{1200};
 constexpr int kRepetitions = 5;
 constexpr int kQuickRepetitions = 3;
-constexpr double kWarmUp = 20.0;  // steps
 
 struct SuiteOptions {
   std::string tier = "bench";
@@ -276,7 +275,7 @@ class Runner {
   }
 
   static double step_seconds(const json& result) {
-    return seconds_of_slice(result) / (number_of(result, "steps") - kWarmUp);
+    return seconds_of_slice(result) / (number_of(result, "steps") - kWarmUpSteps);
   }
 
   // Of the steps after the warm-up.
@@ -285,7 +284,7 @@ class Runner {
     const double trained = number_of(result, "train_seconds");
     const double seconds = seconds_of_slice(result);
     const double images =
-        number_of(result, "samples_per_second") * trained * (steps - kWarmUp) / steps;
+        number_of(result, "samples_per_second") * trained * (steps - kWarmUpSteps) / steps;
     state.SetIterationTime(200 * step_seconds(result));
     state.counters["samples_per_second"] = images / seconds;
     if (result.value("device", "") == "cpu") {

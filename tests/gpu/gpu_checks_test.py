@@ -206,7 +206,8 @@ def test_memory(name: str, check: Check) -> None:
         setup.backend])
     failure = check.start(name, [
         *start, sanitizer, "--tool", "memcheck", "--target-processes", "all",
-        "--error-exitcode", "99", "--report-api-errors", "no",  # CUDA's libraries try calls that may fail
+        "--error-exitcode", "99",
+        "--report-api-errors", "no",  # CUDA's libraries try calls that may fail
         setup.bin / program, *flags, *setup.at, *FEW], BENCH_SECONDS)
     check.seen += re.findall(r"ERROR SUMMARY: .*", check.log(name))
     check.wrong += [failure] if failure else [] if check.seen else ["it printed no summary"]
