@@ -18,7 +18,7 @@ scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.
 table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
 the picture of the README. images/gradients.svg and images/updates.svg are pictures of
 lesson_pictures.py. --pipeline and --divided are tables of beyond_report.py, as is
-images/pipeline.svg. Other pictures are those of the report that a page shows, of the records of
+images/pipeline.svg; --scaling and images/scaling.svg are of scaling_report.py. Other pictures are those of the report that a page shows, of the records of
 docs/bench.md. The line below a table has the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
@@ -50,6 +50,7 @@ import link_pictures  # scale.py is in the folder above
 import link_tables
 import pictures
 import scale
+import scaling_report
 import step_report
 from claims import speed_claim, targets_table, twins_claim
 from drawing import Picture
@@ -70,10 +71,12 @@ RECORD_PICTURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Picture]], ...] 
     (LINKS_RECORD, link_pictures.bandwidth_picture), (STEP_RECORD, step_report.picture),
     ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
     ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture),
-    ("bench/results/two-cores.pipeline.json", beyond_report.pipeline_picture))
+    ("bench/results/two-cores.pipeline.json", beyond_report.pipeline_picture),
+    ("bench/results/two-cores.scaling.json", scaling_report.picture))
 PICTURES = "docs/images"
 BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--targets"
-                   r"|--speed|--price|--seeds|--links|--model|--scale|--pipeline|--divided)"
+                   r"|--speed|--price|--seeds|--links|--model|--scale|--pipeline|--divided"
+                   r"|--scaling)"
                    r" -->\n)"
                    r".*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
@@ -88,7 +91,7 @@ LINK_TABLES = {
     "--scale": scale.scale_tables}
 # Records of one program, and what a page shows of them.
 RECORD_TABLES = {"--step": step_report.table, "--pipeline": beyond_report.pipeline_table,
-                 "--divided": beyond_report.divided_table}
+                 "--divided": beyond_report.divided_table, "--scaling": scaling_report.table}
 CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
