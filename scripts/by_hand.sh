@@ -45,7 +45,13 @@ export WORLD_SIZE=$((${NNODES:-1} * nproc_per_node)) LOCAL_WORLD_SIZE=$nproc_per
 for ((local_rank = 0; local_rank < nproc_per_node; ++local_rank)); do
   rank=$((node_rank * nproc_per_node + local_rank))
   RANK=$rank LOCAL_RANK=$local_rank "${start[@]}" "$program" "$@" &
+  ranks+=($!)
 done
-for ((ended = 0; ended < nproc_per_node; ++ended)); do
-  wait -n || exit
+# The first failure ends the script. Of two processes that end at once, `wait -n` may report only
+# one (bash 5.2), and then 127; `wait` by number knows every status.
+for _ in "${ranks[@]}"; do
+  wait -n || { status=$? && ((status == 127)) || exit "$status"; }
+done
+for pid in "${ranks[@]}"; do
+  wait "$pid" || exit
 done

@@ -24,9 +24,11 @@ if [[ $host == --local ]]; then
   trap 'exit 130' INT
   trap 'exit 143' TERM
   "$0" 127.0.0.1 "$@" &
+  first=$!
   "$0" 127.0.0.1 "$@" &
-  wait -n || exit
-  wait -n || exit
+  second=$!
+  wait -n || exit # a second one may miss a process that ended at the same moment
+  wait "$first" && wait "$second"
   exit
 fi
 

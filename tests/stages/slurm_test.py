@@ -131,7 +131,8 @@ class Slurm(unittest.TestCase):
         step = f'srun --overlap "{STAGE3}" {" ".join(map(str, CPU))} --limit-train 640 ' \
                f'--limit-test 64 --metrics "{self.folder}/$step.jsonl"'
         done = slurm("salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "bash",
-                     "-c", f"for step in 0 1; do {step} & done; wait -n && wait -n")
+                     "-c", f"for step in 0 1; do {step} & steps+=($!); done; "
+                     "wait ${steps[0]} && wait ${steps[1]}")
         self.assertEqual(done.code, 0, done.stderr)
         lines = [self.launch_line(str(step)) for step in range(2)]
         self.assertNotEqual(lines[0].rpartition(":")[2], lines[1].rpartition(":")[2], lines)

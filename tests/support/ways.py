@@ -101,7 +101,7 @@ def one_rank(rank: int, world: int, port: int, *flags: object, program: Path = S
 def with_init_method(url: str, world: int = 2, program: Path = STAGE3) -> Way:
     """Ranks by hand that meet at `url`, with their numbers as flags. The shell expands `url`."""
     script = f'for r in $(seq {world}); do "$@" --init-method "{url}" --rank $((r-1)) ' \
-             f'--world-size {world} & done; for r in $(seq {world}); do wait -n || exit; done'
+             f'--world-size {world} & ranks+=($!); done; for r in ${{ranks[@]}}; do wait $r || exit; done'
     return Way(("bash", "-c", script, "bash", program, *CPU))
 
 
