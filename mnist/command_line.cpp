@@ -18,7 +18,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/largest_counts.h"
@@ -26,16 +25,16 @@
 #include "ladder/core/versions.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
+#include "mnist/command_line_parts.h"
 #include "mnist/flags.h"
-#include "mnist/hparams_file.h"
 #include "mnist/named_files.h"
-#include "mnist/trainer_flags.h"
 
 namespace mnist {
-namespace {
 
 using namespace ladder;
 using enum Effect;
+
+namespace {
 
 // The names in a list "a, b". Throws UsageError with `form` as the expectation if one is empty.
 std::vector<std::string> parse_list(const std::string& flag, const std::string& list,
@@ -47,18 +46,6 @@ std::vector<std::string> parse_list(const std::string& flag, const std::string& 
       throw UsageError::malformed(flag, form, list, "separate them by single commas");
   }
   return names;
-}
-
-void add_list(Flags& flags, Effect effect, const std::string& name,
-              std::vector<std::string>& target, const char* type, const char* form,
-              const std::string& help) {
-  flags.value(
-      effect, name, type, help,
-      [&target, type, form](const std::string& flag, const std::string& list) {
-        if (list.empty()) throw UsageError::missing(flag, type, "give a value, or omit it");
-        target = parse_list(flag, list, form);
-      },
-      [&target] { return fmt::format("{}", fmt::join(target, ",")); });
 }
 
 constexpr const char* kRecipe = "recipe";  // in the record: as the recipe has it
@@ -76,33 +63,6 @@ void add_training_flags(Flags& flags, RecipeOptions& recipe) {
         recipe.lr = number_of<double>(flag, value, "a number");
       },
       [&recipe] { return shown(recipe.lr, kRecipe); }, kRecipe);
-}
-
-void add_network_flags(Flags& flags, RecipeOptions& recipe) {
-  flags.choice(kWeights, "--head", recipe.head,
-               {{"log-softmax", "log-softmax"}, {"logits", "logits"}},
-               "output of the network [log-softmax; convnet: logits]", kRecipe);
-  flags.integer(kWeights, "--width", recipe.width, {1, kLargestWidth}, "channel multiplier");
-  flags.flag(kWeights, "--normalize,!--no-normalize", recipe.normalize,
-             "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]", kRecipe);
-  flags.choice(kWeights, "--math", recipe.math,
-               {{"fast", Math::kFast}, {"reference", Math::kReference}},
-               "arithmetic; reference: bit-equal to Python, slower");
-}
-
-void add_recipe_name(Flags& flags, RecipeOptions& recipe) {
-  flags.one_of(kWeights, "--recipe", recipe.name, {"basicnet", "convnet"},
-               "network, loss, optimizer and their defaults");
-}
-
-void add_data_flags(Flags& flags, DataOptions& data) {
-  flags.text(kOwn, "--data-root", data.root, "FOLDER", "folder of the MNIST files");
-  flags.integer(kTraining, "--limit-train", data.limit_train, {0},
-                "training images, the first N; 0 = all");
-  flags.integer(kTogether, "--limit-test", data.limit_test, {0},
-                "test images, the first N; 0 = all");
-  flags.choice(kWeights, "--augment", data.augment, {{"none", false}, {"shift", true}},
-               "augmentation; shift: random shift of each training image by up to 2 pixels");
 }
 
 // "0,1", "0 1", or values that CLI11 has joined by line ends.
@@ -124,65 +84,6 @@ std::vector<std::string> parse_gpus(const std::string& flag, const std::string& 
   return gpus;
 }
 
-void add_machine_flags(Flags& flags, SingleOptions& options) {
-  constexpr int kMostGpus = 1024;
-  flags.text(kOwn, "--device", options.device, "DEVICE", "auto, cpu, cuda or cuda:N");
-  flags
-      .value(
-          kOwn, "--gpu,--gpu-ids", "IDS", "GPUs visible to this program, such as 0,1",
-          [&options](const std::string& flag, const std::string& list) {
-            options.gpu = parse_gpus(flag, list);
-          },
-          [&options] { return fmt::format("{}", fmt::join(options.gpu, ",")); })
-      ->expected(1, kMostGpus)
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
-  flags.integer(
-      kOwn, "--threads", options.threads, {0},
-      "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs");
-}
-
-// --sums and --micro-batch, as written.
-struct SumTexts {
-  bool exact = false;
-  std::int64_t micro_batch = ExactDataParallelOptions{}.micro_batch;
-};
-
-// Values of flags, as written.
-struct CommandTexts {
-  std::string profile = "none";
-  std::int64_t timeout_seconds = 0;
-  std::string hparams;
-  SumTexts sums;
-  TrainerTexts trainer;
-  std::string save_path;  // of --save alone; empty = the recipe's
-
-  std::vector<NamedFile> files_read() const {
-    return {{"--hparams", hparams}, {"--args-file", trainer.args_file}};
-  }
-};
-
-void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& texts) {
-  const std::string of_recipe = "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors";
-  flags.optional_path(kOwn, "--save", options.save,
-                      "file for the weights, as safetensors; alone: " +
-                          (texts.save_path.empty() ? of_recipe : texts.save_path));
-  flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");
-  flags.text(kOwn, "--metrics", options.record.metrics, "PATH",
-             "file for the record, as JSON lines");
-  flags.integer(kOwn, "--fingerprint", options.monitor.fingerprint, {0, kMostOptimizerSteps},
-                "steps between fingerprints, for PATH.rank0.jsonl beside --metrics; 0 = never");
-  flags.text(kOwn, "--trace", options.monitor.trace, "PATH",
-             "file for a Chrome trace of steps 4 to 8, for ui.perfetto.dev");
-  flags.flag(kOwn, "--quiet", options.record.quiet, "print only the results");
-}
-
-void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds) {
-  flags.one_of(kOwn, "--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
-               "communication backend; auto: nccl with one GPU per rank, shm on one machine");
-  flags.integer(kOwn, "--timeout", timeout_seconds, {1, 604'800},
-                "seconds that a rank waits for the others");
-}
-
 void add_sums_flags(Flags& flags, SumTexts& sums) {
   flags.choice(kWeights, "--sums", sums.exact, {{"fast", false}, {"exact", true}},
                "sums of gradients; exact: in integers, the same weights for any number of ranks");
@@ -190,163 +91,7 @@ void add_sums_flags(Flags& flags, SumTexts& sums) {
                 "images per micro-batch, with --sums exact");
 }
 
-void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
-                    SumTexts& sums) {
-  flags.choice(
-      kTraining, "--scale-lr", recipe.scale_lr,
-      {{"none", LrScaling::kNone}, {"linear", LrScaling::kLinear}, {"sqrt", LrScaling::kSqrt}},
-      "scaling of the learning rate with the ranks, for per-device");
-  flags.integer(kTogether, "--check-replicas", check_replicas, {0, kMostOptimizerSteps},
-                "steps between comparisons of all ranks' weights; 0 = never");
-  add_sums_flags(flags, sums);
-}
-
-// Unset for sums in float.
-std::optional<ExactDataParallelOptions> exact_options(const SumTexts& sums, const Flags& flags,
-                                                      std::int64_t check_replicas) {
-  if (sums.exact) {
-    return ExactDataParallelOptions{.micro_batch = sums.micro_batch,
-                                    .check_replicas = check_replicas};
-  }
-  if (!flags.given("--micro-batch")) return std::nullopt;
-  throw UsageError::conflict("--micro-batch", "sums in float have no micro-batches",
-                             "add --sums exact");
-}
-
-// Ranks draw masks of PyTorch's generator in turn, each for its own samples.
-void require_masks_by_position(const RecipeOptions& recipe, bool exact) {
-  if (!exact || recipe.name != "basicnet" || recipe.math == Math::kFast) return;
-  throw UsageError::conflict(
-      "--sums exact", "with --math reference the dropout masks depend on the number of ranks",
-      "add --math fast");
-}
-
-void require_global_batches(bool global, const char* flag) {
-  if (global) return;
-  throw UsageError::conflict(
-      "--sums exact", fmt::format("with this {} the batches depend on the number of ranks", flag),
-      fmt::format("use {} global: the ranks divide each batch", flag));
-}
-
-// Instead of --batch-mode: how a prepared loader divides its batches.
-void add_loader_flags(Flags& flags, DataLoaderConfiguration& loader) {
-  flags.choice(kTraining, "--loader-mode", loader.mode,
-               {{"global", LoaderMode::kGlobal},
-                {"per-process", LoaderMode::kPerProcess},
-                {"split-batches", LoaderMode::kSplitBatches}},
-               "distribution of batches: parts of each, whole batches, or parts as in Accelerate");
-  flags.flag(kTraining, "--even-batches,!--no-even-batches", loader.even_batches,
-             "repeated samples in the last round, in the modes of Accelerate [yes]");
-  flags.flag(kTogether, "--dispatch-batches", loader.dispatch_batches,
-             "reading on the main process alone, which sends the others their parts");
-}
-
-// N steps, or "epoch".
-void add_checkpointing_steps(Flags& flags, AcceleratedOptions& options) {
-  flags.value(
-      kTogether, "--checkpointing-steps", "N|epoch",
-      "steps between checkpoints; epoch: one after each epoch",
-      [&options](const std::string& flag, const std::string& value) {
-        options.checkpoint_epochs = value == "epoch";
-        if (options.checkpoint_epochs) return;
-        options.checkpointing_steps =
-            integer_in({1, kMostOptimizerSteps}, flag, value, "a whole number, or \"epoch\"");
-      },
-      [&options]() -> std::string {
-        if (options.checkpoint_epochs) return "epoch";
-        return options.checkpointing_steps > 0 ? fmt::format("{}", options.checkpointing_steps)
-                                               : "";
-      });
-}
-
-void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
-  auto& project = options.accelerator.project;
-  flags.text(kFolder, "--project-dir", project.project_dir, "FOLDER",
-             "folder for checkpoints/checkpoint_N and the trackers' files");
-  add_checkpointing_steps(flags, options);
-  flags.integer(kOwn, "--total-limit", project.total_limit, {1},
-                "checkpoints to keep; the oldest are deleted first [all]");
-  flags.optional_path(kFolder, "--resume,--resume-from-checkpoint", options.resume_from,
-                      "checkpoint to resume from; alone: the last in --project-dir; auto: the "
-                      "newest whole one, if any",
-                      "PATH|auto");
-  flags.integer(kTraining, "--scheduler-steps-per-call",
-                options.accelerator.scheduler_steps_per_call, {1, kLargestWorldSize},
-                "scheduler steps per step() call [as Accelerate: 1, per-process: nprocs]");
-  add_list(flags, kOwn, "--log-with", options.accelerator.log_with, "NAMES",
-           "names separated by commas", "trackers: jsonl,csv,tensorboard, or all");
-}
-
-void add_config_file_flag(Flags& flags, AcceleratorOptions& accelerator) {
-  flags.text(kOwn, "--config-file", accelerator.config_file, "PATH",
-             "configuration written by `accelerate config`");
-}
-
-void add_accelerator_flags(Flags& flags, AcceleratedOptions& options, std::string& hparams) {
-  auto& accelerator = options.accelerator;
-  flags.choice(kTogether, "--mixed-precision,--precision", accelerator.mixed_precision,
-               {{"auto", std::nullopt},
-                {"no", Precision::kFp32},
-                {"fp32", Precision::kFp32},
-                {"bf16", Precision::kBf16},
-                {"fp16", Precision::kFp16}},
-               "precision; auto: as set by the launcher or --config-file, else no");
-  flags.integer(kTraining, "--gradient-accumulation-steps",
-                accelerator.gradient_accumulation.num_steps, {1, kMostBatchesPerStep},
-                "batches per optimizer step [1]");
-  flags.flag(kTogether, "--sync-each-batch", accelerator.gradient_accumulation.sync_each_batch,
-             "gradient average per batch instead of per optimizer step");
-  flags.flag(kTogether, "--zero-redundancy", accelerator.zero_redundancy,
-             "optimizer state divided among the processes");
-  flags.flag(kOwn, "--cpu", accelerator.cpu, "use the CPU even if GPUs are present");
-  flags.flag(kOwn, "--debug", accelerator.debug, "check shapes before collectives; slower",
-             "false");
-  add_config_file_flag(flags, accelerator);
-  add_loader_flags(flags, accelerator.data_loader);
-  add_checkpoint_flags(flags, options);
-  flags.text(kOwn, "--hparams", hparams, "PATH",
-             "YAML file with flags of this list, one NAME: VALUE per line");
-}
-
-// Flags of the command line take precedence over those of the file.
-void apply_hparams(Flags& flags, const std::string& path) {
-  if (path.empty()) return;
-  for (const auto& [name, value] : read_hparams(path)) {
-    const std::string flag = "--" + name;
-    const auto where = fmt::format("{}: {}", path, name);
-    if (!flags.has(flag)) throw flags.unknown_flag(where, flag);
-    if (flag == "--hparams" || flag == "--help" || flag == "--version" || flag == "--resume") {
-      throw UsageError::conflict(where, "is for the command line alone", "omit it in the file");
-    }
-    try {
-      flags.preset(flag, value, where);
-    } catch (const UsageError& error) {
-      if (std::string_view(error.what()).starts_with(path)) throw;
-      throw UsageError::conflict(path, error.what(), "");
-    } catch (const CLI::Error&) {
-      throw UsageError::malformed(where, "a value that the flag takes", value,
-                                  "--help shows its form");
-    }
-  }
-}
-
 constexpr const char* kOnePerGpu = "processes to start; 0 = one per GPU, else 2";
-constexpr const char* kAsConfigured = "processes to start; 0 = as in --config-file, else 1";
-
-void add_process_flags(Flags& flags, ProcessOptions& options, const std::string& help) {
-  flags.integer(kOwn, "--nprocs,--num-processes", options.nprocs, {0, 256}, help);
-  flags.integer(kOwn, "--master-port", options.master_port, {0, 65535},
-                "rendezvous port; 0 picks a free one");
-}
-
-void add_launcher_flags(Flags& flags, GroupOptions& options) {
-  flags.text(kOwn, "--init-method", options.process_group.init_method, "URL",
-             "rendezvous of the ranks: env://, tcp://HOST:PORT, file:///PATH");
-  flags.integer(kOwn, "--rank", options.process_group.rank, {0, kLargestWorldSize - 1},
-                "rank of this process [as launched]");
-  flags.integer(kOwn, "--world-size", options.process_group.world_size, {1, kLargestWorldSize},
-                "number of processes [as launched]");
-}
 
 constexpr const char* kProfile = "--profile";
 
@@ -398,8 +143,186 @@ void complete_save_path(SingleOptions& options, bool given, const std::string& d
   require_writable_folder("--save", options.save);
 }
 
+// Of the libraries that the application uses beside those of ladder.
+std::vector<std::pair<std::string, std::string>> own_versions() {
+  return {{"zlib", zlibVersion()}, {"cli11", CLI11_VERSION}};
+}
+
+// Where a flag has the recipe's value.
+std::map<std::string, std::string> values_of_recipe(const RecipeOptions& recipe) {
+  const auto defaults = recipe_defaults(recipe.name);
+  const auto text = [](auto value) { return fmt::format("{}", value); };
+  return {{"--lr", text(recipe.lr.value_or(defaults.lr))},
+          {"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
+          {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
+          {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))},
+          {"--head", recipe.head.value_or(defaults.head)},
+          {"--normalize", text(recipe.normalize.value_or(defaults.normalize))}};
+}
+
+void complete_monitor(SingleOptions& options, const Flags& flags) {
+  auto& monitor = options.monitor;
+  monitor.settings = flags.settings(values_of_recipe(options.recipe));
+  monitor.quiet = options.record.quiet;
+  monitor.fingerprint_beside = options.record.metrics;
+  if (options.recipe.name == "convnet") {  // the lines of the DDP-practice tutorial
+    monitor.epoch_line = "begin training of epoch {epoch}/{epochs}";
+    monitor.testing_line = "begin testing";
+  }
+  if (monitor.fingerprint != 0 && options.record.metrics.empty()) {
+    throw UsageError::missing("--fingerprint", "--metrics PATH.jsonl, to write beside it",
+                              "add --metrics run.jsonl: the fingerprint goes to run.rank0.jsonl");
+  }
+  if (!monitor.trace.empty()) require_writable_folder("--trace", monitor.trace);
+}
+
+void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts& texts,
+                    bool require_launcher) {
+  complete_group(options, texts, require_launcher);
+  require_growing_batch(options.recipe, options.batch_mode == BatchMode::kPerDevice,
+                        "--batch-mode per-device");
+  options.exact = exact_options(texts.sums, flags, options.check_replicas);
+  require_masks_by_position(options.recipe, options.exact.has_value());
+  require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
+                         "--batch-mode");
+  complete_all(options, flags, texts);
+}
+
+}  // namespace
+
+void add_list(Flags& flags, Effect effect, const std::string& name,
+              std::vector<std::string>& target, const char* type, const char* form,
+              const std::string& help) {
+  flags.value(
+      effect, name, type, help,
+      [&target, type, form](const std::string& flag, const std::string& list) {
+        if (list.empty()) throw UsageError::missing(flag, type, "give a value, or omit it");
+        target = parse_list(flag, list, form);
+      },
+      [&target] { return fmt::format("{}", fmt::join(target, ",")); });
+}
+
+void add_network_flags(Flags& flags, RecipeOptions& recipe) {
+  flags.choice(kWeights, "--head", recipe.head,
+               {{"log-softmax", "log-softmax"}, {"logits", "logits"}},
+               "output of the network [log-softmax; convnet: logits]", kRecipe);
+  flags.integer(kWeights, "--width", recipe.width, {1, kLargestWidth}, "channel multiplier");
+  flags.flag(kWeights, "--normalize,!--no-normalize", recipe.normalize,
+             "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]", kRecipe);
+  flags.choice(kWeights, "--math", recipe.math,
+               {{"fast", Math::kFast}, {"reference", Math::kReference}},
+               "arithmetic; reference: bit-equal to Python, slower");
+}
+
+void add_recipe_name(Flags& flags, RecipeOptions& recipe) {
+  flags.one_of(kWeights, "--recipe", recipe.name, {"basicnet", "convnet"},
+               "network, loss, optimizer and their defaults");
+}
+
+void add_data_flags(Flags& flags, DataOptions& data) {
+  flags.text(kOwn, "--data-root", data.root, "FOLDER", "folder of the MNIST files");
+  flags.integer(kTraining, "--limit-train", data.limit_train, {0},
+                "training images, the first N; 0 = all");
+  flags.integer(kTogether, "--limit-test", data.limit_test, {0},
+                "test images, the first N; 0 = all");
+  flags.choice(kWeights, "--augment", data.augment, {{"none", false}, {"shift", true}},
+               "augmentation; shift: random shift of each training image by up to 2 pixels");
+}
+
+void add_machine_flags(Flags& flags, SingleOptions& options) {
+  constexpr int kMostGpus = 1024;
+  flags.text(kOwn, "--device", options.device, "DEVICE", "auto, cpu, cuda or cuda:N");
+  flags
+      .value(
+          kOwn, "--gpu,--gpu-ids", "IDS", "GPUs visible to this program, such as 0,1",
+          [&options](const std::string& flag, const std::string& list) {
+            options.gpu = parse_gpus(flag, list);
+          },
+          [&options] { return fmt::format("{}", fmt::join(options.gpu, ",")); })
+      ->expected(1, kMostGpus)
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join);
+  flags.integer(
+      kOwn, "--threads", options.threads, {0},
+      "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs");
+}
+
+void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& texts) {
+  const std::string of_recipe = "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors";
+  flags.optional_path(kOwn, "--save", options.save,
+                      "file for the weights, as safetensors; alone: " +
+                          (texts.save_path.empty() ? of_recipe : texts.save_path));
+  flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");
+  flags.text(kOwn, "--metrics", options.record.metrics, "PATH",
+             "file for the record, as JSON lines");
+  flags.integer(kOwn, "--fingerprint", options.monitor.fingerprint, {0, kMostOptimizerSteps},
+                "steps between fingerprints, for PATH.rank0.jsonl beside --metrics; 0 = never");
+  flags.text(kOwn, "--trace", options.monitor.trace, "PATH",
+             "file for a Chrome trace of steps 4 to 8, for ui.perfetto.dev");
+  flags.flag(kOwn, "--quiet", options.record.quiet, "print only the results");
+}
+
+void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds) {
+  flags.one_of(kOwn, "--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
+               "communication backend; auto: nccl with one GPU per rank, shm on one machine");
+  flags.integer(kOwn, "--timeout", timeout_seconds, {1, 604'800},
+                "seconds that a rank waits for the others");
+}
+
+void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
+                    SumTexts& sums) {
+  flags.choice(
+      kTraining, "--scale-lr", recipe.scale_lr,
+      {{"none", LrScaling::kNone}, {"linear", LrScaling::kLinear}, {"sqrt", LrScaling::kSqrt}},
+      "scaling of the learning rate with the ranks, for per-device");
+  flags.integer(kTogether, "--check-replicas", check_replicas, {0, kMostOptimizerSteps},
+                "steps between comparisons of all ranks' weights; 0 = never");
+  add_sums_flags(flags, sums);
+}
+
+// Unset for sums in float.
+std::optional<ExactDataParallelOptions> exact_options(const SumTexts& sums, const Flags& flags,
+                                                      std::int64_t check_replicas) {
+  if (sums.exact) {
+    return ExactDataParallelOptions{.micro_batch = sums.micro_batch,
+                                    .check_replicas = check_replicas};
+  }
+  if (!flags.given("--micro-batch")) return std::nullopt;
+  throw UsageError::conflict("--micro-batch", "sums in float have no micro-batches",
+                             "add --sums exact");
+}
+
+// Ranks draw masks of PyTorch's generator in turn, each for its own samples.
+void require_masks_by_position(const RecipeOptions& recipe, bool exact) {
+  if (!exact || recipe.name != "basicnet" || recipe.math == Math::kFast) return;
+  throw UsageError::conflict(
+      "--sums exact", "with --math reference the dropout masks depend on the number of ranks",
+      "add --math fast");
+}
+
+void require_global_batches(bool global, const char* flag) {
+  if (global) return;
+  throw UsageError::conflict(
+      "--sums exact", fmt::format("with this {} the batches depend on the number of ranks", flag),
+      fmt::format("use {} global: the ranks divide each batch", flag));
+}
+
+void add_process_flags(Flags& flags, ProcessOptions& options, const std::string& help) {
+  flags.integer(kOwn, "--nprocs,--num-processes", options.nprocs, {0, 256}, help);
+  flags.integer(kOwn, "--master-port", options.master_port, {0, 65535},
+                "rendezvous port; 0 picks a free one");
+}
+
+void add_launcher_flags(Flags& flags, GroupOptions& options) {
+  flags.text(kOwn, "--init-method", options.process_group.init_method, "URL",
+             "rendezvous of the ranks: env://, tcp://HOST:PORT, file:///PATH");
+  flags.integer(kOwn, "--rank", options.process_group.rank, {0, kLargestWorldSize - 1},
+                "rank of this process [as launched]");
+  flags.integer(kOwn, "--world-size", options.process_group.world_size, {1, kLargestWorldSize},
+                "number of processes [as launched]");
+}
+
 // The files that the flags name, `also_read` besides.
-void check_files(const SingleOptions& options, std::vector<NamedFile> also_read = {}) {
+void check_files(const SingleOptions& options, std::vector<NamedFile> also_read) {
   const auto& monitor = options.monitor;
   also_read.push_back({"--load", options.load});
   require_distinct_files({{"--metrics", options.record.metrics, monitor.fingerprint != 0},
@@ -421,47 +344,12 @@ void require_growing_batch(const RecipeOptions& recipe, bool grows, const std::s
                              fmt::format("add {}, or omit --scale-lr", flag));
 }
 
-// Of the libraries that the application uses beside those of ladder.
-std::vector<std::pair<std::string, std::string>> own_versions() {
-  return {{"zlib", zlibVersion()}, {"cli11", CLI11_VERSION}};
-}
-
 std::string version_text(const std::string& program) {
   std::string text = program + "\n";
   auto versions = library_versions();
   for (auto& version : own_versions()) versions.push_back(std::move(version));
   for (const auto& [name, version] : versions) text += fmt::format("  {:<14} {}\n", name, version);
   return text;
-}
-
-void require_project(const AcceleratedOptions& options) {
-  const auto& accelerator = options.accelerator;
-  const bool checkpoints = options.checkpoint_epochs || options.checkpointing_steps > 0;
-  const bool newest = options.resume_from == "auto";  // if there is one
-  if (options.resume && !newest && !options.load.empty()) {
-    throw UsageError::conflict("--load", "--resume loads the weights of its checkpoint",
-                               "give one of them");
-  }
-  if (accelerator.project.total_limit && !checkpoints) {
-    throw UsageError::missing("--total-limit", "--checkpointing-steps",
-                              "add --checkpointing-steps epoch");
-  }
-  if (!accelerator.project.project_dir.empty()) return;
-  const auto missing = [](const char* flag) {
-    return UsageError::missing(flag, "--project-dir FOLDER, for its files",
-                               "add --project-dir runs/mnist");
-  };
-  if (checkpoints) throw missing("--checkpointing-steps");
-  if (!accelerator.log_with.empty()) throw missing("--log-with");
-  if (newest || (options.resume && options.resume_from.empty())) throw missing("--resume");
-}
-
-// The Accelerator's part of flags that other stages have too.
-void complete_accelerator(AcceleratorOptions& accelerator, const GroupOptions& options) {
-  accelerator.device = options.device;
-  accelerator.threads = options.threads;
-  accelerator.quiet = options.record.quiet;
-  accelerator.process_group = options.process_group;
 }
 
 // The flags of each stage, in the order of --help.
@@ -531,28 +419,6 @@ void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
                "preset flags; ddp-practice: convnet, 3 epochs, batch 32 per device, lr 1e-4");
 }
 
-void add_flags(Flags& flags, AcceleratedOptions& options, CommandTexts& texts) {
-  add_flags(flags, static_cast<SingleOptions&>(options), texts);
-  add_group_flags(flags, options, texts.timeout_seconds);
-  add_rank_flags(flags, options.recipe, options.check_replicas, texts.sums);
-  add_process_flags(flags, options, kAsConfigured);
-  add_launcher_flags(flags, options);
-  add_accelerator_flags(flags, options, texts.hparams);
-}
-
-// The training arguments replace most of the recipe.
-void add_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
-  add_recipe_name(flags, options.recipe);
-  add_network_flags(flags, options.recipe);
-  add_data_flags(flags, options.data);
-  add_machine_flags(flags, options);
-  add_output_flags(flags, options, texts);
-  add_process_flags(flags, options, kAsConfigured);
-  add_launcher_flags(flags, options);
-  add_config_file_flag(flags, options.accelerator);
-  add_trainer_flags(flags, options, texts.trainer);
-}
-
 void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
   add_group_flags(flags, options, texts.timeout_seconds);
@@ -568,49 +434,11 @@ void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
 
 // Presets of flags: profiles and files.
 
-void apply_presets(Flags& /*flags*/, SingleOptions& /*options*/, const CommandTexts& /*texts*/) {}
-
 void apply_presets(Flags& flags, AmpOptions& /*options*/, const CommandTexts& texts) {
   apply_profile(flags, texts.profile);
 }
 
-void apply_presets(Flags& flags, AcceleratedOptions& /*options*/, const CommandTexts& texts) {
-  apply_hparams(flags, texts.hparams);
-}
-
-void apply_presets(Flags& flags, TrainerRunOptions& options, const CommandTexts& texts) {
-  apply_trainer_presets(flags, options, texts.trainer);
-}
-
 // Checks flags against each other, and fills in what follows from them.
-
-// Where a flag has the recipe's value.
-std::map<std::string, std::string> values_of_recipe(const RecipeOptions& recipe) {
-  const auto defaults = recipe_defaults(recipe.name);
-  const auto text = [](auto value) { return fmt::format("{}", value); };
-  return {{"--lr", text(recipe.lr.value_or(defaults.lr))},
-          {"--epochs", text(recipe.epochs.value_or(defaults.epochs))},
-          {"--batch-size", text(recipe.batch_size.value_or(defaults.batch_size))},
-          {"--eval-batch-size", text(recipe.eval_batch_size.value_or(defaults.eval_batch_size))},
-          {"--head", recipe.head.value_or(defaults.head)},
-          {"--normalize", text(recipe.normalize.value_or(defaults.normalize))}};
-}
-
-void complete_monitor(SingleOptions& options, const Flags& flags) {
-  auto& monitor = options.monitor;
-  monitor.settings = flags.settings(values_of_recipe(options.recipe));
-  monitor.quiet = options.record.quiet;
-  monitor.fingerprint_beside = options.record.metrics;
-  if (options.recipe.name == "convnet") {  // the lines of the DDP-practice tutorial
-    monitor.epoch_line = "begin training of epoch {epoch}/{epochs}";
-    monitor.testing_line = "begin testing";
-  }
-  if (monitor.fingerprint != 0 && options.record.metrics.empty()) {
-    throw UsageError::missing("--fingerprint", "--metrics PATH.jsonl, to write beside it",
-                              "add --metrics run.jsonl: the fingerprint goes to run.rank0.jsonl");
-  }
-  if (!monitor.trace.empty()) require_writable_folder("--trace", monitor.trace);
-}
 
 void complete_all(SingleOptions& options, const Flags& flags, const CommandTexts& texts) {
   check_device(options.device);
@@ -641,18 +469,6 @@ void complete_group(GroupOptions& options, const CommandTexts& texts, bool requi
   options.process_group.torchrun = torchrun_here();
 }
 
-void complete_ranks(RankOptions& options, const Flags& flags, const CommandTexts& texts,
-                    bool require_launcher) {
-  complete_group(options, texts, require_launcher);
-  require_growing_batch(options.recipe, options.batch_mode == BatchMode::kPerDevice,
-                        "--batch-mode per-device");
-  options.exact = exact_options(texts.sums, flags, options.check_replicas);
-  require_masks_by_position(options.recipe, options.exact.has_value());
-  require_global_batches(!options.exact || options.batch_mode == BatchMode::kGlobal,
-                         "--batch-mode");
-  complete_all(options, flags, texts);
-}
-
 void complete(SpawnedOptions& options, const Flags& flags, const CommandTexts& texts) {
   complete_ranks(options, flags, texts, /*require_launcher=*/false);
 }
@@ -675,22 +491,6 @@ void complete(AmpOptions& options, const Flags& flags, const CommandTexts& texts
   }
 }
 
-void complete(AcceleratedOptions& options, const Flags& flags, const CommandTexts& texts) {
-  auto& accelerator = options.accelerator;
-  complete_group(options, texts, /*require_launcher=*/false);
-  complete_accelerator(accelerator, options);
-  options.resume = flags.given("--resume");
-  require_project(options);
-  require_growing_batch(options.recipe, accelerator.data_loader.mode == LoaderMode::kPerProcess,
-                        "--loader-mode per-process");
-  accelerator.exact_sums = exact_options(texts.sums, flags, options.check_replicas);
-  require_masks_by_position(options.recipe, accelerator.exact_sums.has_value());
-  require_global_batches(
-      !accelerator.exact_sums || accelerator.data_loader.mode == LoaderMode::kGlobal,
-      "--loader-mode");
-  complete_all(options, flags, texts);
-}
-
 void complete(PipelineRunOptions& options, const Flags& flags, const CommandTexts& texts) {
   complete_group(options, texts, /*require_launcher=*/false);
   options.exact = exact_options(texts.sums, flags, /*check_replicas=*/0);
@@ -698,79 +498,8 @@ void complete(PipelineRunOptions& options, const Flags& flags, const CommandText
   complete_all(options, flags, texts);
 }
 
-// Without a training nothing resumes, and nothing would be recorded.
-void require_training(TrainerRunOptions& options) {
-  if (!options.training.do_eval && !options.record.metrics.empty()) {
-    options.notes.emplace_back("no result is recorded: there is no evaluation");
-  }
-  if (options.training.do_train) return;
-  const auto refuse = [](const char* flag, const char* hint) {
-    throw UsageError::conflict(flag, "it needs a training, and --no-do-train excludes one", hint);
-  };
-  if (!options.training.resume_from_checkpoint.empty()) {
-    refuse("--resume", "to evaluate a checkpoint: --load CHECKPOINT/model.safetensors");
-  }
-  if (!options.monitor.trace.empty()) refuse("--trace", "omit it");
-  if (options.monitor.fingerprint != 0) refuse("--fingerprint", "omit it");
-  if (!options.record.metrics.empty()) refuse("--metrics", "--output-dir FOLDER keeps the metrics");
-}
-
-void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {
-  options.process_group.torchrun = torchrun_here();
-  complete_trainer(options);
-  require_masks_by_position(options.recipe, options.training.sums == Sums::kExact);
-  require_training(options);
-  complete_accelerator(options.accelerator, options);
-  complete_all(options, flags, texts);
-}
-
-template <typename Options>
-Options initial_options(const char* program, CommandTexts& texts) {
-  Options options;
-  options.record.stage = std::filesystem::path(program).filename().string();
-  options.data.root = MNIST_DATA_ROOT;
-  if (std::is_same_v<Options, AmpOptions>) texts.save_path = "ddp_checkpoint.safetensors";
-  if constexpr (requires { options.process_group; }) {
-    options.process_group.program = program;
-    texts.timeout_seconds = options.process_group.timeout.count() / 1000;
-  }
-  return options;
-}
-
-}  // namespace
-
-template <typename Options>
-CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
-  CommandTexts texts;
-  auto options = initial_options<Options>(argv[0], texts);
-  Flags flags(options.record.stage);
-  add_flags(flags, options, texts);
-  flags.app().set_version_flag(
-      "--version", [&] { return version_text(options.record.stage); },
-      "print the versions of all libraries");
-  try {
-    flags.parse(argc, argv);
-    apply_presets(flags, options, texts);
-  } catch (const CLI::CallForHelp&) {
-    return {std::nullopt, flags.app().help()};
-  } catch (const CLI::CallForVersion& version) {
-    return {std::nullopt, version.what()};
-  } catch (const CLI::ParseError& error) {
-    const std::string problem = error.what();
-    const bool is_twice = problem.find("At Most") != problem.npos;
-    throw UsageError::conflict(options.record.stage, problem,
-                               is_twice ? "give each flag once" : "--help lists all flags");
-  }
-  complete(options, flags, texts);
-  check_files(options, texts.files_read());
-  if constexpr (requires { options.process_group; }) {
-    options.process_group.settings = settings_of_ranks(options.monitor.settings);
-    if constexpr (requires { options.accelerator; }) {
-      options.accelerator.process_group.settings = options.process_group.settings;
-    }
-    if constexpr (requires { options.training; }) complete_settings(options.monitor.settings);
-  }
-  return {options, ""};
+void share_settings(GroupOptions& options) {
+  options.process_group.settings = settings_of_ranks(options.monitor.settings);
 }
 
 template CommandLine<SingleOptions> parse_command_line(int, const char* const*);
@@ -778,8 +507,6 @@ template CommandLine<ReplicaOptions> parse_command_line(int, const char* const*)
 template CommandLine<SpawnedOptions> parse_command_line(int, const char* const*);
 template CommandLine<LaunchedOptions> parse_command_line(int, const char* const*);
 template CommandLine<AmpOptions> parse_command_line(int, const char* const*);
-template CommandLine<AcceleratedOptions> parse_command_line(int, const char* const*);
 template CommandLine<PipelineRunOptions> parse_command_line(int, const char* const*);
-template CommandLine<TrainerRunOptions> parse_command_line(int, const char* const*);
 
 }  // namespace mnist

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/accelerate/accelerator_options.h"
 #include "ladder/checkpoint/snapshot_options.h"
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
@@ -15,7 +14,6 @@
 #include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/monitor/monitor_options.h"
 #include "ladder/parallel/pipeline_options.h"
-#include "ladder/trainer/training_arguments.h"
 #include "mnist/recipe_options.h"
 
 namespace mnist {
@@ -96,24 +94,6 @@ struct LaunchedOptions : RankOptions {
 struct AmpOptions : RankOptions, ProcessOptions {
   std::optional<ladder::Precision> precision;  // --precision; unset = that of the device
   bool sync_bn = true;                         // --sync-bn: one BatchNorm over all ranks
-};
-
-// Stage 5.
-struct AcceleratedOptions : GroupOptions, ProcessOptions {
-  ladder::AcceleratorOptions accelerator;  // --mixed-precision, --loader-mode, ...; complete
-  std::int64_t check_replicas = 0;         // --check-replicas: every N steps; 0 = never
-  std::int64_t checkpointing_steps = 0;    // --checkpointing-steps N: 0 = none
-  bool checkpoint_epochs = false;          // --checkpointing-steps epoch
-  bool resume = false;                     // --resume
-  std::string resume_from;                 // its path; empty = the last in --project-dir;
-                                           // auto = the newest whole one there, if any
-};
-
-// Stage 6. Recipe, data and accelerator agree with the training arguments.
-struct TrainerRunOptions : GroupOptions, ProcessOptions {
-  ladder::AcceleratorOptions accelerator;
-  ladder::TrainingArguments training;  // --num-train-epochs, --learning-rate, ...; resolved
-  bool parity = false;                 // --profile parity: the recipe's own optimizer
 };
 
 // beyond/pipeline; beyond/zero_redundancy has those of stage 2.

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
+#include "mnist/accelerated_options.h"
+#include "mnist/command_line_parts.h"
 #include "mnist/flags.h"
-#include "mnist/options.h"
 
 namespace mnist {
 
-// For command_line.cpp alone: the command line of a stage that trains by a Trainer.
+// For accelerated_command_line.cpp alone: the command line of a stage that trains by a Trainer.
 //
 // Each row of the table of training arguments is a flag, --learning-rate for learning_rate. Where
 // other stages have a flag of the same meaning, its name is an alias: --lr. Precedence, highest
 // first: the command line, --args-file, --profile, the defaults of transformers.
-
-struct TrainerTexts {
-  std::string args_file;           // --args-file: JSON or YAML; empty = none
-  std::string profile = "parity";  // --profile: parity, hf-defaults, none
-};
 
 void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts);
 

@@ -23,8 +23,8 @@
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/replica_check.h"
+#include "mnist/accelerated_main.h"
 #include "mnist/dataset.h"
-#include "mnist/main.h"
 #include "mnist/recipe.h"
 #include "mnist/record.h"
 

@@ -10,8 +10,8 @@
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/trainer/trainer.h"
+#include "mnist/accelerated_main.h"
 #include "mnist/dataset.h"
-#include "mnist/main.h"
 #include "mnist/recipe.h"
 #include "mnist/record_callback.h"
 

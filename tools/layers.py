@@ -20,7 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 # Of mnist/, the files that do without torch: a program forks after it has read its command line.
-TORCH_FREE = {"command_line", "flags", "main", "options", "recipe_options", "trainer_flags"}
+TORCH_FREE = {"accelerated_command_line", "accelerated_main", "accelerated_options", "command_line",
+              "command_line_parts", "flags", "main", "options", "processes", "recipe_options",
+              "trainer_flags"}
 
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/.
 C10D_HEADER = "ladder/comm/c10d_group.h"

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "mnist/options.h"
+
+namespace mnist {
+
+// After the command line: which GPUs the program sees, and who starts its ranks. Throws UsageError
+// if flags contradict the machine or the launcher. Does not initialise CUDA.
+void choose_processes(SingleOptions& options);
+void choose_processes(SpawnedOptions& options);
+void choose_processes(LaunchedOptions& options);
+void choose_processes(AmpOptions& options);
+void choose_processes(PipelineRunOptions& options);
+
+// The parts of choose_processes for a program that starts ranks only if no launcher has.
+void find_launcher(GroupOptions& group, ProcessOptions& processes);
+void complete_nprocs(ProcessOptions& processes, const std::string& device);
+
+}  // namespace mnist
