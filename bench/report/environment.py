@@ -13,6 +13,7 @@ from tables import Table
 from words import OPPONENTS, TUNED, USUAL, is_python, stage_of
 
 NOT_RECORDED = "not recorded"
+SAME = "same"  # as in the first file
 FIELDS = {
     "date": "date", "host_name": "host", "tier": "tier", "ladder_version": "version of ladder",
     "commit": "commit", "compiler": "compiler", "flags": "compiler flags",
@@ -63,13 +64,15 @@ def measured_fields(results: Results, file: int) -> dict[str, str]:
 
 
 def environment_table(results: Results) -> Table:
-    """A row per field that is recorded, a column per file."""
+    """A row per field that is recorded, a column per file; what is as in the first shows once."""
     known = [*FIELDS, *(name for context in results.contexts for name in context
                         if name not in HIDDEN)]
     files = [{FIELDS.get(name, name): text_of(context.get(name)) for name in known}
              | measured_fields(results, file) for file, context in enumerate(results.contexts)]
     frame = pandas.DataFrame(files).T.fillna(NOT_RECORDED)
     frame = frame[(frame != NOT_RECORDED).any(axis=1)].reset_index()
+    others = frame.iloc[:, 2:]
+    frame.iloc[:, 2:] = others.where(others.ne(frame.iloc[:, 1], axis=0), SAME)
     names = ["value"] if len(files) == 1 else [f"file {i + 1}" for i in range(len(files))]
     return Table("Environment", ("field", *names), frame.values.tolist(), [], [], len(names) + 1)
 
@@ -169,8 +172,7 @@ GENERAL_NOTES = (
     ("slice", "Samples/s and the floor count training images alone. The floor is the arithmetic "
      "of the convolutions and matrix products at this machine's measured peak: in 16 bits at "
      "that in bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else "
-     "that a step does is in it. The backward of BasicNet skips zeros that the floor counts: it "
-     "can be above 100 %."),
+     "that a step does is in it."),
     ("any", "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, "
      "counts once for each. Launcher and parent processes are not counted."),
     ("sent", "Bytes sent per step are counted in the programs and summed over the ranks: those "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,11 +17,12 @@ from equality import (
 from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
-    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, USUAL, count, is_python, megabytes,
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, count, is_python, megabytes,
     number, percent, rival_of, significant,
 )
 
 WORLD_OF_STAGE = (1, 2, 2, 2, 2, 2, 2)  # how each stage is meant to run
+OVER_SEEDS = "Accuracy over seeds"  # the title of its table
 PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
 MORE = ("For times with 95 % intervals, a second network and all programs in Python: "
         "./run bench --quick")
@@ -173,20 +175,6 @@ def stage_table(results: Results) -> Table:
 # --- a recipe, every row ----------------------------------------------------------------
 
 
-def ratio_text(results: Results, setup: Setup) -> str:
-    if is_python(setup.program):
-        return "not a twin" if rival_of(setup.program, setup.precision) else "is the twin"
-    if setup.program == USUAL:
-        return "no twin"
-    ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
-    if twin and twin.error:
-        return "twin failed"
-    if ours and twin and not same_device(ours, twin):
-        return "other device"
-    ratio = results.ratio_to_twin(setup)
-    return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
-
-
 def difference_text(results: Results, row: Row) -> str:
     """How far an accuracy is from that of stage 0, and whether that may be chance."""
     base = stage_0_of(results, row.setup.recipe)
@@ -206,7 +194,11 @@ def name_text(setup: Setup, *rows: Row | None) -> str:
     return setup.program + width + device + (" (1 replica: no GPU)" if alone else "")
 
 
-def recipe_cells(results: Results, setup: Setup) -> Cells:
+def recipe_cells(results: Results, setup: Setup, by_seed: bool) -> Cells:
+    """Without accuracies, if the table of seeds has them."""
+    accuracies: Writers = {} if by_seed else {
+        "accuracy, % [95 %]": accuracy_text,
+        "to stage 0, points": lambda row: difference_text(results, row)}
     speed, whole = results.row("slice", setup), results.row("full", setup)
     either = next((row for row in (speed, whole) if row and not row.error), speed or whole)
     memory = next((row for row in (whole, speed) if row and not row.error), either)
@@ -215,11 +207,8 @@ def recipe_cells(results: Results, setup: Setup) -> Cells:
         "precision": setup.precision, "threads": str(setup.threads),
         **cells(speed, {"200 steps, s [95 %]": seconds_text,
                         "samples/s": counter("samples_per_second", count),
-                        "% of floor": counter("percent_of_floor", number),
-                        "time / twin's [95 %]": lambda _: ratio_text(results, setup)}),
-        **cells(whole, {"whole run, s": whole_seconds, "accuracy, % [95 %]": accuracy_text,
-                        "to stage 0, points": lambda row: difference_text(results, row),
-                        "seen": counter("seen", count)}),
+                        "% of floor": counter("percent_of_floor", number)}),
+        **cells(whole, {"whole run, s": whole_seconds, **accuracies}),
         "equal?": verdict_for(results, setup.recipe, setup.program).state,
         **cells(either, {"start-up, s": counter("startup_seconds",
                                                 lambda value: number(value, 2))}, False),
@@ -244,11 +233,11 @@ def training_notes(results: Results, setups: list[Setup]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
 
 
-def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
+def recipe_notes(results: Results, setups: list[Setup], by_seed: bool) -> list[str]:
     notes = training_notes(results, setups)
     if rows := [row for setup in setups if (row := results.row("full", setup))]:
-        notes.append(f"Whole run: from the start of the program to its end, {runs_text(rows)}. "
-                     "Peak memory: the sum over the ranks.")
+        notes.append(f"Whole run: {runs_text(rows)}."
+                     + f' Accuracies are in the table "{OVER_SEEDS}".' * by_seed)
     for setup in setups:
         for kind in ("slice", "full"):
             row = results.row(kind, setup)
@@ -263,8 +252,11 @@ def recipe_notes(results: Results, setups: list[Setup]) -> list[str]:
 
 def recipe_table(results: Results, recipe: str) -> Table:
     setups = results.setups(recipe)
-    return table_of(f"Recipe {recipe}", [(setup.program, recipe_cells(results, setup))
-                                         for setup in setups], recipe_notes(results, setups))
+    whole = [row for setup in setups if (row := results.row("full", setup)) and row.score()]
+    by_seed = bool(whole) and all(any(row.of_seeds()) for row in whole)
+    return table_of(f"Recipe {recipe}", [(setup.program, recipe_cells(results, setup, by_seed))
+                                         for setup in setups],
+                    recipe_notes(results, setups, by_seed))
 
 
 def speed_table(results: Results, recipe: str) -> Table:
@@ -283,9 +275,17 @@ def speed_table(results: Results, recipe: str) -> Table:
 
 def beside_twin(results: Results, setup: Setup) -> str:
     """The ratio of a stage to its twin at the same world size and precision."""
-    if results.row("slice", setup) is None:
+    ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
+    if ours is None:
         return NOT_RUN
-    return WRONG if is_wrong(results, setup) else ratio_text(results, setup)
+    if is_wrong(results, setup):
+        return WRONG
+    if twin and twin.error:
+        return "twin failed"
+    if twin and not same_device(ours, twin):
+        return "other device"
+    ratio = results.ratio_to_twin(setup)
+    return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
 
 
 def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading: str,
@@ -374,36 +374,34 @@ def feeding_table(results: Results) -> Table:
 # --- accuracy over seeds ----------------------------------------------------------------
 
 
-def short_name(setup: Setup) -> str:
-    """stage4 bf16: enough within a column of programs."""
-    name = setup.program.split("_")[0] if setup.program in STAGES else setup.program
-    return name if setup.precision == "fp32" else f"{name} {setup.precision}"
+def short_name(row: Row) -> str:
+    """With the number of a stage alone: enough within a list."""
+    stage, name = row.setup.program, name_text(row.setup, row)
+    return name.replace(stage, stage.split("_")[0]) if stage in STAGES else name
 
 
 def weights_of(row: Row) -> dict[int, str]:
     return {seed: run.weights for seed, run in row.of_seeds().items() if run.weights}
 
 
-def same_weights(row: Row, rows: list[Row]) -> str:
-    """With which others of its language the weights are equal, seed by seed."""
-    ours, setup = weights_of(row), row.setup
-    names = []
+def equal_elsewhere(group: list[Row], rows: list[Row]) -> str:
+    """Programs of the same language in other rows, with equal weights for some of the seeds."""
+    ours, setup = weights_of(group[0]), group[0].setup
+    found: defaultdict[int, list[str]] = defaultdict(list)
     for other in rows:
         there = other.setup
         equal = len(ours.items() & weights_of(other).items())
-        if equal and other is not row and (there.recipe, is_python(there.program)) == (
+        if equal and other not in group and (there.recipe, is_python(there.program)) == (
                 setup.recipe, is_python(setup.program)):
-            some = "" if equal == len(ours) else f" ({equal} of {len(ours)} seeds)"
-            names.append(short_name(there) + some)
-    return (", ".join(names) or "none") if ours else NOT_MEASURED
+            found[equal].append(short_name(other))
+    return "".join(f" (for {equal} of {len(ours)} seeds also {', '.join(names)})"
+                   for equal, names in found.items())
 
 
-def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
+def seed_cells(results: Results, row: Row) -> Cells:
     setup, base = row.setup, stage_0_of(results, row.setup.recipe)
     twin = results.twin_row("full", setup)
     return {
-        "program": name_text(setup, row), "recipe": setup.recipe, **place_cells(setup),
-        "same weights as": same_weights(row, rows),
         "accuracy by seed, %": ", ".join(map(percent, row.accuracies().values())),
         "mean, % [95 %]": row.accuracy().text(percent),
         "to its twin, points [95 %]": ("is the twin" if is_python(setup.program)
@@ -412,18 +410,38 @@ def seed_cells(results: Results, row: Row, rows: list[Row]) -> Cells:
                                       else points(base and paired(row, base)))}
 
 
+def equal_rows(results: Results, rows: list[Row]) -> list[list[Row]]:
+    """Those of equal weights for each seed, which also have equal numbers."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in rows:
+        key = (row.setup.recipe, is_python(row.setup.program),
+               frozenset(weights_of(row).items()) or row.key, *seed_cells(results, row).values())
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def group_cells(results: Results, group: list[Row], rows: list[Row]) -> Cells:
+    places = [place_cells(row.setup) for row in group]
+    return {"programs": ", ".join(map(short_name, group)) + equal_elsewhere(group, rows),
+            "recipe": group[0].setup.recipe,
+            **{name: ", ".join(dict.fromkeys(place[name] for place in places))
+               for name in places[0]},
+            **seed_cells(results, group[0])}
+
+
 def accuracy_table(results: Results) -> Table:
-    """Of the whole runs with seeds: accuracies, what is between them, and whose weights agree."""
+    """Of the whole runs with seeds, one row for those of equal weights."""
     rows = [row for recipe in results.recipes() for setup in results.setups(recipe, ["full"])
             if (row := results.row("full", setup)) and any(row.of_seeds())]
     seeds = sorted({seed for row in rows for seed in row.of_seeds()})
-    notes = [f"Seeds {', '.join(map(str, seeds))}. The intervals of means and of mean differences "
-             "are Student's t over the seeds, with one degree of freedom fewer than seeds; with "
-             "three seeds they are 4.3 standard errors to each side. A difference is taken seed "
-             "by seed. Same weights: equal sha256 for each seed, among the C++ programs and among "
-             "the Python programs."]
-    return table_of("Accuracy over seeds", [
-        (row.setup.program, seed_cells(results, row, rows)) for row in rows], notes, 5)
+    notes = ["Programs in one row have equal weights: the same sha256 for each seed, among the C++ "
+             f"programs and among the Python programs. Seeds {', '.join(map(str, seeds))}. The "
+             "intervals of means and of mean differences are Student's t over the seeds, with one "
+             "degree of freedom fewer than seeds; with three seeds they are 4.3 standard errors "
+             "to each side. A difference is taken seed by seed."]
+    return table_of(OVER_SEEDS, [
+        (group[0].setup.program, group_cells(results, group, rows))
+        for group in equal_rows(results, rows)], notes, 4)
 
 
 # --- exact sums -------------------------------------------------------------------------
@@ -490,15 +508,20 @@ def curve_table(results: Results) -> Table:
 
 
 def check_table(results: Results) -> Table:
-    rows = [(check.program, {
-        "program": check.program, "recipe": check.recipe, "world": str(check.world),
-        "weights": check.weights[:16] or "no hash",
-        "equal?": f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")})
-        for check in checks(results)]
+    """One row for the programs of equal weights."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for check in checks(results):
+        groups.setdefault((
+            check.recipe, str(check.world), check.weights[:16] or "no hash",
+            f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")),
+            []).append(check.program)
+    rows = [{**dict(zip(("recipe", "world", "weights", "equal?"), place)),
+             "programs": ", ".join(dict.fromkeys(programs))}
+            for place, programs in groups.items()]
     notes = [f"Checked: {CHECKED}. World size 1: the weights of stage 0, bit for bit. World size "
              "2: stages 1 to 6 have the same ones, stage 1 with two replicas, stage 4 in fp32 and "
              "without SyncBatchNorm."]
-    return table_of("Equality", rows, notes, 5)
+    return plain_table("Equality", rows, notes, 5)
 
 
 # --- in one sentence --------------------------------------------------------------------

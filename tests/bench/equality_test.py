@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sample_results as made
 from equality import Verdict, verdict_for
+from tables import accuracy_table
 
 OTHER = "c" * 64
 STAGE3 = "stage3_ddp_torchrun"
@@ -60,3 +61,22 @@ def test_rows_on_two_need_a_check_on_two() -> None:
     for rows, state in (([], "yes"), (two, "not checked"), ([lone], "not checked")):
         assert verdict_for(made.results(*first, *rows), "basicnet", STAGE3).state == state
     assert verdict(STAGE3, *two).state == "yes"
+
+
+def test_whole_runs_of_equal_weights_share_a_row() -> None:
+    """Stage 4 has other weights for the second seed; Python's are another language."""
+    hashes = {2: "ab", 3: "ab", 4: "ac", 5: "ab"}
+    rows = [made.full("basicnet", program, 9, 2, 1, 9840 + seed, more=f"/seed:{seed}",
+                      precision="bf16" if place == 4 else "fp32",
+                      label=f"device=cpu weights_sha256={hashes[place][seed - 1] * 64}")
+            for place in hashes for program in (made.STAGES[place], made.TWINS[place])
+            for seed in (1, 2)]
+    table = accuracy_table(made.results(*rows))
+    ddp = "python_ddp_spawn, python_ddp_torchrun, python_accelerate"
+    assert [row[:4] for row in table.rows] == [
+        ["stage2, stage3, stage5 (for 1 of 2 seeds also stage4)", "basicnet", "2 x 1", "fp32"],
+        [f"{ddp} (for 1 of 2 seeds also python_ddp_amp)", "basicnet", "2 x 1", "fp32"],
+        ["stage4 (for 1 of 2 seeds also stage2, stage3, stage5)", "basicnet", "2 x 1", "bf16"],
+        [f"python_ddp_amp (for 1 of 2 seeds also {ddp})", "basicnet", "2 x 1", "bf16"]]
+    assert table.programs == [program for place in (2, 4)
+                              for program in (made.STAGES[place], made.TWINS[place])]

@@ -114,5 +114,5 @@ def test_rows_that_were_measured_again_have_their_commits_in_the_report(tmp_path
         found = read([path, path])
         assert f"; commit {commits}; load" in machine_line(found)
         assert measured_at(found).startswith(f"Measured at commit {commits}: Sample CPU")
-        assert ["commit", commits, commits] in environment_table(found).rows
+        assert ["commit", commits, "same"] in environment_table(found).rows
         assert any("measured again" in note for note in honesty(found)) == ("and" in commits)
