@@ -201,12 +201,5 @@ def speed_table(record: Mapping[str, Any]) -> Table:
         record, place[0], links[place[1]], ranks)) is not None} for place in places}
     rows += [[str(ranks), *(number(speeds[place][ranks], 2) if ranks in speeds[place] else ""
                             for place in places)] for ranks in RANKS]
-    notes = [f"{recipe}: " + "; ".join(f"{words}: {best_text(speeds[recipe, words])}"
-                                       for words in links) + "." for recipe in GRADIENTS]
-    notes += filter(None, [largest_promise(record, links)])
-    return Table("Speed over one rank, by the model", ("ranks", *columns(links)), rows, notes)
-
-
-def best_text(speeds: Mapping[int, float]) -> str:
-    best = max(speeds, key=speeds.__getitem__)
-    return f"fastest with {best} ranks" if speeds[best] > 1 else "one rank is the fastest"
+    return Table("Speed over one rank, by the model", ("ranks", *columns(links)), rows,
+                 list(filter(None, [largest_promise(record, links)])))
