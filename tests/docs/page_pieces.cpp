@@ -18,8 +18,8 @@
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
 #include <ladder/trainer/trainer.h>
+#include <mnist/accelerated_options.h>
 #include <mnist/dataset.h>
-#include <mnist/options.h>
 #include <mnist/recipe.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
