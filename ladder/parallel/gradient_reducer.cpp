@@ -60,27 +60,38 @@ struct Role {
   std::string name;
   bool is_trained;
   std::vector<std::int64_t> strides;
+  std::shared_ptr<torch::autograd::Node> accumulator;  // has the reducer's hook; null if frozen
 };
+
+std::shared_ptr<torch::autograd::Node> accumulator_of(const torch::Tensor& tensor) {
+  return tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr;
+}
 
 std::vector<Role> roles_in(const torch::nn::Module& module) {
   std::vector<Role> roles;
   for (const auto& item : module.named_parameters()) {
     const auto& tensor = item.value();
-    roles.push_back({tensor, item.key(), tensor.requires_grad(), tensor.strides().vec()});
+    roles.push_back({tensor, item.key(), tensor.requires_grad(), tensor.strides().vec(),
+                     accumulator_of(tensor)});
   }
   return roles;
 }
 
 void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
-  for (const auto& [tensor, name, is_trained, strides] : roles) {
+  for (const auto& [tensor, name, is_trained, strides, accumulator] : roles) {
     const bool frozen = is_trained && may_freeze && !tensor.requires_grad();
     const bool same_role = frozen || tensor.requires_grad() == is_trained;
-    if (same_role && tensor.strides() == strides) continue;
+    const bool same_node = frozen || !same_role || accumulator_of(tensor) == accumulator;
+    if (same_role && same_node && tensor.strides() == strides) continue;
     throw UsageError::conflict(
         kDdp,
-        fmt::format("{} of {} changed after construction", same_role ? "strides" : "requires_grad",
+        fmt::format("{} of {} changed after construction",
+                    !same_role   ? "requires_grad"
+                    : !same_node ? "the gradient's node (as torch::load and to() change it)"
+                                 : "strides",
                     name),
-        "freeze parameters and choose memory formats first, then wrap the model");
+        "load weights, freeze parameters, choose device, dtype and memory format first, then wrap "
+        "the model");
   }
 }
 

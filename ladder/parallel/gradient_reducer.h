@@ -49,9 +49,10 @@ struct GradientReducerOptions {
 // averages the gradients and then sends rank 0's buffers. Construct it when the module is on its
 // device, before the optimizer's first step. The module must outlive it.
 //
-// A training forward or backward throws UsageError for a parameter whose requires_grad or strides
-// have changed since: its gradient would stay local, or be averaged with other elements. All
-// parameters may be frozen, and single ones with find_unused_parameters.
+// A training forward or backward throws UsageError for a parameter whose requires_grad, strides or
+// node of autograd have changed since, the last by torch::load or to(): its gradient would stay
+// local, or be averaged with other elements. All parameters may be frozen, and single ones with
+// find_unused_parameters.
 //
 // Backward throws for parameters without a gradient, which it names, unless find_unused_parameters
 // is set. With that option, forward() must run the module.

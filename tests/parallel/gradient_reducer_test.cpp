@@ -5,6 +5,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -428,7 +430,19 @@ const RoleCase kRoleCases[] = {
      "DistributedDataParallel: requires_grad of spare.weight changed after construction; hint: "},
     {"Transposed", false,
      [](auto& weight) { weight.set_data(weight.detach().t().contiguous().t()); },
-     "DistributedDataParallel: strides of spare.weight changed after construction; hint: "}};
+     "DistributedDataParallel: strides of spare.weight changed after construction; hint: "},
+    {"Loaded", false,
+     [](auto& weight) {
+       std::stringstream file;
+       torch::serialize::OutputArchive saved;
+       saved.write("weight", weight);
+       saved.save_to(file);
+       torch::serialize::InputArchive archive;
+       archive.load_from(file);
+       archive.read("weight", weight);
+     },
+     "DistributedDataParallel: the gradient's node (as torch::load and to() change it) of "
+     "spare.weight changed after construction; hint: load weights"}};
 
 class ChangedParameter : public testing::TestWithParam<RoleCase> {};
 INSTANTIATE_TEST_SUITE_P(Way, ChangedParameter, testing::ValuesIn(kRoleCases),
