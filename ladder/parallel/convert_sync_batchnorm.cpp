@@ -63,6 +63,7 @@ class LayerGroup : public torch::nn::Module {
   ~LayerGroup() override { LayerGroups::of_process().erase(key_); }
   LayerGroup(const LayerGroup&) = delete;
   LayerGroup& operator=(const LayerGroup&) = delete;
+  bool is_serializable() const override { return false; }  // archives of the plain network load
 
  private:
   torch::Tensor key_;

@@ -10,7 +10,8 @@ namespace ladder {
 // Makes every BatchNorm in `module`, of this library and of torch::nn, use the mean and variance of
 // all ranks' batches while training (see nn/sync_batch_norm.h). Without it each rank normalises by
 // its own slice, and N ranks train another network than one rank. In a group of one nothing
-// changes, to the last bit.
+// changes, to the last bit. From then on a training forward is a collective: for one on a single
+// rank, such as a sample for the log, call eval() first.
 //
 //     convert_sync_batchnorm(*network, group);
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);

@@ -7,12 +7,14 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +132,19 @@ TEST_P(LayersOfTorchNn, HaveTheStatisticsOfTheWholeBatch) {
       EXPECT_LE(relative_difference(part[i], own), 1e-6) << i;
     }
     for (std::size_t i = 2; i < 4; ++i) EXPECT_LE(relative_difference(part[i], whole[i]), 1e-6);
+  });
+}
+
+TEST(ConvertSyncBatchnorm, LoadsAnArchiveOfThePlainLayer) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    std::stringstream file;
+    torch::nn::Sequential saved(torch::nn::BatchNorm1d(3));
+    saved->named_buffers()["0.running_mean"].fill_(2);
+    torch::save(saved, file);
+    torch::nn::Sequential network(torch::nn::BatchNorm1d(3));
+    convert_sync_batchnorm(*network, group);
+    torch::load(network, file);
+    EXPECT_EQ(network->named_buffers()["0.running_mean"].sum().item<double>(), 6.0);
   });
 }
 
