@@ -355,6 +355,10 @@ bool Accelerator::optimizer_step_was_skipped() const {
 }
 
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
+  if (gradients_->is_in_round() && tensor.dim() > 0) {
+    const auto rows = gradients_->repeats_batch() ? tensor.narrow(0, 0, 0) : tensor;
+    return gather_rows(rows, group_, config_.debug);
+  }
   const EpochProgress* const pass = gradients_->progress();
   if (pass == nullptr) {
     throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace ladder {
@@ -67,8 +69,15 @@ class GradientState {
   void enter_round(double weight, bool is_last) {
     round_weight_ = weight;
     is_last_round_ = is_last;
+    round_depth_ = passes_.size();
   }
-  void leave_round() { enter_round(1.0, false); }
+  void leave_round() {
+    enter_round(1.0, false);
+    round_depth_.reset();
+  }
+  // Whether the innermost pass is one over JoinedBatches, and this process's batch a repetition.
+  bool is_in_round() const { return round_depth_ == passes_.size(); }
+  bool repeats_batch() const { return round_weight_ == 0.0; }
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
   // Whether the current batch had one.
@@ -90,6 +99,7 @@ class GradientState {
   double loss_weight_ = 1.0;
   double round_weight_ = 1.0;
   bool is_last_round_ = false;
+  std::optional<std::size_t> round_depth_;  // passes around the one over JoinedBatches
   std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window

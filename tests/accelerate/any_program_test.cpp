@@ -292,11 +292,16 @@ TEST(JoinedBatches, TakeALoaderOfTorchData) {
         torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(std::move(data),
                                                                                 2));
     std::vector<std::int64_t> seen;
+    std::vector<torch::Tensor> gathered;
     for (int epoch = 0; epoch < 2; ++epoch) {
-      for (const auto& batch : loader) seen.push_back(batch.data[0].item<std::int64_t>());
+      for (const auto& batch : loader) {
+        seen.push_back(batch.data[0].item<std::int64_t>());
+        gathered.push_back(accelerator->gather_for_metrics(batch.data));
+      }
     }
     const std::vector<std::int64_t> of_rank[] = {{0, 4, 8, 0, 4, 8}, {2, 6, 6, 2, 6, 6}};
     EXPECT_EQ(seen, of_rank[accelerator->process_index()]);
+    EXPECT_TRUE(torch::equal(torch::cat(gathered), torch::arange(20).remainder(10)));
   });
 }
 
