@@ -67,7 +67,6 @@ void add_training_flags(Flags& flags, RecipeOptions& recipe) {
 
 // "0,1", "0 1", or values that CLI11 has joined by line ends.
 std::vector<std::string> parse_gpus(const std::string& flag, const std::string& list) {
-  if (list.empty()) throw UsageError::missing(flag, "IDS", "give a value, or omit it");
   constexpr const char* kForm = "numbers separated by commas or spaces, as 0,1";
   std::vector<std::string> gpus;
   for (const auto& part : split(list, ',')) {
@@ -195,8 +194,7 @@ void add_list(Flags& flags, Effect effect, const std::string& name,
               const std::string& help) {
   flags.value(
       effect, name, type, help,
-      [&target, type, form](const std::string& flag, const std::string& list) {
-        if (list.empty()) throw UsageError::missing(flag, type, "give a value, or omit it");
+      [&target, form](const std::string& flag, const std::string& list) {
         target = parse_list(flag, list, form);
       },
       [&target] { return fmt::format("{}", fmt::join(target, ",")); });

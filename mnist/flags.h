@@ -104,12 +104,8 @@ class Flags {
 
   CLI::Option* text(Effect effect, const std::string& names, std::string& target,
                     const std::string& form, const std::string& help) {
-    const auto read = [this, &target, form](const std::string& flag, const std::string& value) {
-      const bool is_flag = value.starts_with("--") && has(value.substr(0, value.find('=')));
-      if (value.empty() || is_flag) {
-        throw UsageError::missing(flag, form, "give a value, or omit it");
-      }
-      if (form == "PATH" || form == "FOLDER") ladder::require_path(flag, value);
+    const auto read = [&target, form](const std::string& flag, const std::string& value) {
+      if (form.starts_with("PATH") || form == "FOLDER") ladder::require_path(flag, value);
       target = value;
     };
     return value(effect, names, form, help, read, [&target] { return target; });
@@ -118,11 +114,7 @@ class Flags {
   // A path that may be omitted: the flag alone leaves `target` empty.
   CLI::Option* optional_path(Effect effect, const std::string& names, std::string& target,
                              const std::string& help, const char* type = "PATH") {
-    const auto read = [&target](const std::string& flag, const std::string& value) {
-      ladder::require_path(flag, value);
-      target = value;
-    };
-    return value(effect, names, type, help, read, [&target] { return target; })->expected(0, 1);
+    return text(effect, names, target, type, help)->expected(0, 1);
   }
 
   template <typename Target>  // an integer type, or std::optional of one
@@ -268,11 +260,13 @@ class Flags {
     return names;
   }
 
-  // An empty value must not mean the flag alone.
-  void require_no_value(const std::string& flag) const {
+  // Where a shell variable is empty, the next flag must not become the value.
+  void require_value(const std::string& flag, const std::string& value) const {
     const auto* const option = app_.get_option_no_throw(flag);
-    if (option == nullptr || option->get_expected_min() > 0) return;
-    throw UsageError::missing(flag, "a value", "is a shell variable empty? else omit the value");
+    if (option == nullptr) return;
+    const bool may_be_alone = option->get_expected_min() == 0;
+    if (!value.empty() && (may_be_alone || !value.starts_with("--"))) return;
+    throw UsageError::missing(flag, "a value", "is a shell variable empty? else omit " + flag);
   }
 
   // CLI11 takes the arguments last first.
@@ -280,14 +274,14 @@ class Flags {
     std::vector<std::string> arguments(argv + 1, argv + argc);
     std::string flag;  // to which an empty argument belongs
     for (auto& argument : arguments) {
-      if (argument.empty()) require_no_value(flag);
+      require_value(flag, argument);
       flag = argument;
       if (!argument.starts_with("--")) continue;
       const auto end = argument.begin() +
                        static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
       std::replace(argument.begin(), end, '_', '-');
       flag = argument;
-      if (flag.ends_with('=')) require_no_value(flag.substr(0, flag.size() - 1));
+      if (flag.ends_with('=')) require_value(flag.substr(0, flag.size() - 1), "");
       const auto found = spellings_.find(std::string(argument.begin(), end));
       if (found == spellings_.end()) continue;
       argument.replace(argument.begin(), end, found->second.now);

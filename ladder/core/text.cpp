@@ -22,7 +22,8 @@ bool parse_bool(std::string_view where, std::string_view text) {
 void require_path(std::string_view where, std::string_view path) {
   constexpr std::array<std::string_view, 8> kWords = {"true", "false", "yes",  "no",
                                                       "on",   "off",   "none", "null"};
-  if (std::ranges::find(kWords, to_lower(path)) == kWords.end()) return;
+  const bool is_word = std::ranges::find(kWords, to_lower(path)) != kWords.end();
+  if (!is_word && !path.starts_with("--")) return;
   throw UsageError::malformed(where, "a path", path,
                               fmt::format("omit it, or write ./{} if you mean this name", path));
 }

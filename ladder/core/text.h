@@ -28,8 +28,8 @@ std::optional<Number> parse_number(std::string_view text) {
 // case. Throws UsageError, which begins with `where`, for everything else.
 bool parse_bool(std::string_view where, std::string_view text);
 
-// Throws UsageError, which begins with `where`, for a path that is a word such as "false" or
-// "none": in a configuration it stands for no path.
+// Throws UsageError, which begins with `where`, for a path that begins with "--", or is a word such
+// as "false" or "none": on a command line and in a configuration they stand for no path.
 void require_path(std::string_view where, std::string_view path);
 
 // The parts between separators, empty ones included: "a,,b" has three, "" has one.

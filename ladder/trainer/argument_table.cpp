@@ -280,8 +280,9 @@ void read_resume(TrainingArguments& arguments, const std::string& where, const J
     read_field<&TrainingArguments::resume_from_checkpoint>(arguments, where, value);
   }
   auto& resume = arguments.resume_from_checkpoint;
-  if (resume == "True") resume = "true";
-  if (resume == "false" || resume == "False") resume.clear();
+  const auto word = to_lower(resume);
+  if (word == "true" || word == "false") resume = word == "true" ? word : "";
+  if (resume != "true") require_path(where, resume);
 }
 
 void read_backend(TrainingArguments& arguments, const std::string& where, const Json& value) {

@@ -93,6 +93,10 @@ std::string Trainer::checkpoint_path(std::int64_t step) const {
 // The main process chooses: the folders of the others may differ.
 std::string Trainer::checkpoint_to_resume(const std::string& path) const {
   std::string chosen = path;
+  if ((path == "true" || path == "auto") && args_.output_dir.empty()) {
+    throw UsageError::missing("resume_from_checkpoint", "output_dir, the folder of the checkpoints",
+                              "set output_dir");
+  }
   if (path == "true") {
     run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
       if (!accelerator_.is_main_process()) return;
@@ -105,10 +109,6 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
     chosen = broadcast_text(chosen, accelerator_.process_group());
   }
   if (path == "auto") {
-    if (args_.output_dir.empty()) {
-      throw UsageError::missing("resume_from_checkpoint",
-                                "output_dir, the folder of the checkpoints", "set output_dir");
-    }
     chosen = newest_training_state(args_.output_dir, kPrefix, accelerator_.process_group(),
                                    accelerator_.log());
   }

@@ -199,23 +199,34 @@ TEST(CommandLine, NamesTheConverterOfPicklesToLoad) {
   EXPECT_EQ(options({"--load", other.c_str()}).load, other);
 }
 
-TEST(CommandLine, RefusesEmptyTextAndOneFileForTwoThings) {
-  EXPECT_ERROR(parse({"--load", ""}), UsageError, "--load: expected PATH, not set");
-  EXPECT_ERROR(parse({"--metrics", ""}), UsageError, "--metrics: expected PATH, not set");
-  EXPECT_ERROR(parse({"--gpu", ""}), UsageError, "--gpu: expected IDS, not set");
-  EXPECT_ERROR(parse({"--metrics", "--quiet"}), UsageError, "--metrics: expected PATH, not set");
-  EXPECT_ERROR(parse({"--save", ""}), UsageError, "--save: expected a value, not set");
-  EXPECT_ERROR(parse({"--pin_memory="}), UsageError, "--pin-memory: expected a value, not set");
-  EXPECT_ERROR(parse<TrainerRunOptions>({"--bf16", ""}), UsageError, "--bf16: expected a value");
+TEST(CommandLine, RefusesAnEmptyVariableOfAShellAndOneFileForTwoThings) {
+  using Arguments = std::vector<const char*>;
+  for (const Arguments& arguments : {Arguments{"--load", ""},
+                                     {"--metrics", ""},
+                                     {"--gpu", ""},
+                                     {"--metrics", "--quiet"},
+                                     {"--metrics", "--no-such"},
+                                     {"-e", "--quiet"},
+                                     {"--save", ""},
+                                     {"--pin_memory="}}) {
+    EXPECT_ERROR(parse(arguments), UsageError, ": expected a value, not set; hint: is a shell ");
+  }
+  for (const Arguments& arguments : {Arguments{"--output-dir", "--quiet"},
+                                     {"--output-dir=", "--no-do-eval"},
+                                     {"--output-dir", ""},
+                                     {"--run-name", "--quiet"},
+                                     {"--bf16", ""}}) {
+    EXPECT_ERROR(parse<TrainerRunOptions>(arguments), UsageError, ": expected a value, not set; ");
+  }
   EXPECT_ERROR(parse({"--save", "a", "--metrics", "a"}), UsageError,
                "--save a: names the same file as --metrics");
 }
 
 TEST(CommandLine, AWordIsNoPath) {
-  for (const char* word : {"no", "false", "None"}) {
+  for (const char* word : {"no", "false", "None", "--quiet"}) {
     for (const char* flag : {"--save", "--metrics", "--project-dir", "--resume", "--hparams"}) {
       EXPECT_ERROR(
-          parse<AcceleratedOptions>({flag, word}), UsageError,
+          parse<AcceleratedOptions>({fmt::format("{}={}", flag, word).c_str()}), UsageError,
           fmt::format("{}: expected a path, got '{}'; hint: omit it, or write ./", flag, word));
     }
   }

@@ -170,6 +170,8 @@ TEST(TrainingArguments, ATextUnsets) {
   EXPECT_EQ(from({{"resume_from_checkpoint", false}}).resume_from_checkpoint, "");
   EXPECT_EQ(from({{"resume_from_checkpoint", true}}).resume_from_checkpoint, "true");
   EXPECT_EQ(from({{"resume_from_checkpoint", "True"}}).resume_from_checkpoint, "true");
+  EXPECT_ERROR(from({{"resume_from_checkpoint", "no"}}), UsageError,
+               "resume_from_checkpoint: expected a path, got 'no'; hint: omit it, or write ./no");
 }
 
 TEST(TrainingArguments, BothNamesOfAdamW) {
