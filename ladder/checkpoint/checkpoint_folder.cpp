@@ -125,7 +125,7 @@ int read_digest(const RegularFile& file, FileDigest& digest) {
 }
 
 // Whether a folder may be counted, replaced and removed as a checkpoint. A damaged one may: its
-// manifest must only contain the format's name.
+// manifest must only contain the format's name and version.
 bool is_checkpoint(const std::string& path) {
   if (is_link(path)) return false;
   const UniqueFd folder = open_folder(path);
@@ -134,7 +134,7 @@ bool is_checkpoint(const std::string& path) {
   std::vector<std::uint8_t> bytes;
   if (!file.problem.empty() || read_manifest(file, bytes) != 0) return false;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return text.find(kManifestFormat) != text.npos;
+  return text.find(kManifestFormat) != text.npos && text.find(R"("version": 1,)") != text.npos;
 }
 
 void require_replaceable(const std::string& path) {
@@ -189,7 +189,8 @@ std::string describe(int error) {
   return fmt::format("'{}'", std::strerror(error));
 }
 
-// Checks the files of an open folder against its manifest. All errors are DataErrors.
+// Checks the files of an open folder against its manifest. Damage is a DataError, a file that the
+// operating system does not let this process read a SystemError.
 class FolderCheck {
  public:
   // `hint` is called only for an error.
@@ -198,9 +199,7 @@ class FolderCheck {
 
   CheckpointManifest manifest() const {
     std::vector<std::uint8_t> bytes;
-    if (const int error = read_manifest(open(kManifest), bytes)) {
-      refuse(kManifest, "a readable file", describe(error));
-    }
+    if (const int error = read_manifest(open(kManifest), bytes)) fail("read", kManifest, error);
     CheckpointManifest manifest = parse_checkpoint_manifest(
         bytes, [&](const auto& expected, const auto& got) { refuse(kManifest, expected, got); });
     // Lengths first, because they cost nothing and show most kinds of damage.
@@ -212,6 +211,7 @@ class FolderCheck {
  private:
   RegularFile open(const std::string& name) const {
     RegularFile file = open_regular_file_in(folder_, name);
+    if (file.problem.starts_with('\'')) fail("open", name, file.error);
     if (!file.problem.empty()) refuse(name, "a file", file.problem);
     return file;
   }
@@ -223,13 +223,15 @@ class FolderCheck {
 
   void check_content(const std::string& name, const FileDigest& expected) const {
     FileDigest digest;
-    if (const int error = read_digest(open(name), digest)) {
-      refuse(name, "a readable file", describe(error));
-    }
+    if (const int error = read_digest(open(name), digest)) fail("read", name, error);
     check_length(name, expected.bytes, digest.bytes);
     if (digest.sha256 == expected.sha256) return;
     refuse(name, fmt::format("sha256 {}…", expected.sha256.substr(0, 12)),
            fmt::format("{}…", digest.sha256.substr(0, 12)));
+  }
+
+  [[noreturn]] void fail(std::string_view operation, std::string_view name, int error) const {
+    throw SystemError::failed(operation, inside(path_, name), error);
   }
 
   [[noreturn]] void refuse(std::string_view name, std::string_view expected,
@@ -242,10 +244,10 @@ class FolderCheck {
   std::function<std::string()> hint_;
 };
 
-// Why open_checkpoint would refuse the folder; empty if it is intact.
+// The damage of the folder; empty if it is intact. One that cannot be read is a SystemError.
 std::string damage_of(const std::string& path) {
   const UniqueFd folder = open_folder(path);
-  if (!folder) return fmt::format("{}: {}", path, describe(errno));
+  if (!folder) throw SystemError::failed("open", path, errno);
   try {
     FolderCheck(folder.get(), path, [] { return std::string(); }).manifest();
     return "";
@@ -473,17 +475,26 @@ std::string newest_folder(const std::string& parent, std::string_view prefix) {
   return found.empty() ? "" : found.back().path;
 }
 
+void require_no_foreign_folders(const std::string& parent, std::string_view prefix) {
+  for (const auto& found : numbered_folders(parent, prefix, exists))
+    require_replaceable(found.path);
+}
+
 std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over) {
   auto found = numbered_folders(parent, prefix, is_folder);
   std::reverse(found.begin(), found.end());
+  std::string newest;  // the damage of a folder with a manifest
   for (const auto& checkpoint : found) {
     const std::string damage = damage_of(checkpoint.path);
     if (damage.empty()) return checkpoint.path;
     passed_over(damage);
+    if (newest.empty() && exists(inside(checkpoint.path, kManifest))) newest = damage;
   }
-  return "";
+  if (newest.empty()) return "";
+  throw DataError::mismatch(parent, "", "no whole checkpoint: " + newest,
+                            "name another folder to train from the start, or move these away");
 }
 
 void remove_checkpoint(const std::string& path) {

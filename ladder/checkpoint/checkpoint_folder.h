@@ -67,7 +67,8 @@ class CheckpointWriter {
   // the same name or the same name but for the number.
   //
   // An existing folder is replaced if it is empty or a checkpoint; of a damaged one, the manifest
-  // must still contain the format's name. Anything else is refused (SystemError). UsageError for a
+  // must still contain the format's name and version. Anything else is refused (SystemError).
+  // UsageError for a
   // path without a name of its own, such as "..", or with a name that begins with '.' or is
   // "latest".
   explicit CheckpointWriter(const std::string& path, const CheckpointOptions& options = {});
@@ -133,7 +134,7 @@ class Checkpoint {
 // Throws DataError (exit code 3) if there is none, if the manifest is damaged, or if a file is
 // missing, a link, or of another length or content. The message names the file, the expected and
 // the found value, and the newest older checkpoint that is intact. Files that the manifest does not
-// list are ignored.
+// list are ignored. SystemError for a file that cannot be read, as without permission.
 //
 // If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
@@ -161,10 +162,17 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
 // newest whole one.
 std::string newest_folder(const std::string& parent, std::string_view prefix);
 
+// Throws SystemError for a folder of that prefix and a number which is neither a checkpoint nor
+// empty: a later checkpoint of that number could not replace it.
+void require_no_foreign_folders(const std::string& parent, std::string_view prefix);
+
 // The newest intact checkpoint "PREFIX<number>" in a folder; empty if there is none. For a run that
-// resumes without a person to choose: it passes over what open_checkpoint would refuse, and calls
-// `passed_over` with the error of each. A folder of this name without a manifest is passed over
-// too. Reads and hashes every file of the checkpoints that it looks at.
+// resumes without a person to choose: it passes over damaged ones and folders without a manifest,
+// and calls `passed_over` with the error of each. Reads and hashes every file of the checkpoints
+// that it looks at.
+//
+// Such a run replaces and removes checkpoints later. So one that cannot be read is a SystemError,
+// as it may be whole, and if no checkpoint is whole, that is a DataError.
 std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over);

@@ -166,6 +166,7 @@ void Trainer::require_own_output_dir(const std::string& resumed_from, bool autom
     all_results();  // which save_metrics completes after the training: not the time to find damage
     require_writable_folder(where, folder + kAllResults);
     if (!saves) return;
+    require_no_foreign_folders(folder, kPrefix);
     std::error_code ignored;
     const bool resumes =
         !resumed_from.empty() && fs::equivalent(folder_of(resumed_from), folder, ignored);

@@ -159,7 +159,8 @@ TEST(CheckpointWriter, ReplacesACheckpoint) {
 TEST(CheckpointWriter, ReplacesADamagedCheckpointAndAnEmptyFolder) {
   const TemporaryFolder folder;
   write_checkpoint(folder.file("checkpoint_1"), "old");
-  folder.write("checkpoint_1/manifest.json", "{\"format\": \"ladder checkpoint");
+  folder.write("checkpoint_1/manifest.json",
+               R"({"format": "ladder checkpoint", "version": 1, "fil)");
   fs::create_directory(folder.file("checkpoint_2"));
   for (const char* name : {"checkpoint_1", "checkpoint_2"}) {
     write_checkpoint(folder.file(name), "new");
@@ -507,6 +508,7 @@ TEST(ListCheckpoints, SortsByNumberAndTakesCheckpointsOnly) {
   folder.write("checkpoint_5/model.bin", "no manifest");
   folder.write("checkpoint_6", "a file");
   folder.write("checkpoint_7/manifest.json", R"({"name": "web app"})");
+  folder.write("checkpoint_9/manifest.json", R"({"format": "ladder checkpoint", "version": 2,)");
   fs::create_symlink("checkpoint_2", folder.file("checkpoint_8"));
   EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{0, 2, 10}));
   EXPECT_EQ(numbers(folder.path(), "run2-"), Numbers{10});
@@ -545,6 +547,44 @@ TEST(NewestIntactCheckpoint, PassesOverDamagedOnesAndNamesTheirFaults) {
       << errors[1];
   EXPECT_EQ(newest_intact_checkpoint(folder.file("nowhere"), "checkpoint_", [](const auto&) {}),
             "");
+}
+
+// A run that starts over would replace and remove them.
+TEST(NewestIntactCheckpoint, RefusesWhatMayBeWholeAndDamageAlone) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "content");
+  write_checkpoint(folder.file("checkpoint_2"), "content");
+  const auto file = folder.file("checkpoint_2/model.bin");
+  fs::permissions(file, fs::perms::none);
+  fs::permissions(folder.path(), fs::perms::all);
+  const uid_t user = geteuid();
+  constexpr uid_t kNobody = 65534;
+  if (user == 0) {  // who may read everything
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  EXPECT_ERROR(newest(folder), SystemError,
+               file + ": open: Permission denied; hint: check the permissions: namei -l " + file);
+  ASSERT_EQ(seteuid(user), 0);
+  folder.write("checkpoint_1/model.bin", "Content");
+  fs::remove(file);
+  EXPECT_ERROR(newest(folder), DataError,
+               folder.path() + ": no whole checkpoint: " + file +
+                   ": expected a file, got none; hint: name another folder to train from the ");
+}
+
+TEST(RequireNoForeignFolders, RefusesWhatALaterCheckpointCouldNotReplace) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder.file("checkpoint_1"), "content");
+  fs::create_directory(folder.file("checkpoint_2"));
+  folder.write("checkpoint_x/thesis.txt", "");
+  require_no_foreign_folders(folder.path(), "checkpoint_");
+  for (const char* name : {"checkpoint_3", "checkpoint_4/thesis.txt"}) {
+    folder.write(name, "");
+    const auto path = folder.file(std::string(name).substr(0, 12));
+    EXPECT_ERROR(require_no_foreign_folders(folder.path(), "checkpoint_"), SystemError,
+                 path + ": replace: File exists; hint: not a checkpoint: name another folder");
+    fs::remove_all(path);
+  }
 }
 
 TEST(CheckpointExists, AlsoWhileItIsReplaced) {
