@@ -64,7 +64,7 @@ void add_checkpoint_flags(Flags& flags, AcceleratedOptions& options) {
   flags.text(kFolder, "--project-dir", project.project_dir, "FOLDER",
              "folder for checkpoints/checkpoint_N and the trackers' files");
   add_checkpointing_steps(flags, options);
-  flags.integer(kOwn, "--total-limit", project.total_limit, {1},
+  flags.integer(kTogether, "--total-limit", project.total_limit, {1},
                 "checkpoints to keep; the oldest are deleted first [all]");
   flags.optional_path(kFolder, "--resume,--resume-from-checkpoint", options.resume_from,
                       "checkpoint to resume from; alone: the last in --project-dir; auto: the "

@@ -246,7 +246,7 @@ void add_machine_flags(Flags& flags, SingleOptions& options) {
 
 void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& texts) {
   const std::string of_recipe = "mnist_cnn.safetensors; convnet: origin_checkpoint.safetensors";
-  flags.optional_path(kOwn, "--save", options.save,
+  flags.optional_path(kFolder, "--save", options.save,
                       "file for the weights, as safetensors; alone: " +
                           (texts.save_path.empty() ? of_recipe : texts.save_path));
   flags.text(kOwn, "--load", options.load, "PATH", "safetensors file with the initial weights");

@@ -78,7 +78,11 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
                   setup.threads.reason, data_text(train, test)));
   if (group_.world_size() > 1) {
-    require_same_data(data_text(train, test));
+    require_same("data", data_text(train, test), "give all ranks the same --data-root");
+    if (setup.device.is_cpu()) {
+      require_same("instructions", at::get_cpu_capability(),
+                   "set ATEN_CPU_CAPABILITY=default on all ranks");
+    }
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
   if (micro_batch_ > 0) {
@@ -90,15 +94,15 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
   write_header(train, test, parameters);
 }
 
-// Each rank reads the files of its own machine.
-void Record::require_same_data(const std::string& own) const {
+// Each rank reads the files of its own machine, and computes with its instructions.
+void Record::require_same(const std::string& what, const std::string& own, const char* hint) const {
   const auto first = broadcast_text(own, group_);
   auto differs = torch::full({}, own == first ? 0 : 1, torch::kInt64);
   group_.all_reduce(differs, ReduceOp::kMax);
   if (differs.item<std::int64_t>() == 0) return;
-  throw DistributedError::ranks_disagree(
-      fmt::format("data of rank {}", group_.rank()), first + " on all ranks",
-      own == first ? "another set on another rank" : own, "give all ranks the same --data-root");
+  throw DistributedError::ranks_disagree(fmt::format("{} of rank {}", what, group_.rank()),
+                                         first + " on all ranks",
+                                         own == first ? "others on another rank" : own, hint);
 }
 
 // MNIST's test set belongs to its training set; a set that is not MNIST's is named.

@@ -53,6 +53,11 @@ ProcessGroupOptions group_options(const AcceleratorOptions& options,
                                   const AccelerateConfig& config) {
   auto group = options.process_group;
   group.device = device_request(options, config);
+  // They decide which collectives a process calls, and a variable may set them on one rank alone.
+  group.settings["debug"] = config.debug ? "true" : "false";
+  group.settings["gradient_accumulation_steps"] =
+      std::to_string(config.gradient_accumulation_steps);
+  group.settings["mixed_precision"] = mixed_precision_name(config.mixed_precision);
   return group;
 }
 

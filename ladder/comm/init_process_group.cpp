@@ -220,7 +220,7 @@ Difference difference_of(const Settings& own, const Settings& other, int rank) {
     return text(own, setting.first) != text(other, setting.first);
   });
   return {fmt::format("settings of rank {}", rank), text(other, differs->first),
-          text(own, differs->first), "start all ranks with the same flags"};
+          text(own, differs->first), "start all ranks with the same flags and variables"};
 }
 
 std::optional<Difference> compare_with_others(c10d::Store& store, int rank,
@@ -234,7 +234,7 @@ std::optional<Difference> compare_with_others(c10d::Store& store, int rank,
   const auto their_backend = store.compareSet("backend", "", backend);
   if (their_backend == backend) return std::nullopt;
   return Difference{fmt::format("backend of rank {}", rank), their_backend, backend,
-                    "some machines have fewer GPUs than ranks: use backend gloo on all ranks"};
+                    "use backend gloo on all ranks; auto depends on GPUs and LOCAL_WORLD_SIZE"};
 }
 
 // Begins what a rank that differs arrives with, so that the others end with the same error.

@@ -231,6 +231,16 @@ def ranks_disagree() -> Cases:
                        ((5, "torchrun"), "--width 2"), ((6, "by hand"), "--width 2")):
         yield from_the_start(place, "parameters that differ", (faults.more_flags(odd),), 4,
                              settings_differ(odd))
+    for stage, name, value in ((3, "ATEN_CPU_CAPABILITY", "default"),
+                               (5, "ACCELERATE_MIXED_PRECISION", "bf16"),
+                               (5, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 2),
+                               (5, "ACCELERATE_DEBUG_MODE", 1), (6, "ACCELERATE_DEBUG_MODE", 1)):
+        setting = name.removeprefix("ACCELERATE_").removesuffix("_MODE").lower()
+        yield from_the_start((stage, "by hand"), f"{name} of one rank",
+                             (faults.odd_rank(f"export {name}={value}"),), 4,
+                             r"^\[rank \d\] error: instructions of rank \d: expected "
+                             if stage == 3 else settings_differ(setting),
+                             small("--timeout", DEADLINE))
     for place in ((3, "by hand"), (5, "mpirun"), (6, "by hand")):
         yield from_the_start(place, "learning rates that differ", (faults.more_flags("--lr 0.5"),),
                              4, settings_differ("--lr" if place[0] < 6 else "--learning-rate"),

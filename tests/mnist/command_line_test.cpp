@@ -302,9 +302,14 @@ TEST(CommandLine, RanksCompareWhatDefinesTheRun) {
   EXPECT_EQ(settings({"--batch-size", "64", "--epochs", "1"}), usual);
   EXPECT_NE(settings({"--snapshot", "a"}), usual);
   EXPECT_EQ(settings({"--snapshot", "a"}), settings({"--snapshot", "b"}));
+  EXPECT_NE(settings({"--save", "a"}), usual);
+  EXPECT_EQ(settings({"--save", "a"}), settings({"--save"}));
   EXPECT_EQ(settings({"--metrics", "a", "--num-workers", "2", "--threads", "1", "--quiet"}), usual);
   const auto accelerated = options_of<AcceleratedOptions>({"--seed", "3"});
   EXPECT_EQ(accelerated.accelerator.process_group.settings.at("--seed"), "3");
+  EXPECT_TRUE(accelerated.process_group.settings.contains("--total-limit"));
+  const auto trainer = options_of<TrainerRunOptions>({});
+  EXPECT_TRUE(trainer.process_group.settings.contains("--save-total-limit"));
 }
 
 // A new option needs its row alone.
