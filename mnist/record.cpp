@@ -149,18 +149,27 @@ void Record::write_header(const DataLoader& train, const DataLoader& test,
                   {"versions", versions}});
 }
 
+void Record::append(const nlohmann::ordered_json& record) {
+  try {
+    if (!failed_) metrics_.write(record);
+  } catch (const SystemError& error) {
+    log_.warn(error.what());
+    failed_ = error;
+  }
+}
+
 void Record::epoch(const EpochSummary& summary) {
-  metrics_.write({{"record", "epoch"},
-                  {"epoch", summary.epoch},
-                  {"steps", summary.steps},
-                  {"samples", summary.samples},
-                  {"train_loss", summary.train_loss},
-                  {"seconds", summary.seconds},
-                  {"samples_per_second", rate(summary.samples, summary.seconds)}});
+  append({{"record", "epoch"},
+          {"epoch", summary.epoch},
+          {"steps", summary.steps},
+          {"samples", summary.samples},
+          {"train_loss", summary.train_loss},
+          {"seconds", summary.seconds},
+          {"samples_per_second", rate(summary.samples, summary.seconds)}});
 }
 
 void Record::log_loss(std::int64_t step, double loss) {
-  metrics_.write({{"record", "log"}, {"step", step}, {"loss", loss}});
+  append({{"record", "log"}, {"step", step}, {"loss", loss}});
 }
 
 void Record::result(const Evaluation& total, const TrainingTotals& training,
@@ -206,6 +215,7 @@ void Record::result(const Evaluation& total, const TrainingTotals& training,
   }
   if (device_peak) result["device_peak_bytes"] = static_cast<std::int64_t>(device_peaks);
   for (const auto& [name, value] : more) result[name] = value;
+  if (failed_) throw *failed_;
   metrics_.write(result);
 }
 

@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/io/json_lines.h"
@@ -44,7 +47,8 @@ class Record {
   void log_loss(std::int64_t step, double loss);
 
   // Prints accuracy and time and writes the result. `total` counts all ranks. `more`: further
-  // numbers for the record, by name.
+  // numbers for the record, by name. Throws SystemError if any record but the header, which begin()
+  // writes, could not be written: a full disk for the metrics must not cost the weights.
   void result(const ladder::Evaluation& total, const ladder::TrainingTotals& training,
               const torch::nn::Module& model, const std::map<std::string, double>& more = {});
 
@@ -53,6 +57,7 @@ class Record {
   static std::string data_text(const ladder::DataLoader& train, const ladder::DataLoader& test);
   void write_header(const ladder::DataLoader& train, const ladder::DataLoader& test,
                     std::int64_t parameters);
+  void append(const nlohmann::ordered_json& record);
 
   RecordOptions options_;
   Recipe recipe_;
@@ -60,6 +65,7 @@ class Record {
   double started_;
   ladder::Log log_;
   ladder::JsonLines metrics_;
+  std::optional<ladder::SystemError> failed_;  // of metrics_, for result()
   ladder::RunSetup setup_;
   std::int64_t micro_batch_ = 0;  // of exact sums; 0 = sums in float
 };

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/record.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
 #include "ladder/nn/state_dict.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
@@ -226,6 +230,27 @@ TEST(Record, NeedsNoMetricsFile) {
   Record record({.quiet = true}, Recipe({.epochs = 2}));
   run_through(record, OneWeight());
   EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
+}
+
+// The weights are saved between the two.
+TEST(Record, AMetricsFileThatFailsEndsTheRunWithTheResult) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto old_handler = std::signal(SIGPIPE, SIG_IGN);
+  UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK));
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Record record({.metrics = path, .quiet = true}, Recipe({}));
+  begin(record, OneWeight());
+  reader.reset();
+  record.epoch({});
+  record.epoch({});
+  const Evaluation evaluation{.correct = 6, .seen = 8};
+  EXPECT_THROW(record.result(evaluation, {}, OneWeight()), SystemError);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: " + path + ": write: Broken pipe\n");
+  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
+  std::signal(SIGPIPE, old_handler);
 }
 
 TEST(Record, RefusesAMetricsFileInAMissingFolder) {
