@@ -323,7 +323,8 @@ void add_launcher_flags(Flags& flags, GroupOptions& options) {
 void check_files(const SingleOptions& options, std::vector<NamedFile> also_read) {
   const auto& monitor = options.monitor;
   also_read.push_back({"--load", options.load});
-  require_distinct_files({{"--metrics", options.record.metrics, monitor.fingerprint != 0},
+  require_distinct_files({{"standard output", "/dev/stdout"},
+                          {"--metrics", options.record.metrics, monitor.fingerprint != 0},
                           {"--save", options.save},
                           {"--trace", monitor.trace, /*of_ranks=*/true}},
                          also_read, options.data.root);

@@ -112,7 +112,8 @@ void require_same_files(const Checkpoint& checkpoint, const TrainingState& state
   for (const auto& [name, digest] : checkpoint.manifest()) {
     if (!name.starts_with("random_states_") && name != "scaler.json") held.insert(name);
   }
-  const char* const hint = "prepare and register the same objects as the run that wrote it";
+  const char* const hint =
+      "resume with the program that wrote it, or prepare and register the same objects";
   for (const auto& [name, write] : files_of_main_process(state)) {
     if (name == "scaler.json" || held.erase(name) == 1) continue;
     throw DataError::mismatch(checkpoint.path(), name, "a checkpoint without it", hint);

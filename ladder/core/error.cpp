@@ -99,7 +99,8 @@ std::string nearest_name(std::string_view name, std::span<const std::string> cho
   std::size_t best_distance = limit + 1;
   for (const auto& choice : choices) {
     const auto other = with_dashes(choice);
-    if (other.starts_with(wanted + '-')) return choice;  // "batch" for "batch-size"
+    const bool is_long = wanted.size() > 4;  // "batch" for "batch-size"
+    if (is_long && other.starts_with(wanted)) return choice;
     const std::size_t distance = edit_distance(wanted, other);
     if (distance < best_distance) {
       best = choice;

@@ -93,6 +93,8 @@ TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {
   EXPECT_EQ(nearest_name("--epoch", flags), "--epochs");
   EXPECT_EQ(nearest_name("--batchsize", flags), "--batch-size");
   EXPECT_EQ(nearest_name("--eval", flags), "--eval-batch-size");  // the beginning of a name
+  EXPECT_EQ(nearest_name("--bat", flags), "--batch-size");
+  EXPECT_EQ(nearest_name("lr", std::vector<std::string>{"lr_scheduler_type"}), "");
   EXPECT_EQ(nearest_name("--local_rank", flags), "--local-rank");
   EXPECT_EQ(nearest_name("--peohcs", flags), "--epochs");  // two swaps, not four mistakes
   EXPECT_EQ(nearest_name("--momentum", flags), "");

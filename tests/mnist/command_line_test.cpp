@@ -266,6 +266,9 @@ TEST(CommandLine, NoOutputWritesOverAnotherFileOfTheRun) {
           "the same file as --metrics");
   refused({"--metrics", folder.file("link"), "--save", a}, "the same file as --metrics");
   refused({"--load", weights, "--metrics", weights}, "names the file that is read as --load");
+  testing::internal::CaptureStdout();  // into a file
+  refused({"--metrics", std::filesystem::read_symlink("/proc/self/fd/1")}, "as standard output");
+  testing::internal::GetCapturedStdout();
   const auto labels = folder.write("t10k-labels-idx1-ubyte.gz", "labels");
   refused({"--data-root", folder.path(), "--metrics", labels}, "is a file of --data-root");
   EXPECT_NO_THROW(
