@@ -102,6 +102,7 @@ std::string hint_for_errno(int errno_value, std::string_view path) {
 }
 
 std::string hint_for_processes() {
+  if (is_memory_limited()) return hint_for_limit(ENOMEM);  // each thread maps its stack
   constexpr const char* kOfContainer = "cat /sys/fs/cgroup/pids.max";
   if (!is_finite(RLIMIT_NPROC)) {
     return fmt::format("the machine or its container has too many threads: ps -eLf | wc -l, {}",
@@ -146,10 +147,8 @@ void require_threads(std::string_view where, int count) {
   }
   all_started.count_down();
   if (error == 0) return;
-  throw SystemError::failed(
-      fmt::format("start {} threads", count), where, error,
-      is_memory_limited() ? fmt::format("{}; or {}", hint_for_processes(), hint_for_limit(ENOMEM))
-                          : hint_for_processes());
+  throw SystemError::failed(fmt::format("start {} threads", count), where, error,
+                            hint_for_processes());
 }
 
 }  // namespace ladder

@@ -110,10 +110,9 @@ ThreadChoice choose_threads(const ThreadRequest& request) {
   const auto chosen = [&](int threads, std::string reason) -> ThreadChoice {
     const int online = static_cast<int>(std::thread::hardware_concurrency());
     const int cpus = std::min(online, cgroup_cpu_limit().value_or(online));
-    if (threads > 1 && threads * request.local_world_size > cpus) {
-      reason += fmt::format("; slow: {} rank{} x {} threads on {} CPU{}", request.local_world_size,
-                            request.local_world_size == 1 ? "" : "s", threads, cpus,
-                            cpus == 1 ? "" : "s");
+    const int all = threads * request.local_world_size;
+    if (all > cpus) {
+      reason += fmt::format("; slow: {} threads on {} CPU{}", all, cpus, cpus == 1 ? "" : "s");
     }
     return {threads, reason};
   };
@@ -125,7 +124,7 @@ ThreadChoice choose_threads(const ThreadRequest& request) {
         checked("OMP_NUM_THREADS", openmp.front(), "unset OMP_NUM_THREADS takes one per CPU"),
         "OMP_NUM_THREADS");
   if (request.local_world_size > 1) {
-    return {1, fmt::format("one of {} ranks", request.local_world_size)};
+    return chosen(1, fmt::format("one of {} ranks", request.local_world_size));
   }
   const int cpus = usable_cpus();
   const auto allocated = environment_integer("SLURM_CPUS_ON_NODE", 1);

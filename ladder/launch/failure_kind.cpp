@@ -52,7 +52,7 @@ constexpr std::array<KnownException, 19> kKnownExceptions = {{
     {"c10::Error", "DefaultCPUAllocator: can't allocate memory", kOutOfMemory},
     {"c10::Error", "CUBLAS_STATUS_ALLOC_FAILED", kOutOfMemory},
     {"c10::AcceleratorError", "CUDA error: out of memory", kOutOfMemory},
-    {"dnnl::error", "could not create a", kOutOfMemory},  // oneDNN reports no reason
+    {"dnnl::error", "could not ", kOutOfMemory},  // oneDNN reports no reason
 }};
 
 std::string type_name(const std::exception& error) {

@@ -115,8 +115,11 @@ TEST_F(ChooseThreads, SaysThatRanksWithMoreThreadsThanCpusAreSlow) {
   const auto reason = [&](int requested, int ranks) {
     return choose_threads({.requested = requested, .local_world_size = ranks}).reason;
   };
-  EXPECT_NE(reason(2, cpus).find(fmt::format("requested; slow: {} rank", cpus)), std::string::npos);
-  EXPECT_EQ(reason(1, 2 * cpus), "requested");
+  EXPECT_NE(reason(2, cpus).find(fmt::format("requested; slow: {} threads", 2 * cpus)),
+            std::string::npos);
+  EXPECT_EQ(reason(1, cpus), "requested");
+  EXPECT_NE(reason(1, 2 * cpus).find("requested; slow: "), std::string::npos);
+  EXPECT_NE(reason(0, 2 * cpus).find("ranks; slow: "), std::string::npos);
 }
 
 TEST_F(ChooseThreads, GivesOneToEachOfSeveralRanks) {
