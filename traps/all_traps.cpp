@@ -17,6 +17,7 @@ void scheduler_on_rank_0();
 void accuracy_divided();
 void padded_evaluation();
 void test_on_rank_0();
+void divide_before_wait();
 void fork_after_threads();
 void two_are_not_one();
 void nproc_per_nodes();
@@ -45,6 +46,8 @@ std::span<const Trap> all_traps() {
       Trap{"padded-evaluation", 2, "a DistributedSampler divides the test set", padded_evaluation},
       Trap{"test-on-rank-0", 2, "only rank 0 evaluates, and the evaluation has a collective",
            test_on_rank_0},
+      Trap{"divide-before-wait", 2, "the loop divides a gradient before its sum has arrived",
+           divide_before_wait},
       Trap{"fork-after-threads", 2, "the program forks after a tensor operation",
            fork_after_threads},
       Trap{"two-are-not-one", 2, "a test expects two ranks to end with the weights of one",

@@ -106,6 +106,12 @@ class Traps(unittest.TestCase):
         self.assertIn("all_reduce on rank 0 of 2", shown.one("guard", "error"))
         self.assertEqual(shown.one("guard", "images seen, both ranks"), "1000")
 
+    def test_divide_before_wait(self) -> None:
+        shown = self.show("divide-before-wait")
+        self.assertEqual(shown.one("mistake", "elements wrong"), "1179648 of 1179648")
+        for label in ("elements wrong with wait()", "elements wrong, all_reduce"):
+            self.assertEqual(shown.one("guard", label), "0 of 1179648")
+
     def test_no_set_epoch(self) -> None:
         shown = self.show("no-set-epoch")
         self.assertEqual(shown.one("mistake", "images at equal positions"), "60000 of 60000")
@@ -228,7 +234,7 @@ class List(unittest.TestCase):
     def test_every_demonstration_has_a_test_a_file_and_a_section_on_the_page(self) -> None:
         stages = self.stages()
         names = list(stages)
-        self.assertEqual(len(names), 19)
+        self.assertEqual(len(names), 20)
         self.assertEqual(sorted(stages.values()), list(stages.values()))
         files = {name.replace("-", "_") for name in names}
         helpers = {"main", "all_traps", "ranks", "report"}
