@@ -86,9 +86,10 @@ void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
     throw UsageError::conflict(
         kDdp,
         fmt::format("{} of {} changed after construction",
-                    !same_role   ? "requires_grad"
-                    : !same_node ? "the gradient's node (as torch::load and to() change it)"
-                                 : "strides",
+                    !same_role ? "requires_grad"
+                    : !same_node
+                        ? "the node of the gradient (loading an archive, or to(), replaces it)"
+                        : "strides",
                     name),
         "load weights, freeze parameters, choose device, dtype and memory format first, then wrap "
         "the model");
