@@ -416,7 +416,8 @@ void Accelerator::save_model(const torch::nn::Module& model, const std::string& 
   });
 }
 
-// In the constructor, so that a folder that cannot be written is an error before the training.
+// In the constructor, so that a folder that cannot be written is an error before the training; and
+// before each checkpoint, as the folder of a running program may be removed.
 void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
@@ -429,7 +430,8 @@ void Accelerator::make_project_folder() {
     throw SystemError::failed("replace", latest, EEXIST,
                               fmt::format("it must be a link: mv {0} {0}.old", latest));
   });
-  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", latest, group_, log_);
+  lock_ = lock_run(fmt::format("project_dir {}", folder), folder + "/.lock", latest, group_, log_,
+                   std::move(lock_));
 }
 
 // Once all objects are registered, before the first step. A checkpoint of this folder that was
@@ -482,6 +484,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                                "lost",
                                "call it after a step: if (accelerator.sync_gradients())");
   }
+  make_project_folder();
   const std::string folder = path.empty() ? next_checkpoint() : path;
   save_training_state(folder, state_, group_, options);
   if (path.empty() && options_.project.total_limit) {

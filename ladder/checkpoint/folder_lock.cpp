@@ -69,24 +69,27 @@ bool FolderLock::try_lock(const std::string& path) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     return errno != EWOULDBLOCK && errno != EINTR;  // no locks here: is_held() is false
   }
+  file_ = std::move(file);
   // The owner before may have removed the file between the two calls.
+  if (!is_in_place()) return false;
+  const std::string line = this_process() + '\n';
+  const bool is_written = ::ftruncate(file_.get(), 0) == 0 &&
+                          ::pwrite(file_.get(), line.data(), line.size(), 0) == std::ssize(line);
+  if (!is_written) throw SystemError::failed("write", path, errno);
+  return true;
+}
+
+bool FolderLock::is_in_place() const {
   struct stat locked{};
   struct stat present{};
-  const bool is_there = ::fstat(file.get(), &locked) == 0 &&
-                        ::fstatat(folder_.get(), name_.c_str(), &present, 0) == 0 &&
-                        locked.st_ino == present.st_ino && locked.st_dev == present.st_dev;
-  if (!is_there) return false;
-  const std::string line = this_process() + '\n';
-  const bool is_written = ::ftruncate(file.get(), 0) == 0 &&
-                          ::pwrite(file.get(), line.data(), line.size(), 0) == std::ssize(line);
-  if (!is_written) throw SystemError::failed("write", path, errno);
-  file_ = std::move(file);
-  return true;
+  return ::fstat(file_.get(), &locked) == 0 &&
+         ::fstatat(folder_.get(), name_.c_str(), &present, 0) == 0 &&
+         locked.st_ino == present.st_ino && locked.st_dev == present.st_dev;
 }
 
 FolderLock::~FolderLock() {
   // While the lock is held, so the file is this one's.
-  if (is_held()) ::unlinkat(folder_.get(), name_.c_str(), 0);
+  if (is_in_place()) ::unlinkat(folder_.get(), name_.c_str(), 0);
 }
 
 }  // namespace ladder

@@ -32,6 +32,8 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
   bool is_held() const { return static_cast<bool>(file_); }
+  // Whether the locked file still has its name: false after `rm -r out`.
+  bool is_in_place() const;
 
  private:
   bool try_lock(const std::string& path);

@@ -389,11 +389,13 @@ std::string load_training_state(const std::string& path, const TrainingState& st
 
 std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
                                            const std::string& written, const ProcessGroup& group,
-                                           const Log& log) {
+                                           const Log& log,
+                                           std::unique_ptr<const FolderLock> present) {
   constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
-  std::unique_ptr<const FolderLock> lock;
+  std::unique_ptr<const FolderLock> lock = std::move(present);
   run_or_fail_together(group, where, [&] {
     if (group.rank() != 0) return;
+    if (lock != nullptr && (lock->is_in_place() || !lock->is_held())) return;
     const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
     const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
     create_directories_synced(folder_of(file));

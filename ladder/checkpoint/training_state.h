@@ -125,10 +125,12 @@ std::string load_training_state(const std::string& path, const TrainingState& st
 // Locks `file` on rank 0, for a run that saves checkpoints beside it; see FolderLock. Waits for at
 // most 5 s for another owner, under a launcher that restarts runs for the timeout of the group.
 // Throws SystemError if the file, or `written`, which the run will replace, is in a folder that is
-// not writable, or cannot be replaced. A collective. Null on other ranks.
+// not writable, or cannot be replaced. A collective. Null on other ranks. `present` is returned
+// unless its file was removed, after which another run may own the folder.
 std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
                                            const std::string& written, const ProcessGroup& group,
-                                           const Log& log);
+                                           const Log& log,
+                                           std::unique_ptr<const FolderLock> present = nullptr);
 
 // What tells one run from another: members of the JSON files in its checkpoints, by file.
 using RunIdentity = std::vector<std::pair<std::string, nlohmann::json>>;

@@ -11,8 +11,10 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "ladder/core/error.h"
 #include "tests/support/checkpoints.h"
@@ -87,6 +89,19 @@ TEST(FolderLock, IsNeverStale) {
     EXPECT_TRUE(folder.read(".lock").starts_with("process " + std::to_string(getpid()) + " on "));
   }
   EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(FolderLock, OfARemovedFolderLeavesTheFileOfTheNextOwner) {
+  const TemporaryFolder folder;
+  const auto file = folder.file("out/.lock");
+  std::filesystem::create_directory(folder.file("out"));
+  std::optional<const FolderLock> lock(std::in_place, "out", file, milliseconds(0));
+  EXPECT_TRUE(lock->is_in_place());
+  std::filesystem::remove(file);
+  const FolderLock next("out", file, milliseconds(0));
+  EXPECT_FALSE(lock->is_in_place());
+  lock.reset();
+  EXPECT_TRUE(next.is_in_place());
 }
 
 TEST(FolderLock, WaitsForARunThatEnds) {
