@@ -189,9 +189,14 @@ class Accelerator {
     std::vector<std::unique_ptr<GradientReducer::NoSync>> pauses_;
     std::unique_ptr<Autocast> autocast_;  // for modules that are no Models
   };
-  template <std::derived_from<torch::nn::Module>... Modules>
+  template <typename... Modules>
   [[nodiscard]] Accumulation accumulate(Modules&... modules) {
-    return begin_batch({&modules...});
+    if constexpr ((std::derived_from<Modules, torch::nn::Module> && ...)) {
+      return begin_batch({&modules...});
+    } else {
+      static_assert(sizeof...(Modules) == 0,  // never
+                    "Accelerator::accumulate takes modules themselves: accumulate(*model)");
+    }
   }
 
   // While it lives, backward does not synchronise gradients: for a loop with its own windows.

@@ -3,8 +3,10 @@
 
 #include <torch/types.h>
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/exact/exact_data_parallel_options.h"
@@ -71,6 +73,10 @@ class ExactDataParallel : public ReplicatedModel {
   // on several devices.
   ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                     ExactDataParallelOptions options = {});
+  template <typename Module>
+    requires(!std::convertible_to<Module, std::shared_ptr<Model>>)
+  ExactDataParallel(const Module& other, ProcessGroup group, ExactDataParallelOptions options = {})
+      : ExactDataParallel(refuse_module(other), std::move(group), options) {}
   ~ExactDataParallel() override;
   ExactDataParallel(const ExactDataParallel&) = delete;
   ExactDataParallel& operator=(const ExactDataParallel&) = delete;

@@ -119,12 +119,28 @@ std::shared_ptr<Model> adapt(const Module& net, Forward forward) {
       });
 }
 
+// Whether a class has a member forward, with any arguments.
+template <typename Class>
+consteval bool has_forward() {
+  struct Named {
+    int forward;
+  };
+  struct Both : Class, Named {};  // the name is ambiguous if the class has it
+  return !requires { &Both::forward; };
+}
+
 // The same with the module's own forward of one to four tensors, if it returns a tensor; the inputs
 // are passed in their order. A Model is returned unchanged.
 template <AnyModule Module>
 std::shared_ptr<Model> adapt(const Module& net) {
+  using Class = std::remove_cvref_t<decltype(*module_pointer(net))>;
   if constexpr (std::convertible_to<Module, std::shared_ptr<Model>>) {
     return net;
+  } else if constexpr (!std::is_final_v<Class> && !has_forward<Class>()) {
+    static_assert(std::is_void_v<Module>,  // never
+                  "expected a module with a member forward; ladder::adapt(net, function) makes a "
+                  "Model of one without");
+    return nullptr;
   } else {
     return adapt(net, [](auto& module, const Inputs& inputs) -> torch::Tensor {
       const auto call =
@@ -152,6 +168,15 @@ std::shared_ptr<Model> adapt(const Module& net) {
       }
     });
   }
+}
+
+// For the wrappers of a Model alone, called with anything else.
+template <typename Module>
+std::shared_ptr<Model> refuse_module(const Module& /*net*/) {
+  static_assert(std::is_void_v<Module>,  // never
+                "expected a std::shared_ptr to a class derived from ladder::Model; "
+                "DistributedDataParallel takes any module");
+  return nullptr;
 }
 
 // A parameter for any module: a pointer to a Model, or adapt() of what is given.

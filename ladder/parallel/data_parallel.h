@@ -3,8 +3,10 @@
 
 #include <torch/types.h>
 
+#include <concepts>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ladder/nn/model.h"
@@ -46,6 +48,10 @@ class DataParallel : public ModelWrapper {
  public:
   // Throws UsageError without devices, and unless the whole model is on the first one.
   DataParallel(std::shared_ptr<Model> module, DataParallelOptions options);
+  template <typename Module>
+    requires(!std::convertible_to<Module, std::shared_ptr<Model>>)
+  DataParallel(const Module& other, DataParallelOptions options)
+      : DataParallel(refuse_module(other), std::move(options)) {}
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

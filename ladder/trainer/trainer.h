@@ -4,11 +4,13 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
@@ -76,8 +78,24 @@ struct TrainOutput {
 Metrics accuracy(const EvalPrediction& prediction);
 
 // The loss of a batch from the model's outputs; see Trainer::compute_loss.
-using LossFunction = std::function<torch::Tensor(
-    const torch::Tensor& outputs, const torch::Tensor& labels, const NumItems& num_items_in_batch)>;
+class LossFunction
+    : public std::function<torch::Tensor(const torch::Tensor& outputs, const torch::Tensor& labels,
+                                         const NumItems& num_items_in_batch)> {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor): the type of an argument
+  LossFunction(std::nullptr_t = nullptr) {}
+  template <typename Function>
+  LossFunction(const Function& loss) {
+    if constexpr (std::is_constructible_v<function, const Function&>) {
+      function::operator=(loss);
+    } else {
+      static_assert(std::is_void_v<Function>,  // never
+                    "compute_loss_func: expected torch::Tensor(const torch::Tensor& outputs, const "
+                    "torch::Tensor& labels, const ladder::NumItems& num_items_in_batch)");
+    }
+  }
+  // NOLINTEND(google-explicit-constructor)
+};
 using MetricsFunction = std::function<Metrics(const EvalPrediction& prediction)>;
 // Reduces the outputs of one batch, for example to their argmax, before they are gathered for
 // compute_metrics. Called on each process for its part, which may be empty.
