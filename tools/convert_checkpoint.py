@@ -7,6 +7,8 @@
 
 The .pt file holds a state dictionary, or a dictionary with one under "model", "state_dict" or
 "model_state_dict" (--key names another). It is read with weights_only=True, so it cannot run code.
+It may also be an archive of C++'s torch::save: a module, or an optimizer, whose tensors become
+state.P.NAME of parameter P. Of an archive, only tensors and plain values are read, no code.
 The prefix "module.", which DistributedDataParallel puts before each name, is removed, as --save
 does. The state of a GradScaler under "scaler" is converted too, both ways; all else is dropped,
 with a note. OUTPUT must not exist. Exit code: 0 written, 1 refused, 2 wrong arguments.
@@ -21,7 +23,9 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +47,8 @@ class Refused(Exception):
 
 class Checkpoint(NamedTuple):
     tensors: dict[str, torch.Tensor]
-    scaler: dict[str, Any] | None  # state of a GradScaler
+    scaler: dict[str, Any] | None = None  # state of a GradScaler
+    archive: str | None = None  # JSON text of what is no tensor in the archive of an optimizer
 
 
 def first_line(error: Exception) -> str:
@@ -75,7 +80,84 @@ def without_prefix(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str,
     return result
 
 
+class Archive(dict):
+    """A module of an archive of C++: its entries by name."""
+
+    __setstate__ = dict.update
+
+
+def tensor_of(storage: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int],
+              *_: object) -> torch.Tensor:
+    return storage.as_strided(size, stride, offset)
+
+
+class ArchiveReader(pickle.Unpickler):
+    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
+        super().__init__(archive.open(f"{folder}/data.pkl"))
+        self.archive, self.folder = archive, folder
+
+    def find_class(self, module: str, name: str) -> object:
+        if module.split(".")[0] == "__torch__":
+            return Archive
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return tensor_of
+        if module == "torch" and name.endswith("Storage") and hasattr(torch, name):
+            return getattr(torch, name)._dtype
+        raise pickle.UnpicklingError(f"unknown {module}.{name}")
+
+    def persistent_load(self, identity: Sequence[Any]) -> torch.Tensor:
+        _, dtype, key, *_ = identity
+        record = bytearray(self.archive.read(f"{self.folder}/data/{key}"))
+        return torch.frombuffer(record, dtype=dtype) if record else torch.empty(0, dtype=dtype)
+
+
+def archive_folder(path: Path) -> str | None:
+    """The folder in a file of C++'s torch::save; None for other files."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return None
+    folder = names[0].split("/")[0] if names else ""
+    return folder if f"{folder}/constants.pkl" in names else None
+
+
+def entries(archive: Archive, numbers: Mapping[str, str],
+            prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All values by their full names; `numbers` replace the addresses that name parameters."""
+    for name, value in archive.items():
+        full = prefix + numbers.get(name, name)
+        if isinstance(value, Archive):
+            yield f"{full}.", "nested"
+            yield from entries(value, numbers, f"{full}.")
+        else:
+            yield full, numbers.get(value, value) if isinstance(value, str) else value
+
+
+def read_archive(path: Path, folder: str) -> Checkpoint:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            content = ArchiveReader(archive, folder).load()
+        numbers: dict[str, str] = {}
+        for name, value in entries(content, {}):
+            if name.startswith("param_groups.") and ".params/" in name and isinstance(value, str):
+                numbers.setdefault(value, str(len(numbers)))
+        found = dict(entries(content, numbers))
+        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        values = json.dumps({"values": {name: value for name, value in found.items()
+                                        if name not in tensors}})
+    except Exception as error:  # whatever damaged bytes lead to
+        raise Refused(f"{path}: expected a file of torch.save, got: {first_line(error)}; hint: the "
+                      "file is damaged, or of another kind") from error
+    return Checkpoint(without_prefix(path, tensors), archive=values if numbers else None)
+
+
 def read_pickled(path: Path, key: str | None) -> Checkpoint:
+    folder = archive_folder(path)
+    if folder is not None:
+        return read_archive(path, folder)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -86,7 +168,7 @@ def read_pickled(path: Path, key: str | None) -> Checkpoint:
         raise Refused(f"{path}: expected a file of torch.save, got: {first_line(error)}; hint: the "
                       "file is damaged, or of another kind") from error
     if key is None and is_state_dict(content):
-        return Checkpoint(without_prefix(path, content), None)
+        return Checkpoint(without_prefix(path, content))
     found = content if isinstance(content, Mapping) else {}
     keys = [key] if key is not None else [name for name in KEYS if name in found]
     if not keys or not is_state_dict(found.get(keys[0])):
@@ -120,6 +202,8 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
         metadata = {"format": "pt"}
         if checkpoint.scaler is not None:
             metadata["scaler"] = json.dumps(checkpoint.scaler)
+        if checkpoint.archive is not None:
+            metadata["archive"] = checkpoint.archive
         # Tensors that share memory are refused otherwise.
         tensors = {name: tensor.detach().contiguous().clone()
                    for name, tensor in checkpoint.tensors.items()}

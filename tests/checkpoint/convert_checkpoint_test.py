@@ -6,9 +6,11 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import sys
 import tempfile
 import unittest
+import zipfile
 from pathlib import Path
 
 import safetensors
@@ -111,6 +113,28 @@ class ConvertCheckpoint(unittest.TestCase):
                      "weights with --key")
         self.refused("expected a state dictionary under 'x'", "a.pt", "a.safetensors", "--key", "x")
         self.same(self.converted("--key", "ema"))
+
+    def test_archives_of_cpp_become_what_the_library_writes(self) -> None:
+        """But for the class of the optimizer, which its archive does not have."""
+        self.assertEqual(run("state_helper", "archive", self.folder).code, 0)
+        metadata = {}
+        for name in ("model", "adam"):
+            done = self.convert(f"{name}.pt", f"{name}_pt.safetensors")
+            self.assertEqual(done.code, 0, done.stderr)
+            self.weights = load_file(self.folder / f"{name}.safetensors")
+            self.same(load_file(self.folder / f"{name}_pt.safetensors"))
+            for file in (f"{name}_pt", name):
+                with safetensors.safe_open(self.folder / f"{file}.safetensors", "pt") as opened:
+                    metadata[file] = opened.metadata()
+        self.assertEqual(metadata["model_pt"], metadata["model"])
+        self.assertEqual(json.loads(metadata["adam_pt"]["archive"])["values"],
+                         json.loads(metadata["adam"]["archive"])["values"])
+
+    def test_an_archive_with_other_classes_is_refused(self) -> None:
+        with zipfile.ZipFile(self.folder / "a.pt", "w") as archive:
+            archive.writestr("a/constants.pkl", b"")
+            archive.writestr("a/data.pkl", pickle.dumps(print))
+        self.refused("a.pt: expected a file of torch.save, got: unknown builtins.print")
 
     def test_a_file_that_could_run_code_is_refused(self) -> None:
         self.save(torch.nn.Linear(1, 1))

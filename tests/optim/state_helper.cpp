@@ -9,9 +9,14 @@
 //     state_helper draw FOLDER
 //         Draws random numbers into drawn.safetensors, from the state in random.safetensors, and
 //         leaves the state behind them there.
+//     state_helper archive FOLDER
+//         Writes a network and an optimizer as archives of torch::save, model.pt and adam.pt, and
+//         as safetensors.
 //
 // A refusal is its message on standard error, and the exit code of its error.
 #include <fmt/core.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -26,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
@@ -200,9 +206,25 @@ void draw(const Arguments& arguments) {
   save_safetensors(path, {random_state(here), {}});
 }
 
+void archive(const Arguments& arguments) {
+  const auto path = arguments.at(1) + "/";
+  const auto model = mnist::make_conv_net();
+  torch::optim::Adam adam(model->parameters());
+  for (auto& parameter : model->parameters()) {
+    parameter.mutable_grad() = torch::randn_like(parameter);
+  }
+  adam.step();
+  torch::save(model, path + "model.pt");
+  torch::save(adam, path + "adam.pt");
+  save_model(*model, path + "model.safetensors");
+  save_safetensors(path + "adam.safetensors", archive_of(adam));
+}
+
 int run(const Arguments& arguments) {
+  const std::map<std::string, void (*)(const Arguments&)> modes = {
+      {"archive", archive}, {"draw", draw}, {"train", train}};
   try {
-    (arguments.at(0) == "draw" ? draw : train)(arguments);
+    modes.at(arguments.at(0))(arguments);
     return 0;
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
