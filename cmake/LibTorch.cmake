@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# One target, ladder::torch: LibTorch 2.11 and what it needs, from one of three places.
+# One target, ladder::torch: LibTorch and what it needs, from one of three places.
 #
 #   Torch_DIR, CMAKE_PREFIX_PATH   set by the user: LibTorch's own TorchConfig.cmake. It wants nvcc when
 #                                  LibTorch was built with CUDA, and under CMake 3.25 also
 #                                  TORCH_CUDA_ARCH_LIST.
 #   LADDER_TORCH_DIR               a folder with include/ and lib/: an unpacked LibTorch, or the `torch`
-#                                  folder of any PyPI wheel. A CMake or an environment variable.
+#                                  folder of a PyPI wheel. A CMake or an environment variable.
 #   .venv                          the wheel that tools/setup.sh installed: the default.
 #
 # The last two are imported file by file, which needs neither nvcc nor a GPU: CUDA and NCCL come from the
 # wheel's own nvidia packages, and a LibTorch without CUDA gives a target without CUDA.
+#
+# The installed package sets ladder_built_with, such as "2.11 with CUDA 13": no other LibTorch fits it.
 
-set(LADDER_TORCH_VERSION 2.11)
+if(TARGET ladder::torch)  # found before
+  return()
+endif()
+set(LADDER_TORCH_OLDEST 2.9)   # releases that were tried, from this one
+set(LADDER_TORCH_VERSION 2.11) # to this one, which tools/setup.sh installs
 option(LADDER_TORCH_CUDA "Link LibTorch's CUDA part; OFF treats a LibTorch with CUDA as one without" ON)
 
 function(ladder_find_wheel result)
@@ -25,33 +31,59 @@ function(ladder_find_wheel result)
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
-# Stops unless `version` is of the release that the code is written for.
-function(ladder_check_torch_version where version)
+# Stops for a LibTorch that does not fit, warns of a release that was not tried, and sets what the package states:
+#   ladder_torch_kind     such as "2.11 with CUDA 13"
+#   ladder_torch_cudart   libcudart.so.13, or libcudart-0123abcd.so.12 in an unpacked LibTorch; empty without CUDA
+function(ladder_check_torch where lib version)
   string(REGEX MATCH "^[0-9]+[.][0-9]+" version "${version}")
-  if(NOT version VERSION_EQUAL LADDER_TORCH_VERSION)
-    message(FATAL_ERROR "LibTorch in ${where}: expected version ${LADDER_TORCH_VERSION}, got ${version}; "
-      "hint: c10d::Reducer changes from release to release; point LADDER_TORCH_DIR to a "
-      "LibTorch ${LADDER_TORCH_VERSION}")
+  if(NOT version)
+    set(version "none")
   endif()
+  if(version VERSION_LESS LADDER_TORCH_OLDEST)
+    message(FATAL_ERROR "LibTorch in ${where}: expected version ${LADDER_TORCH_OLDEST} to ${LADDER_TORCH_VERSION}, "
+      "got ${version}; hint: point LADDER_TORCH_DIR to one of these releases")
+  endif()
+  set(kind "${version} without CUDA")
+  if(LADDER_TORCH_CUDA AND EXISTS "${lib}/libtorch_cuda.so")
+    file(STRINGS "${lib}/libc10_cuda.so" cudart REGEX "^libcudart[-0-9a-f]*[.]so[.][0-9.]+$" LIMIT_COUNT 1)
+    string(REGEX MATCH "[.]so[.]([0-9]+)" kind "${cudart}")
+    set(kind "${version} with CUDA ${CMAKE_MATCH_1}")
+  endif()
+  if(ladder_built_with AND NOT kind STREQUAL ladder_built_with)
+    message(FATAL_ERROR "LibTorch in ${where}: expected ${ladder_built_with}, which this ladder was built with, got "
+      "${kind}; hint: point LADDER_TORCH_DIR to such a LibTorch, or build ladder with this one")
+  elseif(version VERSION_GREATER LADDER_TORCH_VERSION)
+    message(WARNING "LibTorch in ${where}: ${version} was not tried; the newest release that was is "
+      "${LADDER_TORCH_VERSION}")
+  endif()
+  set(ladder_torch_kind "${kind}" PARENT_SCOPE)
+  set(ladder_torch_cudart "${cudart}" PARENT_SCOPE)
 endfunction()
 
+# MAJOR.MINOR of the LibTorch in `folder`, or nothing.
 function(ladder_torch_folder_version folder result)
-  file(STRINGS "${folder}/include/torch/headeronly/version.h" lines
-    REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+  set(lines)
+  foreach(header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)  # 2.9: the second
+    if(EXISTS "${folder}/include/${header}")
+      file(STRINGS "${folder}/include/${header}" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+      break()
+    endif()
+  endforeach()
   string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
   list(JOIN numbers "." version)
   set(${result} "${version}" PARENT_SCOPE)
 endfunction()
 
-# The first existing of `candidates`, or a hard stop that says what was looked for.
+# The first file that one of the patterns matches, or a hard stop that names them.
 function(ladder_first_file result what)
-  foreach(candidate IN LISTS ARGN)
-    if(EXISTS "${candidate}")
-      set(${result} "${candidate}" PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
-  message(FATAL_ERROR "${what}: expected one of ${ARGN}, got none; hint: run tools/setup.sh again")
+  file(GLOB found ${ARGN})
+  if(NOT found)
+    list(JOIN ARGN ", " patterns)
+    message(FATAL_ERROR "${what}: expected one of ${patterns}, got none; hint: run tools/setup.sh again; with a LibTorch "
+      "of your own, set CUDA_HOME to a toolkit and install NCCL's header, or set LADDER_TORCH_CUDA=OFF")
+  endif()
+  list(GET found 0 found)
+  set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
 # The LibTorch in `folder`, linked even where no symbol of it is named: its kernels register themselves
@@ -64,13 +96,18 @@ function(ladder_import_torch_folder folder)
   set(definitions USE_DISTRIBUTED USE_C10D_GLOO)
   set(nvidia "${folder}/../nvidia")
   file(GLOB hidden LIST_DIRECTORIES true "${nvidia}/*/lib")
-  if(LADDER_TORCH_CUDA AND EXISTS "${lib}/libtorch_cuda.so")
-    ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/cu13/lib/libcudart.so.13"
-      "${lib}/libcudart.so.13")
-    ladder_first_file(cuda_include "CUDA headers of LibTorch" "${nvidia}/cu13/include"
-      "$ENV{CUDA_HOME}/include")
-    ladder_first_file(nccl_include "NCCL headers of LibTorch" "${nvidia}/nccl/include" "${cuda_include}")
-    list(APPEND include_dirs "${cuda_include}" "${nccl_include}")
+  if(ladder_torch_cudart)
+    ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/*/lib/${ladder_torch_cudart}"
+      "${lib}/${ladder_torch_cudart}")
+    file(GLOB cuda_includes LIST_DIRECTORIES true "${nvidia}/*/include")
+    if(NOT cuda_includes)
+      set(cuda_includes "$ENV{CUDA_HOME}/include")
+    endif()
+    foreach(header cuda_runtime_api.h nccl.h)
+      list(TRANSFORM cuda_includes APPEND "/${header}" OUTPUT_VARIABLE headers)
+      ladder_first_file(header "CUDA headers of LibTorch" ${headers} "/usr/include/${header}")
+    endforeach()
+    list(APPEND include_dirs ${cuda_includes})
     list(PREPEND libraries "${lib}/libtorch.so")
     list(APPEND libraries "${lib}/libtorch_cuda.so" "${lib}/libc10_cuda.so" "${cudart}")
     list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
@@ -94,7 +131,7 @@ endfunction()
 macro(ladder_find_torch_package)
   find_package(Torch QUIET)
   if(Torch_FOUND)
-    ladder_check_torch_version("${Torch_DIR}" "${Torch_VERSION}")
+    ladder_check_torch("${Torch_DIR}" "${TORCH_INSTALL_PREFIX}/lib" "${Torch_VERSION}")
     file(GLOB gomp "${TORCH_INSTALL_PREFIX}/lib/libgomp*.so*")
     add_library(ladder_torch INTERFACE IMPORTED GLOBAL)
     target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${TORCH_LIBRARIES} ${gomp})
@@ -102,6 +139,7 @@ macro(ladder_find_torch_package)
     if(TARGET torch_cuda)
       target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)
     endif()
+    set(ladder_torch_folder "${TORCH_INSTALL_PREFIX}")
     set(ladder_torch_rpath "${TORCH_INSTALL_PREFIX}/lib")
     message(STATUS "LibTorch: ${Torch_DIR}")
   endif()
@@ -131,12 +169,15 @@ if(NOT TARGET ladder_torch)
     ladder_find_wheel(ladder_torch_folder)
   endif()
   if(NOT EXISTS "${ladder_torch_folder}/lib/libtorch_cpu.so")
-    message(FATAL_ERROR "LibTorch: expected ${ladder_torch_folder}/lib/libtorch_cpu.so, got none; hint: run "
-      "tools/setup.sh, which installs it into .venv, or set LADDER_TORCH_DIR to the folder that "
-      "holds include/ and lib/")
+    set(hint "run tools/setup.sh, which installs it into .venv, or set LADDER_TORCH_DIR to the folder")
+    if(ladder_built_with)
+      set(hint "set LADDER_TORCH_DIR to the folder of LibTorch ${ladder_built_with}")
+    endif()
+    message(FATAL_ERROR "LibTorch: expected ${ladder_torch_folder}/lib/libtorch_cpu.so, got none; hint: ${hint} "
+      "that holds include/ and lib/")
   endif()
   ladder_torch_folder_version("${ladder_torch_folder}" ladder_torch_version)
-  ladder_check_torch_version("${ladder_torch_folder}" "${ladder_torch_version}")
+  ladder_check_torch("${ladder_torch_folder}" "${ladder_torch_folder}/lib" "${ladder_torch_version}")
   ladder_import_torch_folder("${ladder_torch_folder}")
   message(STATUS "LibTorch: ${ladder_torch_folder}")
 endif()

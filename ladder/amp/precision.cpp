@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/amp/precision.h"
 
-#include <ATen/cpu/Utils.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <string>
 
 namespace ladder {
 namespace {
 
-// Whether this CPU has instructions for the dtype; the names are those of LibTorch.
+// Whether this CPU has instructions for the dtype, by the kernel's list, whose lines begin with
+// "flags" on x86 and with "Features" on ARM. LibTorch reports them only from 2.11 on.
 bool cpu_computes_in(Precision precision) {
-  static constexpr std::array<const char*, 3> kBf16 = {"avx512_bf16", "amx_bf16", "bf16"};
-  static constexpr std::array<const char*, 3> kFp16 = {"avx512_fp16", "amx_fp16", "fp16_arith"};
-  const auto capabilities = at::cpu::get_cpu_capabilities();
+  static constexpr std::array<const char*, 3> kBf16 = {" avx512_bf16 ", " amx_bf16 ", " bf16 "};
+  static constexpr std::array<const char*, 3> kFp16 = {" avx512_fp16 ", " amx_fp16 ", " asimdhp "};
   const auto& names = precision == Precision::kBf16 ? kBf16 : kFp16;
-  return std::any_of(names.begin(), names.end(), [&](const char* name) {
-    const auto found = capabilities.find(name);
-    return found != capabilities.end() && found->second.isBool() && found->second.toBool();
-  });
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
+    line += ' ';
+    return std::any_of(names.begin(), names.end(),
+                       [&](const char* name) { return line.find(name) != std::string::npos; });
+  }
+  return false;
 }
 
 }  // namespace

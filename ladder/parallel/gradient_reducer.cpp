@@ -13,6 +13,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 
 #include "ladder/comm/c10d_group.h"
@@ -96,6 +97,17 @@ void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
   }
 }
 
+// From LibTorch 2.11 on, a last argument lists the sizes of single buckets: none.
+template <typename Engine, typename... Arguments>
+std::unique_ptr<Engine> make_engine(const Arguments&... arguments) {
+  using Sizes = std::vector<std::int64_t>;
+  if constexpr (std::is_constructible_v<Engine, const Arguments&..., Sizes>) {
+    return std::make_unique<Engine>(arguments..., Sizes());
+  } else {
+    return std::make_unique<Engine>(arguments...);
+  }
+}
+
 std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
                                             const GradientReducerOptions& options) {
   std::int64_t cap = c10d::kDefaultBucketBytesCap;
@@ -121,11 +133,10 @@ std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGr
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < trained.names.size(); ++i) names[i] = trained.names[i];
   const PlainViews plain;
-  return std::make_unique<c10d::Reducer>(
+  return make_engine<c10d::Reducer>(
       trained.tensors, buckets, group, std::vector<bool>(trained.tensors.size(), false), cap,
       options.find_unused_parameters, options.gradient_as_bucket_view, names, first_cap,
-      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-      /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false);
 }
 
 // A CommHook as c10d requires it: starts the all-reduce and returns its future.

@@ -514,7 +514,7 @@ TEST(CommandLine, ConvnetPrintsTheLinesOfItsTutorial) {
 TEST(CommandLine, HelpAndVersionAreOnlyText) {
   EXPECT_FALSE(parse({"--help"}).options.has_value());
   EXPECT_NE(parse({"--help"}).text.find("--fingerprint"), std::string::npos);
-  EXPECT_NE(parse({"--version"}).text.find("libtorch       2.11"), std::string::npos);
+  EXPECT_NE(parse({"--version"}).text.find("libtorch       2."), std::string::npos);
 }
 
 // --- A stage that trains by a Trainer ---
