@@ -3,7 +3,6 @@
 # otherwise fetched and built. One spelling for both.
 include(FetchContent)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
-find_package(ZLIB REQUIRED)
 find_package(Threads REQUIRED)
 
 FetchContent_Declare(fmt GIT_REPOSITORY https://github.com/fmtlib/fmt GIT_TAG 9.1.0
@@ -19,7 +18,11 @@ set(JSON_Install ON)
 set(YAML_CPP_INSTALL ON)
 set(YAML_CPP_BUILD_TOOLS OFF)
 set(YAML_CPP_BUILD_TESTS OFF)
-FetchContent_MakeAvailable(fmt nlohmann_json CLI11 yaml-cpp)
+FetchContent_MakeAvailable(fmt nlohmann_json yaml-cpp)
+if(PROJECT_IS_TOP_LEVEL) # of the programs
+  find_package(ZLIB REQUIRED)
+  FetchContent_MakeAvailable(CLI11)
+endif()
 if(NOT TARGET yaml-cpp::yaml-cpp) # before 0.8 its package called it yaml-cpp
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()

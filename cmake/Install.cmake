@@ -4,8 +4,9 @@
 #     find_package(ladder REQUIRED)
 #     target_link_libraries(my_program PRIVATE ladder::ladder)
 #
-# LibTorch is not copied. The package imports the same LibTorch that ladder was built with; set
-# LADDER_TORCH_DIR or Torch_DIR to name another one of the same release.
+# The prefix may be moved. LibTorch is not copied: the package imports the one that ladder was built with; set
+# LADDER_TORCH_DIR or Torch_DIR to name another one of the same release and CUDA version. The stages are in
+# a component of their own: `--component programs`.
 include(CMakePackageConfigHelpers)
 
 set(ladder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ladder)
@@ -14,6 +15,7 @@ install(EXPORT ladderTargets NAMESPACE ladder:: DESTINATION ${ladder_package_dir
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/ladder DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/LibTorch.cmake DESTINATION ${ladder_package_dir})
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/tools/convert_checkpoint.py TYPE BIN)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ladderConfig.cmake.in
   ${PROJECT_BINARY_DIR}/ladderConfig.cmake INSTALL_DESTINATION ${ladder_package_dir})

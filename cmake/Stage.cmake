@@ -12,5 +12,5 @@ function(add_stage folder)
   # Installed, it finds LibTorch where the build found it.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${ladder_torch_rpath}")
   add_dependencies(stages ${name})
-  install(TARGETS ${name} RUNTIME)
+  install(TARGETS ${name} RUNTIME COMPONENT programs EXCLUDE_FROM_ALL)
 endfunction()

@@ -50,6 +50,24 @@ def cmake(*arguments: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def project(folder: Path, *lines: str) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "\n".join(("cmake_minimum_required(VERSION 3.25)", *lines, ""))
+    (folder / "CMakeLists.txt").write_text(text)
+
+
+def torch_folder(folder: Path, version: str, *libraries: str) -> Path:
+    """What the build looks at before it compiles."""
+    major, minor = version.split(".")
+    header = folder / "include/torch/csrc/api/include/torch/version.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"#define TORCH_VERSION_MAJOR {major}\n#define TORCH_VERSION_MINOR {minor}\n")
+    (folder / "lib").mkdir()
+    for library in ("libtorch_cpu.so", *libraries):
+        (folder / "lib" / library).write_text("\0libcudart-0a1b.so.12\0")
+    return folder
+
+
 class Examples(unittest.TestCase):
     folder: Path
 
@@ -58,7 +76,8 @@ class Examples(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ladder-examples-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = Path(folder.name)
-        cmake("--install", BUILD, "--prefix", cls.folder / "prefix")
+        cmake("--install", BUILD, "--prefix", cls.folder / "before")
+        (cls.folder / "before").rename(cls.folder / "prefix")
         shutil.copytree(ROOT / "examples", cls.folder / "examples")
         shutil.copytree(ROOT / "tests" / "examples", cls.folder / "checks")
         for project in ("examples", "checks") if FULL else ("examples",):
@@ -155,16 +174,48 @@ class Examples(unittest.TestCase):
         included = [path for path in prefix.rglob("*.h")
                     if re.search(r'#include [<"]mnist/', path.read_text())]
         self.assertEqual(included, [])
+        self.assertEqual([path.name for path in (prefix / "bin").iterdir()],
+                         ["convert_checkpoint.py"])
+        cmake("--install", BUILD, "--prefix", prefix, "--component", "programs")
         self.assertEqual(launch(prefix / "bin" / "stage0_single_gpu", "--version").code, 0)
 
+    def configure(self, name: str, line: str, *more: str) -> None:
+        project(self.folder / name, f"project({name} LANGUAGES C CXX)", line)
+        cmake("-S", self.folder / name, "-B", self.folder / name / "build", "-G", "Ninja",
+              f"-DCMAKE_PREFIX_PATH={self.folder / 'prefix'}", *more)
+
     def test_another_version_of_the_package_is_refused(self) -> None:
-        (self.folder / "later").mkdir()
-        (self.folder / "later" / "CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES C CXX)\n"
-            "find_package(ladder 0.2 REQUIRED)\n")
         with self.assertRaisesRegex(AssertionError, 'requested version "0.2"'):
-            cmake("-S", self.folder / "later", "-B", self.folder / "later" / "build",
-                  f"-DCMAKE_PREFIX_PATH={self.folder / 'prefix'}")
+            self.configure("later", "find_package(ladder 0.2 REQUIRED)")
+
+    def test_another_libtorch_than_that_of_the_package_is_refused(self) -> None:
+        config = next((self.folder / "prefix").rglob("ladderConfig.cmake")).read_text()
+        built, = re.findall(r'ladder_built_with "(.+)"', config)
+        release, *has_cuda = built.split(" with ")
+        rows = [(torch_folder(self.folder / "old", "2.10"), f"expected {built}, which"),
+                ("/nowhere", f"the folder of LibTorch {built}")]
+        if has_cuda:
+            same = torch_folder(self.folder / "same", release)
+            rows.append((same, f"got {release} without CUDA"))
+        for folder, text in rows:
+            with self.subTest(text=text), self.assertRaises(AssertionError) as raised:
+                self.configure("other", "find_package(ladder REQUIRED)",
+                               f"-DLADDER_TORCH_DIR={folder}")
+            self.assertIn(text, " ".join(str(raised.exception).split()))
+
+    def test_a_project_can_find_the_package_twice(self) -> None:
+        self.configure("twice", "find_package(ladder REQUIRED)\nfind_package(ladder REQUIRED)")
+
+    def test_a_project_can_contain_the_library(self) -> None:
+        """Without programs and tests; unity builds of either side do not meet."""
+        (self.folder / "inside").mkdir()
+        shutil.copy(ROOT / "examples/gan/gan.cpp", self.folder / "inside/main.cpp")
+        self.configure("inside", f"add_subdirectory({ROOT} ladder SYSTEM EXCLUDE_FROM_ALL)\n"
+                       "add_executable(main main.cpp)\ntarget_link_libraries(main ladder::ladder)",
+                       "-DLADDER_UNITY=ON", "-DCMAKE_UNITY_BUILD=ON")
+        steps = launch("ninja", "-C", self.folder / "inside/build", "-n").stdout
+        self.assertIn("Linking CXX static library ladder/ladder/libladder.a", steps)
+        self.assertNotIn("stage0", steps)
 
 
 class Page(unittest.TestCase):
@@ -211,6 +262,24 @@ class OtherLibTorch(unittest.TestCase):
             done = self.configure(**variables)
             self.assertIn(f"{folder}/lib/libtorch_cpu.so" if done.returncode else
                           f"LibTorch: {folder}", done.stdout + done.stderr)
+
+    def test_releases_and_cuda_of_a_folder(self) -> None:
+        cuda = ("libtorch_cuda.so", "libc10_cuda.so")
+        rows = (("2.8", (), "", "expected version 2.9 to 2.11, got 2.8; hint: point LADDER_TORCH_DIR"),
+                ("2.9", (), "", "-- LibTorch: "), ("2.11", cuda, "OFF", "-- LibTorch: "),
+                ("2.12", (), "", "2.12 was not tried; the newest release that was is 2.11"),
+                ("2.10", cuda, "ON", "CUDA runtime of LibTorch: expected one of"),
+                ("2.10", (*cuda, "libcudart-0a1b.so.12"), "ON", "CUDA headers of LibTorch: expected one of"))
+        for number, (version, libraries, with_cuda, text) in enumerate(rows):
+            with self.subTest(version=version, libraries=libraries):
+                folder = Path(self.folder.name) / str(number)
+                torch = torch_folder(folder / "torch", version, *libraries)
+                project(folder, "project(row LANGUAGES NONE)", f"include({ROOT}/cmake/LibTorch.cmake)")
+                done = subprocess.run(["cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja",
+                                       f"-DLADDER_TORCH_DIR={torch}", f"-DLADDER_TORCH_CUDA={with_cuda or 'ON'}"],
+                                      capture_output=True, text=True, timeout=SECONDS, check=False,
+                                      env={**os.environ, "CUDA_HOME": ""})
+                self.assertIn(text, " ".join((done.stdout + done.stderr).split()))
 
     def test_a_package_by_torch_dir(self) -> None:
         if shutil.which("nvcc") is None:
