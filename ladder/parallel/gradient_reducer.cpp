@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
@@ -99,16 +100,16 @@ void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
 
 // From LibTorch 2.11 on, a last argument lists the sizes of single buckets: none.
 template <typename Engine, typename... Arguments>
-std::unique_ptr<Engine> make_engine(const Arguments&... arguments) {
+std::shared_ptr<Engine> make_engine(const Arguments&... arguments) {
   using Sizes = std::vector<std::int64_t>;
   if constexpr (std::is_constructible_v<Engine, const Arguments&..., Sizes>) {
-    return std::make_unique<Engine>(arguments..., Sizes());
+    return std::make_shared<Engine>(arguments..., Sizes());
   } else {
-    return std::make_unique<Engine>(arguments...);
+    return std::make_shared<Engine>(arguments...);
   }
 }
 
-std::unique_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
+std::shared_ptr<c10d::Reducer> make_reducer(const Trained& trained, const C10dGroup& group,
                                             const GradientReducerOptions& options) {
   std::int64_t cap = c10d::kDefaultBucketBytesCap;
   std::int64_t first_cap = c10d::kDefaultFirstBucketBytes;
@@ -269,7 +270,9 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   Trained trained;
   std::vector<Role> roles;
   std::vector<unsigned> hooks;  // one per parameter
-  std::unique_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;  // the reducer calls it, unchecked, if the unused
+                                         // parameters are others than before
   bool sync = true;
   bool buffers_before_forward = false;
   bool sync_buffers = true;  // as in Python, false in the forward after a no_sync one
@@ -289,6 +292,8 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   broadcast_replica(module, impl_->group);
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
+  impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
+  impl_->reducer->set_logger(impl_->logger);
   if (!impl_->reducer->should_rebuild_buckets()) impl_->share_buckets();
   const auto& hook = impl_->options.comm_hook;
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));

@@ -205,6 +205,18 @@ TEST(GradientReducer, LeavesUnusedParametersAloneIfToldAndAveragesTheRest) {
   });
 }
 
+TEST(GradientReducer, TakesOtherUnusedParametersInEachStep) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    Pair pair;
+    Reducer reducer(pair, group, {.find_unused_parameters = true});
+    for (const bool with_spare : {false, true, false, true}) {
+      run_pair_backward(reducer, pair, group.rank(), with_spare);
+      EXPECT_EQ(pair.spare->weight.grad().defined(), with_spare);
+      EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
+    }
+  });
+}
+
 // Who did not use it counts as a gradient of zero.
 TEST(GradientReducer, AveragesParametersThatOnlyOneRankUses) {
   run_ranks(2, [](const ProcessGroup& group) {
