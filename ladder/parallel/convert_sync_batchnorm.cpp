@@ -25,6 +25,8 @@ namespace {
 
 using OptionalTensor = std::optional<torch::Tensor>;
 
+class LayerGroup;
+
 // The groups of converted layers of torch::nn, by a tensor that forward passes to the operator.
 class LayerGroups {
  public:
@@ -33,41 +35,50 @@ class LayerGroups {
     return groups;
   }
 
-  void set(const torch::Tensor& key, const ProcessGroup& group) {
+  void set(const torch::Tensor& key, const LayerGroup& group) {
     const std::unique_lock lock(mutex_);
-    groups_.insert_or_assign(key.unsafeGetTensorImpl(), group);
+    groups_.insert_or_assign(key.unsafeGetTensorImpl(), &group);
   }
   void erase(const torch::Tensor& key) {
     const std::unique_lock lock(mutex_);
     groups_.erase(key.unsafeGetTensorImpl());
   }
-  std::optional<ProcessGroup> find(const OptionalTensor& weight, const OptionalTensor& mean) const {
-    const auto& key = weight && weight->defined() ? weight : mean;
-    if (!key) return std::nullopt;
-    const std::shared_lock lock(mutex_);
-    const auto found = groups_.find(key->unsafeGetTensorImpl());
-    return found == groups_.end() ? std::nullopt : std::optional(found->second);
-  }
+  // None in evaluation mode: a layer without running statistics uses those of its batch there too.
+  std::optional<ProcessGroup> find(const OptionalTensor& weight, const OptionalTensor& mean) const;
 
  private:
   mutable std::shared_mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, ProcessGroup> groups_;
+  std::unordered_map<const c10::TensorImpl*, const LayerGroup*> groups_;
 };
 
 // A submodule of a converted layer, without tensors: the layer is synchronised while it lives.
 class LayerGroup : public torch::nn::Module {
  public:
-  LayerGroup(torch::Tensor key, const ProcessGroup& group) : key_(std::move(key)) {
-    LayerGroups::of_process().set(key_, group);
+  LayerGroup(torch::Tensor key, ProcessGroup group)
+      : key_(std::move(key)), group_(std::move(group)) {
+    LayerGroups::of_process().set(key_, *this);
   }
   ~LayerGroup() override { LayerGroups::of_process().erase(key_); }
   LayerGroup(const LayerGroup&) = delete;
   LayerGroup& operator=(const LayerGroup&) = delete;
   bool is_serializable() const override { return false; }  // archives of the plain network load
 
+  const ProcessGroup& group() const { return group_; }
+
  private:
   torch::Tensor key_;
+  ProcessGroup group_;
 };
+
+std::optional<ProcessGroup> LayerGroups::find(const OptionalTensor& weight,
+                                              const OptionalTensor& mean) const {
+  const auto& key = weight && weight->defined() ? weight : mean;
+  if (!key) return std::nullopt;
+  const std::shared_lock lock(mutex_);
+  const auto found = groups_.find(key->unsafeGetTensorImpl());
+  if (found == groups_.end() || !found->second->is_training()) return std::nullopt;
+  return found->second->group();
+}
 
 // The operator that the forward of BatchNorm1d, 2d and 3d calls.
 torch::Tensor batch_norm(const torch::Tensor& input, const OptionalTensor& weight,
@@ -133,7 +144,8 @@ bool convert(torch::nn::Module& module, const ProcessGroup& group) {
   register_operator();
   if (module.named_children().contains(kChild)) module.unregister_module(kChild);
   if (group.world_size() > 1) {
-    module.register_module(kChild, std::make_shared<LayerGroup>(key, group));
+    module.register_module(kChild, std::make_shared<LayerGroup>(key, group))
+        ->train(module.is_training());
   }
   return true;
 }

@@ -154,6 +154,10 @@ TEST(ConvertSyncBatchnorm, LeavesOtherLayersAndEvaluationsLocal) {
     EXPECT_FALSE(network->forward(input).eq(0).all().item<bool>() && group.rank() == 1);
     network->eval();
     if (group.rank() == 0) network->forward(input);  // no collective
+    torch::nn::BatchNorm2d without(torch::nn::BatchNormOptions(3).track_running_stats(false));
+    EXPECT_EQ(convert_sync_batchnorm(*without, group), 1);
+    without->eval();
+    if (group.rank() == 0) without->forward(input);  // of the statistics of its own batch
     network->train();
     EXPECT_EQ(convert_sync_batchnorm(*network, ProcessGroup::single()), 1);
     EXPECT_TRUE(network->forward(input).eq(0).all().item<bool>()) << "local again";
