@@ -60,7 +60,6 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
     loss = optimizer_->step(closure);
     in_closure_ = false;
   }
-  unscaled_ = false;
   used_ = true;
   used_foreign_ = used_foreign_ || !touched_.empty();
   backward_calls_ = gradients_->backward_calls;
@@ -104,8 +103,8 @@ void AcceleratedOptimizer::drop_gradients() {
 }
 
 void AcceleratedOptimizer::unscale_gradients() {
-  if (!unscaled_) scaler_->unscale_(*optimizer_);
-  unscaled_ = true;
+  const bool has_gradients = number_of_gradients(*optimizer_) > 0;
+  if (has_gradients && !scaler_->is_unscaled(*optimizer_)) scaler_->unscale_(*optimizer_);
 }
 
 AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<LrScheduler> scheduler,

@@ -65,7 +65,8 @@ class AcceleratedOptimizer {
   // GPU to know: the scheduler gets its steps before its next use, or this optimizer's next step().
   void step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler, int times);
 
-  // Divides the gradients by the scale, once per step, for inspection or clipping.
+  // Divides the gradients, if there are any, by the scale, once per step, for inspection or
+  // clipping.
   void unscale_gradients();
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
@@ -75,7 +76,6 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradScaler> scaler_;
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
-  bool unscaled_ = false;
   bool used_ = false;                  // the gradients, by a step
   bool in_closure_ = false;            // which zeroes and computes them again
   std::int64_t backward_calls_ = 0;    // before the last step

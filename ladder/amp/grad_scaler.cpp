@@ -27,10 +27,11 @@ torch::Tensor scalar_on(const torch::Device& device, torch::ScalarType dtype, do
   return torch::full({}, value, torch::dtype(dtype).device(device));
 }
 
-// The scale is a float32 tensor.
+// The scale is a float32 tensor, and so is its inverse.
+constexpr float kLeastScale = std::numeric_limits<float>::min();
+
 bool is_scale(double value) {
-  using Limits = std::numeric_limits<float>;
-  return value >= Limits::denorm_min() && value <= Limits::max();
+  return value >= kLeastScale && value <= std::numeric_limits<float>::max();
 }
 
 // The violated condition, or "".
@@ -115,7 +116,7 @@ void GradScaler::put_on(const torch::Device& device) {
   if (scale_.defined()) return;
   scale_ = scalar_on(device, torch::kFloat32, options_.init_scale);
   tracker_ = scalar_on(device, torch::kInt32, static_cast<double>(first_tracker_));
-  skipped_ = scalar_on(device, torch::kInt64, 0.0);
+  skipped_ = scalar_on(device, torch::kFloat64, 0.0);
 }
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
@@ -161,6 +162,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   state = {Stage::kUnscaled, multiply_and_check(gradients, inverse)};
 }
 
+bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
+  const auto found = states_.find(&optimizer);
+  return found != states_.end() && found->second.stage == Stage::kUnscaled;
+}
+
 torch::Tensor GradScaler::found_inf_of(const OptimizerState& state) const {
   torch::Tensor sum;
   for (const auto& [device, found_inf] : state.found_inf) {
@@ -204,9 +210,9 @@ torch::Tensor GradScaler::count_skipped() {
   for (const auto& [optimizer, state] : states_) {
     if (state.found_inf.empty()) continue;
     const auto found = found_inf_of(state);
-    found_inf = found_inf.defined() ? found_inf + found : found;
+    found_inf = found_inf.defined() ? (found_inf + found).clamp_max(1.0) : found;
   }
-  if (found_inf.defined()) skipped_ += found_inf.gt(0);
+  if (found_inf.defined()) skipped_ += found_inf;
   return found_inf;
 }
 
@@ -220,6 +226,7 @@ void GradScaler::update() {
   const torch::NoGradGuard no_grad;
   at::_amp_update_scale_(scale_, tracker_, found_inf, options_.growth_factor,
                          options_.backoff_factor, options_.growth_interval);
+  scale_.clamp_min_(kLeastScale);  // gradients divided by 0 would be steps to NaN
   states_.clear();
 }
 

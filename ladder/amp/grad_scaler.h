@@ -92,6 +92,9 @@ class GradScaler {
   // Divides the gradients of the optimizer's parameters by the scale.
   void unscale_(torch::optim::Optimizer& optimizer);
 
+  // Whether unscale_ was called for the optimizer since the last update.
+  bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
+
   // optimizer.step(), unless a gradient is inf or NaN.
   StepResult step(torch::optim::Optimizer& optimizer);
 
@@ -133,14 +136,14 @@ class GradScaler {
   OptimizerState& state_of(const torch::optim::Optimizer& optimizer, const char* operation);
   torch::Tensor found_inf_of(const OptimizerState& state) const;
 
-  // The sum of found_inf over all optimizers, undefined without any; counts a skipped step.
+  // 1 if any optimizer found inf or NaN, else 0; undefined without a step. Counts a skipped step.
   torch::Tensor count_skipped();
 
   GradScalerOptions options_;
   std::int64_t first_tracker_ = 0;
   torch::Tensor scale_;    // float32 scalar; undefined before the first scale()
   torch::Tensor tracker_;  // int32 scalar: good steps since the last change
-  torch::Tensor skipped_;  // int64 scalar
+  torch::Tensor skipped_;  // float64 scalar, to which found_inf is added in one kernel
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };
 

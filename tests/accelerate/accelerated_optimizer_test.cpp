@@ -142,6 +142,33 @@ TEST(AcceleratedOptimizer, UnscalesOncePerStep) {
   });
 }
 
+// As Accelerator::clip_grad_norm_ in the loop of a GAN.
+TEST(AcceleratedOptimizer, OfTwoEachUnscalesTheGradientsOfItsOwnBackward) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    auto other = torch::zeros({1}, torch::requires_grad());
+    AcceleratedOptimizer second(std::make_shared<SGD>(std::vector{other}, SgdOptions{.lr = 1.0}),
+                                parts.scaler, parts.gradients, /*debug=*/false);
+    const auto unscale_both = [&] {
+      parts.optimizer().unscale_gradients();
+      second.unscale_gradients();
+    };
+    parts.scaler->scale((parts.weight * 3.0).sum()).backward();
+    unscale_both();  // the other has no gradient
+    parts.optimizer().step();
+    parts.optimizer().zero_grad();
+    parts.scaler->scale((parts.weight * 3.0 + other * 2.0).sum()).backward();
+    unscale_both();  // the other's is of a loss that is not its own
+    parts.optimizer().step();
+    second.zero_grad();
+    parts.scaler->scale((other * 5.0).sum()).backward();
+    unscale_both();
+    EXPECT_EQ(other.grad().item<double>(), 5.0);
+    second.step();
+    EXPECT_EQ(other.item<double>(), -5.0);
+  });
+}
+
 TEST(AcceleratedOptimizer, MissesTheBackwardOfTheAcceleratorInDebugMode) {
   run_alone([] {
     Parts parts({.enabled = false}, 1, {}, /*debug=*/true);

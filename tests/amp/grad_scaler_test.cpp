@@ -285,6 +285,24 @@ TEST(GradScaler, OneBadElementOfOneParameterSkipsAll) {
   EXPECT_TRUE(all_equal(weights[1], 2.0));
 }
 
+// Python's scale ends at 0, with which it skips every later step.
+TEST(GradScaler, KeepsAScaleToDivideByAfterAnyNumberOfSkippedSteps) {
+  const auto weight = torch::ones({1}, torch::requires_grad());
+  SGD optimizer({weight}, {.lr = 1.0});
+  GradScaler scaler({.init_scale = 1.0});
+  const auto step = [&](double gradient) {
+    scaler.scale(weight.sum());
+    weight.mutable_grad() = torch::full({1}, gradient * scaler.get_scale());
+    scaler.step(optimizer);
+    scaler.update();
+  };
+  for (int i = 0; i < 200; ++i) step(kNan);
+  EXPECT_GT(scaler.get_scale(), 0.0);
+  scaler.load_state_dict(scaler.state_dict(), "file");
+  step(3.0);
+  EXPECT_EQ(weight.item<double>(), -2.0);
+}
+
 TEST(GradScaler, LeavesAParameterWithoutGradientAlone) {
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
     const auto used = weight_of(1.0);
@@ -522,7 +540,7 @@ TEST(GradScaler, RefusesToUnscaleGradientsInFloat16) {
 // --- options ----------------------------------------------------------------------------
 
 TEST(GradScaler, RefusesOptionsOutsideTheirRange) {
-  for (const double scale : {0.0, -1.0, kInf, kNan, 1e300, 1e-60}) {
+  for (const double scale : {0.0, -1.0, kInf, kNan, 1e300, 1e-60, 1e-40}) {
     EXPECT_ERROR(GradScaler({.init_scale = scale}), UsageError,
                  "GradScaler: expected a finite scale > 0, got 'scale ");
   }
