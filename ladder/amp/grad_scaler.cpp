@@ -11,6 +11,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
+#include "ladder/nn/model.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
@@ -58,6 +59,7 @@ Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
     for (const auto& parameter : group.params()) {
       const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
+      require_dense_gradient(kName, "a parameter", gradient);
       gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
     }
   }

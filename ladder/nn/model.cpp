@@ -60,6 +60,13 @@ const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
   return adapted == nullptr ? module : adapted->module();
 }
 
+void require_dense_gradient(std::string_view where, const std::string& parameter,
+                            const torch::Tensor& gradient) {
+  if (gradient.layout() == torch::kStrided) return;
+  throw UsageError::conflict(where, fmt::format("the gradient of {} is sparse", parameter),
+                             "leave sparse(false) in the options of torch::nn::Embedding");
+}
+
 std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> result;
   std::unordered_set<const void*> known;

@@ -221,6 +221,11 @@ class FreezeGuard {
 // `module` without the ModelWrappers and AdaptedModels around it.
 const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 
+// Throws UsageError, beginning with `where`, for a gradient that is sparse, as that of an Embedding
+// with the option sparse: neither the collectives nor the kernels of optimizers take it.
+void require_dense_gradient(std::string_view where, const std::string& parameter,
+                            const torch::Tensor& gradient);
+
 // Each of `tensors` once. LibTorch's lists of a module hold a tensor that layers share (tied
 // weights) once for each of its names.
 std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors);

@@ -12,10 +12,14 @@ namespace {
 // Added to the norm before dividing by it, as in Python.
 constexpr double kSmallest = 1e-6;
 
+// Those with elements: nothing is the largest of none.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : unique_tensors(parameters)) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    require_dense_gradient("clip_grad", "a parameter", gradient);
+    gradients.push_back(gradient);
   }
   return gradients;
 }

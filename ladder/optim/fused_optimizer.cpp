@@ -287,6 +287,7 @@ std::vector<torch::Tensor> FusedOptimizer::parameters_with_gradient(
   for (const auto& parameter : group.params()) {
     auto gradient = parameter.grad();
     if (!gradient.defined()) continue;
+    require_dense_gradient("optimizer", "a parameter", gradient);
     if (is_laid_out_otherwise(gradient, parameter)) {
       parameter.mutable_grad() = laid_out_like(parameter, gradient);
     }

@@ -207,7 +207,8 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   // Called from several threads if the parameters are on several devices.
-  void gradient_arrived(std::size_t index) {
+  void gradient_arrived(std::size_t index, const torch::Tensor& gradient) {
+    require_dense_gradient(kDdp, trained.names[index], gradient);
     const std::lock_guard lock(mutex);
     const int backward = torch::autograd::get_current_graph_task_id();
     if (std::exchange(in_backward, backward) != backward) {
@@ -299,8 +300,8 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
   for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
     impl_->hooks.push_back(impl_->trained.tensors[i].register_hook(
-        [impl = std::weak_ptr(impl_), i](const torch::Tensor& /*gradient*/) {
-          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i);
+        [impl = std::weak_ptr(impl_), i](const torch::Tensor& gradient) {
+          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i, gradient);
         }));
   }
 }

@@ -97,6 +97,15 @@ TEST(ClipGrad, LeavesParametersWithoutAGradientAlone) {
   EXPECT_EQ(clip_grad_norm_({}, 1.0).item<float>(), 0.0F);
 }
 
+TEST(ClipGrad, TakesEmptyGradientsInEveryNorm) {
+  for (const double type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+    const auto none = parameter_with(torch::zeros({0, 2}));
+    EXPECT_EQ(clip_grad_norm_({none}, 1.0, type).item<float>(), 0.0F);
+    const auto some = parameter_with(torch::tensor({4.0F}));
+    EXPECT_EQ(clip_grad_norm_({none, some}, 8.0, type).item<float>(), 4.0F);
+  }
+}
+
 TEST(ClipGrad, CountsAGradientThatIsListedTwiceOnce) {
   const auto tied = parameter_with(torch::tensor({3.0F, 4.0F}));
   EXPECT_EQ(clip_grad_norm_({tied, tied}, 10.0).item<float>(), 5.0F);

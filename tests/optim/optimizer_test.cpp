@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -16,12 +17,14 @@
 #include <string>
 #include <vector>
 
+#include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adagrad.h"
 #include "ladder/optim/adam.h"
+#include "ladder/optim/clip_grad.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
@@ -432,6 +435,20 @@ TEST(Optimizers, RefuseAParameterWithGaps) {
   const auto matrix = torch::ones({2, 2});
   EXPECT_ERROR(SGD({matrix.select(1, 0)}, {.lr = 0.1}), UsageError,
                "optimizer: a parameter of shape [2] shares its memory or has gaps; hint: ");
+}
+
+TEST(Optimizers, RefuseASparseGradientAndSoDoClippingAndScaling) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+  embedding->forward(torch::tensor({1, 3})).sum().backward();
+  constexpr const char* kSparse = ": the gradient of a parameter is sparse; hint: leave sparse(";
+  for (const auto& optimizer : one_of_each(embedding->parameters())) {
+    EXPECT_ERROR(optimizer->step(), UsageError, kSparse);
+  }
+  EXPECT_ERROR(clip_grad_norm_(embedding->parameters(), 1.0), UsageError, kSparse);
+  SGD sgd(embedding->parameters(), {.lr = 0.1});
+  GradScaler scaler;
+  scaler.scale(torch::ones({}));
+  EXPECT_ERROR(scaler.unscale_(sgd), UsageError, kSparse);
 }
 
 TEST(Optimizers, RefuseAParameterInTwoGroups) {

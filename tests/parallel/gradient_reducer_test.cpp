@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -214,6 +215,16 @@ TEST(GradientReducer, TakesOtherUnusedParametersInEachStep) {
       EXPECT_EQ(pair.spare->weight.grad().defined(), with_spare);
       EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
     }
+  });
+}
+
+TEST(GradientReducer, NamesAParameterWithASparseGradient) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Sequential network(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+    const Reducer reducer(*network, group);
+    EXPECT_ERROR(network->forward(torch::tensor({1, 3})).sum().backward(), UsageError,
+                 "DistributedDataParallel: the gradient of 0.weight is sparse; hint: ");
   });
 }
 
