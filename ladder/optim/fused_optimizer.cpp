@@ -151,6 +151,10 @@ FusedOptimizer::FusedOptimizer(std::vector<torch::Tensor> parameters,
 }
 
 void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  if (shard_) {
+    throw UsageError::conflict("optimizer", "a parameter group after the state was divided",
+                               "add all groups before ZeroRedundancyOptimizer or prepare");
+  }
   auto own = group;
   own.params() = unique_tensors(group.params());
   for (const auto& parameter : own.params()) {

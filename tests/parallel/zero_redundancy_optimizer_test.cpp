@@ -191,6 +191,8 @@ TEST(ZeroRedundancyOptimizer, RefusesWhatItCannotDivide) {
     AdamW twice(other.parameters());
     const ZeroRedundancyOptimizer first(twice, group);
     EXPECT_ERROR(ZeroRedundancyOptimizer(twice, group), UsageError, "before the first step");
+    EXPECT_ERROR(twice.add_param_group(parameter_group({torch::zeros({2})}, AdamWOptions{})),
+                 UsageError, "optimizer: a parameter group after the state was divided; hint: ");
     other.parameters().back().set_data(torch::tensor(2.0F));  // as Module::to does
     EXPECT_ERROR(step(other, twice, 1), UsageError, "has moved to other memory");
   });
