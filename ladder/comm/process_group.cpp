@@ -44,20 +44,29 @@ C10dGroup c10d_group(const ProcessGroup& group) { return C10dAccess::group(group
 
 namespace {
 
-c10d::ReduceOp c10d_op(ReduceOp op) {
+// A sum of flags is their maximum: Gloo would write 2 into a flag.
+c10d::ReduceOp c10d_op(ReduceOp op, const torch::Tensor& tensor) {
   if (op == ReduceOp::kMin) return c10d::ReduceOp::MIN;
-  return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+  const bool is_maximum = op == ReduceOp::kMax || tensor.scalar_type() == torch::kBool;
+  return is_maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
-// `tensor` with its elements in row-major order, as c10d needs it: it sends memory, whatever the
-// strides. Elements that share their memory cannot take a result, which is an error on this rank
-// alone, so it comes first.
+// The elements of `tensor` in row-major order, as c10d needs them: it sends memory, whatever the
+// strides, and whether that is to be conjugated or negated.
+torch::Tensor row_major(const torch::Tensor& tensor) {
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+// The same of a tensor for the result. Elements that share their memory cannot take one, which is
+// an error on this rank alone, so it comes first.
 torch::Tensor in_row_major_order(const torch::Tensor& tensor) {
   at::assert_no_internal_overlap(tensor);
-  return tensor.contiguous();
+  return row_major(tensor);
 }
 
+// `tensor` may be a parameter.
 void copy_back(const torch::Tensor& result, torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
   if (!result.is_same(tensor)) tensor.copy_(result);
 }
 
@@ -95,7 +104,7 @@ torch::Tensor rows_of(const torch::Tensor& tensor) {
 
 // `tensor` with zeros appended up to `rows` rows.
 torch::Tensor padded(const torch::Tensor& tensor, std::int64_t rows) {
-  if (tensor.size(0) == rows) return tensor.contiguous();
+  if (tensor.size(0) == rows) return row_major(tensor);
   auto sizes = tensor.sizes().vec();
   sizes[0] = rows;
   auto result = torch::zeros(sizes, tensor.options());
@@ -135,7 +144,7 @@ void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op,
                               std::chrono::milliseconds timeout) const {
   std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::AllreduceOptions options;
-  options.reduceOp = c10d_op(op);
+  options.reduceOp = c10d_op(op, tensor);
   options.timeout = timeout;
   complete(*this, "all_reduce", [&] { return impl_->group->allreduce(tensors, options); });
   copy_back(tensors.front(), tensor);
@@ -145,7 +154,7 @@ void ProcessGroup::reduce(torch::Tensor& tensor, int root, ReduceOp op) const {
   require_root(*this, "reduce", root);
   std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::ReduceOptions options;
-  options.reduceOp = c10d_op(op);
+  options.reduceOp = c10d_op(op, tensor);
   options.rootRank = root;
   complete(*this, "reduce", [&] { return impl_->group->reduce(tensors, options); });
   copy_back(tensors.front(), tensor);
@@ -182,7 +191,7 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
   }
   const auto result = in_row_major_order(output);
   auto all = result.dim() == 1 ? result : result.view(-1);  // Gloo refuses scalars
-  auto own = input.contiguous().view(-1);
+  auto own = row_major(input).view(-1);
   if (backend() == "gloo" && own.is_alias_of(all)) {  // its all-gather needs another `output`
     for (int rank = 0; rank < world_size(); ++rank) {
       auto part = all.narrow(0, rank * own.numel(), own.numel());
@@ -227,10 +236,10 @@ torch::Tensor ProcessGroup::reduce_scatter(const torch::Tensor& tensor, ReduceOp
     throw UsageError::out_of_range("reduce_scatter", rows, fmt::format("{} rows", world_size()),
                                    "pass a tensor with one row per rank");
   }
-  auto input = tensor.contiguous().view(-1);  // Gloo divides the first dimension
+  auto input = row_major(tensor).view(-1);  // Gloo divides the first dimension
   auto output = torch::empty({input.numel() / rows}, tensor.options());
   c10d::ReduceScatterOptions options;
-  options.reduceOp = c10d_op(op);
+  options.reduceOp = c10d_op(op, tensor);
   complete(*this, "reduce_scatter",
            [&] { return impl_->group->_reduce_scatter_base(output, input, options); });
   return output.view(tensor.sizes().slice(1));
@@ -255,7 +264,6 @@ Work ProcessGroup::irecv(torch::Tensor& tensor, int src) const {
   run_collective(*this, operation, [&] { work = impl_->group->recv(tensors, src, /*tag=*/0); });
   return Work([group = *this, work, operation, tensors, tensor]() mutable {
     run_collective(group, operation, [&] { work->wait(); });
-    const torch::NoGradGuard no_grad;
     copy_back(tensors.front(), tensor);
   });
 }

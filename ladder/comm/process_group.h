@@ -66,7 +66,8 @@ class ProcessGroup {
   std::chrono::milliseconds timeout() const;
 
   // In place, with the result on all ranks. `tensor` has the same shape on all; its strides may
-  // differ.
+  // differ. The sum of flags (bool) is whether any is set. A NaN of any rank is the sum; Gloo's
+  // minimum and maximum may ignore it.
   void all_reduce(torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
   // With a deadline of its own, for ranks that may come late: `timeout` instead of the group's.
   void all_reduce(torch::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) const;

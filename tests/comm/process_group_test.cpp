@@ -220,6 +220,25 @@ void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& 
   }
 }
 
+void collectives_write_to_parameters_and_set_flags(const ProcessGroup& group) {
+  const int last = group.world_size() - 1;
+  for (const auto layout : {torch::MemoryFormat::Contiguous, torch::MemoryFormat::ChannelsLast}) {
+    auto parameter = torch::full({2, 3, 4, 4}, 1.0 + group.rank()).contiguous(layout);
+    parameter.requires_grad_();
+    group.broadcast(parameter, last);
+    group.all_reduce(parameter);
+    expect_equal(parameter.detach(), torch::full({2, 3, 4, 4}, (1.0F + last) * (1 + last)));
+  }
+  auto conjugated = torch::complex(torch::ones({2}), torch::ones({2})).conj();
+  group.broadcast(conjugated, last);
+  group.all_reduce(conjugated);
+  EXPECT_EQ(torch::imag(conjugated)[0].item<float>(), -1.0F - last);
+  auto flags = torch::tensor({true, group.rank() == last, false});
+  group.all_reduce(flags);
+  expect_equal(torch::from_blob(flags.data_ptr(), {3}, torch::kUInt8),
+               torch::tensor({1, 1, 0}, torch::kUInt8));
+}
+
 // A [2, 3, 4, 4] tensor of some strides, whose gaps belong to other tensors.
 struct View {
   torch::Tensor whole;
@@ -378,6 +397,7 @@ const std::map<std::string, Check> kChecks = {
     {"GatherGivesAllToTheRootAndNothingToTheOthers",
      gather_gives_all_to_the_root_and_nothing_to_the_others},
     {"CollectivesTakeElementsInAnyStrides", collectives_take_elements_in_any_strides},
+    {"CollectivesWriteToParametersAndSetFlags", collectives_write_to_parameters_and_set_flags},
     {"ReduceScatterGivesEachRankItsRowOfTheSum", reduce_scatter_gives_each_rank_its_row_of_the_sum},
     {"TransfersGoRoundARingInOrder", transfers_go_round_a_ring_in_order},
     {"TransfersThatWaitDoNotStopOthers", transfers_that_wait_do_not_stop_others},
