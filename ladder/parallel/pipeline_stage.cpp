@@ -141,9 +141,11 @@ PipelineStage::InFlight PipelineStage::run_forward(const Batch& part, const Loss
 
 void PipelineStage::run_backward(InFlight micro_batch) {
   RECORD_USER_SCOPE("pipeline.backward");
-  is_last() ? micro_batch.output.backward()
-            : micro_batch.output.backward(receive(group_.rank() + 1));
-  if (!is_first()) send(micro_batch.input.grad(), group_.rank() - 1);
+  const auto gradient = is_last() ? torch::Tensor() : receive(group_.rank() + 1);
+  auto& [input, output] = micro_batch;
+  if (output.requires_grad()) output.backward(gradient);  // not of a first stage that is frozen
+  if (is_first()) return;
+  send(input.grad().defined() ? input.grad() : torch::zeros_like(input), group_.rank() - 1);
 }
 
 torch::Tensor PipelineStage::forward(const Inputs& inputs) {

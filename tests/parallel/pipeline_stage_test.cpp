@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ladder/comm/process_group.h"
@@ -65,6 +66,26 @@ TEST(PipelineStage, HasTheGradientsOfAccumulationInBothSchedules) {
         const int most = schedule == PipelineSchedule::kGPipe ? 4 : std::min(4, stages_from_here);
         EXPECT_EQ(stage.most_in_flight(), static_cast<std::size_t>(most));
       }
+    });
+  }
+}
+
+// Fine-tuning trains the last layers alone.
+TEST(PipelineStage, TrainsTheOtherStagesOfOneThatIsFrozen) {
+  for (const int frozen : {0, 1, 2}) {
+    run_ranks(3, [frozen](const ProcessGroup& group) {
+      const auto batch = random_batch(6);
+      const auto whole = first_model(basicnet());
+      accumulate(*whole, batch, 3);
+      const auto own = first_model(basicnet());
+      mnist::keep_layers(*own, group.rank(), group.world_size());
+      std::optional<FreezeGuard> guard;
+      if (group.rank() == frozen) guard.emplace(*own);
+      PipelineStage stage(own, group, {.micro_batches = 2});
+      const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
+      stage.step(batch, loss_of_part);
+      if (group.rank() != frozen) return expect_gradients_of(*own, *whole);
+      for (const auto& parameter : own->parameters()) EXPECT_FALSE(parameter.grad().defined());
     });
   }
 }
