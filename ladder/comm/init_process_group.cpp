@@ -56,7 +56,9 @@ LaunchEnvironment find_launch(const ProcessGroupOptions& options) {
   const auto& url = options.init_method;
   if (url.starts_with(kTcp)) {
     const auto colon = url.rfind(':');
-    launch.master_addr = url.substr(kTcp.size(), colon - kTcp.size());
+    auto host = url.substr(kTcp.size(), colon - kTcp.size());
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    launch.master_addr = host;
     launch.master_port = parse_number<int>(std::string_view(url).substr(colon + 1));
     const int port = launch.master_port.value_or(0);
     if (colon < kTcp.size() || launch.master_addr->empty() || port < 1 || port > 65535) {

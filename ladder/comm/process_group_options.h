@@ -11,7 +11,7 @@ namespace ladder {
 // Options of init_process_group; all but `rank` are equal on all ranks.
 struct ProcessGroupOptions {
   std::string backend = "auto";               // gloo, nccl or shm: see init_process_group
-  std::string init_method = "env://";         // or tcp://HOST:PORT, file:///PATH
+  std::string init_method = "env://";         // or tcp://HOST:PORT, file:///PATH; HOST may be [::1]
   std::optional<int> rank;                    // of this process; default: the launcher's
   std::optional<int> world_size;              // number of processes; default: the launcher's
   std::chrono::milliseconds timeout{60'000};  // of every wait, start-up included

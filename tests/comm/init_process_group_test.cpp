@@ -138,19 +138,24 @@ TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
 }
 
 TEST(InitProcessGroup, UsesTheAddressOfInitMethod) {
-  const int port = free_port();
-  expect_well(end_of_ranks(2, [&](int rank) {
-    forget_launcher();
-    const auto group = init_process_group({.backend = "gloo",
-                                           .init_method = "tcp://127.0.0.1:" + std::to_string(port),
-                                           .rank = rank,
-                                           .world_size = 2,
-                                           .timeout = kTimeout});
-    EXPECT_EQ(group.local_world_size(), 2);
-    expect_sum_of_ranks(group);
-    for (const auto& address : listening_addresses()) EXPECT_TRUE(is_loopback(address)) << address;
-    group.barrier();
-  }));
+  for (const std::string host : {"127.0.0.1", "[::1]"}) {
+    const int port = free_port();
+    expect_well(end_of_ranks(2, [&](int rank) {
+      forget_launcher();
+      const auto group =
+          init_process_group({.backend = "gloo",
+                              .init_method = "tcp://" + host + ":" + std::to_string(port),
+                              .rank = rank,
+                              .world_size = 2,
+                              .timeout = kTimeout});
+      EXPECT_EQ(group.local_world_size(), 2);
+      expect_sum_of_ranks(group);
+      for (const auto& address : listening_addresses()) {
+        EXPECT_TRUE(is_loopback(address)) << address;
+      }
+      group.barrier();
+    }));
+  }
 }
 
 TEST(InitProcessGroup, UsesAFile) {
