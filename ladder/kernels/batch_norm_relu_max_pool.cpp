@@ -14,6 +14,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/kernels/batch_norm_passes.h"
+#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/simd.h"
 
@@ -191,6 +192,7 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("batch_norm_relu_max_pool2d");
     const auto saved = context->get_saved_variables();
     const auto* weight = saved[2].const_data_ptr<float>();
     const auto* mean = saved[3].const_data_ptr<double>();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/kernels/sparse_convolution.h"
 #include "ladder/kernels/sum_over_images.h"
@@ -70,6 +71,7 @@ class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("conv_relu_max_pool2d");
     const auto saved = context->get_saved_variables();
     const auto& input = saved[0];
     const auto factors = in_blocks(saved[1]);

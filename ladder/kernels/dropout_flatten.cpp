@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ladder/kernels/bfloat16.h"
+#include "ladder/kernels/create_graph.h"
 
 namespace ladder {
 namespace {
@@ -111,6 +112,7 @@ class DropoutFlatten : public torch::autograd::Function<DropoutFlatten> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("dropout_flatten");
     const auto flat = gradients[0].contiguous();
     const auto images =
         torch::empty(context->saved_data["sizes"].toIntVector(),

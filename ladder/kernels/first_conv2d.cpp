@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/sum_over_images.h"
 #include "ladder/kernels/vectors.h"
 
@@ -184,6 +185,7 @@ class FirstConv2d : public torch::autograd::Function<FirstConv2d> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("first_conv2d");
     const auto saved = context->get_saved_variables();
     const auto& weight = saved[1];
     const auto& output = saved[2];

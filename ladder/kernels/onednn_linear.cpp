@@ -10,6 +10,8 @@
 #include <optional>
 #include <string_view>
 
+#include "ladder/kernels/create_graph.h"
+
 namespace ladder {
 namespace {
 
@@ -47,6 +49,7 @@ class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("linear");
     const auto saved = context->get_saved_variables();
     const auto gradient = gradients[0].contiguous();
     variable_list found(4);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/simd.h"
 
@@ -124,6 +125,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_create_graph("relu_max_pool2d");
     const auto gradient = gradients[0].contiguous(torch::MemoryFormat::ChannelsLast);
     auto result = empty_pixels(gradient);
     do_rows(Pass::kSpread, nullptr, result, gradient, context->get_saved_variables()[0]);

@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "ladder/kernels/create_graph.h"
+
 namespace ladder {
 namespace {
 
@@ -173,6 +175,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& outputs) {
+    refuse_create_graph("SyncBatchNorm");
     const auto saved = ctx->get_saved_variables();
     const auto& input = saved[0];
     const auto& weight = saved[1];

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/kernels/create_graph.h"
 #include "ladder/nn/random_scope.h"
 
 namespace ladder {
@@ -53,6 +54,7 @@ struct ReplicaNode : torch::autograd::Function<ReplicaNode> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradient) {
+    refuse_create_graph("a model of several replicas");
     const auto capsule = context->saved_data["pass"].toCapsule();
     auto gradients = static_cast<const ReplicaPass&>(*capsule).backward(gradient.front());
     gradients.insert(gradients.begin(), 2, torch::Tensor());  // make_pass, device

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -140,6 +141,15 @@ TEST(DropoutFlatten, TakesAGradientInAnotherLayout) {
   };
   EXPECT_TRUE(torch::equal(passes(images, transposed(one_flatten)).gradient,
                            passes(images, transposed(plain_flatten)).gradient));
+}
+
+TEST(DropoutFlatten, RefusesToDifferentiateItsGradient) {
+  const auto images = torch::randn({4, 3, 5, 6}).contiguous(kChannelsLast).requires_grad_();
+  const RandomScope random(key_from(0, 4));
+  const auto output = one_flatten(images).sum();
+  EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
+                                     /*create_graph=*/true),
+               UsageError, "dropout_flatten: its gradient is not differentiable (create_graph)");
 }
 
 TEST(DropoutFlatten, GradientsAreTheSlopesOfTheLoss) {

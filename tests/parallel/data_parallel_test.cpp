@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -318,6 +319,19 @@ TEST(DataParallel, GivesGradientsToTheImagesIfTheyAskForThem) {
               1e-6);
     const auto model = replicated(small_net(), 2);
     run_backward(*model, basicnet(), random_batch(4));  // and none if they do not
+  });
+}
+
+// A gradient penalty would be left out of the gradient without an error.
+TEST(DataParallel, RefusesToDifferentiateItsGradient) {
+  run_alone([] {
+    const auto model = replicated(small_net(), 2);
+    model->eval();  // without dropout
+    const auto images = random_batch(4).inputs.only().requires_grad_();
+    const auto output = model->forward(images).sum();
+    EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
+                                       /*create_graph=*/true),
+                 UsageError, "a model of several replicas: its gradient is not differentiable");
   });
 }
 
