@@ -145,12 +145,30 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::uint8_t> prefix,
   return header;
 }
 
+namespace {
+
+// JSON is UTF-8, and replacing bytes could make two names one.
+void require_tensor_name(const std::string& name) {
+  bool is_text = name != kMetadataKey;
+  try {
+    nlohmann::json(name).dump();
+  } catch (const nlohmann::json::type_error&) {
+    is_text = false;
+  }
+  if (is_text) return;
+  throw UsageError::malformed("safetensors", "tensor names in UTF-8 other than __metadata__",
+                              quoted_for_message(name), "register the tensor under another name");
+}
+
+}  // namespace
+
 std::string make_safetensors_header(const std::map<std::string, std::string>& metadata,
                                     const std::vector<TensorEntry>& entries) {
   using Json = nlohmann::ordered_json;
   Json::object_t object;  // operator[] would compare each name with all before it
   if (!metadata.empty()) object.emplace_back(kMetadataKey, metadata);
   for (const auto& entry : entries) {
+    require_tensor_name(entry.name);
     object.emplace_back(entry.name,
                         Json({{"dtype", entry.dtype},
                               {"shape", entry.shape},

@@ -220,7 +220,9 @@ std::string safetensors_dtype(torch::ScalarType dtype) {
     if (known == dtype) return std::string(name);
   }
   throw UsageError::conflict("safetensors", fmt::format("has no dtype {}", c10::toString(dtype)),
-                             "convert the tensor with .to(torch::kFloat32) first");
+                             isComplexType(dtype)
+                                 ? "register torch::view_as_real(tensor) in its place"
+                                 : "convert the tensor with .to(torch::kFloat32) first");
 }
 
 torch::ScalarType dtype_of_safetensors(std::string_view name) {

@@ -266,6 +266,13 @@ TEST(MakeSafetensorsHeader, RefusesAHeaderThatNoReaderAccepts) {
                "safetensors header: expected at most 16777216 bytes, got 16777248");
 }
 
+TEST(MakeSafetensorsHeader, RefusesNamesThatCouldNotBeReadBack) {
+  for (const char* name : {"a\xff", "__metadata__"}) {
+    EXPECT_ERROR(make_safetensors_header({}, {{name, "U8", {1}, 0, 1}}), UsageError,
+                 "safetensors: expected tensor names in UTF-8 other than __metadata__, got ");
+  }
+}
+
 TEST(MakeSafetensorsHeader, EscapesMetadataAndReplacesWhatIsNotUtf8) {
   const std::string text = make_safetensors_header({{"quote\"", "line\n"}, {"path", "a\xff"}}, {});
   const auto metadata = parse(bytes_of(text)).metadata;

@@ -399,7 +399,8 @@ TEST(SafetensorsDtype, NamesAreThoseOfTheFormatInBothDirections) {
 
 TEST(SafetensorsDtype, RefusesWhatTheFormatLacks) {
   EXPECT_ERROR(safetensors_dtype(torch::kComplexFloat), UsageError,
-               "safetensors: has no dtype ComplexFloat; hint: convert the tensor");
+               "safetensors: has no dtype ComplexFloat; hint: register torch::view_as_real(");
+  EXPECT_ERROR(safetensors_dtype(torch::kQInt8), UsageError, "no dtype QInt8; hint: convert");
   EXPECT_ERROR(dtype_of_safetensors("F31"), UsageError, "safetensors dtype: expected one of F32");
 }
 
