@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <system_error>
@@ -196,7 +197,8 @@ bool Trainer::is_new_best(const Metrics& metrics) {
   const bool greater = args_.greater_is_better.value_or(false);
   const double infinity = std::numeric_limits<double>::infinity();
   const double best = state_.best_metric.value_or(greater ? -infinity : infinity);
-  if (!(greater ? value > best : value < best)) return false;
+  const bool is_better = greater ? value > best : value < best;
+  if (!is_better || !std::isfinite(value)) return false;  // of a model that has diverged
   state_.best_metric = value;
   if (args_.save_strategy != SaveStrategy::kNo) state_.best_global_step = state_.global_step;
   return true;

@@ -68,7 +68,12 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 
 void Trainer::run_epochs() {
   StopSignal stop(accelerator_.process_group());
-  for (auto epoch = state_.global_step / plan_.updates; epoch < plan_.num_train_epochs; ++epoch) {
+  // In the middle of an epoch the loader has its number: a callback may have ended those before
+  // early.
+  const auto batch = train_loader_->first_batch();
+  const bool is_within = 0 < batch && batch < train_loader_->size();
+  const auto first = is_within ? train_loader_->epoch() : state_.global_step / plan_.updates;
+  for (auto epoch = first; epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
     run_epoch(epoch, stop);
     if (const int signal = stop.poll_all_ranks(/*now=*/true))

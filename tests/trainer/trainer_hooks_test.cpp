@@ -4,6 +4,9 @@
 #include <torch/cuda.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -252,6 +255,64 @@ TrainerOptions plain_options() {
           .train_dataset = std::make_shared<Samples>(8),
           .eval_dataset = std::make_shared<Samples>(8),
           .accelerator = {.cpu = true, .threads = 1, .quiet = true}};
+}
+
+// Ends each epoch after three of its steps, and the training after step `last`.
+class ShortEpochs : public TrainerCallback {
+ public:
+  explicit ShortEpochs(std::int64_t last) : last_(last) {}
+  void on_step_end(TrainerEvent& event) override {
+    event.control.should_epoch_stop = event.state.global_step % 3 == 0;
+    event.control.should_training_stop = event.state.global_step == last_;
+  }
+
+ private:
+  std::int64_t last_;
+};
+
+TEST(TrainerCallbacks, MayEndEpochsEarlyAndATrainingResumesInTheMiddleOfOne) {
+  const TemporaryFolder folder;
+  const auto batches_until = [&](std::int64_t last, const std::string& resume) {
+    auto options = plain_options();
+    options.args = {.output_dir = folder.file("out" + std::to_string(last)),
+                    .num_train_epochs = 2,
+                    .per_device_train_batch_size = 4,
+                    .save_steps = 4};
+    options.train_dataset = std::make_shared<Samples>(20);
+    options.callbacks = {std::make_shared<ShortEpochs>(last)};
+    ScriptedTrainer trainer(options, json::object());
+    trainer.train(resume);
+    return trainer.batches;
+  };
+  auto whole = batches_until(6, "");
+  batches_until(4, "");
+  const auto rest = batches_until(5, folder.file("out4/checkpoint-4"));
+  whole.erase(whole.begin(), whole.begin() + 4);
+  ASSERT_EQ(rest.size(), 1U);
+  EXPECT_EQ(rest.front(), whole.front());
+}
+
+// A perplexity that overflows is larger than that of every good model.
+TEST(TrainerCallbacks, NeverTakeAModelForTheBestWhoseMetricIsNotFinite) {
+  for (const double metric : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    const TemporaryFolder folder;
+    auto options = plain_options();
+    options.args = {.output_dir = folder.file("out"),
+                    .num_train_epochs = 2,
+                    .eval_strategy = IntervalStrategy::kEpoch,
+                    .save_strategy = SaveStrategy::kEpoch,
+                    .load_best_model_at_end = true,
+                    .metric_for_best_model = "perplexity"};
+    std::vector<double> metrics = {1.0, metric};  // of the second evaluation, then the first
+    options.compute_metrics = [&](const EvalPrediction& /*prediction*/) -> Metrics {
+      metrics.insert(metrics.begin(), metrics.back());
+      metrics.pop_back();
+      return {{"perplexity", metrics.front()}};
+    };
+    Trainer trainer(options);
+    trainer.train();
+    EXPECT_EQ(trainer.state().best_metric, 1.0);
+  }
 }
 
 TEST(TrainerCallbacks, AreAddedAndRemovedByClassAsInTransformers) {
