@@ -299,6 +299,18 @@ TEST(Autocast, KeepsConvertedWeightsUntilTheOutermostGuardEnds) {
   EXPECT_EQ(twice(weight), 6.0);
 }
 
+// Older LibTorch cached the converted weight without its way back.
+TEST(Autocast, KeepsTheGradientAfterAForwardWithoutOne) {
+  const auto weight = torch::ones({2, 2}, torch::requires_grad());
+  const Autocast autocast(torch::kCPU, torch::kBFloat16);
+  {
+    const torch::NoGradGuard no_grad;
+    torch::mm(torch::ones({1, 2}), weight);
+  }
+  torch::mm(torch::ones({1, 2}), weight).sum().backward();
+  EXPECT_TRUE(weight.grad().eq(1).all().item<bool>());
+}
+
 TEST(Autocast, KeepsNothingWithoutTheCache) {
   const auto weight = parameter(1.0);
   {
