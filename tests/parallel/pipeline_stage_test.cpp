@@ -90,6 +90,27 @@ TEST(PipelineStage, TrainsTheOtherStagesOfOneThatIsFrozen) {
   }
 }
 
+// A layer whose output does not depend on its input, in the last stage.
+struct Scale : Model {
+  explicit Scale(bool uses) : uses_input(uses) { register_parameter("scale", torch::ones({1})); }
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& x = inputs.only();
+    return (uses_input ? x : torch::ones_like(x)) * parameters().front();
+  }
+  std::shared_ptr<Model> new_like() const override { return nullptr; }
+  bool uses_input;
+};
+
+TEST(PipelineStage, SendsZerosBackWhereAStageDoesNotUseItsInput) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto own = std::make_shared<Scale>(/*uses=*/group.rank() == 0);
+    PipelineStage stage(own, group, {.micro_batches = 2});
+    stage.step(random_batch(4),
+               [](const torch::Tensor& output, const Batch& /*part*/) { return output.mean(); });
+    EXPECT_EQ(own->parameters().front().grad().item<float>(), group.rank() == 0 ? 0.0F : 2.0F);
+  });
+}
+
 // The last batch of an epoch.
 TEST(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches) {
   run_ranks(2, [](const ProcessGroup& group) {
