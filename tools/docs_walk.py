@@ -69,12 +69,13 @@ VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r"('\w+_(?:runtime|per_second)'): '[\d.e+]+'", r"\1: <rate>"),
     (r"\b[\d.]+ (?:s|ms|seconds)\b", "<time>"),
     (r"(\bseconds +)[\d.]+$", r"\1<time>"),
-    # The table of ./run: machine, processes and threads, seconds, interval and memory.
+    # The table of ./run: machine, processes and threads, seconds, twin's, interval and memory.
     (r"^[^;]+; \d+ CPUs; GPU [^;]+; commit \w+; load [\d.]+$", "<machine>"),
     (r"\b\d+ x \d+\b", "<world>"),
-    (r"^(stage\d_\w+ +<world>  \w+) +[\d.]+ +([\d.]+) \[[^]]+\]( +\d+ +\w+) +\d+( +\d+)$",
+    (r"^(stage\d_\w+ +<world>  \w+) +[\d.]+ +\S+(?: x)? +([\d.]+) \[[^]]+\]( +\d+ +\w+) +\d+"
+     r"( +\d+)$",
      r"\1 accuracy \2\3\4"),
-    (r"^(Fastest|Least memory): .*", r"\1"))]
+    (r"^(Fastest|Least memory|Two processes train|A step of the tuned Python program)\b.*", r"\1"))]
 DIGEST = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{16,}\b")
 # Another CPU rounds otherwise, so what was learned may differ: by 0.1, above 10 (percent) by 0.5.
 LEARNED = re.compile(r"((?:loss|accuracy|norm|distance|gradient)(?:\b\d+ |\D)*?)"

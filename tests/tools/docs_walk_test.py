@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPED = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\./run|\./test|build/bin/\w|scripts/\w|tools/\w"
                    r"|\.venv/bin/\w|mpirun |srun |torchrun |python3 |grep )")
 
-ROW = "stage4_ddp_amp  2 x 1  bf16     21.4  98.44 [98.18, 98.66]  10000     yes      716    98"
+ROW = ("stage4_ddp_amp  2 x 1  bf16     21.4   2.9 x  98.44 [98.18, 98.66]  10000     yes      716"
+       "    98")
 ONE, TWO, THREE = "0123456789abcdef", "a123456789abcdef", "b123456789abcdef"
 # What a page shows, and what is printed.
 SAME = [
@@ -33,7 +34,9 @@ SAME = [
     ("in /tmp/a on 2025-01-01, {'eval_runtime': '2.464'}",
      "in /tmp/b on 2026-12-31, {'eval_runtime': '12.1'}"),
     (ROW, ROW.replace("2 x", "4 x").replace("    21.4", "   121.4").replace("98.66", "98.86")
-     .replace("  716", " 1016")),
+     .replace("  716", " 1016").replace("2.9 x", "    –")),
+    ("A step of the tuned Python program takes 3.4 times as long as one of stage 0.",
+     "A step of the tuned Python program takes 2.9 times as long as one of stage 0."),
     ("Accuracy: 98.54", "Accuracy: 98.11"),
     ("loss 0.2380", "loss 0.1999"),
     ("    1   0.8493  0.92", "    1   0.8611  0.91"),
