@@ -100,7 +100,7 @@ function(ladder_import_torch_folder folder)
     ladder_first_file(cudart "CUDA runtime of LibTorch" "${nvidia}/*/lib/${ladder_torch_cudart}"
       "${lib}/${ladder_torch_cudart}")
     file(GLOB cuda_includes LIST_DIRECTORIES true "${nvidia}/*/include")
-    if(NOT cuda_includes)
+    if(NOT cuda_includes AND IS_DIRECTORY "$ENV{CUDA_HOME}/include")
       set(cuda_includes "$ENV{CUDA_HOME}/include")
     endif()
     foreach(header cuda_runtime_api.h nccl.h)

@@ -10,10 +10,16 @@ namespace mnist {
 // After the command line: which GPUs the program sees, and who starts its ranks. Throws UsageError
 // if flags contradict the machine or the launcher. Does not initialise CUDA.
 void choose_processes(SingleOptions& options);
+inline void choose_processes(ReplicaOptions& options) {
+  choose_processes(static_cast<SingleOptions&>(options));
+}
 void choose_processes(SpawnedOptions& options);
 void choose_processes(LaunchedOptions& options);
 void choose_processes(AmpOptions& options);
 void choose_processes(PipelineRunOptions& options);
+// Of other options: declared in accelerated_main.h, and not that of a base.
+template <typename Options>
+void choose_processes(Options& options) = delete;
 
 // The parts of choose_processes for a program that starts ranks only if no launcher has.
 void find_launcher(GroupOptions& group, ProcessOptions& processes);

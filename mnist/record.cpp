@@ -79,10 +79,9 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   setup.threads.reason, data_text(train, test)));
   if (group_.world_size() > 1) {
     require_same("data", data_text(train, test), "give all ranks the same --data-root");
-    if (setup.device.is_cpu()) {
-      require_same("instructions", at::get_cpu_capability(),
-                   "set ATEN_CPU_CAPABILITY=default on all ranks");
-    }
+    require_same(
+        "instructions", setup.device.is_cpu() ? at::get_cpu_capability() : "those of a GPU",
+        "give all ranks the same --device; ATEN_CPU_CAPABILITY=default for different CPUs");
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
   if (micro_batch_ > 0) {

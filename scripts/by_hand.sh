@@ -48,7 +48,7 @@ for ((local_rank = 0; local_rank < nproc_per_node; ++local_rank)); do
   ranks+=($!)
 done
 # The first failure ends the script. Of two processes that end at once, `wait -n` may report only
-# one (bash 5.2), and then 127; `wait` by number knows every status.
+# one (bash 5.2), and then returns 127, as a program that is missing; `wait` by number knows each.
 for _ in "${ranks[@]}"; do
   wait -n || { status=$? && ((status == 127)) || exit "$status"; }
 done

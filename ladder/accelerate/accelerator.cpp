@@ -360,7 +360,11 @@ bool Accelerator::optimizer_step_was_skipped() const {
 }
 
 torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
-  if (gradients_->is_in_round() && tensor.dim() > 0) {
+  if (gradients_->is_in_round()) {
+    if (tensor.dim() == 0) {
+      throw UsageError::malformed("gather_for_metrics", "rows, one per sample", "a scalar",
+                                  "pass one value per sample, or use reduce");
+    }
     const auto rows = gradients_->repeats_batch() ? tensor.narrow(0, 0, 0) : tensor;
     return gather_rows(rows, group_, config_.debug);
   }

@@ -453,6 +453,8 @@ Checkpoint open_checkpoint(const std::string& path) {
       if (is_final()) return {folder, std::move(manifest)};
     } catch (const DataError&) {
       if (is_final()) throw;
+    } catch (const SystemError&) {  // a network file system forgets a file that was replaced
+      if (is_final()) throw;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

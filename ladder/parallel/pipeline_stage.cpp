@@ -143,7 +143,8 @@ void PipelineStage::run_backward(InFlight micro_batch) {
   RECORD_USER_SCOPE("pipeline.backward");
   const auto gradient = is_last() ? torch::Tensor() : receive(group_.rank() + 1);
   auto& [input, output] = micro_batch;
-  if (output.requires_grad()) output.backward(gradient);  // not of a first stage that is frozen
+  // Not of a first stage that is frozen, nor of one that ignores its input.
+  if (is_last() || output.requires_grad()) output.backward(gradient);
   if (is_first()) return;
   send(input.grad().defined() ? input.grad() : torch::zeros_like(input), group_.rank() - 1);
 }

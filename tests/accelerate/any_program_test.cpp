@@ -297,6 +297,8 @@ TEST(JoinedBatches, TakeALoaderOfTorchData) {
       for (const auto& batch : loader) {
         seen.push_back(batch.data[0].item<std::int64_t>());
         gathered.push_back(accelerator->gather_for_metrics(batch.data));
+        EXPECT_ERROR(accelerator->gather_for_metrics(batch.data.sum()), UsageError,
+                     "expected rows, one per sample, got 'a scalar'");
       }
     }
     const std::vector<std::int64_t> of_rank[] = {{0, 4, 8, 0, 4, 8}, {2, 6, 6, 2, 6, 6}};

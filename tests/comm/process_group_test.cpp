@@ -442,8 +442,8 @@ TEST_P(Collective, CountsTheBytesThatItSends) {
     const double expected = group.backend() == "gloo"  ? 2.0 * (world - 1.0) / world * kBytes
                             : group.backend() == "shm" ? kBytes
                                                        : 0.0;
-    EXPECT_GE(sent, expected);
-    EXPECT_LT(sent, expected + 10'000) << "headers, and no more";
+    EXPECT_NEAR(sent, expected, 10'000)
+        << "more: headers; less: a connection of the rendezvous that closed meanwhile";
   });
 }
 

@@ -111,6 +111,16 @@ TEST(PipelineStage, SendsZerosBackWhereAStageDoesNotUseItsInput) {
   });
 }
 
+TEST(PipelineStage, RefusesALossWithoutAGraph) {
+  run_ranks(1, [](const ProcessGroup& group) {
+    PipelineStage stage(std::make_shared<Scale>(/*uses=*/true), group, {.micro_batches = 2});
+    EXPECT_THROW(
+        stage.step(random_batch(4), [](const torch::Tensor& output,
+                                       const Batch& /*part*/) { return output.mean().detach(); }),
+        c10::Error);
+  });
+}
+
 // The last batch of an epoch.
 TEST(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches) {
   run_ranks(2, [](const ProcessGroup& group) {
