@@ -222,17 +222,18 @@ void gather_gives_all_to_the_root_and_nothing_to_the_others(const ProcessGroup& 
 
 void collectives_write_to_parameters_and_set_flags(const ProcessGroup& group) {
   const int last = group.world_size() - 1;
+  const auto ranks = static_cast<float>(group.world_size());
   for (const auto layout : {torch::MemoryFormat::Contiguous, torch::MemoryFormat::ChannelsLast}) {
     auto parameter = torch::full({2, 3, 4, 4}, 1.0 + group.rank()).contiguous(layout);
     parameter.requires_grad_();
     group.broadcast(parameter, last);
     group.all_reduce(parameter);
-    expect_equal(parameter.detach(), torch::full({2, 3, 4, 4}, (1.0F + last) * (1 + last)));
+    expect_equal(parameter.detach(), torch::full({2, 3, 4, 4}, ranks * ranks));
   }
   auto conjugated = torch::complex(torch::ones({2}), torch::ones({2})).conj();
   group.broadcast(conjugated, last);
   group.all_reduce(conjugated);
-  EXPECT_EQ(torch::imag(conjugated)[0].item<float>(), -1.0F - last);
+  EXPECT_EQ(torch::imag(conjugated)[0].item<float>(), -ranks);
   auto flags = torch::tensor({true, group.rank() == last, false});
   group.all_reduce(flags);
   expect_equal(torch::from_blob(flags.data_ptr(), {3}, torch::kUInt8),
