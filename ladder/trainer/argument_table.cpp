@@ -304,8 +304,8 @@ void read_report_to(TrainingArguments& arguments, const std::string& where, cons
 using T = TrainingArguments;
 using enum Effect;
 constexpr TrainingArgument kRows[] = {
-    {"output_dir", "FOLDER", "folder of checkpoints and results; empty in a file = write nothing", kFolder,
-     false, read_field<&T::output_dir>,
+    {"output_dir", "FOLDER", "folder of checkpoints and results; empty in a file = write nothing",
+     kFolder, false, read_field<&T::output_dir>,
      [](const T& arguments) -> Written { return arguments.output_dir; }},
     row<&T::run_name>(kOwn, "run_name", "NAME", "run name for trackers [last part of output_dir]"),
     {"report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none", kOwn, false,
