@@ -437,14 +437,17 @@ TEST_P(Collective, CountsTheBytesThatItSends) {
     auto tensor = torch::ones({static_cast<std::int64_t>(kBytes) / 4});
     group.all_reduce(tensor);  // Gloo connects
     const auto before = sent_bytes();
+    const auto shared_before = SharedMemory::sent_bytes();
     group.all_reduce(tensor);
     const auto sent = static_cast<double>(sent_bytes() - before);
+    const auto shared = static_cast<double>(SharedMemory::sent_bytes() - shared_before);
     const double world = group.world_size();
     const double expected = group.backend() == "gloo"  ? 2.0 * (world - 1.0) / world * kBytes
                             : group.backend() == "shm" ? kBytes
                                                        : 0.0;
-    EXPECT_NEAR(sent, expected, 10'000)
-        << "more: headers; less: a connection of the rendezvous that closed meanwhile";
+    // A socket of the rendezvous may close meanwhile, and its bytes are then missing in `sent`.
+    EXPECT_GE(group.backend() == "shm" ? shared : sent, expected);
+    EXPECT_LT(sent, expected + 10'000) << "headers, and no more";
   });
 }
 
