@@ -54,7 +54,7 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
                                  "use bf16, or an optimizer without a closure");
     }
     result_ = scaler_->step(*optimizer_);
-    scaler_->update();
+    scaler_->update_later();
   } else {
     in_closure_ = static_cast<bool>(closure);
     loss = optimizer_->step(closure);
@@ -97,6 +97,7 @@ void AcceleratedOptimizer::note_backward() {
 
 void AcceleratedOptimizer::drop_gradients() {
   optimizer_->zero_grad();
+  scaler_->drop_unscaled(*optimizer_);
   used_ = false;
   touched_.clear();
   gradients_seen_ = 0;

@@ -123,6 +123,7 @@ void GradScaler::put_on(const torch::Device& device) {
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
   if (!options_.enabled) return loss;
+  update_if_due();
   put_on(loss.device());
   return loss * scale_.to(loss.device(), /*non_blocking=*/true);
 }
@@ -166,7 +167,12 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
 bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
   const auto found = states_.find(&optimizer);
-  return found != states_.end() && found->second.stage == Stage::kUnscaled;
+  return found != states_.end() && found->second.stage != Stage::kReady;
+}
+
+void GradScaler::drop_unscaled(const torch::optim::Optimizer& optimizer) {
+  const auto found = states_.find(&optimizer);
+  if (found != states_.end() && found->second.stage == Stage::kUnscaled) states_.erase(found);
 }
 
 torch::Tensor GradScaler::found_inf_of(const OptimizerState& state) const {
@@ -207,29 +213,39 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
   return result;
 }
 
-torch::Tensor GradScaler::count_skipped() {
+torch::Tensor GradScaler::count_skipped() const {
   torch::Tensor found_inf;
   for (const auto& [optimizer, state] : states_) {
     if (state.found_inf.empty()) continue;
     const auto found = found_inf_of(state);
     found_inf = found_inf.defined() ? (found_inf + found).clamp_max(1.0) : found;
   }
-  if (found_inf.defined()) skipped_ += found_inf;
+  if (found_inf.defined()) skipped_.add_(found_inf);
   return found_inf;
 }
 
 void GradScaler::update() {
-  if (!options_.enabled) return;
+  if (options_.enabled) update_scale();
+}
+
+void GradScaler::update_scale() const {
+  update_is_due_ = false;
   const auto found_inf = count_skipped();
   if (!found_inf.defined()) {
     throw UsageError::conflict("GradScaler::update", "no step since the last update",
                                "scaler.step(optimizer), for each optimizer, then scaler.update()");
   }
   const torch::NoGradGuard no_grad;
-  at::_amp_update_scale_(scale_, tracker_, found_inf, options_.growth_factor,
-                         options_.backoff_factor, options_.growth_interval);
-  scale_.clamp_min_(kLeastScale);  // gradients divided by 0 would be steps to NaN
+  auto scale = scale_;
+  auto tracker = tracker_;
+  at::_amp_update_scale_(scale, tracker, found_inf, options_.growth_factor, options_.backoff_factor,
+                         options_.growth_interval);
+  scale.clamp_min_(kLeastScale);  // gradients divided by 0 would be steps to NaN
   states_.clear();
+}
+
+void GradScaler::update_if_due() const {
+  if (update_is_due_) update_scale();
 }
 
 void GradScaler::update(double new_scale) {
@@ -238,6 +254,7 @@ void GradScaler::update(double new_scale) {
     throw UsageError::out_of_range("GradScaler::update", new_scale, "a finite scale > 0",
                                    "update() without a number follows the gradients");
   }
+  update_is_due_ = false;
   count_skipped();
   options_.init_scale = new_scale;
   if (scale_.defined()) scale_.fill_(new_scale);
@@ -246,10 +263,12 @@ void GradScaler::update(double new_scale) {
 
 double GradScaler::get_scale() const {
   if (!options_.enabled) return 1.0;
+  update_if_due();
   return scale_.defined() ? scale_.item<double>() : options_.init_scale;
 }
 
 std::int64_t GradScaler::skipped_steps() const {
+  update_if_due();
   return skipped_.defined() ? skipped_.item<std::int64_t>() : 0;
 }
 
@@ -282,6 +301,7 @@ void GradScaler::load_state_dict(const nlohmann::json& state, std::string_view o
 }
 
 void GradScaler::apply(const GradScalerOptions& options, std::int64_t tracker) {
+  update_if_due();
   options_ = options;
   first_tracker_ = tracker;
   if (!scale_.defined()) return;

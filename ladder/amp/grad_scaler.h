@@ -92,8 +92,10 @@ class GradScaler {
   // Divides the gradients of the optimizer's parameters by the scale.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // Whether unscale_ was called for the optimizer since the last update.
+  // Whether unscale_ or step was called for the optimizer since the last update. drop_unscaled ends
+  // what unscale_ began, for gradients that are dropped without a step.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
+  void drop_unscaled(const torch::optim::Optimizer& optimizer);
 
   // optimizer.step(), unless a gradient is inf or NaN.
   StepResult step(torch::optim::Optimizer& optimizer);
@@ -101,6 +103,10 @@ class GradScaler {
   // Sets the next scale, from the overflows since the last update or to `new_scale`.
   void update();
   void update(double new_scale);
+
+  // For a caller who does not know whether another optimizer steps on the same losses: the next
+  // scale() begins with update(), and so does the next question about the state.
+  void update_later() { update_is_due_ = true; }
 
   bool is_enabled() const { return options_.enabled; }
 
@@ -137,14 +143,18 @@ class GradScaler {
   torch::Tensor found_inf_of(const OptimizerState& state) const;
 
   // 1 if any optimizer found inf or NaN, else 0; undefined without a step. Counts a skipped step.
-  torch::Tensor count_skipped();
+  torch::Tensor count_skipped() const;
+  void update_scale() const;
+  void update_if_due() const;
 
   GradScalerOptions options_;
   std::int64_t first_tracker_ = 0;
   torch::Tensor scale_;    // float32 scalar; undefined before the first scale()
   torch::Tensor tracker_;  // int32 scalar: good steps since the last change
   torch::Tensor skipped_;  // float64 scalar, to which found_inf is added in one kernel
-  std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
+  // Change with an update that is due, which a question about the scale makes.
+  mutable bool update_is_due_ = false;
+  mutable std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };
 
 }  // namespace ladder

@@ -169,6 +169,44 @@ TEST(AcceleratedOptimizer, OfTwoEachUnscalesTheGradientsOfItsOwnBackward) {
   });
 }
 
+// Accelerate divides the second's gradients again: its scaler forgets both with the first step.
+TEST(AcceleratedOptimizer, OfTwoEachStepsWithTheScaleOfTheirCommonBackward) {
+  run_alone([] {
+    for (const bool unscales : {false, true}) {
+      SCOPED_TRACE(unscales);
+      Parts parts({.init_scale = 8.0});
+      auto other = torch::zeros({1}, torch::requires_grad());
+      AcceleratedOptimizer second(std::make_shared<SGD>(std::vector{other}, SgdOptions{.lr = 1.0}),
+                                  parts.scaler, parts.gradients, /*debug=*/false);
+      parts.scaler->scale((parts.weight * kInf + other * 2.0).sum()).backward();
+      const auto clip = [&] {
+        if (unscales) parts.optimizer().unscale_gradients();
+        if (unscales) second.unscale_gradients();
+      };
+      clip();
+      parts.optimizer().step();
+      clip();
+      second.step();
+      EXPECT_EQ(other.item<double>(), -2.0);
+      EXPECT_EQ(parts.scaler->get_scale(), 4.0) << "one update";
+      EXPECT_EQ(parts.scaler->skipped_steps(), 1);
+    }
+  });
+}
+
+TEST(AcceleratedOptimizer, UnscalesAnewAfterGradientsWereDropped) {
+  run_alone([] {
+    Parts parts({.init_scale = 8.0});
+    for (const double gradient : {kInf, 3.0}) {  // a loop that leaves out bad batches
+      parts.scaler->scale((parts.weight * gradient).sum()).backward();
+      parts.optimizer().unscale_gradients();
+      if (gradient == kInf) parts.optimizer().zero_grad();
+    }
+    parts.optimizer().step();
+    EXPECT_EQ(parts.value(), -3.0);
+  });
+}
+
 TEST(AcceleratedOptimizer, MissesTheBackwardOfTheAcceleratorInDebugMode) {
   run_alone([] {
     Parts parts({.enabled = false}, 1, {}, /*debug=*/true);
