@@ -50,6 +50,9 @@ class AcceleratedDataLoader {
   // position; any other begins with its first batch.
   void set_epoch(std::int64_t epoch);
 
+  // Ends the current epoch early: the next pass is over the next epoch, also after load_state.
+  void end_epoch() { position_->finished = true; }
+
   // The current epoch, or that of the next pass.
   std::int64_t epoch() const;
 

@@ -294,6 +294,7 @@ class Trainer {
   void start_trackers();
   void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
+  std::int64_t next_epoch() const;
   void run_epoch(std::int64_t epoch, StopSignal& stop);
   [[noreturn]] void stop_by_signal(int signal, bool saved);
   torch::Tensor train_on(const Batch& batch);

@@ -127,7 +127,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
 void Trainer::resume(const std::string& checkpoint) {
   accelerator_.load_state(checkpoint);
   if (args_.ignore_data_skip) {
-    const auto epoch = train_loader_->epoch();
+    const auto epoch = next_epoch();
     train_loader_->set_epoch(epoch + 1);
     train_loader_->set_epoch(epoch);
   }

@@ -68,18 +68,18 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 
 void Trainer::run_epochs() {
   StopSignal stop(accelerator_.process_group());
-  // In the middle of an epoch the loader has its number: a callback may have ended those before
-  // early.
-  const auto batch = train_loader_->first_batch();
-  const bool is_within = 0 < batch && batch < train_loader_->size();
-  const auto first = is_within ? train_loader_->epoch() : state_.global_step / plan_.updates;
-  for (auto epoch = first; epoch < plan_.num_train_epochs; ++epoch) {
+  for (auto epoch = next_epoch(); epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
     run_epoch(epoch, stop);
     if (const int signal = stop.poll_all_ranks(/*now=*/true))
       stop_by_signal(signal, /*saved=*/false);
     if (control_.should_training_stop) return;
   }
+}
+
+// Behind the last batch of an epoch it is the next one. Steps do not tell: callbacks end epochs.
+std::int64_t Trainer::next_epoch() const {
+  return train_loader_->epoch() + train_loader_->first_batch() / train_loader_->size();
 }
 
 // The batches per epoch that fast_dev_run and limit_train_batches allow.
@@ -170,6 +170,7 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
       state_.epoch = static_cast<double>(epoch) +
                      static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
+      if (control_.should_epoch_stop) train_loader_->end_epoch();
       const bool saves = control_.should_save;
       log_save_evaluate();
       const bool ends_epoch = done == plan_.sizes.batches;  // run_epochs polls after on_epoch_end
@@ -179,6 +180,7 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
     } else {
       call(&TrainerCallback::on_substep_end, batch, loss);
     }
+    if (control_.should_epoch_stop) train_loader_->end_epoch();
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
   if (!begins_step) accelerator_.drop_window();
