@@ -55,7 +55,8 @@ struct GradientReducerOptions {
 // find_unused_parameters.
 //
 // Backward throws for parameters without a gradient, which it names, unless find_unused_parameters
-// is set. With that option, forward() must run the module.
+// is set. With that option, forward() must run the module. Sparse gradients, as those of
+// torch::nn::Embedding with `sparse`, are refused by the name of their parameter.
 //
 // If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
 // Gloo or NCCL, which call_and_report (launch/exit_status.h) recognises.
