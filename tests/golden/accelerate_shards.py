@@ -25,39 +25,21 @@ SIZES = range(1, 41)  # samples of the data set
 BATCH_SIZES = (1, 2, 3, 4, 8, 12)
 WORLD_SIZES = (1, 2, 3, 4)
 SHOWN = 10  # the table of this many samples is in the file, of the others a digest
-HEAD = {"first_n": SIZES.start, "shown_n": SHOWN}
 
 Table = list[list[list[int]]]  # [rank][batch][sample]
 
 
-def plain_loader(n: int, options: dict[str, Any]) -> DataLoader:
-    return DataLoader(
-        range(n),
-        batch_size=options["batch_size"],
-        drop_last=options["drop_last"],
-        shuffle=options.get("shuffle", False),
-        collate_fn=torch.tensor,
-    )
-
-
 def prepared_loader(n: int, rank: int, options: dict[str, Any]) -> DataLoader:
     """As Accelerator.prepare makes it on `rank`, its arguments apart."""
+    plain = DataLoader(range(n), batch_size=options["batch_size"], drop_last=options["drop_last"],
+                       shuffle=options.get("shuffle", False), collate_fn=torch.tensor)
+    modes = {mode: options[mode] for mode in ("split_batches", "dispatch_batches", "even_batches")}
+    cpu, world_size = torch.device("cpu"), options["world_size"]
     loader = package.prepare_data_loader(
-        plain_loader(n, options),
-        device=torch.device("cpu"),
-        num_processes=options["world_size"],
-        process_index=rank,
-        split_batches=options["split_batches"],
-        put_on_device=True,
-        dispatch_batches=options["dispatch_batches"],
-        even_batches=options["even_batches"],
-        use_seedable_sampler=True,
-        data_seed=42,
-    )
+        plain, device=cpu, num_processes=world_size, process_index=rank, put_on_device=True,
+        use_seedable_sampler=True, data_seed=42, **modes)
     if options["dispatch_batches"]:
-        loader.state = SimpleNamespace(
-            process_index=rank, num_processes=options["world_size"], device=torch.device("cpu")
-        )
+        loader.state = SimpleNamespace(process_index=rank, num_processes=world_size, device=cpu)
     return loader
 
 
@@ -106,28 +88,19 @@ def walk(n: int, options: dict[str, Any], epoch: int = 0) -> tuple[Table, int]:
     return table, remainders.pop()
 
 
-def is_refused(options: dict[str, Any]) -> bool:
-    try:
-        prepared_loader(10, 0, options)
-    except ValueError:
-        return True
-    return False
-
-
 def digest(table: Table) -> str:
     return hashlib.sha256(json.dumps(table, separators=(",", ":")).encode()).hexdigest()[:8]
 
 
 def case_of_all_sizes(options: dict[str, Any]) -> dict[str, Any]:
-    if is_refused(options):
+    try:
+        prepared_loader(10, 0, options)
+    except ValueError:
         return {**options, "refused": True}
     walks = {n: walk(n, options) for n in SIZES}
-    return {
-        **options,
-        "table": walks[SHOWN][0],
-        "digests": " ".join(digest(table) for table, _ in walks.values()),
-        "remainders": " ".join(str(remainder) for _, remainder in walks.values()),
-    }
+    return {**options, "table": walks[SHOWN][0],
+            "digests": " ".join(digest(table) for table, _ in walks.values()),
+            "remainders": " ".join(str(remainder) for _, remainder in walks.values())}
 
 
 def shuffled_case(options: dict[str, Any], epoch: int) -> dict[str, Any]:
@@ -143,22 +116,13 @@ def all_options() -> Iterator[dict[str, Any]]:
         for batch_size, world_size in product(BATCH_SIZES, WORLD_SIZES):
             if dispatch and split and batch_size == 1 and world_size > 1:
                 continue
-            yield {
-                "dispatch_batches": dispatch,
-                "split_batches": split,
-                "even_batches": even,
-                "drop_last": drop_last,
-                "batch_size": batch_size,
-                "world_size": world_size,
-            }
+            yield {"dispatch_batches": dispatch, "split_batches": split, "even_batches": even,
+                   "drop_last": drop_last, "batch_size": batch_size, "world_size": world_size}
 
 
-def cases() -> list[dict[str, Any]]:
-    everything = [case_of_all_sizes(options) for options in all_options()]
-    everything += [
-        shuffled_case(options, epoch)
-        for options in all_options()
-        for epoch in (0, 1, 2)
-        if options["batch_size"] == 4 and options["world_size"] in (1, 2) and options["even_batches"]
-    ]
-    return everything
+def content() -> dict[str, Any]:
+    cases = [case_of_all_sizes(options) for options in all_options()]
+    cases += [shuffled_case(options, epoch) for options in all_options() for epoch in (0, 1, 2)
+              if options["batch_size"] == 4 and options["world_size"] in (1, 2)
+              and options["even_batches"]]
+    return {"first_n": SIZES.start, "shown_n": SHOWN, "cases": cases}

@@ -41,8 +41,5 @@ def weights(order: str, num_steps: int) -> list[float]:
 
 
 def cases() -> list[dict[str, Any]]:
-    return [
-        {"order": order, "num_steps": steps, "weights": weights(order, steps)}
-        for order in ORDERS
-        for steps in (1, 4)
-    ]
+    return [{"order": order, "num_steps": steps, "weights": weights(order, steps)}
+            for order in ORDERS for steps in (1, 4)]

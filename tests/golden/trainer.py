@@ -53,7 +53,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
@@ -64,15 +64,8 @@ from unittest import mock
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import (
-    EarlyStoppingCallback,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import (EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback,
+                          TrainerControl, TrainerState, TrainingArguments)
 from transformers.trainer_pt_utils import LabelSmoother, log_metrics, save_metrics
 
 Case = dict[str, Any]
@@ -80,9 +73,9 @@ Case = dict[str, Any]
 FOLDER = "out"  # output_dir, below a temporary folder
 COMMON = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 6}
 QUIET = {"output_dir": FOLDER, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
-         "remove_unused_columns": False}  # fmt: skip
+         "remove_unused_columns": False}
 FLAGS = {"should_training_stop": "T", "should_epoch_stop": "E", "should_save": "s",
-         "should_evaluate": "e", "should_log": "l"}  # fmt: skip
+         "should_evaluate": "e", "should_log": "l"}
 
 
 def encoded(value: Any) -> Any:
@@ -123,10 +116,8 @@ def samples(count: int) -> list[tuple[list[float], int]]:
 
 
 def collate(batch: list[tuple[list[float], int]]) -> dict[str, Tensor]:
-    return {
-        "x": torch.tensor([x for x, _ in batch]),
-        "labels": torch.tensor([label for _, label in batch]),
-    }
+    x, labels = zip(*batch)
+    return {"x": torch.tensor(x), "labels": torch.tensor(labels)}
 
 
 def scripted(values: list[float], i: int) -> float:
@@ -160,17 +151,16 @@ def grouped(events: list[tuple[str, str]]) -> list[str]:
 
 
 def handler_of(event: str) -> Callable[..., TrainerControl]:
-    def handler(
-        self: Recorder, args: Any, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
+    def handler(self: Recorder, args: Any, state: TrainerState, control: TrainerControl,
+                **_: Any) -> TrainerControl:
         return self.note(event.removeprefix("on_"), state, control)
 
     return handler
 
 
-for event in dir(TrainerCallback):
-    if event.startswith("on_"):
-        setattr(Recorder, event, handler_of(event))
+EVENTS = [name for name in dir(TrainerCallback) if name.startswith("on_")]
+for event in EVENTS:
+    setattr(Recorder, event, handler_of(event))
 
 
 class ScriptedTrainer(Trainer):
@@ -191,13 +181,9 @@ class ScriptedTrainer(Trainer):
         self.eval_batches = [i, j + 1]
         return scripted(self.case.get("eval_losses", [0.5]), i) + j
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor],
+                     return_outputs: bool = False,
+                     num_items_in_batch: Tensor | None = None) -> Any:
         logits = model(inputs["x"])
         bias = self.model.linear.bias
         if model.training:
@@ -218,16 +204,12 @@ def make_trainer(case: Case, callbacks: list[TrainerCallback]) -> ScriptedTraine
         return {"score": scripted(case["scores"], recorder.evaluations)}
 
     return ScriptedTrainer(
-        case,
-        recorder,
-        model=Classifier(),
+        case, recorder, model=Classifier(),
         args=TrainingArguments(**{**QUIET, **COMMON, **case["arguments"]}),
-        data_collator=collate,
-        train_dataset=samples(case["samples"][0]),
+        data_collator=collate, train_dataset=samples(case["samples"][0]),
         eval_dataset=samples(case["samples"][1]) if case["samples"][1] else None,
         compute_metrics=compute_metrics if "scores" in case else None,
-        callbacks=[*callbacks, recorder],
-    )
+        callbacks=[*callbacks, recorder])
 
 
 def call(trainer: Trainer, method: str, options: dict[str, Any]) -> dict[str, float]:
@@ -292,27 +274,21 @@ def run(case: Case) -> Case:
     with fresh_folder(), captured_log() as lines:
         trainer, returned = start(case)
         state = trainer.state
-        result = {
-            **encoded(case),
-            "arguments": case["arguments"],
-            "events": grouped(trainer.recorder.events),
-            "logs": [line_of(entry) for entry in state.log_history],
-            "checkpoints": checkpoints(),
-        }
+        result = {**encoded(case), "arguments": case["arguments"],
+                  "events": grouped(trainer.recorder.events),
+                  "logs": [line_of(entry) for entry in state.log_history],
+                  "checkpoints": checkpoints()}
     best = [state.best_metric, state.best_global_step, state.best_model_checkpoint]
     there = {"returned": "calls" in case, "best": any(best), "resume_lines": "resumes" in case}
     shown += [key for key, is_there in there.items() if is_there]
-    extra = {
-        "batches": trainer.batches,
-        "resume_lines": [line for line in lines if line.startswith(("  Resum", "  Fast-for"))],
-        "returned": [line_of(metrics) for metrics in returned],
-        "best": encoded(best),
-    }
+    resumed = [line for line in lines if line.startswith(("  Resum", "  Fast-for"))]
+    extra = {"batches": trainer.batches, "resume_lines": resumed,
+             "returned": [line_of(metrics) for metrics in returned], "best": encoded(best)}
     return {**result, **{key: extra[key] for key in shown}}
 
 
 def case(name: str, train_samples: int, eval_samples: int, more: Case | None = None,
-         **arguments: Any) -> Case:  # fmt: skip
+         **arguments: Any) -> Case:
     samples = [train_samples, eval_samples]
     return {"name": name, "arguments": arguments, "samples": samples, **(more or {})}
 
@@ -436,7 +412,7 @@ RUNS: list[Case] = [
     case("resumed, callbacks restored", 16, 4, {"resumes": ["early stopping, patience 2", 4],
          "scores": [0.5, 0.25], "early_stopping": {"early_stopping_patience": 5}},
          num_train_epochs=2, restore_callback_states_from_checkpoint=True, **SCORE, **BY_STEP),
-]  # fmt: skip
+]
 
 
 # --- what is printed ---------------------------------------------------------------------
@@ -450,17 +426,13 @@ class StopAtStart(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         raise Stop
 
-    def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        raise Stop
+    on_prediction_step = on_train_begin
 
 
 def banner(method: str, train_samples: int, eval_samples: int = 0, **arguments: Any) -> Case:
     content = case("", train_samples, eval_samples, **arguments)
-    with fresh_folder(), captured_log() as lines:
-        try:
-            call(make_trainer(content, [StopAtStart()]), method, {})
-        except Stop:
-            pass
+    with fresh_folder(), captured_log() as lines, suppress(Stop):
+        call(make_trainer(content, [StopAtStart()]), method, {})
     del content["name"]
     return {**content, "call": method, "lines": banner_lines(lines)}
 
@@ -479,6 +451,16 @@ def banners() -> list[Case]:
     ]
 
 
+RANK_0 = SimpleNamespace(is_world_process_zero=lambda: True, args=SimpleNamespace(output_dir="."))
+
+
+def printed_by(function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    out = StringIO()
+    with redirect_stdout(out):
+        function(*arguments, **options)
+    return out.getvalue()
+
+
 def printed_logs() -> list[Case]:
     nan, inf = float("nan"), float("inf")
     groups = [
@@ -492,39 +474,20 @@ def printed_logs() -> list[Case]:
         {"a": -1.5, "b": nan, "c": inf, "d": -inf, "e": 3, "f": -12345678, "g": 0.1, "h": 2 / 3,
          "i": 0.12345, "j": 0.99995, "k": 9.9995, "l": 1e-320, "m": 5e-324, "n": 1.7e308},
         {},
-    ]  # fmt: skip
-    cases = []
-    for logs in groups:
-        out = StringIO()
-        with redirect_stdout(out):
-            PrinterCallback().on_log(None, TrainerState(), TrainerControl(), logs=dict(logs))
-        cases.append({"logs": encoded(logs), "text": out.getvalue()})
-    return cases
-
-
-TRAIN_METRICS = {
-    "train_runtime": 83.4567,
-    "train_samples_per_second": 718.942,
-    "train_steps_per_second": 11.239,
-    "total_flos": 0.0,
-    "train_loss": 0.60123456,
-    "epoch": 1.0,
-}
-EVAL_METRICS = {
-    "eval_loss": 0.282633,
-    "eval_accuracy": 0.9166,
-    "eval_runtime": 2.0,
-    "eval_samples_per_second": 5000.0,
-    "eval_steps_per_second": 78.5,
-    "epoch": 1.0,
-}
+    ]
+    return [{"logs": encoded(logs), "text": printed_by(
+        PrinterCallback().on_log, None, TrainerState(), TrainerControl(), logs=dict(logs))}
+        for logs in groups]
 
 
 def metrics_texts() -> list[Case]:
     runtimes = (0.0, 0.999, 59.999, 3599.5, 86399.25, 86400.0, 200000.015, -1.25)
     groups = {
-        "train": TRAIN_METRICS,
-        "eval": EVAL_METRICS,
+        "train": {"train_runtime": 83.4567, "train_samples_per_second": 718.942,
+                  "train_steps_per_second": 11.239, "total_flos": 0.0, "train_loss": 0.60123456,
+                  "epoch": 1.0},
+        "eval": {"eval_loss": 0.282633, "eval_accuracy": 0.9166, "eval_runtime": 2.0,
+                 "eval_samples_per_second": 5000.0, "eval_steps_per_second": 78.5, "epoch": 1.0},
         "memory": {"init_mem_cpu_alloc_delta": 1364197376, "init_mem_cpu_peaked_delta": 0,
                    "train_mem_cpu_alloc_delta": -1, "train_mem_gpu_alloc_delta": 726663167,
                    "total_flos": 1234567890123456.0, "before_init_mem_cpu": 5242880},
@@ -533,27 +496,20 @@ def metrics_texts() -> list[Case]:
                     "k": 7, "l": 2.00005, "m": 1e22, "n": 0.125},
         "runtimes": {f"{i}_runtime": seconds for i, seconds in enumerate(runtimes)},
         "one": {"x": 1},
-    }  # fmt: skip
-    cases = []
-    for split, metrics in groups.items():
-        out = StringIO()
-        with redirect_stdout(out):
-            log_metrics(SimpleNamespace(is_world_process_zero=lambda: True), split, metrics)
-        cases.append({"split": split, "metrics": encoded(metrics), "text": out.getvalue()})
-    return cases
+    }
+    return [{"split": split, "metrics": encoded(metrics),
+             "text": printed_by(log_metrics, RANK_0, split, metrics)}
+            for split, metrics in groups.items()]
 
 
 def metrics_files() -> list[Case]:
     odd = {"b": float("nan"), "a": float("-inf"), "c": 1e-05, "d": 1e16, "e": 3, "f": 1e15}
     calls = [("train", {"train_loss": 0.60123456, "epoch": 1.0}),
              ("eval", {"eval_loss": 0.5, "eval_accuracy": 0.9166, "epoch": 2.0}),
-             ("eval", {"eval_loss": 0.25}), ("test", odd)]  # fmt: skip
+             ("eval", {"eval_loss": 0.25}), ("test", odd)]
     with fresh_folder():
-        trainer = SimpleNamespace(
-            is_world_process_zero=lambda: True, args=SimpleNamespace(output_dir=".")
-        )
         for split, metrics in calls:
-            save_metrics(trainer, split, metrics)
+            save_metrics(RANK_0, split, metrics)
         files = {path.name: path.read_text() for path in sorted(Path().iterdir())}
     return [{"calls": encoded(calls), "files": files}]
 
@@ -613,7 +569,7 @@ NOTEBOOKS: list[Case] = [
     case("evaluated alone", 8, 8, {"scores": [0.5], "calls": [["evaluate", {}]]},
          eval_strategy="epoch"),
     case("half an epoch more", 8, 8, num_train_epochs=1.5, **BY_EPOCH),
-]  # fmt: skip
+]
 
 
 # --- files and numbers -------------------------------------------------------------------
@@ -627,33 +583,13 @@ def trainer_state(name: str, checkpoint: int) -> Case:
     return {"of": name, "checkpoint": checkpoint, "text": text}
 
 
-def trainer_states() -> list[Case]:
-    return [
-        trainer_state("steps", 4),
-        trainer_state("early stopping, patience 1", 2),
-    ]
-
-
 def smoothed(factor: float, labels: list[int], scale: float) -> Case:
     values = torch.arange(len(labels) * 5, dtype=torch.float32).reshape(len(labels), 5)
     logits = ((values * 7 % 11 - 5) * scale).requires_grad_()
     loss = LabelSmoother(epsilon=factor)({"logits": logits}, torch.tensor(labels))
     loss.backward()
-    return {
-        "factor": encoded(factor),
-        "logits": encoded(logits.tolist()),
-        "labels": labels,
-        "loss": encoded(loss.item()),
-        "gradient": encoded(logits.grad.tolist()),
-    }
-
-
-def label_smoothing() -> list[Case]:
-    return [
-        smoothed(0.1, [0, 3, 4], 0.25),
-        smoothed(0.1, [2, -100, 1, 0], 1.5),
-        smoothed(0.25, [4], 20.0),
-    ]
+    return encoded({"factor": factor, "logits": logits.tolist(), "labels": labels,
+                    "loss": loss.item(), "gradient": logits.grad.tolist()})
 
 
 def content() -> dict[str, Any]:
@@ -667,8 +603,10 @@ def content() -> dict[str, Any]:
         "log_metrics": metrics_texts(),
         "save_metrics": metrics_files(),
         "notebook_tables": [notebook_table(each) for each in NOTEBOOKS],
-        "trainer_states": trainer_states(),
-        "label_smoothing": label_smoothing(),
+        "trainer_states": [trainer_state("steps", 4),
+                           trainer_state("early stopping, patience 1", 2)],
+        "label_smoothing": [smoothed(0.1, [0, 3, 4], 0.25), smoothed(0.1, [2, -100, 1, 0], 1.5),
+                            smoothed(0.25, [4], 20.0)],
     }
 
 
@@ -682,6 +620,6 @@ def write(path: Path) -> None:
     for key, value in content().items():
         text = compact(value)
         if isinstance(value, list):
-            text = "[\n    " + ",\n    ".join(compact(entry) for entry in value) + "\n  ]"
+            text = "[\n    " + ",\n    ".join(map(compact, value)) + "\n  ]"
         blocks.append(f'  "{key}": {text}')
     path.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")

@@ -34,21 +34,19 @@ import trainer as runs
 Case = dict[str, Any]
 
 HOOKS = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader", "training_step",
-         "prediction_step", "log", "floating_point_ops")  # fmt: skip
+         "prediction_step", "log", "floating_point_ops")
 GROUPS = ("get_", "on_epoch_", "on_step_begin", "on_train_end")
 
 
-class Classifier(nn.Module):
+class Classifier(runs.Classifier):
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 3)
         with torch.no_grad():
             self.linear.weight.zero_()[:, 0] = torch.arange(3)
             self.linear.bias.copy_(torch.tensor([0.0, 0.5, 0.0]))
 
-    def forward(
-        self, x: Tensor, labels: Tensor | None = None, parity: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, labels: Tensor | None = None,
+                parity: Tensor | None = None) -> Tensor:
         return self.linear(x)
 
 
@@ -105,29 +103,13 @@ class HookTrainer(Trainer):
             self.calls.append("create_scheduler")
         return super().create_scheduler(*args, **options)
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor],
+                     return_outputs: bool = False,
+                     num_items_in_batch: Tensor | int | None = None) -> Any:
         self.calls.append("compute_loss")
         logits = model(inputs["x"])
         loss = nn.functional.cross_entropy(logits, inputs["labels"])
         return (loss, {"logits": logits}) if return_outputs else loss
-
-
-def hook(name: str) -> Any:
-    def noted(self: HookTrainer, *args: Any, **options: Any) -> Any:
-        self.calls.append(name)
-        return getattr(Trainer, name)(self, *args, **options)
-
-    return noted
-
-
-for name in HOOKS:
-    setattr(HookTrainer, name, hook(name))
 
 
 class EventRecorder(TrainerCallback):
@@ -135,16 +117,19 @@ class EventRecorder(TrainerCallback):
         self.calls = calls
 
 
-def event_noter(name: str) -> Any:
-    def noted(self: EventRecorder, *args: Any, **options: Any) -> None:
+def noted(base: type, name: str) -> Any:
+    """The method of the base, which notes its call."""
+    def method(self: Any, *args: Any, **options: Any) -> Any:
         self.calls.append(name)
+        return getattr(base, name)(self, *args, **options)
 
-    return noted
+    return method
 
 
-for name in dir(TrainerCallback):
-    if name.startswith("on_"):
-        setattr(EventRecorder, name, event_noter(name))
+for name in HOOKS:
+    setattr(HookTrainer, name, noted(Trainer, name))
+for name in runs.EVENTS:
+    setattr(EventRecorder, name, noted(TrainerCallback, name))
 
 
 def groups(calls: list[str]) -> list[str]:
@@ -169,9 +154,8 @@ def run(case: Case) -> Case:
             else:
                 output = trainer.predict(trainer.eval_dataset)
                 result["losses"].append(output.metrics.get("test_loss"))
-                parts = (output.predictions, output.label_ids)
-                result["predicted"].append([None if part is None else numbers(part)
-                                            for part in parts])  # fmt: skip
+                result["predicted"].append([None if part is None else numbers(part) for part in
+                                            (output.predictions, output.label_ids)])
         logs = trainer.state.log_history
         result["rates"] = [entry["learning_rate"] for entry in logs if "learning_rate" in entry]
     if "train" in case["calls"]:
@@ -182,7 +166,7 @@ def run(case: Case) -> Case:
 
 def case(name: str, calls: list[str], parts: list[str], **arguments: Any) -> Case:
     return {"name": name, "arguments": arguments, "samples": [20, 8], "calls": calls,
-            "parts": parts}  # fmt: skip
+            "parts": parts}
 
 
 ALONE = ["evaluate", "predict"]
@@ -209,7 +193,7 @@ RUNS: list[Case] = [
     case("loss only", ALONE, METRICS, label_names=["labels"], prediction_loss_only=True),
     case("loss only, a label is missing", ["predict"], METRICS,
          label_names=["labels", "absent"], prediction_loss_only=True),
-]  # fmt: skip
+]
 
 
 # --- callbacks -------------------------------------------------------------------------------
@@ -230,7 +214,7 @@ class Second(TrainerCallback):
 
 
 OPERATIONS = ["add first", "add second", "add first", "add second", "remove first", "pop second",
-              "add first", "pop first", "pop first", "pop first", "add first"]  # fmt: skip
+              "add first", "pop first", "pop first", "pop first", "add first"]
 
 
 def callbacks() -> Case:
@@ -253,9 +237,5 @@ def callbacks() -> Case:
 
 
 def content() -> Case:
-    return {
-        "made_by": "tests/golden/trainer_hooks.py",
-        "common_arguments": runs.COMMON,
-        "callbacks": callbacks(),
-        "cases": [run(each) for each in RUNS],
-    }
+    return {"made_by": "tests/golden/trainer_hooks.py", "common_arguments": runs.COMMON,
+            "callbacks": callbacks(), "cases": [run(each) for each in RUNS]}

@@ -18,7 +18,6 @@ import common
 
 STEPS = 60
 LEARNING_RATE = 3e-4
-HEAD = {"training_steps": STEPS, "learning_rate": LEARNING_RATE.hex()}
 OPTIONS = {
     "AdamW": ("lr", "betas", "eps", "weight_decay"),
     "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
@@ -32,16 +31,11 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-        self.my_norm = nn.Parameter(torch.ones(1))
-        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
-        self.norm = nn.Linear(2, 2)
-        self.normal = nn.Linear(2, 2)
-        self.pre_norm = nn.Linear(2, 2)
-        self.RMSNorm_1 = nn.Linear(2, 2)
-        self.LayerNorms = nn.Linear(2, 2)
-        self.biased = nn.Linear(2, 2)
-        self.groupnorm = nn.Linear(2, 2)
+        for name in ("scale", "my_norm", "frozen"):
+            self.register_parameter(name, nn.Parameter(torch.ones(1), name != "frozen"))
+        for name in ("norm", "normal", "pre_norm", "RMSNorm_1", "LayerNorms", "biased",
+                     "groupnorm"):
+            self.add_module(name, nn.Linear(2, 2))
         self.plain = nn.LayerNorm(2)
         self.block = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.BatchNorm2d(2))
         self.block.add_module("norm", nn.Linear(2, 2, bias=False))
@@ -54,9 +48,8 @@ MODELS = {"basicnet": common.BasicNet, "convnet": common.ConvNet, "odd": Odd}
 
 def trainer(model: str, **options: Any) -> Trainer:
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder, use_cpu=True, report_to="none", learning_rate=LEARNING_RATE, **options
-        )
+        arguments = TrainingArguments(folder, use_cpu=True, report_to="none",
+                                      learning_rate=LEARNING_RATE, **options)
         return Trainer(MODELS[model](), arguments, eval_dataset=[])
 
 
@@ -65,11 +58,9 @@ def optimizer_case(model: str, **options: Any) -> dict[str, Any]:
     optimizer = made.create_optimizer()
     kind = type(optimizer).__name__
     names = {parameter: name for name, parameter in made.model.named_parameters()}
-    groups = [
-        {key: group[key] for key in OPTIONS[kind]}
-        | {"params": [names[parameter] for parameter in group["params"]]}
-        for group in optimizer.param_groups
-    ]
+    groups = [{key: group[key] for key in OPTIONS[kind]}
+              | {"params": [names[parameter] for parameter in group["params"]]}
+              for group in optimizer.param_groups]
     return {"model": model, "arguments": options, "optimizer": kind, "groups": groups}
 
 
@@ -83,10 +74,7 @@ def scheduler_case(name: str, kwargs: dict[str, Any], warmup_steps: float) -> di
     for step in range(STEPS + 1):
         rates.append(made.optimizer.param_groups[0]["lr"].hex())
         made.optimizer.step()
-        if name == "reduce_lr_on_plateau":
-            scheduler.step(1 / (1 + min(step, 20)))
-        else:
-            scheduler.step()
+        scheduler.step(*([1 / (1 + min(step, 20))] if name == "reduce_lr_on_plateau" else []))
     return {"arguments": {**options, "lr_scheduler_kwargs": kwargs}, "lr": rates}
 
 
@@ -106,18 +94,12 @@ SCHEDULES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def cases() -> list[dict[str, Any]]:
-    made = [optimizer_case(model, weight_decay=0.1) for model in MODELS]
-    made += [
-        optimizer_case("basicnet", optim=optim, weight_decay=0.1)
-        for optim in ("adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-    ]
-    made.append(optimizer_case("basicnet", optim="adamw_torch", adam_beta1=0.8, adam_beta2=0.95,
-                               adam_epsilon=1e-6))
-    made += [
-        scheduler_case(name, kwargs, warmup)
-        for name, all_kwargs in SCHEDULES.items()
-        for kwargs in all_kwargs
-        for warmup in (0, 7, 0.12)
-    ]
-    return made
+def content() -> dict[str, Any]:
+    cases = [optimizer_case(model, weight_decay=0.1) for model in MODELS]
+    cases += [optimizer_case("basicnet", optim=optim, weight_decay=0.1)
+              for optim in ("adamw_torch_fused", "sgd", "adagrad", "rmsprop")]
+    cases.append(optimizer_case("basicnet", optim="adamw_torch", adam_beta1=0.8, adam_beta2=0.95,
+                                adam_epsilon=1e-6))
+    cases += [scheduler_case(name, kwargs, warmup) for name, all_kwargs in SCHEDULES.items()
+              for kwargs in all_kwargs for warmup in (0, 7, 0.12)]
+    return {"training_steps": STEPS, "learning_rate": LEARNING_RATE.hex(), "cases": cases}
