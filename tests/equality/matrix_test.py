@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import shutil
-import sys
 import tempfile
-import unittest
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import free_port  # noqa: E402
-from tests.support.ways import (EXACT, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,  # noqa: E402
-                                STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate,
-                                alone, by_hand, distance, ignore_accelerate_configuration, mpirun,
-                                one_rank, require_equal_weights, small, spawned, torchrun, train,
+import pytest
+
+from tests.support.programs import FULL, free_port
+from tests.support.ways import (EXACT, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,
+                                STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate, alone, by_hand,
+                                distance, ignore_accelerate_configuration, mpirun, one_rank,
+                                require_equal_weights, small, spawned, torchrun, train,
                                 with_init_method)
 
-FULL = "LADDER_FULL" in os.environ
 SECONDS = 1200 if FULL else 240  # per training, on a machine with other work too
 FOLDER = Path(tempfile.mkdtemp(prefix="ladder-matrix-"))
 atexit.register(shutil.rmtree, FOLDER)
@@ -94,6 +91,7 @@ class Cell(NamedTuple):
     again: bool = False  # the same command once more
     whole: bool = False  # whole epochs
     threads: int = 1  # of each rank
+    images: int = 0  # others than those of the recipe, and tests
 
     def __str__(self) -> str:
         parts = (f"stage {self.stage}", self.start, f"{self.world} ranks", self.recipe,
@@ -103,7 +101,8 @@ class Cell(NamedTuple):
 
     @property
     def size(self) -> Recipe:
-        return (WHOLE if self.whole else SMALL)[self.recipe]
+        size = (WHOLE if self.whole else SMALL)[self.recipe]
+        return size._replace(images=self.images, tests=200) if self.images else size
 
     def command_line(self) -> tuple[object, ...]:
         precision: tuple[object, ...] = ()
@@ -203,7 +202,7 @@ def micro_batches(count: int) -> tuple[object, ...]:
 
 
 def exact_sums() -> Iterator[Row]:
-    """Any number of ranks and threads. The whole table is in exact_full_test.py."""
+    """Any number of ranks and threads. exact_full_test.py has more of them."""
     one = Cell(2, flags=EXACT)
     yield one, CLOSE_TO, Cell(0)
     yield from equals(one, Cell(2, threads=2, flags=EXACT), Cell(2, world=2, flags=EXACT),
@@ -245,7 +244,7 @@ TABLE = [*every_program(whole=FULL), *exact_sums(),
 CELLS = list(dict.fromkeys(cell for one, _, other in TABLE for cell in (one, other)))
 
 
-def setUpModule() -> None:
+def setup_module() -> None:
     """Trains the cells of one process, two at a time. One that fails does so in its test again."""
     with ThreadPoolExecutor(2) as pool:
         for cell in CELLS:
@@ -253,86 +252,85 @@ def setUpModule() -> None:
                 pool.submit(trained, cell)
 
 
-class Matrix(unittest.TestCase):
-    def test_equal_cells(self) -> None:
-        for cell, _, other in (row for row in TABLE if row[1] == EQUALS):
-            with self.subTest(f"{cell} equals {other}"):
-                run, expected = trained(cell), trained(other)
-                require_equal_weights(run, expected)
-                for field in ("steps", "seen", "correct"):
-                    self.assertEqual(run.result[field], expected.result[field], field)
-                # Stage 6 adds up means of batches, the others sums.
-                self.assertAlmostEqual(run.result["eval_loss"], expected.result["eval_loss"],
-                                       delta=1e-6 if cell.stage == 6 or cell.world > 1 else 0)
-
-    def expect_close(self, cell: Cell, other: Cell) -> None:
-        run, expected = trained(cell), trained(other)
-        self.assertEqual(run.result["steps"], expected.result["steps"])
-        self.assertLessEqual(abs(run.result["accuracy"] - expected.result["accuracy"]),
-                             cell.size.points)
-        if cell.size.limit is not None:
-            apart = distance(run, expected)
-            print(f"{cell}: {apart:.1e} from {other}", flush=True)
-            self.assertLessEqual(apart, cell.size.limit)
-            self.assertAlmostEqual(run.records[1]["train_loss"], expected.records[1]["train_loss"],
-                                   delta=cell.size.loss)
-
-    def test_close_cells(self) -> None:
-        for cell, _, other in (row for row in TABLE if row[1] == CLOSE_TO):
-            with self.subTest(f"{cell} is close to {other}"):
-                self.expect_close(cell, other)
-
-    def test_every_cell_counts_each_image_once(self) -> None:
-        for cell in CELLS:
-            with self.subTest(str(cell)):
-                run, size = trained(cell), cell.size
-                steps = -(-size.images // size.batch)
-                epochs = [(record["steps"], record["samples"]) for record in run.records
-                          if record["record"] == "epoch"]
-                self.assertEqual(epochs, [(steps, size.images)] * size.epochs)
-                world = 1 if cell.stage == 1 else cell.world  # one process with several replicas
-                expected = {"world_size": world, "precision": cell.precision,
-                            "steps": steps * size.epochs, "seen": size.tests}
-                self.assertEqual({name: run.result[name] for name in expected}, expected)
-                self.assertIsInstance(run.result["correct"], int)
-                self.assertEqual(run.result["accuracy"], 100 * run.result["correct"] / size.tests)
-                self.assertIn(STARTS[cell.start][1], run.header["launch"])
-
-    @unittest.skipIf(FULL, "it is in the default tier")
-    def test_a_batch_per_device_is_another_global_batch(self) -> None:
-        per_device = ("--batch-mode", "per-device")
-        half = Cell(2, world=2, flags=(*per_device, "--batch-size", 32))
-        whole = Cell(2, world=3, flags=per_device)
-        self.expect_close(half, Cell(0))
-        self.assertGreater(distance(trained(whole), trained(Cell(0))), 0.02)
-        # 578 images on three ranks are 193 for each, the last one repeated.
-        for cell, counts in ((half, (10, 578)), (whole, (4, 579))):
-            epoch = trained(cell).records[1]
-            self.assertEqual((epoch["steps"], epoch["samples"]), counts)
-            self.assertEqual(trained(cell).result["steps"], counts[0])
+def rows(relation: str) -> Any:
+    """The rows of the table, as parameters of a test."""
+    return pytest.mark.parametrize("cell, other", [
+        pytest.param(cell, other, id=f"{cell} {relation} {other}")
+        for cell, name, other in TABLE if name == relation])
 
 
-@unittest.skipUnless(FULL, "whole epochs, with LADDER_FULL")
-class Accuracy(unittest.TestCase):
-    def test_basicnet_reaches_98_percent_in_one_epoch(self) -> None:
-        result = trained(Cell(0, whole=True)).result
-        self.assertGreaterEqual(result["accuracy"], 98.0)  # PyTorch: 98.3 to 98.5
-
-    def test_three_seeds_of_convnet_are_as_accurate_as_pytorch(self) -> None:
-        for seed in range(3):  # PyTorch: 92.1, 92.0, 92.8
-            cell = Cell(0, recipe="convnet", flags=("--seed", seed), whole=True)
-            result = trained(cell).result
-            self.assertEqual((result["steps"], result["seen"]), (5625, 10000))
-            self.assertTrue(91.0 <= result["accuracy"] <= 93.2, (seed, result["accuracy"]))
-
-    def test_the_defaults_of_transformers_give_its_losses(self) -> None:
-        """0.74 to 0.92 and 0.23 to 0.30: three seeds of the real Trainer, with room."""
-        run = train(alone(STAGE6), "--profile", "hf-defaults", parent=FOLDER, seconds=SECONDS)
-        row = next(line.split() for line in run.done.lines if line.split()[:1] == ["1"])
-        self.assertIn("  Total optimization steps = 938", run.done.errors)
-        self.assertTrue(0.74 <= float(row[1]) <= 0.92, row)
-        self.assertTrue(0.23 <= float(row[2]) <= 0.30, row)
+@rows(EQUALS)
+def test_equal_cells(cell: Cell, other: Cell) -> None:
+    run, expected = trained(cell), trained(other)
+    require_equal_weights(run, expected)
+    for field in ("steps", "seen", "correct"):
+        assert run.result[field] == expected.result[field], field
+    # Stage 6 adds up means of batches, the others sums.
+    assert run.result["eval_loss"] == pytest.approx(
+        expected.result["eval_loss"], rel=0, abs=1e-6 if cell.stage == 6 or cell.world > 1 else 0)
 
 
-if __name__ == "__main__":
-    unittest.main()
+@rows(CLOSE_TO)
+def test_close_cells(cell: Cell, other: Cell) -> None:
+    run, expected = trained(cell), trained(other)
+    assert run.result["steps"] == expected.result["steps"]
+    assert abs(run.result["accuracy"] - expected.result["accuracy"]) <= cell.size.points
+    if cell.size.limit is not None:
+        assert distance(run, expected) <= cell.size.limit
+        apart = run.records[1]["train_loss"] - expected.records[1]["train_loss"]
+        assert abs(apart) <= cell.size.loss
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_every_cell_counts_each_image_once(cell: Cell) -> None:
+    run, size = trained(cell), cell.size
+    steps = -(-size.images // size.batch)
+    epochs = [(record["steps"], record["samples"]) for record in run.records
+              if record["record"] == "epoch"]
+    assert epochs == [(steps, size.images)] * size.epochs
+    world = 1 if cell.stage == 1 else cell.world  # one process with several replicas
+    expected = {"world_size": world, "precision": cell.precision, "steps": steps * size.epochs,
+                "seen": size.tests}
+    assert {name: run.result[name] for name in expected} == expected
+    assert isinstance(run.result["correct"], int)
+    assert run.result["accuracy"] == 100 * run.result["correct"] / size.tests
+    assert STARTS[cell.start][1] in run.header["launch"]
+
+
+@pytest.mark.skipif(FULL, reason="it is in the default tier")
+def test_a_batch_per_device_is_another_global_batch() -> None:
+    per_device = ("--batch-mode", "per-device")
+    half = Cell(2, world=2, flags=(*per_device, "--batch-size", 32))
+    whole = Cell(2, world=3, flags=per_device)
+    test_close_cells(half, Cell(0))
+    assert distance(trained(whole), trained(Cell(0))) > 0.02
+    # 578 images on three ranks are 193 for each, the last one repeated.
+    for cell, counts in ((half, (10, 578)), (whole, (4, 579))):
+        epoch = trained(cell).records[1]
+        assert (epoch["steps"], epoch["samples"]) == counts
+        assert trained(cell).result["steps"] == counts[0]
+
+
+needs_whole_epochs = pytest.mark.skipif(not FULL, reason="whole epochs, with LADDER_FULL")
+
+
+@needs_whole_epochs
+def test_basicnet_reaches_98_percent_in_one_epoch() -> None:
+    assert trained(Cell(0, whole=True)).result["accuracy"] >= 98.0  # PyTorch: 98.3 to 98.5
+
+
+@needs_whole_epochs
+@pytest.mark.parametrize("seed", range(3))  # PyTorch: 92.1, 92.0, 92.8
+def test_convnet_is_as_accurate_as_pytorch(seed: int) -> None:
+    result = trained(Cell(0, recipe="convnet", flags=("--seed", seed), whole=True)).result
+    assert (result["steps"], result["seen"]) == (5625, 10000)
+    assert 91.0 <= result["accuracy"] <= 93.2
+
+
+@needs_whole_epochs
+def test_the_defaults_of_transformers_give_its_losses() -> None:
+    """0.74 to 0.92 and 0.23 to 0.30: three seeds of the real Trainer, with room."""
+    run = train(alone(STAGE6), "--profile", "hf-defaults", parent=FOLDER, seconds=SECONDS)
+    row = next(line.split() for line in run.done.lines if line.split()[:1] == ["1"])
+    assert "  Total optimization steps = 938" in run.done.errors
+    assert 0.74 <= float(row[1]) <= 0.92 and 0.23 <= float(row[2]) <= 0.30, row

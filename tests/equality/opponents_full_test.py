@@ -1,61 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning and JAX in bench/peers train as PyTorch does, so their times compare with the stages'."""
+"""Lightning and JAX in bench/peers train as PyTorch does: their times compare with the stages'."""
 from __future__ import annotations
 
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 
+import pytest
 import torch
-from safetensors.torch import load_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import launch, result_record  # noqa: E402
-from tests.support.twins import trained, twin  # noqa: E402
-from tests.support.ways import compare_fingerprints  # noqa: E402
+from tests.support.programs import launch
+from tests.support.twins import Ended, trained, twin
+from tests.support.ways import compare_fingerprints
 
 RECIPE = ("--recipe", "convnet", "--epochs", 2, "--limit-train", 5 * 32 + 1, "--limit-test", 65)
 
 
-class Opponents(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="ladder-opponents-")
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def test_lightning_equals_distributed_data_parallel_bit_by_bit(self) -> None:
-        """Whose weights equal those of stages 5 and 6. The last batch leaves one rank without an
-        image, and basicnet has dropout."""
-        for script in ("fabric.py", "lightning_trainer.py"):
-            for ranks, recipe in ((1, "basicnet"), (2, "convnet")):
-                with self.subTest(script=script, ranks=ranks):
-                    flags = (*RECIPE, "--recipe", recipe, "--nprocs", ranks)
-                    ours, ddp = trained(twin(script, *flags), twin("ddp.py", *flags),
-                                        parent=self.folder)
-                    for name in ("weights_sha256", "steps", "train_loss", "correct", "seen"):
-                        self.assertEqual(ours.result[name], ddp.result[name], name)
-                    self.assertIn("no difference in", compare_fingerprints(ours.stem, ddp.stem))
-
-    def test_jax_takes_the_steps_of_pytorch(self) -> None:
-        """In another order of sums, on convnet, which has no dropout."""
-        results, tensors = [], []
-        for script in ("jax_jit.py", "single.py"):
-            stem = self.folder / script
-            done = launch(*twin(script, *RECIPE), "--threads", 1, "--metrics", f"{stem}.jsonl",
-                          "--save", f"{stem}.safetensors")
-            self.assertEqual(done.code, 0, done.stderr)
-            results.append(result_record(Path(f"{stem}.jsonl")))
-            tensors.append(load_file(f"{stem}.safetensors"))
-        self.assertEqual(*([one[name] for name in ("steps", "correct", "seen")] for one in results))
-        for name in ("train_loss", "eval_loss"):
-            self.assertAlmostEqual(results[0][name], results[1][name], delta=1e-5)
-        self.assertEqual(*map(list, tensors))
-        for name, expected in tensors[1].items():
-            if "num_batches" not in name:  # JAX counts none
-                torch.testing.assert_close(tensors[0][name], expected, rtol=1e-5, atol=1e-6,
-                                           msg=lambda text, name=name: f"{name}: {text}")
+@pytest.mark.parametrize("ranks, recipe", [(1, "basicnet"), (2, "convnet")])
+@pytest.mark.parametrize("script", ["fabric.py", "lightning_trainer.py"])
+def test_lightning_equals_distributed_data_parallel_bit_by_bit(script: str, ranks: int, recipe: str,
+                                                               tmp_path: Path) -> None:
+    """Whose weights equal those of stages 5 and 6. The last batch leaves one rank without an image,
+    and basicnet has dropout."""
+    flags = (*RECIPE, "--recipe", recipe, "--nprocs", ranks)
+    ours, ddp = trained(twin(script, *flags), twin("ddp.py", *flags), parent=tmp_path)
+    for name in ("weights_sha256", "steps", "train_loss", "correct", "seen"):
+        assert ours.result[name] == ddp.result[name], name
+    assert "no difference in" in compare_fingerprints(ours.stem, ddp.stem)
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_jax_takes_the_steps_of_pytorch(tmp_path: Path) -> None:
+    """In another order of sums, on convnet, which has no dropout."""
+    runs = []
+    for script in ("jax_jit.py", "single.py"):  # JAX takes no --fingerprint
+        stem = tmp_path / script.removesuffix(".py")
+        done = launch(*twin(script, *RECIPE), "--threads", 1, "--metrics", f"{stem}.jsonl",
+                      "--save", f"{stem}.safetensors")
+        assert done.code == 0, done.stderr
+        runs.append(Ended(stem, done))
+    jax, single = runs
+    for name in ("steps", "correct", "seen"):
+        assert jax.result[name] == single.result[name], name
+    for name in ("train_loss", "eval_loss"):
+        assert jax.result[name] == pytest.approx(single.result[name], rel=0, abs=1e-5)
+    tensors = jax.tensors
+    assert list(tensors) == list(single.tensors)
+    for name, expected in single.tensors.items():
+        if "num_batches" not in name:  # JAX counts none
+            torch.testing.assert_close(tensors[name], expected, rtol=1e-5, atol=1e-6,
+                                       msg=lambda text, name=name: f"{name}: {text}")

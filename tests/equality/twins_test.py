@@ -14,19 +14,18 @@ import re
 import shutil
 import sys
 import tempfile
-import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import PYTHON, TORCHRUN, free_port, records  # noqa: E402
-from tests.support.twins import (PEERS, Command, Ended, in_reference_math,  # noqa: E402
-                                 train_forked, trained, twin)
-from tests.support.ways import (ACCELERATE, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,  # noqa: E402
-                                STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, compare_fingerprints,
+from tests.support.programs import PYTHON, TORCHRUN, free_port, records
+from tests.support.twins import (PEERS, Command, Ended, in_reference_math, train_forked, trained,
+                                 twin)
+from tests.support.ways import (ACCELERATE, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4,
+                                STAGE5, STAGE6, ZERO_REDUNDANCY, compare_fingerprints,
                                 ignore_accelerate_configuration)
 
 sys.path.insert(0, str(PEERS))
@@ -69,6 +68,11 @@ class Row(NamedTuple):
 
     def trained(self) -> list[Ended]:
         return trained(*self.commands(), parent=FOLDER)
+
+    def __str__(self) -> str:
+        words = (Path(part).name if isinstance(part, Path) else str(part)
+                 for part in (*self.cpp, self.recipe, *self.flags))
+        return " ".join(words)
 
 
 def spawned(stage: Path, script: str, recipe: str, ranks: int, *flags: object,
@@ -140,8 +144,8 @@ def with_defaults(recipe: str, ranks: int) -> tuple[Command, Command]:
 # With the steps, and the samples that are trained in them.
 DEFAULTS = [(with_defaults("basicnet", 1), 5, 300), (with_defaults("convnet", 2), 3, 3 * 128)]
 # --steps ends a run of a twin without a test, in the middle of the second epoch.
-EIGHT_STEPS = [twin(script, *more, "--recipe", "convnet", "--epochs", 2, "--limit-train", 5 * 32 + 1,
-                    "--steps", 8)
+EIGHT_STEPS = [twin(script, *more, "--recipe", "convnet", "--epochs", 2,
+                    "--limit-train", 5 * 32 + 1, "--steps", 8)
                for script, *more in (("data_parallel.py",), ("accelerated.py", "--nprocs", 2),
                                      ("trainer.py",),
                                      ("trainer.py", "--profile", "hf-defaults", "--nprocs", 2,
@@ -153,9 +157,9 @@ TUNED = tuple(twin(script, "--recipe", "convnet", "--epochs", 1, "--limit-train"
                    "--limit-test", 65) for script in ("tuned.py", "single.py"))
 
 
-def setUpModule() -> None:
-    """Trains programs and twins at the same time, the twins in forks that start quickly. The rows of
-    launchers, and one of --nprocs, start as a user starts them."""
+def setup_module() -> None:
+    """Trains programs and twins at the same time, the twins in forks that start quickly. The rows
+    of launchers, and one of --nprocs, start as a user starts them."""
     rows = [row for row in (*TABLE, *SCALED) if row.python[0] == PYTHON and row != SPAWNED]
     pairs = [*(row.commands() for row in rows), *(commands for commands, *_ in DEFAULTS)]
     with ThreadPoolExecutor(1) as pool:
@@ -169,99 +173,91 @@ def setUpModule() -> None:
         twins.result()
 
 
-class Twins(unittest.TestCase):
-    def expect_equal(self, row: Row) -> None:
-        ours, theirs = row.trained()
-        found = compare_fingerprints(ours.stem, theirs.stem)
-        steps = row.epochs * (row.steps or row.batches + 1)
-        self.assertEqual((ours.result["steps"], ours.result["seen"]), (steps, row.seen))
-        for field in ("weights_sha256", "accuracy", "correct", "seen", "steps", "train_loss"):
-            self.assertEqual(ours.result[field], theirs.result[field], f"{field}; {found}")
-        one, other = (run.result["eval_loss"] for run in (ours, theirs))
-        self.assertLessEqual(abs(one - other), 1e-6 * other if row.rounded else 0)
-        self.assertIn(f"no difference in {steps * row.ranks} records of {row.ranks} rank", found)
-        if "bf16" in row.flags:
-            self.assertEqual([run.result["precision"] for run in (ours, theirs)], ["bf16"] * 2)
-        self.assertEqual(sorted(ours.tensors), sorted(theirs.tensors))
-        for name, tensor in theirs.tensors.items():
-            self.assertTrue(torch.equal(ours.tensors[name], tensor), name)
-
-    def test_equal_rows(self) -> None:
-        for row in TABLE:
-            with self.subTest(row=row):
-                self.expect_equal(row)
-
-    def test_data_parallel_without_gpus_is_a_single_process(self) -> None:
-        for row, single in zip(DATA_PARALLEL, SINGLE):
-            _, theirs = row.trained()
-            self.assertIn("DataParallel runs the module alone", theirs.done.stderr)
-            self.assertEqual([theirs.result[key] for key in ("stage", "replicas", "weights_sha256")],
-                             ["peer_data_parallel", 1, single.trained()[1].result["weights_sha256"]])
-
-    def test_a_user_cannot_tell_stage_three_from_its_twin(self) -> None:
-        own = {"stage", "train_seconds", "total_seconds", "first_step_at", "warm_up_seconds",
-               "samples_per_second", "peak_rss_bytes", "sent_bytes", "read_bytes"}
-        kept = ("record", "epoch", "steps", "samples", "train_loss")
-        printed, recorded = [], []
-        for run in UNDER_TORCHRUN.trained():
-            printed.append(re.sub(r"elapsed: \d+\.\d\d s", "elapsed: T s", run.done.stdout))
-            _, *epochs, result = run.records
-            recorded.append(([[epoch[key] for key in kept] for epoch in epochs],
-                             {key: None if key in own else result[key] for key in result}))
-        self.assertEqual(len(printed[0].splitlines()), UNDER_TORCHRUN.epochs + 3, printed[0])
-        self.assertEqual(*printed)
-        self.assertEqual(*recorded)
-
-    def test_fp16_scales_the_loss_alike(self) -> None:
-        for row in SCALED:
-            with self.subTest(row=row):
-                self.expect_equal(row)
-                ours, theirs = row.trained()
-                self.assertEqual(ours.result["loss_scale"], theirs.result["loss_scale"])
-                self.assertEqual(*(json.loads(run.metadata["scaler"]) for run in (ours, theirs)))
-                self.assertTrue(0 < ours.result["skipped_steps"] <= row.batches, ours.result)
-
-    def test_the_defaults_of_transformers_take_the_same_steps(self) -> None:
-        """Other random numbers, so other weights."""
-        for commands, steps, samples in DEFAULTS:
-            runs = trained(*commands, parent=FOLDER)
-            for run in runs:
-                result, (epoch,) = run.result, [r for r in run.records if r["record"] == "epoch"]
-                self.assertEqual([result[key] for key in ("epochs", "steps", "seen")],
-                                 [1, steps, 97])
-                self.assertEqual((epoch["steps"], epoch["samples"]), (steps, samples))
-            self.assertEqual([runs[1].records[0][key] for key in
-                              ("batch_size", "eval_batch_size", "lr")], [64, 64, 5e-5])
-
-    def test_tuned_python_trains_as_its_twin(self) -> None:
-        """In channels_last, so sums are in another order, and BatchNorm's are less exact."""
-        tuned, single = trained(*TUNED, parent=FOLDER)
-        steps = [[record["loss_value"] for record in records(run.stem.with_suffix(".rank0.jsonl"))]
-                 for run in (tuned, single)]
-        self.assertEqual([len(losses) for losses in steps], [5, 5])
-        torch.testing.assert_close(*map(torch.tensor, steps), rtol=1e-5, atol=0)
-        for name, expected in single.tensors.items():
-            rtol = 1e-3 if "running" in name else 1e-5
-            torch.testing.assert_close(tuned.tensors[name], expected, rtol=rtol, atol=rtol / 10,
-                                       msg=lambda text, name=name: f"{name}: {text}")
-        own = {"stage", "accuracy", "correct", "train_loss", "eval_loss", "train_seconds",
-               "total_seconds", "first_step_at", "warm_up_seconds", "samples_per_second",
-               "peak_rss_bytes", "sent_bytes", "read_bytes", "weights_sha256"}
-        self.assertEqual(*({key: None if key in own else value for key, value in run.result.items()}
-                           for run in (tuned, single)))
-
-    def test_steps_end_a_twin_without_a_test(self) -> None:
-        for command in EIGHT_STEPS:
-            with self.subTest(command=command):
-                run, = trained(command, parent=FOLDER)
-                _, first, second, result = run.records
-                self.assertEqual([first["steps"], second["steps"], result["steps"]], [6, 2, 8])
-                self.assertEqual((result["seen"], result["accuracy"]), (None, None))
-                self.assertNotIn("Accuracy", run.done.stdout)
-                written = [path.name for path in run.stem.parent.iterdir()
-                           if not path.name.startswith("a.rank")]
-                self.assertEqual(sorted(written), ["a.jsonl", "a.safetensors", "stderr", "stdout"])
+@pytest.mark.parametrize("row", [*TABLE, *SCALED], ids=str)
+def test_equal_rows(row: Row) -> None:
+    ours, theirs = row.trained()
+    found = compare_fingerprints(ours.stem, theirs.stem)
+    steps = row.epochs * (row.steps or row.batches + 1)
+    assert (ours.result["steps"], ours.result["seen"]) == (steps, row.seen)
+    for field in ("weights_sha256", "accuracy", "correct", "seen", "steps", "train_loss"):
+        assert ours.result[field] == theirs.result[field], f"{field}; {found}"
+    one, other = (run.result["eval_loss"] for run in (ours, theirs))
+    assert abs(one - other) <= (1e-6 * other if row.rounded else 0)
+    assert f"no difference in {steps * row.ranks} records of {row.ranks} rank" in found
+    if "bf16" in row.flags:
+        assert [run.result["precision"] for run in (ours, theirs)] == ["bf16"] * 2
+    assert sorted(ours.tensors) == sorted(theirs.tensors)
+    for name, tensor in theirs.tensors.items():
+        assert torch.equal(ours.tensors[name], tensor), name
+    if row in SCALED:
+        assert ours.result["loss_scale"] == theirs.result["loss_scale"]
+        assert json.loads(ours.metadata["scaler"]) == json.loads(theirs.metadata["scaler"])
+        assert 0 < ours.result["skipped_steps"] <= row.batches
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_data_parallel_without_gpus_is_a_single_process() -> None:
+    for row, single in zip(DATA_PARALLEL, SINGLE):
+        _, theirs = row.trained()
+        assert "DataParallel runs the module alone" in theirs.done.stderr
+        assert [theirs.result[key] for key in ("stage", "replicas", "weights_sha256")] == [
+            "peer_data_parallel", 1, single.trained()[1].result["weights_sha256"]]
+
+
+# Of the record of the end: what differs between programs, and between runs.
+OWN = {"stage", "train_seconds", "total_seconds", "first_step_at", "warm_up_seconds",
+       "samples_per_second", "peak_rss_bytes", "sent_bytes", "read_bytes"}
+
+
+def comparable(result: dict[str, Any], own: set[str] = OWN) -> dict[str, Any]:
+    return {key: None if key in own else value for key, value in result.items()}
+
+
+def test_a_user_cannot_tell_stage_three_from_its_twin() -> None:
+    kept = ("record", "epoch", "steps", "samples", "train_loss")
+    printed, recorded = [], []
+    for run in UNDER_TORCHRUN.trained():
+        printed.append(re.sub(r"elapsed: \d+\.\d\d s", "elapsed: T s", run.done.stdout))
+        _, *epochs, result = run.records
+        recorded.append(([[epoch[key] for key in kept] for epoch in epochs], comparable(result)))
+    assert len(printed[0].splitlines()) == UNDER_TORCHRUN.epochs + 3, printed[0]
+    assert printed[0] == printed[1] and recorded[0] == recorded[1]
+
+
+@pytest.mark.parametrize("commands, steps, samples", DEFAULTS)
+def test_the_defaults_of_transformers_take_the_same_steps(
+        commands: tuple[Command, Command], steps: int, samples: int) -> None:
+    """Other random numbers, so other weights."""
+    runs = trained(*commands, parent=FOLDER)
+    for run in runs:
+        result, (epoch,) = run.result, [r for r in run.records if r["record"] == "epoch"]
+        assert [result[key] for key in ("epochs", "steps", "seen")] == [1, steps, 97]
+        assert (epoch["steps"], epoch["samples"]) == (steps, samples)
+    assert [runs[1].records[0][key] for key in ("batch_size", "eval_batch_size", "lr")] == [
+        64, 64, 5e-5]
+
+
+def test_tuned_python_trains_as_its_twin() -> None:
+    """In channels_last, so sums are in another order, and BatchNorm's are less exact."""
+    tuned, single = trained(*TUNED, parent=FOLDER)
+    steps = [[record["loss_value"] for record in records(run.stem.with_suffix(".rank0.jsonl"))]
+             for run in (tuned, single)]
+    assert [len(losses) for losses in steps] == [5, 5]
+    torch.testing.assert_close(*map(torch.tensor, steps), rtol=1e-5, atol=0)
+    for name, expected in single.tensors.items():
+        rtol = 1e-3 if "running" in name else 1e-5
+        torch.testing.assert_close(tuned.tensors[name], expected, rtol=rtol, atol=rtol / 10,
+                                   msg=lambda text, name=name: f"{name}: {text}")
+    own = OWN | {"accuracy", "correct", "train_loss", "eval_loss", "weights_sha256"}
+    assert comparable(tuned.result, own) == comparable(single.result, own)
+
+
+@pytest.mark.parametrize("command", EIGHT_STEPS, ids=lambda command: command[1].name)
+def test_steps_end_a_twin_without_a_test(command: Command) -> None:
+    run, = trained(command, parent=FOLDER)
+    _, first, second, result = run.records
+    assert [first["steps"], second["steps"], result["steps"]] == [6, 2, 8]
+    assert (result["seen"], result["accuracy"]) == (None, None)
+    assert "Accuracy" not in run.done.stdout
+    written = {path.name for path in run.stem.parent.iterdir()
+               if not path.name.startswith("a.rank")}
+    assert written == {"a.jsonl", "a.safetensors", "stderr", "stdout"}
