@@ -5,3 +5,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+from tests.support.in_process import output, start  # noqa: E402, F401 fixtures

@@ -12,6 +12,7 @@ import doctor
 import pytest
 
 from tests.support.files import write
+from tests.support.in_process import Start
 
 PROGRAMS = {"g++": "g++ (Debian) 12.2.0", "cmake": "cmake version 3.25.1", "ninja": "1.11.1",
             "python3": "Python 3.11.2"}
@@ -21,10 +22,9 @@ PACKAGES = ".venv/lib/python3.11/site-packages"
 class Machine:
     """One that has all."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch,
-                 capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
         self.root, self.path = folder / "checkout", folder / "bin"
-        self.monkeypatch, self.capsys = monkeypatch, capsys
+        self.monkeypatch, self.start = monkeypatch, start
         for name, text in PROGRAMS.items():
             self.program(name, text)
         (self.root / PACKAGES / "torch-2.11.0.dist-info").mkdir(parents=True)
@@ -40,15 +40,14 @@ class Machine:
 
     def look(self) -> tuple[int, dict[str, tuple[str, str]], str]:
         """Exit code, state and text by subject, and the last line."""
-        code = doctor.main(["--root", str(self.root)])
-        *lines, last = self.capsys.readouterr().out.splitlines()
+        code, output, _ = self.start(doctor, "--root", self.root)
+        *lines, last = output.splitlines()
         return code, {line[9:23].strip(): (line[:8].strip(), line[24:]) for line in lines}, last
 
 
-@pytest.fixture(name="machine")
-def machine_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                    capsys: pytest.CaptureFixture[str]) -> Machine:
-    return Machine(tmp_path, monkeypatch, capsys)
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start) -> Machine:
+    return Machine(tmp_path, monkeypatch, start)
 
 
 def test_a_machine_that_has_all(machine: Machine) -> None:
@@ -62,35 +61,27 @@ def test_a_machine_that_has_all(machine: Machine) -> None:
 
 @pytest.mark.parametrize("name, subject, answer, state, text", [
     ("g++", "g++", "g++ 11.4.0", "missing", "11.4.0; 12 or newer"),
-    ("cmake", "cmake", "cmake version 3.18.4", "missing", "3.18.4; 3.25 or newer is needed"),
-    ("ninja", "ninja", "", "missing", "not found; ./run sets it up, where there is apt-get"),
-    ("python3", "Python", "Python 3.9.18", "missing", "3.9.18; 3.10 to 3.13 is needed"),
+    ("clang++", "clang", "Debian clang version 16.0.6 (15~deb12u1)", "ok", "16.0.6"),
+    ("clang++", "clang", "Debian clang version 14.0.6", "missing", "14.0.6; 16 or newer"),
+    ("cmake", "cmake", "cmake version 3.18.4", "missing", "3.18.4; 3.25 or newer"),
+    ("ninja", "ninja", "", "missing", "not found; ./run sets it up"),
+    ("python3", "Python", "Python 3.9.18", "missing", "3.9.18; 3.10 to 3.13"),
     ("python3", "Python", "Python 3.10.0", "ok", "3.10.0"),
     ("python3", "Python", "Python 3.13.7", "ok", "3.13.7"),
-    ("python3", "Python", "Python 3.14.0", "missing", "3.14.0; 3.10 to 3.13 is needed"),
+    ("python3", "Python", "Python 3.14.0", "missing", "3.14.0; 3.10 to 3.13"),
     ("nvidia-smi", "GPUs", "NVIDIA H100, 580.65.06", "ok", "NVIDIA H100, 580.65.06"),
-    ("nvidia-smi", "GPUs", "NVIDIA H100, 570.124", "note",
-     "NVIDIA H100, 570.124; driver 580 or newer is needed"),
+    ("nvidia-smi", "GPUs", "NVIDIA H100, 570.124", "note", "NVIDIA H100, 570.124; driver 580"),
     ("mpirun", "mpirun", "", "ok", "")])
 def test_programs(machine: Machine, name: str, subject: str, answer: str, state: str,
                   text: str) -> None:
     machine.program(name, answer)
+    if name == "clang++":
+        machine.monkeypatch.setenv("CXX", name)
     code, rows, last = machine.look()
-    assert (rows[subject][0], rows[subject][1][:len(text)]) == (state, text)
+    assert rows[subject][0] == state and rows[subject][1].startswith(text)
+    assert ("g++" in rows) == (name != "clang++")
     assert (code, last) == ((1, f"missing: {subject}") if state == "missing" else
                             (0, "nothing is missing"))
-
-
-@pytest.mark.parametrize("answer, state, text", [
-    ("Debian clang version 16.0.6 (15~deb12u1)", "ok", "16.0.6"),
-    ("Debian clang version 14.0.6", "missing", "14.0.6; 16 or newer; CXX names another")])
-def test_clang_has_an_oldest_version_of_its_own(machine: Machine, answer: str, state: str,
-                                                text: str) -> None:
-    machine.program("clang++", answer)
-    machine.monkeypatch.setenv("CXX", "clang++")
-    _, rows, last = machine.look()
-    assert rows["clang"] == (state, text) and "g++" not in rows
-    assert last == ("nothing is missing" if state == "ok" else "missing: clang")
 
 
 def test_the_python_of_the_checkout_comes_first(machine: Machine) -> None:
@@ -100,18 +91,18 @@ def test_the_python_of_the_checkout_comes_first(machine: Machine) -> None:
     assert machine.look()[1]["Python"][0] == "missing"
 
 
-@pytest.mark.parametrize("package, folder, code, row", [
-    ("torch-2.9.1", "", 1, ("missing", "2.9.1 in .venv; 2.11 is needed: remove .venv, then ./run")),
-    ("other-1.0", "", 0, ("note", "not in .venv yet; ./run sets it up: 2.5 GB, some minutes")),
-    ("torch-2.9.1", "/usr", 0, ("ok", "/usr")),
-    ("torch-2.11.0", "/none", 1, ("missing", "/none; no such folder"))])
-def test_libtorch(machine: Machine, package: str, folder: str, code: int,
-                  row: tuple[str, str]) -> None:
+@pytest.mark.parametrize("package, folder, state, text", [
+    ("torch-2.9.1", "", "missing", "2.9.1 in .venv; 2.11 is needed"),
+    ("other-1.0", "", "note", "not in .venv yet; ./run sets it up"),
+    ("torch-2.9.1", "/usr", "ok", "/usr"),
+    ("torch-2.11.0", "/none", "missing", "/none; no such folder")])
+def test_libtorch(machine: Machine, package: str, folder: str, state: str, text: str) -> None:
     packages = machine.root / PACKAGES
     (packages / "torch-2.11.0.dist-info").rename(packages / f"{package}.dist-info")
     machine.monkeypatch.setenv("LADDER_TORCH_DIR", folder)
-    found, rows, _ = machine.look()
-    assert (found, rows["LibTorch"]) == (code, row)
+    code, rows, _ = machine.look()
+    assert (code, rows["LibTorch"][0]) == (int(state == "missing"), state)
+    assert rows["LibTorch"][1].startswith(text)
 
 
 def test_data_that_is_missing(machine: Machine) -> None:
@@ -132,15 +123,15 @@ def test_a_name_localhost_that_does_not_resolve(machine: Machine) -> None:
     machine.monkeypatch.setattr(socket, "getaddrinfo", look_up)
     code, rows, last = machine.look()
     assert (code, last) == (1, "missing: loopback")
-    assert rows["loopback"][1] == ("localhost: Name or service not known; torchrun needs this "
-                                   "name: echo '127.0.0.1 localhost' >> /etc/hosts")
+    assert rows["loopback"][1].startswith("localhost: Name or service not known; ")
+    assert "echo '127.0.0.1 localhost' >> /etc/hosts" in rows["loopback"][1]
 
 
 @pytest.mark.parametrize("flags, output, message", [
-    ([], "/dev/full", "doctor: [Errno 28] No space left on device\n"),
-    (["--root", "/none"], "/dev/null", "doctor: [Errno 2] No such file or directory: '/none'\n")])
+    ([], "/dev/full", "[Errno 28] No space left on device"),
+    (["--root", "/none"], "/dev/null", "[Errno 2] No such file or directory: '/none'")])
 def test_a_failure_is_one_line(flags: list[str], output: str, message: str) -> None:
     with open(output, "w", encoding="utf-8") as file:
         done = subprocess.run([sys.executable, doctor.__file__, *flags], stdout=file, text=True,
                               stderr=subprocess.PIPE, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, message)
+    assert (done.returncode, done.stderr) == (1, f"doctor: {message}\n")
