@@ -132,32 +132,8 @@ def first_failure(output: str) -> str:
     return f"{started[-1]} ({how})" if started else how
 
 
-class Progress:
-    """A line per finished step. In between the present step: on a terminal in a line of its own,
-    which is overwritten, elsewhere every minute."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.done = steps, 0
-        self.started = self.shown = time.monotonic()
-
-    def left(self) -> str:
-        if not self.done:
-            return ""
-        seconds = (time.monotonic() - self.started) / self.done * (self.steps - self.done)
-        return f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
-
-    def show(self, task: str) -> None:
-        line = f"[{self.done}/{self.steps}{self.left()}] {task}"
-        if sys.stdout.isatty():
-            print(f"\r\x1b[K{line}", end="", flush=True)
-        elif time.monotonic() - self.shown >= 60:
-            self.shown = time.monotonic()
-            print(line, flush=True)
-
-    def finish(self, line: str) -> None:
-        self.done += 1
-        erase = "\r\x1b[K" if sys.stdout.isatty() else ""
-        print(f"{erase}[{self.done}/{self.steps}{self.left()}] {line}", flush=True)
+def log(line: str) -> None:
+    print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
 class Workspace:
@@ -198,24 +174,17 @@ class Workspace:
                           "-DLADDER_BENCH=OFF"], "the build cannot be configured")
         return folder
 
-    def command(self, command: Sequence[object], failure: str,
-                progress: Progress | None = None) -> str:
-        """Runs a command and returns its output; `progress` follows the lines of ninja."""
-        output = ""
-        with subprocess.Popen(list(map(str, command)), cwd=self.tree, text=True, errors="replace",
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            for line in process.stdout or ():
-                output += line
-                if progress and (found := re.match(r"\[(\d+)/(\d+)\] (.*)", line)):
-                    progress.done, progress.steps = int(found[1]), int(found[2])
-                    progress.show(found[3][:60])
-        if process.returncode != 0:
-            raise Unusable(f"{failure}:\n{output[-4000:]}")
-        return output
+    def command(self, command: Sequence[object], failure: str) -> str:
+        """Runs a command and returns its output."""
+        done = subprocess.run(list(map(str, command)), cwd=self.tree, text=True, errors="replace",
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            raise Unusable(f"{failure}:\n{done.stdout[-4000:]}")
+        return done.stdout
 
-    def build(self, tests: Sequence[str], progress: Progress | None = None) -> None:
+    def build(self, tests: Sequence[str]) -> None:
         self.command(["cmake", "--build", self.build_of(tests), "-j", self.jobs, "--target",
-                      *targets_of(tests)], "the build failed", progress)
+                      *targets_of(tests)], "the build failed")
 
     def failed_case(self, tests: Sequence[str]) -> str:
         """Runs tests. Returns the first test case that fails; "" if none does."""
@@ -280,21 +249,13 @@ def run_baseline(space: Workspace, faults: Sequence[Fault], sources: str) -> Non
         if of_preset := [test for test in tests if preset_of([test]) == preset]:
             space.require_default_tests(of_preset)
         if missing := [test for test in of_preset if test not in passed]:
-            run_tests_without_fault(space, missing, sources)
-
-
-def run_tests_without_fault(space: Workspace, missing: Sequence[str], sources: str) -> None:
-    print("building without a fault", flush=True)
-    space.build(missing, Progress(0))
-    progress = Progress(len(missing))
-    for test in missing:
-        progress.show(f"{test} without a fault")
-        started = time.monotonic()
-        if case := space.failed_case([test]):
-            raise Unusable(f"without a fault, {test} fails: {case}")
-        seconds = time.monotonic() - started
-        space.append({"baseline": test, "sources": sources, "seconds": round(seconds, 1)})
-        progress.finish(f"{test} passes without a fault ({seconds:.0f} s)")
+            log("building without a fault")
+            space.build(missing)
+        for test in missing:
+            if case := space.failed_case([test]):
+                raise Unusable(f"without a fault, {test} fails: {case}")
+            space.append({"baseline": test, "sources": sources})
+            log(f"{test} passes without a fault")
 
 
 def run_fault(space: Workspace, fault: Fault, sources: str) -> Record:
@@ -338,13 +299,11 @@ def run(space: Workspace, faults: Sequence[Fault]) -> dict[str, Record]:
     run_baseline(space, faults, sources)
     done = results_of(space, faults, sources)
     left = [fault for fault in faults if fault.name not in done]
-    progress = Progress(len(left))
-    for fault in left:
-        progress.show(fault.name)
+    for number, fault in enumerate(left, 1):
         record = run_fault(space, fault, sources)
         space.append(record)
-        outcome = f"by {record['by']}" if record["result"] == "caught" else ""
-        progress.finish(f"{record['result']}: {fault.name} {outcome}".rstrip())
+        by = f" by {record['by']}" if record["result"] == "caught" else ""
+        log(f"[{number}/{len(left)}] {record['result']}: {fault.name}{by}")
     return results_of(space, faults, sources)
 
 
