@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pytest import approx
-from tests.support.programs import BIN
+from tests.support.files import write
+from tests.support.programs import BIN, Launched, Result, poll_until, run
 
-SUITE = BIN / "suite"
-SECONDS = 120
 ROW = "basicnet/stage0_single_gpu/world:1/precision:fp32"
 STUB = """#!{python}
 import json, sys, time
@@ -31,11 +27,11 @@ result = dict(record="result", recipe="basicnet", precision="fp32", device="cpu"
               samples_per_second=1280.0, peak_rss_bytes=5e8, weights_sha256="ab" * 32,
               first_step_at=time.monotonic())
 result |= {changed!r}
+run = dict(record="run", batch_size=64, lr=1e-3, world_size=result.pop("world_size", 1))
 with open(path, "w") as file:
-    print(json.dumps(dict(record="run", batch_size=64, lr=1e-3,
-                          world_size=result.pop("world_size", 1))), file=file)
-    print(json.dumps({{name: value for name, value in result.items() if value != "left out"}}),
-          file=file)
+    for record in (run, result):
+        print(json.dumps({{name: value for name, value in record.items() if value != "left out"}}),
+              file=file)
 """
 
 
@@ -44,25 +40,23 @@ class Suite:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.out, self.runs = folder, folder / "out.json", folder / "runs"
-        (folder / "bin").mkdir()
         self.stage()
 
     def stage(self, before: str = "", **changed: object) -> None:
-        path = self.folder / "bin" / "stage0_single_gpu"
-        path.write_text(STUB.format(python=sys.executable, before=before, changed=changed))
-        path.chmod(0o755)
+        write(self.folder / "bin/stage0_single_gpu", executable=True,
+              text=STUB.format(python=sys.executable, before=before, changed=changed))
 
-    def command(self, row: str) -> list[str]:
-        tier = "bench" if row.startswith("slice") else "short"  # which measures no peak
-        return [str(SUITE), "--tier", tier, "--folder", str(self.runs), "--bin",
-                str(self.folder / "bin"), f"--benchmark_filter=^{row}/threads:[0-9]+/iterations",
-                f"--benchmark_out={self.out}", "--cpus", "2", "--slice-repetitions", "2"]
+    def flags(self, row: str, tier: str = "") -> list[object]:
+        usual = "bench" if row.startswith("slice") else "short"  # which measures no peak
+        repetitions = [] if tier else ["--slice-repetitions", 2]
+        return ["--tier", tier or usual, *repetitions, "--folder", self.runs, "--bin",
+                self.folder / "bin", f"--benchmark_filter=^{row}/threads:[0-9]+/iterations",
+                "--cpus", 2]
 
-    def run(self, row: str, code: int = 0) -> str:
-        done = subprocess.run(self.command(row), capture_output=True, text=True, timeout=SECONDS,
-                              check=False)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        return done.stderr
+    def run(self, row: str, tier: str = "", code: int = 0) -> Result:
+        done = run("suite", *self.flags(row, tier), f"--benchmark_out={self.out}")
+        assert (done.code, done.stdout) == (code, ""), done.stderr
+        return done
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for row in json.loads(self.out.read_text())["benchmarks"]
@@ -76,7 +70,7 @@ def suite(tmp_path: Path) -> Suite:
 
 def test_a_slice_is_the_steps_after_the_warm_up(suite: Suite) -> None:
     name = "stage0_single_gpu     basicnet  1 x 2  fp32"
-    assert suite.run(f"slice/{ROW}").splitlines() == [
+    assert suite.run(f"slice/{ROW}").errors == [
         f"[1/2] {name}  10.00 s for 200 steps  about 10 s left",
         f"[2/2] {name}  10.00 s for 200 steps"]
     rows = suite.rows()
@@ -97,51 +91,39 @@ def test_a_slice_is_the_steps_after_the_warm_up(suite: Suite) -> None:
 
 
 def test_the_quick_tier_shows_thirty_steps_as_two_hundred_three_times(suite: Suite) -> None:
-    suite.stage(steps=50, train_seconds=3.5, warm_up_seconds=0.5, samples_per_second=50 * 64 / 3.5)
-    command = [*suite.command(f"slice/{ROW}")[:-2], "--tier", "quick"]
-    del command[1:3]
-    subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    suite.stage(steps=50, train_seconds=3.5, warm_up_seconds=0.5, device="cuda:0",
+                samples_per_second=50 * 64 / 3.5)
+    suite.run(f"slice/{ROW}", "quick")
     assert [row["real_time"] for row in suite.rows()] == [20.0] * 3  # 0.1 s each
     assert {row["samples_per_second"] for row in suite.rows()} == {640.0}
-
-
-def test_no_floor_on_a_gpu(suite: Suite) -> None:
-    suite.stage(device="cuda:0")
-    suite.run(f"slice/{ROW}")
-    assert "percent_of_floor" not in suite.rows()[0]
+    assert "percent_of_floor" not in suite.rows()[0]  # there is none on a GPU
 
 
 def test_a_whole_run_lasts_from_its_start_to_its_end(suite: Suite) -> None:
     suite.stage(before="time.sleep(0.5)")
-    suite.run(f"full/{ROW}")
+    done = run("suite", *suite.flags(f"full/{ROW}"))
+    suite.out = suite.runs / "results.json"  # without a name they are in the folder
+    assert f"the results are in {suite.out}\n" in done.stderr
     [row] = suite.rows()
     assert 0.5 < row["real_time"] < 12.0  # and not what the record says
     assert (row["total_seconds"], row["seen"]) == (12.5, 10_000)
     assert row["user_lines"] > 30
 
 
-def test_without_a_name_the_results_are_in_the_folder_and_it_says_so(suite: Suite) -> None:
-    command = [word for word in suite.command(f"full/{ROW}") if "benchmark_out" not in word]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
-    suite.out = suite.runs / "results.json"
-    assert f"the results are in {suite.out}\n" in done.stderr
-    assert len(suite.rows()) == 1
+ANOTHER_ROW = "its record belongs to another row"
 
 
 @pytest.mark.parametrize("changed, code, reason", [
     ({"first_step_at": "left out"}, 1, "its record has no first_step_at"),
     ({"first_step_at": None}, 1, "its record has no first_step_at"),
-    ({"recipe": "convnet"}, 1, "its record belongs to another row"),
-    ({"precision": "bf16"}, 1, "its record belongs to another row"),
-    ({"world_size": 2}, 1, "its record belongs to another row"),
-    ({"before": "print('error: no data', file=sys.stderr); sys.exit(3)"}, 1,
-     "exit code 3; last line: error: no data"),
+    ({"recipe": "convnet"}, 1, ANOTHER_ROW), ({"precision": "bf16"}, 1, ANOTHER_ROW),
+    ({"world_size": 2}, 1, ANOTHER_ROW),
+    ({"before": "sys.exit('error: no data')"}, 1, "exit code 1; last line: error: no data"),
     # A program that the machine cannot run has not failed.
-    ({"before": "print('error: no compiler', file=sys.stderr); sys.exit(77)"}, 0,
-     "not run: exit code 77; last line: error: no compiler")])
+    ({"before": "sys.exit(77)"}, 0, "not run: exit code 77; no output")])
 def test_a_row_without_numbers_has_a_reason(suite: Suite, changed, code, reason) -> None:
     suite.stage(**changed)
-    said = suite.run(f"full/{ROW}", code)
+    said = suite.run(f"full/{ROW}", code=code).stderr
     [row] = suite.rows()
     assert (row["error_occurred"], row["error_message"]) == (True, reason)
     if code:
@@ -153,18 +135,13 @@ def test_a_row_without_numbers_has_a_reason(suite: Suite, changed, code, reason)
 
 
 def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> None:
-    started = suite.folder / "pid"
-    suite.stage(before=f"import os\nwith open({str(started)!r}, 'w') as file: "
-                       "print(os.getpid(), file=file)\ntime.sleep(60)")
-    first = subprocess.Popen(suite.command(f"full/{ROW}"), stderr=subprocess.DEVNULL)
-    deadline, text = time.monotonic() + SECONDS, ""
-    while not text.endswith("\n") and time.monotonic() < deadline:
-        text = started.read_text() if started.exists() else ""
-    assert "another suite writes there" in suite.run(f"full/{ROW}", 2)
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(SECONDS) == -signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(text), 0)
+    started = suite.folder / "started"
+    suite.stage(before=f"open({str(started)!r}, 'w').close()\ntime.sleep(600)")
+    with Launched(BIN / "suite", *suite.flags(f"full/{ROW}")) as first:
+        assert poll_until(started.exists, 60)
+        assert "another suite writes there" in suite.run(f"full/{ROW}", code=2).stderr
+        first.process.send_signal(signal.SIGTERM)
+        assert first.finish(60).code == -signal.SIGTERM  # and no process is left
 
 
 @pytest.mark.parametrize("flags, reason", [
@@ -172,15 +149,12 @@ def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> 
     (["--benchmark_lits"], "suite --help lists them"), (["--cpus", "0"], "--cpus"),
     (["--benchmark_filter=none"], "--benchmark_list_tests")])
 def test_wrong_flags_are_named_and_leave_the_results_alone(suite: Suite, flags, reason) -> None:
-    suite.runs.mkdir()
-    (suite.runs / "results.json").write_text("old")
-    done = subprocess.run([SUITE, "--folder", suite.runs, *flags], capture_output=True, text=True,
-                          timeout=SECONDS, check=False)
-    assert done.returncode == 2 and reason in done.stderr
-    assert (suite.runs / "results.json").read_text() == "old"
+    results = write(suite.runs / "results.json", "old")
+    done = run("suite", "--folder", suite.runs, *flags)
+    assert done.code == 2 and reason in done.stderr
+    assert results.read_text() == "old"
 
 
 def test_help_has_both_kinds_of_flags() -> None:
-    done = subprocess.run([SUITE, "--help"], capture_output=True, text=True, timeout=SECONDS,
-                          check=True)
-    assert "--slice-repetitions" in done.stdout and "--benchmark_filter" in done.stdout
+    help_text = run("suite", "--help").stdout
+    assert "--slice-repetitions" in help_text and "--benchmark_filter" in help_text
