@@ -26,11 +26,6 @@ LINK = Link(0.001, 1e9)  # 1 ms and 8 Gbit/s
 SECONDS = 60
 
 
-@pytest.fixture
-def record() -> dict[str, Any]:
-    return made.record()
-
-
 # --- the model --------------------------------------------------------------------------
 
 
@@ -81,7 +76,8 @@ def test_a_deviation_is_a_share_of_the_nearer_bound(seconds: float, share: float
 # --- tables -----------------------------------------------------------------------------
 
 
-def test_the_slowest_of_some_draws(record) -> None:
+def test_the_slowest_of_some_draws() -> None:
+    record = made.record()
     assert scale.expected_maximum([1.0, 2.0], 1) == approx(1.5)
     assert scale.expected_maximum([1.0, 2.0], 3) == approx(1 / 8 + 2 * 7 / 8)
     record["samples"]["seconds"] = [0.01, 0.03]
@@ -94,9 +90,6 @@ def test_the_slowest_of_some_draws(record) -> None:
 def test_no_record_is_named(start) -> None:
     code, _, err = start(scale, "/nowhere.json")
     assert code == 2 and "/nowhere.json: expected a record of bench/links/links.py" in err
-
-
-# --- pictures ---------------------------------------------------------------------------
 
 
 # --- measuring --------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import record
 import records
 import sentinel
 from sources import token_hash
+from tests.support.files import write
 
 STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
 FILES = {
@@ -28,7 +30,7 @@ NAME = "slice/basicnet/{}/world:1/precision:fp32/threads:1/iterations:1/repeats:
 def make_project(tmp_path: Path) -> Path:
     """Two rows, of stage 0 and its twin, that were measured at its first commit."""
     for name, text in FILES.items():
-        write(tmp_path, name, text)
+        write(tmp_path / name, text)
     git(tmp_path, "init", "-q", "-b", "main")
     commit(tmp_path)
     path = tmp_path / "bench/results/two-cores.json"
@@ -43,11 +45,6 @@ def make_project(tmp_path: Path) -> Path:
     all_rows.write_states()
     commit(tmp_path)
     return tmp_path
-
-
-def write(root: Path, name: str, text: str) -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(text, encoding="utf-8")
 
 
 def git(root: Path, *words: str) -> str:
@@ -88,7 +85,7 @@ def test_comments_spaces_and_strings_do_not_count(name: str, one: str, other: st
 ])
 def test_a_row_is_stale_if_a_token_of_its_program_changed(project: Path, name: str, text: str,
                                                           stale: list[str]) -> None:
-    write(project, name, text)
+    write(project / name, text)
     assert [row.program for row in records.Records(project).stale] == stale
 
 
@@ -111,12 +108,14 @@ def test_a_commit_without_a_state_is_read_from_git(project: Path) -> None:
     assert list(stale.values()) == [["sources of 0000000, which is not in this clone"]] * 2
 
 
-def test_the_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(project, SOURCE, "int b;\n")
-    assert records.main(["--root", str(project)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["two-cores.json", "2", "1", "0", "1", "0.1"]
+def test_the_table_and_that_changes_in_no_commit_are_not_measured(project: Path, start) -> None:
+    write(project / SOURCE, "int b;\n")
+    code, out, _ = start(records, "--root", project)
+    lines = out.splitlines()
+    assert (code, lines[1].split()) == (1, ["two-cores.json", "2", "1", "0", "1", "0.1"])
     assert lines[2] == f"changed: {SOURCE}: rows of stage0_single_gpu"
+    code, _, err = start(records, "--root", project, "--measure")
+    assert code == 2 and "hint: git commit" in err
 
 
 @pytest.mark.parametrize(("weights", "sent", "counts", "reason"), [
@@ -126,32 +125,22 @@ def test_the_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (("aa", "aa"), (0, 0), (100, 103), "instructions per step: 1.030 times"),
 ])
 def test_a_changed_program_is_verified_by_weights_and_instructions(
-        project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        weights: tuple[str, str], sent: tuple[int, int], counts: tuple[int, int],
+        project: Path, weights: tuple[str, str], sent: tuple[int, int], counts: tuple[int, int],
         reason: str) -> None:
-    write(project, SOURCE, "int b;\n")
+    write(project / SOURCE, "int b;\n")
     commit(project)
-    monkeypatch.setattr(sentinel, "build", lambda _: None)
-    monkeypatch.setattr(sentinel, "built", lambda *_: sentinel.Side(Path("then"), Path("then")))
+    then = Path("then")
     setup = sentinel.setup_of(NAME.format("stage0_single_gpu"))
-    monkeypatch.setattr(sentinel, "trained", lambda _, side, *__: {
-        setup: (weights[side.bin != Path("then")], sent[side.bin != Path("then")])})
-    monkeypatch.setattr(sentinel, "per_step",
-                        lambda program, *_: counts[program.parent != Path("then")])
-    all_rows = records.Records(project)
-    lines = records.verify(all_rows)
-    capsys.readouterr()
+    with patch.multiple(
+            sentinel, build=lambda _: None, built=lambda *_: sentinel.Side(then, then),
+            trained=lambda _, side, *__: {setup: (weights[side.bin != then],
+                                                  sent[side.bin != then])},
+            per_step=lambda program, *_: counts[program.parent != then]):
+        lines = records.verify(records.Records(project))
     assert [line.partition("manual_time: ")[2] for line in lines] == ([reason] if reason else [])
     again = records.Records(project)
     assert bool(again.stale) == bool(reason)
     assert {row.commit for row in again.rows} == {git(project, "describe", "--always", "HEAD~2")}
-
-
-def test_changes_in_no_commit_are_not_measured(project: Path,
-                                               capsys: pytest.CaptureFixture[str]) -> None:
-    write(project, SOURCE, "int b;\n")
-    assert records.main(["--root", str(project), "--measure"]) == 2
-    assert "hint: git commit" in capsys.readouterr().err
 
 
 RECORD = {"context": {"commit": "a", "caches": [{"size": 1}]}, "ways": {"x": {"batch": 32}},
@@ -178,6 +167,6 @@ def test_a_file_of_no_kind_or_a_folder_without_records_is_an_error(project: Path
     assert code == 2 and "two-cores.json: not a record: KeyError" in error
 
 
-def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "git", lambda *_: (_ for _ in ()).throw(FileNotFoundError("git")))
-    assert records.described()["commit"] == "unknown"
+def test_without_git_the_commit_is_unknown() -> None:
+    with patch.object(records, "git", side_effect=FileNotFoundError("git")):
+        assert records.described()["commit"] == "unknown"
