@@ -11,8 +11,8 @@ import docs_walk
 import pytest
 
 from tests.support.files import write
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.in_process import Start
+from tests.support.programs import ROOT
 
 TYPED = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\./run|\./test|build/bin/\w|scripts/\w|tools/\w"
                    r"|\.venv/bin/\w|mpirun |srun |torchrun |python3 |grep )")
@@ -115,7 +115,7 @@ Walk = Callable[..., tuple[int, list[str], str]]
 
 
 @pytest.fixture(name="walk")
-def walk_fixture(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Walk:
+def walk_fixture(tmp_path: Path, start: Start) -> Walk:
     """Exit code, the lines about the commands without seconds and the table, and errors."""
     def walk(text: str, *flags: str, names: tuple[str, ...] = ("README.md",)
              ) -> tuple[int, list[str], str]:
@@ -123,8 +123,7 @@ def walk_fixture(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Walk:
         program = "#!/bin/sh\nprintf '%b\\n' \"$@\"\n"
         for name, content in {**dict.fromkeys(names, page), "tools/print": program}.items():
             write(tmp_path / name, content, executable=True)
-        code = docs_walk.main(["--root", str(tmp_path), *flags])
-        out, err = capfd.readouterr()
+        code, out, err = start(docs_walk, "--root", tmp_path, *flags)
         return code, [re.sub(r" +(ok|FAILED|not run) +\d+\.\d s  ", r" \1 ", line)
                       for line in out.partition("\n\n")[0].splitlines()], err
 
@@ -157,9 +156,9 @@ def test_pages_that_cannot_be_walked(walk: Walk, text: str, message: str) -> Non
     assert code == 2 and message in err
 
 
-def test_every_line_that_looks_like_a_command_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert docs_walk.main(["--list"]) == 0
-    listed = [":".join(line.split(":")[:2]) for line in capsys.readouterr().out.splitlines()]
+def test_every_line_that_looks_like_a_command_is_one(output: Callable[..., str]) -> None:
+    lines = output(docs_walk, "--list").splitlines()
+    listed = [":".join(line.split(":")[:2]) for line in lines]
     assert listed == [
         f"{page.name}:{number}" for page in docs_walk.pages_of(ROOT, docs_walk.PAGES)
         for number, line in enumerate(page.lines, 1) if TYPED.match(line)]

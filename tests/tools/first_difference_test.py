@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools/first_difference"))
+from tests.support.in_process import Start
+from tests.support.programs import ROOT
+
+TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools/first_difference")))
 Record = dict[str, Any]
 Compare = Callable[[Any, Any], tuple[int, str]]
 COMPARED = ("compared: positions in the order of the ranks, sum of losses, gradients and weights "
@@ -50,33 +53,32 @@ def exact_run(world: int, steps: int = 2, **changes: object) -> list[list[Record
 
 
 @pytest.fixture(name="compare")
-def compare_fixture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
-    """Compares two sides: lines of one file as text, records of one file, or those of each rank."""
-    def written(name: str, side: Any) -> str:
+def compare_fixture(tmp_path: Path, start: Start) -> Compare:
+    """Compares two sides: lines of one file as text, records of one file, those of each rank, or
+    files that are there."""
+    def written(name: str, side: Any) -> Path:
+        if isinstance(side, Path):
+            return side
         texts = {f"{name}.jsonl": side}
         if side and isinstance(side[0], list):
             texts = {f"{name}.rank{run[0]['rank']}.jsonl": run for run in side if run}
         for file, records in texts.items():
             lines = (one if isinstance(one, str) else json.dumps(one) for one in records)
             (tmp_path / file).write_text("".join(f"{line}\n" for line in lines))
-        return str(tmp_path / (name if len(texts) > 1 else next(iter(texts))))
+        return tmp_path / (name if len(texts) > 1 else next(iter(texts)))
 
     def compare(a: Any, b: Any) -> tuple[int, str]:
-        names = [side if isinstance(side, str) else written(name, side)
-                 for name, side in (("a", a), ("b", b))]
-        code = TOOL["main"](names)
-        printed = capsys.readouterr()
-        return code, (printed.out + printed.err).strip()
+        code, out, err = start(TOOL, written("a", a), written("b", b))
+        return code, (out + err).strip()
 
     return compare
 
 
 ONE = [record(1)]
-OTHERS = [("positions", {"positions": "9999"}), ("loss", {"loss": "9999"}),
-          ("gradient of conv2", {"gradients__conv2": "9999"}),
-          ("gradient of conv1", {"gradients__conv1": "9999"}),
-          ("weight of conv2", {"weights__conv2": "9999"}),
-          ("weight of conv1", {"weights__conv1": "9999"})]
+# In the order of the record, by the names of changes.
+ENTRIES = {"positions": "positions", "loss": "loss", "gradients__conv2": "gradient of conv2",
+           "gradients__conv1": "gradient of conv1", "weights__conv2": "weight of conv2",
+           "weights__conv1": "weight of conv1"}
 RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
 
 
@@ -104,8 +106,8 @@ def test_equal_numbers_of_ranks(compare: Compare, a: Any, b: Any, code: int, lin
 
 
 def test_within_a_step_the_order_of_the_record_counts(compare: Compare) -> None:
-    for begin, (entry, _) in enumerate(OTHERS):
-        changes = {name: value for _, change in OTHERS[begin:] for name, value in change.items()}
+    for begin, entry in enumerate(ENTRIES.values()):
+        changes = dict.fromkeys([*ENTRIES][begin:], "9999")
         assert f"rank 0, {entry}: " in compare(ONE, [record(1, **changes)])[1]
 
 
@@ -118,25 +120,24 @@ def test_a_cause_on_one_rank_comes_before_its_effect_on_all(compare: Compare) ->
 
 @pytest.mark.parametrize("line", [
     '{"record": "run"}', "not json", "[1]", '{"gradients": 3}', json.dumps(record(1, rank=None)),
-    json.dumps(record(1) | {"step": [1]})])
-def test_another_kind_of_file_is_refused_with_its_line(compare: Compare, line: str) -> None:
-    code, text = compare(ONE, [line])
-    assert code == 2 and "b.jsonl:1: not a fingerprint record" in text
-
-
-def test_files_that_are_no_runs(compare: Compare, tmp_path: Path) -> None:
-    code, text = compare(ONE, [])
-    assert code == 2 and "b.jsonl: no records" in text
+    json.dumps(record(1) | {"step": [1]}), None, Path("b")])
+def test_another_kind_of_file_is_refused_with_its_line(compare: Compare, tmp_path: Path,
+                                                       line: str | Path | None) -> None:
     os.mkfifo(tmp_path / "b.rank0.jsonl")  # a pipe is no file of a rank
-    code, text = compare(ONE, str(tmp_path / "b"))
-    assert code == 2 and "b: no such file" in text
+    side, problem = [line], "b.jsonl:1: not a fingerprint record"
+    if line is None:
+        side, problem = [], "b.jsonl: no records"
+    elif isinstance(line, Path):
+        side, problem = tmp_path / line, "b: no such file"
+    code, text = compare(ONE, side)
+    assert code == 2 and problem in text
 
 
 # Different numbers of ranks.
 
 
-@pytest.mark.parametrize("world, steps, rest", [(2, 2, ""), (3, 2, ""), (4, 2, ""), (8, 2, ""), (
-    3, 4, "; B has 6 more, without a counterpart")])
+@pytest.mark.parametrize("world, steps, rest", [
+    *((world, 2, "") for world in (2, 3, 4, 8)), (3, 4, "; B has 6 more, without a counterpart")])
 def test_exact_runs_of_other_world_sizes_are_compared_as_wholes(
         compare: Compare, world: int, steps: int, rest: str) -> None:
     assert compare(exact_run(1), exact_run(world, steps)) == (
@@ -182,21 +183,15 @@ def test_losses_that_are_not_finite_are_equal_to_each_other_alone(compare: Compa
 
 FAST = [[record(step, rank) for step in (1, 2)] for rank in (0, 1)]
 OF_8 = exact_run(2, micro_batch=8)
-SUMS = "A has {}, B has exact sums over micro-batches of 8"
-OF_16 = SUMS.format("exact sums over micro-batches of 16")
 
 
-@pytest.mark.parametrize("a, b, problem, hint", [
-    (FAST, exact_run(3), "A has sums in float", "train both with --sums exact"),
-    (exact_run(1), FAST, "B has sums in float", "train both with --sums exact"),
-    (exact_run(1), OF_8, OF_16, "train both with the same --sums and --micro-batch"),
-    (exact_run(2), OF_8, OF_16, "train both with the same --sums and --micro-batch"),
-    (FAST, OF_8, SUMS.format("float sums"), "train both with the same --sums and --micro-batch"),
-    (exact_run(1), exact_run(3)[:2], "B has files of ranks [0, 1], of a world size of 3",
-     "give NAME up to .rankR.jsonl"),
-    (exact_run(1), exact_run(3)[:1], "B has files of ranks [0], of a world size of 3",
-     "give NAME up to .rankR.jsonl")])
-def test_runs_that_cannot_be_compared(compare: Compare, a: Any, b: Any, problem: str,
-                                      hint: str) -> None:
-    code, line = compare(copy.deepcopy(a), copy.deepcopy(b))
-    assert code == 2 and problem in line and f"hint: {hint}" in line
+@pytest.mark.parametrize("a, b, problem", [
+    (FAST, exact_run(3), "A has sums in float"), (exact_run(1), FAST, "B has sums in float"),
+    (exact_run(1), OF_8, "micro-batches of 16, B has exact sums over micro-batches of 8"),
+    (exact_run(2), OF_8, "micro-batches of 16, B has exact sums over micro-batches of 8"),
+    (FAST, OF_8, "A has float sums, B has exact sums over micro-batches of 8"),
+    (exact_run(1), exact_run(3)[:2], "B has files of ranks [0, 1], of a world size of 3"),
+    (exact_run(1), exact_run(3)[:1], "B has files of ranks [0], of a world size of 3")])
+def test_runs_that_cannot_be_compared(compare: Compare, a: Any, b: Any, problem: str) -> None:
+    code, line = compare(a, b)
+    assert code == 2 and problem in line and "; hint: " in line

@@ -11,6 +11,7 @@ import layers
 import pytest
 
 from tests.support.files import write
+from tests.support.in_process import Start
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 TREE = {
@@ -68,8 +69,8 @@ def git(root: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=root, env=environment, check=True)
 
 
-@pytest.fixture(name="root")
-def root_fixture(tmp_path: Path) -> Path:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
     git(tmp_path, "init", "-q")
     for name, text in TREE.items():
         write(tmp_path / name, text)
@@ -81,9 +82,9 @@ def violations_with(root: Path, name: str, text: str) -> list[str]:
     return [str(violation) for violation in layers.check_tree(root)[1]]
 
 
-def test_a_good_tree_passes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert layers.main(["--root", str(root)]) == 0
-    assert capsys.readouterr().out == f"layers: {len(TREE) - 1} files, 0 violations\n"
+def test_a_good_tree_passes(root: Path, start: Start) -> None:
+    assert start(layers, "--root", root) == (
+        0, f"layers: {len(TREE) - 1} files, 0 violations\n", "")
     text = f"{SPDX}exit(128 + 2.28); // 9216 x 128, torch::save\n"
     assert violations_with(root, "ladder/core/error.cpp", text) == []
 
@@ -100,6 +101,6 @@ def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:
     assert layers.main(["--root", str(root)]) == 1
 
 
-def test_a_folder_without_git(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert layers.main(["--root", str(tmp_path)]) == 2
-    assert "is it a git checkout?" in capsys.readouterr().err
+def test_a_folder_without_git(tmp_path: Path, start: Start) -> None:
+    code, _, err = start(layers, "--root", tmp_path)
+    assert code == 2 and "is it a git checkout?" in err
