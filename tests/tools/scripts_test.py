@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import write
+from tests.support.programs import ROOT, launch
 
-ROOT = Path(__file__).resolve().parents[2]
 STAGE = "stage0_single_gpu"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
@@ -56,10 +56,9 @@ class Checkout:
         """Runs a command in the checkout; the calls of the stubs are those of this run alone."""
         self.calls_file.write_text("", encoding="utf-8")
         self.calls_file.chmod(0o666)
-        done = subprocess.run(command, cwd=self.root, env=self.environment | changes, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = launch(*command, cwd=self.root, environment=self.environment | changes)
         output = done.stdout + done.stderr
-        assert done.returncode == code if code is not None else done.returncode, output
+        assert done.code == code if code is not None else done.code, output
         return output
 
     def calls(self, name: str) -> list[str]:
@@ -67,8 +66,8 @@ class Checkout:
         return [line for line in lines if line.split()[0] == name]
 
 
-@pytest.fixture(name="checkout")
-def checkout_fixture(tmp_path: Path) -> Checkout:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
     return Checkout(tmp_path.resolve())
@@ -77,22 +76,17 @@ def checkout_fixture(tmp_path: Path) -> Checkout:
 SOME = " ".join(set(BUILD_PACKAGES) - {"cmake", "ccache", "zlib1g-dev", "g++"})
 
 
-@pytest.mark.parametrize("state, wanted", [
-    ({"INSTALLED": ""}, BUILD_PACKAGES),
-    ({"INSTALLED": SOME, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"}, ["g++", "cmake", "ccache"]),
-    ({}, [])])
+@pytest.mark.parametrize("level, state, wanted", [
+    ("build", {"INSTALLED": ""}, BUILD_PACKAGES),
+    ("build", {"INSTALLED": SOME, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"},
+     ["g++", "cmake", "ccache"]),
+    ("build", {}, []), ("links", {"INSTALLED": " ".join(BUILD_PACKAGES)}, ["iproute2"])])
 def test_setup_installs_in_one_call_the_packages_that_are_missing(
-        checkout: Checkout, state: dict[str, str], wanted: list[str]) -> None:
-    checkout.start("tools/setup.sh", **state)
+        checkout: Checkout, level: str, state: dict[str, str], wanted: list[str]) -> None:
+    checkout.start("tools/setup.sh", level, **state)
     call = "apt-get install -y -qq --no-install-recommends " + " ".join(wanted)
     assert [one for one in checkout.calls("apt-get") if " update" not in one] == (
         [call] if wanted else [])
-
-
-def test_setup_installs_the_tools_of_the_links(checkout: Checkout) -> None:
-    assert array("links_packages") == ["iproute2"]
-    checkout.start("tools/setup.sh", "links", INSTALLED=" ".join(BUILD_PACKAGES))
-    assert checkout.calls("apt-get")[-1].endswith(" iproute2")
 
 
 def test_setup_without_root_prints_the_line_to_type(checkout: Checkout) -> None:
