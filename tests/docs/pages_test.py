@@ -91,8 +91,8 @@ def has_test(text: str, suite: str | None, name: str) -> bool:
 
 def has_ctest(name: str) -> bool:
     folder, _, rest = name.partition(".")
-    return re.search(rf"\b(?:{folder}_test\({rest or name}|program_test\({name}|NAME {name})\s",
-                     CTESTS) is not None
+    adds = rf"{folder}_test\({rest or name}|(?:program_test|pytest_tests)\({name}|NAME {name}"
+    return re.search(rf"\b(?:{adds})\s", CTESTS) is not None
 
 
 def named_in(cell: str) -> Iterator[tuple[str | None, str]]:
