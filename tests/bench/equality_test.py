@@ -13,13 +13,13 @@ STAGE3 = "stage3_ddp_torchrun"
 
 def verdict(program: str, *rows: made.Entry, recipe: str = "basicnet",
             weights: dict[tuple[str, int], str] | None = None) -> Verdict:
-    results = made.results(*made.checks("basicnet", weights or {}), *rows)
+    results = made.results(*made.checks("basicnet", weights), *rows)
     return verdict_for(results, recipe, program)
 
 
 def test_without_stage_0_nothing_is_known() -> None:
     results = made.results(made.failed("check", "basicnet", made.STAGES[0], 1, 1),
-                           *made.checks("basicnet", {})[1:7])
+                           *made.checks("basicnet")[1:7])
     assert verdict_for(results, "basicnet", made.STAGES[0]).state == "failed"
     assert verdict_for(results, "basicnet", made.STAGES[1]).state == "not checked"
 
@@ -47,14 +47,14 @@ def test_a_whole_run_tests_every_image(kind, more, seen, words) -> None:
 def test_an_accuracy_well_below_that_of_stage_0_is_wrong(program, correct, base, recipe,
                                                          state) -> None:
     results = made.results(
-        *made.checks("convnet", {}), made.full("convnet", made.STAGES[0], 9, 1, 2, base),
+        *made.checks("convnet"), made.full("convnet", made.STAGES[0], 9, 1, 2, base),
         made.full(recipe, made.STAGES[0], 9, 1, 2, 9999, precision="bf16"),
         made.full(recipe, program, 9, 2, 1, correct, precision="bf16"))
     assert verdict_for(results, recipe, program).state == state
 
 
 def test_rows_on_two_need_a_check_on_two() -> None:
-    first = made.checks("basicnet", {})[:7]
+    first = made.checks("basicnet")[:7]
     two = made.slices("basicnet", STAGE3, 5.0, 2, 1)
     lone = made.entry("check", "basicnet", STAGE3, 2, real_time=0.4,
                       label="weights_sha256=" + made.AT_WORLD_2)

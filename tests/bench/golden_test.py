@@ -62,7 +62,7 @@ def recipes() -> list[made.Entry]:
             for stage in (STAGE0, *made.STAGES[4:])]
     rows[1]["lr"], rows[5]["steps"] = 0.0010000000474974513, 938
     del rows[7]["lr"]
-    return [*made.checks("basicnet", {}), *made.checks("convnet", {}), *rows]
+    return [*made.checks("basicnet"), *made.checks("convnet"), *rows]
 
 
 # Made-up rows, by the name of the text that has them.
@@ -76,8 +76,8 @@ ROWS: dict[str, Callable[[], list[made.Entry]]] = {
         "seeds/" in row["name"] and not row["name"].count("seed:2/") * row["name"].count("micro"))],
     "exact_failed": lambda: [row | {"error_occurred": True, "error_message": "no memory"}
                              for row in EXACT],
-    "slices": lambda: [*made.checks("convnet", {}), *made.slices("convnet", STAGE0, 2.0, 1, 2)],
-    "checks": lambda: made.checks("basicnet", {}),
+    "slices": lambda: [*made.checks("convnet"), *made.slices("convnet", STAGE0, 2.0, 1, 2)],
+    "checks": lambda: made.checks("basicnet"),
     # The run on all CPUs is the one that is shown. Without checks none is the fastest.
     "threads": lambda: [made.full("basicnet", STAGE0, 10.0 * threads, 1, threads, 9841)
                         for threads in (1, 4, 2)],
@@ -109,8 +109,7 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("flags, name", [
     ([], "short.txt"), (["--short"], "short.txt"), (["--markdown"], "short.md")])
 def test_the_program_prints_them(flags: list[str], name: str, tmp_path: Path, output) -> None:
-    path = made.write(tmp_path / "a.json", {"context": made.CONTEXT,
-                                            "benchmarks": ROWS["short"]()})
+    path = made.write_rows(tmp_path / "a.json", ROWS["short"]())
     assert output(table, path, *flags) == (FOLDER / name).read_text(encoding="utf-8")
     links = output(table, made.write(path, sample_links.record()), "--links")
     assert (FOLDER / "links.txt").read_text(encoding="utf-8").startswith(links)

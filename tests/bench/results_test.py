@@ -51,7 +51,7 @@ def test_aggregates_are_left_out_and_units_are_seconds() -> None:
 def test_repetitions_of_two_files_are_one_row(tmp_path: Path) -> None:
     both = [*made.slices("basicnet", STAGE, 1.0, 1, 2), *made.slices("basicnet", TWIN, 2.0, 1, 2)]
     alone = made.slices("basicnet", STAGE, 10.0, 1, 2)
-    results = read([made.write(tmp_path / name, {"context": made.CONTEXT, "benchmarks": rows})
+    results = read([made.write_rows(tmp_path / name, rows)
                     for rows, name in ((both, "a.json"), (alone, "b.json"))])
     setup = Setup("basicnet", STAGE, 1, "fp32", 2)
     assert len(results.row("slice", setup).good) == 10
@@ -62,7 +62,7 @@ def test_repetitions_of_two_files_are_one_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["", ",", ",\n", "\n"])
 def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp_path) -> None:
     rows = made.slices("basicnet", STAGE, 1.0, 1, 2)
-    whole = made.write(tmp_path / "a.json", {"context": made.CONTEXT, "benchmarks": rows})
+    whole = made.write_rows(tmp_path / "a.json", rows)
     assert STOPPED not in honesty(read([whole]))
     text = whole.read_text(encoding="utf-8")
     whole.write_text(text.removesuffix("]}") + end, encoding="utf-8")
@@ -105,11 +105,10 @@ def test_load_and_stolen_ticks_are_those_of_each_file(tmp_path: Path) -> None:
 
 def test_rows_that_were_measured_again_have_their_commits_in_the_report(tmp_path: Path) -> None:
     again, *others = made.slices("basicnet", STAGE, 1.0, 1, 2)
-    context = made.CONTEXT | {"commit": "aaa1111"}
     for commits, rows in (("aaa1111", [again, *others]),
                           ("aaa1111 and bbb2222", [*others, again | {"commit": "bbb2222"}]),
                           ("bbb2222", [again | {"commit": "bbb2222"}])):
-        path = made.write(tmp_path / "a.json", {"context": context, "benchmarks": rows})
+        path = made.write_rows(tmp_path / "a.json", rows, commit="aaa1111")
         found = read([path, path])
         assert f"; commit {commits}; load" in machine_line(found)
         assert measured_at(found).startswith(f"Measured at commit {commits}: Sample CPU")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,23 +106,23 @@ def full(recipe: str, program: str, seconds: float, world: int, threads: int, co
                  peak_rss_bytes=6.1e8 * world, eval_loss=0.0471, **values)
 
 
-def brief(recipe: str, program: str, seconds: float, world: int, threads: int,
-          precision: str = "fp32") -> Entry:
-    return entry("brief", recipe, program, world, threads, precision, real_time=seconds,
+def brief(recipe: str, program: str, seconds: float, *how: Any, **more: Any) -> Entry:
+    return entry("brief", recipe, program, *how, **more, real_time=seconds,
                  label=f"weights_sha256={SAME} device=cpu")
 
 
-def failed(kind: str, recipe: str, program: str, world: int, threads: int,
-           precision: str = "fp32") -> Entry:
-    return entry(kind, recipe, program, world, threads, precision, real_time=0.0,
-                 error_occurred=True, error_message=REASON)
+def failed(kind: str, recipe: str, program: str, *how: Any, reason: str = REASON,
+           **more: Any) -> Entry:
+    return entry(kind, recipe, program, *how, **more, real_time=0.0, error_occurred=True,
+                 error_message=reason)
 
 
-def checks(recipe: str, weights: dict[tuple[str, int], str]) -> list[Entry]:
-    places = [(stage, 1) for stage in STAGES] + [(stage, 2) for stage in STAGES[1:]]
-    usual = {1: SAME, 2: AT_WORLD_2}
-    return [entry("check", recipe, program, world, real_time=0.4, label="device=cpu weights_sha256="
-                  + weights.get((program, world), usual[world])) for program, world in places]
+def checks(recipe: str, weights: Mapping[tuple[str, int], str] | None = None) -> list[Entry]:
+    usual = {(stage, world): (SAME, AT_WORLD_2)[world - 1] for world in (1, 2)
+             for stage in STAGES[world - 1:]}
+    return [entry("check", recipe, program, world, real_time=0.4,
+                  label=f"device=cpu weights_sha256={digest}")
+            for (program, world), digest in (usual | dict(weights or {})).items()]
 
 
 def usual(place: int) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def short() -> dict[str, Any]:
     rows += [brief(recipe, STAGES[2], seconds / world, world, 1)
              for recipe, seconds in (("basicnet", 0.015), ("convnet", 0.004)) for world in (1, 2)]
     left_out = tuple(f"check/basicnet/{STAGES[place]}/world:1/" for place in (1, 3, 4, 5, 6))
-    rows += [row for row in checks("basicnet", {}) if not row["name"].startswith(left_out)]
+    rows += [row for row in checks("basicnet") if not row["name"].startswith(left_out)]
     return {"context": {name: value for name, value in CONTEXT.items()
                         if not name.startswith("peak")}, "benchmarks": rows}
 
@@ -237,9 +238,7 @@ def tuned_rows() -> list[Entry]:
         found += slices(recipe, "python_tuned", 9.0 * scale, 1, 2, precision)
         if recipe == "basicnet":
             found += slices(recipe, "python_tuned_compile", 8.0 * scale, 1, 2, precision)
-    found.append(entry("slice", "convnet", "python_tuned_compile", 1, 2, real_time=0.0,
-                       error_occurred=True, error_message=NOT_RUN))
-    return found
+    return [*found, failed("slice", "convnet", "python_tuned_compile", 1, 2, reason=NOT_RUN)]
 
 
 def opponent_rows() -> list[Entry]:
@@ -255,7 +254,7 @@ RECIPES = (("basicnet", 1.0, 9841), ("convnet", 0.12, 9155))  # and the images t
 def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = None) -> Entry:
     """The whole comparison, as of one file: two recipes, whole runs with three seeds, curves,
     scaling, widths, and a row that failed."""
-    found = checks("basicnet", weights or {}) + checks("convnet", weights or {})
+    found = checks("basicnet", weights) + checks("convnet", weights)
     for recipe, scale, correct in RECIPES:
         found += recipe_rows(recipe, scale, phases) + whole_rows(recipe, scale, correct)
         for world, seconds in ((1, 10.7), (4, 3.2)):
@@ -280,10 +279,14 @@ def write(path: Path, content: Entry) -> Path:
     return path
 
 
-def results(*entries: Entry) -> Results:
+def write_rows(path: Path, rows: Sequence[Entry], **context: Any) -> Path:
+    return write(path, {"context": CONTEXT | context, "benchmarks": rows})
+
+
+def results(*rows: Entry) -> Results:
     """As read from a file with these rows."""
     with tempfile.TemporaryDirectory() as folder:
-        return read([write(Path(folder) / "a.json", {"context": CONTEXT, "benchmarks": entries})])
+        return read([write_rows(Path(folder) / "a.json", rows)])
 
 
 def sample_results(**how: Any) -> Results:

@@ -4,7 +4,6 @@
 
     tests/mutants/mutants.py                    every fault of tests/mutants/mutants.txt
     tests/mutants/mutants.py --only 'bucket'    the faults whose name matches this regular expression
-    tests/mutants/mutants.py --list             the faults; runs nothing
     tests/mutants/mutants.py --report           table of the results so far; runs nothing
 
 Works on a copy of the sources with a build of its own; both are kept, and so are the results. A
@@ -310,7 +309,6 @@ def run(space: Workspace, faults: Sequence[Fault]) -> dict[str, Record]:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the faults and run none")
     parser.add_argument("--report", action="store_true", help="print the results and run none")
     parser.add_argument("--only", metavar="REGEX", default="", help="faults whose name matches")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", metavar="FOLDER",
@@ -327,9 +325,8 @@ def main(given: Sequence[str] | None = None) -> int:
                   if re.search(options.only, fault.name)]
         for fault in faults:
             fault.apply((ROOT / fault.file).read_text())
-        if options.list or not faults:
-            print("\n".join(f"{fault.name}  ({fault.file})" for fault in faults))
-            return 0 if faults else 2
+        if not faults:
+            raise Unusable(f"{TABLE.name}: no fault whose name matches {options.only}")
         space = Workspace(options.folder.resolve(), options.jobs)
         if options.report:
             results = results_of(space, faults, hash_of_sources(ROOT, tracked_files()))

@@ -50,8 +50,8 @@ class Checkout:
         return done
 
 
-@pytest.fixture(name="checkout")
-def checkout_fixture(tmp_path: Path) -> Checkout:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
@@ -77,12 +77,10 @@ def test_gpus_are_device_files_that_are_not_left_out(checkout: Checkout, listed:
     assert done.code == (0 if gpus else 77)
     if gpus:
         assert f"--device cuda --gpus {gpus} " in done.stdout
-        return
-    assert done.stdout == (
-        "gpu_check: skipped: no GPU: looked for /dev/nvidia0 and up and /dev/dxg, less what "
-        f"CUDA_VISIBLE_DEVICES='{listed}' leaves out; hint: tools/gpu_check.sh --device cpu tries "
-        "the checks without one\n")
-    assert checkout.calls.read_text() == ""
+    else:
+        assert "gpu_check: skipped: no GPU: looked for /dev/nvidia0" in done.stdout
+        assert f"CUDA_VISIBLE_DEVICES='{listed}' leaves out" in done.stdout
+        assert checkout.calls.read_text() == ""
 
 
 def test_without_programs_it_builds_them(checkout: Checkout) -> None:
@@ -103,14 +101,14 @@ def test_without_programs_it_builds_them(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--devices", "cpu"], "there is no flag '--devices'"),
-    (["--device", "tpu"], "--device: expected auto, cuda or cpu, got 'tpu'"),
-    (["--bin"], "--bin: expected a value"),
-    (["--deadline", "0"], "--deadline: expected a number, got '0'"),
-    (["--limit-train", "all"], "--limit-train: expected a number, got 'all'"),
-    (["--device", "cpu", "--bin", "/none"], "--bin: there is no stage0_single_gpu in")])
-def test_wrong_flags_are_refused(checkout: Checkout, flags: list[str], message: str) -> None:
-    done = launch(checkout.script, *flags, environment=checkout.environment)
+    ("--devices cpu", "there is no flag '--devices'"),
+    ("--device tpu", "--device: expected auto, cuda or cpu, got 'tpu'"),
+    ("--bin", "--bin: expected a value"),
+    ("--deadline 0", "--deadline: expected a number, got '0'"),
+    ("--limit-train all", "--limit-train: expected a number, got 'all'"),
+    ("--device cpu --bin /none", "--bin: there is no stage0_single_gpu in")])
+def test_wrong_flags_are_refused(checkout: Checkout, flags: str, message: str) -> None:
+    done = launch(checkout.script, *flags.split(), environment=checkout.environment)
     assert (done.code, done.stdout) == (2, "")
     assert message in done.stderr
 
