@@ -24,6 +24,7 @@ BIN = Path(os.environ.get("LADDER_BIN", ROOT / "build" / "bin"))
 PYTHON = ROOT / ".venv" / "bin" / "python"
 TORCHRUN = PYTHON.parent / "torchrun"
 DATA = ROOT / "data" / "mnist"
+PEERS = ROOT / "bench" / "peers"
 FULL = "LADDER_FULL" in os.environ  # the tier --full
 SECONDS = 240  # no program here runs longer: a hang fails instead of blocking
 MARK = "LADDER_TEST_MARK"  # in the environment of all that one command started

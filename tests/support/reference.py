@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PEERS = ROOT / "bench" / "peers"
+from tests.support.programs import PEERS
+
 os.environ["ATEN_CPU_CAPABILITY"] = "default"
 sys.path.append(str(PEERS))

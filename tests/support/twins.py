@@ -13,10 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.support.programs import (PYTHON, ROOT, Launched, Result, launch, records,
+from tests.support.programs import (PEERS, PYTHON, ROOT, Launched, Result, launch, records,
                                     result_record)
 
-PEERS = ROOT / "bench" / "peers"
 FORKED = ROOT / "tests" / "support" / "forked.py"
 Command = tuple[object, ...]
 

@@ -128,7 +128,7 @@ def with_more(steps: int) -> str:
      f"train_epoch, other, run, main; {ORDER}"),
     ("stage1_b", STAGE1.replace("void run", "bool operator==(Data a, Data b) {\n}\n\nvoid run"),
      "train_epoch, operator==, run, main; "),
-    ("stage1_b", STAGE1.replace("void train_epoch", "void train"), "make_model, train, run, main; "),
+    ("stage1_b", STAGE1.replace("void train_epoch", "void train"), "train, run, main; "),
     ("stage4_d", STAGE2, "stage4_d: expected stage3_NAME"),
     ("stage2_c", with_more(59), None),
     ("stage2_c", with_more(60), f"{SECOND}: adds 61 code lines, expected at most 60"),
