@@ -2,6 +2,7 @@
 """pages.py, in a folder of its own."""
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import pages
 import pytest
 import sample_links
 import sample_results as made
+from tests.support.files import write
 
 BLOCKS = {"README.md": "two-cores.json --speed", "docs/bench.md": "two-cores.json --markdown",
           "docs/cluster.md": "two-cores.links.json --links",
@@ -27,16 +29,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, record in ((pages.RECORD, made.sample()), (pages.STEP_RECORD, measured.step_record()),
                          (pages.LINKS_RECORD, sample_links.record()),
                          ("bench/results/exact.json", made.exact_sums())):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        made.write(tmp_path / name, record)
+        write(tmp_path / name, json.dumps(record))
     for name in ("gradients", "updates", "pipeline", "scaling"):
         shutil.copy(pages.ROOT / f"bench/results/two-cores.{name}.json", tmp_path / "bench/results")
     for page, record in BLOCKS.items():
-        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         shown = "![Time](images/bench-time-basicnet.svg)" * (page == "README.md")
-        (tmp_path / page).write_text(
-            f"before\n{shown}\n<!-- record bench/results/{record} -->\nold\n"
-            "<!-- end of the record -->\nafter\n", encoding="utf-8")
+        write(tmp_path / page, f"before\n{shown}\n<!-- record bench/results/{record} -->\nold\n"
+                               "<!-- end of the record -->\nafter\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     return tmp_path
 
@@ -69,8 +68,8 @@ def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path,
     lines = text["docs/bench.md"].split("\n")
     line = next(place for place, line in enumerate(lines) if "91.55 %" in line)
     was, lines[line] = lines[line], lines[line].replace("91.55 %", "91.56 %")
-    (root / "docs/bench.md").write_text("\n".join(lines), encoding="utf-8")
-    (images / "step.svg").write_text("<svg/>", encoding="utf-8")
+    write(root / "docs/bench.md", "\n".join(lines))
+    write(images / "step.svg", "<svg/>")
     code, out, _ = start(pages)
     assert (code, out.splitlines()) == (1, [
         f"docs/bench.md:{line + 1}: differs from its record {pages.RECORD}; {pages.CURE}",
@@ -79,16 +78,16 @@ def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path,
 
 
 def test_a_number_within_a_sentence_comes_from_its_row(root: Path, start) -> None:
-    page = root / "docs/4.md"
-    page.write_text(f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
-                    f"{ROW.replace('2/prec', '1/prec')} -->9<!-- end --> of one process, in "
-                    f"{VALUE} memory -->9<!-- end --> MB, at <!-- value {pages.RECORD} commit -->"
-                    "9<!-- end -->.\n", encoding="utf-8")
+    page = write(root / "docs/4.md",
+                 f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
+                 f"{ROW.replace('2/prec', '1/prec')} -->9<!-- end --> of one process, in "
+                 f"{VALUE} memory -->9<!-- end --> MB, at <!-- value {pages.RECORD} commit -->"
+                 "9<!-- end -->.\n")
     start(pages, "--update")
     text = page.read_text(encoding="utf-8")
     assert (re.sub("<!--.*?-->", "", text)
             == "A step takes 28.0 ms, 0.52 of one process, in 1180 MB, at b1aeebe dirty.\n")
-    page.write_text(text.replace("1180", "1181"), encoding="utf-8")
+    write(page, text.replace("1180", "1181"))
     code, out, _ = start(pages)
     assert (code, out.splitlines()[0]) == (
         1, f"docs/4.md:1: differs from its record {pages.RECORD}; {pages.CURE}")
@@ -98,8 +97,7 @@ def test_a_number_within_a_sentence_comes_from_its_row(root: Path, start) -> Non
     (f"{ROW} weight", "one of seconds, ms_per_step"), (f"{ROW} over", "expected ROW over ROW"),
     (ROW.replace("world:2", "world:9") + " seconds", "has no row")])
 def test_a_number_of_no_row_is_an_error(words: str, reason: str, root: Path, start) -> None:
-    (root / "docs/4.md").write_text(f"<!-- value {pages.RECORD} {words} -->9<!-- end -->",
-                                    encoding="utf-8")
+    write(root / "docs/4.md", f"<!-- value {pages.RECORD} {words} -->9<!-- end -->")
     code, _, err = start(pages)
     assert code == 2 and reason in err
 
@@ -111,6 +109,6 @@ def test_a_number_of_no_row_is_an_error(words: str, reason: str, root: Path, sta
 def test_a_page_without_a_record_or_with_an_unknown_picture_is_named(old, new, words, root,
                                                                      start) -> None:
     readme = root / "README.md"
-    readme.write_text(readme.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    write(readme, readme.read_text(encoding="utf-8").replace(old, new))
     code, out, err = start(pages, "--update")
     assert (code, out) == (2, "") and words in err
