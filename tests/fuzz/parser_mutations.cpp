@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -47,26 +48,20 @@ Bytes content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-enum class Outcome { kAccepted, kRefused, kFinding };
+enum Outcome { kAccepted, kRefused, kFinding };
 
 // `text` becomes that of the error, if there is one.
 Outcome outcome_of(const Parser& parser, const Bytes& bytes, std::string& text) {
   try {
     parser.parse(bytes);
-    return Outcome::kAccepted;
+    return kAccepted;
   } catch (const std::exception& error) {
     text = error.what();
     const auto* refusal = dynamic_cast<const Error*>(&error);
     const bool promised = refusal != nullptr && refusal->exit_code() == parser.refusal;
-    return promised ? Outcome::kRefused : Outcome::kFinding;
+    return promised ? kRefused : kFinding;
   }
 }
-
-struct Result {
-  std::int64_t accepted = 0;
-  std::int64_t refused = 0;
-  std::int64_t findings = 0;
-};
 
 // Parses inputs one after the other, and counts what becomes of them.
 class Feeder {
@@ -75,22 +70,21 @@ class Feeder {
 
   void feed(const Bytes& bytes) {
     std::string text;
-    const UnderWay this_input(parser_.name, seed_, ++number_, bytes);
+    const Input input = {parser_.name.c_str(), seed_, ++number_, &bytes};
+    const UnderWay under_way(input);
     const Outcome outcome = outcome_of(parser_, bytes, text);
-    result_.accepted += outcome == Outcome::kAccepted ? 1 : 0;
-    result_.refused += outcome == Outcome::kRefused ? 1 : 0;
-    if (outcome != Outcome::kFinding) return;
-    ++result_.findings;
-    write_finding(parser_.name, seed_, number_, bytes, "neither taken nor refused: " + text);
+    ++counts_[outcome];
+    if (outcome != kFinding) return;
+    write_finding(input, ("neither taken nor refused: " + text).c_str());
   }
 
-  const Result& result() const { return result_; }
+  std::int64_t count(Outcome outcome) const { return counts_[outcome]; }
 
  private:
   const Parser& parser_;
   std::uint64_t seed_;
   std::int64_t number_ = 0;
-  Result result_;
+  std::array<std::int64_t, 3> counts_{};
 };
 
 // In the order of their names.
@@ -112,7 +106,7 @@ void feed_mutations(const Parser& parser, const Options& options, Feeder& feeder
     Bytes bytes = mutator.next();
     if (parser.repair && mutator.once_in(2)) parser.repair(bytes);
     feeder.feed(bytes);
-    if (feeder.result().findings == kMostFindings) return;
+    if (feeder.count(kFinding) == kMostFindings) return;
     progress.update(input, input, std::numeric_limits<double>::quiet_NaN());
   }
   progress.finish();
@@ -126,7 +120,9 @@ bool run(const Parser& parser, const Options& options) {
   for (const auto& sample : parser.samples) feeder.feed(sample);
   for (const auto& sample : parser.large) feeder.feed(sample);
   feed_mutations(parser, options, feeder);
-  const auto& [accepted, refused, findings] = feeder.result();
+  const auto accepted = feeder.count(kAccepted);
+  const auto refused = feeder.count(kRefused);
+  const auto findings = feeder.count(kFinding);
   fmt::print("{}: {} accepted, {} refused, {} findings, {:.1f} s\n", parser.name, accepted, refused,
              findings, steady_seconds() - start);
   std::fflush(stdout);
@@ -139,10 +135,9 @@ bool run(const Parser& parser, const Options& options) {
 bool run_file(const Parser& parser, const Options& options) {
   std::string text;
   const Outcome outcome = outcome_of(parser, content_of(options.file), text);
-  if (outcome == Outcome::kAccepted) fmt::print("accepted\n");
-  if (outcome == Outcome::kRefused) fmt::print("refused: {}\n", text);
-  if (outcome == Outcome::kFinding) fmt::print("neither taken nor refused: {}\n", text);
-  return outcome != Outcome::kFinding;
+  constexpr std::array kWords = {"accepted", "refused: ", "neither taken nor refused: "};
+  fmt::print("{}{}\n", kWords[outcome], text);
+  return outcome != kFinding;
 }
 
 void read_command_line(int argc, char** argv, CLI::App& app, Options& options) {
@@ -153,6 +148,14 @@ void read_command_line(int argc, char** argv, CLI::App& app, Options& options) {
   app.add_option("--file", options.file, "this input alone")->needs(only)->check(CLI::ExistingFile);
   app.add_flag("--list", options.list, "name the parsers, and the sources that each must reach");
   app.parse(argc, argv);
+}
+
+std::vector<Parser> all_parsers() {
+  std::vector<Parser> all;
+  for (auto* const some : {file_parsers, configuration_parsers, environment_parsers}) {
+    std::ranges::move(some(), std::back_inserter(all));
+  }
+  return all;
 }
 
 // Exit code: 0 no finding, 1 some, 2 wrong usage.

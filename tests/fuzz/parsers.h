@@ -36,13 +36,9 @@ inline void require(bool holds, const char* what) {
   if (!holds) throw Broken(what);
 }
 
-std::vector<Parser> file_parsers();           // data sets and weights
+std::vector<Parser> file_parsers();           // data sets, weights, and JSON of a checkpoint
 std::vector<Parser> configuration_parsers();  // YAML and JSON that a person writes
 std::vector<Parser> environment_parsers();    // what launchers set
-std::vector<Parser> state_parsers();          // JSON of a checkpoint
-
-// All of these.
-std::vector<Parser> all_parsers();
 
 inline std::vector<Bytes> samples_of(std::initializer_list<std::string_view> texts) {
   std::vector<Bytes> samples;
