@@ -9,35 +9,18 @@
 //   FAULTY_DISK_ERRNO   what it and all writes after it return; 0 = SIGKILL instead of the call
 //   FAULTY_DISK_LOG     a file that takes a line a call, such as "write /a/b"
 //   FAULTY_DISK_SLEEP   milliseconds that each fsync takes
-//
-// A write that fails leaves half of its bytes. fsync does nothing more than count: a killed process
-// loses nothing that the kernel has, and without it the tests are quicker.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <ctime>
-#include <string>
-#include <string_view>
 
+#include "tests/support/counted_calls.h"
+
+namespace ladder {
 namespace {
 
 std::string_view variable(const char* name, const char* otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : text;
-}
-
-std::string path_of(int descriptor) {
-  std::string path(4096, '\0');
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  const ssize_t length = ::readlink(link.c_str(), path.data(), path.size());
-  path.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-  return path;
 }
 
 void log_call(const std::string& call) {
@@ -63,84 +46,27 @@ void sleep_for(int milliseconds) {
   }
 }
 
-int next_call() {
-  static std::atomic<int> calls = 0;
-  return ++calls;
-}
+}  // namespace
 
-// The error that this call shall end with; 0 = it shall do its work. `before_fault` runs first.
-template <typename BeforeFault>
-int fault_of(const std::string& name, const std::string& path, bool is_write,
-             const BeforeFault& before_fault) {
+int fault_of(const std::string& call, const std::string& path,
+             const std::function<void()>& before_fault) {
+  static std::atomic<int> calls = 0;
   if (!counts(path)) return 0;
-  log_call(name + ' ' + path);
-  const int call = next_call();
+  log_call(call + ' ' + path);
+  const int number = ++calls;
   const int at = std::atoi(variable("FAULTY_DISK_AT", "0").data());
   const int error = std::atoi(variable("FAULTY_DISK_ERRNO", "0").data());
-  const bool stays_full = error != 0 && is_write && at != 0 && call > at;
-  if (call != at && !stays_full) return 0;
+  const bool stays_full = error != 0 && call == "write" && at != 0 && number > at;
+  if (number != at && !stays_full) return 0;
   before_fault();
   if (error == 0) ::kill(::getpid(), SIGKILL);
   return error;
 }
 
-int fault_of(const std::string& name, const std::string& path) {
-  return fault_of(name, path, false, [] {});
+bool leaves_out_fsync(const std::string& path) {
+  if (!counts(path)) return false;
+  sleep_for(std::atoi(variable("FAULTY_DISK_SLEEP", "0").data()));
+  return true;
 }
 
-long failed(int error) {
-  errno = error;
-  return -1;
-}
-
-}  // namespace
-
-// Under names of their own for the compiler, because the C library's headers declare these
-// functions with properties that differ between systems; under the real ones for the linker.
-extern "C" {
-
-ssize_t faulty_write(int descriptor, const void* bytes, std::size_t size) asm("write");
-int faulty_fsync(int descriptor) asm("fsync");
-int faulty_mkdir(const char* path, mode_t mode) asm("mkdir");
-int faulty_rename(const char* from, const char* to) asm("rename");
-int faulty_symlink(const char* target, const char* path) asm("symlink");
-int faulty_unlinkat(int folder, const char* path, int flags) asm("unlinkat");
-
-ssize_t faulty_write(int descriptor, const void* bytes, std::size_t size) {
-  const int error = fault_of("write", path_of(descriptor), true,
-                             [&] { syscall(SYS_write, descriptor, bytes, size / 2); });
-  return error != 0 ? failed(error) : syscall(SYS_write, descriptor, bytes, size);
-}
-
-int faulty_fsync(int descriptor) {
-  const std::string path = path_of(descriptor);
-  const int error = fault_of("fsync", path);
-  if (error != 0) return static_cast<int>(failed(error));
-  if (counts(path)) sleep_for(std::atoi(variable("FAULTY_DISK_SLEEP", "0").data()));
-  return counts(path) ? 0 : static_cast<int>(syscall(SYS_fsync, descriptor));
-}
-
-int faulty_mkdir(const char* path, mode_t mode) {
-  const int error = fault_of("mkdir", path);
-  return static_cast<int>(error != 0 ? failed(error) : syscall(SYS_mkdirat, AT_FDCWD, path, mode));
-}
-
-int faulty_rename(const char* from, const char* to) {
-  const int error = fault_of("rename", to);
-  return static_cast<int>(error != 0 ? failed(error)
-                                     : syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
-}
-
-int faulty_symlink(const char* target, const char* path) {
-  const int error = fault_of("symlink", path);
-  return static_cast<int>(error != 0 ? failed(error)
-                                     : syscall(SYS_symlinkat, target, AT_FDCWD, path));
-}
-
-int faulty_unlinkat(int folder, const char* path, int flags) {
-  const std::string parent = folder == AT_FDCWD ? "" : path_of(folder) + '/';
-  const int error = fault_of("remove", parent + path);
-  return static_cast<int>(error != 0 ? failed(error) : syscall(SYS_unlinkat, folder, path, flags));
-}
-
-}  // extern "C"
+}  // namespace ladder
