@@ -41,9 +41,10 @@ class Coverage(NamedTuple):
         return 100.0 * self.reached / self.lines
 
 
-def sources_of(listing: str) -> dict[str, list[str]]:
+def sources_of(program: Path) -> dict[str, list[str]]:
     """By parser, from what --list prints: a parser and its sources a line."""
-    return {name: sources for name, *sources in map(str.split, listing.splitlines())}
+    done = subprocess.run([program, "--list"], check=True, stdout=subprocess.PIPE, text=True)
+    return {name: sources for name, *sources in map(str.split, done.stdout.splitlines())}
 
 
 def coverage_of(source: str, report: dict[str, Any]) -> Coverage:
@@ -71,9 +72,8 @@ def measure(build: Path) -> list[Coverage]:
     objects = build / "tests/CMakeFiles/parser_coverage.dir/__"
     for data in objects.rglob("*.gcda"):  # of earlier runs
         data.unlink()
-    listing = subprocess.run([program, "--list"], check=True, stdout=subprocess.PIPE, text=True)
     subprocess.run([program, "--inputs", str(INPUTS)], check=True, stdout=subprocess.DEVNULL)
-    sources = {source for some in sources_of(listing.stdout).values() for source in some}
+    sources = {source for some in sources_of(program).values() for source in some}
     return [coverage_of(source, gcov(objects / f"{source}.gcda")) for source in sorted(sources)]
 
 
@@ -106,19 +106,11 @@ def feed(program: Path, parser: str, options: argparse.Namespace) -> Result:
     return Result(parser, numbers, process.returncode == 0)
 
 
-def lines_of(results: Sequence[Result], sources: dict[str, list[str]],
-             rows: Sequence[Coverage]) -> list[str]:
-    """The table, a parser a line. Without `rows`, nothing is known of the lines."""
-    lines = [f"{'parser':<24} {'accepted':>9} {'refused':>9} {'findings':>9} {'seconds':>8}"
-             f" {'lines':>6} {'reached':>8}"]
-    for result in results:
-        accepted, refused, findings, seconds = result.numbers or ("-", "-", "died", "-")
-        own = [row for row in rows if row.source in sources[result.parser]]
-        count, reached = ((sum(row.lines for row in own), sum(row.reached for row in own))
-                          if own else ("-", "-"))
-        lines.append(f"{result.parser:<24} {accepted:>9} {refused:>9} {findings:>9} {seconds:>8}"
-                     f" {count:>6} {reached:>8}")
-    return lines
+def result_lines(results: Sequence[Result]) -> list[str]:
+    rows = [("parser", "accepted", "refused", "findings", "seconds"),
+            *((result.parser, *(result.numbers or ("-", "-", "died", "-"))) for result in results)]
+    return [f"{parser:<24} {accepted:>9} {refused:>9} {findings:>9} {seconds:>8}"
+            for parser, accepted, refused, findings, seconds in rows]
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -131,14 +123,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--missing", action="store_true", help="name the lines not reached")
     options = parser.parse_args(given)
     program = options.build.resolve() / "bin/parser_mutations"
-    listing = subprocess.run([program, "--list"], check=True, stdout=subprocess.PIPE, text=True)
-    sources = sources_of(listing.stdout)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        results = list(pool.map(lambda name: feed(program, name, options), sources))
+        results = list(pool.map(lambda name: feed(program, name, options), sources_of(program)))
     passed = all(result.passed for result in results)
     rows = measure(options.build.resolve()) if passed else []
-    print("\n".join([*lines_of(results, sources, rows), "",
-                     *coverage_lines(rows, options.missing)]))
+    print("\n".join([*result_lines(results), "", *coverage_lines(rows, options.missing)]))
     return 0 if passed and all(row.percent >= LEAST for row in rows) else 1
 
 
