@@ -163,9 +163,9 @@ def rank_fails() -> Cases:
                          (3, "mpirun"), (4, "torchrun"), (5, "by hand")):
         yield from_the_start((stage, start), "NaN loss", (), 5, said_by_any(start, bad),
                              small(lr=1e30))
-    for stage, start in EVERY_STAGE:
-        yield from_the_start((stage, start), "inf gradient", (faults.huge_gradients,), 5,
-                             said_by_any(start, "step 2: expected a finite loss"),
+    for place in EVERY_STAGE:
+        yield from_the_start(place, "inf gradient", (faults.huge_gradients,), 5,
+                             said_by_any(place[1], "step 2: expected a finite loss"),
                              small("--load", "load.safetensors"))
 
 
@@ -593,8 +593,6 @@ def disk_is_slow() -> Cases:
                                                    faults.to_launcher(SIGTERM))),
                    codes_of_stop("spawn", SIGTERM),
                    "^warning: not saved: project/checkpoints/checkpoint_0;", 5, KEPT)
-
-
     # The file is finished, and then the signal ends the program.
     for place in ((0, "alone"), (1, "alone"), (2, "spawn"), (4, "spawn")):
         yield Case(place, "SIGTERM, slow --save", some_seconds("--save", "./a.safetensors"),
@@ -647,50 +645,27 @@ def folders_are_not_shared() -> Cases:
 
 # Each kind of fault once, spread over stages and launchers.
 QUICK = {
-    "stage 5, spawn: slow disk",
-    "stage 5, alone: SIGTERM, twice while saving",
-    "stage 6, spawn: second run in its folder",
-    "stage 6, spawn: checkpoints of another run",
-    "stage 5, by hand: folders of their own, other weights",
-    "stage 5, spawn: SIGKILL",
-    "stage 2, spawn: SIGKILL, gloo",
-    "stage 4, spawn: SIGSEGV",
-    "stage 4, by hand: exit",
-    "stage 3, by hand: SIGSTOP",
-    "stage 4, torchrun: exception",
-    "stage 3, mpirun: exception",
-    "stage 0, alone: inf gradient",
-    "stage 5, spawn: inf gradient, then a checkpoint",
-    "stage 1, alone: inf gradient in the last step",
-    "stage 2, spawn: slow rank",
-    "stage 2, spawn: clock a day ahead",
-    "stage 5, by hand: rank that never arrives",
-    "stage 4, spawn: port taken",
-    "stage 5, by hand: wrong world size",
-    "stage 4, by hand: parameters that differ",
-    "stage 3, by hand: learning rates that differ",
-    "stage 2, spawn: full disk while saving",
-    "stage 5, spawn: SIGKILL while saving",
-    "stage 1, alone: read-only folder",
-    "stage 0, alone: full disk",
-    "stage 5, spawn: read-only checkpoints",
-    "stage 6, alone: SIGKILL while saving a checkpoint",
-    "stage 2, spawn: checkpoint torn",
-    "stage 4, spawn: data file truncated",
-    "stage 0, alone: data file truncated mid-run",
-    "stage 2, spawn: pipe as --load",
-    "stage 0, alone: pipe without a reader as --metrics",
-    "stage 4, spawn: 20 open files",
-    "stage 1, alone: file size",
-    "stage 1, alone: closed stdout",
-    "stage 0, alone: stdout without a reader",
-    "stage 6, by hand: SIGINT",
-    "stage 6, spawn: SIGHUP",
-    "stage 5, spawn: SIGTERM, saved",
-    "stage 6, spawn: killed and started again, point 2",
-    "stage 4, spawn: launcher killed",
-    "stage 4, by hand: network cut",
-    "stage 3, torchrun: restarts, seed 0",
+    "stage 5, spawn: slow disk", "stage 5, alone: SIGTERM, twice while saving",
+    "stage 6, spawn: second run in its folder", "stage 6, spawn: checkpoints of another run",
+    "stage 5, by hand: folders of their own, other weights", "stage 5, spawn: SIGKILL",
+    "stage 2, spawn: SIGKILL, gloo", "stage 4, spawn: SIGSEGV", "stage 4, by hand: exit",
+    "stage 3, by hand: SIGSTOP", "stage 4, torchrun: exception", "stage 3, mpirun: exception",
+    "stage 0, alone: inf gradient", "stage 5, spawn: inf gradient, then a checkpoint",
+    "stage 1, alone: inf gradient in the last step", "stage 2, spawn: slow rank",
+    "stage 2, spawn: clock a day ahead", "stage 5, by hand: rank that never arrives",
+    "stage 4, spawn: port taken", "stage 5, by hand: wrong world size",
+    "stage 4, by hand: parameters that differ", "stage 3, by hand: learning rates that differ",
+    "stage 2, spawn: full disk while saving", "stage 5, spawn: SIGKILL while saving",
+    "stage 1, alone: read-only folder", "stage 0, alone: full disk",
+    "stage 5, spawn: read-only checkpoints", "stage 6, alone: SIGKILL while saving a checkpoint",
+    "stage 2, spawn: checkpoint torn", "stage 4, spawn: data file truncated",
+    "stage 0, alone: data file truncated mid-run", "stage 2, spawn: pipe as --load",
+    "stage 0, alone: pipe without a reader as --metrics", "stage 4, spawn: 20 open files",
+    "stage 1, alone: file size", "stage 1, alone: closed stdout",
+    "stage 0, alone: stdout without a reader", "stage 0, alone: SIGINT", "stage 6, by hand: SIGINT",
+    "stage 6, spawn: SIGHUP", "stage 5, spawn: SIGTERM, saved",
+    "stage 6, spawn: killed and started again, point 2", "stage 4, spawn: launcher killed",
+    "stage 4, by hand: network cut", "stage 3, torchrun: restarts, seed 0",
 }
 
 

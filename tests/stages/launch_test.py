@@ -1,27 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages under launchers, and errors before the rendezvous, from the command line.
+"""Stages under launchers, on one machine and on two.
 
-What launchers set has tests in tests/comm, what is done when ranks fail is in tests/faults.
+What launchers set has tests in tests/launch; failures of ranks and networks are in tests/faults.
 """
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
-import socket
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import Result, free_port, launch  # noqa: E402
-from tests.support.ways import (STAGE2, STAGE3, TORCHRUN, Way, one_rank, small,  # noqa: E402
-                                spawned, torchrun, train)
+import pytest
 
-FOLDER = Path(tempfile.mkdtemp(prefix="ladder-launch-"))
-atexit.register(shutil.rmtree, FOLDER)
+from tests.support.network import HOSTS, PORT, two_nodes
+from tests.support.nodes import by_hand_on, torchrun_on, train_on_nodes
+from tests.support.programs import free_port, launch, require_refused
+from tests.support.ways import STAGE3, TORCHRUN, distance, small, spawned, torchrun, train
+
+
+def test_each_of_them_works(tmp_path: Path) -> None:
+    """The three commands that stage 3 proposes when it is started without a launcher."""
+    refused = launch(STAGE3, cwd=tmp_path)
+    require_refused(refused, 2, "launcher variables not set: RANK, WORLD_SIZE, MASTER_ADDR, "
+                                "MASTER_PORT; ")
+    commands = refused.stderr.strip().split("; hint: ")[1].split(", or: ")
+    assert [re.split(r"[ =]", command)[0] for command in commands] == ["torchrun", "mpirun", "RANK"]
+    environment = {
+        "PATH": f"{TORCHRUN.parent}:{os.environ['PATH']}", "MASTER_PORT": free_port(),
+        "MASTER_ADDR": "127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT": 1,
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1, "OMPI_MCA_rmaps_base_oversubscribe": 1}
+    flags = " ".join(map(str, small(limit_train=64)))
+    for command in commands:
+        typed = f"{command.replace('PROGRAM', str(STAGE3))} --device cpu {flags}"
+        done = launch("bash", "-c", typed, cwd=tmp_path, environment=environment)
+        assert (done.code, len(done.lines)) == (0, 2), (command, done)
+
+
+def test_torch_distributed_launch_starts_the_ranks() -> None:
+    done = launch(TORCHRUN.parent / "python", "-m", "torch.distributed.launch", "--use-env",
+                  "--no-python", "--master-port", free_port(), "--nproc-per-node", 2, STAGE3,
+                  *small(limit_train=64))
+    assert (done.code, len(done.lines)) == (0, 2), done.stderr
+    assert "rank 0 of 2, local rank 0 of 2, by torchrun" in done.stderr
+
 
 # Started instead of the program. The first rank 1 is killed after its first step, as if its machine
 # failed; the restarted one lives.
@@ -37,90 +57,33 @@ exec "$PROGRAM" "$@"
 """
 
 
-class LaunchTest(unittest.TestCase):
-    def start(self, way: Way, *flags: object, seconds: float = 60) -> Result:
-        return launch(*way.command, *flags, cwd=FOLDER, environment=way.environment,
-                      seconds=seconds)
-
-    def refused(self, way: Way, code: int, text: str, *flags: object) -> Result:
-        """Expects the exit code, and one line on the standard error and nothing else."""
-        done = self.start(way, *flags)
-        self.assertEqual((done.code, done.stdout, len(done.errors)), (code, "", 1), done.stderr)
-        self.assertIn(text, done.stderr)
-        return done
-
-
-class NoLauncher(LaunchTest):
-    """Stage 3 without a launcher proposes three commands."""
-
-    def commands(self) -> list[str]:
-        missing = "launcher variables not set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; "
-        error = self.refused(Way((STAGE3,)), 2, missing).stderr.strip()
-        return error.split("; hint: ")[1].split(", or: ")
-
-    def test_each_of_them_works(self) -> None:
-        flags = " ".join(map(str, small(limit_train=64)))
-        environment = {
-            "PATH": f"{TORCHRUN.parent}:{os.environ['PATH']}", "MASTER_PORT": free_port(),
-            "MASTER_ADDR": "127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT": 1,
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1, "OMPI_MCA_rmaps_base_oversubscribe": 1}
-        commands = self.commands()
-        self.assertEqual([re.split(r"[ =]", command)[0] for command in commands],
-                         ["torchrun", "mpirun", "RANK"])
-        for command in commands:
-            typed = f"{command.replace('PROGRAM', str(STAGE3))} --device cpu {flags}"
-            with self.subTest(command):
-                done = launch("bash", "-c", typed, cwd=FOLDER, environment=environment)
-                self.assertEqual(done.code, 0, done.stderr)
-                self.assertEqual(len(done.lines), 2, done.stdout)
+def test_torchrun_restarts_all_ranks_after_one_died(tmp_path: Path) -> None:
+    wrapper, metrics = tmp_path / "dies_once", tmp_path / "marks.jsonl"
+    wrapper.write_text(DIES_ONCE)
+    wrapper.chmod(0o755)
+    way = torchrun(2, "--max-restarts", 1, program=wrapper)
+    done = launch(*way.command, *small(fingerprint=1, metrics=metrics), environment={
+        **way.environment, "PROGRAM": STAGE3, "MARKS": tmp_path / "marks.rank1.jsonl"})
+    assert done.code == 0, done.stderr
+    assert '"step":1,' in (tmp_path / "marks.rank1.jsonl.seen").read_text()
+    expected = train(spawned(), *small(), parent=tmp_path)
+    assert metrics.read_text().count('"record":"result"') == 1
+    assert expected.result["weights_sha256"] in metrics.read_text()
 
 
-class Launchers(LaunchTest):
-    def test_a_flag_that_contradicts_a_variable_is_refused(self) -> None:
-        self.refused(one_rank(0, 2, 1), 2, "rank: 1 contradicts RANK=0", "--rank", 1)
-
-    def test_other_gpus_than_the_launchers_are_refused(self) -> None:
-        way = one_rank(0, 2, 1)
-        way.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
-        self.refused(way, 2, "--gpu: 0,1 contradicts CUDA_VISIBLE_DEVICES=6,7 of the launcher",
-                     "--gpu", "0,1")
-
-    def test_stage_two_refuses_to_spawn_inside_a_launcher(self) -> None:
-        inside = Way((STAGE2,), one_rank(0, 2, 1).environment)
-        self.refused(inside, 2, "spawn: RANK is 0: a launcher has already started the ranks")
-
-    def test_a_store_that_does_not_answer_ends_the_rank_at_the_deadline(self) -> None:
-        with socket.socket() as mute:  # the kernel accepts connections for it
-            mute.bind(("127.0.0.1", 0))
-            mute.listen()
-            done = self.start(one_rank(1, 2, mute.getsockname()[1]), "--timeout", 1, seconds=20)
-            self.assertEqual((done.code, done.stdout), (4, ""), done.stderr)
-            self.assertIn("timed out after 1 s waiting for an answer", done.stderr)
-
-    def test_torch_distributed_launch_starts_the_ranks(self) -> None:
-        way = Way((TORCHRUN.parent / "python", "-m", "torch.distributed.launch", "--use-env",
-                   "--no-python", "--master-port", free_port(), "--nproc-per-node", 2, STAGE3))
-        done = self.start(way, *small(limit_train=64))
-        self.assertEqual((done.code, len(done.lines)), (0, 2), done.stderr)
-        self.assertIn("rank 0 of 2, local rank 0 of 2, by torchrun", done.stderr)
-
-    def test_torchrun_restarts_all_ranks_after_one_died(self) -> None:
-        folder = Path(tempfile.mkdtemp(dir=FOLDER))
-        wrapper = folder / "dies_once"
-        wrapper.write_text(DIES_ONCE)
-        wrapper.chmod(0o755)
-        marks = folder / "marks.rank1.jsonl"
-        way = torchrun(2, "--max-restarts", 1, program=wrapper)
-        done = launch(*way.command, *small(fingerprint=1, metrics=folder / "marks.jsonl"),
-                      cwd=folder,
-                      environment={**way.environment, "PROGRAM": STAGE3, "MARKS": marks})
-        self.assertEqual(done.code, 0, done.stderr)
-        self.assertIn('"step":1,', (folder / "marks.rank1.jsonl.seen").read_text())
-        expected = train(spawned(), *small(), parent=FOLDER)
-        metrics = (folder / "marks.jsonl").read_text()
-        self.assertEqual(metrics.count('"record":"result"'), 1)
-        self.assertIn(expected.result["weights_sha256"], metrics)
-
-
-if __name__ == "__main__":
-    unittest.main()
+@pytest.mark.parametrize("way_on, world, launched", [
+    (by_hand_on, 4, "local rank 0 of 2, by env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), "
+                    f"store {HOSTS[0]}:{PORT}"),
+    (torchrun_on, 2, "local rank 0 of 1, by torchrun")])
+def test_ranks_on_two_nodes_train_as_that_many_on_one(tmp_path: Path, way_on, world: int,
+                                                      launched: str) -> None:
+    """Machines have no memory in common: their ranks sum by Gloo, in its order."""
+    with two_nodes() as names:
+        run = train_on_nodes(names, [way_on(node) for node in range(2)], *small(), parent=tmp_path)
+    assert len(run.done.lines) == 2
+    assert launched in run.header["launch"]
+    expected = train(spawned(world), *small(), "--backend", "gloo", parent=tmp_path)
+    print(f"{world} ranks on two nodes and on one: {distance(run, expected):.1e}")
+    for field, value in (("world_size", world), ("seen", 500),
+                         ("weights_sha256", expected.result["weights_sha256"])):
+        assert run.result[field] == value, field

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import unittest
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.network import HOSTS, PORT, two_nodes
-from tests.support.programs import SECONDS, Launched
+from tests.support.network import HOSTS, PORT
+from tests.support.programs import SECONDS, TORCHRUN, Launched
 from tests.support.ways import BY_HAND, CPU, STAGE3, Run, Way
 
 
-def nodes_for(test: unittest.TestCase) -> list[str]:
-    """Two nodes until the test is over. Why there can be none is printed."""
-    stack = contextlib.ExitStack()
-    test.addCleanup(stack.close)
-    try:
-        return stack.enter_context(two_nodes())
-    except unittest.SkipTest as reason:
-        print(reason)
-        raise
-
-
-def by_hand_on(node: int, program: Path = STAGE3, ranks: int = 2) -> Way:
+def by_hand_on(node: int, program: Path = STAGE3, ranks: int = 2,
+               master_addr: str = HOSTS[0]) -> Way:
     """The ranks of one node."""
     return Way((BY_HAND, *CPU), {
         "PROGRAM": program, "NNODES": 2, "NODE_RANK": node, "NPROC_PER_NODE": ranks,
-        "MASTER_ADDR": HOSTS[0], "MASTER_PORT": PORT})
+        "MASTER_ADDR": master_addr, "MASTER_PORT": PORT})
+
+
+def torchrun_on(node: int) -> Way:
+    """One rank. A flag makes the first node the host of the rendezvous: in a namespace, the names of
+    this machine do not lead to its addresses."""
+    return Way((TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d",
+                "--rdzv-id", "nodes", "--rdzv-endpoint", f"{HOSTS[0]}:{PORT}",
+                "--rdzv-conf", f"is_host={node == 0}", "--local-addr", HOSTS[node],
+                "--no-python", STAGE3, *CPU), {"OMP_NUM_THREADS": 1})
 
 
 def train_on_nodes(names: Sequence[str], ways: Sequence[Way], *flags: object, parent: Path,

@@ -2,14 +2,17 @@
 """Starts the built programs as a user would, and reads what they leave."""
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
@@ -53,6 +56,20 @@ def run(program: str | Path, *arguments: object, cwd: Path | None = None) -> Res
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=SECONDS,
                           stdin=subprocess.DEVNULL, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def require_refused(done: Result, code: int, *texts: str) -> None:
+    """It ended with this exit code, and one line on the standard error and nothing else."""
+    assert (done.code, done.stdout, len(done.errors)) == (code, "", 1), done
+    for text in texts:
+        assert text in done.stderr, done.stderr
+
+
+def temporary_folder(name: str) -> Path:
+    """Removed when this program ends."""
+    folder = Path(tempfile.mkdtemp(prefix=f"ladder-{name}-"))
+    atexit.register(shutil.rmtree, folder)
+    return folder
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import json
 import random
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,30 +72,6 @@ class Training:
         return Attempt(self, Path(tempfile.mkdtemp(dir=parent)))
 
 
-def stop_soon_after(step: int, command: tuple[object, ...], metrics: Path,
-                    send: Callable[[Launched], None],
-                    environment: Mapping[str, object] | None = None) -> Result:
-    """Runs a training, beside its metrics, and calls `send` soon after step `step` of rank 0."""
-    marks = metrics.with_suffix(".rank0.jsonl")
-
-    def steps_done() -> int:
-        return marks.read_bytes().count(b"\n") if marks.exists() else 0
-
-    with Launched(*command, "--metrics", metrics, "--fingerprint", 1, cwd=metrics.parent,
-                  environment=environment) as started:
-        poll_until(lambda: steps_done() >= step or started.process.poll() is not None,
-                   seconds=120, interval=0.002)
-        send(started)
-        return started.finish(60)
-
-
-def kill_one(started: Launched, chance: random.Random) -> None:
-    """SIGKILL to a process drawn by lot, the launcher or a rank."""
-    victims = started.processes()
-    if victims:
-        chance.choice(victims).send(signal.SIGKILL)
-
-
 @dataclass(frozen=True)
 class Attempt:
     """A training that is under way in `folder`, with a stop or several."""
@@ -114,16 +90,22 @@ class Attempt:
                 "--project-dir", self.project)
 
     def stop(self, step: int, number: int, chance: random.Random) -> Result:
-        """Sends the signal soon after step `step` of this process: SIGKILL to a process drawn by
-        lot, the launcher or a rank; another to the launcher, as a terminal or a scheduler does."""
-        def send(started: Launched) -> None:
-            if number == signal.SIGKILL:
-                kill_one(started, chance)
-            else:
-                started.process.send_signal(number)
+        """Sends the signal soon after step `step` of rank 0: SIGKILL to a random process, the
+        launcher or a rank; another to the launcher, as a terminal or a scheduler does."""
+        metrics = self.folder / f"stopped.{number}.{step}.jsonl"
+        marks = metrics.with_suffix(".rank0.jsonl")
 
-        return stop_soon_after(step, self.command, self.folder / f"stopped.{number}.{step}.jsonl",
-                               send)
+        def is_done() -> bool:
+            return marks.exists() and marks.read_bytes().count(b"\n") >= step
+
+        with Launched(*self.command, "--metrics", metrics, "--fingerprint", 1,
+                      cwd=self.folder) as started:
+            poll_until(lambda: is_done() or started.process.poll() is not None, 120, 0.002)
+            if number != signal.SIGKILL:
+                started.process.send_signal(number)
+            elif victims := started.processes():
+                chance.choice(victims).send(number)
+            return started.finish(60)
 
     def run(self, *more: object, environment: Mapping[str, object] | None = None) -> Result:
         return launch(*self.command, *more, cwd=self.folder, environment=environment)

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 from typing import Any
 
-from tests.support.programs import ROOT, free_port
+from tests.support.files import write
+from tests.support.programs import ROOT, Process, free_port, poll_until
 
 SECONDS = 60  # no script here runs longer: a hang fails instead of blocking
 FLAGS = ["--epochs", "2", "--save", "a  b", "", "$HOME *"]
@@ -42,14 +42,6 @@ if "HANG" in os.environ:
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 class StartScripts(unittest.TestCase):
     """A copy of scripts/ for each test; no process that it starts may outlive the test."""
 
@@ -60,9 +52,8 @@ class StartScripts(unittest.TestCase):
         self.calls_folder = self.folder / "calls"
         self.calls_folder.mkdir()
         shutil.copytree(ROOT / "scripts", self.folder / "scripts")
-        stubs = {"program": PROGRAM, "torchrun": PROGRAM}
-        for name, text in stubs.items():
-            self.write_program(name, text.format(python=sys.executable))
+        for name in ("program", "torchrun"):
+            self.write_program(name, PROGRAM.format(python=sys.executable))
         self.environment = {
             "PATH": f"{self.folder / 'stubs'}:/usr/bin:/bin",
             "CALLS": str(self.calls_folder),
@@ -72,10 +63,7 @@ class StartScripts(unittest.TestCase):
         }
 
     def write_program(self, name: str, text: str) -> None:
-        path = self.folder / "stubs" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+        write(self.folder / "stubs" / name, text, executable=True)
 
     def start(self, script: str, *flags: str, **changes: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -88,14 +76,15 @@ class StartScripts(unittest.TestCase):
 
     def expect_no_process_left(self, process: subprocess.Popen[str]) -> None:
         """No process of the script's session lives on, those of torchrun included."""
-        left = [pid for call in self.calls_folder.iterdir()
-                if (pid := call.name).isdigit() and is_alive(int(pid))]
+        started = [Process(int(call.name)) for call in self.calls_folder.iterdir()
+                   if call.name.isdigit()]
+        left = [one for one in started if one.is_alive]
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        for pid in left:
-            os.kill(int(pid), signal.SIGKILL)
+        for one in left:
+            one.send(signal.SIGKILL)
         process.stdout.close()
         process.wait()
         self.assertEqual(left, [])
@@ -118,7 +107,5 @@ class StartScripts(unittest.TestCase):
         return [call["env"].get(name) for call in calls]
 
     def wait_for_calls(self, name: str, count: int) -> None:
-        deadline = time.monotonic() + SECONDS
-        while len(self.calls(name)) < count:
-            self.assertLess(time.monotonic(), deadline, f"{name} was not started {count} times")
-            time.sleep(0.01)
+        self.assertTrue(poll_until(lambda: len(self.calls(name)) >= count, SECONDS),
+                        f"{name} was not started {count} times")
