@@ -26,6 +26,18 @@ from tests.support.ways import STAGE3, Way, spawned, torchrun
 # ---- signals ----
 
 
+def require_possible(what: str, *command: object) -> None:
+    """Skips the case where this command fails."""
+    tried = subprocess.run([str(part) for part in command], timeout=20, capture_output=True,
+                           text=True, check=False)
+    if tried.returncode != 0:
+        raise unittest.SkipTest(f"no {what} here: {tried.stderr.strip()}")
+
+
+def changed(way: Way, **variables: object) -> Way:
+    return Way(way.command, {**way.environment, **variables})
+
+
 def to_rank(number: signal.Signals, rank: int = 0) -> Fault:
     return lambda space, started, ranks: ranks[rank].send(number)
 
@@ -47,21 +59,21 @@ def to_terminal(number: signal.Signals) -> Fault:
 def slow_rank(space: Workspace, started: Launched, ranks: list[Process]) -> None:
     """The last one works a fifth of the time for a second."""
     for _ in range(5):
-        ranks[-1].send(signal.SIGSTOP)
-        time.sleep(0.16)
-        ranks[-1].send(signal.SIGCONT)
+        halt(ranks[-1:], 0.16)
         time.sleep(0.04)
+
+
+def halt(ranks: list[Process], seconds: float) -> None:
+    for rank in ranks:
+        rank.send(signal.SIGSTOP)
+    time.sleep(seconds)
+    for rank in ranks:
+        rank.send(signal.SIGCONT)
 
 
 def pause(seconds: float) -> Fault:
     """All ranks stand still, as when the machine sleeps."""
-    def fault(space: Workspace, started: Launched, ranks: list[Process]) -> None:
-        for rank in ranks:
-            rank.send(signal.SIGSTOP)
-        time.sleep(seconds)
-        for rank in ranks:
-            rank.send(signal.SIGCONT)
-    return fault
+    return lambda space, started, ranks: halt(ranks, seconds)
 
 
 def kills(seed: int, times: int) -> Fault:
@@ -107,9 +119,13 @@ exec PROGRAM "$@"
 """
 
 
+def program_of(way: Way) -> Path:
+    return next(part for part in (*way.command, *way.environment.values()) if part in PROGRAMS)
+
+
 def instead(space: Workspace, way: Way, text: str) -> Way:
     """A script in the place of the program, for which PROGRAM stands in it."""
-    program = next(part for part in (*way.command, *way.environment.values()) if part in PROGRAMS)
+    program = program_of(way)
     script = space.folder / "script"
     script.write_text(text.replace("PROGRAM", shlex.quote(str(program))))
     script.chmod(0o755)
@@ -128,7 +144,7 @@ def more_flags(odd: str, others: str = "") -> Prepare:
 
 
 def with_variable(name: str, value: object) -> Prepare:
-    return lambda space, way: Way(way.command, {**way.environment, name: value})
+    return lambda space, way: changed(way, **{name: value})
 
 
 # Rank 1 is a child of its script, which outlives it and exits with 3.
@@ -203,10 +219,7 @@ def on_disk(size: str) -> Prepare:
     def prepare(space: Workspace, way: Way) -> Way:
         disk = space.run / "disk"
         disk.mkdir()
-        tried = subprocess.run([*own, "mount", "-t", "tmpfs", "tmpfs", disk], timeout=20,
-                               capture_output=True, text=True, check=False)
-        if tried.returncode != 0:
-            raise unittest.SkipTest(f"no disk of its own here: {tried.stderr.strip()}")
+        require_possible("disk of its own", *own, "mount", "-t", "tmpfs", "tmpfs", disk)
         return Way((*own, "bash", "-c", script, size, *way.command), way.environment)
     return prepare
 
@@ -217,12 +230,18 @@ def make_disk_read_only(space: Workspace, started: Launched, ranks: list[Process
                    check=True)
 
 
-def faulty_calls(at: int, error: int = 0, part: str = "/a.safetensors") -> Prepare:
-    """The call number `at` on files whose path has this part fails, or kills the rank."""
+def faulty_calls(at: int, error: int = 0, part: str = "/a.safetensors",
+                 milliseconds: int = 0) -> Prepare:
+    """The call number `at` on files whose path has this part fails, or kills the rank; each of
+    their fsyncs takes that long."""
     def prepare(space: Workspace, way: Way) -> Way:
-        faults = faulty_disk(at, log=space.folder / "calls", error=error)
-        return Way(way.command, {**way.environment, **faults, "FAULTY_DISK_FOLDER": part})
+        return changed(way, **faulty_disk(at, log=space.folder / "calls", error=error) | {
+            "FAULTY_DISK_FOLDER": part, "FAULTY_DISK_SLEEP": milliseconds})
     return prepare
+
+
+def slow_disk(milliseconds: int, part: str) -> Prepare:
+    return faulty_calls(0, part=part, milliseconds=milliseconds)
 
 
 def pipe(name: str) -> Prepare:
@@ -230,15 +249,6 @@ def pipe(name: str) -> Prepare:
     def prepare(space: Workspace, way: Way) -> Way:
         os.mkfifo(space.run / name)
         return way
-    return prepare
-
-
-def slow_disk(milliseconds: int, part: str) -> Prepare:
-    """Each fsync of a file whose path has this part takes that long."""
-    def prepare(space: Workspace, way: Way) -> Way:
-        faults = faulty_disk(0, log=space.folder / "calls")
-        return Way(way.command, {**way.environment, **faults, "FAULTY_DISK_FOLDER": part,
-                                 "FAULTY_DISK_SLEEP": milliseconds})
     return prepare
 
 
@@ -256,8 +266,7 @@ def while_saving(pattern: str, fault: Fault) -> Fault:
 def trained_before(*flags: object, folder: str = ".") -> Prepare:
     """Another run has ended in this folder, with two ranks and these flags."""
     def prepare(space: Workspace, way: Way) -> Way:
-        program = next(part for part in (*way.command, *way.environment.values())
-                       if part in PROGRAMS)
+        program = program_of(way)
         run = space.run / folder
         run.mkdir(exist_ok=True)
         ranks = torchrun(program=program) if program == STAGE3 else spawned(program=program)
@@ -298,10 +307,7 @@ def few_processes(count: int) -> Prepare:
     def prepare(space: Workspace, way: Way) -> Way:
         for folder in (space.folder.parent, space.folder, space.run, space.temporary):
             folder.chmod(0o777)
-        tried = subprocess.run([*own, "test", "-x", BIN / PROGRAMS[0].name], timeout=20,
-                               capture_output=True, text=True, check=False)
-        if tried.returncode != 0:
-            raise unittest.SkipTest(f"no other user can start {BIN}: {tried.stderr.strip()}")
+        require_possible(f"other user who can start {BIN}", *own, "test", "-x", PROGRAMS[0])
         limited = Way((*own, *way.command), way.environment)
         return in_shell(f'ulimit -u {count} && exec "$@"')(space, limited)
     return prepare
@@ -322,16 +328,15 @@ def taken_port(space: Workspace, way: Way) -> Way:
     other.listen()
     port = other.getsockname()[1]
     if "MASTER_PORT" in way.environment:
-        return Way(way.command, {**way.environment, "MASTER_PORT": port})
+        return changed(way, MASTER_PORT=port)
     return Way((*way.command, "--master-port", port), way.environment)
 
 
 def clock_to_jump(seconds: int) -> Prepare:
     """The clock on the wall, once clock_jumps()."""
-    return lambda space, way: Way(way.command, {
-        **way.environment, "LD_PRELOAD": BIN / "libjumping_clock.so",
-        "JUMPING_CLOCK_SECONDS": seconds, "JUMPING_CLOCK_FILE": space.folder / "jumped",
-        "JUMPING_CLOCK_SEEN": space.folder / "seen"})
+    return lambda space, way: changed(
+        way, LD_PRELOAD=BIN / "libjumping_clock.so", JUMPING_CLOCK_SECONDS=seconds,
+        JUMPING_CLOCK_FILE=space.folder / "jumped", JUMPING_CLOCK_SEEN=space.folder / "seen")
 
 
 def clock_jumps(space: Workspace, started: Launched, ranks: list[Process]) -> None:
@@ -340,10 +345,7 @@ def clock_jumps(space: Workspace, started: Launched, ranks: list[Process]) -> No
 
 def clocks_apart(space: Workspace, way: Way) -> Way:
     """The clock of rank 1 is a hundred days ahead."""
-    tried = subprocess.run(["unshare", "--time", "true"], timeout=20, capture_output=True,
-                           text=True, check=False)
-    if tried.returncode != 0:
-        raise unittest.SkipTest(f"no clock of its own here: {tried.stderr.strip()}")
+    require_possible("clock of its own", "unshare", "--time", "true")
     own = 'exec unshare --time --fork --kill-child --monotonic 8640000 PROGRAM "$@"'
     return odd_rank(own)(space, way)
 
