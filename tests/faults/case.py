@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.faults.leftovers import SECONDS, Before, adopt_orphans, reap_orphans
 from tests.support.programs import Launched, Process, Result, poll_until, result_record
@@ -95,6 +97,9 @@ class Case:
 
     def way(self) -> Way:
         return STARTS[self.start](PROGRAMS[self.stage])
+
+    def changed(self, **changes: Any) -> Case:
+        return dataclasses.replace(self, **changes)
 
 
 def shell_code(code: int) -> int:

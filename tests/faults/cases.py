@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import ENOSPC
+from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, Signals
 
 from safetensors.numpy import load_file
@@ -19,6 +20,7 @@ from tests.support.ways import Way, endless, small
 
 Flags = tuple[object, ...]
 Cases = Iterator[Case]
+Cause = Callable[[str], str]  # a pattern for standard error, by the way the ranks are started
 
 # Seconds from the start of a command to its end, when something is wrong with it from the start.
 STARTS_IN = {"alone": 10.0, "spawn": 10.0, "by hand": 10.0, "mpirun": 15.0, "torchrun": 20.0}
@@ -28,13 +30,17 @@ DEADLINE = 2  # --timeout
 # A rank that hangs has that long to end when it is asked to; spawn waits for the others' words too.
 HANGS_FOR = {"spawn": DEADLINE + 13.0, "by hand": DEADLINE + 5.0, "mpirun": DEADLINE + 13.0,
              "torchrun": DEADLINE + 38.0}
-SPAWNED: tuple[Place, ...] = ((2, "spawn"), (4, "spawn"), (5, "spawn"), (6, "spawn"))
-EVERY_STAGE: tuple[Place, ...] = ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "torchrun"),
-                                  (4, "spawn"), (5, "spawn"), (6, "spawn"))
+SPAWNED = "2 spawn, 4 spawn, 5 spawn, 6 spawn"
+EVERY_STAGE = "0 alone, 1 alone, 2 spawn, 3 torchrun, 4 spawn, 5 spawn, 6 spawn"
 short = functools.partial(small, recipe="convnet", epochs=6, limit_test=100)  # 120 steps
 
 
 # ---- kinds of cases ----
+
+def places(where: str) -> list[Place]:
+    """Of "2 spawn, 3 by hand": stages, and how their ranks are started."""
+    return [(int(place[0]), place[2:]) for place in where.split(", ")]
+
 
 def codes_of(start: str, code: int) -> tuple[int, ...]:
     """What becomes of the exit code of the rank that failed.
@@ -47,27 +53,32 @@ def codes_of(start: str, code: int) -> tuple[int, ...]:
     return (code, 4) if start in ("by hand", "mpirun") else (code,)
 
 
-def from_the_start(place: Place, fault: str, prepare: tuple[Prepare, ...], code: int, cause: str,
-                   flags: Flags = small(), left: tuple[str, ...] = (),
-                   after: After | None = None) -> Case:
-    """The fault lies in the command: it ends soon, with this exit code of the rank at fault."""
-    return Case(place, fault, flags, prepare, None, codes_of(place[1], code), cause,
-                STARTS_IN[place[1]], left, after)
+def from_the_start(where: str, fault: str, prepare: tuple[Prepare, ...], code: int,
+                   cause: str | Cause, flags: Flags = small(), left: tuple[str, ...] = (),
+                   after: After | None = None) -> Cases:
+    """The fault lies in the command: it ends soon, with this exit code of the rank at fault; less
+    than 0 is a signal."""
+    for stage, start in places(where):
+        codes = codes_of(start, code if code >= 0 else code_of_signal(start, -code))
+        yield Case((stage, start), fault, flags, prepare, None, codes,
+                   cause if isinstance(cause, str) else cause(start), STARTS_IN[start], left, after)
 
 
-def in_training(place: Place, fault: str, inject: Fault, code: int, cause: str = "",
+def in_training(where: str, fault: str, inject: Fault, code: int, cause: str | Cause = "",
                 flags: Flags = endless(), prepare: tuple[Prepare, ...] = (),
-                seconds: float = 0, left: tuple[str, ...] = ()) -> Case:
+                seconds: float | dict[str, float] = GONE_IN, left: tuple[str, ...] = ()) -> Cases:
     """The fault hits a run that would not end by itself."""
-    return Case(place, fault, flags, prepare, inject, codes_of(place[1], code), cause,
-                seconds or GONE_IN[place[1]], left)
+    for case in from_the_start(where, fault, prepare, code, cause, flags, left):
+        yield case.changed(inject=inject, seconds=seconds if isinstance(seconds, (int, float))
+                           else seconds[case.start])
 
 
-def harmless(place: Place, fault: str, inject: Fault | None = None,
+def harmless(where: str, fault: str, inject: Fault | None = None,
              prepare: tuple[Prepare, ...] = (), flags: Flags = short(),
-             after: After = ends_as_undisturbed) -> Case:
+             after: After = ends_as_undisturbed) -> Cases:
     """The run ends with the weights of one that nothing happens to."""
-    return Case(place, fault, flags, prepare, inject, (0,), "", 30.0, after=after)
+    for place in places(where):
+        yield Case(place, fault, flags, prepare, inject, (0,), "", 30.0, after=after)
 
 
 def ends_behind_the_jump(case: Case, space: Workspace, done: Result) -> None:
@@ -85,129 +96,118 @@ def code_of_signal(start: str, number: int) -> int:
     return 4 if start == "spawn" else 128 + number
 
 
-def said_by(start: str, rank: int | str, text: str, code: int | str = r"\d+") -> str:
+def said_by(rank: int | str, text: str, code: int | str = r"\d+") -> Cause:
     """How an error that a rank reports is shown: by the rank, or by what started it."""
-    if start == "spawn":
-        return rf"^error: rank {rank}: expected exit code 0, got {code}; its last line: .*{text}"
-    if start == "torchrun":
-        return rf"Root Cause[^=]*\brank +: {rank} [^=]*\bexitcode +: {code} " \
-               rf"[^=]*\btraceback +: .*{text}"
-    return rf"^error: .*{text}" if start == "alone" else rf"^\[rank {rank}\] error: .*{text}"
+    shown = {
+        "spawn": rf"^error: rank {rank}: expected exit code 0, got {code}; its last line: .*{text}",
+        "torchrun": rf"Root Cause[^=]*\brank +: {rank} [^=]*\bexitcode +: {code} "
+                    rf"[^=]*\btraceback +: .*{text}",
+        "alone": rf"^error: .*{text}"}
+    return lambda start: shown.get(start, rf"^\[rank {rank}\] error: .*{text}")
 
 
-def said_by_any(start: str, text: str) -> str:
-    return said_by(start, r"\d", text)
+def said_by_any(text: str) -> Cause:
+    return said_by(r"\d", text)
 
 
-def ended(start: str, rank: int, signal: int = 0, code: int = 0, step: str = r", step \d+") -> str:
+def ended(rank: int, signal: int = 0, code: int = 0, step: str = r", step \d+") -> Cause:
     """How the end of a rank that said nothing itself is told: of a signal, or with a code."""
     lost = rf"^\[rank {1 - rank}\] error: .*{step}: rank {rank} has (ended|failed)"
-    if start == "spawn":
-        return rf"^error: rank {rank}{step}: .*got {f'signal {signal}' if signal else code}\b"
-    if start == "torchrun":
-        how = rf"Signal {signal}\b" if signal else rf"exitcode +: {code}\b"
-        return rf"Root Cause[^=]*\brank +: {rank} [^=]*{how}"
-    if start == "mpirun" and signal:
-        return rf"process rank {rank} with .* exited on signal {signal}\b|{lost}"
-    if start == "by hand":
-        return rf"^by_hand\.sh: rank {rank}\b|{lost}"
-    return "" if start == "alone" else lost  # of a program the shell tells it
+    how = rf"Signal {signal}\b" if signal else rf"exitcode +: {code}\b"
+    shown = {
+        "spawn": rf"^error: rank {rank}{step}: .*got {f'signal {signal}' if signal else code}\b",
+        "torchrun": rf"Root Cause[^=]*\brank +: {rank} [^=]*{how}",
+        "by hand": rf"^by_hand\.sh: rank {rank}\b|{lost}",
+        "alone": ""}  # of a program the shell tells it
+    if signal:
+        shown["mpirun"] = rf"process rank {rank} with .* exited on signal {signal}\b|{lost}"
+    return lambda start: shown.get(start, lost)
 
 
 # ---- ranks ----
 
 def rank_dies() -> Cases:
-    for stage, start, rank in ((0, "alone", 0), (1, "alone", 0), (2, "spawn", 0),
-                               (3, "by hand", 1), (3, "torchrun", 1), (4, "spawn", 1),
-                               (4, "torchrun", 0), (5, "spawn", 0), (5, "mpirun", 1),
-                               (6, "spawn", 1), (6, "by hand", 1)):
-        yield in_training((stage, start), "SIGKILL", faults.to_rank(SIGKILL, rank),
-                          code_of_signal(start, SIGKILL), ended(start, rank, SIGKILL))
-    for stage, start, rank in ((1, "alone", 0), (3, "mpirun", 1), (4, "spawn", 1),
-                               (5, "torchrun", 0), (6, "spawn", 0)):
-        yield in_training((stage, start), "SIGSEGV", faults.to_rank(SIGSEGV, rank),
-                          code_of_signal(start, SIGSEGV), ended(start, rank, SIGSEGV))
-    for stage, start in ((2, "spawn"), (3, "mpirun")):  # sockets fail otherwise than memory does
-        yield in_training((stage, start), "SIGKILL, gloo", faults.to_rank(SIGKILL, 1),
-                          code_of_signal(start, SIGKILL),
-                          rf"{ended(start, 1, SIGKILL)}|"
-                          r"^\[rank 0\] error: .*, step \d+: .*onnection (closed|reset) by peer",
-                          endless("--backend", "gloo"))
-    for stage, start in ((3, "torchrun"), (4, "by hand"), (5, "mpirun"), (6, "torchrun")):
-        yield in_training((stage, start), "exit", faults.to_rank(SIGKILL, 1), 3,
-                          ended(start, 1, code=3), prepare=(faults.EXITS,))
+    for number, rank, where in (
+            (SIGKILL, 0, "0 alone, 1 alone, 2 spawn, 4 torchrun, 5 spawn"),
+            (SIGKILL, 1, "3 by hand, 3 torchrun, 4 spawn, 5 mpirun, 6 spawn, 6 by hand"),
+            (SIGSEGV, 0, "1 alone, 5 torchrun, 6 spawn"), (SIGSEGV, 1, "3 mpirun, 4 spawn")):
+        yield from in_training(where, number.name, faults.to_rank(number, rank), -number,
+                               ended(rank, number))
+    yield from in_training(  # sockets fail otherwise than memory does
+        "2 spawn, 3 mpirun", "SIGKILL, gloo", faults.to_rank(SIGKILL, 1), -SIGKILL,
+        lambda start: rf"{ended(1, SIGKILL)(start)}|"
+                      r"^\[rank 0\] error: .*, step \d+: .*onnection (closed|reset) by peer",
+        endless("--backend", "gloo"))
+    yield from in_training("3 torchrun, 4 by hand, 5 mpirun, 6 torchrun", "exit",
+                           faults.to_rank(SIGKILL, 1), 3, ended(1, code=3), prepare=(faults.EXITS,))
+
+
+def hung(rank: int) -> Cause:
+    def cause(start: str) -> str:
+        if start == "spawn":
+            return rf"^error: .*rank {rank}, step \d+ \(stopped\) hung"
+        return rf"^\[rank {1 - rank}\] error: .*, step \d+: timed out after .* for rank {rank};"
+    return cause
 
 
 def rank_hangs() -> Cases:
-    for stage, start, rank in ((2, "spawn", 1), (4, "spawn", 0), (5, "spawn", 1), (6, "spawn", 0),
-                               (3, "by hand", 1), (4, "mpirun", 1), (3, "torchrun", 1)):
-        cause = rf"^error: .*rank {rank}, step \d+ \(stopped\) hung" if start == "spawn" else \
-                rf"^\[rank {1 - rank}\] error: .*, step \d+: timed out after .* for rank {rank};"
-        yield in_training((stage, start), "SIGSTOP", faults.to_rank(SIGSTOP, rank), 4, cause,
-                          endless("--timeout", DEADLINE),
-                          (faults.with_variable("GRACE_SECONDS", 1),), HANGS_FOR[start])
+    for rank, where in ((0, "4 spawn, 6 spawn"),
+                        (1, "2 spawn, 5 spawn, 3 by hand, 4 mpirun, 3 torchrun")):
+        yield from in_training(where, "SIGSTOP", faults.to_rank(SIGSTOP, rank), 4, hung(rank),
+                               endless("--timeout", DEADLINE),
+                               (faults.with_variable("GRACE_SECONDS", 1),), HANGS_FOR)
 
 
 def rank_fails() -> Cases:
     """An exception, a number that is none: on one rank alone, and on all."""
-    for stage, start in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "mpirun")):
-        yield from_the_start((stage, start), "exception",
-                             (faults.more_flags("--data-root nowhere"),), 3,
-                             said_by(start, 1, "nowhere", 3))
-    for place in SPAWNED:  # rank 0 alone writes the record
-        yield from_the_start(place, "exception", (), 1,
-                             said_by("spawn", 0, "/dev/full: write: No space left", 1),
-                             small("--metrics", "/dev/full"))
-    bad = r"step \d+: expected a finite loss, got"
-    for stage, start in ((1, "alone"), (5, "alone"), (2, "spawn"), (4, "spawn"), (6, "spawn"),
-                         (3, "mpirun"), (4, "torchrun"), (5, "by hand")):
-        yield from_the_start((stage, start), "NaN loss", (), 5, said_by_any(start, bad),
-                             small(lr=1e30))
-    for place in EVERY_STAGE:
-        yield from_the_start(place, "inf gradient", (faults.huge_gradients,), 5,
-                             said_by_any(place[1], "step 2: expected a finite loss"),
-                             small("--load", "load.safetensors"))
+    yield from from_the_start("3 mpirun, 4 torchrun, 5 by hand, 6 mpirun", "exception",
+                              (faults.more_flags("--data-root nowhere"),), 3,
+                              said_by(1, "nowhere", 3))
+    yield from from_the_start(SPAWNED, "exception", (), 1,  # rank 0 alone writes the record
+                              said_by(0, "/dev/full: write: No space left", 1),
+                              small("--metrics", "/dev/full"))
+    yield from from_the_start(
+        "1 alone, 5 alone, 2 spawn, 4 spawn, 6 spawn, 3 mpirun, 4 torchrun, 5 by hand", "NaN loss",
+        (), 5, said_by_any(r"step \d+: expected a finite loss, got"), small(lr=1e30))
+    yield from from_the_start(EVERY_STAGE, "inf gradient", (faults.huge_gradients,), 5,
+                              said_by_any("step 2: expected a finite loss"),
+                              small("--load", "load.safetensors"))
 
 
 def weights_become_nan() -> Cases:
     """Nothing goes on from a checkpoint of NaN: none is written, or all end before."""
-    for stage, flags in (
-            (5, ("--project-dir", "project", "--checkpointing-steps", 1)),
-            (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 1))):
-        yield from_the_start((stage, "spawn"), "inf gradient, then a checkpoint",
-                             (faults.huge_gradients,), 5,
-                             said_by_any("spawn", "expected finite weights, got NaN or infinity"),
-                             small("--load", "load.safetensors", *flags),
-                             ("project", "project/checkpoints", "out"))
+    for where, flags in (
+            ("5 spawn", ("--project-dir", "project", "--checkpointing-steps", 1)),
+            ("6 spawn", ("--profile", "none", "--output-dir", "out", "--save-steps", 1))):
+        yield from from_the_start(
+            where, "inf gradient, then a checkpoint", (faults.huge_gradients,), 5,
+            said_by_any("expected finite weights, got NaN or infinity"),
+            small("--load", "load.safetensors", *flags), ("project", "project/checkpoints", "out"))
 
 
 def last_gradient_is_infinite() -> Cases:
     """No step follows that would show it: the weights are not saved."""
-    for stage, start in EVERY_STAGE:
-        yield from_the_start((stage, start), "inf gradient in the last step",
-                             (with_old_file, faults.huge_gradients), 5, said_by(start, 0, "finite"),
-                             small("--load", "load.safetensors", "--save", "a.safetensors",
-                                   limit_train=32, batch_size=32),
-                             after=old_file_stays)
+    yield from from_the_start(
+        EVERY_STAGE, "inf gradient in the last step", (with_old_file, faults.huge_gradients), 5,
+        said_by(0, "finite"), small("--load", "load.safetensors", "--save", "a.safetensors",
+                                    limit_train=32, batch_size=32), after=old_file_stays)
 
 
 def rank_is_late() -> Cases:
     """Slow, or paused for less than the deadline: the run ends as if nothing had been."""
-    for place in ((1, "alone"), *SPAWNED, (3, "torchrun"), (5, "mpirun")):
-        yield harmless(place, "slow rank", faults.slow_rank)
-    for place in ((0, "alone"), (2, "spawn"), (3, "by hand"), (6, "torchrun")):
-        yield harmless(place, "pause", faults.pause(1.5))
-    # Stages 0 and 1 never look at that clock.
-    for place in ((2, "spawn"), (3, "torchrun"), (4, "mpirun"), (5, "by hand"), (6, "spawn")):
-        for fault, seconds in (("clock a day ahead", 86400), ("clock a day back", -86400)):
-            yield harmless(place, fault, faults.clock_jumps, (faults.clock_to_jump(seconds),),
-                           after=ends_behind_the_jump)
-    for place in ((3, "by hand"), (4, "mpirun"), (5, "torchrun"), (6, "by hand")):
-        yield harmless(place, "clocks apart", prepare=(faults.clocks_apart,))
-    for place in ((3, "mpirun"), (4, "torchrun"), (5, "by hand"), (6, "torchrun")):
-        yield from_the_start(place, "rank that never arrives", (faults.NEVER_ARRIVES,), 4,
-                             r"^\[rank 0\] error: rendezvous: timed out after .* for rank 1 of 2;",
-                             small("--timeout", DEADLINE))
+    yield from harmless(f"1 alone, {SPAWNED}, 3 torchrun, 5 mpirun", "slow rank", faults.slow_rank)
+    yield from harmless("0 alone, 2 spawn, 3 by hand, 6 torchrun", "pause", faults.pause(1.5))
+    for fault, seconds in (("clock a day ahead", 86400), ("clock a day back", -86400)):
+        # Stages 0 and 1 never look at that clock.
+        yield from harmless("2 spawn, 3 torchrun, 4 mpirun, 5 by hand, 6 spawn", fault,
+                            faults.clock_jumps, (faults.clock_to_jump(seconds),),
+                            after=ends_behind_the_jump)
+    yield from harmless("3 by hand, 4 mpirun, 5 torchrun, 6 by hand", "clocks apart",
+                        prepare=(faults.clocks_apart,))
+    yield from from_the_start("3 mpirun, 4 torchrun, 5 by hand, 6 torchrun",
+                              "rank that never arrives", (faults.NEVER_ARRIVES,), 4,
+                              r"^\[rank 0\] error: rendezvous: timed out after .* for rank 1 of 2;",
+                              small("--timeout", DEADLINE))
 
 
 def settings_differ(flags: str) -> str:
@@ -218,37 +218,34 @@ def settings_differ(flags: str) -> str:
 
 
 def ranks_disagree() -> Cases:
-    for place in ((4, "spawn"), (5, "spawn"), (6, "spawn"), (5, "by hand"), (6, "mpirun")):
-        yield from_the_start(place, "port taken", (faults.taken_port,), 4,
-                             r"^(\[rank 0\] )?error: MASTER_PORT \d+: expected a free port")
-    for stage, start in ((3, "torchrun"), (4, "mpirun"), (5, "by hand"), (6, "by hand")):
-        name = "OMPI_COMM_WORLD_SIZE" if start == "mpirun" else "WORLD_SIZE"
-        yield from_the_start((stage, start), "wrong world size",
-                             (faults.odd_rank(f"export {name}=3"),), 4,
-                             r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], as "
-                             r"on another rank, got [23]", small("--timeout", DEADLINE))
-    for place, odd in (((3, "mpirun"), "--recipe convnet"), ((4, "by hand"), "--recipe convnet"),
-                       ((5, "torchrun"), "--width 2"), ((6, "by hand"), "--width 2")):
-        yield from_the_start(place, "parameters that differ", (faults.more_flags(odd),), 4,
-                             settings_differ(odd))
-    for stage, name, value in ((3, "ATEN_CPU_CAPABILITY", "default"),
-                               (5, "ACCELERATE_MIXED_PRECISION", "bf16"),
-                               (5, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 2),
-                               (5, "ACCELERATE_DEBUG_MODE", 1), (6, "ACCELERATE_DEBUG_MODE", 1)):
+    soon = small("--timeout", DEADLINE)
+    yield from from_the_start("4 spawn, 5 spawn, 6 spawn, 5 by hand, 6 mpirun", "port taken",
+                              (faults.taken_port,), 4,
+                              r"^(\[rank 0\] )?error: MASTER_PORT \d+: expected a free port")
+    for where, name in (("3 torchrun, 5 by hand, 6 by hand", "WORLD_SIZE"),
+                        ("4 mpirun", "OMPI_COMM_WORLD_SIZE")):
+        yield from from_the_start(where, "wrong world size", (faults.odd_rank(f"export {name}=3"),),
+                                  4, r"^\[rank \d\] error: WORLD_SIZE of rank \d: expected [23], "
+                                  r"as on another rank, got [23]", soon)
+    for where, odd in (("3 mpirun, 4 by hand", "--recipe convnet"),
+                       ("5 torchrun, 6 by hand", "--width 2")):
+        yield from from_the_start(where, "parameters that differ", (faults.more_flags(odd),), 4,
+                                  settings_differ(odd))
+    for where, name, value in (("3 by hand", "ATEN_CPU_CAPABILITY", "default"),
+                               ("5 by hand", "ACCELERATE_MIXED_PRECISION", "bf16"),
+                               ("5 by hand", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 2),
+                               ("5 by hand, 6 by hand", "ACCELERATE_DEBUG_MODE", 1)):
         setting = name.removeprefix("ACCELERATE_").removesuffix("_MODE").lower()
-        yield from_the_start((stage, "by hand"), f"{name} of one rank",
-                             (faults.odd_rank(f"export {name}={value}"),), 4,
-                             r"^\[rank \d\] error: instructions of rank \d: expected "
-                             if stage == 3 else settings_differ(setting),
-                             small("--timeout", DEADLINE))
-    for place in ((3, "by hand"), (5, "mpirun"), (6, "by hand")):
-        yield from_the_start(place, "learning rates that differ", (faults.more_flags("--lr 0.5"),),
-                             4, settings_differ("--lr" if place[0] < 6 else "--learning-rate"),
-                             small("--timeout", DEADLINE))
-    for place in ((3, "mpirun"), (4, "by hand"), (5, "by hand")):
-        yield from_the_start(place, "numbers of steps that differ",
-                             (faults.more_flags("--batch-size 32"),), 4,
-                             settings_differ("--batch-size"), small("--timeout", DEADLINE))
+        yield from from_the_start(where, f"{name} of one rank",
+                                  (faults.odd_rank(f"export {name}={value}"),), 4,
+                                  r"^\[rank \d\] error: instructions of rank \d: expected "
+                                  if where == "3 by hand" else settings_differ(setting), soon)
+    for where, flag in (("3 by hand, 5 mpirun", "--lr"), ("6 by hand", "--learning-rate")):
+        yield from from_the_start(where, "learning rates that differ",
+                                  (faults.more_flags("--lr 0.5"),), 4, settings_differ(flag), soon)
+    yield from from_the_start("3 mpirun, 4 by hand, 5 by hand", "numbers of steps that differ",
+                              (faults.more_flags("--batch-size 32"),), 4,
+                              settings_differ("--batch-size"), soon)
 
 
 # ---- files ----
@@ -260,14 +257,18 @@ def with_old_file(space: Workspace, way: Way) -> Way:
     return way
 
 
+def started_again(case: Case, cwd: Path, *flags: object) -> Result:
+    way = case.way()
+    again = launch(*way.command, *flags, cwd=cwd, environment=way.environment)
+    assert again.code == 0, again.stderr
+    return again
+
+
 def old_file_stays(case: Case, space: Workspace, done: Result) -> None:
     """It has its bytes, and a run can begin with it."""
     saved = space.run / "a.safetensors"
     assert saved.read_bytes() == (space.folder / "old").read_bytes(), "the old file has changed"
-    way = case.way()
-    again = launch(*way.command, *small("--load", saved, "--quiet", epochs=0),
-                   cwd=space.temporary, environment=way.environment)
-    assert again.code == 0, again.stderr
+    started_again(case, space.temporary, *small("--load", saved, "--quiet", epochs=0))
 
 
 def weights_are_whole(case: Case, space: Workspace, done: Result) -> None:
@@ -277,37 +278,29 @@ def weights_are_whole(case: Case, space: Workspace, done: Result) -> None:
 
 def disk_fails() -> Cases:
     save = small("--save", "./a.safetensors", limit_train=64)
-    for stage, start in EVERY_STAGE:
-        place = stage, start
-        yield from_the_start(place, "full disk while saving",
-                             (with_old_file, faults.faulty_calls(3, ENOSPC)), 1,
-                             said_by(start, 0, r"a\.safetensors\.tmp\.\d+: write: No space left"),
-                             save, after=old_file_stays)
-        # Nobody can tidy up after a SIGKILL but the next process of that number.
-        yield from_the_start(place, "SIGKILL while saving",
-                             (with_old_file, faults.faulty_calls(3)),
-                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL, step=""),
-                             save, left=("a.safetensors.tmp.*",), after=old_file_stays)
-        yield from_the_start(place, "read-only folder", (faults.on_disk("64k,ro"),), 2,
-                             r"error: --save: expected a file in a folder that can be written",
-                             small("--save", "disk/a.safetensors"))
-    for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"),
-                         (5, "torchrun"), (6, "spawn")):
-        yield from_the_start((stage, start), "full disk", (faults.on_disk("24k"),), 1,
-                             said_by_any(start, r"disk/a.*\.jsonl: write: No space left"),
-                             endless("--metrics", "disk/a.jsonl", "--fingerprint", 1))
-    for stage, start in ((0, "alone"), (2, "spawn"), (4, "spawn"), (6, "spawn")):
-        yield in_training((stage, start), "folder that becomes read-only",
-                          faults.make_disk_read_only, 1,
-                          said_by(start, 0, "disk/a.*: create: Read-only file system"),
-                          short("--save", "disk/a.safetensors", epochs=20),
-                          (faults.on_disk("8m"),), 30)
-    for stage, flags in ((5, ("--project-dir", "disk", "--checkpointing-steps", 2)),
-                         (6, ("--profile", "none", "--output-dir", "disk/out"))):
-        yield from_the_start((stage, "spawn"), "read-only checkpoints",
-                             (faults.on_disk("64k,ro"),), 1,
-                             said_by("spawn", 0, "(write|mkdir): Read-only file system"),
-                             small(*flags))
+    yield from from_the_start(
+        EVERY_STAGE, "full disk while saving", (with_old_file, faults.faulty_calls(3, ENOSPC)), 1,
+        said_by(0, r"a\.safetensors\.tmp\.\d+: write: No space left"), save, after=old_file_stays)
+    # Nobody can tidy up after a SIGKILL but the next process of that number.
+    yield from from_the_start(
+        EVERY_STAGE, "SIGKILL while saving", (with_old_file, faults.faulty_calls(3)), -SIGKILL,
+        ended(0, SIGKILL, step=""), save, ("a.safetensors.tmp.*",), old_file_stays)
+    yield from from_the_start(
+        EVERY_STAGE, "read-only folder", (faults.on_disk("64k,ro"),), 2,
+        r"error: --save: expected a file in a folder that can be written",
+        small("--save", "disk/a.safetensors"))
+    yield from from_the_start(
+        "0 alone, 1 alone, 2 spawn, 3 mpirun, 4 spawn, 5 torchrun, 6 spawn", "full disk",
+        (faults.on_disk("24k"),), 1, said_by_any(r"disk/a.*\.jsonl: write: No space left"),
+        endless("--metrics", "disk/a.jsonl", "--fingerprint", 1))
+    yield from in_training(
+        "0 alone, 2 spawn, 4 spawn, 6 spawn", "folder that becomes read-only",
+        faults.make_disk_read_only, 1, said_by(0, "disk/a.*: create: Read-only file system"),
+        short("--save", "disk/a.safetensors", epochs=20), (faults.on_disk("8m"),), 30)
+    for where, flags in (("5 spawn", ("--project-dir", "disk", "--checkpointing-steps", 2)),
+                         ("6 spawn", ("--profile", "none", "--output-dir", "disk/out"))):
+        yield from from_the_start(where, "read-only checkpoints", (faults.on_disk("64k,ro"),), 1,
+                                  said_by(0, "(write|mkdir): Read-only file system"), small(*flags))
 
 
 # Stage 6 writes two checkpoints.
@@ -320,9 +313,8 @@ def first_checkpoint_stays(case: Case, space: Workspace, done: Result) -> None:
     found = sorted(path.name for path in (space.run / "out").glob("checkpoint-*"))
     assert found == ["checkpoint-2"], found
     require_whole(space.run / "out" / "checkpoint-2")
-    way = case.way()
-    again = launch(*way.command, *OUTPUT, "--resume", cwd=space.run, environment=way.environment)
-    assert again.code == 0 and "from global step 2" in again.stderr, again.stderr
+    again = started_again(case, space.run, *OUTPUT, "--resume")
+    assert "from global step 2" in again.stderr, again.stderr
     require_whole(space.run / "out" / "checkpoint-4")
     require_no_leftovers(space)
 
@@ -330,107 +322,100 @@ def first_checkpoint_stays(case: Case, space: Workspace, done: Result) -> None:
 def trainer_saves() -> Cases:
     """A fault in the second checkpoint; those of stage 5 have tests of their own."""
     second = "/out/.checkpoint-4"
-    for start in ("alone", "spawn"):
-        yield from_the_start((6, start), "SIGKILL while saving a checkpoint",
-                             (faults.faulty_calls(3, part=second),),
-                             code_of_signal(start, SIGKILL), ended(start, 0, SIGKILL), OUTPUT,
-                             left=("out*",), after=first_checkpoint_stays)
-        yield from_the_start((6, start), "full disk while saving a checkpoint",
-                             (faults.faulty_calls(3, ENOSPC, second),), 1,
-                             said_by(start, 0, "No space left on device"), OUTPUT,
-                             left=("out", "out/checkpoint-2*"), after=first_checkpoint_stays)
+    yield from from_the_start("6 alone, 6 spawn", "SIGKILL while saving a checkpoint",
+                              (faults.faulty_calls(3, part=second),), -SIGKILL, ended(0, SIGKILL),
+                              OUTPUT, ("out*",), first_checkpoint_stays)
+    yield from from_the_start("6 alone, 6 spawn", "full disk while saving a checkpoint",
+                              (faults.faulty_calls(3, ENOSPC, second),), 1,
+                              said_by(0, "No space left on device"), OUTPUT,
+                              ("out", "out/checkpoint-2*"), first_checkpoint_stays)
 
 
 def files_are_damaged() -> Cases:
-    load = small("--load", "load.safetensors")
-    for stage, start in ((1, "alone"), (2, "spawn"), (3, "mpirun"), (4, "spawn"), (5, "torchrun"),
-                         (6, "spawn")):
-        place = stage, start
-        refused = said_by_any(start, "load.safetensors: expected ")
-        yield from_the_start(place, "checkpoint torn", (faults.torn_checkpoint,), 3, refused, load)
-        yield from_the_start(place, "checkpoint with a flipped bit",
-                             (faults.flipped_checkpoint,), 3, refused, load)
-        images = "t10k-images-idx3-ubyte.gz"
-        yield from_the_start(place, "data file truncated", (faults.with_data(images),), 3,
-                             said_by_any(start, f"{images}: expected "))
-    for place, flags in (((0, "alone"), short()), ((1, "alone"), short()),
-                         ((3, "by hand"), short()), ((4, "spawn"), short("--num-workers", 1)),
-                         ((5, "spawn"), short("--dispatch-batches")), ((6, "spawn"), short())):
-        yield harmless(place, "data file truncated mid-run", faults.cut_data,
-                       (faults.with_data(),), flags)
+    where = "1 alone, 2 spawn, 3 mpirun, 4 spawn, 5 torchrun, 6 spawn"
+    for fault, damage in (("checkpoint torn", faults.torn_checkpoint),
+                          ("checkpoint with a flipped bit", faults.flipped_checkpoint)):
+        yield from from_the_start(where, fault, (damage,), 3,
+                                  said_by_any("load.safetensors: expected "),
+                                  small("--load", "load.safetensors"))
+    images = "t10k-images-idx3-ubyte.gz"
+    yield from from_the_start(where, "data file truncated", (faults.with_data(images),), 3,
+                              said_by_any(f"{images}: expected "))
+    for where, flags in (("0 alone, 1 alone, 3 by hand, 6 spawn", short()),
+                         ("4 spawn", short("--num-workers", 1)),
+                         ("5 spawn", short("--dispatch-batches"))):
+        yield from harmless(where, "data file truncated mid-run", faults.cut_data,
+                            (faults.with_data(),), flags)
 
 
 def paths_are_no_files() -> Cases:
     """Opening never waits for the other end of a pipe."""
-    for stage, start in EVERY_STAGE:
-        place = stage, start
-        yield from_the_start(place, "pipe as --load", (faults.pipe("load.safetensors"),), 3,
-                             said_by_any(start, "load.safetensors: expected a readable file, got a "
-                                                "pipe; hint: name a file"),
-                             small("--load", "load.safetensors"))
-        yield from_the_start(place, "pipe without a reader as --metrics", (faults.pipe("p"),), 2,
-                             said_by(start, 0, "--metrics: expected a file that can be written, .*"
-                                               "; hint: it is a pipe without a reader"),
-                             small("--metrics", "p"))
-    for stage, start, flag in ((3, "torchrun", "--snapshot"), (5, "spawn", "--resume"),
-                               (6, "spawn", "--resume")):
-        yield from_the_start((stage, start), "pipe as checkpoint", (faults.pipe("p"),), 3,
-                             said_by_any(start, "p: expected a checkpoint, got no folder; hint: "
-                                                "name the folder of a checkpoint"), small(flag, "p"))
+    yield from from_the_start(EVERY_STAGE, "pipe as --load", (faults.pipe("load.safetensors"),), 3,
+                              said_by_any("load.safetensors: expected a readable file, got a pipe; "
+                                          "hint: name a file"),
+                              small("--load", "load.safetensors"))
+    yield from from_the_start(EVERY_STAGE, "pipe without a reader as --metrics",
+                              (faults.pipe("p"),), 2,
+                              said_by(0, "--metrics: expected a file that can be written, .*"
+                                         "; hint: it is a pipe without a reader"),
+                              small("--metrics", "p"))
+    for where, flag in (("3 torchrun", "--snapshot"), ("5 spawn, 6 spawn", "--resume")):
+        yield from from_the_start(where, "pipe as checkpoint", (faults.pipe("p"),), 3,
+                                  said_by_any("p: expected a checkpoint, got no folder; hint: name "
+                                              "the folder of a checkpoint"), small(flag, "p"))
 
 
 def limits_are_reached() -> Cases:
     """Exit code 1, the limit and what to type; nobody waits for anybody, and no part is left."""
-    for place in SPAWNED:
-        for files in (12, 20, 24):
-            yield from_the_start(place, f"{files} open files", (faults.limited("-n", files),), 1,
-                                 rf"Too many open files; hint: this process may open {files} files: "
-                                 r"ulimit -n \d+")
-        yield from_the_start(place, "few processes", (faults.few_processes(6),), 1,
-                             r"start 5 threads: Resource temporarily unavailable; hint: this "
-                             "user may have 6 processes and threads")
-    for stage, start in EVERY_STAGE:
-        said = said_by(start, 0, "write: File too large; hint: a file may have at most 102400 bytes: "
-                                 "ulimit -f unlimited")
-        yield from_the_start((stage, start), "file size",
-                             (with_old_file, faults.limited("-f", 100)), 1, said,
-                             small("--save", "./a.safetensors", limit_train=64),
-                             after=old_file_stays)
-    for stage, flags in ((5, ("--project-dir", "project", "--checkpointing-steps", 2)),
-                         (6, ("--profile", "none", "--output-dir", "out", "--save-steps", 2))):
-        yield from_the_start((stage, "spawn"), "file size of a checkpoint",
-                             (faults.limited("-f", 100),), 1,
-                             said_by_any("spawn", "write: File too large; hint: a file may have"),
-                             small(*flags), ("project", "project/checkpoints", "out"))
-    yield from_the_start((0, "alone"), "memory", (faults.limited("-v", 5_000_000),), 1,
-                         r"^error: out of memory: .*; hint: use a smaller batch size; this process "
-                         "may use 4882 MiB of memory: ulimit -v unlimited",
-                         small(limit_train=30000, batch_size=30000))
+    for files in (12, 20, 24):
+        yield from from_the_start(SPAWNED, f"{files} open files", (faults.limited("-n", files),), 1,
+                                  r"Too many open files; hint: this process may open "
+                                  rf"{files} files: ulimit -n \d+")
+    yield from from_the_start(SPAWNED, "few processes", (faults.few_processes(6),), 1,
+                              r"start 5 threads: Resource temporarily unavailable; hint: this "
+                              "user may have 6 processes and threads")
+    large = "write: File too large; hint: a file may have"
+    yield from from_the_start(EVERY_STAGE, "file size", (with_old_file, faults.limited("-f", 100)),
+                              1, said_by(0, f"{large} at most 102400 bytes: ulimit -f unlimited"),
+                              small("--save", "./a.safetensors", limit_train=64),
+                              after=old_file_stays)
+    for where, flags in (
+            ("5 spawn", ("--project-dir", "project", "--checkpointing-steps", 2)),
+            ("6 spawn", ("--profile", "none", "--output-dir", "out", "--save-steps", 2))):
+        yield from from_the_start(where, "file size of a checkpoint", (faults.limited("-f", 100),),
+                                  1, said_by_any(large), small(*flags),
+                                  ("project", "project/checkpoints", "out"))
+    yield from from_the_start("0 alone", "memory", (faults.limited("-v", 5_000_000),), 1,
+                              r"^error: out of memory: .*; hint: use a smaller batch size; this "
+                              "process may use 4882 MiB of memory: ulimit -v unlimited",
+                              small(limit_train=30000, batch_size=30000))
 
 
 # ---- who started it ----
 
 def streams_close() -> Cases:
-    for stage, start in ((0, "alone"), (1, "alone"), (2, "spawn"), (3, "by hand"), (4, "spawn"),
-                         (5, "spawn"), (6, "spawn")):
-        place = stage, start
-        yield harmless(place, "closed stdout", prepare=(faults.in_shell('exec "$@" >&-'),),
-                       flags=small(limit_train=64))
-        yield harmless(place, "stderr without a reader",
-                       prepare=(faults.in_shell('"$@" 2> >(exec true)'),))
-        yield from_the_start(place, "stdout without a reader",
-                             (faults.in_shell('"$@" | exec true'),), 1,
-                             said_by(start, 0, "standard output"), small(limit_train=64))
+    where = "0 alone, 1 alone, 2 spawn, 3 by hand, 4 spawn, 5 spawn, 6 spawn"
+    yield from harmless(where, "closed stdout", prepare=(faults.in_shell('exec "$@" >&-'),),
+                        flags=small(limit_train=64))
+    yield from harmless(where, "stderr without a reader",
+                        prepare=(faults.in_shell('"$@" 2> >(exec true)'),))
+    yield from from_the_start(where, "stdout without a reader",
+                              (faults.in_shell('"$@" | exec true'),), 1,
+                              said_by(0, "standard output"), small(limit_train=64))
 
 
-def stopped(start: str, number: Signals, saved: str) -> str:
-    name = "SIGTERM" if start == "mpirun" else number.name  # which it sends for both
-    return rf"^(\[rank 0\] )?{name}: stopped after step \d+; {saved}"
+def stopped(number: Signals, saved: str) -> Cause:
+    def cause(start: str) -> str:
+        name = "SIGTERM" if start == "mpirun" else number.name  # which it sends for both
+        return rf"^(\[rank 0\] )?{name}: stopped after step \d+; {saved}"
+    return cause
 
 
 # Stages 5 and 6 with a place for checkpoints, but none due.
-SAVING: dict[int, Flags] = {5: ("--project-dir", "project"),
-                            6: ("--profile", "none", "--output-dir", "out", "--save-strategy", "no")}
+SAVING: dict[int, Flags] = {
+    5: ("--project-dir", "project"),
+    6: ("--profile", "none", "--output-dir", "out", "--save-strategy", "no")}
+KEPT = ("snapshot*", "project*", "out*")
 some_seconds = functools.partial(small, recipe="convnet", epochs=40, limit_train=200,
                                  limit_test=50, batch_size=16)
 
@@ -444,77 +429,73 @@ def require_no_leftovers(space: Workspace) -> None:
 def goes_on_as_undisturbed(case: Case, space: Workspace, done: Result) -> None:
     """Started again, from a checkpoint if there is one, it ends with the weights of a run that
     nobody stopped."""
-    way = case.way()
     has_checkpoint = any(space.run.glob("project/checkpoints/checkpoint_*")) or \
         any(space.run.glob("out/checkpoint-*"))
     resume = ("--resume",) if has_checkpoint else ()
-    again = launch(*way.command, *case.flags, *resume, *OBSERVED, cwd=space.run,
-                   environment=way.environment)
-    assert again.code == 0, again.stderr
+    again = started_again(case, space.run, *case.flags, *resume, *OBSERVED)
     require_no_leftovers(space)
     goes_on = re.search(r"resumed from|from global step [1-9]", again.stderr)
     assert bool(goes_on) == has_checkpoint, again.stderr
     ends_as_undisturbed(case, space, again)
 
 
-def saved_and_stopped(place: Place, number: Signals, inject: Fault) -> Case:
-    return Case(place, f"{number.name}, saved", some_seconds(*SAVING[place[0]]), inject=inject,
-                codes=codes_of_stop(place[1], number), cause=stopped(place[1], number, "saved "),
-                seconds=GONE_IN[place[1]], left=("project*", "out*"),
-                after=goes_on_as_undisturbed)
+def told(where: str, fault: str, number: Signals, inject: Fault, cause: str | Cause = "",
+         flags: Flags | dict[int, Flags] = endless(), prepare: tuple[Prepare, ...] = (),
+         **changes: object) -> Cases:
+    """Launchers have their own exit codes when they are told to stop."""
+    for stage, start in places(where):
+        case = Case((stage, start), fault, flags[stage] if isinstance(flags, dict) else flags,
+                    prepare, inject, codes_of_stop(start, number),
+                    cause if isinstance(cause, str) else cause(start), GONE_IN[start])
+        yield case.changed(**changes)
+
+
+def saved_and_stopped(where: str, number: Signals, inject: Fault) -> Cases:
+    flags = {stage: some_seconds(*saving) for stage, saving in SAVING.items()}
+    yield from told(where, f"{number.name}, saved", number, inject, stopped(number, "saved "),
+                    flags, left=("project*", "out*"), after=goes_on_as_undisturbed)
 
 
 def told_to_stop() -> Cases:
     """All ranks stop after the same step, and save what they can."""
     for number in (SIGINT, SIGTERM):
-        for place in ((0, "alone"), (1, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"),
-                      (5, "spawn"), (6, "spawn"), (6, "mpirun"), (5, "torchrun")):
-            yield in_training(place, number.name, faults.to_launcher(number),
-                              codes_of_stop(place[1], number)[0],
-                              stopped(place[1], number, "nothing saved"))
+        once, twice = (faults.to_launcher(number, times) for times in (1, 2))
+        unsaved = stopped(number, "nothing saved")
+        yield from told("0 alone, 1 alone, 2 spawn, 4 spawn, 5 alone, 5 spawn, 6 spawn, 5 torchrun",
+                        number.name, number, once, unsaved)
+        yield from in_training("6 mpirun", number.name, once, 1, unsaved)
         # The step in hand takes longer than it is to the second signal, which ends all at once.
-        for place in ((0, "alone"), (2, "spawn"), (4, "spawn"), (5, "alone"), (5, "spawn"),
-                      (6, "spawn")):
-            yield Case(place, f"{number.name}, twice",
-                       endless(limit_train=24000, batch_size=8000),
-                       inject=faults.to_launcher(number, 2), codes=(128 + number,),
-                       cause=r"\A(?![\s\S]*stopped after)", seconds=2.0)
+        yield from told("0 alone, 2 spawn, 4 spawn, 5 alone, 5 spawn, 6 spawn",
+                        f"{number.name}, twice", number, twice, r"\A(?![\s\S]*stopped after)",
+                        endless(limit_train=24000, batch_size=8000), seconds=2.0)
         # Launchers that hear it again die of it; their ranks end by themselves. mpirun then leaves
         # its folder behind.
-        for place in ((6, "mpirun"), (5, "torchrun")):
-            yield Case(place, f"{number.name}, twice", endless(),
-                       inject=faults.to_launcher(number, 2),
-                       codes=(128 + number, *codes_of_stop(place[1], number)),
-                       seconds=GONE_IN[place[1]], left=("ompi.*",))
-        for place in ((5, "alone"), (5, "spawn"), (5, "torchrun"), (5, "mpirun"), (6, "alone"),
-                      (6, "spawn"), (6, "torchrun")):
-            yield saved_and_stopped(place, number, faults.to_launcher(number))
-    for stage in (5, 6):  # one rank alone hears it
-        yield saved_and_stopped((stage, "by hand"), SIGTERM, faults.to_rank(SIGTERM))
-    for stage in (3, 4, 5, 6):
-        for number, inject in ((SIGINT, faults.to_terminal), (SIGTERM, faults.to_launcher)):
-            # In the background of a script, ranks ignore SIGINT; the script sends them SIGTERM.
-            yield in_training((stage, "by hand"), number.name, inject(number), 128 + number,
-                              stopped("by hand", SIGTERM, "nothing saved"))
-    for place in ((0, "alone"), (2, "spawn"), (6, "spawn")):
-        yield in_training(place, "SIGHUP", faults.to_launcher(SIGHUP), 128 + SIGHUP)
+        yield from told("6 mpirun, 5 torchrun", f"{number.name}, twice", number, twice,
+                        codes=(128 + number, 1), left=("ompi.*",))
+        yield from saved_and_stopped("5 alone, 5 spawn, 5 torchrun, 5 mpirun, 6 alone, 6 spawn, "
+                                     "6 torchrun", number, once)
+    # One rank alone hears it.
+    yield from saved_and_stopped("5 by hand, 6 by hand", SIGTERM, faults.to_rank(SIGTERM))
+    for number, inject in ((SIGINT, faults.to_terminal), (SIGTERM, faults.to_launcher)):
+        # In the background of a script, ranks ignore SIGINT; the script sends them SIGTERM.
+        yield from in_training("3 by hand, 4 by hand, 5 by hand, 6 by hand", number.name,
+                               inject(number), 128 + number, stopped(SIGTERM, "nothing saved"))
+    yield from told("0 alone, 2 spawn, 6 spawn", "SIGHUP", SIGHUP, faults.to_launcher(SIGHUP))
 
 
 def launcher_dies() -> Cases:
     """Ranks that nobody waits for any more do not go on for hours."""
-    for place in ((2, "spawn"), (4, "spawn"), (5, "spawn"), (6, "spawn"), (3, "mpirun"),
-                  (6, "mpirun"), (3, "torchrun"), (5, "torchrun"), (4, "by hand")):
-        # mpirun has no time to remove its own files.
-        yield Case(place, "launcher killed", endless(), inject=faults.to_launcher(SIGKILL),
-                   codes=(128 + SIGKILL,), seconds=GONE_IN[place[1]], left=("ompi.*",))
+    # mpirun has no time to remove its own files.
+    yield from told("2 spawn, 4 spawn, 5 spawn, 6 spawn, 3 mpirun, 6 mpirun, 3 torchrun, "
+                    "5 torchrun, 4 by hand", "launcher killed", SIGKILL,
+                    faults.to_launcher(SIGKILL), codes=(128 + SIGKILL,), left=("ompi.*",))
 
 
 def network_fails() -> Cases:
     """The cable between two machines is cut: both sides end, at the deadline."""
-    for stage in (4, 5, 6):
-        yield in_training((stage, "by hand"), "network cut", faults.cut_network, 4,
-                          r"^\[rank \d\] error: ", endless("--timeout", DEADLINE),
-                          (faults.on_two_nodes,), DEADLINE + 7)
+    yield from in_training("4 by hand, 5 by hand, 6 by hand", "network cut", faults.cut_network, 4,
+                           r"^\[rank \d\] error: ", endless("--timeout", DEADLINE),
+                           (faults.on_two_nodes,), DEADLINE + 7)
 
 
 def three_restarts(*flags: object) -> Prepare:
@@ -568,54 +549,49 @@ ONE_CHECKPOINT: dict[int, Flags] = {
     5: ("--project-dir", "project", "--checkpointing-steps", "epoch"),
     6: ("--profile", "none", "--output-dir", "out", "--save-strategy", "epoch")}
 OF_STAGE = {3: "snapshot", 5: "project", 6: "out"}
-KEPT = ("snapshot*", "project*", "out*")
 tiny = functools.partial(small, recipe="convnet", limit_train=64, limit_test=50, batch_size=16)
 
 
 def disk_is_slow() -> Cases:
     """A checkpoint takes longer than --timeout, and longer than the grace after SIGTERM."""
-    for stage, start in ((3, "torchrun"), (5, "spawn"), (5, "mpirun"), (6, "spawn"),
-                         (6, "torchrun")):
-        yield Case((stage, start), "slow disk",
-                   tiny(*ONE_CHECKPOINT[stage], "--timeout", DEADLINE),
-                   (faults.slow_disk(400, OF_STAGE[stage]),),
+    for place in places("3 torchrun, 5 spawn, 5 mpirun, 6 spawn, 6 torchrun"):
+        yield Case(place, "slow disk", tiny(*ONE_CHECKPOINT[place[0]], "--timeout", DEADLINE),
+                   (faults.slow_disk(400, OF_STAGE[place[0]]),),
                    seconds=40, left=KEPT, after=ends_as_undisturbed)
+    term = faults.to_launcher(SIGTERM)
     for stage in (5, 6):
-        yield Case((stage, "spawn"), "SIGTERM, slow disk", some_seconds(*SAVING[stage]),
-                   (faults.slow_disk(600, OF_STAGE[stage]),), faults.to_launcher(SIGTERM),
-                   codes_of_stop("spawn", SIGTERM), stopped("spawn", SIGTERM, "saved "), 25,
-                   KEPT, goes_on_as_undisturbed)
-    for start in ("alone", "spawn"):
-        yield Case((5, start), "SIGTERM, twice while saving", some_seconds(*SAVING[5]),
-                   (faults.slow_disk(600, OF_STAGE[5]),),
-                   faults.then(faults.to_launcher(SIGTERM),
-                               faults.while_saving("project/checkpoints/.*.partial",
-                                                   faults.to_launcher(SIGTERM))),
-                   codes_of_stop("spawn", SIGTERM),
-                   "^warning: not saved: project/checkpoints/checkpoint_0;", 5, KEPT)
+        yield from told(f"{stage} spawn", "SIGTERM, slow disk", SIGTERM, term,
+                        stopped(SIGTERM, "saved "), some_seconds(*SAVING[stage]),
+                        (faults.slow_disk(600, OF_STAGE[stage]),), seconds=25, left=KEPT,
+                        after=goes_on_as_undisturbed)
+    saving = faults.while_saving("project/checkpoints/.*.partial", term)
+    yield from told("5 alone, 5 spawn", "SIGTERM, twice while saving", SIGTERM,
+                    faults.then(term, saving),
+                    "^warning: not saved: project/checkpoints/checkpoint_0;",
+                    some_seconds(*SAVING[5]), (faults.slow_disk(600, OF_STAGE[5]),), left=KEPT)
     # The file is finished, and then the signal ends the program.
-    for place in ((0, "alone"), (1, "alone"), (2, "spawn"), (4, "spawn")):
-        yield Case(place, "SIGTERM, slow --save", some_seconds("--save", "./a.safetensors"),
-                   (faults.slow_disk(2000, "/a.safetensors"),),
-                   faults.while_saving("a.safetensors.tmp.*", faults.to_launcher(SIGTERM)),
-                   codes_of_stop(place[1], SIGTERM), "", 25, ("a.safetensors",), weights_are_whole)
+    yield from told("0 alone, 1 alone, 2 spawn, 4 spawn", "SIGTERM, slow --save", SIGTERM,
+                    faults.while_saving("a.safetensors.tmp.*", term), "",
+                    some_seconds("--save", "./a.safetensors"),
+                    (faults.slow_disk(2000, "/a.safetensors"),), seconds=25,
+                    left=("a.safetensors",), after=weights_are_whole)
 
 
 def runs_share_a_folder() -> Cases:
     """The second one is refused; the first one does not notice it."""
-    for stage, start in ((3, "torchrun"), (5, "spawn"), (6, "spawn"), (6, "torchrun")):
-        flags = RESUMES[3] if stage == 3 else KEEPING[stage]
-        yield in_training((stage, start), "second run in its folder",
-                          faults.then(faults.second_run(rf"{OF_STAGE[stage]}: in use by "
-                                                        r"process \d+ on \S+;"),
-                                      faults.to_launcher(SIGTERM)),
-                          codes_of_stop(start, SIGTERM)[0], stopped(start, SIGTERM, "saved "),
-                          endless(*flags), seconds=40, left=KEPT)
+    for place in ("3 torchrun", "5 spawn", "6 spawn", "6 torchrun"):
+        stage = int(place[0])
+        second = faults.second_run(rf"{OF_STAGE[stage]}: in use by process \d+ on \S+;")
+        yield from told(place, "second run in its folder", SIGTERM,
+                        faults.then(second, faults.to_launcher(SIGTERM)),
+                        stopped(SIGTERM, "saved "),
+                        endless(*(RESUMES[3] if stage == 3 else KEEPING[stage])), seconds=40,
+                        left=KEPT)
     for stage, name, value in ((5, "--lr", '"0.5"'), (6, "learning_rate", "0.5")):
-        yield from_the_start((stage, "spawn"), "checkpoints of another run",
-                             (faults.trained_before(*tiny(*ONE_CHECKPOINT[stage], lr=0.5)),), 2,
-                             said_by("spawn", 0, f"of another run: {name} is {value} there"),
-                             tiny(*ONE_CHECKPOINT[stage]))
+        yield from from_the_start(f"{stage} spawn", "checkpoints of another run",
+                                  (faults.trained_before(*tiny(*ONE_CHECKPOINT[stage], lr=0.5)),),
+                                  2, said_by(0, f"of another run: {name} is {value} there"),
+                                  tiny(*ONE_CHECKPOINT[stage]))
 
 
 def folders_are_not_shared() -> Cases:
@@ -623,24 +599,20 @@ def folders_are_not_shared() -> Cases:
     resume: dict[int, Flags] = {3: (), 5: ("--resume", "auto"), 6: ("--resume",)}
     for stage in (3, 5, 6):
         flags = tiny(*ONE_CHECKPOINT[stage])
-        place = stage, "by hand"
-        yield from_the_start(place, "folders of their own, other weights",
-                             (faults.trained_before(*flags),
-                              faults.trained_before(*flags, "--lr", 0.5, folder="own"),
-                              faults.odd_rank("cd own")), 4,
-                             r"^\[rank \d\] error: load_state: .*: expected the checkpoint of "
-                             "rank 0 on all ranks, got another one on rank 1;",
-                             (*flags, *resume[stage]))
-        yield from_the_start(place, "folders of their own, none on one rank",
-                             (faults.trained_before(*flags),
-                              faults.odd_rank("mkdir own; cd own")), 4,
-                             r"^\[rank \d\] error: load_state: .*, got none on rank 1 ",
-                             (*flags, *resume[stage]), ("own",))
-        yield from_the_start(place, "folders of their own while saving",
-                             (faults.odd_rank("mkdir own; cd own"),), 4,
-                             r"^\[rank \d\] error: save_state: .*: expected the folder that "
-                             "rank 0 created on all ranks, got none on rank 1;", flags,
-                             (*KEPT, "own"))
+        before, own = faults.trained_before(*flags), "folders of their own"
+        for fault, prepare, cause, more, left in (
+                ("other weights", (before, faults.trained_before(*flags, "--lr", 0.5, folder="own"),
+                                   faults.odd_rank("cd own")),
+                 "load_state: .*: expected the checkpoint of rank 0 on all ranks, got another one "
+                 "on rank 1;", resume[stage], ()),
+                ("none on one rank", (before, faults.odd_rank("mkdir own; cd own")),
+                 "load_state: .*, got none on rank 1 ", resume[stage], ("own",)),
+                ("while saving", (faults.odd_rank("mkdir own; cd own"),),
+                 "save_state: .*: expected the folder that rank 0 created on all ranks, got none "
+                 "on rank 1;", (), (*KEPT, "own"))):
+            name = f"{own} {fault}" if fault == "while saving" else f"{own}, {fault}"
+            yield from from_the_start(f"{stage} by hand", name, prepare, 4,
+                                      rf"^\[rank \d\] error: {cause}", (*flags, *more), left)
 
 
 # Each kind of fault once, spread over stages and launchers.
