@@ -8,21 +8,18 @@ table too. The one wait of stage 6 in fp16 is for the end of the step before: di
 """
 from __future__ import annotations
 
-import atexit
-import shutil
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.fake_gpu import Costs, costs_of, costs_per_step, gpu, gpu_ranks  # noqa: E402
-from tests.support.ways import (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,  # noqa: E402
-                                STAGE6, Way, ignore_accelerate_configuration)
+import pytest
 
-FOLDER = Path(tempfile.mkdtemp(prefix="ladder-costs-"))
-atexit.register(shutil.rmtree, FOLDER)
+from tests.support.fake_gpu import (Costs, costs_of, costs_per_step, gpu, gpu_ranks, in_precision,
+                                    replicas, single)
+from tests.support.programs import temporary_folder
+from tests.support.ways import (STAGE0, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Way,
+                                ignore_accelerate_configuration)
+
+FOLDER = temporary_folder("costs")
 ignore_accelerate_configuration(FOLDER)
 
 
@@ -43,112 +40,80 @@ class Numbers(NamedTuple):
 
 
 class Row(NamedTuple):
-    name: str
     way: Way
     flags: tuple[object, ...]
     expected: Numbers  # of rank 0; the other ranks must wait and copy as often
 
 
 CONVNET = ("--recipe", "convnet")
-PRECISION = {STAGE4: "--precision", STAGE5: "--mixed-precision"}
 
 
-def in_precision(stage: Path, name: str) -> tuple[object, ...]:
-    if stage == STAGE6:
-        return () if name == "fp32" else (f"--{name}", "true")
-    return (PRECISION[stage], name)
-
-
-def single(stage: Path = STAGE0) -> Way:
-    return gpu(stage, "--device", "cuda", *(() if stage == STAGE0 else ("--nprocs", 1)))
-
-
-def replicas(*devices: str) -> Way:
-    return gpu(STAGE1, "--device-ids", ",".join(devices))
-
-
-def amp(stage: Path, precision: str, *flags: object, ranks: int = 1,
-        expected: Numbers) -> Row:
+def amp(stage: Path, precision: str, *flags: object, ranks: int = 1, expected: Numbers) -> Row:
     way = single(stage) if ranks == 1 else gpu_ranks(stage, ranks)
-    recipe = "convnet" if "convnet" in flags else "basicnet"
-    return Row(f"{stage.name[:6]} {recipe} {precision} on {ranks}", way,
-               (*flags, *in_precision(stage, precision)), expected)
+    return Row(way, (*flags, *in_precision(stage, precision)), expected)
 
 
-def trainer(name: str, *flags: object, expected: Numbers) -> Row:
-    return Row(f"stage6 {name}", single(STAGE6), flags, expected)
+def trainer(*flags: object, expected: Numbers) -> Row:
+    return Row(single(STAGE6), flags, expected)
 
 
 # Recipe basicnet has counter-based dropout, convnet has none and BatchNorm instead.
-ROWS = [
-    Row("stage0 basicnet", single(), (), Numbers(50)),
-    Row("stage0 convnet", single(), CONVNET, Numbers(38)),
-    Row("stage0 basicnet, pinned", single(), ("--pin-memory",), Numbers(43)),
-    Row("stage0 basicnet, shifted", single(), ("--augment", "shift"), Numbers(61)),
-    Row("stage1 basicnet on 0,1", replicas("0", "1"), (), Numbers(100, between=5)),
-    Row("stage1 convnet on 0,1", replicas("0", "1"), CONVNET, Numbers(93, between=6)),
-    Row("stage1 basicnet on 0,cpu", replicas("0", "cpu"), (), Numbers(61, syncs=5, pageable=5)),
-    Row("stage2 basicnet on 2", gpu_ranks(STAGE2), (), Numbers(62)),
-    Row("stage2 convnet on 2", gpu_ranks(STAGE2), CONVNET, Numbers(61)),
-    Row("stage3 basicnet on 2", gpu_ranks(STAGE3), (), Numbers(62)),
-    amp(STAGE4, "fp32", expected=Numbers(50)),
-    amp(STAGE4, "bf16", expected=Numbers(71)),
-    amp(STAGE4, "fp16", expected=Numbers(87)),
-    amp(STAGE4, "fp16", ranks=2, expected=Numbers(99)),
-    amp(STAGE4, "fp32", *CONVNET, ranks=2, expected=Numbers(159)),
-    amp(STAGE4, "fp16", *CONVNET, ranks=2, expected=Numbers(182)),
-    amp(STAGE5, "fp32", expected=Numbers(50)),
-    amp(STAGE5, "bf16", expected=Numbers(71)),
-    amp(STAGE5, "fp16", expected=Numbers(87)),
-    amp(STAGE5, "fp16", ranks=2, expected=Numbers(99)),
-    Row("stage5 basicnet, dispatched, on 2", gpu_ranks(STAGE5), ("--dispatch-batches",),
-        Numbers(64)),
-    amp(STAGE6, "fp32", expected=Numbers(59)),
-    amp(STAGE6, "bf16", expected=Numbers(80)),
-    amp(STAGE6, "fp16", expected=Numbers(96, events=1)),
-    amp(STAGE6, "fp16", ranks=2, expected=Numbers(108, events=1)),
-    amp(STAGE6, "fp32", *CONVNET, expected=Numbers(47)),
-    trainer("hf-defaults", "--profile", "hf-defaults", expected=Numbers(75)),
-    trainer("hf-defaults fp16", "--profile", "hf-defaults", "--fp16", "true",
-            expected=Numbers(114, events=1)),
-    *(trainer(f"fp16, {optimizer}", "--profile", "none", "--fp16", "true", "--optim", optimizer,
-              expected=numbers)
-      for optimizer, numbers in (("sgd", Numbers(98, events=1)),
-                                 ("rmsprop", Numbers(186, events=1)),
-                                 ("adagrad", Numbers(114, events=1)))),
-]
+ROWS = {
+    "stage0 basicnet": Row(single(), (), Numbers(50)),
+    "stage0 convnet": Row(single(), CONVNET, Numbers(38)),
+    "stage0 basicnet, pinned": Row(single(), ("--pin-memory",), Numbers(43)),
+    "stage0 basicnet, shifted": Row(single(), ("--augment", "shift"), Numbers(61)),
+    "stage1 basicnet on 0,1": Row(replicas("0,1"), (), Numbers(100, between=5)),
+    "stage1 convnet on 0,1": Row(replicas("0,1"), CONVNET, Numbers(93, between=6)),
+    "stage1 basicnet on 0,cpu": Row(replicas("0,cpu"), (), Numbers(61, syncs=5, pageable=5)),
+    "stage2 basicnet on 2": Row(gpu_ranks(STAGE2), (), Numbers(62)),
+    "stage2 convnet on 2": Row(gpu_ranks(STAGE2), CONVNET, Numbers(61)),
+    "stage3 basicnet on 2": Row(gpu_ranks(STAGE3), (), Numbers(62)),
+    "stage4 fp32": amp(STAGE4, "fp32", expected=Numbers(50)),
+    "stage4 bf16": amp(STAGE4, "bf16", expected=Numbers(71)),
+    "stage4 fp16": amp(STAGE4, "fp16", expected=Numbers(87)),
+    "stage4 fp16 on 2": amp(STAGE4, "fp16", ranks=2, expected=Numbers(99)),
+    "stage4 convnet fp32 on 2": amp(STAGE4, "fp32", *CONVNET, ranks=2, expected=Numbers(159)),
+    "stage4 convnet fp16 on 2": amp(STAGE4, "fp16", *CONVNET, ranks=2, expected=Numbers(182)),
+    "stage5 fp32": amp(STAGE5, "fp32", expected=Numbers(50)),
+    "stage5 bf16": amp(STAGE5, "bf16", expected=Numbers(71)),
+    "stage5 fp16": amp(STAGE5, "fp16", expected=Numbers(87)),
+    "stage5 fp16 on 2": amp(STAGE5, "fp16", ranks=2, expected=Numbers(99)),
+    "stage5 dispatched, on 2": Row(gpu_ranks(STAGE5), ("--dispatch-batches",), Numbers(64)),
+    "stage6 fp32": amp(STAGE6, "fp32", expected=Numbers(59)),
+    "stage6 bf16": amp(STAGE6, "bf16", expected=Numbers(80)),
+    "stage6 fp16": amp(STAGE6, "fp16", expected=Numbers(96, events=1)),
+    "stage6 fp16 on 2": amp(STAGE6, "fp16", ranks=2, expected=Numbers(108, events=1)),
+    "stage6 convnet fp32": amp(STAGE6, "fp32", *CONVNET, expected=Numbers(47)),
+    "stage6 hf-defaults": trainer("--profile", "hf-defaults", expected=Numbers(75)),
+    "stage6 hf-defaults fp16": trainer("--profile", "hf-defaults", "--fp16", "true",
+                                       expected=Numbers(114, events=1)),
+    **{f"stage6 fp16, {optimizer}": trainer("--profile", "none", "--fp16", "true", "--optim",
+                                            optimizer, expected=Numbers(operators, events=1))
+       for optimizer, operators in (("sgd", 98), ("rmsprop", 186), ("adagrad", 114))},
+}
 
 
-class Table(unittest.TestCase):
-    def test_costs_per_step(self) -> None:
-        lines = [f"{'per training step':35} operators  waits  events  pageable  between"]
-        self.addCleanup(lambda: print("\n".join(lines), flush=True))
-        for row in ROWS:
-            with self.subTest(row.name):
-                costs, *others = costs_per_step(row.way, *row.flags, parent=FOLDER)
-                seen = Numbers.of(costs)
-                lines.append(f"{row.name:35} {seen.operators:9}  {seen.syncs:5}  {seen.events:6}  "
-                             f"{seen.pageable:8}  {seen.between:7}")
-                self.assertEqual(seen, row.expected, f"waits: {dict(costs.syncs)}, "
-                                 f"copies: {dict(costs.copies)}")
-                for other in others:
-                    self.assertEqual(Numbers.of(other)._replace(operators=seen.operators), seen,
-                                     f"waits: {dict(other.syncs)}, copies: {dict(other.copies)}")
-
-    def test_a_run_on_the_cpu_takes_nothing_from_the_gpu(self) -> None:
-        for stage in (STAGE0, STAGE2, STAGE5, STAGE6):
-            way = gpu(stage, "--device", "cpu")
-            self.assertEqual(costs_of(way, "--pin-memory", "--limit-train", 32, "--limit-test", 8,
-                                      "--batch-size", 8, "--quiet", parent=FOLDER), [])
-
-    def test_the_host_looks_at_the_loss_every_50_steps(self) -> None:
-        flags = ("--threads", 1, "--epochs", 1, "--batch-size", 2, "--limit-test", 2, "--quiet")
-        for way in (single(), replicas("0", "1")):
-            few, more = (costs_of(way, *flags, "--limit-train", 2 * steps, parent=FOLDER)[0]
-                         for steps in (100, 150))
-            self.assertEqual({cause: number for cause, number in (more.syncs - few.syncs).items()},
-                             {"copy.to_host.pageable.blocking": 1})
+@pytest.mark.parametrize("name", ROWS)
+def test_costs_per_step(name: str) -> None:
+    row = ROWS[name]
+    costs, *others = costs_per_step(row.way, *row.flags, parent=FOLDER)
+    seen = Numbers.of(costs)
+    print(f"per training step: {seen}", flush=True)
+    assert seen == row.expected, costs
+    for other in others:
+        assert Numbers.of(other)._replace(operators=seen.operators) == seen, other
 
 
-if __name__ == "__main__":
-    unittest.main()
+@pytest.mark.parametrize("stage", [STAGE0, STAGE2, STAGE5, STAGE6], ids=lambda stage: stage.name)
+def test_a_run_on_the_cpu_takes_nothing_from_the_gpu(stage: Path) -> None:
+    assert costs_of(gpu(stage, "--device", "cpu"), "--pin-memory", "--limit-train", 32,
+                    "--limit-test", 8, "--batch-size", 8, "--quiet", parent=FOLDER) == []
+
+
+@pytest.mark.parametrize("way", [single(), replicas("0,1")])
+def test_the_host_looks_at_the_loss_every_50_steps(way: Way) -> None:
+    few, more = (costs_of(way, "--threads", 1, "--epochs", 1, "--batch-size", 2, "--limit-test", 2,
+                          "--quiet", "--limit-train", 2 * steps, parent=FOLDER)[0]
+                 for steps in (100, 150))
+    assert dict(more.syncs - few.syncs) == {"copy.to_host.pageable.blocking": 1}

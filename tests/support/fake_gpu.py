@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.programs import BIN, TORCHRUN
-from tests.support.ways import STAGE3, Run, Way, train
+from tests.support.ways import STAGE0, STAGE1, STAGE3, STAGE4, STAGE6, Run, Way, train
 
 LIBRARY = BIN / "libfake_cuda.so"
 GLOO = ("--backend", "gloo")  # this build has no NCCL
@@ -28,6 +28,20 @@ def gpu_ranks(program: Path, world: int = 2, device: str = "cuda") -> Way:
                     f"LD_PRELOAD={LIBRARY}", program, "--device", device, *GLOO),
                    {"OMP_NUM_THREADS": 1})
     return gpu(program, "--nprocs", world, "--device", device, *GLOO)
+
+
+def single(stage: Path = STAGE0, device: str = "cuda") -> Way:
+    return gpu(stage, "--device", device, *(() if stage == STAGE0 else ("--nprocs", 1)))
+
+
+def replicas(devices: str, *flags: object) -> Way:
+    return gpu(STAGE1, "--device-ids", devices, *flags)
+
+
+def in_precision(stage: Path, name: str) -> tuple[object, ...]:
+    if stage == STAGE6:
+        return () if name == "fp32" else (f"--{name}", "true")
+    return ("--precision" if stage == STAGE4 else "--mixed-precision", name)
 
 
 @dataclass(frozen=True)
