@@ -6,17 +6,16 @@ is left.
 """
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-import tempfile
-import unittest
+from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from exercises import exercise  # noqa: E402
-from tests.support.programs import BIN, FULL, PYTHON, ROOT, Launched, Result  # noqa: E402
+import pytest
+
+from exercises import exercise
+from tests.support.files import write
+from tests.support.programs import BIN, FULL, PYTHON, ROOT, Result, launch
 
 EXERCISES = exercise.all_exercises()
 HOSTILE = Path(__file__).with_name("hostile.cpp").read_text(encoding="utf-8")
@@ -37,102 +36,93 @@ def grade(name: str, author: str, *library: Path) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-class Submissions(unittest.TestCase):
-    def test_each_solution_passes_and_each_skeleton_is_not_written_yet(self) -> None:
-        for one in EXERCISES:
-            with self.subTest(one.name):
-                solved = grade(one.name, "solution")
-                self.assertEqual((solved.code, solved.stderr), (0, ""), solved.stdout)
-                skeleton = grade(one.name, "skeleton")
-                self.assertEqual((skeleton.code, skeleton.stderr), (1, ""), skeleton.stdout)
-                repair = "NotWrittenYet" not in one.skeleton()
-                self.assertIn("usually:" if repair else "not written yet", skeleton.lines[-1])
-
-    @unittest.skipUnless(FULL, "compiles the mistakes of all exercises, with LADDER_FULL")
-    def test_each_mistake_fails_with_its_own_message(self) -> None:
-        library = exercise.BUILD / "exercises" / "libexercise_mistakes.so"
-        for one in EXERCISES:
-            mistakes = list(one.mistakes())
-            self.assertGreaterEqual(len(mistakes), 5, one.name)
-            for mistake in mistakes:
-                with self.subTest(f"{one.name}: {mistake.name}"):
-                    wrong = grade(one.name, mistake.name, library)
-                    self.assertEqual((wrong.code, wrong.stderr), (1, ""), wrong.stdout)
-                    self.assertIn(mistake.shows, wrong.lines[-1], wrong.stdout)
+each = pytest.mark.parametrize("one", EXERCISES, ids=lambda one: one.name)
 
 
-class Files(unittest.TestCase):
-    def test_a_task_has_at_most_250_words_three_hints_and_a_lesson_that_leads_to_it(self) -> None:
-        self.assertEqual(len({one.number for one in EXERCISES}), len(EXERCISES))
-        for one in EXERCISES:
-            with self.subTest(one.name):
-                self.assertLessEqual(len(one.text.split()), 250 + len(one.refused) + 20)
-                self.assertEqual(len(one.hints), 3)
-                lesson = (one.folder / one.head(r"\[Lesson: .+?\]\((.+?)\)")).read_text("utf-8")
-                [line] = re.findall(r"\[to write\].*", lesson)
-                self.assertRegex(line, rf"`(\./run exercise )?{one.number}`")
-                self.assertTrue(all((ROOT / name).is_file() for name in one.library))
-                solution = re.findall(r"// solution\n(.*?)// end\n", one.solution, re.DOTALL)
-                lines = sum(exercise.code_lines(text) for text in solution)
-                self.assertTrue(3 <= lines <= 60, lines)
+@each
+def test_the_solution_passes_and_the_skeleton_is_not_written_yet(one: exercise.Exercise) -> None:
+    solved = grade(one.name, "solution")
+    assert (solved.code, solved.stderr) == (0, ""), solved.stdout
+    skeleton = grade(one.name, "skeleton")
+    assert (skeleton.code, skeleton.stderr) == (1, ""), skeleton.stdout
+    repair = "NotWrittenYet" not in one.skeleton()
+    assert ("usually:" if repair else "not written yet") in skeleton.lines[-1]
 
 
-class Command(unittest.TestCase):
+@pytest.mark.skipif(not FULL, reason="compiles the mistakes of all exercises, with LADDER_FULL")
+@each
+def test_each_mistake_fails_with_its_own_message(one: exercise.Exercise) -> None:
+    mistakes = list(one.mistakes())
+    assert len(mistakes) >= 5
+    for mistake in mistakes:
+        wrong = grade(one.name, mistake.name,
+                      exercise.BUILD / "exercises" / "libexercise_mistakes.so")
+        assert (wrong.code, wrong.stderr) == (1, ""), (mistake.name, wrong.stdout)
+        assert mistake.shows in wrong.lines[-1], (mistake.name, wrong.stdout)
+
+
+@each
+def test_a_task_has_at_most_250_words_three_hints_and_a_lesson_that_leads_to_it(
+        one: exercise.Exercise) -> None:
+    assert [other.number for other in EXERCISES].count(one.number) == 1
+    assert len(one.text.split()) <= 250 + len(one.refused) + 20
+    assert len(one.hints) == 3
+    lesson = (one.folder / one.head(r"\[Lesson: .+?\]\((.+?)\)")).read_text("utf-8")
+    [line] = re.findall(r"\[to write\].*", lesson)
+    assert re.search(rf"`(\./run exercise )?{one.number}`", line)
+    assert all((ROOT / name).is_file() for name in one.library)
+    solution = re.findall(r"// solution\n(.*?)// end\n", one.solution, re.DOTALL)
+    assert 3 <= sum(exercise.code_lines(text) for text in solution) <= 60
+
+
+@pytest.fixture(name="command")
+def run_exercise(tmp_path: Path) -> Callable[..., Result]:
     """./run exercise, with a folder of its own for the learner's files."""
+    def command(*arguments: str, hostile: str = "") -> Result:
+        return launch(PYTHON, ROOT / "exercises" / "exercise.py", *arguments, seconds=60,
+                      environment={"LADDER_EXERCISES": tmp_path, "LADDER_HOSTILE": hostile})
 
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.work = Path(folder.name)
-        self.file = self.work / "4-sampler" / "sampler.cpp"
-
-    def command(self, *arguments: str, hostile: str = "") -> Launched:
-        return Launched(PYTHON, ROOT / "exercises" / "exercise.py", *arguments,
-                        environment={"LADDER_EXERCISES": self.work, "LADDER_HOSTILE": hostile})
-
-    def run_command(self, *arguments: str) -> Result:
-        with self.command(*arguments) as started:
-            return started.finish(60)
-
-    def test_a_learner_starts_reads_hints_and_solves(self) -> None:
-        self.assertRegex(self.run_command().stdout, r" 4  sampler +stage 2 +not started +15 min")
-        self.assertEqual(self.run_command("4", "--check").code, 2)
-        begun = self.run_command("4")
-        self.assertIn("training_part", begun.stdout)
-        self.assertRegex(self.run_command().stdout, r" 4  sampler +stage 2 +open")
-        shown = [self.run_command("4", "--hint").lines[0] for _ in range(4)]
-        self.assertEqual(shown, ["hint 1 of 3:", "hint 2 of 3:", "hint 3 of 3:", "hint 3 of 3:"])
-        [one] = [one for one in EXERCISES if one.name == "sampler"]
-        self.file.write_text(one.plain_solution().replace("return part;", "return part", 1))
-        broken = self.run_command("sampler", "--check")
-        self.assertIn("error: expected ‘;’", broken.stdout)
-        self.assertIn("does not compile", broken.lines[-1])
-        self.file.write_text(one.plain_solution() + "\nusing ladder::DistributedSampler;\n")
-        self.assertIn("it uses DistributedSampler", self.run_command("4", "--check").lines[-1])
-        self.file.write_text(one.plain_solution() + "\n// not DistributedSampler\n")
-        solved = self.run_command("4", "--check")
-        self.assertEqual((solved.code, solved.lines[-1]), (0, "exercise 4 (sampler): solved"))
-        self.assertRegex(self.run_command().stdout, r" 4  sampler +stage 2 +solved")
-        self.assertEqual(self.run_command("4-sampler", "--solution").stdout[:10], "--- yours\n")
-
-    def test_an_unknown_exercise_is_refused_with_the_list(self) -> None:
-        wrong = self.run_command("99")
-        self.assertEqual((wrong.code, wrong.stdout), (2, ""))
-        self.assertIn("no exercise '99'; the exercises are: ", wrong.stderr)
-
-    def test_a_submission_that_does_harm_gets_its_last_line_and_leaves_nothing(self) -> None:
-        os.makedirs(self.file.parent)
-        self.file.write_text(HOSTILE, encoding="utf-8")
-        library, errors = exercise.compiled(self.file)
-        self.assertEqual(errors, "")
-        for what, (shown, last) in ENDS.items():
-            with self.subTest(what), self.command("4", "--check", hostile=what) as started:
-                done = started.finish(60)  # and expects that nothing is left
-                self.assertEqual(done.code, 1, done.stdout)
-                self.assertIn(shown, done.stdout)
-                self.assertIn(last, done.lines[-1])
-                self.assertLess(len(done.stdout), 10_000)
+    return command
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_a_learner_starts_reads_hints_and_solves(tmp_path: Path,
+                                                 command: Callable[..., Result]) -> None:
+    def require_state(state: str) -> None:
+        assert re.search(rf" 4  sampler +stage 2 +{state}", command().stdout)
+
+    file = tmp_path / "4-sampler" / "sampler.cpp"
+    require_state(r"not started +15 min")
+    assert command("4", "--check").code == 2
+    assert "training_part" in command("4").stdout
+    require_state("open")
+    assert [command("4", "--hint").lines[0] for _ in range(4)] == [
+        "hint 1 of 3:", "hint 2 of 3:", "hint 3 of 3:", "hint 3 of 3:"]
+    [one] = [one for one in EXERCISES if one.name == "sampler"]
+    file.write_text(one.plain_solution().replace("return part;", "return part", 1))
+    broken = command("sampler", "--check")
+    assert "error: expected ‘;’" in broken.stdout
+    assert "does not compile" in broken.lines[-1]
+    file.write_text(one.plain_solution() + "\nusing ladder::DistributedSampler;\n")
+    assert "it uses DistributedSampler" in command("4", "--check").lines[-1]
+    file.write_text(one.plain_solution() + "\n// not DistributedSampler\n")
+    solved = command("4", "--check")
+    assert (solved.code, solved.lines[-1]) == (0, "exercise 4 (sampler): solved")
+    require_state("solved")
+    assert command("4-sampler", "--solution").stdout.startswith("--- yours\n")
+
+
+def test_an_unknown_exercise_is_refused_with_the_list(command: Callable[..., Result]) -> None:
+    wrong = command("99")
+    assert (wrong.code, wrong.stdout) == (2, "")
+    assert "no exercise '99'; the exercises are: " in wrong.stderr
+
+
+def test_a_submission_that_does_harm_gets_its_last_line_and_leaves_nothing(
+        tmp_path: Path, command: Callable[..., Result]) -> None:
+    file = write(tmp_path / "4-sampler" / "sampler.cpp", HOSTILE)
+    _, errors = exercise.compiled(file)
+    assert errors == ""
+    for what, (shown, last) in ENDS.items():
+        done = command("4", "--check", hostile=what)  # and nothing is left
+        assert done.code == 1 and shown in done.stdout and last in done.lines[-1], (what, done)
+        assert len(done.stdout) < 10_000
