@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -187,45 +186,28 @@ def all_processes() -> list[Process]:
     return [Process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-class Lines:
-    """The lines that come out of a pipe, read by a thread of their own."""
+class Output:
+    """What a command has written so far, to a file that has no name."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._lines: list[str] = []
-        self._closed = False
-        self._changed = threading.Condition()
-        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
-
-    def _read(self, stream: IO[str]) -> None:
-        with stream:
-            for line in stream:
-                with self._changed:
-                    self._lines.append(line)
-                    self._changed.notify_all()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+    def __init__(self, command: subprocess.Popen[bytes], file: IO[bytes]) -> None:
+        self.command = command
+        self.file = file
 
     @property
     def text(self) -> str:
-        with self._changed:
-            return "".join(self._lines)
+        size = os.fstat(self.file.fileno()).st_size
+        return os.pread(self.file.fileno(), size, 0).decode(errors="replace")
 
     def wait_for(self, pattern: str, seconds: float = SECONDS) -> str:
-        """The first line in which `pattern` is found. Fails at the end of the pipe or the time."""
+        """The first line in which `pattern` is found. Fails at the end of the command or the time."""
         def found() -> str | None:
-            return next((line for line in self._lines if re.search(pattern, line)), None)
+            return next((line for line in self.text.splitlines() if re.search(pattern, line)), None)
 
-        with self._changed:
-            self._changed.wait_for(lambda: found() or self._closed, seconds)
-            line = found()
+        poll_until(lambda: found() or self.command.poll() is not None, seconds)
+        line = found()
         if line is None:
             raise AssertionError(f"no line with {pattern!r} came, but:\n{self.text}")
         return line
-
-    def wait_until_closed(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, seconds)
 
 
 class Launched:
@@ -242,13 +224,11 @@ class Launched:
         self.environment = environment or {}
         changes = {name: str(value) for name, value in (environment or {}).items()}
         self.started = time.monotonic()
+        stdout, stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [str(part) for part in command], cwd=cwd, env=os.environ | changes | {MARK: self.mark},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            errors="replace", start_new_session=True)
-        assert self.process.stdout is not None and self.process.stderr is not None
-        self.stdout = Lines(self.process.stdout)
-        self.stderr = Lines(self.process.stderr)
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True)
+        self.stdout, self.stderr = Output(self.process, stdout), Output(self.process, stderr)
 
     def __enter__(self) -> Launched:
         return self
@@ -290,8 +270,6 @@ class Launched:
             raise AssertionError(f"no end within {seconds} s: {shown}") from None
         took = time.monotonic() - self.started
         self.require_nothing_left(self.processes())
-        for lines in (self.stdout, self.stderr):
-            lines.wait_until_closed(seconds=10)
         return Result(code, self.stdout.text, self.stderr.text, took)
 
     def require_nothing_left(self, processes: list[Process], seconds: float = 5) -> None:
