@@ -634,10 +634,10 @@ QUICK = {
     "stage 0, alone: data file truncated mid-run", "stage 2, spawn: pipe as --load",
     "stage 0, alone: pipe without a reader as --metrics", "stage 4, spawn: 20 open files",
     "stage 1, alone: file size", "stage 1, alone: closed stdout",
-    "stage 0, alone: stdout without a reader", "stage 0, alone: SIGINT", "stage 6, by hand: SIGINT",
-    "stage 6, spawn: SIGHUP", "stage 5, spawn: SIGTERM, saved",
-    "stage 6, spawn: killed and started again, point 2", "stage 4, spawn: launcher killed",
-    "stage 4, by hand: network cut", "stage 3, torchrun: restarts, seed 0",
+    "stage 0, alone: stdout without a reader", "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP",
+    "stage 5, spawn: SIGTERM, saved", "stage 6, spawn: killed and started again, point 2",
+    "stage 4, spawn: launcher killed", "stage 4, by hand: network cut",
+    "stage 3, torchrun: restarts, seed 0",
 }
 
 

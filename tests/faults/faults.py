@@ -234,10 +234,7 @@ def faulty_calls(at: int, error: int = 0, part: str = "/a.safetensors",
                  milliseconds: int = 0) -> Prepare:
     """The call number `at` on files whose path has this part fails, or kills the rank; each of
     their fsyncs takes that long."""
-    def prepare(space: Workspace, way: Way) -> Way:
-        return changed(way, **faulty_disk(at, log=space.folder / "calls", error=error) | {
-            "FAULTY_DISK_FOLDER": part, "FAULTY_DISK_SLEEP": milliseconds})
-    return prepare
+    return lambda space, way: changed(way, **faulty_disk(at, error, part, milliseconds))
 
 
 def slow_disk(milliseconds: int, part: str) -> Prepare:

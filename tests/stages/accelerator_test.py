@@ -2,7 +2,7 @@
 """Stage 5: checkpoints and resume, its files, modes and flags.
 
 Precedence and refusals are tested in tests/accelerate/ and tests/mnist/, a crash at every call of a
-checkpoint in accelerator_full_test.py, equality with other stages and Python in tests/equality/.
+checkpoint in tests/checkpoint/, equality with other stages and with Python in tests/equality/.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import launch, records, require_refused, temporary_folder
+from tests.support.programs import FULL, launch, records, require_refused, temporary_folder
 from tests.support.resume import (Training, checkpoints_in, hidden_in, require_all_whole,
                                   require_same_end)
 from tests.support.ways import (CONFIG, STAGE5, Run, Way, alone, ignore_accelerate_configuration,
@@ -83,20 +83,48 @@ def test_a_bad_line_of_a_hparams_file_is_refused_with_file_and_key(
     require_refused(done, 2, f"{path}{texts[0]}", *texts[1:])
 
 
-def test_two_killed_processes_that_accumulate_dispatched_batches_resume() -> None:
-    """More points and modes are in accelerator_full_test.py, more signals in tests/faults/."""
-    flags = small("--gradient-accumulation-steps", 3, "--dispatch-batches", epochs=3, batch_size=16,
-                  limit_train=200, limit_test=50, loader_mode="per-process")
-    training = Training(2, flags, ("--checkpointing-steps", 2))
+# 13 batches an epoch, the last with 8 samples.
+basicnet = functools.partial(small, batch_size=16, limit_train=200, limit_test=50, epochs=2)
+convnet = functools.partial(basicnet, recipe="convnet")
+full = pytest.mark.skipif(not FULL, reason="with LADDER_FULL")
+
+
+# Stopped between the steps `first`, by which there is a checkpoint, and `last`, then --resume. More
+# signals are in tests/faults/.
+@pytest.mark.parametrize("points, training, first, last", [
+    pytest.param(1, Training(2, basicnet("--gradient-accumulation-steps", 3, "--dispatch-batches",
+                                         epochs=3, loader_mode="per-process"),
+                             ("--checkpointing-steps", 2)), 3, 8, id="dispatched and accumulated"),
+    *(pytest.param(20, *values, marks=full, id=name) for name, values in {
+        "one process": (Training(1, basicnet()), 4, 25),
+        "two processes": (Training(2, basicnet()), 4, 25),
+        "reference kernels, shifted images": (
+            Training(2, basicnet("--math", "reference", "--augment", "shift", "--num-workers", 1),
+                     ("--checkpointing-steps", 3, "--total-limit", 1)), 4, 25),
+        "accumulation": (Training(1, basicnet("--gradient-accumulation-steps", 3, epochs=3),
+                                  ("--checkpointing-steps", 2)), 4, 14),
+        "dispatched whole batches": (
+            Training(2, basicnet("--dispatch-batches", loader_mode="per-process", epochs=4)),
+            4, 27),
+        "a checkpoint per epoch": (Training(2, convnet(epochs=5, limit_train=65),
+                                            ("--checkpointing-steps", "epoch")), 7, 24),
+        "bf16": (Training(2, convnet("--mixed-precision", "bf16")), 4, 25),
+        "learning rate that drops after 30 epochs": (
+            Training(1, convnet(scheduler="step", epochs=34, lr=0.1, limit_train=32)), 57, 63),
+    }.items())])
+def test_a_stopped_run_resumes_to_the_same_weights(points: int, training: Training, first: int,
+                                                   last: int) -> None:
     expected = training.uninterrupted(FOLDER)
-    attempt = training.attempt(FOLDER)
-    chance = random.Random(5)
-    step = chance.randint(3, 8)
-    done = attempt.stop(step, signal.SIGKILL, chance)
-    print(f"stopped after step {step}, exit code {done.code}", flush=True)
-    require_all_whole(attempt.project)
-    require_same_end(attempt.resumed(), expected)
-    assert hidden_in(attempt.project) == []
+    chance = random.Random(f"{training}")
+    for point in range(points):
+        step = chance.randint(first, last)
+        attempt = training.attempt(FOLDER)
+        number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+        done = attempt.stop(step, number, chance)
+        print(f"point {point}: stopped after step {step}, exit code {done.code}", flush=True)
+        require_all_whole(attempt.project)
+        require_same_end(attempt.resumed(), expected)
+        assert hidden_in(attempt.project) == []
 
 
 def test_total_limit_keeps_that_many_and_an_older_one_can_be_named() -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import gzip
 import re
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import (DATA, ROOT, records, require_refused, run, shown_on_terminal,
-                                    temporary_folder)
-from tests.support.ways import STAGE0, Run, alone, small, train
+from tests.support.programs import (DATA, ROOT, Launched, records, require_refused, run,
+                                    shown_on_terminal, temporary_folder)
+from tests.support.ways import STAGE0, Run, alone, endless, small, train
 
 FOLDER = temporary_folder("stage0")
 
@@ -186,6 +187,15 @@ def test_a_full_standard_output_costs_no_weights(tmp_path: Path) -> None:
     assert "error: standard output: write: No space left" in done.stderr
     assert records(tmp_path / "a.jsonl")[-1]["record"] == "result"
     assert (tmp_path / "a.safetensors").exists()
+
+
+def test_control_c_ends_the_program_as_shells_expect() -> None:
+    with Launched(*alone(STAGE0).command, *endless()) as started:
+        started.wait_until_training(60)
+        started.process.send_signal(signal.SIGINT)
+        done = started.finish(60)
+    assert (done.code, done.stdout) == (-signal.SIGINT, ""), done.stderr
+    assert re.search(r"SIGINT: stopped after step \d+; nothing saved", done.stderr)
 
 
 def test_the_run_script_lists_the_known_stages_for_an_unknown_one() -> None:

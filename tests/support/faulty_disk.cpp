@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A library for LD_PRELOAD: it kills a program, or refuses, at the call of its choice that changes
-// files below one folder. The program knows nothing of it. Read from the environment:
+// files below one folder. Only rank 0 counts. Read from the environment:
 //
 //   FAULTY_DISK_FOLDER  a part of the paths that count
-//   FAULTY_DISK_RANK    the process that counts, by its RANK; without RANK it is 0
 //   FAULTY_DISK_AT      the call that fails, counted from 1; 0 = none
 //   FAULTY_DISK_ERRNO   what it and all writes after it return; 0 = SIGKILL instead of the call
-//   FAULTY_DISK_LOG     a file that takes a line a call, such as "write /a/b"
 //   FAULTY_DISK_SLEEP   milliseconds that each fsync takes
 #include <atomic>
 #include <cstdlib>
@@ -23,20 +21,10 @@ std::string_view variable(const char* name, const char* otherwise) {
   return text == nullptr ? otherwise : text;
 }
 
-void log_call(const std::string& call) {
-  const std::string path(variable("FAULTY_DISK_LOG", ""));
-  if (path.empty()) return;
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-  const auto file = syscall(SYS_openat, AT_FDCWD, path.c_str(), kFlags, 0666);
-  const std::string line = call + '\n';
-  syscall(SYS_write, file, line.data(), line.size());
-  syscall(SYS_close, file);
-}
-
 bool counts(std::string_view path) {
   const auto folder = variable("FAULTY_DISK_FOLDER", "");
   return !folder.empty() && path.find(folder) != std::string_view::npos &&
-         variable("RANK", "0") == variable("FAULTY_DISK_RANK", "0");
+         variable("RANK", "0") == "0";
 }
 
 // Signals do not shorten it, as they do not shorten the work of a disk.
@@ -52,7 +40,6 @@ int fault_of(const std::string& call, const std::string& path,
              const std::function<void()>& before_fault) {
   static std::atomic<int> calls = 0;
   if (!counts(path)) return 0;
-  log_call(call + ' ' + path);
   const int number = ++calls;
   const int at = std::atoi(variable("FAULTY_DISK_AT", "0").data());
   const int error = std::atoi(variable("FAULTY_DISK_ERRNO", "0").data());

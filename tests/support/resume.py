@@ -7,16 +7,12 @@ import json
 import random
 import signal
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.programs import BIN, Launched, Result, launch, poll_until
-from tests.support.ways import STAGE5, Run, spawned, train
-
-FAULTY_DISK = BIN / "libfaulty_disk.so"
-KILLED = -signal.SIGKILL
+from tests.support.ways import STAGE5, Run, Way, spawned, train
 
 
 def checkpoints_in(project: Path) -> list[Path]:
@@ -45,15 +41,13 @@ def require_whole(checkpoint: Path) -> None:
         assert found == said, (checkpoint / name, found, said)
 
 
-def require_all_whole(project: Path) -> int:
-    """Of all that can be seen, and of where `latest` leads. Returns how many can be seen."""
-    found = checkpoints_in(project)
-    for checkpoint in found:
+def require_all_whole(project: Path) -> None:
+    """Of all that can be seen, and of where `latest` leads."""
+    for checkpoint in checkpoints_in(project):
         require_whole(checkpoint)
     latest = project / "checkpoints" / "latest"
     if latest.is_symlink():
         require_whole(latest.resolve(strict=True))
-    return len(found)
 
 
 @dataclass(frozen=True)
@@ -107,15 +101,12 @@ class Attempt:
                 chance.choice(victims).send(number)
             return started.finish(60)
 
-    def run(self, *more: object, environment: Mapping[str, object] | None = None) -> Result:
-        return launch(*self.command, *more, cwd=self.folder, environment=environment)
+    def run(self) -> Result:
+        return launch(*self.command, cwd=self.folder)
 
-    def resumed(self, checkpoint: Path | None = None) -> Run:
-        """Goes on to the end, from the last checkpoint or another. Fails unless that ends well."""
-        names = () if checkpoint is None else (checkpoint,)
-        return train(spawned(self.training.world, program=STAGE5), *self.training.flags,
-                     *self.training.saving, "--project-dir", self.project, "--resume", *names,
-                     parent=self.folder)
+    def resumed(self) -> Run:
+        """Goes on to the end, from the last checkpoint. Fails unless that ends well."""
+        return train(Way(self.command), "--resume", parent=self.folder)
 
 
 def steps_trained(run: Run) -> int:
@@ -132,40 +123,8 @@ def require_same_end(resumed: Run, expected: Run) -> None:
         assert ours == theirs, f"{field}: {ours} after a resume, {theirs} without a stop"
 
 
-def faulty_disk(at: int, *, log: Path, error: int = 0, rank: int = 0) -> dict[str, object]:
-    """Variables with which the call number `at` on a checkpoint kills the rank; see its source."""
-    return {"LD_PRELOAD": FAULTY_DISK, "FAULTY_DISK_FOLDER": "/project/checkpoints/",
-            "FAULTY_DISK_RANK": rank, "FAULTY_DISK_AT": at, "FAULTY_DISK_ERRNO": error,
-            "FAULTY_DISK_LOG": log}
-
-
-def calls_of(attempt: Attempt, rank: int = 0) -> list[str]:
-    """Runs it without a fault and returns its calls, such as "rename .../latest"."""
-    log = attempt.folder / "calls"
-    done = attempt.run(environment=faulty_disk(0, log=log, rank=rank))
-    assert done.code == 0, done.stderr
-    return log.read_text().splitlines()
-
-
-def crash_and_go_on(attempt: Attempt, expected: Run, at: int, rank: int = 0) -> str:
-    """Kills the rank at this call. What is left is whole, and leads to the same weights.
-
-    Returns the call.
-    """
-    log = attempt.folder / "calls"
-    done = attempt.run(environment=faulty_disk(at, log=log, rank=rank))
-    call = log.read_text().splitlines()[at - 1]
-    assert done.code == (KILLED if attempt.training.world == 1 else 4), (call, done)
-    left = checkpoints_in(attempt.project)
-    has_latest = (attempt.project / "checkpoints" / "latest").is_symlink()
-    if require_all_whole(attempt.project) == 0:
-        refused = attempt.run("--resume", "--quiet")
-        assert refused.code == 3 and refused.stdout == "", (call, refused)
-        done = attempt.run("--metrics", attempt.folder / "anew.jsonl")
-        assert done.code == 0, (call, done)
-    else:  # without a `latest`, which the first one gets last, it goes on by name
-        require_same_end(attempt.resumed(None if has_latest else left[-1]), expected)
-    if checkpoints_in(attempt.project) != left:  # whoever writes one clears up first
-        assert hidden_in(attempt.project) == [], call
-    require_all_whole(attempt.project)
-    return call
+def faulty_disk(at: int = 0, error: int = 0, part: str = "/project/checkpoints/",
+                milliseconds: int = 0) -> dict[str, object]:
+    """Variables with which the call number `at` on a path with this part fails; see its source."""
+    return {"LD_PRELOAD": BIN / "libfaulty_disk.so", "FAULTY_DISK_FOLDER": part,
+            "FAULTY_DISK_AT": at, "FAULTY_DISK_ERRNO": error, "FAULTY_DISK_SLEEP": milliseconds}
