@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tests.support.network import HOSTS, PORT, two_nodes
 from tests.support.nodes import by_hand_on, torchrun_on, train_on_nodes
 from tests.support.programs import free_port, launch, require_refused
-from tests.support.ways import STAGE3, TORCHRUN, distance, small, spawned, torchrun, train
+from tests.support.ways import STAGE3, TORCHRUN, Way, distance, small, spawned, torchrun, train
 
 
 def test_each_of_them_works(tmp_path: Path) -> None:
@@ -75,8 +76,8 @@ def test_torchrun_restarts_all_ranks_after_one_died(tmp_path: Path) -> None:
     (by_hand_on, 4, "local rank 0 of 2, by env (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), "
                     f"store {HOSTS[0]}:{PORT}"),
     (torchrun_on, 2, "local rank 0 of 1, by torchrun")])
-def test_ranks_on_two_nodes_train_as_that_many_on_one(tmp_path: Path, way_on, world: int,
-                                                      launched: str) -> None:
+def test_ranks_on_two_nodes_train_as_that_many_on_one(
+        tmp_path: Path, way_on: Callable[[int], Way], world: int, launched: str) -> None:
     """Machines have no memory in common: their ranks sum by Gloo, in its order."""
     with two_nodes() as names:
         run = train_on_nodes(names, [way_on(node) for node in range(2)], *small(), parent=tmp_path)

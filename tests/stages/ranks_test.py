@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_convnet_prints_the_lines_of_its_tutorial_once() -> None:
 
 
 @pytest.mark.parametrize("run", [marked, convnet_on_three])
-def test_all_ranks_hold_the_same_weights_after_each_step(run) -> None:
+def test_all_ranks_hold_the_same_weights_after_each_step(run: Callable[[], Run]) -> None:
     result = run().result
     ranks = [records(run().folder / f"a.rank{rank}.jsonl") for rank in range(result["world_size"])]
     assert {len(marks) for marks in ranks} == {result["steps"]}
