@@ -47,53 +47,47 @@ def memory_in_use() -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-class MemoryWatch:
+class MemoryWatch(threading.Thread):
     """The largest memory in use per GPU, by nvidia-smi, above that before the first check."""
 
     def __init__(self) -> None:
+        super().__init__(daemon=True)
         self.largest: dict[str, int] = {}
-        self.lock = threading.Lock()
         self.stopped = threading.Event()
         self.before = memory_in_use()  # empty without nvidia-smi
-        self.thread = threading.Thread(target=self.watch, daemon=True)
         if self.before:
-            self.thread.start()
+            self.start()
 
-    def watch(self) -> None:
+    def run(self) -> None:
         while not self.stopped.wait(MEMORY_INTERVAL):
-            used = memory_in_use()
-            with self.lock:
-                for gpu, mebibytes in used.items():
-                    self.largest[gpu] = max(self.largest.get(gpu, 0), mebibytes)
+            for gpu, mebibytes in memory_in_use().items():
+                self.largest[gpu] = max(self.largest.get(gpu, 0), mebibytes)
 
     def begin(self) -> None:
-        with self.lock:
-            self.largest.clear()
+        self.largest = {}
 
     def seen(self) -> str:
         """Since `begin`, of the GPUs that were used."""
-        with self.lock:
-            used = {gpu: most - self.before.get(gpu, 0) for gpu, most in self.largest.items()}
+        used = {gpu: most - self.before.get(gpu, 0) for gpu, most in dict(self.largest).items()}
         return ", ".join(f"{gpu}: {used[gpu]}" for gpu in sorted(used) if used[gpu] > 0)
 
     def close(self) -> None:
         self.stopped.set()
-        if self.thread.is_alive():
-            self.thread.join(SECONDS)
+        if self.is_alive():
+            self.join(SECONDS)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    lines = [f"| {' | '.join(COLUMNS)} |",
-             f"| {' | '.join('---:' if name in RIGHT else '---' for name in COLUMNS)} |"]
+    rows: list[Sequence[str]] = [COLUMNS, [
+        "---:" if name in RIGHT else "---" for name in COLUMNS]]
     for outcome in outcomes:
         record = {"train_seconds": "", "weights_sha256": "", **outcome.record}
-        cells = [outcome.name, outcome.verdict]
-        cells += [str(record.get(key, "")) for key in
-                  ("device", "backend", "world_size", "precision")]
-        cells += [str(record["train_seconds"])[:5], outcome.memory, record["weights_sha256"][:8],
-                  outcome.seen.replace("|", "\\|")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([outcome.name, outcome.verdict,
+                     *(str(record.get(key, "")) for key in
+                       ("device", "backend", "world_size", "precision")),
+                     str(record["train_seconds"])[:5], outcome.memory,
+                     record["weights_sha256"][:8], outcome.seen.replace("|", "\\|")])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def machine(programs: Path) -> str:
