@@ -50,6 +50,13 @@ def test_the_file_of_accelerate_starts_its_processes_and_the_command_line_wins()
     assert "by spawn" in run.header["launch"]
 
 
+def test_a_file_for_several_machines_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "my_config.yaml"
+    path.write_text(CONFIG.read_text().replace("num_machines: 1", "num_machines: 2"))
+    done = launch(*alone(STAGE5).command, "--config-file", path, cwd=tmp_path)
+    require_refused(done, 2, f"{path}: num_machines is 2; hint: ", "accelerate launch --no_python")
+
+
 def test_the_variables_of_accelerate_launch() -> None:
     way = Way((STAGE5,), {"ACCELERATE_USE_CPU": "yes", "ACCELERATE_MIXED_PRECISION": "bf16",
                           "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": 4})

@@ -139,6 +139,7 @@ def test_another_set_in_the_same_format_is_accepted_as_unknown(tmp_path: Path) -
 
 @pytest.mark.parametrize("code, text, flags", [
     (2, "did you mean --epochs?", ("--epoch", "3")),
+    (2, "--help lists all flags", ("--epochs",)),
     (2, "a?b", ("--recipe", "a\nb")),  # the message has no line break
     (3, "nowhere", ("--metrics", "a.jsonl", "--data-root", "nowhere", "--quiet"))])
 def test_a_refusal_is_one_line_and_leaves_the_record_of_the_last_run(
