@@ -180,6 +180,12 @@ def test_the_old_checkpoint_stays_on_a_full_disk(tmp_path: Path) -> None:
         trained(2, *tiny()).result["weights_sha256"]
 
 
+def test_zero_redundancy_changes_no_weight_in_bf16_with_accumulation() -> None:
+    flags = small("--mixed-precision", "bf16", "--gradient-accumulation-steps", 2, limit_train=200,
+                  limit_test=50)
+    require_equal(trained(2, *flags, "--zero-redundancy"), trained(2, *flags))
+
+
 def test_other_numbers_of_ranks_divide_a_checkpoint_again(tmp_path: Path) -> None:
     """Three ranks, then two, then one that divides nothing."""
     flags = small("--sums", "exact", limit_train=200, limit_test=50)
