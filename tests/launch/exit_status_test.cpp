@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/launch/failure_kind.h"
 #include "ladder/launch/signals.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/odd_paths.h"
@@ -58,6 +59,13 @@ class CallAndReport : public testing::Test {
     return stream_.next_write();
   }
 
+  // Expects one write.
+  template <typename Thrown>
+  void expect_report(const Thrown& thrown, int code, const std::string& line) {
+    EXPECT_EQ(code_after(thrown), code) << line;
+    EXPECT_EQ(stream_.next_write(), line);
+  }
+
   CapturedStream stream_;
 
  private:
@@ -70,9 +78,14 @@ class CallAndReport : public testing::Test {
   }
 };
 
-TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrown) {
+TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrownAndIgnoresSignalsOfFailedWrites) {
   EXPECT_EQ(call_and_report([] {}, stream_.get()), 0);
   EXPECT_EQ(stream_.text(), "");
+  struct sigaction action{};
+  for (const int signal : {SIGPIPE, SIGXFSZ}) {
+    sigaction(signal, nullptr, &action);
+    EXPECT_EQ(action.sa_handler, SIG_IGN) << signal;
+  }
 }
 
 TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
@@ -82,68 +95,58 @@ TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
   EXPECT_EQ(stream_.next_write(), "");
 }
 
-TEST_F(CallAndReport, ReturnsTheCodeOfOurErrors) {
-  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
+TEST_F(CallAndReport, PrintsOneLineInOneWriteAndReturnsTheCodeOfTheError) {
+  expect_report(DataError::missing_file("data/x.gz", "pass --data-root"), 3,
+                "error: data/x.gz: expected a readable file, got none; hint: pass --data-root\n");
+  EXPECT_EQ(stream_.text(), "");
   EXPECT_EQ(code_after(UsageError::conflict("a", "b", "c")), 2);
   EXPECT_EQ(code_after(ChildError::of(5, "rank 1", "exit code 0", "5", "")), 5);
+  stream_.text();
+  const std::filesystem::filesystem_error of_a_file(
+      "cannot read", "runs/latest", std::make_error_code(std::errc::permission_denied));
+  expect_report(of_a_file, 1,
+                "error: runs/latest: file: Permission denied; hint: check the permissions: namei "
+                "-l runs/latest\n");
+  expect_report(7, 1, "error: an exception of an unknown type\n");
+  expect_report(std::runtime_error("shape mismatch\nframe #0: somewhere\nframe #1: above"), 1,
+                "error: shape mismatch; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it "
+                "happened\n");
+  setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+  expect_report(std::runtime_error("wrong\nframe #0"), 1, "error: wrong\nframe #0\n");
 }
 
-TEST_F(CallAndReport, AnErrorOfTheStandardLibraryAboutAFileHasAHint) {
-  const std::filesystem::filesystem_error error("cannot read", "runs/latest",
-                                                std::make_error_code(std::errc::permission_denied));
-  EXPECT_EQ(line_after(error),
-            "error: runs/latest: file: Permission denied; hint: check the permissions: namei -l "
-            "runs/latest\n");
-}
-
-TEST_F(CallAndReport, PrintsOneLineInOneWrite) {
-  EXPECT_EQ(line_after(DataError::missing_file("data/x.gz", "pass --data-root")),
-            "error: data/x.gz: expected a readable file, got none; hint: pass --data-root\n");
-  EXPECT_EQ(stream_.text(), "");
-}
-
-TEST_F(CallAndReport, NamesTheRankIfThereAreSeveral) {
-  setenv("RANK", "1", 1);
-  setenv("WORLD_SIZE", "2", 1);
-  EXPECT_EQ(line_after(std::runtime_error("no")), "[rank 1] error: no\n");
-}
-
-TEST_F(CallAndReport, ReadsTheVariablesOfMpirunAndSrunToo) {
+TEST_F(CallAndReport, NamesTheRankOfAnyLauncherIfThereAreSeveral) {
   const std::pair<const char*, const char*> names[] = {
+      {"RANK", "WORLD_SIZE"},
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
       {"PMI_RANK", "PMI_SIZE"},
       {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  const auto line = [&] { return line_after(std::runtime_error("no")); };
   for (const auto& [rank, world_size] : names) {
     setenv(rank, "1", 1);
-    EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n") << "of how many?";
+    EXPECT_EQ(line(), "error: no\n") << "of how many?";
     setenv(world_size, "2", 1);
-    EXPECT_EQ(line_after(std::runtime_error("no")), "[rank 1] error: no\n") << rank;
+    EXPECT_EQ(line(), "[rank 1] error: no\n") << rank;
+    setenv(world_size, "1", 1);
+    EXPECT_EQ(line(), "error: no\n") << "there is one";
+    setenv(world_size, "2", 1);
+    setenv(rank, "one", 1);
+    EXPECT_EQ(line(), "error: no\n") << "no number";
     unsetenv(rank);
   }
-}
-
-TEST_F(CallAndReport, NamesNoRankIfThereIsOne) {
-  setenv("RANK", "0", 1);
-  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n");
-  setenv("WORLD_SIZE", "1", 1);
-  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n");
-  setenv("RANK", "one", 1);
-  setenv("WORLD_SIZE", "2", 1);
-  EXPECT_EQ(line_after(std::runtime_error("no")), "error: no\n") << "RANK is no number";
 }
 
 TEST_F(CallAndReport, OutOfMemoryKeepsDeviceAndSizeAndGetsAHint) {
   const c10::OutOfMemoryError on_gpu(
       "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 1.25 GiB free.\n"
       "Exception raised from malloc at CUDACachingAllocator.cpp:1\nframe #0: here");
-  EXPECT_EQ(line_after(on_gpu),
-            "error: out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 1.25 "
-            "GiB free.; hint: use a smaller batch size\n");
+  expect_report(on_gpu, 1,
+                "error: out of memory: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has "
+                "1.25 GiB free.; hint: use a smaller batch size\n");
   const c10::Error on_cpu("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 b");
   EXPECT_NE(line_after(on_cpu).find("allocate 8 b; hint: use a smaller"), std::string::npos);
-  EXPECT_EQ(line_after(std::bad_alloc()),
-            "error: out of memory: std::bad_alloc; hint: use a smaller batch size\n");
-  EXPECT_EQ(code_after(std::bad_alloc()), 1);
+  expect_report(std::bad_alloc(), 1,
+                "error: out of memory: std::bad_alloc; hint: use a smaller batch size\n");
 }
 
 TEST_F(CallAndReport, ALimitOfTheSystemIsACauseWithItsHint) {
@@ -151,50 +154,20 @@ TEST_F(CallAndReport, ALimitOfTheSystemIsACauseWithItsHint) {
       "The client socket cannot be initialized: Too many open files");
   EXPECT_EQ(code_after(in_store), 1) << "a lost rank is a consequence";
   EXPECT_NE(stream_.text().find("; hint: this process may open "), std::string::npos);
-  const std::system_error of_thread(EAGAIN, std::system_category());
-  EXPECT_EQ(code_after(of_thread), 1);
+  EXPECT_EQ(code_after(std::system_error(EAGAIN, std::system_category())), 1);
   const auto text = stream_.text();
   EXPECT_NE(text.find("unavailable; hint: "), std::string::npos) << text;
-}
-
-TEST_F(CallAndReport, AWriteThatFailsEndsNoProgramByASignal) {
-  call_and_report([] {}, stream_.get());
-  struct sigaction action{};
-  for (const int signal : {SIGPIPE, SIGXFSZ}) {
-    sigaction(signal, nullptr, &action);
-    EXPECT_EQ(action.sa_handler, SIG_IGN) << signal;
-  }
-}
-
-TEST_F(CallAndReport, OmitsTheStackTrace) {
-  const std::runtime_error error("shape mismatch\nframe #0: somewhere\nframe #1: above");
-  EXPECT_EQ(line_after(error),
-            "error: shape mismatch; hint: TORCH_SHOW_CPP_STACKTRACES=1 shows where it happened\n");
-}
-
-TEST_F(CallAndReport, ShowsTheStackTraceOnRequest) {
-  setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
-  EXPECT_EQ(line_after(std::runtime_error("wrong\nframe #0")), "error: wrong\nframe #0\n");
-}
-
-TEST_F(CallAndReport, CatchesObjectsOfAnyType) {
-  EXPECT_EQ(code_after(7), 1);
-  EXPECT_EQ(stream_.text(), "error: an exception of an unknown type\n");
 }
 
 TEST_F(CallAndReport, ALostPeerIsRecognisedByTheTypeOfTheError) {
   EXPECT_EQ(code_after(gloo::IoException("Application timeout caused pair closure")), 4);
   stream_.text();
-  EXPECT_EQ(code_after(c10::DistStoreError("The client socket has timed out\nframe #0: here")), 4);
-  EXPECT_EQ(stream_.text(),
-            "error: collective: expected all ranks to take part, got \"The client socket has timed "
-            "out\"; hint: see the first error of the other ranks; start the program again; with "
-            "checkpoints it can resume\n");
-}
-
-TEST_F(CallAndReport, ATextOfABackendInAnErrorOfAnotherTypeIsNoLostPeer) {
-  EXPECT_EQ(code_after(std::runtime_error("gloo/config: Connection reset by peer")), 1);
-  EXPECT_EQ(stream_.text(), "error: gloo/config: Connection reset by peer\n");
+  expect_report(c10::DistStoreError("The client socket has timed out\nframe #0: here"), 4,
+                "error: collective: expected all ranks to take part, got \"The client socket has "
+                "timed out\"; hint: see the first error of the other ranks; start the program "
+                "again; with checkpoints it can resume\n");
+  expect_report(std::runtime_error("gloo/config: Connection reset by peer"), 1,
+                "error: gloo/config: Connection reset by peer\n");
 }
 
 class ErrorFile : public CallAndReport {
@@ -217,10 +190,10 @@ class ErrorFile : public CallAndReport {
   TemporaryFolder folder_;
 };
 
-TEST_F(ErrorFile, HoldsTheLineWithoutItsBeginning) {
-  code_after(std::runtime_error("no"));
-  EXPECT_EQ(message().at("message"), "no");
-  EXPECT_EQ(message().at("extraInfo").at("py_callstack"), "no");
+TEST_F(ErrorFile, HoldsTheLineWithoutItsBeginningInUtf8) {
+  code_after(std::runtime_error("bad \xFF byte"));
+  EXPECT_EQ(message().at("message"), "bad \xEF\xBF\xBD byte");
+  EXPECT_EQ(message().at("extraInfo").at("py_callstack"), "bad \xEF\xBF\xBD byte");
 }
 
 TEST_F(ErrorFile, DatesACauseBeforeItsConsequencesOfTheSameSecond) {
@@ -239,20 +212,45 @@ TEST_F(ErrorFile, IsNotWrittenWithoutAnError) {
   EXPECT_TRUE(folder_.names().empty());
 }
 
-TEST_F(ErrorFile, TakesTextThatIsNotUtf8) {
-  code_after(std::runtime_error("bad \xFF byte"));
-  EXPECT_EQ(message().at("message"), "bad \xEF\xBF\xBD byte");
+TEST_F(ErrorFile, ThatIsAPipeOrCannotBeWrittenHidesNothing) {
+  for (const auto& path : {make_pipe(folder_.file("pipe")), folder_.file("missing/error.json")}) {
+    setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
+    expect_report(DataError::missing_file("a", "b"), 3,
+                  "error: a: expected a readable file, got none; hint: b\n");
+  }
 }
 
-TEST_F(ErrorFile, ThatIsAPipeIsNotWaitedFor) {
-  setenv("TORCHELASTIC_ERROR_FILE", make_pipe(folder_.file("pipe")).c_str(), 1);
-  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
+class PeerLost : public testing::Test {
+ protected:
+  void TearDown() override {
+    unsetenv("TORCHELASTIC_MAX_RESTARTS");
+    unsetenv("TORCHELASTIC_RESTART_COUNT");
+  }
+  static void set_restarts(const char* done, const char* most) {
+    setenv("TORCHELASTIC_RESTART_COUNT", done, 1);
+    setenv("TORCHELASTIC_MAX_RESTARTS", most, 1);
+  }
+};
+
+TEST_F(PeerLost, QuotesTheBackendAndTheNextStep) {
+  set_restarts("0", "5");
+  EXPECT_EQ(
+      peer_lost("closed").what(),
+      std::string("collective: expected all ranks to take part, got \"closed\"; hint: see the "
+                  "first error of the other ranks; torchrun will restart the ranks (restart "
+                  "1 of 5)"));
 }
 
-TEST_F(ErrorFile, ThatCannotBeWrittenHidesNothing) {
-  setenv("TORCHELASTIC_ERROR_FILE", folder_.file("missing/error.json").c_str(), 1);
-  EXPECT_EQ(code_after(DataError::missing_file("a", "b")), 3);
-  EXPECT_EQ(stream_.text(), "error: a: expected a readable file, got none; hint: b\n");
+TEST_F(PeerLost, TheNextStepIsTheLaunchers) {
+  EXPECT_EQ(step_after_failure(), "start the program again; with checkpoints it can resume");
+  set_restarts("0", "0");
+  EXPECT_EQ(step_after_failure(), "torchrun does not restart the ranks (--max-restarts 0)");
+  set_restarts("2", "3");
+  EXPECT_EQ(step_after_failure(), "torchrun will restart the ranks (restart 3 of 3)");
+  set_restarts("3", "3");
+  EXPECT_EQ(step_after_failure(), "no restarts are left (3 of 3 done)");
+  set_restarts("three", "3");
+  EXPECT_EQ(step_after_failure(), "start the program again; with checkpoints it can resume");
 }
 
 TEST(DeferredSignals, EndTheProcessAfterTheWork) {

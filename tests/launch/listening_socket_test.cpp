@@ -30,46 +30,26 @@ int connect_to(int port) {
   return connect(client.get(), name, sizeof(address)) == 0 ? 0 : errno;
 }
 
-TEST(ListeningSocket, PicksAFreePort) {
+TEST(ListeningSocket, PicksAFreePortOnTheLoopbackAndIsClosedByExec) {
   const ListeningSocket first;
   const ListeningSocket second;
   EXPECT_GT(first.port(), 0);
   EXPECT_NE(first.port(), second.port());
-}
-
-TEST(ListeningSocket, QueuesConnectionsBeforeTheFirstAccept) {
-  const ListeningSocket socket;
-  EXPECT_EQ(connect_to(socket.port()), 0);
-}
-
-TEST(ListeningSocket, ListensOnTheLoopbackOnly) {
-  const ListeningSocket socket;
   sockaddr_in name{};
   socklen_t size = sizeof(name);
-  ASSERT_EQ(getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+  ASSERT_EQ(getsockname(first.fd(), reinterpret_cast<sockaddr*>(&name), &size), 0);
   EXPECT_EQ(ntohl(name.sin_addr.s_addr), INADDR_LOOPBACK);
+  EXPECT_NE(fcntl(first.fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(ListeningSocket, IsClosedByExec) {
-  const ListeningSocket socket;
-  EXPECT_NE(fcntl(socket.fd(), F_GETFD) & FD_CLOEXEC, 0);
-}
-
-TEST(ListeningSocket, ClosesThePortAtItsEnd) {
-  int port = 0;
-  {
-    port = ListeningSocket().port();
-  }
-  EXPECT_EQ(connect_to(port), ECONNREFUSED);
-}
-
-TEST(ListeningSocket, CanTakeAPortAgainAtOnce) {
+TEST(ListeningSocket, QueuesConnectionsAndCanTakeItsPortAgainAtOnce) {
   int port = 0;
   {
     const ListeningSocket first;
     port = first.port();
     ASSERT_EQ(connect_to(port), 0);
   }
+  EXPECT_EQ(connect_to(port), ECONNREFUSED);
   EXPECT_EQ(ListeningSocket(port).port(), port);
 }
 
@@ -93,19 +73,12 @@ TEST(ListeningSocket, MovesWithItsPort) {
   EXPECT_EQ(connect_to(port), 0);
 }
 
-TEST(ListeningSocket, RefusesAPortInUse) {
+TEST(ListeningSocket, RefusesAPortInUseAndNumbersThatAreNoPort) {
   const ListeningSocket first;
   const std::string port = std::to_string(first.port());
   EXPECT_ERROR(ListeningSocket(first.port()), DistributedError,
-               "MASTER_PORT " + port +
-                   ": expected a free port, got 'Address already in use'; hint: "
-                   "end the program that uses it (ss -ltnp 'sport = " +
-                   port +
-                   "' shows it), "
-                   "or choose another MASTER_PORT");
-}
-
-TEST(ListeningSocket, RefusesNumbersThatAreNoPort) {
+               "MASTER_PORT " + port + ": expected a free port, got 'Address already in use'",
+               "(ss -ltnp 'sport = " + port + "' shows it)");
   EXPECT_ERROR(ListeningSocket(65536), UsageError, "0 (a free one) to 65535, got 65536");
   EXPECT_ERROR(ListeningSocket(-1), UsageError, "got -1");
 }
