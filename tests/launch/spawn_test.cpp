@@ -193,6 +193,24 @@ class Spawn : public testing::Test {
   SpawnOptions options(int nprocs, milliseconds grace = kLongGrace) const {
     return {.nprocs = nprocs, .grace = grace, .stderr_fd = fileno(messages_.get())};
   }
+  // A parent of ranks that run `fn`.
+  static Process parent(const std::function<void(int)>& fn, const SpawnOptions& options) {
+    return Process([&] { spawn(fn, options); });
+  }
+
+  void put_pid() const { pipe_.put(fmt::format("{:10}", getpid())); }
+  pid_t get_pid() const { return std::stoi(pipe_.get(10)); }
+
+  // Lets a rank write `letter` into the pipe at `signal`; then it ends or goes on.
+  void answer(int signal, char letter, bool ends) const {
+    static int output = -1;
+    static char answer = ' ';
+    output = pipe_.write_end();
+    answer = letter;
+    std::signal(
+        signal, ends ? [](int) { _exit(write(output, &answer, 1) == 1 ? 0 : 1); }
+                     : [](int) { static_cast<void>(!write(output, &answer, 1)); });
+  }
 
   CapturedStream messages_;
   Pipe pipe_;
@@ -278,7 +296,14 @@ TEST_F(Spawn, RefusesAPortInUse) {
   EXPECT_ERROR(spawn([](int) {}, with_port), DistributedError, "expected a free port, got 'Addr");
 }
 
-TEST_F(Spawn, StartsRanksWithFreshSignalsAndNoInput) {
+// The kernel ends a rank before its launcher, which is left to report that memory ran out.
+TEST_F(Spawn, StartsRanksWithFreshSignalsNoInputAndMoreLikelyToEndWhenMemoryRunsOut) {
+  const auto score = [] {
+    int value = 0;
+    std::ifstream("/proc/self/oom_score_adj") >> value;
+    return value;
+  };
+  const int expected = std::min(score() + 100, 1000);
   std::signal(SIGUSR1, [](int) {});
   ignore(SIGUSR2);
   spawn(
@@ -295,23 +320,14 @@ TEST_F(Spawn, StartsRanksWithFreshSignalsAndNoInput) {
         pipe_.put(is(SIGUSR1, SIG_DFL) ? "default, " : "handler, ");
         pipe_.put(is(SIGUSR2, SIG_IGN) && is(SIGPIPE, SIG_IGN) ? "ignored, " : "not ignored, ");
         pipe_.put(getpgrp() == getpid() ? "own group, " : "other group, ");
-        pipe_.put(read(STDIN_FILENO, &c, 1) == 0 ? "no input" : "input");
+        pipe_.put(read(STDIN_FILENO, &c, 1) == 0 ? "no input, " : "input, ");
+        pipe_.put(std::to_string(score()));
       },
       options(1));
   std::signal(SIGUSR1, SIG_DFL);
   std::signal(SIGUSR2, SIG_DFL);
-  EXPECT_EQ(pipe_.all(), "none blocked, default, ignored, own group, no input");
-}
-
-// So the launcher is left to report that memory ran out.
-TEST_F(Spawn, LetsTheKernelEndARankBeforeItsLauncher) {
-  const auto score = [] {
-    int value = 0;
-    std::ifstream("/proc/self/oom_score_adj") >> value;
-    return value;
-  };
-  spawn([&](int) { pipe_.put(std::to_string(score())); }, options(1));
-  EXPECT_EQ(pipe_.all(), std::to_string(std::min(score() + 100, 1000)));
+  EXPECT_EQ(pipe_.all(),
+            "none blocked, default, ignored, own group, no input, " + std::to_string(expected));
 }
 
 TEST_F(Spawn, RestoresTheSignalsOfTheCaller) {
@@ -345,44 +361,57 @@ TEST_F(Spawn, WritesBufferedTextOnce) {
 
 // --- how ranks end ---
 
-TEST_F(Spawn, KeepsTheExitCodeOfARank) {
-  try {
-    spawn(
-        [](int rank) {
-          if (rank == 0) wait_forever();
-          throw DataError::missing_file("data/x.gz", "pass --data-root");
-        },
-        options(2));
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const ChildError& error) {
-    EXPECT_EQ(error.exit_code(), ExitCode::kData);
-    EXPECT_STREQ(error.what(),
-                 "rank 1: expected exit code 0, got 3; its last line: \"[rank 1] error: data/x.gz: "
-                 "expected a readable file, got none; hint: pass --data-root\"");
+struct Ending {
+  std::function<void()> act;  // of the last rank; others wait for ever
+  int nprocs;
+  ExitCode code;
+  std::string error;
+};
+
+const Ending kEndings[] = {
+    {[] { throw DataError::missing_file("data/x.gz", "pass --data-root"); }, 2, ExitCode::kData,
+     "rank 1: expected exit code 0, got 3; its last line: \"[rank 1] error: data/x.gz: expected a "
+     "readable file, got none; hint: pass --data-root\""},
+    {[] { throw std::runtime_error(std::string(500, 'x')); }, 1, ExitCode::kRuntime,
+     "got 1; its last line: \"error: " + std::string(293, 'x') + "...\""},
+    {[] { throw lost_peer(); }, 1, ExitCode::kDistributed,
+     "rank 0: expected exit code 0, got 4; its last line: \"error: collective: "},
+    {[] {
+       set_current_step(8);
+       _exit(7);
+     },
+     1, static_cast<ExitCode>(7), "rank 0, step 8: expected exit code 0, got 7"},
+    {[] {
+       set_current_step(8);
+       raise(SIGKILL);
+     },
+     2, ExitCode::kDistributed,
+     "rank 1, step 8: expected exit code 0, got signal 9 (Killed); hint: see whether memory ran"},
+    {[] {
+       const rlimit no_core{0, 0};
+       setrlimit(RLIMIT_CORE, &no_core);
+       raise(SIGSEGV);
+     },
+     1, ExitCode::kDistributed,
+     "got signal 11 (Segmentation fault); hint: run again after: ulimit -c unlimited"},
+    {[] { raise(SIGXCPU); }, 1, ExitCode::kDistributed,
+     "got signal 24 (CPU time limit exceeded); hint: the limit of CPU time"},
+    {[] { raise(SIGTERM); }, 2, ExitCode::kDistributed,
+     "rank 1: expected exit code 0, got signal 15"},
+};
+
+TEST_F(Spawn, ThrowsTheExitCodeOrTheSignalOfTheRankThatEndedFirst) {
+  for (const auto& ending : kEndings) {
+    SCOPED_TRACE(ending.error);
+    const auto fn = [&](int rank) { rank + 1 == ending.nprocs ? ending.act() : wait_forever(); };
+    try {
+      spawn(fn, options(ending.nprocs));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ending.code);
+      EXPECT_NE(std::string(error.what()).find(ending.error), std::string::npos) << error.what();
+    }
   }
-  EXPECT_EQ(messages_.text(),
-            "[rank 1] error: data/x.gz: expected a readable file, got none; hint: pass "
-            "--data-root\n");
-}
-
-TEST_F(Spawn, NamesTheSignalThatKilledARank) {
-  EXPECT_ERROR(
-      spawn(
-          [](int rank) {
-            if (rank == 0) wait_forever();
-            set_current_step(8);
-            raise(SIGKILL);
-          },
-          options(2)),
-      DistributedError,
-      "rank 1, step 8: expected exit code 0, got signal 9 (Killed); hint: see whether memory ran "
-      "out");
-}
-
-TEST_F(Spawn, CutsALongLastLine) {
-  const auto fail = [](int) { throw std::runtime_error(std::string(500, 'x')); };
-  EXPECT_ERROR(spawn(fail, options(1)), ChildError,
-               "got 1; its last line: \"error: " + std::string(293, 'x') + "...\"");
 }
 
 TEST_F(Spawn, QuotesTheFirstLineOfALongError) {
@@ -390,59 +419,19 @@ TEST_F(Spawn, QuotesTheFirstLineOfALongError) {
   const auto fail = [](int) { throw std::runtime_error("shape mismatch\nframe #0: somewhere"); };
   EXPECT_ERROR(spawn(fail, options(1)), ChildError,
                "got 1; its last line: \"error: shape mismatch\"");
+  EXPECT_EQ(messages_.text(), "error: shape mismatch\nframe #0: somewhere\n");
   unsetenv("TORCH_SHOW_CPP_STACKTRACES");
 }
 
-TEST_F(Spawn, NamesTheStepOfARankThatEndsWithoutAnError) {
-  EXPECT_ERROR(spawn(
-                   [](int) {
-                     set_current_step(8);
-                     _exit(7);
-                   },
-                   options(1)),
-               ChildError, "rank 0, step 8: expected exit code 0, got 7");
-}
-
-TEST_F(Spawn, NamesACrash) {
-  EXPECT_ERROR(spawn(
-                   [](int) {
-                     const rlimit no_core{0, 0};
-                     setrlimit(RLIMIT_CORE, &no_core);
-                     raise(SIGSEGV);
-                   },
-                   options(1)),
-               DistributedError,
-               "rank 0: expected exit code 0, got signal 11 (Segmentation fault); hint: run again "
-               "after: ulimit -c unlimited");
-}
-
-TEST_F(Spawn, NamesTheLimitOfCpuTime) {
-  EXPECT_ERROR(spawn([](int) { raise(SIGXCPU); }, options(1)), DistributedError,
-               "got signal 24 (CPU time limit exceeded); hint: the limit of CPU time of this shell "
-               "is reached: ulimit -t");
-}
-
-TEST_F(Spawn, ReportsASigtermFromOutsideAsTheCause) {
-  EXPECT_ERROR(spawn(
-                   [](int rank) {
-                     if (rank == 1) raise(SIGTERM);
-                     wait_forever();
-                   },
-                   options(2)),
-               DistributedError, "rank 1: expected exit code 0, got signal 15 (Terminated)");
-}
-
 TEST_F(Spawn, WaitsForTheCauseBehindALostPeer) {
-  Pipe pid_of_rank_0;
   const auto fn = [&](int rank) {
+    if (rank == 2) wait_forever();
     if (rank == 0) {
-      pid_of_rank_0.put(std::to_string(getpid()) + "\n");
+      put_pid();
       throw lost_peer();
     }
-    if (rank == 2) wait_forever();
-    std::string text;
-    while (!text.ends_with('\n')) text += pid_of_rank_0.get(1);
-    wait_until([&] { return is_reaped(std::stoi(text)); });
+    const auto lost = get_pid();
+    wait_until([&] { return is_reaped(lost); });
     throw DataError::missing_file("a", "b");
   };
   const auto start = Clock::now();
@@ -450,77 +439,46 @@ TEST_F(Spawn, WaitsForTheCauseBehindALostPeer) {
   EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
 }
 
-TEST_F(Spawn, NamesTheFirstRankIfAllLostAPeer) {
-  EXPECT_ERROR(spawn([](int) { throw lost_peer(); }, options(1)), ChildError,
-               "rank 0: expected exit code 0, got 4; its last line: \"error: collective: ");
+TEST_F(Spawn, NamesARankThatHangsAndHadToBeKilled) {
+  const std::pair<bool, const char*> cases[] = {
+      {true, "; hint: rank 1 hung; when it hangs again, see where: gdb -p <process id>"},
+      {false, "; hint: rank 1 ignored SIGTERM and had to be killed"}};
+  for (const auto& [is_lost_peer, hint] : cases) {
+    const auto fn = [&, lost = is_lost_peer](int rank) {
+      if (rank == 0) {
+        pipe_.get(1);
+        if (lost) throw lost_peer();
+        throw DataError::missing_file("a", "b");
+      }
+      ignore(SIGTERM);
+      pipe_.put("i");
+      wait_forever();
+    };
+    const auto start = Clock::now();
+    EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError, hint);
+    EXPECT_GE(Clock::now() - start, milliseconds(is_lost_peer ? 400 : 200));
+    EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
+  }
 }
 
-TEST_F(Spawn, NamesARankThatHangs) {
-  const auto fn = [&](int rank) {
-    if (rank == 0) {
-      pipe_.get(1);
-      throw lost_peer();
-    }
-    ignore(SIGTERM);
-    pipe_.put("i");
-    wait_forever();
-  };
-  const auto start = Clock::now();
-  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
-               "; hint: rank 1 hung; when it hangs again, see where: gdb -p <process id>");
-  EXPECT_GE(Clock::now() - start, milliseconds(400));
-  EXPECT_LT(Clock::now() - start, milliseconds(kDeadline));
-}
-
-TEST_F(Spawn, NamesARankThatIsStopped) {
-  const auto fn = [&](int rank) {
+TEST_F(Spawn, NamesARankThatIsStoppedAndLetsItEndByItself) {
+  const auto stop_rank_1 = [&](int rank, bool answers) {
     if (rank == 1) {
-      pipe_.put(std::to_string(getpid()) + "\n");
+      if (answers) answer(SIGTERM, 'b', /*ends=*/true);
+      put_pid();
       raise(SIGSTOP);
       wait_forever();
     }
-    std::string text;
-    while (!text.ends_with('\n')) text += pipe_.get(1);
-    wait_until([&] { return state_of(std::stoi(text)) == 'T'; });
+    const auto stopped = get_pid();
+    wait_until([&] { return state_of(stopped) == 'T'; });
+    if (answers) throw DataError::missing_file("a", "b");
     throw lost_peer();
   };
-  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
-               "; hint: rank 1 (stopped) hung;");
-}
-
-TEST_F(Spawn, LetsAStoppedRankEndByItself) {
-  static int output = pipe_.write_end();
-  const auto fn = [&](int rank) {
-    if (rank == 1) {
-      std::signal(SIGTERM, [](int) {
-        [[maybe_unused]] const auto count = write(output, "bye", 3);
-        _exit(0);
-      });
-      pipe_.put(std::to_string(getpid()) + "\n");
-      raise(SIGSTOP);
-      wait_forever();
-    }
-    std::string text;
-    while (!text.ends_with('\n')) text += pipe_.get(1);
-    wait_until([&] { return state_of(std::stoi(text)) == 'T'; });
-    throw DataError::missing_file("a", "b");
-  };
-  EXPECT_ERROR(spawn(fn, options(2)), ChildError, "rank 0: expected exit code 0, got 3");
-  EXPECT_EQ(pipe_.all(), "bye");
-}
-
-TEST_F(Spawn, NamesARankThatSigtermDoesNotEnd) {
-  const auto fn = [&](int rank) {
-    if (rank == 0) {
-      pipe_.get(1);
-      throw DataError::missing_file("a", "b");
-    }
-    ignore(SIGTERM);
-    pipe_.put("i");
-    wait_forever();
-  };
-  EXPECT_ERROR(spawn(fn, options(2, milliseconds(200))), ChildError,
-               "; hint: rank 1 ignored SIGTERM and had to be killed");
+  EXPECT_ERROR(spawn([&](int rank) { stop_rank_1(rank, false); }, options(2, milliseconds(200))),
+               ChildError, "; hint: rank 1 (stopped) hung;");
+  EXPECT_ERROR(spawn([&](int rank) { stop_rank_1(rank, true); }, options(2)), ChildError,
+               "rank 0: expected exit code 0, got 3");
+  EXPECT_EQ(pipe_.all(), "b");
 }
 
 TEST_F(Spawn, KillsProcessesThatARankStarted) {
@@ -596,21 +554,13 @@ TEST_F(Spawn, CanBeEndedWhileItsReaderIsBusy) {
 class SpawnSignal : public Spawn, public testing::WithParamInterface<int> {};
 
 TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
-  static int output = -1;
-  output = pipe_.write_end();
   Pipe ready;
-  Process process([&] {
-    spawn(
-        [&](int) {
-          std::signal(GetParam(), [](int) {
-            [[maybe_unused]] const auto count = write(output, "s", 1);
-            _exit(0);
-          });
-          ready.put("r");
-          wait_forever();
-        },
-        options(2));
-  });
+  const auto wait_for_signal = [&](int) {
+    answer(GetParam(), 's', /*ends=*/true);
+    ready.put("r");
+    wait_forever();
+  };
+  auto process = parent(wait_for_signal, options(2));
   EXPECT_EQ(ready.get(2), "rr");
   process.send(GetParam());
   EXPECT_EQ(process.end(), "signal " + std::to_string(GetParam()));
@@ -622,15 +572,12 @@ INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal,
 
 // As Ctrl-Z and fg do.
 TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
-  Process process([&] {
-    spawn(
-        [&](int) {
-          pipe_.put(fmt::format("{:10}", getpid()));
-          wait_forever();
-        },
-        options(1));
-  });
-  const auto rank = std::stoi(pipe_.get(10));
+  const auto wait = [&](int) {
+    put_pid();
+    wait_forever();
+  };
+  auto process = parent(wait, options(1));
+  const auto rank = get_pid();
   const auto is_stopped = [&] { return state_of(rank) == 'T'; };
   process.send(SIGTSTP);
   wait_until(is_stopped);
@@ -645,23 +592,15 @@ TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
 // The time between Ctrl-Z and fg ends a rank's wait for another.
 TEST_F(Spawn, NamesALongStopAsACauseOfATimeout) {
   const CapturedStream errors;
-  Process process([&] {
-    _exit(call_and_report(
-        [&] {
-          spawn(
-              [&](int) {
-                const auto is_late = [begun = Clock::now()] {
-                  return Clock::now() - begun > milliseconds(1500);
-                };
-                pipe_.put(fmt::format("{:10}", getpid()));
-                wait_until(is_late);
-                throw DistributedError::of("all_reduce", "", "timed out", "");
-              },
-              options(1));
-        },
-        errors.get()));
-  });
-  const auto rank = std::stoi(pipe_.get(10));
+  const auto time_out = [&](int) {
+    const auto begun = Clock::now();
+    put_pid();
+    wait_until([&] { return Clock::now() - begun > milliseconds(1500); });
+    throw DistributedError::of("all_reduce", "", "timed out", "");
+  };
+  Process process(
+      [&] { _exit(call_and_report([&] { spawn(time_out, options(1)); }, errors.get())); });
+  const auto rank = get_pid();
   process.send(SIGTSTP);
   wait_until([&] { return state_of(rank) == 'T'; });
   std::this_thread::sleep_for(milliseconds(1600));
@@ -672,15 +611,12 @@ TEST_F(Spawn, NamesALongStopAsACauseOfATimeout) {
 }
 
 TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
-  Process process([&] {
-    spawn(
-        [&](int) {
-          ignore(SIGINT);
-          pipe_.put("r");
-          wait_forever();
-        },
-        options(2, milliseconds(100)));
-  });
+  const auto survive = [&](int) {
+    ignore(SIGINT);
+    pipe_.put("r");
+    wait_forever();
+  };
+  auto process = parent(survive, options(2, milliseconds(100)));
   EXPECT_EQ(pipe_.get(2), "rr");
   process.send(SIGINT);
   EXPECT_EQ(process.end(), "signal 2");
@@ -688,18 +624,12 @@ TEST_F(Spawn, KillsRanksThatSurviveTheGrace) {
 }
 
 TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
-  static int output = -1;
-  output = pipe_.write_end();
-  Process process([&] {
-    spawn(
-        [&](int) {
-          std::signal(SIGTERM,
-                      [](int) { [[maybe_unused]] const auto count = write(output, "s", 1); });
-          pipe_.put("r");
-          wait_forever();
-        },
-        options(1, kLongGrace));
-  });
+  const auto survive = [&](int) {
+    answer(SIGTERM, 's', /*ends=*/false);
+    pipe_.put("r");
+    wait_forever();
+  };
+  auto process = parent(survive, options(1, kLongGrace));
   EXPECT_EQ(pipe_.get(1), "r");
   process.send(SIGTERM);
   EXPECT_EQ(pipe_.get(1), "s");
@@ -709,19 +639,20 @@ TEST_F(Spawn, KillsAtOnceAtASecondSignal) {
   EXPECT_EQ(process.end(), "signal 15");
 }
 
+void save_for(milliseconds time) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end) poll(nullptr, 0, 20);  // a signal ends one of them early
+}
+
 TEST_F(Spawn, LetsARankFinishItsCheckpoint) {
-  Process process([&] {
-    spawn(
-        [&](int) {
-          ignore(SIGTERM);
-          const SavingMark saving("out/checkpoint-5");
-          pipe_.put("r");
-          const auto end = Clock::now() + milliseconds(600);
-          while (Clock::now() < end) poll(nullptr, 0, 20);  // a signal ends one of them early
-          pipe_.put("saved");
-        },
-        options(1, milliseconds(100)));
-  });
+  const auto save = [&](int) {
+    ignore(SIGTERM);
+    const SavingMark saving("out/checkpoint-5");
+    pipe_.put("r");
+    save_for(milliseconds(600));
+    pipe_.put("saved");
+  };
+  auto process = parent(save, options(1, milliseconds(100)));
   EXPECT_EQ(pipe_.get(1), "r");
   process.send(SIGTERM);
   EXPECT_EQ(process.end(), "signal 15");
@@ -765,8 +696,7 @@ TEST_F(Spawn, WaitsForTheCauseWhileARankSaves) {
     }
     const SavingMark saving("out/checkpoint-5");
     pipe_.put("i");
-    const auto end = Clock::now() + milliseconds(400);
-    while (Clock::now() < end) poll(nullptr, 0, 20);
+    save_for(milliseconds(400));
     throw DataError::missing_file("a", "b");
   };
   EXPECT_ERROR(spawn(fn, options(2, milliseconds(100))), ChildError,
@@ -775,14 +705,13 @@ TEST_F(Spawn, WaitsForTheCauseWhileARankSaves) {
 
 TEST_F(Spawn, LeavesIgnoredSignalsIgnored) {
   Pipe go_on;
+  const auto wait = [&](int) {
+    pipe_.put("r");
+    go_on.get(1);
+  };
   Process process([&] {
     ignore(SIGHUP);
-    spawn(
-        [&](int) {
-          pipe_.put("r");
-          go_on.get(1);
-        },
-        options(1));
+    spawn(wait, options(1));
   });
   EXPECT_EQ(pipe_.get(1), "r");
   process.send(SIGHUP);
@@ -791,14 +720,11 @@ TEST_F(Spawn, LeavesIgnoredSignalsIgnored) {
 }
 
 TEST_F(Spawn, LeavesNoRankIfTheParentIsKilled) {
-  Process process([&] {
-    spawn(
-        [&](int) {
-          pipe_.put("r");
-          wait_forever();
-        },
-        options(2));
-  });
+  const auto wait = [&](int) {
+    pipe_.put("r");
+    wait_forever();
+  };
+  auto process = parent(wait, options(2));
   EXPECT_EQ(pipe_.get(2), "rr");
   process.send(SIGKILL);
   EXPECT_EQ(process.end(), "signal 9");
@@ -878,11 +804,6 @@ class RequireForkable : public testing::Test {
   TemporaryFolder process_;
 };
 
-TEST_F(RequireForkable, AllowsOneThreadWithoutAGpu) {
-  EXPECT_NO_THROW(require_forkable(process_.path()));
-  EXPECT_NO_THROW(require_forkable(process_.file("not-mounted")));
-}
-
 TEST_F(RequireForkable, AllowsAProcessWhoseThreadHasJustBeenJoined) {
   for (int i = 0; i < 200; ++i) {
     std::thread([] {}).join();
@@ -903,32 +824,26 @@ TEST_F(RequireForkable, RefusesAnOpenGpu) {
                "spawn: this process has already opened /dev/nvidia-uvm; hint: ");
 }
 
-TEST_F(RequireForkable, AllowsAFileThatIsOnlyNamedLikeAGpu) {
-  open_file("5", "/home/me/dev/nvidia0");
+TEST_F(RequireForkable, AllowsOneThreadWithoutAGpu) {
+  open_file("5", "/home/me/dev/nvidia0");  // only named like a GPU
   EXPECT_NO_THROW(require_forkable(process_.path()));
+  EXPECT_NO_THROW(require_forkable(process_.file("not-mounted")));
 }
 
-class RequireNotLaunched : public testing::TestWithParam<std::pair<const char*, const char*>> {
- protected:
-  void TearDown() override { unsetenv(GetParam().first); }
-};
-
-TEST_P(RequireNotLaunched, NamesTheVariableAndTheLauncher) {
-  const auto& [name, launcher] = GetParam();
-  EXPECT_NO_THROW(require_not_launched());
-  setenv(name, "3", 1);
-  EXPECT_ERROR(require_not_launched(), UsageError,
-               std::string("spawn: ") + name +
-                   " is 3: a launcher has already started the ranks; hint: start this program "
-                   "without " +
-                   launcher + ", or: unset " + name);
+TEST(RequireNotLaunched, NamesTheVariableAndTheLauncher) {
+  const std::pair<const char*, const char*> cases[] = {{"RANK", "torchrun"},
+                                                       {"WORLD_SIZE", "torchrun"},
+                                                       {"OMPI_COMM_WORLD_RANK", "mpirun"},
+                                                       {"PMI_RANK", "mpirun"}};
+  for (const auto& [name, launcher] : cases) {
+    EXPECT_NO_THROW(require_not_launched());
+    setenv(name, "3", 1);
+    EXPECT_ERROR(require_not_launched(), UsageError,
+                 std::string("spawn: ") + name + " is 3: a launcher has already started the ranks",
+                 std::string("without ") + launcher + ", or: unset " + name);
+    unsetenv(name);
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(Launchers, RequireNotLaunched,
-                         testing::Values(std::pair{"RANK", "torchrun"},
-                                         std::pair{"WORLD_SIZE", "torchrun"},
-                                         std::pair{"OMPI_COMM_WORLD_RANK", "mpirun"},
-                                         std::pair{"PMI_RANK", "mpirun"}));
 
 }  // namespace
 }  // namespace ladder
