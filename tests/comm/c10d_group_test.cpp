@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <future>
@@ -43,84 +44,68 @@ End end_after(const Thrown& thrown) {
   return {code, stream.text()};
 }
 
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 template <typename Thrown>
-void expect_lost_peer(const Thrown& thrown, const std::string& text) {
-  const End end = end_after(thrown);
+void expect_lost_peer(const std::string& text) {
+  const End end = end_after(Thrown(kHere, text));
   EXPECT_EQ(end.code, 4) << end.line;
-  EXPECT_EQ(end.line, "error: all_reduce on rank 0 of 1: " + text +
-                          "; hint: another rank ended or is late: see its last lines; start the "
-                          "program again; with checkpoints it can resume\n");
+  const auto line =
+      "error: all_reduce on rank 0 of 1: " + in_one_line(text) + "; hint: another rank";
+  EXPECT_TRUE(end.line.starts_with(line)) << end.line;
 }
 
 template <typename Thrown>
 void expect_own_error(const Thrown& thrown, const std::string& text) {
   const End end = end_after(thrown);
   EXPECT_EQ(end.code, 1) << end.line;
-  EXPECT_TRUE(end.line.starts_with("error: " + text)) << end.line;
+  EXPECT_TRUE(end.line.starts_with("error: " + in_one_line(text))) << end.line;
 }
 
-TEST(RunCollective, ReportsALostPeerForErrorsOfTheNetworkAndTheStore) {
-  run_alone([] {
-    expect_lost_peer(c10::DistNetworkError(kHere, "Broken pipe"), "Broken pipe");
-    expect_lost_peer(c10::DistStoreError(kHere, "wait timeout after 9ms"),
-                     "wait timeout after 9ms");
-    expect_lost_peer(c10d::SocketError(kHere, "refused"), "refused");
-    expect_lost_peer(c10d::TimeoutError(kHere, "timed out"), "timed out");
-    expect_lost_peer(c10::Error(kHere, "Timeout waiting for key: a after 9 ms"),
-                     "Timeout waiting for key: a after 9 ms");
-    expect_lost_peer(c10::Error(kHere, "Gloo connectFullMesh failed with no error"),
-                     "Gloo connectFullMesh failed with no error");
-  });
+TEST_ALONE(RunCollective, ReportsALostPeerForErrorsOfTheNetworkAndTheStore) {
+  expect_lost_peer<c10::DistNetworkError>("Broken pipe");
+  expect_lost_peer<c10::DistStoreError>("wait timeout after 9ms");
+  expect_lost_peer<c10d::SocketError>("refused");
+  expect_lost_peer<c10d::TimeoutError>("timed out");
+  expect_lost_peer<c10::Error>("Timeout waiting for key: a after 9 ms");
+  expect_lost_peer<c10::Error>("Gloo connectFullMesh failed with no error");
 }
 
-TEST(RunCollective, ReportsALostPeerForErrorsOfNcclOnlyIfAPeerOrTheNetworkFailed) {
-  run_alone([] {
-    const auto nccl = [](const std::string& text) { return c10::DistBackendError(kHere, text); };
-    expect_lost_peer(nccl("NCCL error in: a.cpp:1\nncclRemoteError: A call failed"),
-                     "NCCL error in: a.cpp:1 ncclRemoteError: A call failed");
-    expect_lost_peer(nccl("ncclSystemError: System call failed"),
-                     "ncclSystemError: System call failed");
-    const std::string late = "[Rank 0] Watchdog caught collective operation timeout: ALLREDUCE";
-    expect_lost_peer(nccl(late), late);
-    const std::string first =
-        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]";
-    expect_lost_peer(nccl(first), first);
-    const std::string aborted = "NCCL communicator was aborted on rank 1.";
-    expect_lost_peer(nccl(aborted), aborted);
-    expect_own_error(nccl("NCCL error in: a.cpp:1\nncclInvalidUsage: This is\nLast error:\n"
-                          "Duplicate GPU detected : rank 0 and rank 1"),
-                     "NCCL error in: a.cpp:1 ncclInvalidUsage: This is Last error: Duplicate GPU "
-                     "detected : rank 0 and rank 1");
-    expect_own_error(nccl("NCCL error in: a.cpp:1\nncclInvalidArgument: Invalid value"),
-                     "NCCL error in: a.cpp:1 ncclInvalidArgument: Invalid value");
-  });
+TEST_ALONE(RunCollective, ReportsALostPeerForErrorsOfNcclOnlyIfAPeerOrTheNetworkFailed) {
+  for (const char* text :
+       {"NCCL error in: a.cpp:1\nncclRemoteError: A call failed",
+        "ncclSystemError: System call failed",
+        "[Rank 0] Watchdog caught collective operation timeout: ALLREDUCE",
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
+        "NCCL communicator was aborted on rank 1."}) {
+    expect_lost_peer<c10::DistBackendError>(text);
+  }
+  for (const char* text : {"NCCL error in: a.cpp:1\nncclInvalidUsage: This is\nLast error:\n"
+                           "Duplicate GPU detected : rank 0 and rank 1",
+                           "NCCL error in: a.cpp:1\nncclInvalidArgument: Invalid value"}) {
+    expect_own_error(c10::DistBackendError(kHere, text), text);
+  }
 }
 
-TEST(RunCollective, LeavesAnInvalidArgumentAnErrorOfThisRank) {
-  run_alone([] {
-    expect_own_error(c10::Error(kHere, "ProcessGroupGloo::allreduce: invalid tensor type"),
-                     "ProcessGroupGloo::allreduce: invalid tensor type");
-    expect_own_error(c10::ValueError(kHere, "negative"), "negative");
-    expect_own_error(std::invalid_argument("expects non-empty tensor list"),
-                     "expects non-empty tensor list");
-    expect_own_error(std::runtime_error("gloo/config: Connection reset by peer"),
-                     "gloo/config: Connection reset by peer");
-    EXPECT_EQ(end_after(UsageError::conflict("a", "b", "c")).code, 2);
-  });
-}
-
-TEST(RunCollective, KeepsDeviceAndSizeOfMemoryThatRanOut) {
-  run_alone([] {
-    const std::string gpu = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 8.00 GiB";
-    expect_own_error(c10::OutOfMemoryError(kHere, gpu),
-                     "out of memory: " + gpu + "; hint: use a smaller batch size\n");
-    const std::string cpu = "DefaultCPUAllocator: can't allocate memory: you tried 64 bytes";
-    expect_own_error(c10::Error(kHere, cpu), "out of memory: " + cpu);
-    expect_own_error(c10::AcceleratorError(kHere, 2, "CUDA error: out of memory"),
-                     "out of memory: CUDA error: out of memory");
-    expect_own_error(c10::DistBackendError(kHere, "Cuda failure 2 'out of memory'"),
-                     "out of memory: Cuda failure 2 'out of memory'");
-  });
+TEST_ALONE(RunCollective, LeavesOtherErrorsThoseOfThisRank) {
+  const std::string type = "ProcessGroupGloo::allreduce: invalid tensor type";
+  expect_own_error(c10::Error(kHere, type), type);
+  expect_own_error(c10::ValueError(kHere, "negative"), "negative");
+  expect_own_error(std::invalid_argument("non-empty tensor list"), "non-empty tensor list");
+  const std::string reset = "gloo/config: Connection reset by peer";
+  expect_own_error(std::runtime_error(reset), reset);
+  EXPECT_EQ(end_after(UsageError::conflict("a", "b", "c")).code, 2);
+  const std::string gpu = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 8.00 GiB";
+  expect_own_error(c10::OutOfMemoryError(kHere, gpu), "out of memory: " + gpu + "; hint: use a");
+  const std::string cpu = "DefaultCPUAllocator: can't allocate memory: you tried 64 bytes";
+  expect_own_error(c10::Error(kHere, cpu), "out of memory: " + cpu);
+  const std::string cuda = "CUDA error: out of memory";
+  expect_own_error(c10::AcceleratorError(kHere, 2, cuda), "out of memory: " + cuda);
+  const std::string nccl = "Cuda failure 2 'out of memory'";
+  expect_own_error(c10::DistBackendError(kHere, nccl), "out of memory: " + nccl);
 }
 
 // A store whose server sends nothing until `answer` is set.
@@ -159,26 +144,19 @@ void expect_log_level_as_before_after_a_late_thread() {
 
 // Side by side: both wait four seconds longer than their timeout, for an error of c10d itself.
 TEST(RunWithDeadline, GivesUpAStoreThatStopsToAnswer) {
-  const auto end = end_of_group(3,
-                                [](const ProcessGroup& group) {
-                                  group.barrier();
-                                  if (group.rank() == 0) raise(SIGSTOP);
-                                  if (group.rank() == 1) group.monitored_barrier(milliseconds(100));
-                                  if (group.rank() == 2)
-                                    expect_log_level_as_before_after_a_late_thread();
-                                },
-                                {.grace = milliseconds(200)});
-  EXPECT_EQ(end.exit_code, 4) << end.error << end.messages;
-  EXPECT_NE(end.messages.find("store at rank 0: timed out after 0.1 s waiting for"),
-            std::string::npos)
-      << end.messages;
+  const auto run = [](const ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 0) raise(SIGSTOP);
+    if (group.rank() == 1) group.monitored_barrier(milliseconds(100));
+    if (group.rank() == 2) expect_log_level_as_before_after_a_late_thread();
+  };
+  expect_ended_with(end_of_group(3, run, {.grace = milliseconds(200)}), 4,
+                    "store at rank 0: timed out after 0.1 s waiting for");
 }
 
-TEST(RunWithDeadline, RethrowsTheErrorOfItsThread) {
-  run_alone([] {
-    const auto fail = [] { throw std::runtime_error("a mistake"); };
-    EXPECT_THROW(run_with_deadline(std::chrono::seconds(20), "HOST:1", fail), std::runtime_error);
-  });
+TEST_ALONE(RunWithDeadline, RethrowsTheErrorOfItsThread) {
+  const auto fail = [] { throw std::runtime_error("a mistake"); };
+  EXPECT_THROW(run_with_deadline(std::chrono::seconds(20), "HOST:1", fail), std::runtime_error);
 }
 
 }  // namespace

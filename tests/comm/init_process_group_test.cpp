@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -47,9 +48,8 @@ void set_place(int rank, int world_size, int port) {
   setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
 }
 
-void expect_ended_with(const RanksEnd& end, int exit_code, const std::string& message) {
-  EXPECT_EQ(end.exit_code, exit_code) << end.error;
-  EXPECT_NE(end.messages.find(message), std::string::npos) << end.messages;
+ProcessGroupOptions in_file(const TemporaryFolder& folder, const std::string& name = "store") {
+  return {.backend = "gloo", .init_method = "file://" + folder.file(name), .timeout = kTimeout};
 }
 
 int thread_count() {
@@ -69,16 +69,14 @@ TEST(InitProcessGroup, RanksOfAgentsWithDifferentRestartCountsMeetInTheStoreOfRa
   }));
 }
 
-TEST(InitProcessGroup, IsASingleGroupWithoutALauncher) {
-  run_alone([] {
-    forget_launcher();
-    const auto sockets = socket_inodes();
-    const auto group = init_process_group({.device = "cpu"});
-    EXPECT_EQ(group.backend(), "single");
-    EXPECT_EQ(group.world_size(), 1);
-    EXPECT_EQ(socket_inodes(), sockets);
-    EXPECT_ERROR(init_process_group({.require_launcher = true}), UsageError, "RANK");
-  });
+TEST_ALONE(InitProcessGroup, IsASingleGroupWithoutALauncher) {
+  forget_launcher();
+  const auto sockets = socket_inodes();
+  const auto group = init_process_group({.device = "cpu"});
+  EXPECT_EQ(group.backend(), "single");
+  EXPECT_EQ(group.world_size(), 1);
+  EXPECT_EQ(socket_inodes(), sockets);
+  EXPECT_ERROR(init_process_group({.require_launcher = true}), UsageError, "RANK");
 }
 
 // All-reduces that use shared memory if there is one.
@@ -128,9 +126,10 @@ TEST(InitProcessGroup, OnOneMachineUsesTheLoopbackInterfaceWhateverMasterAddrIs)
 TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
   const TemporaryFolder folder;
   expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [&](int /*rank*/) {
-    EXPECT_ERROR(
-        init_process_group({.backend = "shm", .init_method = "file://" + folder.file("store")}),
-        UsageError, "backend shm: 9 ranks that do not share one machine's memory; hint: ");
+    auto shared = in_file(folder);
+    shared.backend = "shm";
+    EXPECT_ERROR(init_process_group(shared), UsageError,
+                 "backend shm: 9 ranks that do not share one machine's memory; hint: ");
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
     EXPECT_EQ(group.backend(), "gloo");
     expect_sums(group);
@@ -158,38 +157,15 @@ TEST(InitProcessGroup, UsesTheAddressOfInitMethod) {
   }
 }
 
-TEST(InitProcessGroup, UsesAFile) {
-  const TemporaryFolder folder;
-  expect_well(end_of_ranks(2, [&](int rank) {
-    forget_launcher();
-    const auto group = init_process_group({.backend = "gloo",
-                                           .init_method = "file://" + folder.file("store"),
-                                           .rank = rank,
-                                           .world_size = 2,
-                                           .timeout = kTimeout});
-    expect_sum_of_ranks(group);
-    group.monitored_barrier();
-  }));
-}
-
-TEST(InitProcessGroup, MakesASecondGroupWhenTheFirstIsGone) {
-  const TemporaryFolder folder;
-  expect_well(end_of_ranks(2, [&](int /*rank*/) {
-    expect_sum_of_ranks(init_process_group({.backend = "gloo", .timeout = kTimeout}));
-    for (const std::string name : {"second", "third"}) {
-      expect_sum_of_ranks(init_process_group(
-          {.backend = "gloo", .init_method = "file://" + folder.file(name), .timeout = kTimeout}));
-    }
-  }));
-}
-
-TEST(InitProcessGroup, MakesASecondGroupBesideTheFirst) {
+TEST(InitProcessGroup, MakesFurtherGroupsByFilesBesideTheFirstAndOneAfterAnother) {
   const TemporaryFolder folder;
   run_ranks(2, [&](const ProcessGroup& first) {
-    const auto second = init_process_group(
-        {.backend = "gloo", .init_method = "file://" + folder.file("store"), .timeout = kTimeout});
-    expect_sum_of_ranks(second);
-    expect_sum_of_ranks(first);
+    for (const std::string name : {"second", "third"}) {
+      const auto other = init_process_group(in_file(folder, name));
+      expect_sum_of_ranks(other);
+      other.monitored_barrier();
+      expect_sum_of_ranks(first);
+    }
   });
 }
 
@@ -198,8 +174,7 @@ TEST(InitProcessGroup, GivesAGroupThatAnExceptionShutsDown) {
   const TemporaryFolder folder;
   expect_well(end_of_ranks(2, [&](int /*rank*/) {
     const auto fail_with_group = [&](const std::string& name) {
-      const auto group = init_process_group(
-          {.backend = "gloo", .init_method = "file://" + folder.file(name), .timeout = kTimeout});
+      const auto group = init_process_group(in_file(folder, name));
       expect_sum_of_ranks(group);
       EXPECT_GT(thread_count(), 1);
       throw std::runtime_error("a mistake");
@@ -213,71 +188,62 @@ TEST(InitProcessGroup, GivesAGroupThatAnExceptionShutsDown) {
   }));
 }
 
-TEST(InitProcessGroup, RefusesWorldSizesThatDisagree) {
+// All ranks at one address, as `start` sets them.
+RanksEnd end_of_start(int count, const std::function<void(int rank, int port)>& start,
+                      milliseconds grace = RanksOptions().grace) {
   const int port = free_port();
-  const auto end = end_of_ranks(2, [&](int rank) {
+  return end_of_ranks(count, [&](int rank) { start(rank, port); }, grace);
+}
+
+TEST(InitProcessGroup, RefusesWorldSizesThatDisagree) {
+  const auto end = end_of_start(2, [](int rank, int port) {
     set_place(rank, rank == 0 ? 2 : 3, port);
     init_process_group({.backend = "gloo", .timeout = kTimeout});
   });
-  EXPECT_EQ(end.exit_code, 4) << end.error;
-  EXPECT_NE(end.messages.find("WORLD_SIZE of rank "), std::string::npos) << end.messages;
-  EXPECT_NE(end.messages.find("as on another rank"), std::string::npos) << end.messages;
+  expect_ended_with(end, 4, "WORLD_SIZE of rank ");
+  expect_ended_with(end, 4, "as on another rank");
 }
 
 TEST(InitProcessGroup, RefusesSettingsThatDisagreeOnAllRanks) {
-  const int port = free_port();
-  const auto end = end_of_ranks(3, [&](int rank) {
+  const auto end = end_of_start(3, [](int rank, int port) {
     set_place(rank, 3, port);
-    std::map<std::string, std::string> settings = {{"--lr", "0.1"}, {"--seed", "42"}};
-    if (rank == 1) settings["--seed"] = "43";
-    init_process_group({.backend = "gloo", .timeout = kTimeout, .settings = settings});
+    const auto* const seed = rank == 1 ? "43" : "42";
+    init_process_group(
+        {.backend = "gloo", .timeout = kTimeout, .settings = {{"--lr", "0.1"}, {"--seed", seed}}});
   });
-  EXPECT_EQ(end.exit_code, 4) << end.error;
-  const std::string_view messages = end.messages;
-  std::size_t found = 0;
-  for (auto at = messages.find("as on another rank, got --seed 4"); at != messages.npos;
-       at = messages.find("as on another rank, got --seed 4", at + 1)) {
-    ++found;
+  for (const std::string rank : {"0", "1", "2"}) {
+    expect_ended_with(end, 4, "[rank " + rank + "] error: settings of rank ");
   }
-  EXPECT_GE(found, 3U) << end.messages;
+  expect_ended_with(end, 4, "as on another rank, got --seed 4");
 }
 
 TEST(InitProcessGroup, RefusesAnInterfaceThatIsNotThere) {
-  const int port = free_port();
-  const auto end = end_of_ranks(2, [&](int rank) {
+  const auto end = end_of_start(2, [](int rank, int port) {
     set_place(rank, 2, port);
     ::setenv("GLOO_SOCKET_IFNAME", "none77", 1);
     init_process_group({.backend = "gloo", .timeout = kTimeout});
   });
-  EXPECT_EQ(end.exit_code, 2) << end.error;
-  EXPECT_NE(end.messages.find("GLOO_SOCKET_IFNAME: expected one network interface"),
-            std::string::npos)
-      << end.messages;
+  expect_ended_with(end, 2, "GLOO_SOCKET_IFNAME: expected one network interface");
 }
 
 TEST(InitProcessGroup, RefusesARankThatWasStartedTwice) {
-  const int port = free_port();
-  const auto start_rank = [&](int rank) {
+  const auto start = [](int rank, int port) {
     set_place(rank == 0 ? 0 : 1, 3, port);
     init_process_group({.backend = "gloo", .timeout = milliseconds(3'000)});
   };
-  const auto end = end_of_ranks(3, start_rank, milliseconds(200));
+  const auto end = end_of_start(3, start, milliseconds(200));
   expect_ended_with(end, 4, "rank 1: expected one process, got a second one; ");
 }
 
 TEST(InitProcessGroup, RefusesAFileOfAnEarlierRun) {
   const TemporaryFolder folder;
-  const auto options = [&](int rank) {
-    return ProcessGroupOptions{.backend = "gloo",
-                               .init_method = "file://" + folder.file("store"),
-                               .rank = rank,
-                               .world_size = 1,
-                               .timeout = kTimeout};
-  };
-  const auto end = end_of_ranks(1, [&](int /*rank*/) {
+  const auto end = end_of_ranks(1, [&](int rank) {
     forget_launcher();
-    const auto first = init_process_group(options(0));
-    init_process_group(options(0));
+    auto options = in_file(folder);
+    options.rank = rank;
+    options.world_size = 1;
+    const auto first = init_process_group(options);
+    init_process_group(options);
   });
   expect_ended_with(end, 4, "with file://, a new file for each run");
 }

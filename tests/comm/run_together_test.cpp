@@ -20,31 +20,28 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(RunOnAll, WaitsForAllAndPassesAFailureOn) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    int ran = 0;
-    run_or_fail_together(group, "counting", [&] { ++ran; });
-    EXPECT_EQ(ran, 1);
-    const auto fail_on = [&](int first, int second) {
-      run_or_fail_together(group, "reading", [&] {
-        if (group.rank() != first && group.rank() != second) return;
-        throw std::runtime_error("failure of rank " + std::to_string(group.rank()));
-      });
-    };
-    if (group.rank() == 1) {
-      EXPECT_ERROR(fail_on(1, 1), std::runtime_error, "failure of rank 1");
-    } else {
-      EXPECT_ERROR(fail_on(1, 1), DistributedError, "rank 1 failed in reading");
-    }
-    if (group.rank() == 0) {
-      EXPECT_ERROR(fail_on(1, 2), DistributedError, "rank 1 failed in reading");
-    } else {
-      EXPECT_ERROR(fail_on(1, 2), std::runtime_error,
+TEST_ON_RANKS(RunOnAll, WaitsForAllAndPassesAFailureOn, 3) {
+  int ran = 0;
+  run_or_fail_together(group, "counting", [&] { ++ran; });
+  EXPECT_EQ(ran, 1);
+  const auto fail_on = [&](int first, int second) {
+    run_or_fail_together(group, "reading", [&] {
+      if (group.rank() != first && group.rank() != second) return;
+      throw std::runtime_error("failure of rank " + std::to_string(group.rank()));
+    });
+  };
+  const auto expect_failure = [&](int first, int second) {
+    if (group.rank() == first || group.rank() == second) {
+      EXPECT_ERROR(fail_on(first, second), std::runtime_error,
                    "failure of rank " + std::to_string(group.rank()));
+    } else {
+      EXPECT_ERROR(fail_on(first, second), DistributedError, "rank 1 failed in reading");
     }
-    run_or_fail_together(group, "counting", [&] { ++ran; });  // the group is as before
-    EXPECT_EQ(ran, 2);
-  });
+  };
+  expect_failure(1, 1);
+  expect_failure(1, 2);
+  run_or_fail_together(group, "counting", [&] { ++ran; });  // the group is as before
+  EXPECT_EQ(ran, 2);
 }
 
 TEST(RunTogether, WaitsForASlowRankPastTheTimeoutOfTheGroup) {
@@ -67,9 +64,7 @@ TEST(RunTogether, MissesARankThatEndsInItsWork) {
       if (group.rank() == 1) std::raise(SIGKILL);
     });
   });
-  EXPECT_EQ(end.exit_code, 4);
-  EXPECT_NE(end.messages.find("[rank 0] error: all_reduce on rank 0 of 2: "), std::string::npos)
-      << end.messages;
+  expect_ended_with(end, 4, "[rank 0] error: all_reduce on rank 0 of 2: ");
 }
 
 }  // namespace

@@ -104,22 +104,20 @@ TEST_P(SharedMemoryOf, KeepsItsBytesInManyFastRounds) {
 }
 
 // All ranks decide alike, also those that could share memory.
-TEST(SharedMemory, IsRefusedByAllWhereOneRankIsElsewhereOrCannotOpenIt) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    const auto of_another_machine = [&](const std::string& own) {
-      return all_gather(group, group.rank() == 1 ? "elsewhere/" + own : own);
-    };
-    EXPECT_EQ(SharedMemory::make(group.rank(), 3, of_another_machine), nullptr);
-    const auto misled = [&](const std::string& own) {
-      auto all = all_gather(group, own);
-      const auto last_word = all.front().rfind(' ');
-      if (group.rank() == 2 && last_word != std::string::npos) {
-        all.front().replace(last_word, std::string::npos, " 1000000");
-      }
-      return all;
-    };
-    EXPECT_EQ(SharedMemory::make(group.rank(), 3, misled), nullptr);
-  });
+TEST_ON_RANKS(SharedMemory, IsRefusedByAllWhereOneRankIsElsewhereOrCannotOpenIt, 3) {
+  const auto of_another_machine = [&](const std::string& own) {
+    return all_gather(group, group.rank() == 1 ? "elsewhere/" + own : own);
+  };
+  EXPECT_EQ(SharedMemory::make(group.rank(), 3, of_another_machine), nullptr);
+  const auto misled = [&](const std::string& own) {
+    auto all = all_gather(group, own);
+    const auto last_word = all.front().rfind(' ');
+    if (group.rank() == 2 && last_word != std::string::npos) {
+      all.front().replace(last_word, std::string::npos, " 1000000");
+    }
+    return all;
+  };
+  EXPECT_EQ(SharedMemory::make(group.rank(), 3, misled), nullptr);
 }
 
 TEST(SharedMemory, IsRefusedForMoreRanksThanItIsFastFor) {
@@ -130,21 +128,19 @@ TEST(SharedMemory, IsRefusedForMoreRanksThanItIsFastFor) {
   EXPECT_EQ(SharedMemory::make(0, SharedMemory::kMostRanks + 1, unused), nullptr);
 }
 
-TEST(SharedMemory, NamesALateRankAndIsNotUsedAgain) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto memory = make(group);
-    ASSERT_NE(memory, nullptr);
-    if (group.rank() == 0) {
-      const auto start = Clock::now();
-      EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10), milliseconds(300)), DistributedError,
-                   "all_reduce on rank 0 of 2: timed out after 0.3 s waiting for rank 1; hint: ");
-      EXPECT_GE(Clock::now() - start, milliseconds(300));
-      EXPECT_LT(Clock::now() - start, milliseconds(3'000));
-      EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10)), DistributedError,
-                   "an earlier collective failed");
-    }
-    group.barrier();
-  });
+TEST_ON_RANKS(SharedMemory, NamesALateRankAndIsNotUsedAgain, 2) {
+  const auto memory = make(group);
+  ASSERT_NE(memory, nullptr);
+  if (group.rank() == 0) {
+    const auto start = Clock::now();
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10), milliseconds(300)), DistributedError,
+                 "all_reduce on rank 0 of 2: timed out after 0.3 s waiting for rank 1; hint: ");
+    EXPECT_GE(Clock::now() - start, milliseconds(300));
+    EXPECT_LT(Clock::now() - start, milliseconds(3'000));
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(10)), DistributedError,
+                 "an earlier collective failed");
+  }
+  group.barrier();
 }
 
 TEST(SharedMemory, NamesARankThatWasKilledLongBeforeTheDeadline) {
@@ -172,45 +168,41 @@ TEST(SharedMemory, NamesARankThatWasKilledLongBeforeTheDeadline) {
 }
 
 // A memory is not used again after an error, so each case has its own.
-TEST(SharedMemory, NamesBothCallsWhereTheyDiffer) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const bool first = group.rank() == 0;
-    const auto expect_refused = [&](std::size_t bytes, const std::string& operation,
-                                    const std::string& message) {
-      const auto memory = make(group);
-      ASSERT_NE(memory, nullptr);
-      EXPECT_ERROR(published_by_all(*memory, 2, Bytes(bytes), kTimeout, operation),
-                   DistributedError, message);
-      group.barrier();
-    };
-    expect_refused(
-        first ? 10 : 11, "all_reduce",
-        first ? "rank 1 called all_reduce (11 bytes), this rank called all_reduce (10 bytes)"
-              : "rank 0 called all_reduce (10 bytes), this rank called all_reduce (11 bytes)");
-    expect_refused(first ? 0 : 8, "all_reduce", "(0 bytes)");
-    // With eight bytes each, as most collectives of a training loop have.
-    expect_refused(8, first ? "all_reduce" : "all_gather", "all_gather (8 bytes)");
-  });
-}
-
-TEST(SharedMemory, FailsOnAllRanksAtOnceWhenOneFails) {
-  run_ranks(3, [](const ProcessGroup& group) {
+TEST_ON_RANKS(SharedMemory, NamesBothCallsWhereTheyDiffer, 2) {
+  const bool first = group.rank() == 0;
+  const auto expect_refused = [&](std::size_t bytes, const std::string& operation,
+                                  const std::string& message) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
-    const auto start = Clock::now();
-    if (group.rank() == 1) {
-      const auto refuse = [](int, std::size_t, std::span<const std::byte>) {
-        throw std::runtime_error("a mistake while reading");
-      };
-      EXPECT_THROW(memory->exchange({"all_reduce", ""}, Bytes(8), refuse, kTimeout),
-                   std::runtime_error);
-    } else {
-      published_by_all(*memory, 3, Bytes(8));
-      EXPECT_ERROR(published_by_all(*memory, 3, Bytes(8)), DistributedError, "has failed");
-    }
-    EXPECT_LT(Clock::now() - start, milliseconds(5'000));
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(bytes), kTimeout, operation), DistributedError,
+                 message);
     group.barrier();
-  });
+  };
+  expect_refused(
+      first ? 10 : 11, "all_reduce",
+      first ? "rank 1 called all_reduce (11 bytes), this rank called all_reduce (10 bytes)"
+            : "rank 0 called all_reduce (10 bytes), this rank called all_reduce (11 bytes)");
+  expect_refused(first ? 0 : 8, "all_reduce", "(0 bytes)");
+  // With eight bytes each, as most collectives of a training loop have.
+  expect_refused(8, first ? "all_reduce" : "all_gather", "all_gather (8 bytes)");
+}
+
+TEST_ON_RANKS(SharedMemory, FailsOnAllRanksAtOnceWhenOneFails, 3) {
+  const auto memory = make(group);
+  ASSERT_NE(memory, nullptr);
+  const auto start = Clock::now();
+  if (group.rank() == 1) {
+    const auto refuse = [](int, std::size_t, std::span<const std::byte>) {
+      throw std::runtime_error("a mistake while reading");
+    };
+    EXPECT_THROW(memory->exchange({"all_reduce", ""}, Bytes(8), refuse, kTimeout),
+                 std::runtime_error);
+  } else {
+    published_by_all(*memory, 3, Bytes(8));
+    EXPECT_ERROR(published_by_all(*memory, 3, Bytes(8)), DistributedError, "has failed");
+  }
+  EXPECT_LT(Clock::now() - start, milliseconds(5'000));
+  group.barrier();
 }
 
 }  // namespace

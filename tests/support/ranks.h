@@ -112,6 +112,14 @@ inline void expect_well(const RanksEnd& end,
       << end.messages;
 }
 
+// Expects an exit code and a text that a rank wrote.
+inline void expect_ended_with(const RanksEnd& end, int exit_code, const std::string& text) {
+  EXPECT_EQ(end.exit_code, exit_code) << end.error;
+  EXPECT_NE(end.messages.find(text), std::string::npos)
+      << "expected: " << text << "\nthe ranks wrote:\n"
+      << end.messages;
+}
+
 // Runs `fn` on all ranks of a group.
 inline RanksEnd end_of_group(int world_size, const std::function<void(const ProcessGroup&)>& fn,
                              const RanksOptions& options = {}) {
@@ -151,3 +159,15 @@ inline void forget_launcher() {
 }
 
 }  // namespace ladder
+
+// A test whose body is run_ranks's `fn`, with the name `group`.
+#define TEST_ON_RANKS(suite, name, world_size)                                    \
+  static void suite##_##name([[maybe_unused]] const ladder::ProcessGroup& group); \
+  TEST(suite, name) { ladder::run_ranks(world_size, suite##_##name); }            \
+  static void suite##_##name([[maybe_unused]] const ladder::ProcessGroup& group)
+
+// A test whose body is run_alone's `fn`.
+#define TEST_ALONE(suite, name)                            \
+  static void suite##_##name();                            \
+  TEST(suite, name) { ladder::run_alone(suite##_##name); } \
+  static void suite##_##name()

@@ -6,9 +6,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
+#include <typeinfo>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 
 namespace ladder {
@@ -28,6 +32,26 @@ inline bool equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& 
 
 inline void expect_equal_on_all_ranks(const torch::Tensor& tensor, const ProcessGroup& group) {
   EXPECT_TRUE(equal_on_all_ranks(tensor, group));
+}
+
+inline std::set<std::string> names_of(const torch::nn::Module& module, const char* prefix = "") {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : state_dict(module)) names.insert(prefix + name);
+  return names;
+}
+
+// A wrapper names its tensors as Python's does, and gives a copy of its network without itself.
+inline void expect_names_and_copy_of_wrapper(const Model& wrapper, const Model& network) {
+  EXPECT_EQ(names_of(wrapper), names_of(network, "module."));
+  EXPECT_EQ(wrapper.parameters().size(), network.parameters().size());
+  const auto copy = wrapper.new_like();
+  const Model& copied = *copy;
+  EXPECT_EQ(typeid(copied), typeid(network));
+  EXPECT_EQ(names_of(*copy), names_of(network));
+  for (std::size_t i = 0; i < network.parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(copy->parameters()[i], network.parameters()[i])) << i;
+    EXPECT_FALSE(copy->parameters()[i].is_alias_of(network.parameters()[i])) << i;
+  }
 }
 
 }  // namespace ladder

@@ -17,10 +17,28 @@ struct IdleModel : Model {
   std::shared_ptr<Model> new_like() const override { return nullptr; }
 };
 
+// The body of new_like for a network without options.
+template <typename Network>
+std::shared_ptr<Model> new_like_of(const Network& source) {
+  const RngStateGuard keep;
+  auto copy = std::make_shared<Network>();
+  copy_values(source, *copy);
+  copy->train(source.is_training());
+  return copy;
+}
+
 // A model with one parameter "weight" of three ones.
 struct OneWeight : IdleModel {
   OneWeight() : weight(register_parameter("weight", torch::ones({3}))) {}
   torch::Tensor weight;
+};
+
+// A model of which a part lies on the device without memory.
+struct OnTwoDevices : IdleModel {
+  OnTwoDevices() {
+    register_parameter("here", torch::ones({2}));
+    register_parameter("there", torch::empty({2}, torch::kMeta));
+  }
 };
 
 // Puts "module." before all names, as DistributedDataParallel does.
