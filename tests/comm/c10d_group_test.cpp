@@ -13,9 +13,12 @@
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "ladder/comm/process_group.h"
+#include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
 #include "ladder/launch/exit_status.h"
 #include "tests/support/captured_stream.h"
@@ -71,6 +74,7 @@ TEST_ALONE(RunCollective, ReportsALostPeerForErrorsOfTheNetworkAndTheStore) {
   expect_lost_peer<c10d::SocketError>("refused");
   expect_lost_peer<c10d::TimeoutError>("timed out");
   expect_lost_peer<c10::Error>("Timeout waiting for key: a after 9 ms");
+  expect_lost_peer<c10::Error>("Wait timeout");
   expect_lost_peer<c10::Error>("Gloo connectFullMesh failed with no error");
 }
 
@@ -102,6 +106,8 @@ TEST_ALONE(RunCollective, LeavesOtherErrorsThoseOfThisRank) {
   expect_own_error(c10::OutOfMemoryError(kHere, gpu), "out of memory: " + gpu + "; hint: use a");
   const std::string cpu = "DefaultCPUAllocator: can't allocate memory: you tried 64 bytes";
   expect_own_error(c10::Error(kHere, cpu), "out of memory: " + cpu);
+  const std::string cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate";
+  expect_own_error(c10::Error(kHere, cublas), "out of memory: " + cublas);
   const std::string cuda = "CUDA error: out of memory";
   expect_own_error(c10::AcceleratorError(kHere, 2, cuda), "out of memory: " + cuda);
   const std::string nccl = "Cuda failure 2 'out of memory'";
@@ -157,6 +163,55 @@ TEST(RunWithDeadline, GivesUpAStoreThatStopsToAnswer) {
 TEST_ALONE(RunWithDeadline, RethrowsTheErrorOfItsThread) {
   const auto fail = [] { throw std::runtime_error("a mistake"); };
   EXPECT_THROW(run_with_deadline(std::chrono::seconds(20), "HOST:1", fail), std::runtime_error);
+}
+
+using std::chrono::milliseconds;
+
+TEST_ON_RANKS(RunOnAll, WaitsForAllAndPassesAFailureOn, 3) {
+  int ran = 0;
+  run_or_fail_together(group, "counting", [&] { ++ran; });
+  EXPECT_EQ(ran, 1);
+  const auto fail_on = [&](int first, int second) {
+    run_or_fail_together(group, "reading", [&] {
+      if (group.rank() != first && group.rank() != second) return;
+      throw std::runtime_error("failure of rank " + std::to_string(group.rank()));
+    });
+  };
+  const auto expect_failure = [&](int first, int second) {
+    if (group.rank() == first || group.rank() == second) {
+      EXPECT_ERROR(fail_on(first, second), std::runtime_error,
+                   "failure of rank " + std::to_string(group.rank()));
+    } else {
+      EXPECT_ERROR(fail_on(first, second), DistributedError, "rank 1 failed in reading");
+    }
+  };
+  expect_failure(1, 1);
+  expect_failure(1, 2);
+  run_or_fail_together(group, "counting", [&] { ++ran; });  // the group is as before
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(RunTogether, WaitsForASlowRankPastTheTimeoutOfTheGroup) {
+  for (const auto* backend : {"shm", "gloo"}) {
+    run_ranks(2,
+              [](const ProcessGroup& group) {
+                run_or_fail_together(group, "working", [&] {
+                  if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(1500));
+                });
+                group.barrier();  // it is as before
+              },
+              {.backend = backend, .timeout = milliseconds(1000)});
+  }
+}
+
+TEST(RunTogether, MissesARankThatEndsInItsWork) {
+  const auto end = end_of_group(2, [](const ProcessGroup& group) {
+    std::signal(SIGTERM, SIG_IGN);  // of spawn; here the other rank must detect the loss itself
+    run_or_fail_together(group, "working", [&] {
+      if (group.rank() == 1) std::raise(SIGKILL);
+    });
+  });
+  expect_ended_with(end, 4, "[rank 0] error: all_reduce on rank 0 of 2: ");
 }
 
 }  // namespace

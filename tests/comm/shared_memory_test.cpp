@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -19,7 +18,6 @@
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
-#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -141,30 +139,6 @@ TEST_ON_RANKS(SharedMemory, NamesALateRankAndIsNotUsedAgain, 2) {
                  "an earlier collective failed");
   }
   group.barrier();
-}
-
-TEST(SharedMemory, NamesARankThatWasKilledLongBeforeTheDeadline) {
-  const TemporaryFolder folder;
-  const auto start = Clock::now();
-  const auto end = end_of_group(3, [&](const ProcessGroup& group) {
-    signal(SIGTERM, SIG_IGN);  // of spawn; here each rank must detect the loss itself
-    const auto memory = make(group);
-    if (group.rank() == 1) raise(SIGKILL);
-    try {
-      published_by_all(*memory, 3, Bytes(10));
-    } catch (const DistributedError& error) {
-      folder.write(std::to_string(group.rank()), error.what());
-    }
-  });
-  EXPECT_LT(Clock::now() - start, milliseconds(10'000));
-  EXPECT_NE(end.error.find("rank 1: expected exit code 0, got signal 9 (Killed)"),
-            std::string::npos)
-      << end.error;
-  for (const std::string rank : {"0", "2"}) {
-    EXPECT_TRUE(
-        folder.read(rank).starts_with("all_reduce on rank " + rank + " of 3: rank 1 has ended"))
-        << folder.read(rank);
-  }
 }
 
 // A memory is not used again after an error, so each case has its own.

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/expect_error.h"
@@ -13,8 +14,6 @@ namespace ladder {
 namespace {
 
 const std::vector<std::string> kRecipes = {"basicnet", "convnet"};
-
-std::string message_of(const Error& error) { return error.what(); }
 
 int code_of(const Error& error) { return static_cast<int>(error.exit_code()); }
 
@@ -27,22 +26,44 @@ TEST(Error, HasTheExitCodeOfItsClass) {
   EXPECT_EQ(code_of(ChildError::of(3, "rank 1", "exit code 0", "3", "look")), 3);
 }
 
-TEST(Error, ShowsWhereExpectedGotAndHint) {
-  EXPECT_EQ(message_of(UsageError::out_of_range("epochs", 0, "1 or more", "try 1")),
-            "epochs: expected 1 or more, got 0; hint: try 1");
-  EXPECT_EQ(message_of(UsageError::missing("MASTER_ADDR", "a host", "start by torchrun")),
-            "MASTER_ADDR: expected a host, not set; hint: start by torchrun");
-  EXPECT_EQ(message_of(UsageError::malformed("RANK", "a number", "two", "such as 0")),
-            "RANK: expected a number, got 'two'; hint: such as 0");
-  EXPECT_EQ(message_of(DataError::missing_file("data/x.gz", "pass --data-root")),
-            "data/x.gz: expected a readable file, got none; hint: pass --data-root");
-  EXPECT_EQ(message_of(DataError::mismatch("data/x", "8 bytes", "7", "fetch it again")),
-            "data/x: expected 8 bytes, got 7; hint: fetch it again");
+TEST(Error, ShowsWhereExpectedGotAndHintWithoutPartsThatAreEmpty) {
   const std::string text = "step 5: expected a finite loss, got inf; hint: stop";
-  EXPECT_EQ(message_of(DistributedError::of("step 5", "a finite loss", "inf", "stop")), text);
-  EXPECT_EQ(message_of(NumericError::of("step 5", "a finite loss", "inf", "stop")), text);
-  EXPECT_EQ(message_of(ChildError::of(3, "rank 1", "exit code 0", "3", "look")),
-            "rank 1: expected exit code 0, got 3; hint: look");
+  const std::pair<Error, std::string> cases[] = {
+      {UsageError::out_of_range("epochs", 0, "1 or more", "try 1"),
+       "epochs: expected 1 or more, got 0; hint: try 1"},
+      {UsageError::out_of_range("lr", -0.5, "0 or more", ""), "lr: expected 0 or more, got -0.5"},
+      {UsageError::missing("MASTER_ADDR", "a host", "start by torchrun"),
+       "MASTER_ADDR: expected a host, not set; hint: start by torchrun"},
+      {UsageError::malformed("RANK", "a number", "two", "such as 0"),
+       "RANK: expected a number, got 'two'; hint: such as 0"},
+      {UsageError::conflict("gpu", "excludes device cpu", "drop one"),
+       "gpu: excludes device cpu; hint: drop one"},
+      {UsageError::unknown_name("recipe", "covnet", kRecipes),
+       "recipe: expected one of basicnet, convnet, got 'covnet'; hint: did you mean convnet?"},
+      {UsageError::unknown_name("recipe", "transformer", kRecipes),
+       "recipe: expected one of basicnet, convnet, got 'transformer'"},
+      {DataError::missing_file("data/x.gz", "pass --data-root"),
+       "data/x.gz: expected a readable file, got none; hint: pass --data-root"},
+      {DataError::mismatch("data/x", "8 bytes", "7", "fetch it again"),
+       "data/x: expected 8 bytes, got 7; hint: fetch it again"},
+      {DistributedError::of("barrier", "", "timed out", ""), "barrier: timed out"},
+      {DistributedError::of("step 5", "a finite loss", "inf", "stop"), text},
+      {NumericError::of("step 5", "a finite loss", "inf", "stop"), text},
+      {ChildError::of(3, "rank 1", "exit code 0", "3", "look"),
+       "rank 1: expected exit code 0, got 3; hint: look"},
+      {SystemError::failed("rename", "out/m.bin", EACCES),
+       "out/m.bin: rename: Permission denied; hint: check the permissions: namei -l out/m.bin"},
+      {SystemError::failed("write", "out/m.bin", ENOSPC),
+       "out/m.bin: write: No space left on device; hint: its disk has no space left, or no "
+       "inodes: df -h, df -i"},
+      {SystemError::failed("write", "out/m.bin", EIO),
+       "out/m.bin: write: Input/output error; hint: see the messages of the kernel about its "
+       "disk: dmesg"},
+      {SystemError::failed("open", "m.bin", ENOENT),
+       "m.bin: open: No such file or directory; hint: check the path: ls ."},
+      {SystemError::failed("open", "m.bin", EEXIST),
+       "m.bin: open: File exists; hint: something else is there: ls -ld m.bin"}};
+  for (const auto& [error, message] : cases) EXPECT_EQ(error.what(), message);
 }
 
 TEST(Error, ANumberOutsideItsRangeIsRefused) {
@@ -54,37 +75,6 @@ TEST(Error, ANumberOutsideItsRangeIsRefused) {
   EXPECT_NO_THROW(require_at_least("cooldown", 0, 0, "such as 1"));
   EXPECT_ERROR(require_at_least("cooldown", -1, 0, "such as 1"), UsageError,
                "cooldown: expected a number >= 0, got -1; hint: such as 1");
-}
-
-TEST(Error, LeavesOutAnExpectedPartOrAHintThatIsEmpty) {
-  EXPECT_EQ(message_of(UsageError::out_of_range("lr", -0.5, "0 or more", "")),
-            "lr: expected 0 or more, got -0.5");
-  EXPECT_EQ(message_of(UsageError::conflict("gpu", "excludes device cpu", "drop one")),
-            "gpu: excludes device cpu; hint: drop one");
-  EXPECT_EQ(message_of(DistributedError::of("barrier", "", "timed out", "")), "barrier: timed out");
-}
-
-TEST(Error, OfAnUnknownNameProposesTheNearestChoiceIfOneIsNear) {
-  EXPECT_EQ(message_of(UsageError::unknown_name("recipe", "covnet", kRecipes)),
-            "recipe: expected one of basicnet, convnet, got 'covnet'; hint: did you mean convnet?");
-  EXPECT_EQ(message_of(UsageError::unknown_name("recipe", "transformer", kRecipes)),
-            "recipe: expected one of basicnet, convnet, got 'transformer'");
-}
-
-TEST(Error, OfTheSystemHasItsReasonAndAHintForAFullDisk) {
-  EXPECT_EQ(
-      message_of(SystemError::failed("rename", "out/m.bin", EACCES)),
-      "out/m.bin: rename: Permission denied; hint: check the permissions: namei -l out/m.bin");
-  EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", ENOSPC)),
-            "out/m.bin: write: No space left on device; hint: its disk has no space left, or no "
-            "inodes: df -h, df -i");
-  EXPECT_EQ(message_of(SystemError::failed("write", "out/m.bin", EIO)),
-            "out/m.bin: write: Input/output error; hint: see the messages of the kernel about its "
-            "disk: dmesg");
-  EXPECT_EQ(message_of(SystemError::failed("open", "m.bin", ENOENT)),
-            "m.bin: open: No such file or directory; hint: check the path: ls .");
-  EXPECT_EQ(message_of(SystemError::failed("open", "m.bin", EEXIST)),
-            "m.bin: open: File exists; hint: something else is there: ls -ld m.bin");
 }
 
 TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <initializer_list>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,21 +35,15 @@ class Gpus : public testing::Test {
   TemporaryFolder dev_;
 };
 
-TEST_F(Gpus, AreNoneOnAMachineWithoutDeviceFiles) {
+TEST_F(Gpus, AreOneADeviceFileOrOneUnderWindows) {
+  EXPECT_EQ(machine_gpu_count({.dev = dev_.file("missing"), .has_cuda = true}), 0);
   add({"null", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia0x"});
   EXPECT_EQ(machine_gpu_count(here()), 0);
-  EXPECT_EQ(machine_gpu_count({.dev = dev_.file("missing"), .has_cuda = true}), 0);
-}
-
-TEST_F(Gpus, AreOneADeviceFile) {
-  add({"nvidia0", "nvidia7", "nvidia12", "nvidiactl"});
-  EXPECT_EQ(machine_gpu_count(here()), 3);
-  EXPECT_EQ(visible_gpu_count(here()), 3);
-}
-
-TEST_F(Gpus, AreOneUnderWindows) {
   add({"dxg"});
   EXPECT_EQ(machine_gpu_count(here()), 1);
+  add({"nvidia0", "nvidia7", "nvidia12"});
+  EXPECT_EQ(machine_gpu_count(here()), 3);
+  EXPECT_EQ(visible_gpu_count(here()), 3);
 }
 
 // The results of torch.cuda._parse_visible_devices of PyTorch 2.11 for the same lists, up to the
@@ -68,21 +61,14 @@ TEST_F(Gpus, FollowCudasRulesForTheList) {
   for (const auto& [list, count] : table) EXPECT_EQ(visible_with(list), count) << list;
 }
 
-TEST_F(Gpus, AreOneOfSeveralMigEntries) {
-  add({"nvidia0", "nvidia1"});
-  EXPECT_EQ(visible_with("MIG-a,MIG-b"), 1);
-}
-
-TEST_F(Gpus, AreNeverMoreThanTheMachineHas) {
+TEST_F(Gpus, AreOneOfSeveralMigEntriesAndNeverMoreThanTheMachineHas) {
   add({"nvidia0"});
   EXPECT_EQ(visible_with("GPU-a,GPU-b"), 1);
   EXPECT_EQ(visible_with("0,1"), 1);
-}
-
-TEST_F(Gpus, OfTheMachineAreCountedWithoutTheList) {
-  add({"nvidia0"});
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);
-  EXPECT_EQ(machine_gpu_count(here()), 1);
+  EXPECT_EQ(visible_with(""), 0);
+  EXPECT_EQ(machine_gpu_count(here()), 1) << "without the list";
+  add({"nvidia1"});
+  EXPECT_EQ(visible_with("MIG-a,MIG-b"), 1);
 }
 
 TEST_F(Gpus, AreNoneForALibTorchWithoutCuda) {
@@ -125,11 +111,7 @@ TEST_F(Gpus, ThatContradictTheLaunchersAreRefused) {
     for (const char* variable : variables) unsetenv(variable);
     EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "0"));
   }
-}
-
-TEST_F(Gpus, OfABatchScriptAreNotThoseOfALauncher) {
-  setenv("SLURM_PROCID", "0", 1);
-  setenv("CUDA_VISIBLE_DEVICES", "6,7", 1);
+  setenv("SLURM_PROCID", "0", 1);  // of a batch script, which is no launcher
   EXPECT_NO_THROW(require_gpus_of_launcher("gpu", "6"));
   unsetenv("SLURM_PROCID");
 }

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
 #include "ladder/core/unique_fd.h"
@@ -25,20 +24,11 @@ std::string output_of(LogOptions options) {
   return stream.text();
 }
 
-TEST(Log, ASingleProcessPrintsEverythingWithoutARank) {
+TEST(Log, RankZeroPrintsEverythingAndOthersForcedLinesAndWarnings) {
   EXPECT_EQ(output_of({}), "plain\nforced\nwarning: odd\n");
-}
-
-TEST(Log, RankZeroOfAWorldPrintsEverythingWithItsRank) {
   EXPECT_EQ(output_of({.rank = 0, .world_size = 2}),
             "[rank 0] plain\n[rank 0] forced\n[rank 0] warning: odd\n");
-}
-
-TEST(Log, AnotherRankPrintsOnlyForcedLinesAndWarnings) {
   EXPECT_EQ(output_of({.rank = 1, .world_size = 2}), "[rank 1] forced\n[rank 1] warning: odd\n");
-}
-
-TEST(Log, QuietKeepsForcedLinesAndWarnings) {
   EXPECT_EQ(output_of({.quiet = true}), "forced\nwarning: odd\n");
 }
 

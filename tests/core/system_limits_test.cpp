@@ -7,11 +7,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "ladder/core/memory.h"
 #include "ladder/launch/exit_status.h"
 
 namespace ladder {
@@ -27,7 +32,7 @@ using testing::ExitedWithCode;
   std::exit(call_and_report(run));
 }
 
-TEST(OpenFiles, TheSoftLimitIsRaised) {
+TEST(OpenFiles, TheSoftLimitIsRaisedAndAHardLimitIsAnErrorWithTheNumberThatIsNeeded) {
   const auto raise = [] {
     require_open_files("ranks", 100);
     rlimit limit{};
@@ -35,16 +40,13 @@ TEST(OpenFiles, TheSoftLimitIsRaised) {
     if (limit.rlim_cur < 100 || limit.rlim_cur > 200) std::exit(98);
   };
   EXPECT_EXIT(run_with_limit(RLIMIT_NOFILE, 20, 1000, raise), ExitedWithCode(0), "^$");
-}
-
-TEST(OpenFiles, AHardLimitIsAnErrorWithTheNumberThatIsNeeded) {
-  EXPECT_EXIT(run_with_limit(RLIMIT_NOFILE, 20, 20, [] { require_open_files("ranks", 100); }),
-              ExitedWithCode(1),
+  EXPECT_EXIT(run_with_limit(RLIMIT_NOFILE, 20, 20, raise), ExitedWithCode(1),
               "^error: ranks: open 100 more files: Too many open files; hint: this process may "
               "open 20 files: ulimit -n 10[0-9]");
 }
 
-// Threads need memory for their stacks. The number of processes does not limit root.
+// Threads need memory for their stacks. The number of processes does not limit root: a limit of 0
+// holds for every other user.
 TEST(Threads, ThatCannotStartAreAnErrorWithTheLimits) {
   constexpr rlim_t kMemory = rlim_t{3} << 30;
   EXPECT_EXIT(run_with_limit(RLIMIT_AS, kMemory, kMemory, [] { require_threads("threads", 2000); }),
@@ -53,13 +55,9 @@ TEST(Threads, ThatCannotStartAreAnErrorWithTheLimits) {
               "process may use 3072 MiB of memory: ulimit -v unlimited");
 }
 
-TEST(Threads, ThatCanStartAreEndedAgain) {
+TEST(Threads, ThatCanStartAreEndedAgainAndTheNumberOfProcessesIsNamed) {
   EXPECT_EXIT(run_with_limit(RLIMIT_CORE, 0, 0, [] { require_threads("threads", 20); }),
               ExitedWithCode(0), "^$");
-}
-
-// A limit of 0 processes holds for every user but root.
-TEST(Threads, TheNumberOfProcessesIsNamed) {
   constexpr uid_t kNobody = 65534;
   const auto start = [] {
     if (::geteuid() == 0 && ::setreuid(kNobody, kNobody) != 0) std::exit(97);
@@ -99,6 +97,9 @@ TEST(Hints, FollowTheNumber) {
   const std::map<int, std::string> hints = {
       {EACCES, "check the permissions: namei -l a/b"},
       {EPERM, "check owners and attributes: namei -l a/b, lsattr -d a/b"},
+      {EBUSY, "see whether it is a mount point: findmnt a/b"},
+      {EISDIR, "something else is there: ls -ld a/b"},
+      {ENOTEMPTY, "something else is there: ls -ld a/b"},
       {EROFS, "its file system is read-only: findmnt -T a/b"},
       {ENOENT, "check the path: ls a"},
       {ENOTDIR, "a part of the path is a file: namei -l a/b"},
@@ -107,6 +108,54 @@ TEST(Hints, FollowTheNumber) {
       {EINVAL, ""}};
   for (const auto& [number, hint] : hints) EXPECT_EQ(hint_for_errno(number, "a/b"), hint);
   EXPECT_NE(hint_for_processes().find("pids.max"), std::string::npos);
+}
+
+constexpr std::size_t kSize = std::size_t{192} << 20;
+
+// Allocates, touches and frees kSize bytes; returns the pages the kernel had to supply.
+long faults_of_one_use() {
+  rusage before{};
+  rusage after{};
+  getrusage(RUSAGE_THREAD, &before);
+  {
+    const std::unique_ptr<volatile char, void (*)(volatile char*)> memory(
+        static_cast<volatile char*>(std::malloc(kSize)),
+        [](volatile char* p) { std::free(const_cast<char*>(p)); });
+    for (std::size_t i = 0; i < kSize; i += 4096) memory.get()[i] = 1;
+  }
+  getrusage(RUSAGE_THREAD, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST(TuneAllocator, KeepsFreedMemoryForTheNextUse) {
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "malloc is not glibc's";
+#endif
+  tune_allocator();
+  faults_of_one_use();
+  EXPECT_LT(faults_of_one_use(), 16);  // a fresh use takes 49152, or 96 if pages are huge
+}
+
+TEST(PeakRss, CountsMemoryThatWasTouchedAndFreed) {
+  faults_of_one_use();
+  EXPECT_GE(peak_rss_bytes(), std::int64_t{kSize});
+}
+
+TEST(ReadBytes, CountsFiles) {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  std::vector<char> bytes(100'000);
+  const auto before = read_bytes();
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const auto read = read_bytes() - before;
+  EXPECT_GE(read, 100'000);
+  EXPECT_LT(read, 120'000) << "and little else";
+}
+
+TEST(PeakRss, IsOfThisProcessAndInBytes) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  // The kernel sums per-CPU counters lazily, so the two may differ by some pages.
+  EXPECT_LE(peak_rss_bytes(), (std::int64_t{usage.ru_maxrss} + 1024) * 1024);
 }
 
 }  // namespace

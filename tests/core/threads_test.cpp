@@ -6,6 +6,8 @@
 #include <sched.h>
 
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,63 +18,40 @@
 namespace ladder {
 namespace {
 
-TEST(CgroupCpuLimit, IsNothingWithoutControlGroups) {
-  const TemporaryFolder root;
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), std::nullopt);
-}
-
-TEST(CgroupCpuLimit, RoundsAQuotaOfVersion2Up) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "0::/\n");
-  root.write("sys/fs/cgroup/cpu.max", "150000 100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), 2);
-}
-
-TEST(CgroupCpuLimit, IsAtLeastOne) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "0::/\n");
-  root.write("sys/fs/cgroup/cpu.max", "1000 100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), 1);
-}
-
-TEST(CgroupCpuLimit, IsNothingIfVersion2SaysMax) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "0::/\n");
-  root.write("sys/fs/cgroup/cpu.max", "max 100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), std::nullopt);
-}
-
-TEST(CgroupCpuLimit, IsTheSmallestOfTheGroupAndThoseAbove) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "0::/jobs/one/step\n");
-  root.write("sys/fs/cgroup/jobs/cpu.max", "800000 100000\n");
-  root.write("sys/fs/cgroup/jobs/one/cpu.max", "300000 100000\n");
-  root.write("sys/fs/cgroup/jobs/one/step/cpu.max", "max 100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), 3);
-}
-
-TEST(CgroupCpuLimit, ReadsAQuotaOfVersion1) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n");
-  root.write("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "400000\n");
-  root.write("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), 4);
-}
-
-TEST(CgroupCpuLimit, IsNothingIfVersion1SaysMinusOne) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "4:cpu:/\n");
-  root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-  root.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), std::nullopt);
-}
-
-TEST(CgroupCpuLimit, DoesNotTakeCpusetForCpu) {
-  const TemporaryFolder root;
-  root.write("proc/self/cgroup", "3:cpuset:/\n2:cpuacct:/\n");
-  root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "100000\n");
-  root.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cgroup_cpu_limit(root.path()), std::nullopt);
+TEST(CgroupCpuLimit, IsTheSmallestQuotaOfTheGroupAndThoseAboveRoundedUp) {
+  struct Case {
+    std::string groups;                        // /proc/self/cgroup
+    std::map<std::string, std::string> files;  // in /sys/fs/cgroup
+    std::optional<int> limit;
+  };
+  const std::string period = "100000\n";
+  const Case cases[] = {
+      {"", {}, std::nullopt},
+      {"0::/\n", {{"cpu.max", "150000 100000\n"}}, 2},
+      {"0::/\n", {{"cpu.max", "1000 100000\n"}}, 1},
+      {"0::/\n", {{"cpu.max", "max 100000\n"}}, std::nullopt},
+      {"0::/jobs/one/step\n",
+       {{"jobs/cpu.max", "800000 100000\n"},
+        {"jobs/one/cpu.max", "300000 100000\n"},
+        {"jobs/one/step/cpu.max", "max 100000\n"}},
+       3},
+      // Version 1.
+      {"5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n",
+       {{"cpu/box/cpu.cfs_quota_us", "400000\n"}, {"cpu/box/cpu.cfs_period_us", period}},
+       4},
+      {"4:cpu:/\n",
+       {{"cpu/cpu.cfs_quota_us", "-1\n"}, {"cpu/cpu.cfs_period_us", period}},
+       std::nullopt},
+      {"3:cpuset:/\n2:cpuacct:/\n",
+       {{"cpu/cpu.cfs_quota_us", period}, {"cpu/cpu.cfs_period_us", period}},
+       std::nullopt},
+  };
+  for (const auto& test : cases) {
+    const TemporaryFolder root;
+    if (!test.groups.empty()) root.write("proc/self/cgroup", test.groups);
+    for (const auto& [name, text] : test.files) root.write("sys/fs/cgroup/" + name, text);
+    EXPECT_EQ(cgroup_cpu_limit(root.path()), test.limit) << test.groups;
+  }
 }
 
 TEST(UsableCpus, IsOneForAThreadBoundToOneCpu) {
@@ -96,15 +75,11 @@ class ChooseThreads : public testing::Test {
   void TearDown() override { SetUp(); }
 };
 
-TEST_F(ChooseThreads, PrefersTheRequest) {
-  setenv("OMP_NUM_THREADS", "5", 1);
-  const auto choice = choose_threads({.requested = 3, .local_world_size = 2});
-  EXPECT_EQ(choice.threads, 3);
-  EXPECT_TRUE(choice.reason.starts_with("requested"));
-}
-
-TEST_F(ChooseThreads, UsesTheFirstNumberOfOmpNumThreads) {
+TEST_F(ChooseThreads, PrefersTheRequestThenTheFirstNumberOfOmpNumThreads) {
   setenv("OMP_NUM_THREADS", "2,1", 1);
+  const auto requested = choose_threads({.requested = 3, .local_world_size = 2});
+  EXPECT_EQ(requested.threads, 3);
+  EXPECT_TRUE(requested.reason.starts_with("requested"));
   const auto choice = choose_threads({.local_world_size = 4});
   EXPECT_EQ(choice.threads, 2);
   EXPECT_TRUE(choice.reason.starts_with("OMP_NUM_THREADS"));
@@ -128,33 +103,27 @@ TEST_F(ChooseThreads, GivesOneToEachOfSeveralRanks) {
   EXPECT_EQ(choice.reason, "one of 2 ranks");
 }
 
-TEST_F(ChooseThreads, GivesAllUsableCpusToOneRank) {
-  const auto choice = choose_threads({});
-  EXPECT_EQ(choice.threads, usable_cpus());
-  EXPECT_EQ(choice.reason,
-            std::to_string(choice.threads) + " usable CPU" + (choice.threads == 1 ? "" : "s"));
-}
-
-TEST_F(ChooseThreads, GivesOneRankTheCpusOfItsSlurmAllocation) {
+TEST_F(ChooseThreads, GivesOneRankAllUsableCpusOrThoseOfItsSlurmAllocation) {
   const int cpus = usable_cpus();
+  const auto usable = std::to_string(cpus) + " usable CPU" + (cpus == 1 ? "" : "s");
+  const auto expect_choice = [](int threads, const std::string& reason) {
+    const auto choice = choose_threads({});
+    EXPECT_EQ(choice.threads, threads);
+    EXPECT_EQ(choice.reason, reason);
+  };
+  expect_choice(cpus, usable);
   setenv("SLURM_CPUS_ON_NODE", "1", 1);
-  const auto one = choose_threads({});
+  expect_choice(1, cpus == 1 ? usable : "SLURM_CPUS_ON_NODE");
   setenv("SLURM_CPUS_ON_NODE", std::to_string(cpus + 1).c_str(), 1);
-  const auto all = choose_threads({});
-  EXPECT_EQ(one.threads, 1);
-  EXPECT_EQ(one.reason, cpus == 1 ? "1 usable CPU" : "SLURM_CPUS_ON_NODE");
-  EXPECT_EQ(all.threads, cpus);
+  expect_choice(cpus, usable);
 }
 
-TEST_F(ChooseThreads, RefusesANegativeRequest) {
+TEST_F(ChooseThreads, RefusesNegativeNumbersAndMoreThanAnyProgramGainsFrom) {
   EXPECT_ERROR(choose_threads({.requested = -1}), UsageError,
                "threads: expected 0 (choose) or more, got -1");
-}
-
-TEST_F(ChooseThreads, RefusesMoreThreadsThanAnyProgramGainsFrom) {
+  EXPECT_ERROR(choose_threads({.requested = 100000}), UsageError, "on this machine, got 100000");
   setenv("OMP_NUM_THREADS", "2147483648", 1);
   EXPECT_ERROR(choose_threads({}), UsageError, "OMP_NUM_THREADS: expected at most ");
-  EXPECT_ERROR(choose_threads({.requested = 100000}), UsageError, "on this machine, got 100000");
 }
 
 }  // namespace

@@ -10,31 +10,21 @@
 namespace ladder {
 namespace {
 
-TEST(ToChannelsLast, SetsTheStridesAlsoForOneChannel) {
-  const auto images = torch::rand({2, 1, 4, 5});
-  const auto converted = to_channels_last(images);
-  EXPECT_EQ(converted.strides(), (std::vector<std::int64_t>{20, 1, 5, 1}));
-  EXPECT_EQ(converted.const_data_ptr(), images.const_data_ptr()) << "the same bytes: no copy";
-  EXPECT_TRUE(torch::equal(converted, images));
-  EXPECT_TRUE(to_channels_last(converted).is_same(converted));
-}
-
-TEST(ToChannelsLast, CopiesSeveralChannels) {
-  const auto images = torch::rand({2, 3, 4, 5});
-  const auto converted = to_channels_last(images);
-  EXPECT_EQ(converted.strides(), (std::vector<std::int64_t>{60, 1, 15, 3}));
-  EXPECT_TRUE(torch::equal(converted, images));
+TEST(ToChannelsLast, SetsTheStridesAlsoForOneChannelAndPassesTheGradientOn) {
+  const auto one = torch::rand({2, 1, 4, 5});
   const auto rows = torch::rand({2, 1, 5, 4}).transpose(2, 3);  // one channel, not contiguous
-  EXPECT_TRUE(torch::equal(to_channels_last(rows), rows));
-  EXPECT_EQ(to_channels_last(rows).strides(), (std::vector<std::int64_t>{20, 1, 5, 1}));
-}
-
-TEST(ToChannelsLast, PassesTheGradientOn) {
-  for (const std::int64_t channels : {1, 3}) {
-    const auto images = torch::rand({2, channels, 4, 5}).requires_grad_();
-    (to_channels_last(images) * 2).sum().backward();
-    EXPECT_TRUE(torch::equal(images.grad(), torch::full_like(images, 2.0)));
+  for (const auto& images : {one, rows, torch::rand({2, 3, 4, 5})}) {
+    const auto leaf = images.detach().requires_grad_();
+    const auto converted = to_channels_last(leaf);
+    const auto channels = images.size(1);
+    EXPECT_EQ(converted.strides(),
+              (std::vector<std::int64_t>{20 * channels, 1, 5 * channels, channels}));
+    EXPECT_TRUE(torch::equal(converted, images));
+    EXPECT_TRUE(to_channels_last(converted).is_same(converted));
+    (converted * 2).sum().backward();
+    EXPECT_TRUE(torch::equal(leaf.grad(), torch::full_like(leaf, 2.0)));
   }
+  EXPECT_EQ(to_channels_last(one).const_data_ptr(), one.const_data_ptr()) << "no copy";
 }
 
 TEST(UseChannelsLast, KeepsValuesAndIdentityOfTheParameters) {

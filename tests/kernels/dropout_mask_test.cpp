@@ -8,9 +8,11 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "ladder/kernels/philox.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_keys.h"
 
@@ -47,9 +49,6 @@ TEST(CounterMask, IsTheSameInOnePassAndByTensorOperations) {
     expect_both_ways_equal(input);
     if (shape.size() == 4) expect_both_ways_equal(input.contiguous(kChannelsLast));
   }
-}
-
-TEST(CounterMask, IsTheSameForLayoutsOtherThanTheUsual) {
   expect_both_ways_equal(torch::empty({6, 4}).t());
   expect_both_ways_equal(torch::empty({2, 3, 4, 5}).permute({0, 2, 3, 1}));
   expect_both_ways_equal(
@@ -109,25 +108,22 @@ TEST(CounterMask, DropsTheElementsThatPhiloxSays) {
                              torch::kFloat32)));
 }
 
-TEST(CounterMask, OfASampleDoesNotDependOnItsBatch) {
-  for (const Shape& rest : {Shape{64, 12, 12}, Shape{13}}) {
-    const auto part = [&](std::int64_t begin, std::int64_t count) {
-      Shape shape = rest;
-      shape.insert(shape.begin(), count);
-      return counter_mask(torch::empty(shape), key_from(begin, count), {.layer = 1});
-    };
-    const auto whole = part(100, 8);
-    EXPECT_TRUE(
-        torch::equal(torch::cat({part(100, 3), part(103, 0), part(103, 4), part(107, 1)}), whole));
-  }
-}
-
 TEST(CounterMask, FollowsThePositionsAndNotThePlaceInTheBatch) {
-  const auto mask = counter_mask(torch::empty({3, 50}), {42, 3, torch::tensor({9, 4, 9})}, {});
-  EXPECT_TRUE(torch::equal(mask[0], mask[2]));
-  EXPECT_FALSE(torch::equal(mask[0], mask[1]));
-  const auto swapped = counter_mask(torch::empty({2, 50}), {42, 3, torch::tensor({4, 9})}, {});
-  EXPECT_TRUE(torch::equal(swapped.flip(0), mask.narrow(0, 0, 2)));
+  for (const Shape& rest : {Shape{64, 12, 12}, Shape{13}}) {
+    const auto mask = [&](const torch::Tensor& positions) {
+      Shape shape = rest;
+      shape.insert(shape.begin(), positions.numel());
+      return counter_mask(torch::empty(shape), {42, 3, positions}, {.layer = 1});
+    };
+    const auto part = [&](std::int64_t begin, std::int64_t count) {
+      return mask(positions(begin, count));
+    };
+    EXPECT_TRUE(torch::equal(torch::cat({part(100, 3), part(103, 0), part(103, 5)}), part(100, 8)));
+    const auto repeated = mask(torch::tensor({9, 4, 9}));
+    EXPECT_TRUE(torch::equal(repeated[0], repeated[2]));
+    EXPECT_FALSE(torch::equal(repeated[0], repeated[1]));
+    EXPECT_TRUE(torch::equal(mask(torch::tensor({4, 9})).flip(0), repeated.narrow(0, 0, 2)));
+  }
 }
 
 TEST(CounterMask, IsTheSameLogicalMaskInEveryLayout) {
@@ -157,9 +153,6 @@ TEST(CounterMask, DropsTheFractionAskedForAndScalesTheRest) {
     const auto kept = static_cast<float>(1.0 / (1.0 - p));
     EXPECT_TRUE(mask.eq(0).logical_or(mask.eq(kept)).all().item<bool>());
   }
-}
-
-TEST(CounterMask, KeepsNextToNothingWhenPIsNearlyOne) {
   const double p = 1.0 - 1e-12;  // rounds to 2^32 of 2^32 random words
   EXPECT_EQ(mask_of({8, 1000}, {.p = p}).count_nonzero().item<std::int64_t>(), 0);
 }
@@ -179,6 +172,55 @@ TEST(CounterMask, WantsOnePositionASample) {
       "dropout: expected one position per sample, got [3] positions for an input of [4, 3]");
   EXPECT_ERROR(counter_mask_by_tensors(torch::empty({1, 3}), key_from(0, 3), {}), c10::Error,
                "dropout: expected one position per sample");
+}
+
+constexpr std::uint32_t kOnes = 0xFFFFFFFF;
+
+// The vectors of Random123's kat_vectors, "philox4x32 10".
+TEST(Philox, GivesTheKnownAnswers) {
+  constexpr PhiloxCounter kOfZeros = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  static_assert(philox4x32({0, 0, 0, 0}, 0) == kOfZeros, "also when the compiler computes it");
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, 0), kOfZeros);
+  const PhiloxCounter of_ones = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+  EXPECT_EQ(philox4x32({kOnes, kOnes, kOnes, kOnes}, 0xFFFFFFFFFFFFFFFF), of_ones);
+  const PhiloxCounter pi = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+  const PhiloxCounter of_pi = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
+  EXPECT_EQ(philox4x32(pi, 0x299f31d0a4093822), of_pi);
+}
+
+// Word `i` of a fill of `size` words, from the layout in the header.
+std::uint32_t expected_word(const PhiloxStream& stream, std::size_t size, std::size_t i) {
+  const std::size_t quarter = (size + 3) / 4;
+  const auto block = static_cast<std::uint32_t>(i % quarter);
+  return philox4x32({stream.word0, stream.word1, stream.word2, block}, stream.key)[i / quarter];
+}
+
+TEST(PhiloxFill, GivesTheFunctionsWordsForEverySize) {
+  const PhiloxStream stream{0xFEDCBA9876543210, 7, kOnes, 2};
+  constexpr std::size_t kSizes[] = {0, 1, 2, 3, 4, 5, 7, 255, 256, 257, 259, 512, 9216};
+  for (const std::size_t size : kSizes) {
+    constexpr std::uint32_t kUntouched = 0xDEADBEEF;
+    std::vector<std::uint32_t> words(size + 1, kUntouched);
+    philox_fill(stream, std::span(words).first(size));
+    for (std::size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(words[i], expected_word(stream, size, i)) << "word " << i << " of " << size;
+    }
+    EXPECT_EQ(words[size], kUntouched) << "wrote behind the end of " << size;
+  }
+}
+
+TEST(PhiloxFill, ChangesWithEachPartOfTheStream) {
+  const auto filled = [](const PhiloxStream& stream) {
+    std::vector<std::uint32_t> words(8);
+    philox_fill(stream, words);
+    return words;
+  };
+  const auto words = filled({1, 2, 3, 4});
+  EXPECT_EQ(filled({1, 2, 3, 4}), words);
+  EXPECT_NE(filled({std::uint64_t{1} << 32 | 1, 2, 3, 4}), words);
+  EXPECT_NE(filled({1, 0, 3, 4}), words);
+  EXPECT_NE(filled({1, 2, 0, 4}), words);
+  EXPECT_NE(filled({1, 2, 3, 0}), words);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "ladder/launch/exit_status.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <chrono>
@@ -79,13 +80,17 @@ class CallAndReport : public testing::Test {
 };
 
 TEST_F(CallAndReport, IsZeroAndSilentIfNothingIsThrownAndIgnoresSignalsOfFailedWrites) {
-  EXPECT_EQ(call_and_report([] {}, stream_.get()), 0);
-  EXPECT_EQ(stream_.text(), "");
-  struct sigaction action{};
+  const auto handler_after = [&](int signal, void (*before)(int)) {
+    std::signal(signal, before);
+    EXPECT_EQ(call_and_report([] {}, stream_.get()), 0);
+    return std::signal(signal, SIG_IGN);
+  };
+  const auto handler = [](int) {};
   for (const int signal : {SIGPIPE, SIGXFSZ}) {
-    sigaction(signal, nullptr, &action);
-    EXPECT_EQ(action.sa_handler, SIG_IGN) << signal;
+    EXPECT_EQ(handler_after(signal, SIG_DFL), SIG_IGN) << signal;
+    EXPECT_EQ(handler_after(signal, handler), +handler) << "of the program: " << signal;
   }
+  EXPECT_EQ(stream_.text(), "");
 }
 
 TEST_F(CallAndReport, AnInterruptionIsNoErrorAndHasTheCodeOfItsSignal) {
@@ -251,6 +256,17 @@ TEST_F(PeerLost, TheNextStepIsTheLaunchers) {
   EXPECT_EQ(step_after_failure(), "no restarts are left (3 of 3 done)");
   set_restarts("three", "3");
   EXPECT_EQ(step_after_failure(), "start the program again; with checkpoints it can resume");
+}
+
+// torchrun fails on a truncated one.
+TEST_F(ErrorFile, ThatIsCutShortIsRemoved) {
+  const auto report = [&] {
+    const rlimit few_bytes{10, 10};
+    setrlimit(RLIMIT_FSIZE, &few_bytes);
+    code_after(DataError::missing_file("a", "b"));
+    std::exit(folder_.names().empty() ? 0 : 1);
+  };
+  EXPECT_EXIT(report(), testing::ExitedWithCode(0), "");
 }
 
 TEST(DeferredSignals, EndTheProcessAfterTheWork) {

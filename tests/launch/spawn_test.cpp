@@ -30,7 +30,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"

@@ -45,17 +45,14 @@ TEST_F(ProgressTest, AFileGetsALineATenthOfTheEpoch) {
   EXPECT_EQ(stream_.text(), "");
 }
 
-TEST_F(ProgressTest, AShortEpochGetsALineAStep) {
+TEST_F(ProgressTest, AShortEpochGetsALineAStepAndSeveralTenthsAtOnceOneLine) {
   ProgressBar progress(options(3, false));
   for (std::int64_t step = 1; step <= 3; ++step) progress.update(step, step, 1.0);
   EXPECT_EQ(stream_.text(),
             "epoch 1/3 1/3  loss 1.0000\nepoch 1/3 2/3  loss 1.0000\nepoch 1/3 3/3  loss 1.0000\n");
-}
-
-TEST_F(ProgressTest, SeveralTenthsAtOnceMakeOneLine) {
-  ProgressBar progress(options(100, false));
-  progress.update(55, 55, 1.0);
-  progress.update(59, 59, 1.0);
+  ProgressBar longer(options(100, false));
+  longer.update(55, 55, 1.0);
+  longer.update(59, 59, 1.0);
   EXPECT_EQ(stream_.text(), "epoch 1/3 55/100  loss 1.0000\n");
 }
 
@@ -81,16 +78,11 @@ TEST_F(ProgressTest, RemainingTimeHasHoursOnlyIfNeeded) {
             "epoch 1/3 1/2  1 samples/s  eta 1:02:05\n");
 }
 
-TEST_F(ProgressTest, AnUnknownLossIsNotShown) {
-  ProgressBar progress(options(1, false));
+TEST_F(ProgressTest, AnInfiniteLossIsShownAndAnUnknownOneIsNot) {
+  ProgressBar progress(options(2, false));
   progress.update(1, 64, kUnknown);
-  EXPECT_EQ(stream_.text(), "epoch 1/3 1/1\n");
-}
-
-TEST_F(ProgressTest, AnInfiniteLossIsShown) {
-  ProgressBar progress(options(1, false));
-  progress.update(1, 64, INFINITY);
-  EXPECT_EQ(stream_.text(), "epoch 1/3 1/1  loss inf\n");
+  progress.update(2, 64, INFINITY);
+  EXPECT_EQ(stream_.text(), "epoch 1/3 1/2\nepoch 1/3 2/2  loss inf\n");
 }
 
 TEST_F(ProgressTest, ATerminalLineIsRedrawnInPlace) {
@@ -128,11 +120,14 @@ TEST_F(ProgressTest, AClearedLineIsDrawnAgainByTheNextUpdate) {
   EXPECT_NE(stream_.next_write().find("] 2/100"), std::string::npos);
 }
 
-TEST_F(ProgressTest, TheLastStepIsAlwaysDrawn) {
+TEST_F(ProgressTest, TheLastStepIsAlwaysDrawnAndMoreStepsLeaveTheBarFull) {
   ProgressBar progress(options(2, true));
   progress.update(1, 1, 1.0);
   progress.update(2, 2, 1.0);
   EXPECT_NE(stream_.text().find("[================] 2/2"), std::string::npos);
+  now_ += 4.0;
+  progress.update(4, 4, kUnknown);
+  EXPECT_EQ(stream_.text(), "\repoch 1/3 [================] 4/2  1 samples/s  eta 0:00\x1b[K");
 }
 
 TEST_F(ProgressTest, FinishShowsTheLastFiguresAndEndsTheLineOnce) {
@@ -147,9 +142,15 @@ TEST_F(ProgressTest, FinishShowsTheLastFiguresAndEndsTheLineOnce) {
   EXPECT_EQ(stream_.text(), "\repoch 1/3 [>               ] 7/1000  loss 1.0000\x1b[K\n");
 }
 
-TEST_F(ProgressTest, FinishBeforeTheFirstStepPrintsNothing) {
-  ProgressBar progress(options(1000, true));
-  progress.finish();
+TEST_F(ProgressTest, IsSilentBeforeTheFirstStepWithoutStepsAndDisabled) {
+  ProgressBar(options(1000, true)).finish();
+  auto disabled = options(2, true);
+  disabled.enabled = false;
+  for (const auto& silent : {disabled, options(0, true)}) {
+    ProgressBar progress(silent);
+    progress.update(2, 2, 1.0);
+    progress.finish();
+  }
   EXPECT_EQ(stream_.text(), "");
 }
 
@@ -162,35 +163,9 @@ TEST_F(ProgressTest, AnOpenLineIsEndedWhenTheProgressGoesAway) {
   EXPECT_EQ(stream_.text(), "\n");
 }
 
-TEST_F(ProgressTest, MoreStepsThanAnnouncedLeaveTheBarFull) {
-  ProgressBar progress(options(2, true));
-  now_ += 4.0;
-  progress.update(4, 4, kUnknown);
-  EXPECT_EQ(stream_.text(), "\repoch 1/3 [================] 4/2  1 samples/s  eta 0:00\x1b[K");
-}
-
-TEST_F(ProgressTest, ADisabledProgressIsSilent) {
-  auto silent = options(2, true);
-  silent.enabled = false;
-  ProgressBar progress(silent);
-  progress.update(2, 2, 1.0);
-  progress.finish();
-  EXPECT_EQ(stream_.text(), "");
-}
-
-TEST_F(ProgressTest, AnEpochWithoutStepsIsSilent) {
-  ProgressBar progress(options(0, true));
-  progress.update(1, 1, 1.0);
-  progress.finish();
-  EXPECT_EQ(stream_.text(), "");
-}
-
-TEST(IsTerminal, IsFalseForAPipe) {
-  const CapturedStream stream;
-  EXPECT_FALSE(is_terminal(stream.get()));
-}
-
-TEST(IsTerminal, IsTrueForATerminal) {
+TEST(IsTerminal, IsTrueForATerminalAndNotForAPipe) {
+  const CapturedStream pipe;
+  EXPECT_FALSE(is_terminal(pipe.get()));
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(master, 0);
   std::FILE* stream = fdopen(master, "w");

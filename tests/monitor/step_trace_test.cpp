@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -30,40 +32,29 @@ void do_steps(StepTrace& trace, std::int64_t from, std::int64_t to) {
   }
 }
 
-TEST(StepTrace, HoldsTheStepsItPromises) {
+TEST(StepTrace, HoldsTheStepsItPromisesAndOfAShortRunThoseThereAre) {
   const TemporaryFolder folder;
-  StepTrace trace(folder.file("a.json"));
-  do_steps(trace, 1, StepTrace::kLastStep);
+  StepTrace whole(folder.file("a.json"));
+  do_steps(whole, 1, StepTrace::kLastStep);
   EXPECT_EQ(count(folder.read("a.json"), "aten::relu"), 5);
-  do_steps(trace, StepTrace::kLastStep + 1, 20);
-  trace.finish();
+  do_steps(whole, StepTrace::kLastStep + 1, 20);
+  whole.finish();
   EXPECT_EQ(count(folder.read("a.json"), "aten::relu"), 5);
-}
-
-TEST(StepTrace, OfAShortRunIsWrittenAtItsEnd) {
-  const TemporaryFolder folder;
-  StepTrace trace(folder.file("a.json"));
-  do_steps(trace, 1, 5);
-  trace.finish();
-  EXPECT_EQ(count(folder.read("a.json"), "aten::relu"), 2);
-}
-
-TEST(StepTrace, RefusesANameThatKinetoWouldChange) {
-  const TemporaryFolder folder;
-  EXPECT_ERROR(StepTrace(folder.file("a\n.json")), UsageError, "without control characters");
+  StepTrace without_path;
+  StepTrace brief(folder.file("b.json"));
+  for (StepTrace* trace : {&without_path, &brief}) {
+    do_steps(*trace, 1, 5);
+    trace->finish();
+  }
+  EXPECT_EQ(count(folder.read("b.json"), "aten::relu"), 2);
 }
 
 // Kineto writes PATH.tmp first, whatever is there.
-TEST(StepTrace, RefusesToWriteOverAFileOfThatTemporaryName) {
+TEST(StepTrace, RefusesNamesThatKinetoWouldChangeOrWriteOver) {
   const TemporaryFolder folder;
+  EXPECT_ERROR(StepTrace(folder.file("a\n.json")), UsageError, "without control characters");
   folder.write("a.json.tmp", "mine");
   EXPECT_ERROR(StepTrace(folder.file("a.json")), UsageError, "Kineto would write over it");
-}
-
-TEST(StepTrace, WithoutAPathRecordsNothing) {
-  StepTrace trace;
-  do_steps(trace, 1, 10);
-  trace.finish();
 }
 
 TEST(StepTrace, ThatIsLeftInTheMiddleLetsTheNextOneRun) {

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "ladder/core/clock.h"
 #include "ladder/launch/rank_status.h"
@@ -20,23 +21,16 @@ constexpr double kEcho = 0.5;  // seconds in which a second signal is the same r
 
 void wait(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-TEST(StopSignal, AProcessAloneIsAskedAtOnce) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+TEST(StopSignal, AProcessAloneIsAskedAtOnceAndTheFirstSignalCounts) {
+  for (const auto& [first, second] : {std::pair(SIGINT, SIGTERM), std::pair(SIGTERM, SIGINT)}) {
     StopSignal stop(ProcessGroup::single());
     EXPECT_EQ(stop.poll_all_ranks(), 0);
-    std::raise(signal);
-    EXPECT_EQ(stop.poll_all_ranks(), signal);
-    EXPECT_EQ(stop.poll_all_ranks(), signal) << "until it goes";
+    std::raise(first);
+    std::raise(second);  // a launcher's, at once
+    EXPECT_EQ(stop.poll_all_ranks(), first);
+    EXPECT_EQ(stop.poll_all_ranks(), first) << "until it goes";
   }
-  const StopSignal another(ProcessGroup::single());
   EXPECT_EQ(StopSignal(ProcessGroup::single()).poll_all_ranks(), 0) << "each begins anew";
-}
-
-TEST(StopSignal, TheFirstSignalCounts) {
-  StopSignal stop(ProcessGroup::single());
-  std::raise(SIGINT);
-  std::raise(SIGTERM);  // a launcher's, at once
-  EXPECT_EQ(stop.poll_all_ranks(), SIGINT);
 }
 
 TEST(StopSignalDeathTest, ASecondSignalLaterEndsTheProcess) {
@@ -57,14 +51,16 @@ TEST(StopSignalDeathTest, ASecondSignalLaterEndsTheProcess) {
               "checkpoints stay\n$");
 }
 
-TEST(StopSignalDeathTest, AfterItSignalsActAsBefore) {
-  const auto after = [] {
+TEST(StopSignalDeathTest, AfterItSignalsActAsBeforeAndOneThatCameTooLateActsWhenItGoes) {
+  const auto raise_after = [](bool is_late) {
     {
       const StopSignal stop(ProcessGroup::single());
+      if (is_late) std::raise(SIGTERM);
     }
-    std::raise(SIGTERM);
+    if (!is_late) std::raise(SIGTERM);
   };
-  EXPECT_EXIT(after(), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(raise_after(false), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(raise_after(true), testing::KilledBySignal(SIGTERM), "");
 }
 
 // Else the frame of the handler overwrites data that oneDNN has in the stack pointer's place.
@@ -121,47 +117,34 @@ TEST(StopSignal, AllRanksStopAfterTheSameStep) {
 }
 
 // Steps of a tenth of a second.
-TEST(StopSignal, AsksAFewTimesASecond) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    StopSignal stop(group);
-    for (int step = 0; step < 4; ++step) {
-      stop.poll_all_ranks();
-      wait(0.1);
-    }
-    if (group.rank() == 0) std::raise(SIGINT);
-    const double asked = steady_seconds();
-    int steps = 0;
-    while (stop.poll_all_ranks() == 0) {
-      ++steps;
-      wait(0.1);
-    }
-    EXPECT_LE(steps, 4) << "in " << steady_seconds() - asked << " s";
-  });
+TEST_ON_RANKS(StopSignal, AsksAFewTimesASecond, 2) {
+  StopSignal stop(group);
+  for (int step = 0; step < 4; ++step) {
+    stop.poll_all_ranks();
+    wait(0.1);
+  }
+  if (group.rank() == 0) std::raise(SIGINT);
+  const double asked = steady_seconds();
+  int steps = 0;
+  while (stop.poll_all_ranks() == 0) {
+    ++steps;
+    wait(0.1);
+  }
+  EXPECT_LE(steps, 4) << "in " << steady_seconds() - asked << " s";
 }
 
 // As at the end of an epoch. The step's time counts from that question on, not from a whole
 // interval before: a step is taken for no shorter than it is.
-TEST(StopSignal, AQuestionOutOfTurnDoesNotPutOffTheNext) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    StopSignal stop(group);
-    for (int step = 0; step < 6; ++step) {
-      wait(0.01);
-      EXPECT_EQ(stop.poll_all_ranks(/*now=*/step >= 3), 0);
-    }
-    if (group.rank() == 0) std::raise(SIGINT);
-    int steps = 1;
-    for (; stop.poll_all_ranks() == 0; ++steps) wait(0.01);
-    EXPECT_LE(steps, 100) << "a quarter of a second are 25 steps at most";
-  });
-}
-
-TEST(StopSignalDeathTest, ASignalThatCameTooLateActsWhenItGoes) {
-  EXPECT_EXIT(
-      {
-        const StopSignal stop(ProcessGroup::single());
-        std::raise(SIGTERM);
-      },
-      testing::KilledBySignal(SIGTERM), "");
+TEST_ON_RANKS(StopSignal, AQuestionOutOfTurnDoesNotPutOffTheNext, 2) {
+  StopSignal stop(group);
+  for (int step = 0; step < 6; ++step) {
+    wait(0.01);
+    EXPECT_EQ(stop.poll_all_ranks(/*now=*/step >= 3), 0);
+  }
+  if (group.rank() == 0) std::raise(SIGINT);
+  int steps = 1;
+  for (; stop.poll_all_ranks() == 0; ++steps) wait(0.01);
+  EXPECT_LE(steps, 100) << "a quarter of a second are 25 steps at most";
 }
 
 TEST(StopSignal, ASignalThatCameTooLateDoesNotHideAnError) {

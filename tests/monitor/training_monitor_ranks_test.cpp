@@ -6,7 +6,6 @@
 #include <csignal>
 #include <limits>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -75,63 +74,57 @@ TEST(TrainingMonitorOfRanks, AllStopTogetherAndNameTheFirstBadLoss) {
   }
 }
 
-TEST(TrainingMonitorOfRanks, AllSaveAndStopAfterTheSameStepWhenOneIsTold) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    OneWeight model;
-    std::int64_t step = 0;
-    std::int64_t saved_at = 0;
-    const auto monitor = begun(group, model, {.save = [&] {
-                                 saved_at = step;
-                                 return std::string("out/checkpoint_0");
-                               }});
-    std::string text = "not stopped";
-    try {
-      while (step < 100'000) {
-        if (++step == 50 && group.rank() == 1) std::raise(SIGTERM);
-        average_gradient(group, model, 1.0);
-        monitor->step(batch_of_two(group), torch::tensor(1.0F));
-      }
-    } catch (const StoppedBySignal& stop) {
-      EXPECT_EQ(stop.signal(), SIGTERM);
-      text = stop.what();
+TEST_ON_RANKS(TrainingMonitorOfRanks, AllSaveAndStopAfterTheSameStepWhenOneIsTold, 2) {
+  OneWeight model;
+  std::int64_t step = 0;
+  std::int64_t saved_at = 0;
+  const auto monitor = begun(group, model, {.save = [&] {
+                               saved_at = step;
+                               return std::string("out/checkpoint_0");
+                             }});
+  std::string text = "not stopped";
+  try {
+    while (step < 100'000) {
+      if (++step == 50 && group.rank() == 1) std::raise(SIGTERM);
+      average_gradient(group, model, 1.0);
+      monitor->step(batch_of_two(group), torch::tensor(1.0F));
     }
-    EXPECT_GE(saved_at, 50);
-    EXPECT_EQ(saved_at, step);
-    const auto steps = group.all_gather_into_tensor(torch::tensor(step));
-    EXPECT_EQ(steps[0].item<std::int64_t>(), steps[1].item<std::int64_t>());
-    EXPECT_EQ(text, group.rank() == 0 ? stop_line(SIGTERM, step, "out/checkpoint_0") : "");
-  });
+  } catch (const StoppedBySignal& stop) {
+    EXPECT_EQ(stop.signal(), SIGTERM);
+    text = stop.what();
+  }
+  EXPECT_GE(saved_at, 50);
+  EXPECT_EQ(saved_at, step);
+  const auto steps = group.all_gather_into_tensor(torch::tensor(step));
+  EXPECT_EQ(steps[0].item<std::int64_t>(), steps[1].item<std::int64_t>());
+  EXPECT_EQ(text, group.rank() == 0 ? stop_line(SIGTERM, step, "out/checkpoint_0") : "");
 }
 
 // Without another step: a slow save takes most of the time that a launcher grants.
-TEST(TrainingMonitorOfRanks, ASignalDuringASaveStopsAllAtItsEnd) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    OneWeight model;
-    const auto monitor = begun(group, model);
-    average_gradient(group, model, 1.0);
-    monitor->step(batch_of_two(group), torch::tensor(1.0F));
-    StopSignal::stop_after_save("out/checkpoint_0");
-    if (group.rank() == 1) std::raise(SIGHUP);
-    std::string text = "not stopped";
-    try {
-      StopSignal::stop_after_save("out/checkpoint_1");
-    } catch (const StoppedBySignal& stop) {
-      text = stop.what();
-    }
-    EXPECT_EQ(text, group.rank() == 0 ? stop_line(SIGHUP, 1, "out/checkpoint_1") : "");
-  });
+TEST_ON_RANKS(TrainingMonitorOfRanks, ASignalDuringASaveStopsAllAtItsEnd, 2) {
+  OneWeight model;
+  const auto monitor = begun(group, model);
+  average_gradient(group, model, 1.0);
+  monitor->step(batch_of_two(group), torch::tensor(1.0F));
+  StopSignal::stop_after_save("out/checkpoint_0");
+  if (group.rank() == 1) std::raise(SIGHUP);
+  std::string text = "not stopped";
+  try {
+    StopSignal::stop_after_save("out/checkpoint_1");
+  } catch (const StoppedBySignal& stop) {
+    text = stop.what();
+  }
+  EXPECT_EQ(text, group.rank() == 0 ? stop_line(SIGHUP, 1, "out/checkpoint_1") : "");
 }
 
 // Between the last time that the ranks asked each other and the end of the training.
-TEST(TrainingMonitorOfRanks, ASignalAfterTheLastStepCountsToo) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    OneWeight model;
-    const auto monitor = begun(group, model);
-    average_gradient(group, model, 1.0);
-    monitor->step(batch_of_two(group), torch::tensor(1.0F));
-    if (group.rank() == 0) std::raise(SIGINT);
-    EXPECT_THROW(monitor->end_training(), StoppedBySignal);
-  });
+TEST_ON_RANKS(TrainingMonitorOfRanks, ASignalAfterTheLastStepCountsToo, 2) {
+  OneWeight model;
+  const auto monitor = begun(group, model);
+  average_gradient(group, model, 1.0);
+  monitor->step(batch_of_two(group), torch::tensor(1.0F));
+  if (group.rank() == 0) std::raise(SIGINT);
+  EXPECT_THROW(monitor->end_training(), StoppedBySignal);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +12,8 @@
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/monitor/run_settings.h"
+#include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/small_net.h"
@@ -47,45 +48,56 @@ TEST(TrainingMonitor, CountsStepsSamplesAndTheLastLoss) {
   EXPECT_EQ(totals.train_loss, 3.0);
 }
 
-TEST(TrainingMonitor, WarnsOfATraceThatHasRecordedNothing) {
+TEST(TrainingMonitor, WritesATraceAndFingerprintsAndWarnsOfThoseThatNoStepReached) {
   const TemporaryFolder folder;
-  testing::internal::CaptureStderr();
-  totals_of(1, {.trace = folder.file("a.json"), .quiet = true});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "warning: trace: nothing was recorded: it begins with step 4\n");
+  const auto warning = [&](std::int64_t epochs, const MonitorOptions& options) {
+    testing::internal::CaptureStderr();
+    totals_of(epochs, options);
+    return testing::internal::GetCapturedStderr();
+  };
+  MonitorOptions options{.trace = folder.file("a.json"), .quiet = true};
+  EXPECT_EQ(warning(1, options), "warning: trace: nothing was recorded: it begins with step 4\n");
   EXPECT_TRUE(folder.names().empty());
-  testing::internal::CaptureStderr();
-  totals_of(3, {.trace = folder.file("a.json"), .quiet = true});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_EQ(folder.names().size(), 1U);
-}
-
-TEST(TrainingMonitor, WarnsOfFingerprintsThatNoStepReached) {
-  const TemporaryFolder folder;
-  testing::internal::CaptureStderr();
-  totals_of(1, {.fingerprint = 3, .fingerprint_beside = folder.file("a.jsonl"), .quiet = true});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(warning(3, options), "");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"a.json"});
+  options = {.fingerprint = 3, .fingerprint_beside = folder.file("b.jsonl"), .quiet = true};
+  EXPECT_EQ(warning(1, options),
             "warning: fingerprint: nothing was recorded: it begins with step 3\n");
+  EXPECT_EQ(warning(2, options), "");
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a.json", "b.rank0.jsonl"}));
 }
 
-TEST(TrainingMonitor, CountsTheBatchesOfAnEpochFromItsFirst) {
+TEST(TrainingMonitor, CountsStepsOfTheOptimizerAndBatchesFromTheFirstOfTheEpoch) {
   const OneWeight model;
-  TrainingMonitor monitor({.quiet = true}, {}, model, 4);
+  TrainingMonitor monitor({.quiet = true}, {}, model, 6);
   EXPECT_EQ(monitor.batches_done(), 0);
   monitor.begin_epoch(2, 3, /*done=*/2);
   EXPECT_EQ(monitor.batches_done(), 2);
-  monitor.step(batch_of(2), torch::tensor(1.0F));
-  EXPECT_EQ(monitor.batches_done(), 3);
-  monitor.end_epoch();
+  for (const bool updated : {false, true, false, true}) {
+    monitor.step(batch_of(1), torch::tensor(1.0F), updated);
+    EXPECT_EQ(monitor.every(1), updated);
+    EXPECT_EQ(monitor.every(2), updated && monitor.steps() == 2);
+    EXPECT_FALSE(monitor.every(0));
+  }
+  EXPECT_EQ(monitor.batches_done(), 6);
+  EXPECT_EQ(monitor.steps(), 2);
+  EXPECT_EQ(monitor.end_epoch().steps, 4) << "batches";
   EXPECT_EQ(monitor.batches_done(), 0);
 }
 
-TEST(TrainingMonitor, RefusesAStepOutsideAnEpoch) {
+TEST(TrainingMonitor, RefusesStepsOutsideAnEpochEpochsWithoutBatchesAndOptionsWithoutAFile) {
   const OneWeight model;
   TrainingMonitor monitor({.quiet = true}, {}, model, 2);
   EXPECT_ERROR(monitor.step(batch_of(2), torch::tensor(1.0F)), UsageError,
                "TrainingMonitor::step: no epoch has begun");
   EXPECT_ERROR(monitor.end_epoch(), UsageError, "TrainingMonitor::end_epoch: no epoch has begun");
+  TrainingMonitor of_nothing({.quiet = true}, {}, model, 0);
+  EXPECT_ERROR(of_nothing.begin_epoch(1, 1), DataError,
+               "training data: expected at least one batch per epoch, got none");
+  EXPECT_ERROR(TrainingMonitor({.fingerprint = 1}, {}, model, 2), UsageError,
+               "fingerprint: expected fingerprint_beside, a file to write beside");
+  EXPECT_ERROR(TrainingMonitor({.fingerprint = -1, .fingerprint_beside = "a.jsonl"}, {}, model, 2),
+               UsageError, "fingerprint: expected a number > 0, got -1");
 }
 
 TEST(TrainingMonitor, RefusesOtherMicroBatchesThanThoseOfTheModel) {
@@ -128,36 +140,6 @@ TEST(TrainingMonitor, PrintsTheLinesThatItIsGivenUnlessQuiet) {
   }
 }
 
-TEST(TrainingMonitor, WritesFingerprintsBesideAFile) {
-  const TemporaryFolder folder;
-  totals_of(2, {.fingerprint = 2, .fingerprint_beside = folder.file("run.jsonl"), .quiet = true});
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"run.rank0.jsonl"}));
-}
-
-TEST(TrainingMonitor, RefusesFingerprintsThatHaveNoFileOrNoInterval) {
-  const OneWeight model;
-  const TemporaryFolder folder;
-  EXPECT_ERROR(TrainingMonitor({.fingerprint = 1}, {}, model, 2), UsageError,
-               "fingerprint: expected fingerprint_beside, a file to write beside");
-  EXPECT_ERROR(TrainingMonitor({.fingerprint = -1, .fingerprint_beside = folder.file("a.jsonl")},
-                               {}, model, 2),
-               UsageError, "fingerprint: expected a number > 0, got -1");
-}
-
-TEST(TrainingMonitor, CountsOnlyStepsOfTheOptimizer) {
-  const OneWeight model;
-  TrainingMonitor monitor({.quiet = true}, {}, model, 4);
-  monitor.begin_epoch(1, 1);
-  for (const bool updated : {false, true, false, true}) {
-    monitor.step(batch_of(1), torch::tensor(1.0F), updated);
-    EXPECT_EQ(monitor.every(1), updated);
-    EXPECT_EQ(monitor.every(2), updated && monitor.steps() == 2);
-    EXPECT_FALSE(monitor.every(0));
-  }
-  EXPECT_EQ(monitor.steps(), 2);
-  EXPECT_EQ(monitor.end_epoch().steps, 4) << "batches";
-}
-
 TEST(TrainingMonitor, GoesOnFromItsState) {
   const OneWeight model;
   TrainingMonitor first({.quiet = true}, {}, model, 2);
@@ -194,12 +176,38 @@ TEST(TrainingMonitor, SavesItsSettingsAndRefusesOthers) {
       "state.json: it was written with --head=logits, and this run has --head=log-softmax");
 }
 
-TEST(TrainingMonitor, RefusesAnEpochWithoutBatches) {
-  const OneWeight model;
-  TrainingMonitor monitor({.quiet = true}, {}, model, 0);
-  EXPECT_ERROR(
-      monitor.begin_epoch(1, 1), DataError,
-      "training data: expected at least one batch per epoch, got none; hint: use a smaller");
+const RunSettings kSettings = {{"--head", "logits"},
+                               {"--batch-size", "64", Effect::kTraining},
+                               {"--lr", "0.1", Effect::kOptimizer}};
+
+std::string log_of(const nlohmann::json& saved, const RunSettings& own = kSettings) {
+  CapturedStream stream;
+  compare_settings(saved, own, "c/custom.json", Log({.stream = stream.get()}));
+  return stream.text();
+}
+
+TEST(RunSettings, AreReportedWhereTheyDiffer) {
+  EXPECT_EQ(log_of(settings_to_json(kSettings)), "");
+  EXPECT_EQ(log_of({{"--batch-size", "32"}}),
+            "c/custom.json: --batch-size was 32, and is 64 from here on\n");
+  EXPECT_EQ(log_of({{"--new", "1"}}), "") << "only one side has it";
+  EXPECT_EQ(log_of({{"--head", "other"}}, {}), "");
+  EXPECT_EQ(log_of(nullptr), "c/custom.json: written without settings, so none were compared\n");
+  // The state of the optimizer has it: a resume reports it there.
+  EXPECT_EQ(settings_of_ranks(kSettings).at("--lr"), "0.1");
+  EXPECT_EQ(settings_to_json(kSettings).at("--lr"), "0.1");
+  EXPECT_EQ(log_of({{"--lr", "0.2"}}), "");
+}
+
+TEST(RunSettings, ThatMustStayOrAreDamagedAreRefused) {
+  EXPECT_ERROR(log_of({{"--head", "log-softmax"}}), UsageError,
+               "c/custom.json: it was written with --head=log-softmax, and this run has "
+               "--head=logits; hint: resume with --head=log-softmax, or begin a new run and load "
+               "c/model.safetensors");
+  EXPECT_ERROR(log_of(nlohmann::json::array()), DataError,
+               "expected an object as settings, got []");
+  EXPECT_ERROR(log_of({{"--head", 3}}), DataError,
+               "expected a text as \"--head\" as settings, got 3");
 }
 
 }  // namespace

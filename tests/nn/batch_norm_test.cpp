@@ -37,7 +37,10 @@ struct Pair {
   }
 
   void expect_equal_outputs(const torch::Tensor& input) {
-    EXPECT_TRUE(torch::equal(ours->forward(input), theirs->forward(input)));
+    const auto output = ours->forward(input);
+    const auto expected = theirs->forward(input);
+    EXPECT_TRUE(torch::equal(output, expected));
+    EXPECT_EQ(output.strides(), expected.strides());
   }
 
   void expect_equal_state() {
@@ -66,18 +69,6 @@ TEST(BatchNorm, IsBitEqualToLibTorchsInTrainingAndEvaluation) {
     pair.expect_equal_outputs(torch::randn({4, 3, 5, 5}));
     pair.expect_equal_state();
   }
-}
-
-TEST(BatchNorm, GivesLibTorchsGradients) {
-  torch::manual_seed(1);
-  Pair pair(0.1);
-  const auto ours = torch::randn({4, 3, 5, 5}).requires_grad_();
-  const auto theirs = ours.detach().clone().requires_grad_();
-  pair.ours->forward(ours).square().sum().backward();
-  pair.theirs->forward(theirs).square().sum().backward();
-  EXPECT_TRUE(torch::equal(ours.grad(), theirs.grad()));
-  EXPECT_TRUE(torch::equal(pair.ours->weight.grad(), pair.theirs->weight.grad()));
-  EXPECT_TRUE(torch::equal(pair.ours->bias.grad(), pair.theirs->bias.grad()));
 }
 
 // What Python made, under "momentum_0.1." and "momentum_none.".
@@ -151,21 +142,12 @@ TEST(BatchNorm, AveragesWithoutAWaitOnAGpu) {
   EXPECT_EQ(there->num_batches_tracked.item<std::int64_t>(), 3);
 }
 
-TEST(BatchNorm, KeepsTheLayout) {
-  BatchNorm layer(BatchNormOptions{.features = 3});
-  const auto input = torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast);
-  EXPECT_TRUE(layer->forward(input).is_contiguous(torch::MemoryFormat::ChannelsLast));
-}
-
 TEST(BatchNorm, HasPythonsNamesAndDtypes) {
   const BatchNorm layer(BatchNormOptions{.features = 3});
-  std::vector<std::string> names;
-  for (const auto& item : layer->named_parameters()) names.push_back(item.key());
-  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias"}));
-  names.clear();
-  for (const auto& item : layer->named_buffers()) names.push_back(item.key());
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"running_mean", "running_var", "num_batches_tracked"}));
+  const std::vector<std::string> parameters = {"weight", "bias"};
+  const std::vector<std::string> buffers = {"running_mean", "running_var", "num_batches_tracked"};
+  EXPECT_EQ(layer->named_parameters().keys(), parameters);
+  EXPECT_EQ(layer->named_buffers().keys(), buffers);
   EXPECT_EQ(layer->num_batches_tracked.scalar_type(), torch::kInt64);
   EXPECT_EQ(layer->num_batches_tracked.dim(), 0);
 }

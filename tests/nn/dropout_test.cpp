@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,7 +15,6 @@
 #include "ladder/nn/random_scope.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_keys.h"
-#include "tests/support/slopes.h"
 
 namespace ladder {
 namespace {
@@ -27,21 +25,14 @@ constexpr auto kChannelsLast = torch::MemoryFormat::ChannelsLast;
 
 TEST(Dropout, MultipliesByTheMaskAndKeepsTheLayout) {
   const Dropout dropout({.p = 0.25, .layer = 1});
-  const auto input = torch::randn({2, 5, 7, 9}).contiguous(kChannelsLast);
+  const auto input = torch::randn({2, 5, 7, 9}).contiguous(kChannelsLast).requires_grad_();
   const RandomScope random(key_from(0, 2));
   const auto output = dropout.forward(input);
   const auto mask = counter_mask(input, key_from(0, 2), {.p = 0.25, .layer = 1});
   EXPECT_TRUE(torch::equal(output, input * mask));
   EXPECT_TRUE(output.is_contiguous(kChannelsLast));
-}
-
-TEST(Dropout, GivesTheGradientOfTheMask) {
-  const Dropout dropout({.p = 0.25, .layer = 1});
-  const auto input = torch::randn({3, 17}).requires_grad_();
-  const RandomScope random(key_from(0, 3));
-  dropout.forward(input).sum().backward();
-  EXPECT_TRUE(
-      torch::equal(input.grad(), counter_mask(input, key_from(0, 3), {.p = 0.25, .layer = 1})));
+  output.sum().backward();
+  EXPECT_TRUE(torch::equal(input.grad(), mask));
 }
 
 TEST(Dropout, KeepsTheDtype) {
@@ -52,38 +43,37 @@ TEST(Dropout, KeepsTheDtype) {
   }
 }
 
-TEST(Dropout, IsTheIdentityInEvaluationMode) {
+TEST(Dropout, IsTheIdentityOrOnlyFlattensInEvaluationModeAndWithPZero) {
+  const auto images = torch::randn({2, 3, 4, 5}).contiguous(kChannelsLast);
   for (const auto masks : {DropoutMasks::kByPosition, DropoutMasks::kByGenerator}) {
-    Dropout dropout({.p = 0.5, .masks = masks});
-    dropout.eval();
-    const auto input = torch::randn({2, 3});
-    EXPECT_TRUE(dropout.forward(input).is_same(input));
+    Dropout evaluating({.p = 0.5, .masks = masks});
+    evaluating.eval();
+    for (const auto& dropout : {evaluating, Dropout({.p = 0.0, .masks = masks})}) {
+      EXPECT_TRUE(dropout.forward(images).is_same(images));
+      EXPECT_TRUE(torch::equal(dropout.forward_flatten(images), torch::flatten(images, 1)));
+    }
   }
 }
 
-TEST(Dropout, OfPZeroIsTheIdentity) {
-  const auto input = torch::randn({2, 3});
-  EXPECT_TRUE(torch::equal(Dropout({.p = 0.0}).forward(input), input));
-  EXPECT_TRUE(
-      torch::equal(Dropout({.p = 0.0, .masks = DropoutMasks::kByGenerator}).forward(input), input));
-}
-
-TEST(Dropout, DrawsPyTorchsMasksByGenerator) {
+TEST(Dropout, DrawsPyTorchsMasksByGeneratorAndLeavesItAloneByPosition) {
   const Dropout dropout({.p = 0.5, .masks = DropoutMasks::kByGenerator});
-  const auto input = torch::randn({4, 100});
-  torch::manual_seed(7);
-  const auto output = dropout.forward(input);  // needs no RandomScope
-  torch::manual_seed(7);
-  EXPECT_TRUE(torch::equal(output, torch::dropout(input, 0.5, /*train=*/true)));
-}
-
-TEST(Dropout, LeavesPyTorchsGeneratorAloneByPosition) {
+  const auto images = torch::randn({2, 3, 4, 5});
+  const auto after_seed = [](const auto& draw) {
+    torch::manual_seed(7);
+    return draw();
+  };
+  const auto expected = after_seed([&] { return torch::dropout(images, 0.5, /*train=*/true); });
+  // Without a RandomScope.
+  EXPECT_TRUE(torch::equal(after_seed([&] { return dropout.forward(images); }), expected));
+  EXPECT_TRUE(torch::equal(after_seed([&] { return dropout.forward_flatten(images); }),
+                           torch::flatten(expected, 1)));
   const RandomScope random(key_from(0, 2));
-  torch::manual_seed(7);
-  const auto first = torch::rand({3});
-  torch::manual_seed(7);
-  Dropout({.p = 0.5}).forward(torch::ones({2, 3}));
-  EXPECT_TRUE(torch::equal(torch::rand({3}), first));
+  const auto first = after_seed([] { return torch::rand({3}); });
+  EXPECT_TRUE(torch::equal(after_seed([&] {
+                             Dropout({.p = 0.5}).forward(images);
+                             return torch::rand({3});
+                           }),
+                           first));
 }
 
 TEST(Dropout, RefusesAPOutsideItsRange) {
@@ -152,15 +142,6 @@ TEST(DropoutFlatten, RefusesToDifferentiateItsGradient) {
                UsageError, "dropout_flatten: its gradient is not differentiable (create_graph)");
 }
 
-TEST(DropoutFlatten, GradientsAreTheSlopesOfTheLoss) {
-  const auto images = torch::randn({4, 3, 5, 6}).contiguous(kChannelsLast);
-  const auto direction = torch::randn({4, 90});
-  const RandomScope random(key_from(0, 4));
-  expect_gradients_are_slopes({images}, [&](const auto& at) {
-    return (one_flatten(at[0]).to(torch::kFloat64) * direction).sum();
-  });
-}
-
 TEST(DropoutFlatten, HasTheSameBitsOnAnyNumberOfThreads) {
   const auto images = torch::randn({33, 64, 12, 12}).contiguous(kChannelsLast);
   at::set_num_threads(1);
@@ -172,60 +153,39 @@ TEST(DropoutFlatten, HasTheSameBitsOnAnyNumberOfThreads) {
   EXPECT_TRUE(torch::equal(one.gradient, two.gradient));
 }
 
-TEST(DropoutFlatten, OnlyFlattensWhereNothingIsDropped) {
-  const auto images = torch::randn({2, 3, 4, 5}).contiguous(kChannelsLast);
-  Dropout evaluating({.p = 0.5});
-  evaluating.eval();
-  EXPECT_TRUE(torch::equal(evaluating.forward_flatten(images), torch::flatten(images, 1)));
-  EXPECT_TRUE(torch::equal(Dropout({.p = 0.0}).forward_flatten(images), torch::flatten(images, 1)));
-}
-
-TEST(DropoutFlatten, DrawsPyTorchsMasksByGenerator) {
-  const auto images = torch::randn({2, 3, 4, 5});
-  torch::manual_seed(7);
-  const auto output =
-      Dropout({.p = 0.5, .masks = DropoutMasks::kByGenerator}).forward_flatten(images);
-  torch::manual_seed(7);
-  EXPECT_TRUE(torch::equal(output, torch::flatten(torch::dropout(images, 0.5, true), 1)));
-}
-
-TEST(DropoutFlatten, WantsAScopeAndOnePositionASample) {
+TEST(RandomScope, IsNeededWhileTrainingWithOnePositionASample) {
   const auto images = torch::ones({2, 3, 4, 5}).contiguous(kChannelsLast);
+  EXPECT_ERROR(Dropout({.p = 0.5}).forward(images), UsageError,
+               "dropout or noise in training: expected a RandomScope around the forward, not set; "
+               "hint: write `const RandomScope random({seed, epoch, batch.positions});`");
   EXPECT_ERROR(one_flatten(images), UsageError, "expected a RandomScope around the forward");
   const RandomScope random(key_from(0, 3));
   EXPECT_ERROR(one_flatten(images), c10::Error,
                "dropout: expected one position per sample, got [3] positions for an input of");
 }
 
-TEST(RandomScope, IsNeededWhileTraining) {
-  EXPECT_ERROR(Dropout({.p = 0.5}).forward(torch::ones({2, 3})), UsageError,
-               "dropout or noise in training: expected a RandomScope around the forward, not set; "
-               "hint: write `const RandomScope random({seed, epoch, batch.positions});`");
-}
-
-TEST(RandomScope, TheInnermostCountsAndTheOuterComesBack) {
+TEST(RandomScope, TheInnermostOfItsThreadCountsAndTheOuterComesBack) {
+  const auto scope = [](std::uint64_t seed) {
+    return RandomScope({.seed = seed, .positions = positions(0, 1)});
+  };
   EXPECT_ERROR(RandomScope::current(), UsageError, "RandomScope");
   {
-    const RandomScope outer({.seed = 1, .positions = positions(0, 1)});
+    const auto outer = scope(1);
     {
-      const RandomScope inner({.seed = 2, .positions = positions(0, 1)});
+      const auto inner = scope(2);
       EXPECT_EQ(RandomScope::current().seed, 2U);
     }
     EXPECT_EQ(RandomScope::current().seed, 1U);
+    std::uint64_t seed_there = 0;
+    std::thread([&] {
+      EXPECT_ERROR(RandomScope::current(), UsageError, "RandomScope");
+      const auto there = scope(2);
+      seed_there = RandomScope::current().seed;
+    }).join();
+    EXPECT_EQ(seed_there, 2U);
+    EXPECT_EQ(RandomScope::current().seed, 1U);
   }
   EXPECT_ERROR(RandomScope::current(), UsageError, "RandomScope");
-}
-
-TEST(RandomScope, BelongsToItsThread) {
-  const RandomScope here({.seed = 1, .positions = positions(0, 1)});
-  std::uint64_t seed_there = 0;
-  std::thread([&] {
-    EXPECT_ERROR(RandomScope::current(), UsageError, "RandomScope");
-    const RandomScope there({.seed = 2, .positions = positions(0, 1)});
-    seed_there = RandomScope::current().seed;
-  }).join();
-  EXPECT_EQ(seed_there, 2U);
-  EXPECT_EQ(RandomScope::current().seed, 1U);
 }
 
 }  // namespace

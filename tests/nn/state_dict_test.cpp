@@ -87,33 +87,28 @@ struct Backbone : torch::nn::Module {
   }
 };
 
-class AChildNamedModule : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(HasWeight, AChildNamedModule, testing::Bool());
-
-TEST_P(AChildNamedModule, KeepsItsName) {
-  Names names = {"module.bias", "module.count", "module.weight"};
-  if (GetParam()) names.emplace_back("weight");
-  EXPECT_EQ(names_of(unwrapped_state_dict(Backbone(1.0, GetParam()))), names);
-}
-
-TEST_P(AChildNamedModule, IsLoadedWhole) {
-  const Backbone saved(6.0, GetParam());
-  Backbone loaded(7.0, GetParam());
-  load_state_dict(loaded, unwrapped_state_dict(saved), "a file");
-  EXPECT_TRUE(all_are(loaded, 6.0));
-  Backbone from_wrapper(7.0, GetParam());
-  StateDict of_python;  // DistributedDataParallel's
-  for (const auto& [name, tensor] : state_dict(saved)) of_python["module." + name] = tensor;
-  load_state_dict(from_wrapper, of_python, "a file");
-  EXPECT_TRUE(all_are(from_wrapper, 6.0));
-  EXPECT_EQ(weights_sha256(of_python), weights_sha256(state_dict(saved)));
-}
-
-TEST(WeightsSha256, SeesEveryTensorOfANetworkWithAChildNamedModule) {
-  auto values = state_dict(Backbone(1.0, true));
-  const auto before = weights_sha256(values);
-  values.at("weight") = values.at("weight") + 1;
-  EXPECT_NE(weights_sha256(values), before);
+TEST(AChildNamedModule, KeepsItsNameAndIsLoadedAndHashedWhole) {
+  for (const bool has_weight : {false, true}) {
+    const Backbone saved(6.0, has_weight);
+    Names names = {"module.bias", "module.count", "module.weight"};
+    if (has_weight) names.emplace_back("weight");
+    EXPECT_EQ(names_of(unwrapped_state_dict(saved)), names);
+    Backbone loaded(7.0, has_weight);
+    load_state_dict(loaded, unwrapped_state_dict(saved), "a file");
+    EXPECT_TRUE(all_are(loaded, 6.0));
+    Backbone from_wrapper(7.0, has_weight);
+    StateDict of_python;  // DistributedDataParallel's
+    for (const auto& [name, tensor] : state_dict(saved)) of_python["module." + name] = tensor;
+    load_state_dict(from_wrapper, of_python, "a file");
+    EXPECT_TRUE(all_are(from_wrapper, 6.0));
+    const auto hash = weights_sha256(state_dict(saved));
+    EXPECT_EQ(weights_sha256(of_python), hash);
+    for (const auto& [name, tensor] : state_dict(saved)) {
+      auto changed = state_dict(saved);
+      changed.at(name) = tensor + 1;
+      EXPECT_NE(weights_sha256(changed), hash) << name;
+    }
+  }
 }
 
 TEST(LoadStateDict, CopiesWithAndWithoutThePrefixOnEitherSide) {
@@ -136,12 +131,12 @@ TEST(TiedWeights, AreSavedUnderTheirFirstName) {
 
 // Python's safetensors.torch.save_model keeps one name, torch.save both.
 TEST(TiedWeights, AreLoadedUnderAnyOfTheirNames) {
-  const auto full = [](double value) { return torch::full({2, 2}, value); };
+  const auto weight = torch::full({2, 2}, 2.0);
+  const auto bias = torch::full({2}, 2.0);
   for (const StateDict& values :
-       {StateDict{{"a.weight", full(2)}, {"b.bias", torch::full({2}, 2.0)}},
-        StateDict{{"b.weight", full(2)}, {"a.bias", torch::full({2}, 2.0)}},
-        StateDict{
-            {"a.weight", full(2)}, {"b.weight", full(2)}, {"b.bias", torch::full({2}, 2.0)}}}) {
+       {StateDict{{"a.weight", weight}, {"b.bias", bias}},
+        StateDict{{"b.weight", weight}, {"a.bias", bias}},
+        StateDict{{"a.weight", weight}, {"b.weight", weight}, {"b.bias", bias}}}) {
     TwoLayers tied({.tied = true});
     load_state_dict(tied, values, "a file");
     EXPECT_TRUE(all_are(tied, 2.0));
@@ -200,8 +195,7 @@ TEST(LoadStateDict, ChecksFirstAndCopiesLater) {
 void expect_refused(const StateDict& values, const std::string& message) {
   for (const int depth : {0, 1}) {
     const auto target = small(1.0, depth);
-    const auto text =
-        "w.safetensors: expected " + message + "; hint: is this the checkpoint of another network?";
+    const auto text = "w.safetensors: expected " + message;
     EXPECT_ERROR(load_state_dict(*target, values, "w.safetensors"), DataError, text);
     EXPECT_ERROR(static_cast<void>(plan_load_state_dict(*target, values, "w.safetensors")),
                  DataError, text);
@@ -215,29 +209,24 @@ TEST(LoadStateDict, RefusesAMissingTensorAndChangesNothing) {
   expect_refused(values, "a tensor weight, got none");
 }
 
-TEST(LoadStateDict, RefusesASurplusTensorAndChangesNothing) {
-  auto values = state_dict(*small(2.0));
-  values["zeta"] = torch::ones({1});
-  expect_refused(values, "3 tensors, got also zeta");
-}
-
-TEST(LoadStateDict, RefusesAnotherShapeAndChangesNothing) {
-  auto values = state_dict(*small(2.0));
-  values["weight"] = torch::ones({3, 2});
-  expect_refused(values, "weight of shape [2,3], got [3,2]");
-  values["weight"] = torch::ones({});
-  expect_refused(values, "weight of shape [2,3], got []");
-}
-
-TEST(LoadStateDict, RefusesWholeNumbersForFloatingOnesAndTheReverse) {
-  auto values = state_dict(*small(2.0));
-  values["weight"] = torch::ones({2, 3}, torch::kInt64);
-  expect_refused(values, "weight of dtype Float, got Long");
-  values = state_dict(*small(2.0));
-  values["count"] = torch::tensor(1.5);
-  expect_refused(values, "count of dtype Long, got Float");
-  values["count"] = torch::tensor(1, torch::kInt32);
-  expect_refused(values, "count of dtype Long, got Int");
+TEST(LoadStateDict, RefusesASurplusTensorAnotherShapeOrDtypeAndChangesNothing) {
+  const struct {
+    const char* name;
+    torch::Tensor value;
+    const char* message;
+  } cases[] = {
+      {"zeta", torch::ones({1}), "3 tensors, got also zeta"},
+      {"weight", torch::ones({3, 2}), "weight of shape [2,3], got [3,2]"},
+      {"weight", torch::ones({}), "weight of shape [2,3], got []"},
+      {"weight", torch::ones({2, 3}, torch::kInt64), "weight of dtype Float, got Long"},
+      {"count", torch::tensor(1.5), "count of dtype Long, got Float"},
+      {"count", torch::tensor(1, torch::kInt32), "count of dtype Long, got Int"},
+  };
+  for (const auto& [name, value, message] : cases) {
+    auto values = state_dict(*small(2.0));
+    values[name] = value;
+    expect_refused(values, message);
+  }
 }
 
 // `name` of a network with BatchNorm, with one element replaced.
@@ -253,11 +242,12 @@ StateDict conv_net_with(const std::string& name, float element) {
 TEST(LoadStateDict, RefusesNumbersThatAreNotFiniteAndChangesNothing) {
   const auto target = mnist::make_conv_net();
   const auto before = weights_sha256(state_dict(*target));
+  auto too_large = unwrapped_state_dict(*target);  // for float32
+  too_large.at("fc.bias") = torch::full({10}, 1e300, torch::kFloat64);
   const std::pair<StateDict, std::string> damages[] = {
       {conv_net_with("layer1.0.weight", NAN), "finite numbers in layer1.0.weight, got NaN or inf"},
-      {conv_net_with("fc.bias", INFINITY),
-       "finite numbers in fc.bias, got NaN or infinity; hint: "
-       "take an older checkpoint, or train again"},
+      {conv_net_with("fc.bias", INFINITY), "finite numbers in fc.bias, got NaN or infinity; hint"},
+      {too_large, "finite numbers in fc.bias"},
       {conv_net_with("layer1.1.running_mean", -INFINITY), "finite numbers in layer1.1.running_m"},
       {conv_net_with("layer2.1.running_var", NAN), "finite numbers in layer2.1.running_var, got"},
       {conv_net_with("layer2.1.running_var", -1e-3F),
@@ -292,13 +282,6 @@ TEST(AllFinite, SeesASingleElementAndNoOverflowOfTheSum) {
   EXPECT_FALSE(all_finite(torch::tensor({INFINITY, -INFINITY})));
 }
 
-TEST(LoadStateDict, RefusesFloat64ThatIsInfiniteAsFloat32) {
-  const auto target = mnist::make_conv_net();
-  auto values = unwrapped_state_dict(*target);
-  values.at("fc.bias") = torch::full({10}, 1e300, torch::kFloat64);
-  EXPECT_ERROR(load_state_dict(*target, values, "w"), DataError, "finite numbers in fc.bias");
-}
-
 TEST(RequireFinite, LooksAtWeightsAndRunningStatistics) {
   for (const char* name : {"fc.weight", "layer1.1.running_mean", "layer2.1.running_var"}) {
     const auto net = mnist::make_conv_net();
@@ -322,9 +305,8 @@ StateDict sample() {
 constexpr const char* kSampleSha256 =
     "2539a37f31807c7788aeab4598a6bf1449eb6624132ff5859b0c396d6be4fe16";
 
-TEST(WeightsSha256, IsWhatPythonComputes) { EXPECT_EQ(weights_sha256(sample()), kSampleSha256); }
-
-TEST(WeightsSha256, DoesNotDependOnLayoutOrPrefix) {
+TEST(WeightsSha256, IsWhatPythonComputesWithAnyLayoutAndPrefix) {
+  EXPECT_EQ(weights_sha256(sample()), kSampleSha256);
   StateDict other;
   for (const auto& [name, tensor] : sample()) other["module." + name] = tensor;
   auto& weight = other["module.conv.weight"];
@@ -344,11 +326,7 @@ TEST(WeightsSha256, ChangesWithNameDtypeShapeAndTheLastBit) {
   EXPECT_NE(changed("empty", torch::empty({3, 0})), kSampleSha256);
   EXPECT_NE(changed("mask", torch::tensor({1, 0}, torch::kUInt8)), kSampleSha256);
   EXPECT_NE(changed("new", torch::empty({0})), kSampleSha256);
-}
-
-TEST(WeightsSha256, SeesTheSignOfZero) {
-  EXPECT_NE(weights_sha256({{"a", torch::tensor(0.0F)}}),
-            weights_sha256({{"a", torch::tensor(-0.0F)}}));
+  EXPECT_NE(changed("new", torch::tensor(0.0F)), changed("new", torch::tensor(-0.0F)));
 }
 
 std::vector<float> floats_of(const torch::Tensor& tensor) {
@@ -358,7 +336,7 @@ std::vector<float> floats_of(const torch::Tensor& tensor) {
   return values;
 }
 
-TEST(RowMajorBytes, AreRowMajorHoweverTheTensorLies) {
+TEST(RowMajorBytes, AreRowMajorHoweverTheTensorLiesAndShareMemoryIfTheyCan) {
   const auto images = torch::arange(12.0F).view({1, 3, 2, 2});
   const std::vector<float> row_major = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   EXPECT_EQ(floats_of(images), row_major);
@@ -366,15 +344,9 @@ TEST(RowMajorBytes, AreRowMajorHoweverTheTensorLies) {
   EXPECT_EQ(floats_of(torch::arange(4.0F).view({2, 2}).t()), (std::vector<float>{0, 2, 1, 3}));
   EXPECT_EQ(floats_of(torch::arange(4.0F).narrow(0, 1, 2)), (std::vector<float>{1, 2}));
   EXPECT_EQ(floats_of(torch::ones({1}).expand({3})), (std::vector<float>{1, 1, 1}));
-}
-
-TEST(RowMajorBytes, ShareTheMemoryOfAContiguousTensor) {
+  EXPECT_TRUE(RowMajorBytes(torch::empty({0, 3})).span().empty());
   const auto tensor = torch::ones({4}, torch::requires_grad());
   EXPECT_EQ(static_cast<const void*>(RowMajorBytes(tensor).span().data()), tensor.const_data_ptr());
-}
-
-TEST(RowMajorBytes, OfAnEmptyTensorAreNone) {
-  EXPECT_TRUE(RowMajorBytes(torch::empty({0, 3})).span().empty());
 }
 
 // python3: hashlib.sha256(struct.pack("<3q", 0, 1, 2)).hexdigest()[:16], and of b""
