@@ -65,40 +65,31 @@ std::vector<Bytes> published_by_all(SharedMemory& memory, int world_size, const 
   return all;
 }
 
-class SharedMemoryOf : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, SharedMemoryOf, testing::Values(2, 4));
-
-TEST_P(SharedMemoryOf, ExchangesAnyNumberOfBytes) {
-  run_ranks(GetParam(), [](const ProcessGroup& group) {
+// A slot that is written too early, or read too early, would show in one of so many fast rounds.
+TEST(SharedMemory, ExchangesAnyNumberOfBytesAndKeepsThemInManyFastRounds) {
+  const auto check = [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
+    const auto exchange = [&](std::size_t round, std::size_t count) {
+      const int world = group.world_size();
+      const auto all = published_by_all(*memory, world, bytes_of(group.rank(), round, count));
+      for (int rank = 0; rank < world; ++rank) {
+        ASSERT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, round, count))
+            << count << " bytes in round " << round;
+      }
+    };
     constexpr auto kChunkBytes = SharedMemory::kChunkBytes;
     for (const auto count : {std::size_t{0}, std::size_t{1}, kChunkBytes - 1, kChunkBytes,
                              kChunkBytes + 1, 3 * kChunkBytes + 5}) {
-      const auto all =
-          published_by_all(*memory, group.world_size(), bytes_of(group.rank(), 0, count));
-      for (int rank = 0; rank < group.world_size(); ++rank) {
-        EXPECT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, 0, count)) << count;
-      }
+      exchange(0, count);
     }
-  });
-}
-
-// A slot that is written too early, or read too early, would show in one of so many rounds.
-TEST_P(SharedMemoryOf, KeepsItsBytesInManyFastRounds) {
-  run_ranks(GetParam(), [](const ProcessGroup& group) {
-    const auto memory = make(group);
-    ASSERT_NE(memory, nullptr);
     std::minstd_rand random(static_cast<unsigned>(group.rank()) + 1);
-    for (std::size_t round = 0; round < 3'000; ++round) {
+    for (std::size_t round = 0; round < 3'000 && !testing::Test::HasFatalFailure(); ++round) {
       for (volatile auto left = random() % 3'000; left > 0;) left = left - 1;
-      const auto all =
-          published_by_all(*memory, group.world_size(), bytes_of(group.rank(), round, 100));
-      for (int rank = 0; rank < group.world_size(); ++rank) {
-        ASSERT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, round, 100)) << round;
-      }
+      exchange(round, 100);
     }
-  });
+  };
+  for (const int world : {2, 4}) run_ranks(world, check);
 }
 
 // All ranks decide alike, also those that could share memory.
