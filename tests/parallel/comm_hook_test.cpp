@@ -5,8 +5,8 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <utility>
 
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "tests/support/ranks.h"
@@ -53,53 +53,39 @@ TEST(AllreduceHook, IsBitEqualToNoHook) {
 
 // Rounding to half of a unit in the last place, before the sum and in it. The parts are longer
 // than their average, by at most the square root of the world size here.
-TEST(CompressHooks, AreAsPreciseAsTheirNumbersAre) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto plain = gradient_with(group, std::nullopt);
-    constexpr double kFloat16Unit = 1.0 / 2048;
-    constexpr double kBFloat16Unit = 1.0 / 256;
-    const double fp16 = relative_difference(gradient_with(group, fp16_compress_hook()), plain);
-    EXPECT_LE(fp16, 2 * kFloat16Unit);
-    EXPECT_GE(fp16, kFloat16Unit / 8);
-    const double bf16 = relative_difference(gradient_with(group, bf16_compress_hook()), plain);
-    EXPECT_LE(bf16, 2 * kBFloat16Unit);
-    EXPECT_GE(bf16, kBFloat16Unit / 8);
-  });
+TEST_ON_RANKS(CompressHooks, AreAsPreciseAsTheirNumbersAndSendHalfTheBytes, 2) {
+  constexpr std::int64_t kParameters = 500;
+  const auto plain = gradient_with(group, std::nullopt);
+  EXPECT_EQ(bytes_with(group, allreduce_hook()), 2 * 4 * kParameters);
+  for (const auto& [hook, unit] :
+       {std::pair(fp16_compress_hook(), 1.0 / 2048), std::pair(bf16_compress_hook(), 1.0 / 256)}) {
+    const double difference = relative_difference(gradient_with(group, hook), plain);
+    EXPECT_LE(difference, 2 * unit);
+    EXPECT_GE(difference, unit / 8);
+    EXPECT_EQ(bytes_with(group, hook), 2 * 2 * kParameters);
+  }
 }
 
-TEST(CompressHooks, SendHalfTheBytes) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    constexpr std::int64_t kParameters = 500;
-    EXPECT_EQ(bytes_with(group, allreduce_hook()), 2 * 4 * kParameters);
-    EXPECT_EQ(bytes_with(group, fp16_compress_hook()), 2 * 2 * kParameters);
-    EXPECT_EQ(bytes_with(group, bf16_compress_hook()), 2 * 2 * kParameters);
-  });
+TEST_ON_RANKS(CommHook, DecidesWhatTheAverageIs, 2) {
+  const auto plain = gradient_with(group, std::nullopt);
+  const CommHook sum = {
+      .encode = [](const torch::Tensor& bucket, int /*world_size*/) { return bucket; },
+      .decode = [](const torch::Tensor& total) { return total; }};
+  EXPECT_TRUE(torch::equal(gradient_with(group, sum), plain * 2));
+  const CommHook scaled = {
+      .encode = [](const torch::Tensor& bucket,
+                   int world_size) { return bucket.mul_(4.0 / world_size); },  // in place
+      .decode = [](const torch::Tensor& total) { return total * 0.5; }};
+  EXPECT_TRUE(torch::equal(gradient_with(group, scaled), plain * 2));
 }
 
-TEST(CommHook, DecidesWhatTheAverageIs) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto plain = gradient_with(group, std::nullopt);
-    const CommHook sum = {
-        .encode = [](const torch::Tensor& bucket, int /*world_size*/) { return bucket; },
-        .decode = [](const torch::Tensor& total) { return total; }};
-    EXPECT_TRUE(torch::equal(gradient_with(group, sum), plain * 2));
-    const CommHook scaled = {
-        .encode = [](const torch::Tensor& bucket,
-                     int world_size) { return bucket.mul_(4.0 / world_size); },  // in place
-        .decode = [](const torch::Tensor& total) { return total * 0.5; }};
-    EXPECT_TRUE(torch::equal(gradient_with(group, scaled), plain * 2));
-  });
-}
-
-TEST(CommHook, RunsOnOneRankToo) {
-  run_ranks(1, [](const ProcessGroup& gloo) {
-    for (const auto& group : {gloo, ProcessGroup::single()}) {
-      const auto plain = gradient_with(group, std::nullopt);
-      EXPECT_TRUE(torch::equal(gradient_with(group, allreduce_hook()), plain));
-      EXPECT_TRUE(torch::equal(gradient_with(group, bf16_compress_hook()),
-                               plain.to(torch::kBFloat16).to(torch::kFloat32)));
-    }
-  });
+TEST_ON_RANKS(CommHook, RunsOnOneRankToo, 1) {
+  for (const auto& rank : {group, ProcessGroup::single()}) {
+    const auto plain = gradient_with(rank, std::nullopt);
+    EXPECT_TRUE(torch::equal(gradient_with(rank, allreduce_hook()), plain));
+    EXPECT_TRUE(torch::equal(gradient_with(rank, bf16_compress_hook()),
+                             plain.to(torch::kBFloat16).to(torch::kFloat32)));
+  }
 }
 
 }  // namespace

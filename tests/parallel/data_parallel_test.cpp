@@ -2,7 +2,6 @@
 #include "ladder/parallel/data_parallel.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -26,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/amp/autocast.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/nn/model.h"
@@ -36,6 +36,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/operator_calls.h"
 #include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
 #include "tests/support/two_inputs.h"
@@ -61,142 +62,95 @@ std::string hash_of_run(const std::shared_ptr<Model>& model, const Recipe& recip
   return weights_sha256(state_dict(*model));
 }
 
-TEST(DataParallel, OnOneDeviceIsBitEqualToThePlainModel) {
-  run_alone([] {
-    for (const auto& recipe : {basicnet(), convnet()}) {
-      EXPECT_EQ(hash_of_run(replicated(first_model(recipe), 1), recipe),
-                hash_of_run(first_model(recipe), recipe));
-    }
-  });
+TEST_ALONE(DataParallel, EndsTwiceWithTheSameBitsOnOneDeviceWithThoseOfThePlainModel) {
+  for (const auto& recipe : {basicnet(), convnet()}) {
+    const auto hash = [&](std::size_t replicas) {
+      return hash_of_run(replicated(first_model(recipe), replicas), recipe);
+    };
+    EXPECT_EQ(hash(1), hash_of_run(first_model(recipe), recipe));
+    EXPECT_EQ(hash(3), hash(3));
+  }
 }
 
 // Batches that divide, that do not, and with fewer images than replicas, or none. With dropout.
-TEST(DataParallel, HasTheGradientOfThePlainModel) {
-  run_alone([] {
-    for (const std::size_t replicas : {2U, 3U, 4U}) {
-      const auto model = replicated(small_net(), replicas);
-      for (const std::int64_t size : {12, 7, 5, 2, 1}) {
-        SCOPED_TRACE(std::to_string(size) + " images, " + std::to_string(replicas) + " replicas");
-        run_backward(*model, basicnet(), random_batch(size));
-        EXPECT_LE(relative_difference(
-                      flat_gradients(*model),
-                      gradient_of_one_process(small_net(), basicnet(), random_batch(size))),
-                  1e-6);
-      }
+TEST_ALONE(DataParallel, HasTheGradientOfThePlainModel) {
+  for (const std::size_t replicas : {2U, 3U, 4U}) {
+    const auto model = replicated(small_net(), replicas);
+    for (const std::int64_t size : {12, 7, 5, 2, 1}) {
+      SCOPED_TRACE(std::to_string(size) + " images, " + std::to_string(replicas) + " replicas");
+      run_backward(*model, basicnet(), random_batch(size));
+      EXPECT_LE(distance_from_one_process(*model, random_batch(size)), 1e-6);
     }
-  });
+  }
 }
 
-TEST(DataParallel, HasTheGradientOfAPlainModelWithTiedOrFrozenWeights) {
-  run_alone([] {
-    for (const auto& options : {TwoLayersOptions{.tied = true}, TwoLayersOptions{.frozen = true}}) {
-      const auto plain = std::make_shared<TwoLayers>(options);
-      const auto network = std::make_shared<TwoLayers>(options);
-      const auto model = replicated(network, 2);
-      plain->forward(torch::ones({4, 2})).mean().backward();
-      model->forward(torch::ones({4, 2})).mean().backward();
-      EXPECT_EQ(network->a->weight.grad().defined(), !options.frozen);
-      EXPECT_LE(relative_difference(network->b->weight.grad(), plain->b->weight.grad()), 1e-6);
-    }
-  });
-}
-
-TEST(DataParallel, FollowsAParameterThatChangesItsRole) {
-  run_alone([] {
-    const auto network = std::make_shared<TwoLayers>(TwoLayersOptions{.frozen = true});
+TEST_ALONE(DataParallel, HasTheGradientOfAPlainModelWithTiedOrFrozenWeights) {
+  const auto images = torch::ones({4, 2});
+  for (const auto& options : {TwoLayersOptions{.tied = true}, TwoLayersOptions{.frozen = true}}) {
+    TwoLayers plain(options);
+    const auto network = std::make_shared<TwoLayers>(options);
     const auto model = replicated(network, 2);
-    for (const bool trains : {false, true}) {
-      network->a->weight.set_requires_grad(trains);
-      model->forward(torch::ones({4, 2})).mean().backward();
-      EXPECT_EQ(network->a->weight.grad().defined(), trains);
-      EXPECT_TRUE(network->b->weight.grad().defined());
-    }
-  });
+    plain.forward(images).mean().backward();
+    model->forward(images).mean().backward();
+    EXPECT_EQ(network->a->weight.grad().defined(), !options.frozen);
+    EXPECT_LE(relative_difference(network->b->weight.grad(), plain.b->weight.grad()), 1e-6);
+    network->a->weight.set_requires_grad(true);  // a frozen one changes its role
+    model->forward(images).mean().backward();
+    EXPECT_TRUE(network->a->weight.grad().defined());
+  }
+  const auto scalar = std::make_shared<TwoLayers>(TwoLayersOptions{.scalar = true});
+  EXPECT_ERROR(replicated(scalar, 2)->forward(images), UsageError,
+               "output of the model: expected one row per sample, got 'a scalar'");
 }
 
-TEST(DataParallel, RefusesAnOutputWithoutRows) {
-  run_alone([] {
-    const auto model = replicated(std::make_shared<TwoLayers>(TwoLayersOptions{.scalar = true}), 2);
-    EXPECT_ERROR(model->forward(torch::ones({4, 2})), UsageError,
-                 "output of the model: expected one row per sample, got 'a scalar'; hint: ");
-  });
-}
-
-TEST(DataParallel, TakesAnEmptyBatch) {
-  run_alone([] {
-    const auto model = replicated(small_net(), 2);
-    auto batch = part_of(random_batch(4), 0, 0, 1);
-    EXPECT_EQ(loss_of(*model, basicnet(), batch).item<float>(), 0.0F);
-    run_backward(*model, basicnet(), batch);
-    EXPECT_EQ(flat_gradients(*model).abs().sum().item<float>(), 0.0F);
-  });
-}
-
-TEST(DataParallel, GivesTheOutputsInTheOrderOfTheImages) {
-  run_alone([] {
-    const auto model = replicated(small_net(), 3);
-    const auto plain = small_net();
-    const auto batch = random_batch(8);
+TEST_ALONE(DataParallel, GivesTheOutputsInTheOrderOfTheImagesOrNone) {
+  const auto model = replicated(small_net(), 3);
+  const auto batch = random_batch(8);
+  EXPECT_ERROR(model->forward(batch.inputs), UsageError, "RandomScope");  // for dropout
+  {
     const RandomScope random({42, 0, batch.positions});
-    EXPECT_LE(relative_difference(model->forward(batch.inputs), plain->forward(batch.inputs)),
-              1e-6);
-  });
-}
-
-TEST(DataParallel, EndsTwiceWithTheSameBits) {
-  run_alone([] {
-    for (const auto& recipe : {basicnet(), convnet()}) {
-      EXPECT_EQ(hash_of_run(replicated(first_model(recipe), 3), recipe),
-                hash_of_run(replicated(first_model(recipe), 3), recipe));
-    }
-  });
+    const auto expected = small_net()->forward(batch.inputs);
+    EXPECT_LE(relative_difference(model->forward(batch.inputs), expected), 1e-6);
+  }
+  const auto none = part_of(batch, 0, 0, 1);
+  EXPECT_EQ(loss_of(*model, basicnet(), none).item<float>(), 0.0F);
+  run_backward(*model, basicnet(), none);
+  EXPECT_EQ(flat_gradients(*model).abs().sum().item<float>(), 0.0F);
 }
 
 // Two parts, added in the same order.
-TEST(DataParallel, WithTwoReplicasIsBitEqualToTwoRanks) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto replicas = replicated(first_model(basicnet()), 2);
-    const auto ranks = std::make_shared<DistributedDataParallel>(first_model(basicnet()), group);
-    const auto of_replicas = basicnet().make_optimizer(replicas->parameters());
-    const auto of_ranks = basicnet().make_optimizer(ranks->parameters());
-    for (int step = 0; step < 3; ++step) {
-      const auto batch = random_batch(8, static_cast<std::uint64_t>(step));
-      run_backward(*replicas, basicnet(), batch);
-      run_backward(*ranks, basicnet(), slice_of(batch, group.rank(), 2));
-      EXPECT_TRUE(torch::equal(flat_gradients(*replicas), flat_gradients(*ranks))) << step;
-      of_replicas->step();
-      of_ranks->step();
-    }
-    EXPECT_TRUE(torch::equal(flat_weights(*replicas), flat_weights(*ranks)));
-  });
+TEST_ON_RANKS(DataParallel, WithTwoReplicasIsBitEqualToTwoRanks, 2) {
+  const auto replicas = replicated(first_model(basicnet()), 2);
+  const auto ranks = std::make_shared<DistributedDataParallel>(first_model(basicnet()), group);
+  const auto of_replicas = basicnet().make_optimizer(replicas->parameters());
+  const auto of_ranks = basicnet().make_optimizer(ranks->parameters());
+  for (int step = 0; step < 3; ++step) {
+    const auto batch = random_batch(8, static_cast<std::uint64_t>(step));
+    run_backward(*replicas, basicnet(), batch);
+    run_backward(*ranks, basicnet(), slice_of(batch, group.rank(), 2));
+    EXPECT_TRUE(torch::equal(flat_gradients(*replicas), flat_gradients(*ranks))) << step;
+    of_replicas->step();
+    of_ranks->step();
+  }
+  EXPECT_TRUE(torch::equal(flat_weights(*replicas), flat_weights(*ranks)));
 }
 
-TEST(DataParallel, KeepsTheRunningStatisticsOfTheFirstPart) {
-  run_alone([] {
-    const auto model = replicated(first_model(convnet()), 3);
-    const auto plain = first_model(convnet());
-    for (int step = 1; step <= 3; ++step) {
-      const auto images = random_batch(9, static_cast<std::uint64_t>(step)).inputs.only();
-      model->forward(images);
-      plain->forward(images.narrow(0, 0, 3));
-      EXPECT_EQ(model->buffers().at(2).item<std::int64_t>(), step);  // num_batches_tracked
-      EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
-    }
-  });
-}
-
-TEST(DataParallel, EvaluatesWithTheBuffersOfTheModelOnEveryReplica) {
-  run_alone([] {
-    const auto model = replicated(first_model(convnet()), 2);
-    model->forward(random_batch(6).inputs.only());
-    const auto plain = model->new_like();
-    model->eval();
-    plain->eval();
-    const torch::NoGradGuard no_grad;
-    const auto images = random_batch(7).inputs.only();
-    EXPECT_LE(relative_difference(model->forward(images), plain->forward(images)), 1e-6);
+TEST_ALONE(DataParallel, KeepsTheRunningStatisticsOfTheFirstPartAndEvaluatesWithThemOnAll) {
+  const auto model = replicated(first_model(convnet()), 3);
+  const auto plain = first_model(convnet());
+  for (int step = 1; step <= 3; ++step) {
+    const auto images = random_batch(9, static_cast<std::uint64_t>(step)).inputs.only();
+    model->forward(images);
+    plain->forward(images.narrow(0, 0, 3));
+    EXPECT_EQ(model->buffers().at(2).item<std::int64_t>(), step);  // num_batches_tracked
     EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
-  });
+  }
+  model->eval();
+  plain->eval();
+  const torch::NoGradGuard no_grad;
+  const auto images = random_batch(7).inputs.only();
+  EXPECT_LE(relative_difference(model->forward(images), plain->forward(images)), 1e-6);
+  EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
 }
 
 // Writes down what holds on the threads that run it.
@@ -238,291 +192,150 @@ class Witness : public Model {
   std::shared_ptr<Witness> chief_;
 };
 
-TEST(DataParallel, RunsEachReplicaOnAThreadOfItsOwn) {
-  run_alone([] {
-    const auto witness = std::make_shared<Witness>();
-    const auto model = replicated(witness, 3);
-    for (int step = 0; step < 3; ++step) model->forward(random_batch(6).inputs.only());
-    EXPECT_EQ(witness->threads.size(), 3U);
-    EXPECT_EQ(witness->threads.count(std::this_thread::get_id()), 0U);
-  });
+TEST_ALONE(DataParallel, RunsEachReplicaOnAThreadOfItsOwnWithTheStateOfTheCaller) {
+  at::set_num_threads(6);
+  const auto witness = std::make_shared<Witness>();
+  const auto model = replicated(witness, 3);
+  const auto images = random_batch(6).inputs.only();
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_FALSE(model->forward(images).requires_grad());
+  }
+  EXPECT_EQ(witness->graphs, std::set<bool>{false});
+  EXPECT_TRUE(model->forward(images).requires_grad());
+  EXPECT_EQ(witness->graphs, (std::set<bool>{false, true}));
+  EXPECT_EQ(witness->threads.size(), 3U);
+  EXPECT_EQ(witness->threads.count(std::this_thread::get_id()), 0U);
+  EXPECT_EQ(witness->teams, std::set<int>{2});
+  EXPECT_EQ(at::get_num_threads(), 6);
 }
 
-TEST(DataParallel, DividesTheThreadsAmongTheReplicasAndLeavesTheCallersAlone) {
-  run_alone([] {
-    at::set_num_threads(6);
-    const auto witness = std::make_shared<Witness>();
-    replicated(witness, 3)->forward(random_batch(6).inputs.only());
-    EXPECT_EQ(witness->teams, std::set<int>{2});
-    EXPECT_EQ(at::get_num_threads(), 6);
-  });
-}
-
-TEST(DataParallel, BuildsNoGraphWithoutGradMode) {
-  run_alone([] {
-    const auto witness = std::make_shared<Witness>();
-    const auto model = replicated(witness, 2);
-    {
-      const torch::NoGradGuard no_grad;
-      EXPECT_FALSE(model->forward(random_batch(4).inputs.only()).requires_grad());
-    }
-    EXPECT_EQ(witness->graphs, std::set<bool>{false});
-    EXPECT_TRUE(model->forward(random_batch(4).inputs.only()).requires_grad());
-    EXPECT_EQ(witness->graphs, (std::set<bool>{false, true}));
-  });
-}
-
-TEST(DataParallel, TakesTheAutocastOfTheCallerToTheReplicas) {
-  run_alone([] {
-    const auto witness = std::make_shared<Witness>();
-    const auto model = replicated(witness, 2);
-    const auto images = random_batch(4).inputs.only();
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    EXPECT_EQ(model->forward(images).scalar_type(), torch::kBFloat16);
-    EXPECT_EQ(witness->dtypes, std::set<torch::ScalarType>{torch::kBFloat16});
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    EXPECT_EQ(model->forward(images).scalar_type(), torch::kFloat32);
-  });
-}
-
-TEST(DataParallel, HasTheGradientOfThePlainModelUnderAutocast) {
-  run_alone([] {
-    const auto gradient = [](Model& model) {
-      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-      at::autocast::set_autocast_enabled(at::kCPU, true);
-      const auto batch = random_batch(8);
-      const RandomScope random({42, 0, batch.positions});
-      const auto output = model.forward(batch.inputs).to(torch::kFloat32);
-      at::autocast::clear_cache();
-      at::autocast::set_autocast_enabled(at::kCPU, false);
-      basicnet().loss(output, batch).backward();
-      return flat_gradients(model);
-    };
-    constexpr double kBFloat16Unit = 1.0 / 256;
-    EXPECT_LE(relative_difference(gradient(*replicated(first_model(basicnet()), 2)),
-                                  gradient(*first_model(basicnet()))),
-              2 * kBFloat16Unit);
-  });
-}
-
-TEST(DataParallel, GivesGradientsToTheImagesIfTheyAskForThem) {
-  run_alone([] {
-    const auto gradient = [](Model& model) {
-      auto batch = random_batch(7);
-      batch.inputs.only().requires_grad_();
-      run_backward(model, basicnet(), batch);
-      return batch.inputs.only().grad();
-    };
-    EXPECT_LE(relative_difference(gradient(*replicated(small_net(), 3)), gradient(*small_net())),
-              1e-6);
-    const auto model = replicated(small_net(), 2);
-    run_backward(*model, basicnet(), random_batch(4));  // and none if they do not
-  });
+TEST_ALONE(DataParallel, TakesTheAutocastOfTheCallerToTheReplicas) {
+  const auto forward = [](Model& model, const Batch& batch) {
+    const Autocast autocast(torch::kCPU, torch::kBFloat16);
+    const RandomScope random({42, 0, batch.positions});
+    return model.forward(batch.inputs);
+  };
+  const auto witness = std::make_shared<Witness>();
+  const auto model = replicated(witness, 2);
+  const auto batch = random_batch(8);
+  EXPECT_EQ(forward(*model, batch).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(witness->dtypes, std::set<torch::ScalarType>{torch::kBFloat16});
+  EXPECT_EQ(model->forward(batch.inputs).scalar_type(), torch::kFloat32);
+  const auto gradient = [&](Model& network) {
+    basicnet().loss(forward(network, batch).to(torch::kFloat32), batch).backward();
+    return flat_gradients(network);
+  };
+  constexpr double kBFloat16Unit = 1.0 / 256;
+  EXPECT_LE(relative_difference(gradient(*replicated(first_model(basicnet()), 2)),
+                                gradient(*first_model(basicnet()))),
+            2 * kBFloat16Unit);
 }
 
 // A gradient penalty would be left out of the gradient without an error.
-TEST(DataParallel, RefusesToDifferentiateItsGradient) {
-  run_alone([] {
-    const auto model = replicated(small_net(), 2);
-    model->eval();  // without dropout
-    const auto images = random_batch(4).inputs.only().requires_grad_();
-    const auto output = model->forward(images).sum();
-    EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
-                                       /*create_graph=*/true),
-                 UsageError, "a model of several replicas: its gradient is not differentiable");
-  });
+TEST_ALONE(DataParallel, RefusesToDifferentiateItsGradient) {
+  const auto model = replicated(small_net(), 2);
+  model->eval();  // without dropout
+  const auto images = random_batch(4).inputs.only().requires_grad_();
+  const auto output = model->forward(images).sum();
+  EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
+                                     /*create_graph=*/true),
+               UsageError, "a model of several replicas: its gradient is not differentiable");
 }
 
-TEST(DataParallel, DividesEveryInputAndGivesGradientsToThoseThatAskForThem) {
-  run_alone([] {
-    const auto trained = [](const std::shared_ptr<Model>& model) {
-      const Batch batch = two_input_batch();
-      batch.inputs.at("image").requires_grad_();
-      two_input_loss(*model, batch).backward();
-      return std::pair(flat_gradients(*model), batch.inputs.at("image").grad());
-    };
-    const auto [weights, images] = trained(std::make_shared<TwoInputNet>());
-    for (const std::size_t devices : {1U, 2U, 3U}) {
-      const auto [got_weights, got_images] =
-          trained(replicated(std::make_shared<TwoInputNet>(), devices));
-      EXPECT_LE(relative_difference(got_weights, weights), 1e-6) << devices;
-      EXPECT_LE(relative_difference(got_images, images), 1e-6) << devices;
-    }
-  });
+TEST_ALONE(DataParallel, DividesEveryInputAndGivesGradientsToThoseThatAskForThem) {
+  const auto trained = [](const std::shared_ptr<Model>& model) {
+    const Batch batch = two_input_batch();
+    batch.inputs.at("image").requires_grad_();
+    two_input_loss(*model, batch).backward();
+    return std::pair(flat_gradients(*model), batch.inputs.at("image").grad());
+  };
+  const auto [weights, images] = trained(std::make_shared<TwoInputNet>());
+  for (const std::size_t devices : {1U, 2U, 3U}) {
+    const auto [got_weights, got_images] =
+        trained(replicated(std::make_shared<TwoInputNet>(), devices));
+    EXPECT_LE(relative_difference(got_weights, weights), 1e-6) << devices;
+    EXPECT_LE(relative_difference(got_images, images), 1e-6) << devices;
+  }
 }
 
-TEST(DataParallel, AddsUpGradientsOfSeveralBackwards) {
-  run_alone([] {
-    const auto model = replicated(small_net(), 2);
-    const auto batch = random_batch(8);
-    const auto first = loss_of(*model, basicnet(), part_of(batch, 0, 4, 1));
-    const auto second = loss_of(*model, basicnet(), part_of(batch, 4, 4, 1));
-    (first + second).backward();  // both forwards before any backward
-    const auto whole = gradient_of_one_process(small_net(), basicnet(), batch);
-    EXPECT_LE(relative_difference(flat_gradients(*model), whole), 1e-6);
-  });
+TEST_ALONE(DataParallel, AddsUpGradientsOfTwoForwardsBeforeABackward) {
+  const auto model = replicated(small_net(), 2);
+  const auto batch = random_batch(8);
+  const auto first = loss_of(*model, basicnet(), part_of(batch, 0, 4, 1));
+  const auto second = loss_of(*model, basicnet(), part_of(batch, 4, 4, 1));
+  (first + second).backward();
+  EXPECT_LE(distance_from_one_process(*model, batch), 1e-6);
+  // BatchNorm's buffers are brought to the replicas in between.
+  const auto with_buffers = replicated(first_model(convnet()), 2);
+  const auto one = loss_of(*with_buffers, convnet(), random_batch(8, 1));
+  const auto other = loss_of(*with_buffers, convnet(), random_batch(8, 2));
+  EXPECT_NO_THROW((one + other).backward());
 }
 
-// BatchNorm's buffers are brought to the replicas in between.
-TEST(DataParallel, AllowsTwoForwardsBeforeABackwardWithBatchNorm) {
-  run_alone([] {
-    const auto model = replicated(first_model(convnet()), 2);
-    const auto first = loss_of(*model, convnet(), random_batch(8, 1));
-    const auto second = loss_of(*model, convnet(), random_batch(8, 2));
-    EXPECT_NO_THROW((first + second).backward());
-  });
+TEST_ALONE(DataParallel, MayBeGoneWhenItsBackwardRuns) {
+  const auto network = small_net();
+  auto model = replicated(network, 2);
+  const auto loss = loss_of(*model, basicnet(), random_batch(6));
+  model.reset();
+  loss.backward();
+  EXPECT_LE(distance_from_one_process(*network, random_batch(6)), 1e-6);
 }
 
-TEST(DataParallel, MayBeGoneWhenItsBackwardRuns) {
-  run_alone([] {
-    const auto network = small_net();
-    auto model = replicated(network, 2);
-    const auto loss = loss_of(*model, basicnet(), random_batch(6));
-    model.reset();
-    loss.backward();
-    EXPECT_LE(
-        relative_difference(flat_gradients(*network),
-                            gradient_of_one_process(small_net(), basicnet(), random_batch(6))),
-        1e-6);
-  });
+TEST_ALONE(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
+  const auto network = first_model(convnet());
+  expect_sees_weights_that_are_loaded_or_exchanged(*replicated(network, 2), *network);
 }
 
-TEST(DataParallel, TrainsLikeThePlainModelAsReplicasSeeEachStep) {
-  run_alone([] {
-    const auto weights = [](const std::shared_ptr<Model>& model) {
-      const auto optimizer = convnet().make_optimizer(model->parameters());
-      model->eval();  // so that BatchNorm does not see the parts
-      train(*model, *optimizer, convnet(), 5,
-            [](int step) { return random_batch(6, static_cast<std::uint64_t>(step)); });
-      return flat_weights(*model);
-    };
-    const auto plain = weights(first_model(convnet()));
-    EXPECT_LE(relative_difference(weights(replicated(first_model(convnet()), 2)), plain), 1e-6);
-    EXPECT_GE(relative_difference(flat_weights(*first_model(convnet())), plain), 1e-5);
-  });
+TEST_ALONE(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
+  const auto draw = [](std::size_t replicas) {
+    const auto model = replicated(first_model(convnet()), replicas);
+    model->forward(random_batch(4).inputs.only());
+    return torch::rand({1}).item<float>();
+  };
+  EXPECT_EQ(draw(3), draw(1)) << "the random generator";
+  const auto network = first_model(convnet());
+  const auto model = replicated(network, 3);
+  model->forward(random_batch(3).inputs.only());
+  expect_names_and_copy_of_wrapper(*model, *network);
 }
 
-TEST(DataParallel, SeesWeightsThatAreLoadedOrExchanged) {
-  run_alone([] {
-    torch::manual_seed(9);
-    const auto other = convnet().make_model();
-    const auto model = replicated(first_model(convnet()), 2);
-    const auto images = random_batch(4).inputs.only();
+TEST_ALONE(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
+  const auto witness = std::make_shared<Witness>();
+  const auto model = replicated(witness, 2);
+  auto images = random_batch(4).inputs.only();
+  images[3].fill_(std::nan(""));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
     const torch::NoGradGuard no_grad;
-    model->eval();
-    other->eval();
-    const auto distance = [&] {
-      return relative_difference(model->forward(images), other->forward(images));
-    };
-    EXPECT_GE(distance(), 0.1);
-    load_state_dict(*model, state_dict(*other), "a test");
-    EXPECT_LE(distance(), 1e-6);
-    other->parameters().back().add_(1.0);
-    EXPECT_GE(distance(), 0.1);
-    model->parameters().back().set_data(other->parameters().back().clone());
-    EXPECT_LE(distance(), 1e-6);
-  });
-}
-
-TEST(DataParallel, ShowsTheWrappedModelAndNothingOfTheReplicas) {
-  run_alone([] {
-    const auto model = replicated(first_model(convnet()), 3);
-    model->forward(random_batch(3).inputs.only());
-    std::set<std::string> expected;
-    for (const auto& [name, tensor] : state_dict(*first_model(convnet()))) {
-      expected.insert("module." + name);
-    }
-    std::set<std::string> names;
-    for (const auto& [name, tensor] : state_dict(*model)) names.insert(name);
-    EXPECT_EQ(names, expected);
-    EXPECT_EQ(model->parameters().size(), first_model(convnet())->parameters().size());
-  });
-}
-
-TEST(DataParallel, GivesACopyOfTheModelWithoutItself) {
-  run_alone([] {
-    const auto model = replicated(first_model(convnet()), 2);
-    const auto copy = model->new_like();
-    const auto network = first_model(convnet());
-    const Model &copied = *copy, &original = *network;
-    EXPECT_EQ(typeid(copied), typeid(original));
-    EXPECT_TRUE(torch::equal(flat_weights(*copy), flat_weights(*model)));
-    EXPECT_FALSE(copy->parameters().front().is_alias_of(model->parameters().front()));
-  });
-}
-
-TEST(DataParallel, MovesNoRandomGenerator) {
-  run_alone([] {
-    const auto draw = [](std::size_t replicas) {
-      const auto model = replicated(first_model(convnet()), replicas);
-      model->forward(random_batch(4).inputs.only());
-      return torch::rand({1}).item<float>();
-    };
-    EXPECT_EQ(draw(3), draw(1));
-  });
-}
-
-TEST(DataParallel, HandsOnWhatAReplicaThrowsAndWorksAfterwards) {
-  run_alone([] {
-    const auto witness = std::make_shared<Witness>();
-    const auto model = replicated(witness, 2);
-    auto images = random_batch(4).inputs.only();
-    images[3].fill_(std::nan(""));
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
-      const torch::NoGradGuard no_grad;
-      EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
-    }
-    model->forward(random_batch(4).inputs.only()).sum().backward();
-    EXPECT_TRUE(witness->linear->weight.grad().defined());
-  });
-}
-
-TEST(DataParallel, RefusesToDropOutWithoutARandomScope) {
-  run_alone([] {
-    const auto model = replicated(small_net(), 2);
-    EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError, "RandomScope");
-  });
-}
-
-TEST(DataParallel, WantsDevicesAndTheModelOnTheFirst) {
-  run_alone([] {
-    const auto with_devices = [](const Devices& devices) {
-      return DataParallel(first_model(convnet()), {.device_ids = devices}).is_training();
-    };
-    EXPECT_ERROR(with_devices({}), UsageError, "one device or more in device_ids");
-    EXPECT_ERROR(with_devices({torch::Device("cuda:0"), torch::kCPU}), UsageError,
-                 "layer1.0.weight is on cpu, expected cuda:0; hint: move");
-    EXPECT_TRUE(with_devices(cpus(2)));
-  });
+    EXPECT_ERROR(model->forward(images), std::runtime_error, "a picture of nothing");
+  }
+  model->forward(random_batch(4).inputs.only()).sum().backward();
+  EXPECT_TRUE(witness->linear->weight.grad().defined());
 }
 
 // A layer on the device without memory, in the place of a Linear.
-class OnMeta : public torch::nn::Module {
- public:
+struct OnMeta : torch::nn::Module {
   OnMeta() { register_parameter("weight", torch::empty({10, 784}, torch::kMeta)); }
 };
 
-TEST(DataParallel, RefusesAModelThatWasMovedSince) {
-  run_alone([] {
-    const auto witness = std::make_shared<Witness>();
-    const auto model = replicated(witness, 2);
-    witness->replace_module("linear", std::make_shared<OnMeta>());
-    EXPECT_ERROR(model->forward(random_batch(4).inputs.only()), UsageError,
-                 "linear.weight is on meta, expected cpu");
-  });
-}
-
-TEST(DataParallel, PutsOutputsOnTheDeviceThatIsNamed) {
-  run_alone([] {
-    for (const std::size_t replicas : {1U, 2U}) {
-      DataParallel model(first_model(convnet()),
-                         {.device_ids = cpus(replicas), .output_device = torch::Device("meta")});
-      EXPECT_TRUE(model.forward(random_batch(4).inputs.only()).is_meta());
-    }
-  });
+TEST_ALONE(DataParallel, WantsDevicesAndTheModelOnTheFirst) {
+  const auto with = [](const DataParallelOptions& options) {
+    return DataParallel(first_model(convnet()), options).forward(random_batch(4).inputs.only());
+  };
+  EXPECT_ERROR(with({}), UsageError, "one device or more in device_ids");
+  EXPECT_ERROR(with({.device_ids = {torch::Device("cuda:0"), torch::kCPU}}), UsageError,
+               "layer1.0.weight is on cpu, expected cuda:0; hint: move");
+  for (const std::size_t replicas : {1U, 2U}) {
+    EXPECT_TRUE(with({.device_ids = cpus(replicas)}).is_cpu());
+    EXPECT_TRUE(
+        with({.device_ids = cpus(replicas), .output_device = torch::Device("meta")}).is_meta());
+  }
+  const auto witness = std::make_shared<Witness>();
+  const auto moved = replicated(witness, 2);
+  witness->replace_module("linear", std::make_shared<OnMeta>());
+  EXPECT_ERROR(moved->forward(random_batch(4).inputs.only()), UsageError,
+               "linear.weight is on meta, expected cpu");
 }
 
 // --- copies between devices ---------------------------------------------------------------
@@ -555,18 +368,14 @@ TEST(CoalescedCopy, KeepsLayoutsAndIsSeenByAutograd) {
   }
 }
 
-TEST(CoalescedCopy, IsNoneOnOneDevice) {
+TEST(CoalescedCopy, IsNoneOnOneDeviceAndElseOneForEachDtypeAndBucket) {
   const auto source = tensors_of_all_kinds();
-  const auto result = coalesced_to(torch::kCPU, source);
-  for (std::size_t i = 0; i < source.size(); ++i) EXPECT_TRUE(result[i].is_same(source[i])) << i;
-}
-
-TEST(CoalescedCopy, IsOneForEachDtypeAndBucket) {
-  const auto source = tensors_of_all_kinds();
+  const auto here = coalesced_to(torch::kCPU, source);
   const OperatorCalls copies("aten::_to_copy");
   const auto result = coalesced_to(torch::kMeta, source);  // the other device without a GPU
   EXPECT_EQ(copies.count(), 4) << "three of float32, because one is large, and one of int64";
   for (std::size_t i = 0; i < source.size(); ++i) {
+    EXPECT_TRUE(here[i].is_same(source[i])) << i;
     ASSERT_EQ(result[i].defined(), source[i].defined()) << i;
     if (!source[i].defined()) continue;
     EXPECT_TRUE(result[i].is_meta()) << i;

@@ -10,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "ladder/amp/autocast.h"
@@ -53,15 +52,6 @@ Batch slice_of_step(int step, const ProcessGroup& group) {
   return slice_of(random_batch(2 * group.world_size() + 1, seed), group.rank(), group.world_size());
 }
 
-// One element of the last layer's bias, as its gradient goes by.
-unsigned add_inf_to_a_gradient(Model& model) {
-  return model.parameters().back().register_hook([](const torch::Tensor& gradient) {
-    auto changed = gradient.clone();
-    changed[0] = kInf;
-    return changed;
-  });
-}
-
 void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch batch) {
   if (fault.where == Injected::kInImages) {
     batch.inputs = batch.inputs.only().clone();
@@ -69,11 +59,16 @@ void backward_with(const Fault& fault, Model& model, GradScaler& scaler, Batch b
   }
   auto loss = loss_of(model, basicnet(), batch);
   if (fault.where == Injected::kInLoss) loss = loss * kInf;
+  if (fault.where != Injected::kInOneGradient) return scaler.scale(loss).backward();
+  // One element of the last layer's bias, as its gradient goes by.
   const auto bias = model.parameters().back();
-  const bool hooked = fault.where == Injected::kInOneGradient;
-  const unsigned hook = hooked ? add_inf_to_a_gradient(model) : 0;
+  const unsigned hook = bias.register_hook([](const torch::Tensor& gradient) {
+    auto changed = gradient.clone();
+    changed[0] = kInf;
+    return changed;
+  });
   scaler.scale(loss).backward();
-  if (hooked) bias.remove_hook(hook);
+  bias.remove_hook(hook);
 }
 
 Trained run_with(const Fault& fault, const MakeOptimizer& make_optimizer,
@@ -130,36 +125,32 @@ void expect_one_skipped_step(const Fault& fault, const MakeOptimizer& make_optim
   EXPECT_TRUE(torch::equal(run.weights, expected));
 }
 
-Optimizer adamw(std::vector<torch::Tensor> parameters) {
-  return std::make_unique<AdamW>(std::move(parameters));
-}
-Optimizer sgd(std::vector<torch::Tensor> parameters) {
-  return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = 0.01, .momentum = 0.9});
-}
-Optimizer sgd_of_libtorch(std::vector<torch::Tensor> parameters) {
-  return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                             torch::optim::SGDOptions(0.01).momentum(0.9));
-}
-
-class InfOnOneRank : public testing::TestWithParam<int> {
- protected:
-  // Each way to get an inf; on the first rank and on the last.
-  static void expect_all_skip(const MakeOptimizer& make_optimizer) {
-    run_ranks(GetParam(), [&](const ProcessGroup& group) {
-      const int last = group.world_size() - 1;
-      const auto expected = weights_without_the_bad_step(make_optimizer, group);
-      for (const Fault fault : {Fault{Injected::kInLoss, 0}, Fault{Injected::kInOneGradient, last},
-                                Fault{Injected::kInImages, last}}) {
-        expect_one_skipped_step(fault, make_optimizer, expected, group);
-      }
-    });
+// Each way to get an inf; on the first rank and on the last.
+void expect_all_skip(const MakeOptimizer& make_optimizer, const ProcessGroup& group) {
+  const int last = group.world_size() - 1;
+  const auto expected = weights_without_the_bad_step(make_optimizer, group);
+  for (const Fault fault : {Fault{Injected::kInLoss, 0}, Fault{Injected::kInOneGradient, last},
+                            Fault{Injected::kInImages, last}}) {
+    expect_one_skipped_step(fault, make_optimizer, expected, group);
   }
-};
-INSTANTIATE_TEST_SUITE_P(Worlds, InfOnOneRank, testing::Values(3));
+}
 
-TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithAdamW) { expect_all_skip(adamw); }
-TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithSgd) { expect_all_skip(sgd); }
-TEST_P(InfOnOneRank, IsAStepThatAllRanksSkipWithLibTorchsSgd) { expect_all_skip(sgd_of_libtorch); }
+TEST_ON_RANKS(InfOnOneRank, IsAStepThatAllRanksSkipWithAdamW, 3) {
+  expect_all_skip([](const auto& parameters) { return std::make_unique<AdamW>(parameters); },
+                  group);
+}
+
+TEST_ON_RANKS(InfOnOneRank, IsAStepThatAllRanksSkipWithSgdAndLibTorchsOwn, 3) {
+  const SgdOptions options = {.lr = 0.01, .momentum = 0.9};
+  expect_all_skip(
+      [&](const auto& parameters) { return std::make_unique<SGD>(parameters, options); }, group);
+  const auto of_libtorch = torch::optim::SGDOptions(0.01).momentum(0.9);
+  expect_all_skip(
+      [&](const auto& parameters) {
+        return std::make_unique<torch::optim::SGD>(parameters, of_libtorch);
+      },
+      group);
+}
 
 // A large image on rank 1 is more than float16 can hold, and nothing unusual in float32.
 std::vector<bool> steps_taken_in(torch::ScalarType dtype, const ProcessGroup& group) {
@@ -182,11 +173,9 @@ std::vector<bool> steps_taken_in(torch::ScalarType dtype, const ProcessGroup& gr
   return taken;
 }
 
-TEST_P(InfOnOneRank, IsSkippedWhereFloat16OverflowsAndFloat32DoesNot) {
-  run_ranks(GetParam(), [](const ProcessGroup& group) {
-    EXPECT_EQ(steps_taken_in(torch::kFloat16, group), (std::vector<bool>{true, true, false, true}));
-    EXPECT_EQ(steps_taken_in(torch::kFloat32, group), (std::vector<bool>{true, true, true, true}));
-  });
+TEST_ON_RANKS(InfOnOneRank, IsSkippedWhereFloat16OverflowsAndFloat32DoesNot, 3) {
+  EXPECT_EQ(steps_taken_in(torch::kFloat16, group), (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(steps_taken_in(torch::kFloat32, group), (std::vector<bool>{true, true, true, true}));
 }
 
 }  // namespace

@@ -10,9 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -87,82 +85,82 @@ torch::Tensor average_pair_gradient(int world_size) {
   return flat_gradients(pair);
 }
 
-TEST(GradientReducer, ServesAnyModuleWithAnyForward) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    for (const bool find_unused : {false, true}) {
-      Pair pair;
-      Reducer reducer(pair, group, {.find_unused_parameters = find_unused});
-      for (int step = 0; step < 2; ++step) {
-        run_pair_backward(reducer, pair, group.rank());
-        EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
-      }
+TEST_ON_RANKS(GradientReducer, ServesAnyModuleWithAnyForward, 3) {
+  for (const bool find_unused : {false, true}) {
+    Pair pair;
+    Reducer reducer(pair, group, {.find_unused_parameters = find_unused});
+    for (int step = 0; step < 2; ++step) {
+      run_pair_backward(reducer, pair, group.rank());
+      EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
     }
-  });
+  }
 }
 
 // Called as without a reducer: one or several forwards, also of another module, then one backward.
-TEST(GradientReducer, NeedsNoCallAroundTheForward) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    Pair pair;
-    const Reducer reducer(pair, group);
-    const auto [a, b] = inputs_of(group.rank());
-    for (int step = 0; step < 3; ++step) {
-      pair.zero_grad();
-      loss_of_pair(pair.forward(a, b)).backward();
-      EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
-    }
+TEST_ON_RANKS(GradientReducer, NeedsNoCallAroundTheForward, 3) {
+  Pair pair;
+  const Reducer reducer(pair, group);
+  const auto [a, b] = inputs_of(group.rank());
+  for (int step = 0; step < 3; ++step) {
     pair.zero_grad();
-    (loss_of_pair(pair.forward(a, b)) + loss_of_pair(pair.forward(a, b))).backward();
-    EXPECT_LE(relative_difference(flat_gradients(pair), 2 * average_pair_gradient(3)), 1e-6);
-  });
+    loss_of_pair(pair.forward(a, b)).backward();
+    EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(3)), 1e-6);
+  }
+  pair.zero_grad();
+  (loss_of_pair(pair.forward(a, b)) + loss_of_pair(pair.forward(a, b))).backward();
+  EXPECT_LE(relative_difference(flat_gradients(pair), 2 * average_pair_gradient(3)), 1e-6);
 }
 
-TEST(GradientReducer, NamesUnusedParametersAlsoThen) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    const Reducer reducer(pair, group);
-    const auto [a, b] = inputs_of(group.rank());
-    EXPECT_ERROR(loss_of_pair(pair.forward(a, b, /*with_spare=*/false)).backward(),
-                 DistributedError, "none for spare.weight, spare.bias");
-    Pair other;
-    const Reducer finding(other, group, {.find_unused_parameters = true});
-    EXPECT_ERROR(loss_of_pair(other.forward(a, b)).backward(), UsageError, "reducer.forward(");
-  });
+// Each at the end of the same backward, on every rank.
+TEST_ON_RANKS(GradientReducer, NamesUnusedParametersAlsoThen, 2) {
+  const std::string unused = "expected a gradient for every parameter, got none for spare.weight, ";
+  Pair pair;
+  Reducer reducer(pair, group);
+  EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false),
+               DistributedError, unused);
+  Pair without_call;
+  const Reducer other(without_call, group);
+  const auto [a, b] = inputs_of(group.rank());
+  EXPECT_ERROR(loss_of_pair(without_call.forward(a, b, /*with_spare=*/false)).backward(),
+               DistributedError, unused);
+  Pair finds;
+  const Reducer finding(finds, group, {.find_unused_parameters = true});
+  EXPECT_ERROR(loss_of_pair(finds.forward(a, b)).backward(), UsageError, "reducer.forward(");
 }
 
-TEST(GradientReducer, SendsNothingWhileTheModuleIsFrozen) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group);
-    if (group.rank() == 0) {
-      const FreezeGuard frozen(pair);
-      auto a = torch::ones({1, 3}, torch::requires_grad());
-      loss_of_pair(reducer.forward([&] {
-        return pair.forward(a, torch::ones({1, 4}));
-      })).backward();
-      EXPECT_TRUE(a.grad().defined());
-      EXPECT_FALSE(pair.left->weight.grad().defined());
-    }
-    run_pair_backward(reducer, pair, group.rank());
-    EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(2)), 1e-6);
-  });
+TEST_ON_RANKS(GradientReducer, SendsNothingWhileTheModuleIsFrozen, 2) {
+  Pair pair;
+  Reducer reducer(pair, group);
+  if (group.rank() == 0) {
+    const FreezeGuard frozen(pair);
+    auto a = torch::ones({1, 3}, torch::requires_grad());
+    loss_of_pair(reducer.forward([&] { return pair.forward(a, torch::ones({1, 4})); })).backward();
+    EXPECT_TRUE(a.grad().defined());
+    EXPECT_FALSE(pair.left->weight.grad().defined());
+  }
+  run_pair_backward(reducer, pair, group.rank());
+  EXPECT_LE(relative_difference(flat_gradients(pair), average_pair_gradient(2)), 1e-6);
 }
 
-TEST(GradientReducer, SendsBuffersAtTheEndOfTheBackward) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    torch::nn::Sequential network(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
-    const Reducer reducer(*network, group);
-    const auto loss = network->forward(torch::ones({2, 3}) * (group.rank() + 1)).sum();
-    EXPECT_FALSE(equal_on_all_ranks(flat(network->buffers()), group));
-    loss.backward();
-    require_equal_replicas(*network, group);
-  });
+TEST_ON_RANKS(GradientReducer, SendsBuffersAtTheEndOfTheBackward, 2) {
+  torch::nn::Sequential network(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+  const Reducer reducer(*network, group);
+  const auto loss = network->forward(torch::ones({2, 3}) * (group.rank() + 1)).sum();
+  EXPECT_FALSE(equal_on_all_ranks(flat(network->buffers()), group));
+  loss.backward();
+  require_equal_replicas(*network, group);
 }
 
-TEST(GradientReducer, TakesOutputsOfManyKinds) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group);
+TEST_ON_RANKS(GradientReducer, TakesOutputsOfManyKindsAndSomeThatAreNotThere, 2) {
+  for (const bool find_unused : {false, true}) {
+    TwoLayers network;
+    Reducer reducer(network, group, {.find_unused_parameters = find_unused});
+    const auto [output, none] = reducer.forward(
+        [&] { return std::pair(network.forward(torch::ones({4, 2})), torch::Tensor()); });
+    output.mean().backward();
+    EXPECT_TRUE(network.a->weight.grad().defined());
+    EXPECT_ERROR(reducer.forward([] { return torch::Tensor(); }), UsageError,
+                 "DistributedDataParallel: the forward returned no tensor");
     const auto x = torch::ones({1});
     EXPECT_TRUE(reducer.forward([&] { return x; }).is_same(x));
     EXPECT_TRUE(reducer.forward([&] { return std::vector<torch::Tensor>{x}; }).at(0).is_same(x));
@@ -175,71 +173,46 @@ TEST(GradientReducer, TakesOutputsOfManyKinds) {
       std::vector<torch::Tensor> tensors() const { return {mean}; }
     };
     EXPECT_TRUE(reducer.forward([&] { return Named{x}; }).mean.is_same(x));
-  });
+  }
 }
 
-TEST(GradientReducer, NamesUnusedParametersAtTheEndOfTheSameBackwardOnEveryRank) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group);
-    EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false),
-                 DistributedError,
-                 "expected a gradient for every parameter, got none for spare.weight, spare.bias");
-  });
+TEST_ON_RANKS(GradientReducer, LeavesUnusedParametersAloneIfToldAndAveragesTheRest, 2) {
+  Pair pair;
+  Reducer reducer(pair, group, {.find_unused_parameters = true});
+  SGD optimizer(pair.parameters(), {.lr = 0.1});
+  // A rank that does not use it counts as a gradient of zero.
+  run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/group.rank() == 0);
+  Pair of_rank_0;
+  const auto [a, b] = inputs_of(0);
+  (loss_of_pair(of_rank_0.forward(a, b)) / 2).backward();
+  EXPECT_LE(relative_difference(pair.spare->weight.grad(), of_rank_0.spare->weight.grad()), 1e-6);
+  const auto spare = flat_weights(*pair.spare);
+  const auto right = flat_weights(*pair.right);
+  for (int step = 0; step < 3; ++step) {
+    run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false);
+    optimizer.step();
+  }
+  EXPECT_TRUE(torch::equal(flat_weights(*pair.spare), spare));
+  EXPECT_FALSE(torch::equal(flat_weights(*pair.right), right));
+  require_equal_replicas(pair, group);
 }
 
-TEST(GradientReducer, LeavesUnusedParametersAloneIfToldAndAveragesTheRest) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group, {.find_unused_parameters = true});
-    SGD optimizer(pair.parameters(), {.lr = 0.1});
-    const auto spare = flat_weights(*pair.spare);
-    const auto right = flat_weights(*pair.right);
-    for (int step = 0; step < 3; ++step) {
-      run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/false);
-      EXPECT_FALSE(pair.spare->weight.grad().defined());
-      EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
-      optimizer.step();
-    }
-    EXPECT_TRUE(torch::equal(flat_weights(*pair.spare), spare));
-    EXPECT_FALSE(torch::equal(flat_weights(*pair.right), right));
-    require_equal_replicas(pair, group);
-  });
+TEST_ON_RANKS(GradientReducer, TakesOtherUnusedParametersInEachStep, 2) {
+  Pair pair;
+  Reducer reducer(pair, group, {.find_unused_parameters = true});
+  for (const bool with_spare : {false, true, false, true}) {
+    run_pair_backward(reducer, pair, group.rank(), with_spare);
+    EXPECT_EQ(pair.spare->weight.grad().defined(), with_spare);
+    EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
+  }
 }
 
-TEST(GradientReducer, TakesOtherUnusedParametersInEachStep) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group, {.find_unused_parameters = true});
-    for (const bool with_spare : {false, true, false, true}) {
-      run_pair_backward(reducer, pair, group.rank(), with_spare);
-      EXPECT_EQ(pair.spare->weight.grad().defined(), with_spare);
-      EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
-    }
-  });
-}
-
-TEST(GradientReducer, NamesAParameterWithASparseGradient) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    torch::nn::Sequential network(
-        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
-    const Reducer reducer(*network, group);
-    EXPECT_ERROR(network->forward(torch::tensor({1, 3})).sum().backward(), UsageError,
-                 "DistributedDataParallel: the gradient of 0.weight is sparse; hint: ");
-  });
-}
-
-// Who did not use it counts as a gradient of zero.
-TEST(GradientReducer, AveragesParametersThatOnlyOneRankUses) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    Reducer reducer(pair, group, {.find_unused_parameters = true});
-    run_pair_backward(reducer, pair, group.rank(), /*with_spare=*/group.rank() == 0);
-    Pair of_rank_0;
-    const auto [a, b] = inputs_of(0);
-    (loss_of_pair(of_rank_0.forward(a, b)) / 2).backward();
-    EXPECT_LE(relative_difference(pair.spare->weight.grad(), of_rank_0.spare->weight.grad()), 1e-6);
-  });
+TEST_ON_RANKS(GradientReducer, NamesAParameterWithASparseGradient, 2) {
+  torch::nn::Sequential network(
+      torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+  const Reducer reducer(*network, group);
+  EXPECT_ERROR(network->forward(torch::tensor({1, 3})).sum().backward(), UsageError,
+               "DistributedDataParallel: the gradient of 0.weight is sparse; hint: ");
 }
 
 Bytes bucket_bytes_after_a_step(const ProcessGroup& group, std::optional<double> cap_mb) {
@@ -251,96 +224,69 @@ Bytes bucket_bytes_after_a_step(const ProcessGroup& group, std::optional<double>
   return model->reducer().bucket_bytes();
 }
 
-TEST(GradientReducer, SendsTheLastLayersFirstInBucketsOfTheSizeThatIsSet) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const std::int64_t fc2 = 4 * (128 * 10 + 10);
-    const std::int64_t fc1 = 4 * (9216 * 128 + 128);
-    const std::int64_t conv2 = 4 * (32 * 64 * 9 + 64);
-    const std::int64_t conv1 = 4 * (32 * 9 + 32);
-    EXPECT_EQ(bucket_bytes_after_a_step(group, std::nullopt), (Bytes{fc2 + fc1, conv2 + conv1}));
-    EXPECT_EQ(bucket_bytes_after_a_step(group, 25.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
-    EXPECT_EQ(bucket_bytes_after_a_step(group, 5.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
-    const auto each = bucket_bytes_after_a_step(group, 1e-6);
-    EXPECT_EQ(each.size(), 8U);
-    EXPECT_EQ(each.at(0) + each.at(1), fc2);
-    EXPECT_EQ(each.at(6) + each.at(7), conv1);
-    const auto never_rebuilt =
-        wrapped(first_model(basicnet()), group,
-                {.reducer = {.bucket_cap_mb = 1e-6, .find_unused_parameters = true}})
-            ->reducer()
-            .bucket_bytes();
-    EXPECT_EQ(never_rebuilt.back(), 4 * 32 * 9) << "conv1.weight, the last of backward";
-  });
-}
-
-void expect_same_for_any_buckets(int ranks, const std::string& backend) {
-  run_ranks(ranks,
-            [](const ProcessGroup& group) {
-              const auto gradient = [&](std::optional<double> cap_mb) {
-                const auto model =
-                    wrapped(first_model(convnet()), group, {.reducer = {.bucket_cap_mb = cap_mb}});
-                for (int step = 0; step < 2; ++step) {
-                  run_backward(*model, convnet(),
-                               slice_of(random_batch(6), group.rank(), group.world_size()));
-                }
-                return flat_gradients(*model);
-              };
-              EXPECT_TRUE(torch::equal(gradient(std::nullopt), gradient(1e-6)));
-            },
-            {.backend = backend});
+TEST_ON_RANKS(GradientReducer, SendsTheLastLayersFirstInBucketsOfTheSizeThatIsSet, 2) {
+  const std::int64_t fc2 = 4 * (128 * 10 + 10);
+  const std::int64_t fc1 = 4 * (9216 * 128 + 128);
+  const std::int64_t conv2 = 4 * (32 * 64 * 9 + 64);
+  const std::int64_t conv1 = 4 * (32 * 9 + 32);
+  EXPECT_EQ(bucket_bytes_after_a_step(group, std::nullopt), (Bytes{fc2 + fc1, conv2 + conv1}));
+  EXPECT_EQ(bucket_bytes_after_a_step(group, 25.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
+  EXPECT_EQ(bucket_bytes_after_a_step(group, 5.0), (Bytes{fc2 + fc1 + conv2 + conv1}));
+  const auto each = bucket_bytes_after_a_step(group, 1e-6);
+  EXPECT_EQ(each.size(), 8U);
+  EXPECT_EQ(each.at(0) + each.at(1), fc2);
+  EXPECT_EQ(each.at(6) + each.at(7), conv1);
+  const auto never_rebuilt =
+      wrapped(first_model(basicnet()), group,
+              {.reducer = {.bucket_cap_mb = 1e-6, .find_unused_parameters = true}})
+          ->reducer()
+          .bucket_bytes();
+  EXPECT_EQ(never_rebuilt.back(), 4 * 32 * 9) << "conv1.weight, the last of backward";
 }
 
 // On three ranks with shared memory alone: Gloo's ring of three adds in an order that depends on
 // the place in the bucket.
 TEST(GradientReducer, HasTheSameGradientForAnyBuckets) {
-  expect_same_for_any_buckets(2, "gloo");
-  expect_same_for_any_buckets(3, "shm");
+  const auto check = [](const ProcessGroup& group) {
+    const auto slice = slice_of(random_batch(6), group.rank(), group.world_size());
+    const auto gradient = [&](std::optional<double> cap_mb) {
+      const auto model =
+          wrapped(first_model(convnet()), group, {.reducer = {.bucket_cap_mb = cap_mb}});
+      for (int step = 0; step < 2; ++step) run_backward(*model, convnet(), slice);
+      return flat_gradients(*model);
+    };
+    EXPECT_TRUE(torch::equal(gradient(std::nullopt), gradient(1e-6)));
+  };
+  run_ranks(2, check, {.backend = "gloo"});
+  run_ranks(3, check, {.backend = "shm"});
 }
 
-TEST(NoSync, AddsUpTwoHalvesToTheGradientOfTheWholeBatch) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto batch = random_batch(8);
-    const auto half = [&](int which) { return part_of(batch, 4 * group.rank() + 2 * which, 2, 2); };
-    const auto model = wrapped(small_net(), group);
-    for (int step = 0; step < 2; ++step) {  // the second with the buckets made anew
-      model->zero_grad();
-      {
-        const auto pause = model->no_sync();
-        loss_of(*model, basicnet(), half(0)).backward();
-        const auto alone = small_net();
-        run_backward(*alone, basicnet(), half(0));
-        EXPECT_TRUE(torch::equal(flat_gradients(*model), flat_gradients(*alone)));
-        EXPECT_FALSE(equal_on_all_ranks(flat_gradients(*model), group));
-      }
-      loss_of(*model, basicnet(), half(1)).backward();
-      EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*model), group));
-      const auto alone = small_net();
-      run_backward(*alone, basicnet(), batch);
-      EXPECT_LE(relative_difference(flat_gradients(*model), flat_gradients(*alone)), 1e-6);
-    }
-  });
-}
-
-TEST(NoSync, CountsWhereTheBackwardRunsIfTheModuleIsCalledItself) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(small_net(), group);
-    const auto slice = slice_of(random_batch(4), group.rank(), 2);
-    const auto backward = [&] { loss_of(model->module(), basicnet(), slice).backward(); };
+TEST_ON_RANKS(NoSync, AddsUpTwoHalvesToTheGradientOfTheWholeBatch, 2) {
+  const auto batch = random_batch(8);
+  const auto half = [&](int which) { return part_of(batch, 4 * group.rank() + 2 * which, 2, 2); };
+  const auto model = wrapped(small_net(), group);
+  for (int step = 0; step < 2; ++step) {  // the second with the buckets made anew
+    model->zero_grad();
     {
       const auto pause = model->no_sync();
-      backward();
+      loss_of(*model, basicnet(), half(0)).backward();
+      const auto alone = small_net();
+      run_backward(*alone, basicnet(), half(0));
+      EXPECT_TRUE(torch::equal(flat_gradients(*model), flat_gradients(*alone)));
       EXPECT_FALSE(equal_on_all_ranks(flat_gradients(*model), group));
     }
-    backward();
+    loss_of(*model, basicnet(), half(1)).backward();
     EXPECT_TRUE(equal_on_all_ranks(flat_gradients(*model), group));
-  });
+    EXPECT_LE(distance_from_one_process(*model, batch), 1e-6);
+  }
 }
 
-TEST(NoSync, EndsWithItsScopeAlsoWhenScopesNest) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(small_net(), group);
+TEST_ON_RANKS(NoSync, CountsWhereTheBackwardRunsUntilTheOutermostScopeEnds, 2) {
+  const auto model = wrapped(small_net(), group);
+  const auto slice = slice_of(random_batch(4), group.rank(), 2);
+  for (Model* called : {static_cast<Model*>(model.get()), &model->module()}) {
     const auto synchronises = [&] {
-      run_backward(*model, basicnet(), slice_of(random_batch(4), group.rank(), 2));
+      run_backward(*called, basicnet(), slice);
       return equal_on_all_ranks(flat_gradients(*model), group);
     };
     {
@@ -351,157 +297,113 @@ TEST(NoSync, EndsWithItsScopeAlsoWhenScopesNest) {
       EXPECT_FALSE(synchronises());
     }
     EXPECT_TRUE(synchronises());
-  });
+  }
 }
 
 // As in Python: buffers are not sent in the forward after one that did not synchronise.
-TEST(NoSync, KeepsTheBuffersOfTheNextForwardLocal) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = wrapped(first_model(convnet()), group);
-    const auto alone = first_model(convnet());
-    const auto slice = slice_of(random_batch(8), group.rank(), 2);
-    const auto buffers_stay_local = [&] {
-      loss_of(*model, convnet(), slice).backward();
-      alone->forward(slice.inputs);
-      return torch::equal(flat(model->buffers()), flat(alone->buffers()));
-    };
-    {
-      const auto pause = model->no_sync();
-      EXPECT_TRUE(buffers_stay_local());
-    }
+TEST_ON_RANKS(NoSync, KeepsTheBuffersOfTheNextForwardLocal, 2) {
+  const auto model = wrapped(first_model(convnet()), group);
+  const auto alone = first_model(convnet());
+  const auto slice = slice_of(random_batch(8), group.rank(), 2);
+  const auto buffers_stay_local = [&] {
+    loss_of(*model, convnet(), slice).backward();
+    alone->forward(slice.inputs);
+    return torch::equal(flat(model->buffers()), flat(alone->buffers()));
+  };
+  {
+    const auto pause = model->no_sync();
     EXPECT_TRUE(buffers_stay_local());
-    EXPECT_EQ(buffers_stay_local(), group.rank() == 0);
-  });
+  }
+  EXPECT_TRUE(buffers_stay_local());
+  EXPECT_EQ(buffers_stay_local(), group.rank() == 0);
 }
 
-TEST(BucketView, HoldsTheGradientsAndEqualsTheDefault) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto run = [&](bool as_view) {
-      const auto model =
-          wrapped(small_net(), group, {.reducer = {.gradient_as_bucket_view = as_view}});
-      const auto optimizer = basicnet().make_optimizer(model->parameters());
-      train(*model, *optimizer, basicnet(), 3, [&](int step) {
-        return slice_of(random_batch(4, static_cast<std::uint64_t>(step)), group.rank(), 2);
-      });
-      const auto parameters = model->parameters();
-      EXPECT_EQ(parameters.at(0).grad().is_alias_of(parameters.at(1).grad()), as_view);
-      return flat_weights(*model);
-    };
-    EXPECT_TRUE(torch::equal(run(true), run(false)));
-  });
+TEST_ON_RANKS(BucketView, HoldsTheGradientsAndEqualsTheDefault, 2) {
+  const auto run = [&](bool as_view) {
+    const auto model =
+        wrapped(small_net(), group, {.reducer = {.gradient_as_bucket_view = as_view}});
+    const auto optimizer = basicnet().make_optimizer(model->parameters());
+    train(*model, *optimizer, basicnet(), 3, [&](int step) {
+      return slice_of(random_batch(4, static_cast<std::uint64_t>(step)), group.rank(), 2);
+    });
+    const auto parameters = model->parameters();
+    EXPECT_EQ(parameters.at(0).grad().is_alias_of(parameters.at(1).grad()), as_view);
+    return flat_weights(*model);
+  };
+  EXPECT_TRUE(torch::equal(run(true), run(false)));
 }
 
 // A bucket of more than one piece is summed where it lies; a hook's tensors are not.
-TEST(BucketView, SurvivesLibTorchsZeroGradAlsoInSharedMemory) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto run = [&](GradientReducerOptions options) {
-      torch::manual_seed(1);
-      torch::nn::Linear linear(400, 300);
-      const Reducer reducer(*linear, group, std::move(options));
-      torch::optim::SGD optimizer(linear->parameters(), 0.1);
-      for (int step = 0; step < 3; ++step) {
-        optimizer.zero_grad();
-        const auto input = torch::randn(
-            {8, 400},
-            at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * group.rank() + step)));
-        linear(input).square().mean().backward();
-        optimizer.step();
-      }
-      return flat_weights(*linear);
-    };
-    const auto weights = run({});
-    EXPECT_TRUE(torch::equal(weights, run({.gradient_as_bucket_view = false})));
-    EXPECT_TRUE(torch::equal(weights, run({.comm_hook = allreduce_hook()})));
-  });
-}
-
-TEST(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    const auto model = wrapped(small_net(), group, {.reducer = {.check_replicas = 2}});
-    const auto step = [&] {
-      run_backward(*model, basicnet(), slice_of(random_batch(3), group.rank(), 3));
-    };
-    step();  // checked
-    if (group.rank() == 2) {
-      const torch::NoGradGuard no_grad;
-      model->module().named_parameters()["linear.bias"][5] += 1e-6;
+TEST_ON_RANKS(BucketView, SurvivesLibTorchsZeroGradAlsoInSharedMemory, 2) {
+  const auto run = [&](GradientReducerOptions options) {
+    torch::manual_seed(1);
+    torch::nn::Linear linear(400, 300);
+    const Reducer reducer(*linear, group, std::move(options));
+    torch::optim::SGD optimizer(linear->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const auto input = torch::randn(
+          {8, 400},
+          at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * group.rank() + step)));
+      linear(input).square().mean().backward();
+      optimizer.step();
     }
-    step();
-    EXPECT_ERROR(step(), DistributedError, "expected linear.bias ");
-  });
+    return flat_weights(*linear);
+  };
+  const auto weights = run({});
+  EXPECT_TRUE(torch::equal(weights, run({.gradient_as_bucket_view = false})));
+  EXPECT_TRUE(torch::equal(weights, run({.comm_hook = allreduce_hook()})));
 }
 
-TEST(GradientReducer, RefusesAModuleWithNothingToTrain) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    Pair pair;
-    for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
-    EXPECT_ERROR(Reducer(pair, group), UsageError, "the module has no parameters to train");
-  });
+TEST_ON_RANKS(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank, 3) {
+  const auto model = wrapped(small_net(), group, {.reducer = {.check_replicas = 2}});
+  const auto step = [&] {
+    run_backward(*model, basicnet(), slice_of(random_batch(3), group.rank(), 3));
+  };
+  step();  // checked
+  if (group.rank() == 2) {
+    const torch::NoGradGuard no_grad;
+    model->module().named_parameters()["linear.bias"][5] += 1e-6;
+  }
+  step();
+  EXPECT_ERROR(step(), DistributedError, "expected linear.bias ");
 }
 
-struct RoleCase {
-  const char* name;
-  bool frozen;  // at construction
-  void (*change)(torch::Tensor& weight);
-  const char* error;
-};
-const RoleCase kRoleCases[] = {
-    {"Unfrozen", true, [](auto& weight) { weight.set_requires_grad(true); },
-     "DistributedDataParallel: requires_grad of spare.weight changed after construction; hint: "},
-    {"Frozen", false, [](auto& weight) { weight.set_requires_grad(false); },
-     "DistributedDataParallel: requires_grad of spare.weight changed after construction; hint: "},
-    {"Transposed", false,
-     [](auto& weight) { weight.set_data(weight.detach().t().contiguous().t()); },
-     "DistributedDataParallel: strides of spare.weight changed after construction; hint: "},
-    {"Converted", false, [](auto& weight) { weight.set_data(weight.detach().to(torch::kFloat64)); },
-     "DistributedDataParallel: the node of the gradient (loading an archive, or to(), replaces it) "
-     "of spare.weight changed after construction; hint: load weights"}};
-
-class ChangedParameter : public testing::TestWithParam<RoleCase> {};
-INSTANTIATE_TEST_SUITE_P(Way, ChangedParameter, testing::ValuesIn(kRoleCases),
-                         [](const auto& way) { return way.param.name; });
-
-TEST_P(ChangedParameter, IsRefusedAtTheNextForward) {
-  run_ranks(2, [](const ProcessGroup& group) {
+TEST_ON_RANKS(GradientReducer, RefusesAParameterThatHasChangedAtTheNextForward, 2) {
+  using Change = void (*)(torch::Tensor& weight);
+  const std::tuple<bool, Change, const char*> cases[] = {
+      {true, [](auto& weight) { weight.set_requires_grad(true); }, "requires_grad of"},
+      {false, [](auto& weight) { weight.set_requires_grad(false); }, "requires_grad of"},
+      {false, [](auto& weight) { weight.set_data(weight.detach().t().contiguous().t()); },
+       "strides of"},
+      {false, [](auto& weight) { weight.set_data(weight.detach().to(torch::kFloat64)); },
+       "the node of the gradient (loading an archive, or to(), replaces it) of"}};
+  for (const auto& [frozen, change, what] : cases) {
     Pair pair;
-    pair.spare->weight.set_requires_grad(!GetParam().frozen);
+    pair.spare->weight.set_requires_grad(!frozen);
     Reducer reducer(pair, group);
     run_pair_backward(reducer, pair, group.rank());
-    GetParam().change(pair.spare->weight);
-    EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank()), UsageError, GetParam().error);
-  });
-}
-
-TEST(GradientReducer, TakesOutputsThatAreNotThere) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    for (const bool find_unused : {false, true}) {
-      const auto network = std::make_shared<TwoLayers>();
-      Reducer reducer(*network, group, {.find_unused_parameters = find_unused});
-      const auto [output, none] = reducer.forward(
-          [&] { return std::pair(network->forward(torch::ones({4, 2})), torch::Tensor()); });
-      output.mean().backward();
-      EXPECT_TRUE(network->a->weight.grad().defined());
-      EXPECT_ERROR(reducer.forward([] { return torch::Tensor(); }), UsageError,
-                   "DistributedDataParallel: the forward returned no tensor; hint: ");
-    }
-  });
+    change(pair.spare->weight);
+    EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank()), UsageError,
+                 std::string(what) + " spare.weight changed after construction");
+  }
 }
 
 // They are sent with the others at the start, and then left alone.
-TEST(GradientReducer, DoesNotWaitForFrozenParameters) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    Pair pair;
-    {
-      const torch::NoGradGuard no_grad;
-      pair.spare->weight.add_(group.rank());
-    }
-    pair.spare->weight.set_requires_grad(false);
-    Reducer reducer(pair, group);
-    EXPECT_TRUE(equal_on_all_ranks(pair.spare->weight, group));
-    run_pair_backward(reducer, pair, group.rank());
-    EXPECT_FALSE(pair.spare->weight.grad().defined());
-    EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
-  });
+TEST_ON_RANKS(GradientReducer, DoesNotWaitForFrozenParameters, 2) {
+  Pair pair;
+  {
+    const torch::NoGradGuard no_grad;
+    pair.spare->weight.add_(group.rank());
+  }
+  pair.spare->weight.set_requires_grad(false);
+  Reducer reducer(pair, group);
+  EXPECT_TRUE(equal_on_all_ranks(pair.spare->weight, group));
+  run_pair_backward(reducer, pair, group.rank());
+  EXPECT_FALSE(pair.spare->weight.grad().defined());
+  EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
+  for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
+  EXPECT_ERROR(Reducer(pair, group), UsageError, "the module has no parameters to train");
 }
 
 }  // namespace

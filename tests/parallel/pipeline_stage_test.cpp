@@ -19,6 +19,7 @@
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
 
@@ -38,6 +39,18 @@ void accumulate(Model& model, const Batch& batch, std::int64_t size) {
   }
 }
 
+// The layers of this rank.
+std::shared_ptr<Model> own_layers(const ProcessGroup& group, const Recipe& recipe = basicnet()) {
+  const auto own = first_model(recipe);
+  mnist::keep_layers(*own, group.rank(), group.world_size());
+  return own;
+}
+
+torch::Tensor run_step(PipelineStage& stage, const Batch& batch) {
+  const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
+  return stage.step(batch, loss_of_part);
+}
+
 void expect_gradients_of(const Model& own, const Model& whole) {
   const auto expected = whole.named_parameters();
   for (const auto& item : own.named_parameters()) {
@@ -53,12 +66,10 @@ TEST(PipelineStage, HasTheGradientsOfAccumulationInBothSchedules) {
       whole->train();
       accumulate(*whole, batch, 3);  // 3, 3, 3, 2
       for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
-        const auto own = first_model(basicnet());
-        mnist::keep_layers(*own, group.rank(), group.world_size());
+        const auto own = own_layers(group);
         PipelineStage stage(own, group, {.micro_batches = 4, .schedule = schedule});
         stage.train();
-        const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
-        const auto loss = stage.step(batch, loss_of_part);
+        const auto loss = run_step(stage, batch);
         expect_gradients_of(*own, *whole);
         EXPECT_FALSE(loss.requires_grad());
         EXPECT_NEAR(loss.item<double>(), loss_of(*whole, basicnet(), batch).item<double>(), 1e-5);
@@ -77,13 +88,11 @@ TEST(PipelineStage, TrainsTheOtherStagesOfOneThatIsFrozen) {
       const auto batch = random_batch(6);
       const auto whole = first_model(basicnet());
       accumulate(*whole, batch, 3);
-      const auto own = first_model(basicnet());
-      mnist::keep_layers(*own, group.rank(), group.world_size());
+      const auto own = own_layers(group);
       std::optional<FreezeGuard> guard;
       if (group.rank() == frozen) guard.emplace(*own);
       PipelineStage stage(own, group, {.micro_batches = 2});
-      const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
-      stage.step(batch, loss_of_part);
+      run_step(stage, batch);
       if (group.rank() != frozen) return expect_gradients_of(*own, *whole);
       for (const auto& parameter : own->parameters()) EXPECT_FALSE(parameter.grad().defined());
     });
@@ -91,87 +100,72 @@ TEST(PipelineStage, TrainsTheOtherStagesOfOneThatIsFrozen) {
 }
 
 // A layer whose output does not depend on its input, in the last stage.
-struct Scale : Model {
+struct Scale : IdleModel {
   explicit Scale(bool uses) : uses_input(uses) { register_parameter("scale", torch::ones({1})); }
   torch::Tensor forward(const Inputs& inputs) override {
     const auto& x = inputs.only();
     return (uses_input ? x : torch::ones_like(x)) * parameters().front();
   }
-  std::shared_ptr<Model> new_like() const override { return nullptr; }
   bool uses_input;
 };
 
-TEST(PipelineStage, SendsZerosBackWhereAStageDoesNotUseItsInput) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto own = std::make_shared<Scale>(/*uses=*/group.rank() == 0);
-    PipelineStage stage(own, group, {.micro_batches = 2});
-    stage.step(random_batch(4),
-               [](const torch::Tensor& output, const Batch& /*part*/) { return output.mean(); });
-    EXPECT_EQ(own->parameters().front().grad().item<float>(), group.rank() == 0 ? 0.0F : 2.0F);
-  });
-}
-
-TEST(PipelineStage, RefusesALossWithoutAGraph) {
-  run_ranks(1, [](const ProcessGroup& group) {
-    PipelineStage stage(std::make_shared<Scale>(/*uses=*/true), group, {.micro_batches = 2});
-    EXPECT_THROW(
-        stage.step(random_batch(4), [](const torch::Tensor& output,
-                                       const Batch& /*part*/) { return output.mean().detach(); }),
-        c10::Error);
-  });
+TEST_ON_RANKS(PipelineStage, SendsZerosBackWhereAStageDoesNotUseItsInput, 2) {
+  const auto own = std::make_shared<Scale>(/*uses=*/group.rank() == 0);
+  PipelineStage stage(own, group, {.micro_batches = 2});
+  stage.step(random_batch(4),
+             [](const torch::Tensor& output, const Batch&) { return output.mean(); });
+  EXPECT_EQ(own->parameters().front().grad().item<float>(), group.rank() == 0 ? 0.0F : 2.0F);
+  PipelineStage alone(std::make_shared<Scale>(/*uses=*/true), ProcessGroup::single());
+  const auto without_graph = [](const torch::Tensor& output, const Batch&) {
+    return output.mean().detach();
+  };
+  EXPECT_THROW(alone.step(random_batch(4), without_graph), c10::Error);
 }
 
 // The last batch of an epoch.
-TEST(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto own = first_model(basicnet());
-    mnist::keep_layers(*own, group.rank(), group.world_size());
-    PipelineStage stage(own, group, {.micro_batches = 8});
-    for (const std::int64_t size : {9, 2, 1}) {
-      const auto batch = random_batch(size);
-      const auto whole = first_model(basicnet());
-      accumulate(*whole, batch, size == 9 ? 2 : 1);
-      stage.zero_grad();
-      const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
-      stage.step(batch, loss_of_part);
-      expect_gradients_of(*own, *whole);
-    }
-    EXPECT_ERROR(PipelineStage(own, group, {.micro_batches = 0}), UsageError,
-                 "micro_batches: expected at least 1, got 0");
-  });
+TEST_ON_RANKS(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches, 2) {
+  const auto own = own_layers(group);
+  PipelineStage stage(own, group, {.micro_batches = 8});
+  for (const std::int64_t size : {9, 2, 1}) {
+    const auto batch = random_batch(size);
+    const auto whole = first_model(basicnet());
+    accumulate(*whole, batch, size == 9 ? 2 : 1);
+    stage.zero_grad();
+    run_step(stage, batch);
+    expect_gradients_of(*own, *whole);
+  }
+  EXPECT_ERROR(PipelineStage(own, group, {.micro_batches = 0}), UsageError,
+               "micro_batches: expected at least 1, got 0");
 }
 
-TEST(PipelineStage, EvaluatesAndGathersTheWholeNetwork) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    for (const auto* recipe : {&basicnet(), &convnet()}) {
-      const auto whole = first_model(*recipe);
-      whole->eval();
-      const auto own = first_model(*recipe);
-      mnist::keep_layers(*own, group.rank(), group.world_size());
-      PipelineStage stage(own, group);
-      stage.eval();
-      const auto batch = random_batch(5);
-      EXPECT_TRUE(torch::equal(stage.forward(batch.inputs), whole->forward(batch.inputs)));
+TEST_ON_RANKS(PipelineStage, EvaluatesAndGathersTheWholeNetwork, 3) {
+  for (const auto* recipe : {&basicnet(), &convnet()}) {
+    const auto whole = first_model(*recipe);
+    whole->eval();
+    const auto own = own_layers(group, *recipe);
+    PipelineStage stage(own, group);
+    stage.eval();
+    const auto batch = random_batch(5);
+    EXPECT_TRUE(torch::equal(stage.forward(batch.inputs), whole->forward(batch.inputs)));
 
-      const torch::NoGradGuard no_grad;
-      for (auto& tensor : own->parameters()) tensor.add_(1);
-      for (auto& tensor : whole->parameters()) tensor.add_(1);
-      const auto gathered = recipe->make_model();
-      stage.copy_weights_to(*gathered);
-      const auto expected = whole->named_parameters();
-      for (const auto& item : gathered->named_parameters()) {
-        EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
-      }
+    const torch::NoGradGuard no_grad;
+    for (auto& tensor : own->parameters()) tensor.add_(1);
+    for (auto& tensor : whole->parameters()) tensor.add_(1);
+    const auto gathered = recipe->make_model();
+    stage.copy_weights_to(*gathered);
+    const auto expected = whole->named_parameters();
+    for (const auto& item : gathered->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
     }
-    EXPECT_ERROR(mnist::keep_layers(*convnet().make_model(), 0, 4), UsageError,
-                 "pipeline: expected at most 3 stages, one per layer, got 4");
-  });
+  }
+  EXPECT_ERROR(mnist::keep_layers(*convnet().make_model(), 0, 4), UsageError,
+               "pipeline: expected at most 3 stages, one per layer, got 4");
 }
 
 enum class Phase { kForward, kBackward, kNone };
 
 // A layer that ends its process in the `phase` of the second micro-batch.
-struct Lost : Model {
+struct Lost : IdleModel {
   explicit Lost(Phase when) : phase(when) { register_parameter("scale", torch::ones({1})); }
   torch::Tensor forward(const Inputs& inputs) override {
     const bool now = ++calls == 2;
@@ -182,7 +176,6 @@ struct Lost : Model {
     }
     return output;
   }
-  std::shared_ptr<Model> new_like() const override { return nullptr; }
   Phase phase;
   int calls = 0;
 };
@@ -191,28 +184,20 @@ TEST(PipelineStage, NamesTheRankThatIsLostInEachPhase) {
   for (const int lost : {0, 1, 2}) {
     for (const auto phase : {Phase::kForward, Phase::kBackward}) {
       const TemporaryFolder folder;
-      const auto end = end_of_group(
-          3,
-          [&](const ProcessGroup& group) {
-            signal(SIGTERM, SIG_IGN);
-            const auto layers = std::make_shared<Lost>(group.rank() == lost ? phase : Phase::kNone);
-            PipelineStage stage(layers, group, {.schedule = PipelineSchedule::k1F1B});
-            const Batch batch{.inputs = torch::ones({8, 3}),
-                              .targets = torch::zeros({8}, torch::kInt64),
-                              .positions = torch::arange(8),
-                              .indices = torch::arange(8),
-                              .global_size = 8};
-            try {
-              stage.step(batch, [](const torch::Tensor& output, const Batch& /*part*/) {
-                return output.sum();
-              });
-            } catch (const DistributedError& error) {
-              folder.write(std::to_string(group.rank()), error.what());
-              throw;
-            }
-          },
-          {.backend = "shm"});
-      EXPECT_EQ(end.exit_code, 4);
+      const auto step = [&](const ProcessGroup& group) {
+        signal(SIGTERM, SIG_IGN);
+        const auto layers = std::make_shared<Lost>(group.rank() == lost ? phase : Phase::kNone);
+        PipelineStage stage(layers, group, {.schedule = PipelineSchedule::k1F1B});
+        auto batch = batch_of(8);
+        batch.inputs = torch::ones({8, 3});
+        try {
+          stage.step(batch, [](const torch::Tensor& output, const Batch&) { return output.sum(); });
+        } catch (const DistributedError& error) {
+          folder.write(std::to_string(group.rank()), error.what());
+          throw;
+        }
+      };
+      EXPECT_EQ(end_of_group(3, step, {.backend = "shm"}).exit_code, 4);
       EXPECT_EQ(folder.names().size(), 2U);
       std::string all;
       for (const auto& name : folder.names()) all += folder.read(name) + "\n";

@@ -54,66 +54,48 @@ std::vector<Difference> differences() {
            "expected b Float[3, 2], as on rank 0, got b Double[3, 2] on rank 1"}};
 }
 
-TEST(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    for (const auto& difference : differences()) {
-      SCOPED_TRACE(difference.what);
-      Parameters module;
-      module.add("a", 5);
-      (group.rank() == 0 ? difference.on_rank_0 : difference.on_others)(module);
-      EXPECT_ERROR(require_same_parameters(module, group), DistributedError,
-                   "model, tensor 2: " + difference.message);
-      EXPECT_ERROR(GradientReducer(module, group), DistributedError, difference.message);
-    }
-    Parameters equal;
-    equal.add("a", 5);
-    EXPECT_NO_THROW(require_same_parameters(equal, group));
-  });
-}
-
-TEST(RequireEqualReplicas, NamesTheTensorOfWhichOneNumberDiffersOnEveryRank) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    const auto model = first_model(Recipe({.name = "convnet"}));
-    DistributedDataParallel ddp(model, group);
-    EXPECT_NO_THROW(require_equal_replicas(ddp, group));
-    EXPECT_NO_THROW(require_equal_parameters(ddp, group));
-    const torch::NoGradGuard no_grad;
-    if (group.rank() == 2) model->named_parameters()["layer2.0.weight"][3][2][1][0] += 1e-7;
-    for (const auto& check : {require_equal_replicas, require_equal_parameters}) {
-      EXPECT_ERROR(check(ddp, group), DistributedError, "expected layer2.0.weight ");
-      EXPECT_ERROR(check(ddp, group), DistributedError, "on rank 2; hint: ");
-    }
-  });
-}
-
-TEST(RequireEqualReplicas, LooksAtBuffersAndTheOtherCheckDoesNot) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const auto model = first_model(Recipe({.name = "convnet"}));
-    const torch::NoGradGuard no_grad;
-    if (group.rank() == 1) model->named_buffers()["layer1.1.running_mean"][0] = 1e-30;
-    EXPECT_ERROR(require_equal_replicas(*model, group), DistributedError,
-                 "expected layer1.1.running_mean ");
-    EXPECT_NO_THROW(require_equal_parameters(*model, group));
-  });
-}
-
-// Zero and minus zero are equal numbers, and unequal bits.
-TEST(RequireEqualReplicas, ComparesBits) {
-  run_ranks(2, [](const ProcessGroup& group) {
+TEST_ON_RANKS(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank, 3) {
+  for (const auto& difference : differences()) {
+    SCOPED_TRACE(difference.what);
     Parameters module;
-    module.add("a", 1);
-    const torch::NoGradGuard no_grad;
-    module.parameters().front().fill_(group.rank() == 0 ? 0.0 : -0.0);
-    EXPECT_ERROR(require_equal_replicas(module, group), DistributedError, "expected a ");
-  });
+    module.add("a", 5);
+    (group.rank() == 0 ? difference.on_rank_0 : difference.on_others)(module);
+    EXPECT_ERROR(require_same_parameters(module, group), DistributedError,
+                 "model, tensor 2: " + difference.message);
+    EXPECT_ERROR(GradientReducer(module, group), DistributedError, difference.message);
+  }
+  Parameters equal;
+  equal.add("a", 5);
+  EXPECT_NO_THROW(require_same_parameters(equal, group));
 }
 
-TEST(RequireEqualReplicas, IsContentOnOneRank) {
-  run_alone([] {
-    const auto model = first_model(Recipe({.name = "convnet"}));
-    EXPECT_NO_THROW(require_equal_replicas(*model, ProcessGroup::single()));
-    EXPECT_NO_THROW(require_same_parameters(*model, ProcessGroup::single()));
-  });
+TEST_ON_RANKS(RequireEqualReplicas, NamesTheTensorOfWhichOneNumberDiffersOnEveryRank, 3) {
+  const auto model = first_model(Recipe({.name = "convnet"}));
+  DistributedDataParallel ddp(model, group);
+  EXPECT_NO_THROW(require_equal_replicas(ddp, group));
+  EXPECT_NO_THROW(require_equal_parameters(ddp, group));
+  const torch::NoGradGuard no_grad;
+  if (group.rank() == 2) model->named_parameters()["layer2.0.weight"][3][2][1][0] += 1e-7;
+  for (const auto& check : {require_equal_replicas, require_equal_parameters}) {
+    EXPECT_ERROR(check(ddp, group), DistributedError, "expected layer2.0.weight ");
+    EXPECT_ERROR(check(ddp, group), DistributedError, "on rank 2; hint: ");
+  }
+}
+
+TEST_ON_RANKS(RequireEqualReplicas, ComparesTheBitsOfBuffersTooAndTheOtherCheckDoesNot, 2) {
+  const auto model = first_model(Recipe({.name = "convnet"}));
+  const torch::NoGradGuard no_grad;
+  // Zero and minus zero are equal numbers, and unequal bits.
+  model->named_buffers()["layer1.1.running_mean"][0] = group.rank() == 0 ? 0.0 : -0.0;
+  EXPECT_ERROR(require_equal_replicas(*model, group), DistributedError,
+               "expected layer1.1.running_mean ");
+  EXPECT_NO_THROW(require_equal_parameters(*model, group));
+}
+
+TEST_ALONE(RequireEqualReplicas, IsContentOnOneRank) {
+  const auto model = first_model(Recipe({.name = "convnet"}));
+  EXPECT_NO_THROW(require_equal_replicas(*model, ProcessGroup::single()));
+  EXPECT_NO_THROW(require_same_parameters(*model, ProcessGroup::single()));
 }
 
 }  // namespace

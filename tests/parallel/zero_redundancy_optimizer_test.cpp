@@ -176,26 +176,24 @@ TEST_P(Zero, DividesTheBytesOfTheStateEqually) {
   });
 }
 
-TEST(ZeroRedundancyOptimizer, RefusesWhatItCannotDivide) {
-  run_alone([] {
-    const auto group = ProcessGroup::single();
-    Network network;
-    torch::optim::SGD foreign(network.parameters(), torch::optim::SGDOptions(0.1));
-    EXPECT_ERROR(ZeroRedundancyOptimizer(foreign, group), UsageError, "use ladder::AdamW");
-    AdamW mixed({torch::zeros({2}), torch::zeros({2}, torch::kFloat64)});
-    EXPECT_ERROR(ZeroRedundancyOptimizer(mixed, group), UsageError, "several devices or dtypes");
-    AdamW stepped(network.parameters());
-    step(network, stepped, 1);
-    EXPECT_ERROR(ZeroRedundancyOptimizer(stepped, group), UsageError, "before the first step");
-    Network other;
-    AdamW twice(other.parameters());
-    const ZeroRedundancyOptimizer first(twice, group);
-    EXPECT_ERROR(ZeroRedundancyOptimizer(twice, group), UsageError, "before the first step");
-    EXPECT_ERROR(twice.add_param_group(parameter_group({torch::zeros({2})}, AdamWOptions{})),
-                 UsageError, "optimizer: a parameter group after the state was divided; hint: ");
-    other.parameters().back().set_data(torch::tensor(2.0F));  // as Module::to does
-    EXPECT_ERROR(step(other, twice, 1), UsageError, "has moved to other memory");
-  });
+TEST_ALONE(ZeroRedundancyOptimizer, RefusesWhatItCannotDivide) {
+  const auto group = ProcessGroup::single();
+  Network network;
+  torch::optim::SGD foreign(network.parameters(), torch::optim::SGDOptions(0.1));
+  EXPECT_ERROR(ZeroRedundancyOptimizer(foreign, group), UsageError, "use ladder::AdamW");
+  AdamW mixed({torch::zeros({2}), torch::zeros({2}, torch::kFloat64)});
+  EXPECT_ERROR(ZeroRedundancyOptimizer(mixed, group), UsageError, "several devices or dtypes");
+  AdamW stepped(network.parameters());
+  step(network, stepped, 1);
+  EXPECT_ERROR(ZeroRedundancyOptimizer(stepped, group), UsageError, "before the first step");
+  Network other;
+  AdamW twice(other.parameters());
+  const ZeroRedundancyOptimizer first(twice, group);
+  EXPECT_ERROR(ZeroRedundancyOptimizer(twice, group), UsageError, "before the first step");
+  EXPECT_ERROR(twice.add_param_group(parameter_group({torch::zeros({2})}, AdamWOptions{})),
+               UsageError, "optimizer: a parameter group after the state was divided; hint: ");
+  other.parameters().back().set_data(torch::tensor(2.0F));  // as Module::to does
+  EXPECT_ERROR(step(other, twice, 1), UsageError, "has moved to other memory");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/training.h"
 
 namespace ladder {
 
@@ -51,7 +53,28 @@ inline void expect_names_and_copy_of_wrapper(const Model& wrapper, const Model& 
   for (std::size_t i = 0; i < network.parameters().size(); ++i) {
     EXPECT_TRUE(torch::equal(copy->parameters()[i], network.parameters()[i])) << i;
     EXPECT_FALSE(copy->parameters()[i].is_alias_of(network.parameters()[i])) << i;
+    EXPECT_TRUE(wrapper.parameters()[i].is_same(network.parameters()[i])) << "for an optimizer";
   }
+}
+
+// Of a wrapper of a convnet that has copies of it.
+inline void expect_sees_weights_that_are_loaded_or_exchanged(Model& wrapper, Model& network) {
+  torch::manual_seed(9);
+  const auto other = convnet().make_model();
+  const auto images = random_batch(4).inputs.only();
+  const torch::NoGradGuard no_grad;
+  wrapper.eval();
+  other->eval();
+  const auto distance = [&] {
+    return relative_difference(wrapper.forward(images), other->forward(images));
+  };
+  EXPECT_GE(distance(), 0.1);
+  load_state_dict(wrapper, state_dict(*other), "a test");
+  EXPECT_LE(distance(), 1e-6);
+  other->parameters().back().add_(1.0);
+  EXPECT_GE(distance(), 0.1);
+  network.parameters().back().set_data(other->parameters().back().clone());
+  EXPECT_LE(distance(), 1e-6);
 }
 
 }  // namespace ladder

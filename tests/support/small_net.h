@@ -41,4 +41,10 @@ inline std::shared_ptr<Model> small_net(DropoutMasks masks = DropoutMasks::kByPo
   return std::make_shared<SmallNet>(masks);
 }
 
+// How far the gradient of a small_net is from that of one process with this batch.
+inline double distance_from_one_process(const torch::nn::Module& model, const Batch& batch) {
+  return relative_difference(flat_gradients(model),
+                             gradient_of_one_process(small_net(), basicnet(), batch));
+}
+
 }  // namespace ladder
