@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/immutable.h"
+#include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -36,43 +36,32 @@ std::string temporary_name(std::string_view name) {
   return std::string(name) + ".tmp." + std::to_string(getpid());
 }
 
-TEST(AtomicFile, AppearsWholeWhenCommitted) {
-  const TemporaryFolder folder;
-  AtomicFile file(folder.file("m.bin"));
-  file.write(bytes("one "));
-  file.write(bytes(""));
-  file.write(bytes("two"));
-  EXPECT_EQ(folder.names(), Names{temporary_name("m.bin")});
-  file.commit();
-  EXPECT_EQ(folder.read("m.bin"), "one two");
-  EXPECT_EQ(folder.names(), Names{"m.bin"});
-}
-
-TEST(AtomicFile, ReplacesTheOldContentOnlyWhenCommitted) {
-  const TemporaryFolder folder;
-  folder.write("m.bin", "old");
-  AtomicFile file(folder.file("m.bin"));
+void replace(const std::string& path) {
+  AtomicFile file(path);
   file.write(bytes("new"));
-  EXPECT_EQ(folder.read("m.bin"), "old");
   file.commit();
-  EXPECT_EQ(folder.read("m.bin"), "new");
 }
 
-TEST(AtomicFile, AfterCommitTheTemporaryNameIsLeftAlone) {
+TEST(AtomicFile, AppearsWholeWhenCommittedAndReplacesTheOldContentOnlyThen) {
   const TemporaryFolder folder;
   {
     AtomicFile file(folder.file("m.bin"));
+    file.write(bytes("one "));
+    file.write(bytes(""));
+    file.write(bytes("two"));
+    EXPECT_EQ(folder.names(), Names{temporary_name("m.bin")});
     file.commit();
-    folder.write(temporary_name("m.bin"), "of the next object");
+    EXPECT_EQ(folder.read("m.bin"), "one two");
+    EXPECT_EQ(folder.names(), Names{"m.bin"});
+    folder.write(temporary_name("m.bin"), "of the next object, or of a killed process");
   }
-  EXPECT_EQ(folder.read(temporary_name("m.bin")), "of the next object");
-}
-
-TEST(AtomicFile, WithoutCommitTheOldContentStaysAlone) {
-  const TemporaryFolder folder;
-  folder.write("m.bin", "old");
-  AtomicFile(folder.file("m.bin")).write(bytes("new"));
-  EXPECT_EQ(folder.read("m.bin"), "old");
+  EXPECT_TRUE(fs::exists(folder.file(temporary_name("m.bin")))) << "after commit it is left alone";
+  AtomicFile(folder.file("m.bin")).write(bytes("new"));  // without commit
+  EXPECT_EQ(folder.read("m.bin"), "one two");
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+  folder.write(temporary_name("m.bin"), "longer than the new content");
+  replace(folder.file("m.bin"));
+  EXPECT_EQ(folder.read("m.bin"), "new");
   EXPECT_EQ(folder.names(), Names{"m.bin"});
 }
 
@@ -80,75 +69,43 @@ TEST(AtomicFile, WritesToTheCurrentFolder) {
   const TemporaryFolder folder;
   const auto before = fs::current_path();
   fs::current_path(folder.path());
-  AtomicFile file("m.bin");
-  file.write(bytes("x"));
-  file.commit();
+  replace("m.bin");
   fs::current_path(before);
-  EXPECT_EQ(folder.read("m.bin"), "x");
-}
-
-TEST(AtomicFile, ReplacesWhatAKilledProcessOfTheSameIdLeft) {
-  const TemporaryFolder folder;
-  folder.write(temporary_name("m.bin"), "longer than the new content");
-  AtomicFile file(folder.file("m.bin"));
-  file.write(bytes("new"));
-  file.commit();
   EXPECT_EQ(folder.read("m.bin"), "new");
-  EXPECT_EQ(folder.names(), Names{"m.bin"});
 }
 
-TEST(AtomicFile, DoesNotWriteThroughALinkInItsWay) {
+TEST(AtomicFile, ReplacesTheFileBehindALinkAndWritesThroughNoLinkInItsWay) {
   const TemporaryFolder folder;
   folder.write("victim", "precious");
-  fs::create_symlink(folder.file("victim"), folder.file(temporary_name("m.bin")));
-  AtomicFile file(folder.file("m.bin"));
-  file.write(bytes("new"));
-  file.commit();
-  EXPECT_EQ(folder.read("victim"), "precious");
-  EXPECT_EQ(folder.read("m.bin"), "new");
-}
-
-TEST(AtomicFile, AMissingFolderIsNamedWithTheOperation) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("nowhere/m.bin");
-  EXPECT_ERROR(AtomicFile{path}, SystemError,
-               temporary_name(path) + ": create: No such file or directory");
-}
-
-TEST(AtomicFile, AFolderInThePlaceOfTheTemporaryFileIsRefused) {
-  const TemporaryFolder folder;
-  fs::create_directory(folder.file(temporary_name("m.bin")));
-  EXPECT_ERROR(AtomicFile{folder.file("m.bin")}, SystemError, ": create: ");
-  EXPECT_EQ(folder.names(), Names{temporary_name("m.bin")});
-}
-
-TEST(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("m.bin");
-  {
-    AtomicFile file(path);
-    file.write(bytes("new"));
-    fs::create_directory(path);  // somebody else was faster
-    EXPECT_ERROR(file.commit(), SystemError, path + ": rename: Is a directory");
-  }
-  EXPECT_EQ(folder.names(), Names{"m.bin"});
-}
-
-TEST(AtomicFile, ReplacesTheFileBehindALinkAndKeepsTheLink) {
-  const TemporaryFolder folder;
   folder.write("real.bin", "old");
   fs::create_symlink("real.bin", folder.file("link.bin"));
-  AtomicFile file(folder.file("link.bin"));
-  file.write(bytes("new"));
-  file.commit();
-  EXPECT_TRUE(fs::is_symlink(folder.file("link.bin")));
+  fs::create_symlink(folder.file("victim"), folder.file(temporary_name("real.bin")));
+  replace(folder.file("link.bin"));
+  EXPECT_EQ(folder.read("victim"), "precious");
   EXPECT_EQ(folder.read("real.bin"), "new");
+  EXPECT_TRUE(fs::is_symlink(folder.file("link.bin")));
+}
+
+TEST(AtomicFile, NamesTheOperationThatFailedAndLeavesNoTemporaryFile) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(
+      AtomicFile{folder.file("nowhere/m.bin")}, SystemError,
+      temporary_name(folder.file("nowhere/m.bin")) + ": create: No such file or directory");
+  {
+    AtomicFile file(folder.file("m.bin"));
+    file.write(bytes("new"));
+    fs::create_directory(folder.file("m.bin"));  // somebody else was faster
+    EXPECT_ERROR(file.commit(), SystemError, folder.file("m.bin") + ": rename: Is a directory");
+  }
+  EXPECT_EQ(folder.names(), Names{"m.bin"});
+  fs::create_directory(folder.file(temporary_name("n.bin")));
+  EXPECT_ERROR(AtomicFile{folder.file("n.bin")}, SystemError, ": create: ");
+  EXPECT_EQ(folder.names(), (Names{"m.bin", temporary_name("n.bin")}));
 }
 
 TEST(AtomicFile, NeverReplacesAPipeOrADevice) {
   const TemporaryFolder folder;
-  const std::string path = folder.file("pipe");
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const std::string path = make_pipe(folder.file("pipe"));
   EXPECT_ERROR(AtomicFile{path}, SystemError, path + ": replace: Invalid argument");
   EXPECT_ERROR(require_writable_folder("save", path), UsageError,
                "hint: name a file, not a folder or a device");
@@ -192,55 +149,35 @@ TEST(AtomicFile, AFailedWriteKeepsTheOldContentAndLeavesNoTemporaryFile) {
 TEST(RequireWritableFolder, AcceptsANewFileAndAnOldOneAndCreatesNothing) {
   const TemporaryFolder folder;
   folder.write("old", "x");
-  EXPECT_NO_THROW(require_writable_folder("save", folder.file("new")));
+  const auto new_file = folder.file("new");
+  EXPECT_NO_THROW(require_writable_folder("save", new_file));
+  EXPECT_NO_THROW(require_writable_folder("save", new_file, 1000));
   EXPECT_NO_THROW(require_writable_folder("save", folder.file("old")));
   EXPECT_NO_THROW(require_writable_folder("save", "name-in-this-folder"));
+  EXPECT_NO_THROW(require_writable_folder("save", folder.file(std::string(240, 'a'))));
   EXPECT_EQ(folder.names(), Names{"old"});
 }
 
-TEST(RequireWritableFolder, RefusesAMissingFolder) {
+TEST(RequireWritableFolder, RefusesEveryOtherPathWithAHint) {
   const TemporaryFolder folder;
-  const std::string path = folder.file("nowhere/m.bin");
-  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
-               "save: expected a file in a folder that can be written, got '" + path +
-                   "'; hint: create the folder first: mkdir -p " + folder.file("nowhere"));
-}
-
-TEST(RequireWritableFolder, RefusesAFileInThePlaceOfTheFolder) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("file", "x") + "/m.bin";
-  EXPECT_ERROR(require_writable_folder("save", path), UsageError,
-               "hint: Not a directory: a part of the path is a file: namei -l " + path);
-}
-
-TEST(RequireWritableFolder, RefusesAFolderAsTheFile) {
-  const TemporaryFolder folder;
-  EXPECT_ERROR(require_writable_folder("save", folder.path()), UsageError,
-               "got '" + folder.path() + "'; hint: name a file, not a folder or a device");
-}
-
-TEST(RequireWritableFolder, RefusesADiskThatIsTooSmall) {
-  const TemporaryFolder folder;
-  EXPECT_NO_THROW(require_writable_folder("save", folder.file("new"), 1000));
-  EXPECT_ERROR(require_writable_folder("save", folder.file("new"), std::int64_t{1} << 62),
-               UsageError, "bytes free, and the file needs 4611686018427387904: df -h ");
-  EXPECT_ERROR(require_writable_folder("save", "/proc"), UsageError, "name a file");
+  const auto expect_hint = [](const std::string& path, const std::string& hint,
+                              std::int64_t bytes = 1) {
+    EXPECT_ERROR(require_writable_folder("save", path, bytes), UsageError,
+                 "save: expected a file in a folder that can be written, got '" + path + "'", hint);
+  };
+  const std::string name_a_file = "; hint: name a file, not a folder or a device";
+  expect_hint(folder.file("nowhere/m"), "create the folder first: mkdir -p " + folder.file("no"));
+  expect_hint(folder.write("file", "x") + "/m.bin",
+              "Not a directory: a part of the path is a file");
+  expect_hint(folder.path(), name_a_file);
+  expect_hint("", name_a_file);
+  expect_hint("/proc", name_a_file);
   EXPECT_EQ(error_of_replacing("/proc"), EBUSY);  // a mount point
-  EXPECT_ERROR(require_writable_folder("save", "/proc/new"), UsageError,
-               "hint: it has 0 bytes free, and the file needs 1: df -h /proc");
-}
-
-// A file is written under a longer name first.
-TEST(RequireWritableFolder, RefusesANameThatIsTooLong) {
-  const TemporaryFolder folder;
-  EXPECT_NO_THROW(require_writable_folder("save", folder.file(std::string(240, 'a'))));
-  EXPECT_ERROR(require_writable_folder("save", folder.file(std::string(241, 'a'))), UsageError,
-               "hint: a name has at most 240 bytes");
-}
-
-TEST(RequireWritableFolder, RefusesAnEmptyPath) {
-  EXPECT_ERROR(require_writable_folder("save", ""), UsageError,
-               "got ''; hint: name a file, not a folder or a device");
+  expect_hint("/proc/new", "it has 0 bytes free, and the file needs 1: df -h /proc");
+  expect_hint(folder.file("new"), "bytes free, and the file needs 4611686018427387904: df -h ",
+              std::int64_t{1} << 62);
+  // A file is written under a longer name first.
+  expect_hint(folder.file(std::string(241, 'a')), "a name has at most 240 bytes");
 }
 
 // A rename would fail after the training.
