@@ -83,10 +83,7 @@ TEST_F(OneFile, HoldsAtMostTheLimitOnceInflated) {
   const std::string problem = "expected at most 5000 bytes of content, got more; hint: ";
   expect_refused(gzip(noise(5001)), problem, 5000);
   expect_refused(noise(5001), problem, 5000);
-  expect_refused(noise(100'000), problem, 5000);  // before it is read
-}
-
-TEST_F(OneFile, ABombIsRefused) {
+  expect_refused(noise(100'000), problem, 5000);          // before it is read
   const Bytes bomb = gzip(Bytes(std::size_t{64} << 20));  // 64 MiB of zeros in 64 kB
   ASSERT_LT(bomb.size(), 70'000U);
   expect_refused(bomb, "expected at most 1000000 bytes of content, got more");
@@ -132,37 +129,33 @@ TEST_F(OneFile, BytesAfterTheGzipStreamAreRefused) {
 }
 
 TEST_F(OneFile, ThatCannotBeReadIsNamed) {
-  EXPECT_ERROR(read_gzip_or_plain(folder_.file("x"), kLimit), DataError,
-               folder_.file("x") +
-                   ": expected a readable file, got none; hint: check the path: ls " +
-                   folder_.path());
-  EXPECT_ERROR(read_gzip_or_plain(folder_.path(), kLimit), DataError,
-               folder_.path() + ": expected a readable file, got a folder");
-  EXPECT_ERROR(read_gzip_or_plain("/dev/zero", kLimit), DataError,
-               "/dev/zero: expected a readable file, got a device; hint: name a file");
+  const auto expect_got = [](const std::string& path, const std::string& got) {
+    EXPECT_ERROR(read_gzip_or_plain(path, kLimit), DataError,
+                 path + ": expected a readable file, got " + got);
+  };
+  expect_got(folder_.file("x"), "none; hint: check the path: ls " + folder_.path());
+  expect_got(folder_.path(), "a folder");
+  expect_got("/dev/zero", "a device; hint: name a file");
 }
 
 // --- The two files of a split ---
 
-TEST(Files, TheTrainingSetIsKnown) {
-  const auto files = read_files(kMnist, Split::kTrain);
+void expect_known(Split split, const std::string& description, const std::array<int, 10>& counts) {
+  const auto files = read_files(kMnist, split);
   EXPECT_TRUE(files.known);
-  EXPECT_EQ(files.description, "MNIST train, 60000 images");
-  EXPECT_EQ(files.images.count, 60'000);
-  EXPECT_EQ(files.images.pixels.size(), 47'040'000U);
-  std::array<int, 10> counts{};
-  for (const auto label : files.labels.labels) ++counts[label];
-  EXPECT_EQ(counts, (std::array{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949}));
+  EXPECT_EQ(files.description, description);
+  EXPECT_EQ(files.images.count, std::ssize(files.labels.labels));
+  EXPECT_EQ(files.images.pixels.size(), files.labels.labels.size() * 784);
+  std::array<int, 10> got{};
+  for (const auto label : files.labels.labels) ++got[label];
+  EXPECT_EQ(got, counts);
 }
 
-TEST(Files, TheTestSetIsKnown) {
-  const auto files = read_files(kMnist, Split::kTest);
-  EXPECT_TRUE(files.known);
-  EXPECT_EQ(files.description, "MNIST test, 10000 images");
-  EXPECT_EQ(files.images.count, 10'000);
-  std::array<int, 10> counts{};
-  for (const auto label : files.labels.labels) ++counts[label];
-  EXPECT_EQ(counts, (std::array{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}));
+TEST(Files, TheTwoSetsAreKnown) {
+  expect_known(Split::kTrain, "MNIST train, 60000 images",
+               {5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949});
+  expect_known(Split::kTest, "MNIST test, 10000 images",
+               {980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009});
 }
 
 TEST(Files, PlainFilesAreKnownToo) {
@@ -172,36 +165,28 @@ TEST(Files, PlainFilesAreKnownToo) {
   EXPECT_TRUE(read_files(folder.path(), Split::kTest).known);
 }
 
-TEST(Files, TheTestSetUnderTheNamesOfTheTrainingSetIsUnknown) {
+void expect_unknown(const TemporaryFolder& folder, Split split, const std::string& sha256) {
+  const auto files = read_files(folder.path(), split);
+  EXPECT_FALSE(files.known);
+  EXPECT_EQ(files.description, "unknown set (sha256 of " + sha256 + "…)");
+}
+
+TEST(Files, OtherSetsOfTheSameFormatAreUnknown) {
   const TemporaryFolder folder;
   const auto link = [&folder](const std::string& from, const std::string& to) {
-    std::filesystem::create_symlink(kMnist + "/" + from, folder.file(to));
+    std::filesystem::create_symlink(kMnist + "/t10k-" + from, folder.file(to + from));
   };
-  link("t10k-images-idx3-ubyte.gz", "train-images-idx3-ubyte.gz");
-  link("t10k-labels-idx1-ubyte.gz", "train-labels-idx1-ubyte.gz");
-  const auto files = read_files(folder.path(), Split::kTrain);
-  EXPECT_FALSE(files.known);
-  EXPECT_EQ(files.description, "unknown set (sha256 of images 8d422c7b0a1c…)");
-}
-
-TEST(Files, KnownImagesWithOtherLabelsAreUnknown) {
-  const TemporaryFolder folder;
-  std::filesystem::create_symlink(kMnist + "/t10k-images-idx3-ubyte.gz",
-                                  folder.file("t10k-images-idx3-ubyte.gz"));
+  link("images-idx3-ubyte.gz", "train-");
+  link("labels-idx1-ubyte.gz", "train-");
+  expect_unknown(folder, Split::kTrain, "images 8d422c7b0a1c");
+  link("images-idx3-ubyte.gz", "t10k-");
   write(folder, "t10k-labels-idx1-ubyte", idx_labels_file(Bytes(10'000)));
-  const auto files = read_files(folder.path(), Split::kTest);
-  EXPECT_FALSE(files.known);
-  EXPECT_EQ(files.description, "unknown set (sha256 of labels fce4e2f69df0…)");
-}
-
-TEST(Files, AnotherSetOfTheSameFormatIsReadAndDescribed) {
-  const TemporaryFolder folder;
-  write_train(folder, idx_images_file(2, 28, 28), idx_labels_file({7, 3}));
-  const auto files = read_files(folder.path(), Split::kTrain);
-  EXPECT_FALSE(files.known);
-  EXPECT_EQ(files.description, "unknown set (sha256 of images f53a5c8908b0…)");
-  EXPECT_EQ(files.images.count, 2);
-  EXPECT_EQ(files.labels.labels, (Bytes{7, 3}));
+  expect_unknown(folder, Split::kTest, "labels fce4e2f69df0");
+  const TemporaryFolder own;
+  write_train(own, idx_images_file(2, 28, 28), idx_labels_file({7, 3}));
+  expect_unknown(own, Split::kTrain, "images f53a5c8908b0");
+  EXPECT_EQ(read_files(own.path(), Split::kTrain).images.count, 2);
+  EXPECT_EQ(read_files(own.path(), Split::kTrain).labels.labels, (Bytes{7, 3}));
 }
 
 TEST(Files, TheCompressedFileIsTakenIfBothAreThere) {
@@ -214,49 +199,30 @@ TEST(Files, TheCompressedFileIsTakenIfBothAreThere) {
 TEST(Files, AMissingFileNamesWhatWasLookedFor) {
   const TemporaryFolder folder;
   write(folder, "t10k-images-idx3-ubyte", idx_images_file(1, 28, 28));
-  EXPECT_ERROR(
-      read_files(folder.path(), Split::kTest), DataError,
-      folder.file("t10k-labels-idx1-ubyte.gz") +
-          ": expected a readable file, got none; hint: neither t10k-labels-idx1-ubyte.gz nor "
-          "t10k-labels-idx1-ubyte is there; pass --data-root FOLDER (the "
-          "repository has the files in data/mnist)");
-}
-
-TEST(Files, AMissingFolderIsAMissingFile) {
+  const std::string missing = ": expected a readable file, got none; hint: neither ";
+  EXPECT_ERROR(read_files(folder.path(), Split::kTest), DataError,
+               folder.file("t10k-labels-idx1-ubyte.gz") + missing + "t10k-labels-idx1-ubyte.gz nor",
+               "pass --data-root FOLDER");
   EXPECT_ERROR(read_files("/nowhere", Split::kTrain), DataError,
-               "/nowhere/train-images-idx3-ubyte.gz: expected a readable file, got none");
+               "/nowhere/train-images-idx3-ubyte.gz" + missing);
 }
 
-TEST(Files, ADamagedFileIsNamed) {
-  const TemporaryFolder folder;
-  write_train(folder, Bytes(20), idx_labels_file({1}));
-  EXPECT_ERROR(read_files(folder.path(), Split::kTrain), DataError,
-               folder.file("train-images-idx3-ubyte") + ": expected magic number 0x00000803");
-}
-
-TEST(Files, ImagesOfAnotherSizeAreRefused) {
-  const TemporaryFolder folder;
-  write_train(folder, idx_images_file(1, 28, 32), idx_labels_file({1}));
-  EXPECT_ERROR(
-      read_files(folder.path(), Split::kTrain), DataError,
-      folder.file("train-images-idx3-ubyte") + ": expected images of 28 x 28 pixels, got 28 x 32");
-}
-
-TEST(Files, CountsThatDifferAreRefused) {
-  const TemporaryFolder folder;
-  write_train(folder, idx_images_file(2, 28, 28), idx_labels_file({1, 2, 3}));
-  EXPECT_ERROR(read_files(folder.path(), Split::kTrain), DataError,
-               folder.file("train-labels-idx1-ubyte") +
-                   ": expected 2 labels, one per image, got 3; hint: take both files from the "
-                   "same set");
-}
-
-TEST(Files, ALabelFileTooLargeToBeOneIsRefused) {
-  const TemporaryFolder folder;
-  write_train(folder, idx_images_file(1, 28, 28), Bytes((1U << 20) + 1));
-  EXPECT_ERROR(read_files(folder.path(), Split::kTrain), DataError,
-               folder.file("train-labels-idx1-ubyte") +
-                   ": expected at most 1048576 bytes of content, got more");
+TEST(Files, ThatDoNotFitAreRefusedByName) {
+  const auto expect_refused = [](const Bytes& images, const Bytes& labels,
+                                 const std::string& text) {
+    const TemporaryFolder folder;
+    write_train(folder, images, labels);
+    EXPECT_ERROR(read_files(folder.path(), Split::kTrain), DataError, folder.file("train-") + text);
+  };
+  const Bytes image = idx_images_file(1, 28, 28);
+  const Bytes label = idx_labels_file({1});
+  expect_refused(Bytes(20), label, "images-idx3-ubyte: expected magic number 0x00000803");
+  expect_refused(idx_images_file(1, 28, 32), label,
+                 "images-idx3-ubyte: expected images of 28 x 28 pixels, got 28 x 32");
+  expect_refused(image, idx_labels_file({1, 2, 3}),
+                 "labels-idx1-ubyte: expected 1 labels, one per image, got 3; hint: take both");
+  expect_refused(image, Bytes((1U << 20) + 1),
+                 "labels-idx1-ubyte: expected at most 1048576 bytes of content, got more");
 }
 
 }  // namespace
