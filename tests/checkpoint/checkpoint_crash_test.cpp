@@ -247,46 +247,34 @@ TEST(CheckpointWriter, RemovesTheReplacedOneWhenTheNewNameIsOnDisk) {
   EXPECT_GT(place_of("remove model.bin"), exchange + 1);
 }
 
-// The reader has opened the old folder, and looks for the manifest in it.
-TEST(CheckpointFolder, OneThatIsReplacedAndGoneMeanwhileIsOpenedAnew) {
+// A reader has opened the old folder, and looks for the manifest in it: that folder is gone; or it
+// is still there and whole, but its path leads to another by now; or nothing has taken its place.
+TEST(CheckpointFolder, OneThatIsReplacedMeanwhileIsOpenedAnewAndOneThatGoesAwayIsMissed) {
   const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_1"), "old");
-  before_next_openat([&] { write_checkpoint(folder.file("checkpoint_1"), "new"); });
+  const auto path = folder.file("checkpoint_1");
+  write_checkpoint(path, "old");
+  before_next_openat([&] { write_checkpoint(path, "new"); });
   EXPECT_EQ(content_of(open_checkpoint(folder.path())), "new");
-}
-
-// Here the old folder is still there and whole, but its path leads to another by now.
-TEST(CheckpointFolder, OneThatIsReplacedMeanwhileIsNotReportedForItsSuccessor) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_1"), "old");
   before_next_openat([&] {
-    fs::rename(folder.file("checkpoint_1"), folder.file("aside"));
-    write_checkpoint(folder.file("checkpoint_1"), "newer");
+    fs::rename(path, folder.file("aside"));
+    write_checkpoint(path, "newer");
   });
   EXPECT_EQ(content_of(open_checkpoint(folder.path())), "newer");
-}
-
-TEST(CheckpointFolder, OneThatGoesAwayMeanwhileIsMissed) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_1"), "old");
-  before_next_openat([&] { fs::remove_all(folder.file("checkpoint_1")); });
-  EXPECT_ERROR(open_checkpoint(folder.path()), DataError, "expected a checkpoint, got none");
+  before_next_openat([&] { fs::remove_all(path); });
+  EXPECT_ERROR(open_checkpoint(path), DataError, "expected a checkpoint, got none");
 }
 
 TEST(CheckpointFolder, AReaderFindsAWholeOneWhileOthersAreReplacedAndRemoved) {
   const TemporaryFolder folder;
   const std::string big(300'000, 'x');  // so that a reader needs its time
   write_checkpoint(folder.file("checkpoint_0"), big);
-  const pid_t writer = fork();
-  if (writer == 0) {
-    alarm(60);
+  const pid_t writer = child_of([&] {
     arm({});
     for (int i = 0; i < 40; ++i) {
       write_checkpoint(folder.file(fmt::format("checkpoint_{}", i % 3)), big);
       remove_old_checkpoints(folder.path(), "checkpoint_", 1 + static_cast<std::size_t>(i % 2));
     }
-    _exit(0);
-  }
+  });
   int status = -1;
   int opened = 0;
   while (waitpid(writer, &status, WNOHANG) == 0) {

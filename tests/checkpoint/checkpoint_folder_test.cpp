@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <chrono>
 #include <cstddef>
@@ -23,6 +22,7 @@
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/immutable.h"
+#include "tests/support/odd_paths.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -40,14 +40,15 @@ TEST(NewestFolder, IsThatOfTheLargestNumberWhateverItHolds) {
   EXPECT_EQ(newest_folder(folder.path(), "c-"), folder.file("c-10"));
 }
 
-TEST(CheckpointFolder, IsReadAsItWasWritten) {
+TEST(CheckpointFolder, IsReadAsItWasWrittenAlsoWhenLatestMovesOn) {
   const TemporaryFolder folder;
   write_checkpoint(folder.file("checkpoint_1"), "one");
-  const Checkpoint checkpoint = open_checkpoint(folder.file("checkpoint_1"));
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
   EXPECT_EQ(checkpoint.path(), folder.file("checkpoint_1"));
-  EXPECT_EQ(content_of(checkpoint), "one");
   EXPECT_EQ(checkpoint.file("state.json"), folder.file("checkpoint_1/state.json"));
   EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
+  write_checkpoint(folder.file("checkpoint_2"), "two");
+  EXPECT_EQ(content_of(checkpoint), "one");
 }
 
 TEST(CheckpointFolder, LatestIsARelativeLinkToTheLastOneWritten) {
@@ -63,14 +64,6 @@ TEST(CheckpointFolder, LatestIsARelativeLinkToTheLastOneWritten) {
   EXPECT_EQ(content_of(open_checkpoint(folder.file("checkpoint_5"))), "five");
 }
 
-TEST(CheckpointFolder, AnOpenOneStaysWhenLatestMovesOn) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_0"), "old");
-  const Checkpoint checkpoint = open_checkpoint(folder.path());
-  write_checkpoint(folder.file("checkpoint_1"), "new");
-  EXPECT_EQ(content_of(checkpoint), "old");
-}
-
 TEST(CheckpointFolder, WorksInTheCurrentFolder) {
   const TemporaryFolder folder;
   const auto before = fs::current_path();
@@ -78,9 +71,9 @@ TEST(CheckpointFolder, WorksInTheCurrentFolder) {
   write_checkpoint("checkpoint_0", "old");
   write_checkpoint("checkpoint_1", "new");
   remove_old_checkpoints(".", "checkpoint_", 1);
-  EXPECT_EQ(content_of(open_checkpoint(".")), "new");
-  EXPECT_EQ(content_of(open_checkpoint("checkpoint_1")), "new");
-  EXPECT_EQ(content_of(open_checkpoint("latest")), "new");
+  for (const char* path : {".", "checkpoint_1", "latest"}) {
+    EXPECT_EQ(content_of(open_checkpoint(path)), "new") << path;
+  }
   fs::current_path("checkpoint_1");
   EXPECT_EQ(content_of(open_checkpoint(".")), "new");
   fs::current_path(before);
@@ -112,12 +105,11 @@ TEST(CheckpointFolder, HandsOutOnlyWhatTheManifestLists) {
   folder.write("checkpoint_0/later.txt", "x");
   const Checkpoint checkpoint = open_checkpoint(folder.path());
   EXPECT_TRUE(checkpoint.contains("model.bin"));
-  for (const char* name : {"notes.txt", "later.txt", "manifest.json", "..", "../latest", ""}) {
+  for (const std::string name :
+       {"notes.txt", "later.txt", "manifest.json", "..", "../latest", ""}) {
     EXPECT_FALSE(checkpoint.contains(name));
     EXPECT_ERROR(checkpoint.file(name), DataError,
-                 folder.file("checkpoint_0") + ": expected the file \"" + name +
-                     "\", got none; hint: " + folder.file("checkpoint_0/manifest.json") +
-                     " lists its files");
+                 folder.file("checkpoint_0") + ": expected the file \"" + name + "\", got none");
   }
 }
 
@@ -133,32 +125,21 @@ TEST(CheckpointWriter, ShowsNothingBeforeCommitAndLeavesNothingWithoutIt) {
   EXPECT_EQ(folder.names(), (Names{"checkpoint_0", "latest"}));
 }
 
-TEST(CheckpointWriter, CreatesTheFoldersAboveIt) {
+TEST(CheckpointWriter, CreatesTheFoldersAboveItAndLeavesLatestAloneIfToldTo) {
   const TemporaryFolder folder;
-  write_checkpoint(folder.file("a/b//c/checkpoint_0/"), "x");
-  EXPECT_EQ(content_of(open_checkpoint(folder.file("a/b/c"))), "x");
+  write_checkpoint(folder.file("a/b//c/checkpoint_0/"), "old");
+  write_checkpoint(folder.file("a/b/c/best"), "best", {.latest = false});
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("a/b/c"))), "old");
+  EXPECT_EQ(content_of(open_checkpoint(folder.file("a/b/c/best"))), "best");
 }
 
-TEST(CheckpointWriter, LeavesLatestAloneIfToldTo) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_0"), "old");
-  write_checkpoint(folder.file("best"), "best", {.latest = false});
-  EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
-  EXPECT_EQ(content_of(open_checkpoint(folder.file("best"))), "best");
-}
-
-TEST(CheckpointWriter, ReplacesACheckpoint) {
+TEST(CheckpointWriter, ReplacesACheckpointADamagedOneAndAnEmptyFolder) {
   const TemporaryFolder folder;
   for (const char* text : {"old", "new", "newest"}) {
     write_checkpoint(folder.file("checkpoint_1"), text);
     EXPECT_EQ(content_of(open_checkpoint(folder.path())), text);
     EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
   }
-}
-
-TEST(CheckpointWriter, ReplacesADamagedCheckpointAndAnEmptyFolder) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder.file("checkpoint_1"), "old");
   folder.write("checkpoint_1/manifest.json",
                R"({"format": "ladder checkpoint", "version": 1, "fil)");
   fs::create_directory(folder.file("checkpoint_2"));
@@ -178,116 +159,96 @@ TEST(CheckpointWriter, NeverReplacesAnythingElse) {
   const Names before = folder.names();
   for (const char* name : {"thesis", "web", "file", "link"}) {
     EXPECT_ERROR(CheckpointWriter(folder.file(name)), SystemError,
-                 folder.file(name) +
-                     ": replace: File exists; hint: not a checkpoint: name "
-                     "another folder, or remove this one");
+                 folder.file(name) + ": replace: File exists; hint: not a checkpoint");
   }
+  {
+    CheckpointWriter writer(folder.file("new"));
+    folder.write("new/thesis.txt", "came meanwhile");
+    EXPECT_ERROR(writer.commit({}), SystemError, "not a checkpoint");
+  }
+  EXPECT_EQ(folder.read("new/thesis.txt"), "came meanwhile");
+  fs::remove_all(folder.file("new"));
+  folder.write("latest/thesis.txt", "precious");
+  EXPECT_ERROR(CheckpointWriter(folder.file("new")), SystemError,
+               folder.file("latest") + ": replace: File exists; hint: it must be a link");
+  fs::remove_all(folder.file("latest"));
   EXPECT_EQ(folder.names(), before);
   EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
 }
 
-TEST(CheckpointWriter, NeverReplacesWhatCameMeanwhile) {
-  const TemporaryFolder folder;
-  {
-    CheckpointWriter writer(folder.file("checkpoint_0"));
-    folder.write("checkpoint_0/thesis.txt", "precious");
-    EXPECT_ERROR(writer.commit({}), SystemError, "not a checkpoint");
-  }
-  EXPECT_EQ(folder.read("checkpoint_0/thesis.txt"), "precious");
-  EXPECT_EQ(folder.names(), Names{"checkpoint_0"});
-}
-
-TEST(CheckpointWriter, NeverReplacesALatestThatIsNoLink) {
-  const TemporaryFolder folder;
-  folder.write("latest/thesis.txt", "precious");
-  EXPECT_ERROR(CheckpointWriter(folder.file("checkpoint_0")), SystemError,
-               folder.file("latest") + ": replace: File exists; hint: it must be a link");
-  EXPECT_EQ(folder.names(), Names{"latest"});
-}
-
-TEST(CheckpointWriter, RefusesAPathWithoutAName) {
-  for (const char* path : {"", ".", "..", "/", "a/..", "a/.hidden", "a/latest"}) {
+TEST(CheckpointWriter, RefusesNamesThatLeadElsewhere) {
+  for (const std::string path : {"", ".", "..", "/", "a/..", "a/.hidden", "a/latest"}) {
     EXPECT_ERROR(CheckpointWriter{path}, UsageError,
-                 std::string("checkpoint: expected a folder with a name of its own, got '") + path +
-                     "'; hint: such as checkpoints/checkpoint_1");
+                 "checkpoint: expected a folder with a name of its own, got '" + path + "'; hint");
   }
-}
-
-TEST(CheckpointWriter, RefusesFileNamesThatLeadElsewhere) {
   const TemporaryFolder folder;
+  const std::string expected = "expected a name of letters, digits";
   CheckpointWriter writer(folder.file("checkpoint_0"));
   for (const char* name : {"", "..", "../x", "/x", "a b", "manifest.json"}) {
-    EXPECT_ERROR(writer.write(name, content_from("x")), UsageError,
-                 "expected a name of letters, digits");
+    EXPECT_ERROR(writer.write(name, content_from("x")), UsageError, expected);
     EXPECT_ERROR(write_checkpoint_file(folder.file("checkpoint_0"), name, content_from("x")),
-                 UsageError, "expected a name of letters, digits");
-  }
-  for (const char* name : {"../x", "manifest.json"}) {
+                 UsageError, expected);
     CheckpointWriter other(folder.file("checkpoint_1"));
-    EXPECT_ERROR(other.commit({{name, {}}}), UsageError, "expected a name of letters, digits");
+    EXPECT_ERROR(other.commit({{name, {}}}), UsageError, expected);
   }
 }
 
-TEST(CheckpointWriter, MissesAFileThatARankWroteElsewhere) {
+TEST(CheckpointWriter, MissesAFileThatARankWroteElsewhereAndOneOfAnotherLength) {
   const TemporaryFolder folder;
+  const auto path = folder.file("checkpoint_1");
   write_checkpoint(folder.file("checkpoint_0"), "old");
   {
-    CheckpointWriter writer(folder.file("checkpoint_1"));
+    CheckpointWriter writer(path);
     writer.write("rng_0.json", content_from("x"));
     EXPECT_ERROR(writer.commit({{"rng_1.json", {}}}), SystemError,
-                 partial_checkpoint(folder.file("checkpoint_1")) +
-                     "/rng_1.json: open: No such file or directory; hint: every rank must write "
-                     "its files, and to a disk that all share");
+                 partial_checkpoint(path) + "/rng_1.json: open: No such file or directory; hint: ",
+                 "to a disk that all share");
+  }
+  {
+    CheckpointWriter writer(path);
+    write_checkpoint_file(path, "rng_1.json", content_from("x"));  // as of an earlier run
+    EXPECT_ERROR(writer.commit({{"rng_1.json", {.bytes = 2}}}), DataError,
+                 "/rng_1.json: expected 2 bytes, got 1");
   }
   EXPECT_EQ(content_of(open_checkpoint(folder.path())), "old");
   EXPECT_EQ(folder.names(), (Names{"checkpoint_0", "latest"}));
 }
 
-// Such as the file of an earlier run, on the disk of one machine.
-TEST(CheckpointWriter, MissesAFileOfAnotherLength) {
-  const TemporaryFolder folder;
-  CheckpointWriter writer(folder.file("checkpoint_0"));
-  write_checkpoint_file(folder.file("checkpoint_0"), "rng_1.json", content_from("x"));
-  EXPECT_ERROR(writer.commit({{"rng_1.json", {.bytes = 2}}}), DataError,
-               "/rng_1.json: expected 2 bytes, got 1");
-}
-
-TEST(CheckpointWriter, TakesNoLinksAndNoFolders) {
+TEST(CheckpointWriter, TakesNoLinksFoldersAndPipes) {
   const TemporaryFolder folder;
   folder.write("secret", "x");
-  const auto expect_refused = [&](const std::string& name, const std::string& expected) {
+  const auto expect_refused = [&](const auto& make, const std::string& expected) {
     CheckpointWriter writer(folder.file("checkpoint_0"));
-    const auto path = folder.file(".checkpoint_0.partial/" + name);
-    if (name == "link.bin") fs::create_symlink(folder.file("secret"), path);
-    if (name == "folder.bin") fs::create_directory(path);
-    if (name == "pipe.bin") {
-      ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-    }
-    EXPECT_ERROR(writer.write(name, content_from("x")), SystemError, "create: File exists");
-    EXPECT_ERROR(writer.commit({{name, {.bytes = 1}}}), SystemError, expected);
+    make(folder.file(".checkpoint_0.partial/m.bin"));
+    EXPECT_ERROR(writer.write("m.bin", content_from("x")), SystemError, "create: File exists");
+    EXPECT_ERROR(writer.commit({{"m.bin", {.bytes = 1}}}), SystemError,
+                 "/m.bin: open: " + expected);
   };
-  expect_refused("link.bin", "/link.bin: open: Too many levels");
-  expect_refused("folder.bin", "/folder.bin: open: Is a directory");
-  expect_refused("pipe.bin", "/pipe.bin: open: Is a directory");
+  expect_refused([&](const auto& path) { make_link(path, folder.file("secret")); },
+                 "Too many levels");
+  expect_refused([](const auto& path) { fs::create_directory(path); }, "Is a directory");
+  expect_refused([](const auto& path) { make_pipe(path); }, "Is a directory");
   EXPECT_EQ(folder.read("secret"), "x");
 }
 
-TEST(CheckpointWriter, RemovesWhatKilledRunsLeftOfTheSameKind) {
+TEST(CheckpointWriter, RemovesWhatKilledRunsLeftOfTheSameKindAndFollowsNoLink) {
   const TemporaryFolder folder;
+  folder.write("thesis/chapter.txt", "precious");
   write_checkpoint(folder.file("checkpoint_3"), "three");
-  folder.write(".checkpoint_1.partial/model.bin", "half");
-  folder.write(".checkpoint_7.partial/model.bin", "half");
-  folder.write(".checkpoint_2.removed/model.bin", "half");
-  folder.write(".checkpoint_3.replaced/model.bin", "half");
-  folder.write(".checkpoint_x.partial/model.bin", "of another kind");
-  folder.write(".best.partial/model.bin", "of another kind");
+  for (const char* name :
+       {".checkpoint_1.partial", ".checkpoint_7.partial", ".checkpoint_2.removed",
+        ".checkpoint_3.replaced", ".checkpoint_x.partial", ".best.partial"}) {
+    folder.write(std::string(name) + "/model.bin", "half");
+  }
   folder.write("checkpoint_1.partial", "not hidden");
   folder.write(".partial", "a short name");
   fs::create_symlink("nowhere", folder.file(".latest.partial"));
+  fs::create_symlink("thesis", folder.file(".checkpoint_4.partial"));
   write_checkpoint(folder.file("checkpoint_4"), "four");
   EXPECT_EQ(folder.names(),
             (Names{".best.partial", ".checkpoint_x.partial", ".partial", "checkpoint_1.partial",
-                   "checkpoint_3", "checkpoint_4", "latest"}));
+                   "checkpoint_3", "checkpoint_4", "latest", "thesis"}));
+  EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
 }
 
 TEST(CheckpointWriter, NeverTakesAHiddenFileOfYoursForRemains) {
@@ -300,14 +261,6 @@ TEST(CheckpointWriter, NeverTakesAHiddenFileOfYoursForRemains) {
     const CheckpointWriter writer(folder.file(name));
   }
   EXPECT_EQ(folder.names(), before);
-}
-
-TEST(CheckpointWriter, FollowsNoLinkWhenItRemovesRemains) {
-  const TemporaryFolder folder;
-  folder.write("thesis/chapter.txt", "precious");
-  fs::create_symlink("thesis", folder.file(".checkpoint_0.partial"));
-  write_checkpoint(folder.file("checkpoint_0"), "new");
-  EXPECT_EQ(folder.read("thesis/chapter.txt"), "precious");
 }
 
 // A kill between the two renames that replace a folder where names cannot be exchanged.
@@ -386,22 +339,15 @@ TEST_F(DamagedCheckpoint, EveryOtherLengthIsSeen) {
 
 TEST_F(DamagedCheckpoint, TheMessageSaysWhatWasExpectedAndFound) {
   write("model.bin", "short");
-  expect_refused(
-      "model.bin",
-      "16 bytes, got 5; hint: copy it again from its source, or start over: rm -r " + path_);
+  expect_refused("model.bin",
+                 "16 bytes, got 5; hint: copy it again from its source, or start over");
   write("model.bin", "model.bin of onE");
   expect_refused("model.bin", "sha256 806263616b28…, got e9c03099cd2d…; hint: ");
-}
-
-TEST_F(DamagedCheckpoint, AMissingFileIsNamed) {
+  write("model.bin", "model.bin of one");
   remove("state.json");
   expect_refused("state.json", "a file, got none; hint: ");
-}
-
-TEST_F(DamagedCheckpoint, TheManifestIsNamedToo) {
   remove("manifest.json");
-  expect_refused("manifest.json",
-                 "a file, got none; hint: name the folder of a checkpoint: ls " + path_);
+  expect_refused("manifest.json", "a file, got none; hint: name the folder of a checkpoint: ls ");
   write("manifest.json", "[]");
   expect_refused("manifest.json", "an object, got []; hint: copy it again");
   write("manifest.json", std::string(5'000'000, ' '));
@@ -409,18 +355,19 @@ TEST_F(DamagedCheckpoint, TheManifestIsNamedToo) {
 }
 
 TEST_F(DamagedCheckpoint, LinksFoldersAndPipesAreNoFiles) {
-  for (const char* name : {"model.bin", "manifest.json"}) {
-    fs::rename(path_ + "/" + name, folder_.file("moved"));
-    fs::create_symlink("../moved", path_ + "/" + name);
+  for (const std::string name : {"model.bin", "manifest.json"}) {
+    const auto path = path_ + "/" + name;
+    fs::rename(path, folder_.file("moved"));
+    make_link(path, "../moved");
     expect_refused(name, "a file, got a link");
     remove(name);
-    fs::create_directory(path_ + "/" + name);
+    fs::create_directory(path);
     expect_refused(name, "a file, got a folder");
     remove(name);
-    ASSERT_EQ(::mkfifo((path_ + "/" + name).c_str(), 0600), 0);
+    make_pipe(path);
     expect_refused(name, "a file, got a pipe");
     remove(name);
-    fs::rename(folder_.file("moved"), path_ + "/" + name);
+    fs::rename(folder_.file("moved"), path);
   }
 }
 
@@ -439,33 +386,25 @@ TEST_F(DamagedCheckpoint, TheHintNamesTheNewestOlderOneThatIsWhole) {
 
 TEST(CheckpointFolder, AMissingOneIsNamedWithWhatElseThereIs) {
   const TemporaryFolder folder;
-  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_2")), DataError,
-               folder.file("checkpoint_2") +
-                   ": expected a checkpoint, got none; hint: name the "
-                   "folder of a checkpoint: ls " +
-                   folder.path());
+  const auto second = folder.file("checkpoint_2");
+  const auto expect_refused = [](const std::string& path, const std::string& text) {
+    EXPECT_ERROR(open_checkpoint(path), DataError, text);
+  };
+  const auto none = second + ": expected a checkpoint, got none; hint: ";
+  expect_refused(second, none + "name the folder of a checkpoint: ls " + folder.path());
   write_checkpoint(folder.file("checkpoint_1"), "one");
-  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_2")), DataError,
-               folder.file("checkpoint_2") + ": expected a checkpoint, got none; hint: " +
-                   folder.file("checkpoint_1") + " is whole");
-  write_checkpoint(folder.file("checkpoint_2"), "two");
-  fs::remove_all(folder.file("checkpoint_2"));
-  EXPECT_ERROR(open_checkpoint(folder.path()), DataError,
-               folder.file("checkpoint_2") + ": expected a checkpoint, got none; hint: " +
-                   folder.file("checkpoint_1") + " is whole");
+  expect_refused(second, none + folder.file("checkpoint_1") + " is whole");
+  write_checkpoint(second, "two");
+  fs::remove_all(second);
+  expect_refused(folder.path(), none + folder.file("checkpoint_1") + " is whole");
   fs::remove(folder.file("latest"));
-  EXPECT_ERROR(open_checkpoint(folder.path()), DataError,
-               "/manifest.json: expected a file, got none; hint: name the folder of a checkpoint: "
-               "ls " +
-                   folder.path());
-  EXPECT_ERROR(open_checkpoint(folder.file("checkpoint_1/model.bin")), DataError,
-               ": expected a checkpoint, got no folder; hint: name the folder of the checkpoint: " +
-                   folder.file("checkpoint_1"));
-  EXPECT_ERROR(
-      open_checkpoint(folder.write("file", "")), DataError,
-      ": expected a checkpoint, got no folder; hint: name the folder of a checkpoint: ls " +
-          folder.path());
-  EXPECT_ERROR(open_checkpoint(""), DataError, ": expected a checkpoint, got none");
+  expect_refused(folder.path(), "/manifest.json: expected a file, got none; hint: name the folder");
+  expect_refused(
+      folder.file("checkpoint_1/model.bin"),
+      "got no folder; hint: name the folder of the checkpoint: " + folder.file("checkpoint_1"));
+  expect_refused(folder.write("file", ""),
+                 "got no folder; hint: name the folder of a checkpoint: ls " + folder.path());
+  expect_refused("", ": expected a checkpoint, got none");
 }
 
 // A folder that is there and cannot be opened is no folder that a writer has just replaced: the
@@ -531,8 +470,7 @@ TEST(NewestIntactCheckpoint, PassesOverDamagedOnesAndNamesTheirFaults) {
   for (const char* name : {"checkpoint_2", "checkpoint_9", "checkpoint_10", "checkpoint_11"}) {
     write_checkpoint(folder.file(name), "content");
   }
-  EXPECT_EQ(newest(folder).first, folder.file("checkpoint_11"));
-  EXPECT_EQ(newest(folder).second, std::vector<std::string>{});
+  EXPECT_EQ(newest(folder), std::pair(folder.file("checkpoint_11"), Names{}));
   fs::remove(folder.file("checkpoint_11/manifest.json"));
   folder.write("checkpoint_10/model.bin", "Content");
   folder.write("checkpoint_12", "a file");
@@ -541,10 +479,8 @@ TEST(NewestIntactCheckpoint, PassesOverDamagedOnesAndNamesTheirFaults) {
   const auto [path, errors] = newest(folder);
   EXPECT_EQ(path, folder.file("checkpoint_9"));
   ASSERT_EQ(errors.size(), 2U);
-  EXPECT_TRUE(errors[0].starts_with(folder.file("checkpoint_11/manifest.json") + ": expected "))
-      << errors[0];
-  EXPECT_TRUE(errors[1].starts_with(folder.file("checkpoint_10/model.bin") + ": expected 20 bytes"))
-      << errors[1];
+  EXPECT_TRUE(errors[0].starts_with(folder.file("checkpoint_11/manifest.json: "))) << errors[0];
+  EXPECT_TRUE(errors[1].starts_with(folder.file("checkpoint_10/model.bin: "))) << errors[1];
   EXPECT_EQ(newest_intact_checkpoint(folder.file("nowhere"), "checkpoint_", [](const auto&) {}),
             "");
 }
@@ -562,14 +498,11 @@ TEST(NewestIntactCheckpoint, RefusesWhatMayBeWholeAndDamageAlone) {
   if (user == 0) {  // who may read everything
     ASSERT_EQ(seteuid(kNobody), 0);
   }
-  EXPECT_ERROR(newest(folder), SystemError,
-               file + ": open: Permission denied; hint: check the permissions: namei -l " + file);
+  EXPECT_ERROR(newest(folder), SystemError, file + ": open: Permission denied; hint: check");
   ASSERT_EQ(seteuid(user), 0);
   folder.write("checkpoint_1/model.bin", "Content");
   fs::remove(file);
-  EXPECT_ERROR(newest(folder), DataError,
-               folder.path() + ": no whole checkpoint: " + file +
-                   ": expected a file, got none; hint: name another folder to train from the ");
+  EXPECT_ERROR(newest(folder), DataError, ": no whole checkpoint: " + file + ": expected a file");
 }
 
 TEST(RequireNoForeignFolders, RefusesWhatALaterCheckpointCouldNotReplace) {
@@ -582,7 +515,7 @@ TEST(RequireNoForeignFolders, RefusesWhatALaterCheckpointCouldNotReplace) {
     folder.write(name, "");
     const auto path = folder.file(std::string(name).substr(0, 12));
     EXPECT_ERROR(require_no_foreign_folders(folder.path(), "checkpoint_"), SystemError,
-                 path + ": replace: File exists; hint: not a checkpoint: name another folder");
+                 path + ": replace: File exists; hint: not a checkpoint");
     fs::remove_all(path);
   }
 }
@@ -616,27 +549,25 @@ Numbers left(const Numbers& written, std::size_t total_limit) {
   return numbers(folder.path(), "checkpoint_");
 }
 
-TEST(RemoveOldCheckpoints, KeepsTheNewest) {
+TEST(RemoveOldCheckpoints, KeepsTheNewestTheOneThatLatestNamesAndThoseItIsToldTo) {
   EXPECT_EQ(left({1, 2, 9, 10, 11}, 2), (Numbers{10, 11}));
   EXPECT_EQ(left({1, 2, 9, 10, 11}, 1), (Numbers{11}));
   EXPECT_EQ(left({1, 2}, 2), (Numbers{1, 2}));
   EXPECT_EQ(left({1, 2}, 3), (Numbers{1, 2}));
-}
-
-TEST(RemoveOldCheckpoints, KeepsTheOneThatLatestNames) {
   EXPECT_EQ(left({2, 3, 1}, 2), (Numbers{1, 3}));
   EXPECT_EQ(left({2, 3, 1}, 1), (Numbers{1}));
-}
-
-TEST(RemoveOldCheckpoints, KeepsThoseItIsToldTo) {
   const TemporaryFolder folder;
   for (const std::int64_t number : {1, 2, 3, 4}) {
     write_checkpoint(folder.file("checkpoint_" + std::to_string(number)), "x", {.latest = false});
   }
-  remove_old_checkpoints(folder.path(), "checkpoint_", 2, {folder.file("checkpoint_2")});
-  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2, 4}));
-  remove_old_checkpoints(folder.path(), "checkpoint_", 1, {folder.file("checkpoint_2")});
-  EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{2}));
+  for (const std::size_t total_limit : {2U, 1U}) {
+    remove_old_checkpoints(folder.path(), "checkpoint_", total_limit,
+                           {folder.file("checkpoint_2")});
+    EXPECT_EQ(numbers(folder.path(), "checkpoint_"),
+              total_limit == 2 ? (Numbers{2, 4}) : Numbers{2});
+  }
+  EXPECT_ERROR(remove_old_checkpoints("nowhere", "checkpoint_", 0), UsageError,
+               "total_limit: expected 1 or more, got 0");
 }
 
 // Later ones still go.
@@ -653,11 +584,6 @@ TEST(RemoveOldCheckpoints, OneThatStaysIsReported) {
   EXPECT_EQ(numbers(folder.path(), "checkpoint_"), (Numbers{1, 3}));
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_TRUE(errors[0].starts_with(folder.file("checkpoint_1: remove: "))) << errors[0];
-}
-
-TEST(RemoveOldCheckpoints, RefusesToKeepNone) {
-  EXPECT_ERROR(remove_old_checkpoints("nowhere", "checkpoint_", 0), UsageError,
-               "total_limit: expected 1 or more, got 0");
 }
 
 TEST(RemoveOldCheckpoints, AHalfRemovedOneIsInNobodysWay) {

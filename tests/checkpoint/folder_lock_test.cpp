@@ -2,6 +2,7 @@
 #include "ladder/checkpoint/folder_lock.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,21 +63,17 @@ class Owner {
   pid_t pid_ = -1;
 };
 
-TEST(FolderLock, RefusesASecondProcessAndNamesTheFirst) {
+TEST(FolderLock, RefusesASecondOwnerAndNamesTheFirst) {
   const TemporaryFolder folder;
-  const Owner owner(folder.file(".lock"));
-  EXPECT_ERROR(FolderLock("project_dir out", folder.file(".lock"), milliseconds(0)), UsageError,
-               "project_dir out: in use by process " + std::to_string(owner.pid()) + " on ");
-  EXPECT_ERROR(FolderLock("out", folder.file(".lock"), milliseconds(0)), UsageError,
-               "; hint: wait for the end of that run, or name another folder");
-}
-
-TEST(FolderLock, RefusesASecondOneInTheSameProcess) {
-  const TemporaryFolder folder;
-  const FolderLock lock("out", folder.file(".lock"), milliseconds(0));
-  EXPECT_TRUE(lock.is_held());
-  EXPECT_ERROR(FolderLock("out", folder.file(".lock"), milliseconds(0)), UsageError,
-               "process " + std::to_string(getpid()) + " on ");
+  const auto lock = [&] { return FolderLock("out", folder.file(".lock"), milliseconds(0)); };
+  {
+    const Owner owner(folder.file(".lock"));
+    EXPECT_ERROR(lock(), UsageError, fmt::format("out: in use by process {} on ", owner.pid()),
+                 "; hint: wait for the end of that run, or name another folder");
+  }
+  const FolderLock own = lock();
+  EXPECT_TRUE(own.is_held());
+  EXPECT_ERROR(lock(), UsageError, fmt::format("process {} on ", getpid()));
 }
 
 TEST(FolderLock, IsNeverStale) {
@@ -107,16 +104,12 @@ TEST(FolderLock, OfARemovedFolderLeavesTheFileOfTheNextOwner) {
 TEST(FolderLock, WaitsForARunThatEnds) {
   const TemporaryFolder folder;
   Owner owner(folder.file(".lock"));
-  const pid_t waiting = fork();
-  if (waiting == 0) {
-    alarm(60);
+  const pid_t waiting = child_of([&] {
     const FolderLock lock("out", folder.file(".lock"), kLong);
-    _exit(lock.is_held() ? 0 : 1);
-  }
+    if (!lock.is_held()) throw std::runtime_error("not locked");
+  });
   owner.end();
-  int status = -1;
-  waitpid(waiting, &status, 0);
-  expect_exit_0(status);
+  expect_exit_0(status_of(waiting));
 }
 
 // The end of one owner removes the file while the next ones open it.
@@ -133,23 +126,8 @@ TEST(FolderLock, HasOneOwnerAtATime) {
     }
   };
   std::array<pid_t, 4> processes{};
-  for (auto& process : processes) {
-    process = fork();
-    if (process != 0) continue;
-    alarm(60);
-    try {
-      take_turns();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      _exit(1);
-    }
-    _exit(0);
-  }
-  for (const auto process : processes) {
-    int status = -1;
-    waitpid(process, &status, 0);
-    expect_exit_0(status);
-  }
+  for (auto& process : processes) process = child_of(take_turns);
+  for (const auto process : processes) expect_exit_0(status_of(process));
   EXPECT_TRUE(folder.names().empty());
 }
 

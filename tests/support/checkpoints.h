@@ -51,24 +51,29 @@ inline std::string content_of(const Checkpoint& checkpoint) {
   return texts.empty() ? "" : *texts.begin();
 }
 
-// Runs `fn` in a child process of at most a minute and returns how it ended, as waitpid tells.
-// Exit code 1: an exception, of which the child prints the text.
-inline int in_child(const std::function<void()>& fn) {
+// A child process of at most a minute that runs `fn`. Exit code 1: an exception, of which the child
+// prints the text.
+inline pid_t child_of(const std::function<void()>& fn) {
   const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    try {
-      fn();
-      _exit(0);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      _exit(1);
-    }
+  if (child != 0) return child;
+  alarm(60);
+  try {
+    fn();
+    _exit(0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "child: %s\n", error.what());
+    _exit(1);
   }
+}
+
+// Waits for the end of a child, and returns how it ended, as waitpid reports it.
+inline int status_of(pid_t child) {
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return status;
 }
+
+inline int in_child(const std::function<void()>& fn) { return status_of(child_of(fn)); }
 
 inline void expect_exit_0(int status) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child ended with " << status;
