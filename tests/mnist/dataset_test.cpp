@@ -50,13 +50,17 @@ torch::Tensor raw_pixels(std::int64_t count) {
   return bytes;
 }
 
-TEST(Dataset, NormalisesAsTorchvisionDoesToTheLastBit) {
+TEST(Dataset, NormalisesAsTorchvisionDoesToTheLastBitAndOnlyDividesBy255ByDefault) {
   const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
   const auto mean = torch::tensor(0.1307, torch::kFloat32);
   const auto std = torch::tensor(0.3081, torch::kFloat32);
   const Dataset set(kRoot, Split::kTest, {.normalization = kMnistNormalization});
   EXPECT_TRUE(torch::equal(set.get_batch(range(0, 200)).inputs.only(), (scaled - mean) / std));
   EXPECT_EQ(kMnistNormalization.background(), ((torch::zeros({}) - mean) / std).item<float>());
+  const Dataset divided(kRoot, Split::kTest);
+  EXPECT_TRUE(torch::equal(divided.get_batch(range(0, 200)).inputs.only(), scaled));
+  EXPECT_EQ(Normalization{}.background(), 0.0F);
+  EXPECT_FALSE(std::signbit(Normalization{}.background())) << "a black pixel is not minus zero";
 }
 
 void expect_equal(const Batch& got, const Batch& wanted) {
@@ -96,57 +100,33 @@ TEST(Dataset, MovesToAGpuUnlessItIsToStayInHostMemory) {
   }
 }
 
-TEST(Dataset, StaysOnTheCpu) {
-  Dataset set(kRoot, Split::kTest);
-  set.to(torch::kCPU);
-  EXPECT_TRUE(set.get_batch(Indices{3}).inputs.only().is_cpu());
-}
-
-TEST(Dataset, OnlyDividesBy255ByDefault) {
-  const Dataset set(kRoot, Split::kTest);
-  const auto scaled = raw_pixels(200).to(torch::kFloat32).div(255);
-  EXPECT_TRUE(torch::equal(set.get_batch(range(0, 200)).inputs.only(), scaled));
-  EXPECT_EQ(Normalization{}.background(), 0.0F);
-  EXPECT_FALSE(std::signbit(Normalization{}.background())) << "a black pixel is not minus zero";
-}
-
-TEST(Dataset, GivesTheSamplesInTheOrderAskedFor) {
+TEST(Dataset, GivesTheSamplesInTheOrderAskedForWithoutPositions) {
   const Batch some = train_set().get_batch(Indices{59999, 0, 0});
+  EXPECT_FALSE(some.positions.defined()) << "of the loader";
   EXPECT_TRUE(torch::equal(some.targets, torch::tensor({8, 5, 5}, torch::kInt64)));
   EXPECT_TRUE(torch::equal(some.inputs.only()[1], some.inputs.only()[2]));
   EXPECT_FALSE(torch::equal(some.inputs.only()[0], some.inputs.only()[1]));
   EXPECT_TRUE(
       torch::equal(some.inputs.only()[1], train_set().get_batch(range(0, 1)).inputs.only()[0]));
-}
-
-TEST(Dataset, GivesAnEmptyBatchForNoIndices) {
-  const Batch batch = train_set().get_batch({});
-  EXPECT_EQ(batch.size(), 0);
-  EXPECT_EQ(batch.inputs.only().sizes(), (std::vector<std::int64_t>{0, 1, 28, 28}));
-}
-
-TEST(Dataset, LeavesPositionsToTheLoader) {
-  EXPECT_FALSE(train_set().get_batch(range(0, 1)).positions.defined());
+  const Batch none = train_set().get_batch({});
+  EXPECT_EQ(none.size(), 0);
+  EXPECT_EQ(none.inputs.only().sizes(), (std::vector<std::int64_t>{0, 1, 28, 28}));
 }
 
 TEST(Dataset, LimitTakesTheFirstSamples) {
-  const Dataset set(kRoot, Split::kTest, {.limit = 3});
+  Dataset set(kRoot, Split::kTest, {.limit = 3});
+  set.to(torch::kCPU);
   EXPECT_EQ(set.size(), 3);
-  EXPECT_TRUE(
-      torch::equal(set.get_batch(range(0, 3)).targets, torch::tensor({7, 2, 1}, torch::kInt64)));
+  const Batch batch = set.get_batch(range(0, 3));
+  EXPECT_TRUE(batch.inputs.only().is_cpu());
+  EXPECT_TRUE(torch::equal(batch.targets, torch::tensor({7, 2, 1}, torch::kInt64)));
   EXPECT_ERROR(set.get_batch(Indices{3}), c10::Error, "sample 3 of a data set of 3");
   EXPECT_ERROR(set.get_batch(Indices{-1}), c10::Error, "sample -1 of a data set of 3");
-}
-
-TEST(Dataset, RefusesALimitBeyondTheSet) {
   EXPECT_EQ(Dataset(kRoot, Split::kTest, {.limit = 10000}).size(), 10000);
-  EXPECT_ERROR(Dataset(kRoot, Split::kTest, {.limit = 10001}), UsageError,
-               "--limit-test: expected 0 (all) to 10000, got 10001");
-  EXPECT_ERROR(Dataset(kRoot, Split::kTest, {.limit = -1}), UsageError,
-               "--limit-test: expected 0 (all) to 10000, got -1");
-}
-
-TEST(Dataset, PassesOnThatAFileIsMissing) {
+  for (const std::int64_t limit : {10001, -1}) {
+    EXPECT_ERROR(Dataset(kRoot, Split::kTest, {.limit = limit}), UsageError,
+                 "--limit-test: expected 0 (all) to 10000, got " + std::to_string(limit));
+  }
   EXPECT_ERROR(Dataset("/nonexistent", Split::kTrain), DataError,
                "/nonexistent/train-images-idx3-ubyte");
 }

@@ -59,28 +59,27 @@ torch::Tensor mean_loss(const Recipe& recipe, const Scores& scores) {
              : torch::cross_entropy_loss(output, scores.batch.targets);
 }
 
-TEST(RecipeLoss, OnOneRankIsTheMeanToTheLastBit) {
-  for (const std::string head : {"log-softmax", "logits"}) {
-    const Recipe recipe = recipe_with_head(head);
-    for (const std::int64_t size : {1, 11, 32, 48, 49, 63, 64}) {
-      const Scores scores(size);
-      const auto loss = recipe.loss(scores.output(recipe.head()), scores.batch);
+TEST(RecipeLoss, OnOneRankIsTheMeanToTheLastBitWithEitherHead) {
+  for (const std::int64_t size : {1, 11, 32, 48, 49, 63, 64}) {
+    const Scores scores(size);
+    std::vector<torch::Tensor> losses;
+    std::vector<torch::Tensor> gradients;
+    for (const std::string head : {"log-softmax", "logits"}) {
+      SCOPED_TRACE(testing::Message() << head << ", batch of " << size);
+      const Recipe recipe = recipe_with_head(head);
+      losses.push_back(recipe.loss(scores.output(recipe.head()), scores.batch));
+      gradients.push_back(scores.gradient_of(losses.back()));
       const auto mean = mean_loss(recipe, scores);
-      EXPECT_TRUE(torch::equal(loss, mean)) << head << ", batch of " << size;
-      EXPECT_TRUE(torch::equal(scores.gradient_of(loss), scores.gradient_of(mean)))
-          << head << ", batch of " << size;
+      EXPECT_TRUE(torch::equal(losses.back(), mean));
+      EXPECT_TRUE(torch::equal(gradients.back(), scores.gradient_of(mean)));
     }
+    // Cross-entropy is made of the same two operations.
+    EXPECT_TRUE(torch::equal(losses[0], losses[1]));
+    EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
   }
-}
-
-TEST(RecipeLoss, BothHeadsGiveTheSameLossAndGradient) {
-  const Scores scores(64);
-  const Recipe nll = recipe_with_head("log-softmax");
-  const Recipe cross_entropy = recipe_with_head("logits");
-  const auto first = nll.loss(scores.output(Head::kLogSoftmax), scores.batch);
-  const auto second = cross_entropy.loss(scores.output(Head::kLogits), scores.batch);
-  EXPECT_TRUE(torch::equal(first, second));  // cross-entropy is made of the same two operations
-  EXPECT_TRUE(torch::equal(scores.gradient_of(first), scores.gradient_of(second)));
+  const auto sum = recipe_with_head("logits").criterion()(torch::zeros({3, 10}),
+                                                          torch::tensor({1, 2, 3}, torch::kInt64));
+  EXPECT_FLOAT_EQ(sum.item<float>(), static_cast<float>(3.0 * std::log(10.0)));
 }
 
 TEST(RecipeLoss, IsWhatPythonComputes) {
@@ -169,15 +168,7 @@ TEST(RecipeLoss, OfAnEmptySliceIsZeroWithAZeroGradient) {
   }
 }
 
-TEST(RecipeLoss, SumIsOverTheBatch) {
-  const Recipe recipe = recipe_with_head("logits");
-  const auto zeros = torch::zeros({3, 10});
-  const auto labels = torch::tensor({1, 2, 3}, torch::kInt64);
-  EXPECT_FLOAT_EQ(recipe.criterion()(zeros, labels).item<float>(),
-                  static_cast<float>(3.0 * std::log(10.0)));
-}
-
-TEST(Recipe, BasicnetIsTheDefault) {
+TEST(Recipe, BasicnetIsTheDefaultAndConvnetThatOfTheTutorial) {
   const Recipe recipe({});
   EXPECT_EQ(recipe.name(), "basicnet");
   EXPECT_EQ(recipe.epochs(), 1);
@@ -189,18 +180,17 @@ TEST(Recipe, BasicnetIsTheDefault) {
   EXPECT_EQ(recipe.seed(), 42U);
   EXPECT_EQ(recipe.normalization().mean, 0.1307);
   EXPECT_EQ(recipe.normalization().std, 0.3081);
+  EXPECT_EQ(recipe.accuracy_line(98.41), "Accuracy: 98.41");
   EXPECT_TRUE(recipe.make_model()->named_children().contains("fc2"));
-}
-
-TEST(Recipe, ConvnetIsThatOfTheTutorial) {
-  const Recipe recipe({.name = "convnet"});
-  EXPECT_EQ(recipe.epochs(), 3);
-  EXPECT_EQ(recipe.batch_size(), 32);
-  EXPECT_EQ(recipe.lr(), 1e-4);
-  EXPECT_EQ(recipe.head(), Head::kLogits);
-  EXPECT_EQ(recipe.normalization().mean, 0.0);
-  EXPECT_EQ(recipe.normalization().std, 1.0);
-  EXPECT_TRUE(recipe.make_model()->named_children().contains("layer2"));
+  const Recipe convnet({.name = "convnet"});
+  EXPECT_EQ(convnet.epochs(), 3);
+  EXPECT_EQ(convnet.batch_size(), 32);
+  EXPECT_EQ(convnet.lr(), 1e-4);
+  EXPECT_EQ(convnet.head(), Head::kLogits);
+  EXPECT_EQ(convnet.normalization().mean, 0.0);
+  EXPECT_EQ(convnet.normalization().std, 1.0);
+  EXPECT_EQ(convnet.accuracy_line(91.554), "Accuracy is 91.55%");
+  EXPECT_TRUE(convnet.make_model()->named_children().contains("layer2"));
 }
 
 TEST(Recipe, TakesWhatTheUserSaysAndDecidesTheRest) {
@@ -224,7 +214,7 @@ TEST(Recipe, TakesWhatTheUserSaysAndDecidesTheRest) {
   EXPECT_EQ(Recipe({.normalize = false}).normalization().std, 1.0);
 }
 
-TEST(Recipe, PassesHeadAndMathToTheNetwork) {
+TEST(Recipe, PassesHeadMathAndWidthToTheNetwork) {
   for (const std::string name : {"basicnet", "convnet"}) {
     for (const std::string head : {"log-softmax", "logits"}) {
       const auto model =
@@ -234,19 +224,12 @@ TEST(Recipe, PassesHeadAndMathToTheNetwork) {
       EXPECT_EQ(torch::allclose(sums, torch::ones({2})), head == "log-softmax") << name;
       EXPECT_FALSE(model->parameters()[0].strides()[1] == 1) << "NCHW in reference math";
     }
-  }
-}
-
-TEST(Recipe, PassesTheWidthToTheNetwork) {
-  const auto parameters = [](const std::string& name) {
     std::int64_t count = 0;
-    for (const auto& one : Recipe({.name = name, .width = 2}).make_model()->parameters()) {
-      count += one.numel();
-    }
-    return count;
-  };
-  EXPECT_EQ(parameters("basicnet"), 640 + 73856 + 4718848 + 2570);
-  EXPECT_EQ(parameters("convnet"), 832 + 64 + 51264 + 128 + 31370);
+    const auto wide = Recipe({.name = name, .width = 2}).make_model();
+    for (const auto& one : wide->parameters()) count += one.numel();
+    EXPECT_EQ(count,
+              name == "basicnet" ? 640 + 73856 + 4718848 + 2570 : 832 + 64 + 51264 + 128 + 31370);
+  }
 }
 
 TEST(Recipe, MakesTheOptimizerOfTheRecipe) {
@@ -263,33 +246,18 @@ TEST(Recipe, MakesTheOptimizerOfTheRecipe) {
   EXPECT_EQ(options_of<SgdOptions>(sgd->param_groups()[0]).momentum, 0.0);
 }
 
-TEST(Recipe, PrintsWhatTheTutorialsPrint) {
-  const Recipe basicnet({});
-  EXPECT_EQ(basicnet.accuracy_line(98.41), "Accuracy: 98.41");
-  const Recipe convnet({.name = "convnet"});
-  EXPECT_EQ(convnet.accuracy_line(91.554), "Accuracy is 91.55%");
-}
-
-TEST(Recipe, RefusesUnknownNames) {
-  EXPECT_ERROR(Recipe({.name = "basicnett"}), UsageError,
-               "--recipe: expected one of basicnet, convnet, got 'basicnett'; "
-               "hint: did you mean basicnet?");
-  EXPECT_ERROR(Recipe({.head = "logit"}), UsageError,
-               "--head: expected one of log-softmax, logits, got 'logit'; "
-               "hint: did you mean logits?");
-}
-
-TEST(Recipe, RefusesNumbersOutsideTheirRange) {
-  EXPECT_ERROR(Recipe({.epochs = -1}), UsageError,
-               "--epochs: expected 0 to 1000000000, got -1; hint: leave it");
-  EXPECT_ERROR(Recipe({.batch_size = 0}), UsageError,
-               "--batch-size: expected 1 to 10000000, got 0");
-  EXPECT_ERROR(Recipe({.eval_batch_size = 0}), UsageError,
-               "--eval-batch-size: expected 1 to 10000000, got 0");
-  EXPECT_ERROR(Recipe({.width = 0}), UsageError, "--width: expected 1 to 64, got 0");
-  EXPECT_ERROR(Recipe({.lr = -0.5}), UsageError, "--lr: expected a finite number >= 0, got -0.5");
-  EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError,
-               "--lr: expected a finite number >= 0, got nan");
+TEST(Recipe, RefusesUnknownNamesAndNumbersOutsideTheirRange) {
+  const std::vector<std::pair<RecipeOptions, std::string>> cases = {
+      {{.name = "basicnett"}, "--recipe: expected one of basicnet, convnet, got 'basicnett'"},
+      {{.head = "logit"}, "--head: expected one of log-softmax, logits, got 'logit'"},
+      {{.scheduler = "steps"}, "did you mean step?"},
+      {{.epochs = -1}, "--epochs: expected 0 to 1000000000, got -1; hint: leave it"},
+      {{.batch_size = 0}, "--batch-size: expected 1 to 10000000, got 0"},
+      {{.eval_batch_size = 0}, "--eval-batch-size: expected 1 to 10000000, got 0"},
+      {{.width = 0}, "--width: expected 1 to 64, got 0"},
+      {{.lr = -0.5}, "--lr: expected a finite number >= 0, got -0.5"},
+      {{.lr = std::nan("")}, "--lr: expected a finite number >= 0, got nan"}};
+  for (const auto& [options, text] : cases) EXPECT_ERROR(Recipe{options}, UsageError, text);
 }
 
 double lr_of(const torch::optim::Optimizer& optimizer) {
@@ -315,7 +283,6 @@ TEST(Recipe, HasAScheduleThatStaysOrDropsEveryThirtyEpochs) {
     scheduler->step();
     EXPECT_DOUBLE_EQ(lr_of(*optimizer), drops ? 1e-4 : 1e-3);
   }
-  EXPECT_ERROR(Recipe({.scheduler = "steps"}), UsageError, "did you mean step?");
 }
 
 }  // namespace

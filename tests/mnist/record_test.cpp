@@ -66,7 +66,6 @@ struct Output {
   std::string standard_output;
   std::string standard_error;
   std::vector<Json> records;
-  std::vector<std::string> files;
 };
 
 Output output_of(const Recipe& recipe, RecordOptions options = {.quiet = true}) {
@@ -78,117 +77,85 @@ Output output_of(const Recipe& recipe, RecordOptions options = {.quiet = true}) 
   testing::internal::CaptureStderr();
   Record record(options, recipe);
   run_through(record, OneWeight(), recipe.epochs());
-  Output output{testing::internal::GetCapturedStdout(),
-                testing::internal::GetCapturedStderr(),
-                {},
-                folder.names()};
+  Output output{testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr(), {}};
   std::istringstream lines(folder.read("run.jsonl"));
   for (std::string line; std::getline(lines, line);) output.records.push_back(Json::parse(line));
   return output;
 }
 
-void expect_keys(const Json& record, const std::vector<std::string>& keys) {
-  for (const auto& key : keys) EXPECT_TRUE(record.contains(key)) << key;
+void expect_values(const Json& record, const Json& expected) {
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(record.at(key), value) << key;
 }
 
 TEST(Record, WritesAHeaderARecordAnEpochAndAResult) {
-  const auto records = output_of(Recipe({.epochs = 2})).records;
+  const auto records = output_of(Recipe({.epochs = 2, .lr = 0.25, .seed = 7})).records;
   ASSERT_EQ(records.size(), 4U);
-  EXPECT_EQ(records[0].at("record"), "run");
-  EXPECT_EQ(records[1].at("record"), "epoch");
-  EXPECT_EQ(records[2].at("record"), "epoch");
-  EXPECT_EQ(records[3].at("record"), "result");
-}
-
-TEST(Record, HeaderSaysWhatRunsAndWithWhat) {
-  const Json header = output_of(Recipe({.epochs = 2, .lr = 0.25, .seed = 7})).records.at(0);
-  EXPECT_EQ(header.at("stage"), "stage0_single_gpu");
-  EXPECT_EQ(header.at("recipe"), "basicnet");
-  EXPECT_EQ(header.at("world_size"), 1);
-  EXPECT_EQ(header.at("device"), "cpu");
-  EXPECT_EQ(header.at("threads"), 2);
-  EXPECT_EQ(header.at("parameters"), 3);
-  EXPECT_EQ(header.at("data"), "MNIST train, 60000 images");
-  EXPECT_EQ(header.at("epochs"), 2);
-  EXPECT_EQ(header.at("batch_size"), 64);
-  EXPECT_EQ(header.at("lr"), 0.25);
-  EXPECT_EQ(header.at("seed"), 7);
-  EXPECT_EQ(header.at("options"), (Json{{"--threads", "2"}}));
-  expect_keys(header.at("versions"), {"ladder", "libtorch"});
-}
-
-TEST(Record, EpochRecordsCountForThemselves) {
-  const auto records = output_of(Recipe({.epochs = 2})).records;
-  for (const std::size_t epoch : {std::size_t{1}, std::size_t{2}}) {
-    const Json& record = records.at(epoch);
-    EXPECT_EQ(record.at("epoch"), epoch);
-    EXPECT_EQ(record.at("steps"), 2);
-    EXPECT_EQ(record.at("samples"), 6);
-    EXPECT_EQ(record.at("train_loss"), 3.0);  // (2 · 1 + 4 · 4) / 6
+  const Json& header = records[0];
+  expect_values(header, {{"record", "run"},
+                         {"stage", "stage0_single_gpu"},
+                         {"recipe", "basicnet"},
+                         {"world_size", 1},
+                         {"device", "cpu"},
+                         {"threads", 2},
+                         {"parameters", 3},
+                         {"data", "MNIST train, 60000 images"},
+                         {"epochs", 2},
+                         {"batch_size", 64},
+                         {"lr", 0.25},
+                         {"seed", 7},
+                         {"options", {{"--threads", "2"}}}});
+  EXPECT_TRUE(header.at("versions").contains("ladder") &&
+              header.at("versions").contains("libtorch"));
+  for (const std::size_t epoch : {1U, 2U}) {
+    const Json& record = records[epoch];
+    expect_values(record, {{"record", "epoch"},
+                           {"epoch", epoch},
+                           {"steps", 2},
+                           {"samples", 6},
+                           {"train_loss", 3.0}});  // (2 · 1 + 4 · 4) / 6
     EXPECT_GE(record.at("seconds").get<double>(), 0.0);
     EXPECT_GT(record.at("samples_per_second").get<double>(), 0.0);
   }
-}
-
-TEST(Record, ResultHasTheFieldsThatReportsRelyOn) {
-  const Json result = output_of(Recipe({.epochs = 2})).records.at(3);
-  expect_keys(result, {"stage",
-                       "recipe",
-                       "world_size",
-                       "precision",
-                       "device",
-                       "epochs",
-                       "steps",
-                       "accuracy",
-                       "correct",
-                       "seen",
-                       "train_loss",
-                       "eval_loss",
-                       "train_seconds",
-                       "total_seconds",
-                       "first_step_at",
-                       "warm_up_seconds",
-                       "samples_per_second",
-                       "peak_rss_bytes",
-                       "sent_bytes",
-                       "read_bytes",
-                       "weights_sha256"});
-  EXPECT_EQ(result.at("misclassified"), Json::parse("[[1, 7], [4, 0]]"));
+  const Json& result = records[3];
+  expect_values(result, {{"record", "result"},
+                         {"precision", "fp32"},
+                         {"epochs", 2},
+                         {"steps", 4},
+                         {"accuracy", 75.0},
+                         {"correct", 6},
+                         {"seen", 8},
+                         {"train_loss", 3.0},
+                         {"eval_loss", 0.25},
+                         {"misclassified", {{1, 7}, {4, 0}}},
+                         {"weights_sha256", weights_sha256(state_dict(OneWeight()))}});
+  for (const char* key : {"stage", "recipe", "world_size", "device", "first_step_at",
+                          "warm_up_seconds", "samples_per_second", "sent_bytes"}) {
+    EXPECT_TRUE(result.contains(key)) << key << ", which reports rely on";
+  }
   EXPECT_EQ(result.at("read_bytes").size(), 1U) << "one per rank";
-  EXPECT_EQ(result.at("precision"), "fp32");
-  EXPECT_EQ(result.at("epochs"), 2);
-  EXPECT_EQ(result.at("steps"), 4);
-  EXPECT_EQ(result.at("accuracy"), 75.0);
-  EXPECT_EQ(result.at("correct"), 6);
-  EXPECT_EQ(result.at("seen"), 8);
-  EXPECT_EQ(result.at("train_loss"), 3.0);
-  EXPECT_EQ(result.at("eval_loss"), 0.25);
   EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
   EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
-  EXPECT_EQ(result.at("weights_sha256"), weights_sha256(state_dict(OneWeight())));
 }
 
-TEST(Record, PrintsTheResultLinesAndNothingElseWhenQuiet) {
+TEST(Record, PrintsTheResultLinesAndOnTheErrorStreamWhatIsAboutToRunUnlessQuiet) {
   const Output output = output_of(Recipe({.epochs = 2}));
   EXPECT_TRUE(
       std::regex_match(output.standard_output,
                        std::regex("Accuracy: 75\\.00\ntime elapsed: \\d+\\.\\d\\d seconds\n")))
       << output.standard_output;
   EXPECT_EQ(output.standard_error, "");
-}
-
-TEST(Record, PrintsOnlyTheResultsOfConvnetWhenQuiet) {
-  const Output output = output_of(Recipe({.name = "convnet", .epochs = 2}));
-  EXPECT_TRUE(output.standard_output.starts_with("Accuracy is 75.00%\ntime elapsed: "))
-      << output.standard_output;
-}
-
-TEST(Record, SaysOnTheErrorStreamWhatIsAboutToRun) {
-  const Output output = output_of(Recipe({.epochs = 2}), {.quiet = false});
-  EXPECT_TRUE(output.standard_error.starts_with(
+  const Output convnet = output_of(Recipe({.name = "convnet", .epochs = 2}));
+  EXPECT_TRUE(convnet.standard_output.starts_with("Accuracy is 75.00%\ntime elapsed: "))
+      << convnet.standard_output;
+  const Output loud = output_of(Recipe({.epochs = 2}), {.quiet = false});
+  EXPECT_TRUE(loud.standard_error.starts_with(
       "stage0_single_gpu: basicnet with 3 parameters on cpu, 2 threads (requested), "
       "MNIST train, 60000 images\n"))
-      << output.standard_error;
+      << loud.standard_error;
+  testing::internal::CaptureStdout();
+  Record record({.quiet = true}, Recipe({.epochs = 2}));  // without a file
+  run_through(record, OneWeight());
+  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
 }
 
 TEST(Record, WritesThousandsWithCommas) {
@@ -225,15 +192,10 @@ TEST(Record, SaysThePrecisionAndTakesFurtherNumbers) {
   EXPECT_EQ(Json::parse(result).at("loss_scale"), 65536.0);
 }
 
-TEST(Record, NeedsNoMetricsFile) {
-  testing::internal::CaptureStdout();
-  Record record({.quiet = true}, Recipe({.epochs = 2}));
-  run_through(record, OneWeight());
-  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
-}
-
 // The weights are saved between the two.
 TEST(Record, AMetricsFileThatFailsEndsTheRunWithTheResult) {
+  EXPECT_ERROR(Record({.metrics = "/nonexistent/run.jsonl"}, Recipe({})), UsageError,
+               "/nonexistent/run.jsonl");
   const TemporaryFolder folder;
   const auto path = folder.file("pipe");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -251,11 +213,6 @@ TEST(Record, AMetricsFileThatFailsEndsTheRunWithTheResult) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: " + path + ": write: Broken pipe\n");
   EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("Accuracy: 75.00\n"));
   std::signal(SIGPIPE, old_handler);
-}
-
-TEST(Record, RefusesAMetricsFileInAMissingFolder) {
-  EXPECT_ERROR(Record({.metrics = "/nonexistent/run.jsonl"}, Recipe({})), UsageError,
-               "/nonexistent/run.jsonl");
 }
 
 }  // namespace
