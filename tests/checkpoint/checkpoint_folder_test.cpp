@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <ios>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +17,6 @@
 
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
-#include "ladder/io/sha256.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/immutable.h"
@@ -78,20 +76,6 @@ TEST(CheckpointFolder, WorksInTheCurrentFolder) {
   EXPECT_EQ(content_of(open_checkpoint(".")), "new");
   fs::current_path(before);
   EXPECT_EQ(folder.names(), (Names{"checkpoint_1", "latest"}));
-}
-
-TEST(CheckpointFolder, TakesTheFilesOfSeveralProcesses) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("checkpoint_0");
-  CheckpointWriter writer(path);
-  writer.write("rng_0.json", content_from("x"));
-  CheckpointManifest others;
-  for (const char* name : {"rng_1.json", "rng_2.json"}) {
-    expect_exit_0(in_child([&] { write_checkpoint_file(path, name, content_from("x")); }));
-    others[name] = {1, sha256_hex(std::as_bytes(std::span("x", 1)))};
-  }
-  writer.commit(others);
-  EXPECT_EQ(open_checkpoint(path).manifest().size(), 3U);
 }
 
 TEST(CheckpointFolder, HandsOutOnlyWhatTheManifestLists) {

@@ -43,47 +43,24 @@ bool all_equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Ten
   return a.size() == b.size();
 }
 
-TEST(RandomState, IsBytes) {
-  const auto state = random_state(kHere);
-  ASSERT_EQ(state.size(), 1U);
-  EXPECT_EQ(state.at("cpu").scalar_type(), torch::kUInt8);
-  EXPECT_EQ(state.at("cpu").dim(), 1);
-}
-
-TEST(RandomState, DrawsTheNumbersThatWouldHaveComeNext) {
+TEST(RandomState, OfAFileDrawsTheNumbersThatWouldHaveComeNextWhenItIsApplied) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("random_states_0.safetensors");
   torch::manual_seed(11);
   draw();
-  const auto state = random_state(kHere);
+  save_safetensors(path, {random_state(kHere), {}});
+  const auto state = load_safetensors(path).tensors;
   const auto next = draw();
   EXPECT_FALSE(all_equal(next, draw()));
   for (int i = 0; i < 2; ++i) {
     torch::manual_seed(12);
     draw();
-    plan_load_random_state(state, kHere, "a file")();
+    const auto before = random_state(kHere);
+    const auto apply = plan_load_random_state(state, kHere, path);
+    EXPECT_TRUE(torch::equal(random_state(kHere).at("cpu"), before.at("cpu")));
+    apply();
     EXPECT_TRUE(all_equal(draw(), next));
   }
-}
-
-TEST(RandomState, TravelsInAFile) {
-  const TemporaryFolder folder;
-  const auto path = folder.file("random_states_0.safetensors");
-  torch::manual_seed(13);
-  draw();
-  save_safetensors(path, {random_state(kHere), {}});
-  const auto next = draw();
-  plan_load_random_state(load_safetensors(path).tensors, kHere, path)();
-  EXPECT_TRUE(all_equal(draw(), next));
-}
-
-TEST(RandomState, IsCheckedFirstAndAppliedLater) {
-  torch::manual_seed(14);
-  const auto state = random_state(kHere);
-  const auto first = draw();
-  const auto before = random_state(kHere);
-  const auto apply = plan_load_random_state(state, kHere, "a file");
-  EXPECT_TRUE(torch::equal(random_state(kHere).at("cpu"), before.at("cpu")));
-  apply();
-  EXPECT_TRUE(all_equal(draw(), first));
 }
 
 torch::Tensor draw_on(const torch::Device& device) {

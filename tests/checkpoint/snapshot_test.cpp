@@ -193,10 +193,11 @@ TEST(Snapshot, IsOfOneRunAtATime) {
   });
 }
 
-TEST(Snapshot, OfOtherSettingsIsRefused) {
+TEST(Snapshot, OfOtherSettingsAndOfOtherSumsIsRefused) {
   const TemporaryFolder folder;
   run_ranks(1, [&](const ProcessGroup& group) {
     SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
+                         .micro_batch = 2,
                          .settings = {{"--head", "logits"}}};
     Loop(group, run).train_until(4);
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
@@ -204,14 +205,16 @@ TEST(Snapshot, OfOtherSettingsIsRefused) {
     const auto path = folder.file("snapshot");
     for (const auto effect : {Effect::kWeights, Effect::kTraining, Effect::kOptimizer}) {
       run.settings[0].effect = effect;
-      EXPECT_ERROR(Loop(group, run), UsageError,
-                   "snapshot " + path + ": " + path +
-                       R"( is of another run: --head is "logits" there, and "log-softmax" here)"
-                       "; hint: name another folder, or start over: rm -r " +
-                       path);
+      EXPECT_ERROR(Loop(group, run), UsageError, "snapshot " + path + ": " + path,
+                   R"( is of another run: --head is "logits" there, and "log-softmax" here)",
+                   "; hint: name another folder, or start over: rm -r " + path);
     }
     run.settings[0].effect = Effect::kTogether;
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
+    run.micro_batch = 4;
+    EXPECT_ERROR(Loop(group, run), UsageError, "exact sums of micro-batches of 2, and this run");
+    run.micro_batch = 0;
+    EXPECT_ERROR(Loop(group, run), UsageError, "and this run has sums in float");
   });
 }
 
@@ -223,6 +226,10 @@ TEST(Snapshot, AnotherNumberOfRanksResumesItInGlobalModeOnly) {
   run_ranks(2, [&](const ProcessGroup& group) {
     Loop(group, global).train_until(8);
     Loop(group, per_device).train_until(2);
+    auto other = global;
+    other.seed = 6;
+    EXPECT_THROW(Loop(group, other), Error) << "another order, on all ranks";
+    group.barrier();
   });
   run_ranks(1, [&](const ProcessGroup& group) {
     Loop one(group, global);
@@ -231,33 +238,6 @@ TEST(Snapshot, AnotherNumberOfRanksResumesItInGlobalModeOnly) {
     one.train_until(-1);
     EXPECT_ERROR(Loop(group, per_device), UsageError,
                  "the position is batch 2 of an epoch with other batches");
-  });
-}
-
-TEST(Snapshot, RefusesOtherSumsAndOtherMicroBatches) {
-  const TemporaryFolder folder;
-  run_ranks(1, [&](const ProcessGroup& group) {
-    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4},
-                         .micro_batch = 2};
-    Loop(group, run).train_until(4);
-    EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
-    run.micro_batch = 4;
-    EXPECT_ERROR(Loop(group, run), UsageError,
-                 "it was written with exact sums of micro-batches of 2, and this run has exact "
-                 "sums of micro-batches of 4");
-    run.micro_batch = 0;
-    EXPECT_ERROR(Loop(group, run), UsageError, "and this run has sums in float");
-  });
-}
-
-TEST(Snapshot, RefusesAnotherOrderOnAllRanks) {
-  const TemporaryFolder folder;
-  run_ranks(2, [&](const ProcessGroup& group) {
-    SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4}};
-    Loop(group, run).train_until(4);
-    run.seed = 6;
-    EXPECT_THROW(Loop(group, run), Error);
-    group.barrier();
   });
 }
 
