@@ -3,12 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -156,35 +154,6 @@ TEST(BatchSamplerShard, RefusesWhatAccelerateRefuses) {
   EXPECT_GE(refused, 40);
 }
 
-// Samples of the last round that are no repetitions; nothing without a round.
-std::optional<std::int64_t> real_samples_at_the_end(const Plans& ranks, std::int64_t n) {
-  std::size_t rounds = 0;
-  for (const auto& plans : ranks) rounds = std::max(rounds, plans.size());
-  if (rounds == 0) return std::nullopt;
-  std::int64_t count = 0;
-  for (const auto& plans : ranks) {
-    if (plans.size() < rounds) continue;
-    const auto& positions = plans.back().positions;
-    count += std::count_if(positions.begin(), positions.end(), [&](auto k) { return k < n; });
-  }
-  return count;
-}
-
-// Accelerate's `remainder` is 0 or -1 where nothing is repeated.
-TEST(BatchSamplerShard, PositionsTellAcceleratesRemainder) {
-  int repeating = 0;
-  for_each_table([&](const nlohmann::json& wanted, std::int64_t n, std::size_t i) {
-    const auto ranks = plans_of(wanted, std::make_shared<SequentialSampler>(n));
-    const auto real = real_samples_at_the_end(ranks, n);
-    if (!real) return;
-    const std::int64_t remainder = std::stoll(words(wanted.at("remainders")).at(i));
-    const std::int64_t size = ranks[0].back().global_size;
-    EXPECT_EQ(*real, remainder > 0 ? remainder : size);
-    if (*real < size) ++repeating;
-  });
-  EXPECT_GE(repeating, 1500);
-}
-
 // Every position of every rank with its index; no position twice.
 std::map<std::int64_t, std::int64_t> places_of(const Plans& ranks) {
   std::map<std::int64_t, std::int64_t> places;
@@ -242,48 +211,23 @@ TEST(BatchSamplerShard, GivesAllRanksAsManyBatchesAndKnowsTheSizeOfARound) {
   EXPECT_GE(empty, 500) << "so that the others need not wait";
 }
 
-// Batches of four of ten samples, on two ranks.
-
-std::shared_ptr<const BatchSampler> ten_by_four(bool drop_last = false) {
-  return std::make_shared<BatchSampler>(std::make_shared<SequentialSampler>(10), 4, drop_last);
+std::shared_ptr<const BatchSampler> batches_of(std::int64_t size, std::int64_t batch_size) {
+  return std::make_shared<BatchSampler>(std::make_shared<SequentialSampler>(size), batch_size,
+                                        /*drop_last=*/false);
 }
 
-TEST(BatchSamplerShard, FillsTheLastRoundUpFromTheBeginning) {
-  const auto plans = BatchSamplerShard(ten_by_four(), {.rank = 1, .world_size = 2}).batches_of(0);
-  ASSERT_EQ(plans.size(), 2U);
-  EXPECT_EQ(plans[1].indices, (Indices{2, 3, 4, 5}));
-  EXPECT_EQ(plans[1].positions, (Indices{12, 13, 14, 15})) << "past the ten: repetitions";
-  EXPECT_EQ(plans[1].global_size, 8);
-}
-
-TEST(BatchSamplerShard, DispatchesAnEmptyBatchIfThereAreFewerSamplesThanRanks) {
+TEST(BatchSamplerShard, IsForEvaluationOnlyIfTheOtherSamplerIsAlsoWhereARankHasNoSample) {
+  const auto whole =
+      std::make_shared<BatchSampler>(std::make_shared<ExactEvalSampler>(8), 4, false);
+  EXPECT_TRUE(BatchSamplerShard(whole, {.world_size = 2}).evaluation_only());
   const auto one = std::make_shared<BatchSampler>(std::make_shared<SequentialSampler>(1), 4, false);
-  Indices sizes;
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const BatchSamplerShard sampler(one, {.dispatch_batches = true, .rank = rank, .world_size = 4});
     ASSERT_EQ(sampler.batches_of(0).size(), 1U) << "a step for every rank";
     EXPECT_EQ(sampler.batches_of(0)[0].global_size, 2);
+    EXPECT_EQ(std::ssize(sampler.batches_of(0)[0].indices), rank < 2 ? 1 : 0);
     EXPECT_FALSE(sampler.evaluation_only());
-    sizes.push_back(std::ssize(sampler.batches_of(0)[0].indices));
   }
-  EXPECT_EQ(sizes, (Indices{1, 1, 0, 0}));
-}
-
-TEST(BatchSamplerShard, OfOneRankIsTheOtherSamplerInEveryMode) {
-  for (const bool split : {false, true}) {
-    for (const bool dispatch : {false, true}) {
-      const BatchSamplerShard sampler(ten_by_four(),
-                                      {.split_batches = split, .dispatch_batches = dispatch});
-      EXPECT_EQ(sampler.size(), 3);
-      EXPECT_EQ(sampler.batches_of(0).at(2).indices, (Indices{8, 9})) << "nothing is filled up";
-    }
-  }
-}
-
-TEST(BatchSamplerShard, IsForEvaluationOnlyIfTheOtherSamplerIs) {
-  const auto whole =
-      std::make_shared<BatchSampler>(std::make_shared<ExactEvalSampler>(8), 4, false);
-  EXPECT_TRUE(BatchSamplerShard(whole, {.world_size = 2}).evaluation_only());
 }
 
 // Batches of one's own: the samples backwards, cut where `sizes` says.
@@ -338,47 +282,38 @@ TEST(BatchSamplerShard, RefusesBatchesWithoutEqualParts) {
     of_first_rank(std::make_shared<Backwards>(4, sizes, drop_last), {});
   };
   EXPECT_ERROR(parts({4, 3, 3}), UsageError,
-               "BatchSamplerShard batch 1: expected 4 samples, got 3; hint: loader mode global "
-               "divides batches of any size");
+               "BatchSamplerShard batch 1: expected 4 samples, got 3; hint: loader mode global");
   EXPECT_ERROR(parts({4, 4, 2}, /*drop_last=*/true), UsageError, "batch 2: expected 4 samples");
   EXPECT_ERROR(parts({5, 5}), UsageError, "batch 0: expected 4 samples, got 5");
   EXPECT_ERROR(parts({4, 5}), UsageError, "batch 1: expected 4 samples, got 5");
   EXPECT_ERROR(parts({4, 0}), UsageError, "batch 1: expected 4 samples, got 0");
-}
-
-TEST(BatchSamplerShard, RefusesABatchSizeThatTheRanksDoNotDivideAndNamesTheCure) {
-  const auto whole =
-      std::make_shared<BatchSampler>(std::make_shared<SequentialSampler>(100), 64, false);
-  EXPECT_ERROR(BatchSamplerShard(whole, {.split_batches = true, .world_size = 3}), UsageError,
+  BatchSamplerShardOptions split{.split_batches = true, .world_size = 3};
+  EXPECT_ERROR(BatchSamplerShard(batches_of(100, 64), split), UsageError,
                "BatchSamplerShard: split_batches cannot cut 64 samples into 3 equal parts; hint: "
-               "choose a batch size that 3 divides, or loader mode global");
-  const auto single =
-      std::make_shared<BatchSampler>(std::make_shared<SequentialSampler>(100), 1, false);
-  EXPECT_ERROR(
-      BatchSamplerShard(single, {.split_batches = true, .dispatch_batches = true, .world_size = 2}),
-      UsageError, "cannot cut 1 samples into 2 equal parts");
+               "choose a batch size that 3 divides");
+  split.dispatch_batches = true;
+  EXPECT_ERROR(BatchSamplerShard(batches_of(100, 1), split), UsageError,
+               "cannot cut 1 samples into 3 equal parts");
 }
 
-TEST(BatchSamplerShard, RefusesToDivideWhatIsDividedAlready) {
+TEST(BatchSamplerShard, RefusesToDivideWhatIsDividedAlreadyAndARankThatCannotBe) {
   const auto part =
       std::make_shared<DistributedSampler>(10, DistributedSamplerOptions{.world_size = 2});
-  const BatchSamplerShardOptions options{.world_size = 2};
-  const auto refuses = [&](std::shared_ptr<const BatchSampler> whole) {
-    EXPECT_ERROR(BatchSamplerShard(std::move(whole), options), UsageError,
+  const auto whole = batches_of(10, 4);
+  const BatchSamplerShardOptions two{.world_size = 2};
+  const std::vector<std::shared_ptr<const BatchSampler>> parts = {
+      std::make_shared<BatchSampler>(part, 4, false),
+      std::make_shared<BatchSamplerShard>(whole, two),
+      std::make_shared<ShardedBatchSampler>(whole, ShardedBatchSamplerOptions{.world_size = 2})};
+  for (const auto& each : parts) {
+    EXPECT_ERROR(BatchSamplerShard(each, two), UsageError,
                  "BatchSamplerShard: its sampler gives one rank's part, and it would divide that");
-  };
-  refuses(std::make_shared<BatchSampler>(part, 4, false));
-  refuses(std::make_shared<BatchSamplerShard>(ten_by_four(), options));
-  refuses(std::make_shared<ShardedBatchSampler>(ten_by_four(),
-                                                ShardedBatchSamplerOptions{.world_size = 2}));
-}
-
-TEST(BatchSamplerShard, RefusesARankThatCannotBe) {
-  EXPECT_ERROR(BatchSamplerShard(ten_by_four(), {.rank = 2, .world_size = 2}), UsageError,
+  }
+  EXPECT_ERROR(BatchSamplerShard(whole, {.rank = 2, .world_size = 2}), UsageError,
                "BatchSamplerShard rank: expected 0 to 1, got 2");
-  EXPECT_ERROR(BatchSamplerShard(ten_by_four(), {.rank = -1, .world_size = 2}), UsageError,
+  EXPECT_ERROR(BatchSamplerShard(whole, {.rank = -1, .world_size = 2}), UsageError,
                "BatchSamplerShard rank: expected 0 to 1, got -1");
-  EXPECT_ERROR(BatchSamplerShard(ten_by_four(), {.world_size = 0}), UsageError,
+  EXPECT_ERROR(BatchSamplerShard(whole, {.world_size = 0}), UsageError,
                "BatchSamplerShard world_size: expected 1 to 100000, got 0");
 }
 

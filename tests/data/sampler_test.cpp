@@ -32,76 +32,59 @@ TEST(RandomSampler, GivesPythonsOrderIndexByIndex) {
   }
 }
 
-TEST(RandomSampler, IsAFunctionOfTheSumOfSeedAndEpoch) {
-  EXPECT_EQ(RandomSampler(100, 42).order(3), RandomSampler(100, 42).order(3));
-  EXPECT_EQ(RandomSampler(100, 42).order(3), RandomSampler(100, 45).order(0));
-  EXPECT_NE(RandomSampler(100, 42).order(3), RandomSampler(100, 42).order(4));
-}
-
-TEST(RandomSampler, OfNothingIsEmpty) { EXPECT_EQ(RandomSampler(0, 42).order(0), Indices{}); }
-
-TEST(SequentialSampler, CountsUpInEveryEpoch) {
+TEST(SequentialSampler, CountsUpInEveryEpochAndEverySamplerOfNothingIsEmpty) {
   const SequentialSampler sampler(4);
   EXPECT_EQ(sampler.size(), 4);
   EXPECT_EQ(sampler.order(0), (Indices{0, 1, 2, 3}));
   EXPECT_EQ(sampler.order(9), (Indices{0, 1, 2, 3}));
   EXPECT_EQ(SequentialSampler(0).order(0), Indices{});
+  EXPECT_EQ(RandomSampler(0, 42).order(0), Indices{});
 }
 
 BatchSampler make_batches(std::int64_t size, std::int64_t batch_size, bool drop_last = false) {
   return {std::make_shared<SequentialSampler>(size), batch_size, drop_last};
 }
 
-TEST(BatchSampler, LeavesTheRemainderToAShorterLastBatch) {
-  const auto batches = make_batches(10, 4);
-  const auto plans = batches.batches_of(0);
-  EXPECT_EQ(batches.size(), 3);
-  ASSERT_EQ(plans.size(), 3U);
-  EXPECT_EQ(plans[0].indices, (Indices{0, 1, 2, 3}));
-  EXPECT_EQ(plans[2].indices, (Indices{8, 9}));
-  EXPECT_EQ(plans[2].positions, (Indices{8, 9}));
-  EXPECT_EQ(plans[0].global_size, 4);
-  EXPECT_EQ(plans[2].global_size, 2);
-  EXPECT_EQ(plans[2].world_size, 1);
-}
-
-TEST(BatchSampler, LeavesTheRemainderOutIfAsked) {
-  const auto batches = make_batches(10, 4, /*drop_last=*/true);
-  EXPECT_EQ(batches.size(), 2);
-  const auto plans = batches.batches_of(0);
-  ASSERT_EQ(plans.size(), 2U);
-  EXPECT_EQ(plans[1].indices, (Indices{4, 5, 6, 7}));
-}
-
-TEST(BatchSampler, HasOnlyWholeBatchesWhenTheSizeDivides) {
-  for (const bool drop_last : {false, true}) {
-    EXPECT_EQ(make_batches(8, 4, drop_last).size(), 2);
-    EXPECT_EQ(make_batches(8, 4, drop_last).batches_of(0).back().global_size, 4);
+TEST(BatchSampler, LeavesTheRemainderToAShorterLastBatchOrOut) {
+  struct Case {
+    std::int64_t size;
+    std::int64_t batch_size;
+    Indices sizes;
+    Indices whole;  // with drop_last
+  };
+  for (const auto& [size, batch_size, sizes, whole] : {Case{10, 4, {4, 4, 2}, {4, 4}},
+                                                       {8, 4, {4, 4}, {4, 4}},
+                                                       {3, 64, {3}, {}},
+                                                       {0, 64, {}, {}}}) {
+    for (const bool drop_last : {false, true}) {
+      const auto batches = make_batches(size, batch_size, drop_last);
+      Indices got;
+      Indices positions;
+      for (const auto& plan : batches.batches_of(0)) {
+        got.push_back(plan.global_size);
+        EXPECT_EQ(std::ssize(plan.indices), plan.global_size);
+        EXPECT_EQ(plan.world_size, 1);
+        EXPECT_EQ(plan.indices, plan.positions);
+        positions.insert(positions.end(), plan.positions.begin(), plan.positions.end());
+      }
+      EXPECT_EQ(got, drop_last ? whole : sizes) << size << " by " << batch_size;
+      EXPECT_EQ(batches.size(), std::ssize(got));
+      EXPECT_EQ(positions, SequentialSampler(std::ssize(positions)).order(0));
+    }
   }
-}
-
-TEST(BatchSampler, KeepsASetThatIsSmallerThanABatch) {
-  EXPECT_EQ(make_batches(3, 64).batches_of(0).at(0).indices, (Indices{0, 1, 2}));
-  EXPECT_EQ(make_batches(3, 64, /*drop_last=*/true).size(), 0);
-  EXPECT_TRUE(make_batches(3, 64, /*drop_last=*/true).batches_of(0).empty());
-  EXPECT_TRUE(make_batches(0, 64).batches_of(0).empty());
+  EXPECT_ERROR(make_batches(10, 0), UsageError, "batch_size: expected 1 to 10000000, got 0");
+  EXPECT_ERROR(make_batches(10, -4), UsageError, "batch_size: expected 1 to 10000000, got -4");
 }
 
 TEST(BatchSampler, PositionsArePlacesInTheOrderNotIndices) {
   const auto sampler = std::make_shared<RandomSampler>(10, 42);
-  const auto order = sampler->order(1);
   Indices indices, positions;
   for (const auto& plan : BatchSampler(sampler, 3, false).batches_of(1)) {
     indices.insert(indices.end(), plan.indices.begin(), plan.indices.end());
     positions.insert(positions.end(), plan.positions.begin(), plan.positions.end());
   }
-  EXPECT_EQ(indices, order);
-  EXPECT_EQ(positions, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-}
-
-TEST(BatchSampler, RefusesABatchOfNothing) {
-  EXPECT_ERROR(make_batches(10, 0), UsageError, "batch_size: expected 1 to 10000000, got 0");
-  EXPECT_ERROR(make_batches(10, -4), UsageError, "batch_size: expected 1 to 10000000, got -4");
+  EXPECT_EQ(indices, sampler->order(1));
+  EXPECT_EQ(positions, SequentialSampler(10).order(0));
 }
 
 TEST(LimitedBatchSampler, AreThoseOfEachEpoch) {
