@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,13 +23,9 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
-#include "ladder/optim/adagrad.h"
-#include "ladder/optim/adam.h"
 #include "ladder/optim/clip_grad.h"
-#include "ladder/optim/fused_optimizer.h"
-#include "ladder/optim/rmsprop.h"
-#include "ladder/optim/sgd.h"
 #include "mnist/networks.h"
+#include "tests/optim/ways.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/operator_calls.h"
 #include "tests/support/relative_difference.h"
@@ -37,7 +34,6 @@ namespace ladder {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
-using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 
 torch::Tensor parameter(double value) { return torch::full({2}, value, torch::requires_grad()); }
 
@@ -164,45 +160,37 @@ int expect_equal(const torch::Tensor& value, const std::string& key) {
   return 1;
 }
 
-// Ten steps with the gradients of the file, compared where the file has an answer.
-void expect_golden(const std::string& name) {
-  const auto parameters = golden_parameters();
-  const auto optimizer = golden_optimizer(name, parameters);
-  int compared = 0;
+void take_golden_steps(const Tensors& parameters, torch::optim::Optimizer& optimizer,
+                       const std::function<void(int step)>& after_step = {}) {
   for (int step = 1; step <= 10; ++step) {
     set_golden_gradients(parameters, step);
-    optimizer->step();
-    for (std::size_t i = 0; i < kTensors; ++i) {
-      compared += expect_equal(parameters[i], fmt::format("{}.step{}.param{}", name, step, i));
-    }
+    optimizer.step();
+    if (after_step) after_step(step);
   }
-  EXPECT_EQ(compared, 3 * kTensors) << name;
 }
 
-TEST(Optimizers, AreBitEqualToPythons) {
+// Ten steps with the gradients of the file, compared where the file has an answer.
+TEST(Optimizers, AreBitEqualToPythonsAndSoIsTheirState) {
   ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
       << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
-  const auto names = golden_names();
-  ASSERT_GE(names.size(), 16U);
-  for (const auto& name : names) expect_golden(name);
-}
-
-TEST(Optimizers, GatherTheStateThatPythonsGather) {
-  int compared = 0;
+  ASSERT_GE(golden_names().size(), 16U);
+  int states = 0;
   for (const auto& name : golden_names()) {
     const auto parameters = golden_parameters();
     const auto optimizer = golden_optimizer(name, parameters);
-    for (int step = 1; step <= 10; ++step) {
-      set_golden_gradients(parameters, step);
-      optimizer->step();
-    }
-    const auto& fused = dynamic_cast<const FusedOptimizer&>(*optimizer);
-    for (const auto& [key, tensor] : fused.state_dict(Named(parameters)).tensors) {
+    int compared = 0;
+    take_golden_steps(parameters, *optimizer, [&](int step) {
+      for (std::size_t i = 0; i < kTensors; ++i) {
+        compared += expect_equal(parameters[i], fmt::format("{}.step{}.param{}", name, step, i));
+      }
+    });
+    EXPECT_EQ(compared, 3 * kTensors) << name;
+    for (const auto& [key, tensor] : optimizer->state_dict(Named(parameters)).tensors) {
       const auto number = key.substr(5, 1);  // of param0.sum
-      compared += expect_equal(tensor, name + ".step10." + key.substr(7) + number);
+      states += expect_equal(tensor, name + ".step10." + key.substr(7) + number);
     }
   }
-  EXPECT_EQ(compared, 3 * (5 * 2 + 3 + 2 + 1 + 2 + 2 + 3)) << "of three parameters";
+  EXPECT_EQ(states, 3 * (5 * 2 + 3 + 2 + 1 + 2 + 2 + 3)) << "of three parameters";
 }
 
 TEST(Optimizers, StepEachParameterGroupByItsOwnOptions) {
@@ -210,11 +198,7 @@ TEST(Optimizers, StepEachParameterGroupByItsOwnOptions) {
   int compared = 0;
   for (const auto& name : golden_names()) {
     const auto parameters = golden_parameters();
-    const auto optimizer = golden_optimizer(name, parameters, second);
-    for (int step = 1; step <= 10; ++step) {
-      set_golden_gradients(parameters, step);
-      optimizer->step();
-    }
+    take_golden_steps(parameters, *golden_optimizer(name, parameters, second));
     for (std::size_t i = 0; i < kTensors; ++i) {
       compared += expect_equal(parameters[i], fmt::format("{}.groups.step10.param{}", name, i));
     }
@@ -224,138 +208,144 @@ TEST(Optimizers, StepEachParameterGroupByItsOwnOptions) {
 
 // --- steps with gradients that a GradScaler has made larger -----------------------------
 
-FusedOptimizer& fused(const OptimizerPointer& optimizer) {
-  return dynamic_cast<FusedOptimizer&>(*optimizer);
-}
-
 // Ten steps with gradients that were multiplied; at some of them one is said to be inf or NaN.
-void expect_scaled_golden(const std::string& name) {
-  const auto scaling = nlohmann::json::parse(golden().metadata.at("scaling"));
-  const auto scale = scaling.at("grad_scale").get<float>();
-  const auto skipped = scaling.at("skipped_steps").get<std::set<int>>();
-  const auto parameters = golden_parameters();
-  const auto optimizer = golden_optimizer(name, parameters);
-  for (int step = 1; step <= 10; ++step) {
-    set_golden_gradients(parameters, step, scale);
-    const float found_inf = skipped.contains(step) ? 1.0F : 0.0F;
-    fused(optimizer).step_scaled(
-        {.grad_scale = torch::tensor(scale), .found_inf = torch::tensor(found_inf)});
-  }
-  for (std::size_t i = 0; i < kTensors; ++i) {
-    const auto key = fmt::format("{}.scaled.step10.param{}", name, i);
-    EXPECT_EQ(expect_equal(parameters[i], key), 1) << key;
-  }
-}
-
 TEST(Optimizers, TakeScaledStepsBitEqualToPythons) {
   ASSERT_EQ(at::get_cpu_capability(), "DEFAULT")
       << "the golden numbers are those of the plain kernels: set ATEN_CPU_CAPABILITY=default";
-  for (const auto& name : golden_names()) expect_scaled_golden(name);
-}
-
-std::vector<OptimizerPointer> one_of_each(const Tensors& parameters) {
-  std::vector<OptimizerPointer> optimizers;
-  optimizers.push_back(std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.1}));
-  optimizers.push_back(std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1}));
-  optimizers.push_back(
-      std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
-  optimizers.push_back(std::make_unique<Adam>(parameters, AdamOptions{.lr = 0.1}));
-  optimizers.push_back(std::make_unique<Adagrad>(parameters, AdagradOptions{.lr = 0.1}));
-  optimizers.push_back(std::make_unique<RMSprop>(parameters, RMSpropOptions{.lr = 0.1}));
-  optimizers.push_back(std::make_unique<RMSprop>(
-      parameters, RMSpropOptions{.lr = 0.1, .momentum = 0.9, .centered = true}));
-  return optimizers;
-}
-constexpr std::size_t kKinds = 7;
-constexpr std::size_t kFusedKinds = 5;  // the first ones
-
-GradScaling skip() { return {.grad_scale = std::nullopt, .found_inf = torch::tensor(1.0F)}; }
-
-TEST(Optimizers, LeaveTheGradientsDividedAfterAScaledStep) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto weight = parameter(1.0);
-    auto plain = parameter(1.0);
-    const auto optimizer = std::move(one_of_each({weight})[kind]);
-    const auto of_plain = std::move(one_of_each({plain})[kind]);
-    set_gradient(weight, 3.0);
-    set_gradient(plain, kind < kFusedKinds ? 3.0F / 7.0F : 3.0F * (1.0F / 7.0F));
-    fused(optimizer).step_scaled(
-        {.grad_scale = torch::tensor(7.0F), .found_inf = torch::tensor(0.0F)});
-    of_plain->step();
-    EXPECT_TRUE(torch::equal(weight.grad(), plain.grad()));
-    EXPECT_TRUE(torch::equal(weight, plain)) << "kind " << kind;
+  const auto scaling = nlohmann::json::parse(golden().metadata.at("scaling"));
+  const auto scale = scaling.at("grad_scale").get<float>();
+  const auto skipped = scaling.at("skipped_steps").get<std::set<int>>();
+  for (const auto& name : golden_names()) {
+    const auto parameters = golden_parameters();
+    const auto optimizer = golden_optimizer(name, parameters);
+    for (int step = 1; step <= 10; ++step) {
+      set_golden_gradients(parameters, step, scale);
+      const float found_inf = skipped.contains(step) ? 1.0F : 0.0F;
+      optimizer->step_scaled(
+          {.grad_scale = torch::tensor(scale), .found_inf = torch::tensor(found_inf)});
+    }
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      const auto key = fmt::format("{}.scaled.step10.param{}", name, i);
+      EXPECT_EQ(expect_equal(parameters[i], key), 1) << key;
+    }
   }
 }
 
-TEST(Optimizers, TakeOneOfTheTwoNumbersAlone) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto divided = parameter(1.0);
-    auto checked = parameter(1.0);
-    set_gradient(divided, 2.0);
-    set_gradient(checked, 1.0);
-    const auto of_divided = std::move(one_of_each({divided})[kind]);
-    const auto of_checked = std::move(one_of_each({checked})[kind]);
-    fused(of_divided).step_scaled({.grad_scale = torch::tensor(2.0F), .found_inf = std::nullopt});
-    fused(of_checked).step_scaled({.grad_scale = std::nullopt, .found_inf = torch::tensor(0.0F)});
-    EXPECT_TRUE(torch::equal(divided, checked)) << "kind " << kind;
-    EXPECT_FALSE(torch::equal(divided, torch::ones({2})));
+// Optimizers of every kind at a learning rate of 0.1.
+enum class Kind { kAdamW, kSgd, kNesterov, kAdam, kAdagrad, kRMSprop, kRMSpropOfAll };
+
+class AnyOptimizer : public testing::TestWithParam<Kind> {
+ protected:
+  static OptimizerPointer make(const Tensors& parameters) {
+    switch (GetParam()) {
+      case Kind::kAdamW:
+        return std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.1});
+      case Kind::kSgd:
+        return std::make_unique<SGD>(parameters, SgdOptions{.lr = 0.1});
+      case Kind::kNesterov:
+        return std::make_unique<SGD>(parameters,
+                                     SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
+      case Kind::kAdam:
+        return std::make_unique<Adam>(parameters, AdamOptions{.lr = 0.1});
+      case Kind::kAdagrad:
+        return std::make_unique<Adagrad>(parameters, AdagradOptions{.lr = 0.1});
+      case Kind::kRMSprop:
+        return std::make_unique<RMSprop>(parameters, RMSpropOptions{.lr = 0.1});
+      case Kind::kRMSpropOfAll:
+        return std::make_unique<RMSprop>(
+            parameters, RMSpropOptions{.lr = 0.1, .momentum = 0.9, .centered = true});
+    }
+    return nullptr;
   }
+
+  // The others step by kernels of LibTorch for one device.
+  static bool is_rmsprop() { return GetParam() >= Kind::kRMSprop; }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, AnyOptimizer,
+                         testing::Values(Kind::kAdamW, Kind::kSgd, Kind::kNesterov, Kind::kAdam,
+                                         Kind::kAdagrad, Kind::kRMSprop, Kind::kRMSpropOfAll));
+
+GradScaling scaling(std::optional<float> grad_scale, std::optional<float> found_inf) {
+  GradScaling scaling;
+  if (grad_scale) scaling.grad_scale = torch::tensor(*grad_scale);
+  if (found_inf) scaling.found_inf = torch::tensor(*found_inf);
+  return scaling;
+}
+
+TEST_P(AnyOptimizer, LeavesTheGradientsDividedAfterAScaledStep) {
+  auto weight = parameter(1.0);
+  auto plain = parameter(1.0);
+  const auto optimizer = make({weight});
+  const auto of_plain = make({plain});
+  set_gradient(weight, 3.0);
+  set_gradient(plain, is_rmsprop() ? 3.0F * (1.0F / 7.0F) : 3.0F / 7.0F);
+  optimizer->step_scaled(scaling(7.0F, 0.0F));
+  of_plain->step();
+  EXPECT_TRUE(torch::equal(weight.grad(), plain.grad()));
+  EXPECT_TRUE(torch::equal(weight, plain));
+}
+
+TEST_P(AnyOptimizer, TakesOneOfTheTwoNumbersAlone) {
+  auto divided = parameter(1.0);
+  auto checked = parameter(1.0);
+  set_gradient(divided, 2.0);
+  set_gradient(checked, 1.0);
+  make({divided})->step_scaled(scaling(2.0F, std::nullopt));
+  make({checked})->step_scaled(scaling(std::nullopt, 0.0F));
+  EXPECT_TRUE(torch::equal(divided, checked));
+  EXPECT_FALSE(torch::equal(divided, torch::ones({2})));
 }
 
 // Not even a trace of it: the steps before and after are those of a run without it. AdamW would
 // show it in its count of steps, momentum in its first buffer.
-TEST(Optimizers, ChangeNothingWhenAGradientIsNotFinite) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    for (const int skipped_step : {0, 1, 2}) {
-      auto weight = parameter(1.0);
-      auto plain = parameter(1.0);
-      const auto optimizer = std::move(one_of_each({weight})[kind]);
-      const auto of_plain = std::move(one_of_each({plain})[kind]);
-      for (int step = 0; step < 4; ++step) {
-        if (step == skipped_step) {
-          set_gradient(weight, std::nan(""));
-          fused(optimizer).step_scaled(skip());
-          fused(optimizer).step_scaled(skip());
-          EXPECT_TRUE(torch::equal(weight, plain));
-        }
-        set_gradient(weight, 0.25 * step - 0.4);
-        set_gradient(plain, 0.25 * step - 0.4);
-        optimizer->step();
-        of_plain->step();
-        EXPECT_TRUE(torch::equal(weight, plain)) << "kind " << kind << ", step " << step;
+TEST_P(AnyOptimizer, ChangesNothingWhenAGradientIsNotFinite) {
+  for (const int skipped_step : {0, 1, 2}) {
+    auto weight = parameter(1.0);
+    auto plain = parameter(1.0);
+    const auto optimizer = make({weight});
+    const auto of_plain = make({plain});
+    for (int step = 0; step < 4; ++step) {
+      if (step == skipped_step) {
+        set_gradient(weight, std::nan(""));
+        optimizer->step_scaled(scaling(std::nullopt, 1.0F));
+        optimizer->step_scaled(scaling(std::nullopt, 1.0F));
+        EXPECT_TRUE(torch::equal(weight, plain));
       }
+      set_gradient(weight, 0.25 * step - 0.4);
+      set_gradient(plain, 0.25 * step - 0.4);
+      optimizer->step();
+      of_plain->step();
+      EXPECT_TRUE(torch::equal(weight, plain)) << "step " << step;
     }
   }
 }
 
 // The fused kernels of the CPU read; those of a GPU do not.
-TEST(RMSprop, ReadsNoValueInAScaledStep) {
-  for (std::size_t kind = kFusedKinds; kind < kKinds; ++kind) {
-    auto weight = parameter(1.0);
-    const auto optimizer = std::move(one_of_each({weight})[kind]);
-    const GradScaling scaling{.grad_scale = torch::tensor(7.0F), .found_inf = torch::tensor(0.0F)};
-    set_gradient(weight, 1.0);
-    const OperatorCalls reads(kHostRead);
-    fused(optimizer).step_scaled(scaling);
-    EXPECT_EQ(reads.count(), 0) << "kind " << kind;
-  }
+TEST_P(AnyOptimizer, ReadsNoValueInAScaledStepWithoutFusedKernels) {
+  if (!is_rmsprop()) return;
+  auto weight = parameter(1.0);
+  const auto optimizer = make({weight});
+  const auto both = scaling(7.0F, 0.0F);
+  set_gradient(weight, 1.0);
+  const OperatorCalls reads(kHostRead);
+  optimizer->step_scaled(both);
+  EXPECT_EQ(reads.count(), 0);
 }
 
 // Its state is as before too, and so is the count of steps.
 TEST(RMSprop, ASkippedStepLeavesTheStateOfTheStepBefore) {
   auto weight = parameter(1.0);
   RMSprop optimizer({weight}, {.lr = 0.1, .momentum = 0.9, .centered = true});
-  torch::nn::Module module;
-  module.register_parameter("weight", weight);
   set_gradient(weight, 0.5);
   optimizer.step();
   std::map<std::string, torch::Tensor> before;
-  for (const auto& [name, tensor] : optimizer.state_dict(module).tensors)
+  for (const auto& [name, tensor] : optimizer.state_dict(Named({weight})).tensors) {
     before[name] = tensor.clone();
+  }
   EXPECT_EQ(before.size(), 4U);
   set_gradient(weight, std::nan(""));
-  optimizer.step_scaled(skip());
-  for (const auto& [name, tensor] : optimizer.state_dict(module).tensors) {
+  optimizer.step_scaled(scaling(std::nullopt, 1.0F));
+  for (const auto& [name, tensor] : optimizer.state_dict(Named({weight})).tensors) {
     EXPECT_TRUE(torch::equal(tensor, before.at(name))) << name;
   }
 }
@@ -365,93 +355,158 @@ TEST(Sgd, MomentumStartsWithTheFirstStepThatIsTaken) {
   auto weight = parameter(0.0);
   SGD optimizer({weight}, {.lr = 1.0, .momentum = 0.5, .dampening = 0.5});
   set_gradient(weight, std::nan(""));
-  optimizer.step_scaled(skip());
+  optimizer.step_scaled(scaling(std::nullopt, 1.0F));
   EXPECT_TRUE(optimizer.state().empty());
   set_gradient(weight, 2.0);
-  optimizer.step_scaled({.grad_scale = torch::tensor(2.0F), .found_inf = torch::tensor(0.0F)});
+  optimizer.step_scaled(scaling(2.0F, 0.0F));
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, -1.0F)));
   set_gradient(weight, 1.0);
   optimizer.step();  // momentum 0.5 · 1 + 0.5 · 1
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, -2.0F)));
 }
 
-TEST(Optimizers, LeaveAParameterWithoutGradientAlone) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto with = parameter(1.0);
-    const auto without = parameter(1.0);
-    const auto optimizer = std::move(one_of_each({without, with})[kind]);
-    optimizer->step();  // nobody has one
-    EXPECT_TRUE(torch::equal(with, torch::ones({2})));
-    set_gradient(with, 1.0);
-    optimizer->step();
-    EXPECT_TRUE(torch::equal(without, torch::ones({2})));
-    EXPECT_FALSE(torch::equal(with, torch::ones({2})));
-  }
+TEST_P(AnyOptimizer, LeavesAParameterWithoutGradientAlone) {
+  auto with = parameter(1.0);
+  const auto without = parameter(1.0);
+  const auto optimizer = make({without, with});
+  optimizer->step();  // nobody has one
+  EXPECT_TRUE(torch::equal(with, torch::ones({2})));
+  set_gradient(with, 1.0);
+  optimizer->step();
+  EXPECT_TRUE(torch::equal(without, torch::ones({2})));
+  EXPECT_FALSE(torch::equal(with, torch::ones({2})));
 }
 
 // LibTorch's parameters() lists tied weights once for each of their names.
-TEST(Optimizers, StepAParameterThatIsListedTwiceOnce) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto tied = parameter(1.0);
-    auto alone = parameter(1.0);
-    const auto of_tied = std::move(one_of_each({tied, tied})[kind]);
-    const auto of_alone = std::move(one_of_each({alone})[kind]);
-    for (int step = 0; step < 2; ++step) {
-      set_gradient(tied, 0.5);
-      set_gradient(alone, 0.5);
-      of_tied->step();
-      of_alone->step();
-      EXPECT_TRUE(torch::equal(tied, alone)) << "kind " << kind << ", step " << step;
-    }
+TEST_P(AnyOptimizer, StepsAParameterThatIsListedTwiceOnce) {
+  auto tied = parameter(1.0);
+  auto alone = parameter(1.0);
+  const auto of_tied = make({tied, tied});
+  const auto of_alone = make({alone});
+  for (int step = 0; step < 2; ++step) {
+    set_gradient(tied, 0.5);
+    set_gradient(alone, 0.5);
+    of_tied->step();
+    of_alone->step();
+    EXPECT_TRUE(torch::equal(tied, alone)) << "step " << step;
   }
 }
 
 // A parameter, its gradient and its state with strides of their own: the elements count, not their
 // order in memory. The parameter changes its strides after the first step.
-TEST(Optimizers, TakeGradientsAndStatesOfAnyStrides) {
+TEST_P(AnyOptimizer, TakesGradientsAndStatesOfAnyStrides) {
   const auto gradient = torch::arange(6.0F).view({2, 3}) / 4 - 0.5;
   const auto transposed = gradient.t().contiguous().t();
-  const auto scaling = GradScaling{.grad_scale = torch::tensor(2.0F), .found_inf = {}};
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    SCOPED_TRACE(kind);
-    auto plain = torch::ones({2, 3}, torch::requires_grad());
-    auto other = torch::ones({2, 3}, torch::requires_grad());
-    const auto of_plain = std::move(one_of_each({plain})[kind]);
-    const auto of_other = std::move(one_of_each({other})[kind]);
-    for (const auto& next :
-         {transposed, gradient, gradient.t().repeat({2, 1}).t().slice(1, 0, 3)}) {
-      plain.mutable_grad() = gradient.clone();
-      other.mutable_grad() = next;
-      fused(of_plain).step_scaled(scaling);
-      fused(of_other).step_scaled(scaling);
-      EXPECT_TRUE(torch::equal(plain, other)) << "got\n" << other << "\nexpected\n" << plain;
-      EXPECT_TRUE(torch::equal(plain.grad(), other.grad()));
-      other.set_data(other.detach().t().contiguous().t());
-    }
+  auto plain = torch::ones({2, 3}, torch::requires_grad());
+  auto other = torch::ones({2, 3}, torch::requires_grad());
+  const auto of_plain = make({plain});
+  const auto of_other = make({other});
+  for (const auto& next : {transposed, gradient, gradient.t().repeat({2, 1}).t().slice(1, 0, 3)}) {
+    plain.mutable_grad() = gradient.clone();
+    other.mutable_grad() = next;
+    of_plain->step_scaled(scaling(2.0F, std::nullopt));
+    of_other->step_scaled(scaling(2.0F, std::nullopt));
+    EXPECT_TRUE(torch::equal(plain, other)) << "got\n" << other << "\nexpected\n" << plain;
+    EXPECT_TRUE(torch::equal(plain.grad(), other.grad()));
+    other.set_data(other.detach().t().contiguous().t());
   }
 }
 
-TEST(Optimizers, RefuseAParameterWithGaps) {
-  const auto matrix = torch::ones({2, 2});
-  EXPECT_ERROR(SGD({matrix.select(1, 0)}, {.lr = 0.1}), UsageError,
-               "optimizer: a parameter of shape [2] shares its memory or has gaps; hint: ");
+// Each parameter has its own count of steps and its own momentum.
+TEST_P(AnyOptimizer, StartsAParameterAfreshWhenItsGradientComesLater) {
+  auto early = parameter(1.0);
+  auto late = parameter(1.0);
+  auto alone = parameter(1.0);
+  const auto both = make({early, late});
+  const auto single = make({alone});
+  set_gradient(early, 2.0);
+  both->step();
+  set_gradient(late, 0.5);
+  set_gradient(alone, 0.5);
+  for (int step = 0; step < 2; ++step) {
+    both->step();
+    single->step();
+    EXPECT_TRUE(torch::equal(late, alone)) << "step " << step;
+  }
+  EXPECT_FALSE(torch::equal(early, late));
 }
 
-TEST(Optimizers, RefuseASparseGradientAndSoDoClippingAndScaling) {
+TEST_P(AnyOptimizer, TakesAClosureAndReturnsItsLoss) {
+  auto weight = parameter(1.0);
+  const auto optimizer = make({weight});
+  const auto loss = optimizer->step([&] {
+    optimizer->zero_grad();
+    auto value = weight.square().sum();
+    value.backward();
+    return value;
+  });
+  EXPECT_EQ(loss.item<float>(), 2.0F);  // before the step
+  EXPECT_LT(weight[0].item<float>(), 1.0F);
+  EXPECT_FALSE(optimizer->step().defined());
+}
+
+TEST_P(AnyOptimizer, StepsInPlaceAtTheLearningRateThatWasSetLast) {
+  auto weight = parameter(1.0);
+  const auto* data = weight.const_data_ptr();
+  const auto optimizer = make({weight});
+  auto& options = optimizer->param_groups()[0].options();
+  EXPECT_EQ(options.get_lr(), 0.1);
+  options.set_lr(0.0);
+  set_gradient(weight, 1.0);
+  optimizer->step();
+  EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
+  options.set_lr(0.5);
+  optimizer->step();
+  EXPECT_LT(weight[0].item<float>(), 0.7F);
+  EXPECT_EQ(weight.const_data_ptr(), data);
+  EXPECT_TRUE(weight.is_leaf() && weight.requires_grad()) << "outside of autograd";
+}
+
+TEST_P(AnyOptimizer, EndsEqualWhetherGradientsAreClearedBeforeBackwardOrAfterTheStep) {
+  const auto weights_after_three_steps = [&](bool clears_before) {
+    torch::manual_seed(3);
+    const auto net = mnist::make_conv_net();
+    const auto images = torch::rand({6, 1, 28, 28});
+    const auto labels = torch::tensor({0, 1, 2, 3, 4, 5}, torch::kInt64);
+    const auto optimizer = make(net->parameters());
+    for (int step = 0; step < 3; ++step) {
+      if (clears_before) optimizer->zero_grad();
+      torch::cross_entropy_loss(net->forward(images), labels).backward();
+      optimizer->step();
+      if (!clears_before) optimizer->zero_grad();
+    }
+    return weights_sha256(state_dict(*net));
+  };
+  EXPECT_EQ(weights_after_three_steps(true), weights_after_three_steps(false));
+}
+
+constexpr const char* kSparse = ": the gradient of a parameter is sparse; hint: leave sparse(";
+
+// Of an embedding, after a backward.
+Tensors parameters_with_a_sparse_gradient() {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true));
   embedding->forward(torch::tensor({1, 3})).sum().backward();
-  constexpr const char* kSparse = ": the gradient of a parameter is sparse; hint: leave sparse(";
-  for (const auto& optimizer : one_of_each(embedding->parameters())) {
-    EXPECT_ERROR(optimizer->step(), UsageError, kSparse);
-  }
-  EXPECT_ERROR(clip_grad_norm_(embedding->parameters(), 1.0), UsageError, kSparse);
-  SGD sgd(embedding->parameters(), {.lr = 0.1});
+  return embedding->parameters();
+}
+
+TEST_P(AnyOptimizer, RefusesAStepWithoutParametersAndASparseGradient) {
+  EXPECT_ERROR(make({})->step(), UsageError, "optimizer: no parameters; hint: ");
+  EXPECT_ERROR(make(parameters_with_a_sparse_gradient())->step(), UsageError, kSparse);
+}
+
+TEST(Optimizers, ClippingAndScalingRefuseASparseGradient) {
+  const auto parameters = parameters_with_a_sparse_gradient();
+  EXPECT_ERROR(clip_grad_norm_(parameters, 1.0), UsageError, kSparse);
+  SGD sgd(parameters, {.lr = 0.1});
   GradScaler scaler;
   scaler.scale(torch::ones({}));
   EXPECT_ERROR(scaler.unscale_(sgd), UsageError, kSparse);
 }
 
-TEST(Optimizers, RefuseAParameterInTwoGroups) {
+TEST(Optimizers, RefuseAParameterWithGapsAndOneInTwoGroups) {
+  const auto matrix = torch::ones({2, 2});
+  EXPECT_ERROR(SGD({matrix.select(1, 0)}, {.lr = 0.1}), UsageError,
+               "optimizer: a parameter of shape [2] shares its memory or has gaps; hint: ");
   const auto shared = parameter(1.0);
   SGD sgd({parameter(1.0), shared}, {.lr = 0.1});
   EXPECT_ERROR(sgd.add_param_group(parameter_group({shared}, SgdOptions{})), UsageError,
@@ -459,154 +514,33 @@ TEST(Optimizers, RefuseAParameterInTwoGroups) {
   EXPECT_EQ(sgd.param_groups().size(), 1U);
 }
 
-TEST(Optimizers, RefuseAStepWithoutParameters) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    const auto optimizer = std::move(one_of_each({})[kind]);
-    EXPECT_ERROR(optimizer->step(), UsageError, "optimizer: no parameters; hint: ");
-  }
-}
-
-// Each parameter has its own count of steps and its own momentum.
-TEST(Optimizers, StartAParameterAfreshWhenItsGradientComesLater) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto early = parameter(1.0);
-    auto late = parameter(1.0);
-    auto alone = parameter(1.0);
-    const auto both = std::move(one_of_each({early, late})[kind]);
-    const auto single = std::move(one_of_each({alone})[kind]);
-    set_gradient(early, 2.0);
-    both->step();
-    set_gradient(late, 0.5);
-    set_gradient(alone, 0.5);
-    for (int step = 0; step < 2; ++step) {
-      both->step();
-      single->step();
-      EXPECT_TRUE(torch::equal(late, alone)) << "kind " << kind << ", step " << step;
-    }
-    EXPECT_FALSE(torch::equal(early, late));
-  }
-}
-
-TEST(Optimizers, TakeAClosureAndReturnItsLoss) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto weight = parameter(1.0);
-    const auto optimizer = std::move(one_of_each({weight})[kind]);
-    const auto loss = optimizer->step([&] {
-      optimizer->zero_grad();
-      auto value = weight.square().sum();
-      value.backward();
-      return value;
-    });
-    EXPECT_EQ(loss.item<float>(), 2.0F);  // before the step
-    EXPECT_LT(weight[0].item<float>(), 1.0F);
-    EXPECT_FALSE(optimizer->step().defined());
-  }
-}
-
-TEST(Optimizers, TakeTheLearningRateThatWasSetLast) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto weight = parameter(1.0);
-    const auto optimizer = std::move(one_of_each({weight})[kind]);
-    auto& options = optimizer->param_groups()[0].options();
-    EXPECT_EQ(options.get_lr(), 0.1);
-    options.set_lr(0.0);
-    set_gradient(weight, 1.0);
-    optimizer->step();
-    EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
-    options.set_lr(0.5);
-    optimizer->step();
-    EXPECT_LT(weight[0].item<float>(), 0.7F);
-  }
-}
-
-TEST(Optimizers, StepInPlaceOutsideOfAutograd) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    auto weight = parameter(1.0);
-    const auto* data = weight.const_data_ptr();
-    const auto optimizer = std::move(one_of_each({weight})[kind]);
-    set_gradient(weight, 1.0);
-    optimizer->step();
-    EXPECT_EQ(weight.const_data_ptr(), data);
-    EXPECT_TRUE(weight.is_leaf());
-    EXPECT_TRUE(weight.requires_grad());
-  }
-}
-
-enum class ZeroGrad { kBeforeBackward, kAfterStep };
-
-std::string weights_after_three_steps(std::size_t kind, ZeroGrad when) {
-  torch::manual_seed(3);
-  const auto net = mnist::make_conv_net();
-  const auto images = torch::rand({6, 1, 28, 28});
-  const auto labels = torch::tensor({0, 1, 2, 3, 4, 5}, torch::kInt64);
-  const auto optimizer = std::move(one_of_each(net->parameters())[kind]);
-  for (int step = 0; step < 3; ++step) {
-    if (when == ZeroGrad::kBeforeBackward) optimizer->zero_grad();
-    torch::cross_entropy_loss(net->forward(images), labels).backward();
-    optimizer->step();
-    if (when == ZeroGrad::kAfterStep) optimizer->zero_grad();
-  }
-  return weights_sha256(state_dict(*net));
-}
-
-TEST(Optimizers, EndEqualWhetherGradientsAreClearedBeforeBackwardOrAfterTheStep) {
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    EXPECT_EQ(weights_after_three_steps(kind, ZeroGrad::kBeforeBackward),
-              weights_after_three_steps(kind, ZeroGrad::kAfterStep));
-  }
-}
-
-TEST(AdamW, RefusesOptionsOutsideTheirRange) {
-  const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(AdamW(weights, {.lr = -1.0}), UsageError, "AdamW lr: expected a value >= 0, got -1");
-  EXPECT_ERROR(AdamW(weights, {.lr = std::nan("")}), UsageError,
-               "AdamW lr: expected a value >= 0, got nan");
-  EXPECT_ERROR(AdamW(weights, {.beta1 = 1.0}), UsageError,
-               "AdamW beta1: expected 0 <= beta < 1, got 1");
-  EXPECT_ERROR(AdamW(weights, {.beta2 = -0.1}), UsageError,
-               "AdamW beta2: expected 0 <= beta < 1, got -0.1");
-  EXPECT_ERROR(AdamW(weights, {.eps = -1e-8}), UsageError, "AdamW eps: expected a value >= 0");
-  EXPECT_ERROR(AdamW(weights, {.weight_decay = -0.5}), UsageError,
-               "AdamW weight_decay: expected a value >= 0, got -0.5");
-}
-
-TEST(Adam, RefusesOptionsOutsideTheirRange) {
-  const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(Adam(weights, {.lr = -1.0}), UsageError, "Adam lr: expected a value >= 0, got -1");
-  EXPECT_ERROR(Adam(weights, {.beta1 = 1.0}), UsageError,
-               "Adam beta1: expected 0 <= beta < 1, got 1");
-}
-
-TEST(Adagrad, RefusesOptionsOutsideTheirRange) {
-  const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(Adagrad(weights, {.lr = -1.0}), UsageError, "Adagrad lr: expected a value >= 0");
-  EXPECT_ERROR(Adagrad(weights, {.lr_decay = -1.0}), UsageError, "Adagrad lr_decay: expected a");
-  EXPECT_ERROR(Adagrad(weights, {.weight_decay = -1.0}), UsageError, "Adagrad weight_decay: exp");
-  EXPECT_ERROR(Adagrad(weights, {.initial_accumulator_value = -1.0}), UsageError,
+TEST(Optimizers, RefuseOptionsOutsideTheirRange) {
+  const Tensors w = {parameter(1.0)};
+  EXPECT_ERROR(AdamW(w, {.lr = -1.0}), UsageError, "AdamW lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(AdamW(w, {.lr = std::nan("")}), UsageError, "AdamW lr: expected a value >= 0, got");
+  EXPECT_ERROR(AdamW(w, {.beta1 = 1.0}), UsageError, "AdamW beta1: expected 0 <= beta < 1, got 1");
+  EXPECT_ERROR(AdamW(w, {.beta2 = -0.1}), UsageError, "AdamW beta2: expected 0 <= beta < 1, got -");
+  EXPECT_ERROR(AdamW(w, {.eps = -1e-8}), UsageError, "AdamW eps: expected a value >= 0");
+  EXPECT_ERROR(AdamW(w, {.weight_decay = -0.5}), UsageError, "AdamW weight_decay: expected a val");
+  EXPECT_ERROR(Adam(w, {.lr = -1.0}), UsageError, "Adam lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(Adam(w, {.beta1 = 1.0}), UsageError, "Adam beta1: expected 0 <= beta < 1, got 1");
+  EXPECT_ERROR(Adagrad(w, {.lr = -1.0}), UsageError, "Adagrad lr: expected a value >= 0");
+  EXPECT_ERROR(Adagrad(w, {.lr_decay = -1.0}), UsageError, "Adagrad lr_decay: expected a");
+  EXPECT_ERROR(Adagrad(w, {.weight_decay = -1.0}), UsageError, "Adagrad weight_decay: expected");
+  EXPECT_ERROR(Adagrad(w, {.initial_accumulator_value = -1.0}), UsageError,
                "Adagrad initial_accumulator_value: expected a value >= 0, got -1");
-  EXPECT_ERROR(Adagrad(weights, {.eps = -1.0}), UsageError, "Adagrad eps: expected a value >= 0");
-}
-
-TEST(RMSprop, RefusesOptionsOutsideTheirRange) {
-  const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(RMSprop(weights, {.lr = -1.0}), UsageError, "RMSprop lr: expected a value >= 0");
-  EXPECT_ERROR(RMSprop(weights, {.alpha = -1.0}), UsageError, "RMSprop alpha: expected a value");
-  EXPECT_ERROR(RMSprop(weights, {.eps = -1.0}), UsageError, "RMSprop eps: expected a value >= 0");
-  EXPECT_ERROR(RMSprop(weights, {.weight_decay = -1.0}), UsageError, "RMSprop weight_decay: exp");
-  EXPECT_ERROR(RMSprop(weights, {.momentum = -1.0}), UsageError, "RMSprop momentum: expected a");
-}
-
-TEST(Sgd, RefusesOptionsOutsideTheirRange) {
-  const Tensors weights = {parameter(1.0)};
-  EXPECT_ERROR(SGD(weights, {.lr = -1.0}), UsageError, "SGD lr: expected a value >= 0, got -1");
-  EXPECT_ERROR(SGD(weights, {.momentum = -0.5}), UsageError,
-               "SGD momentum: expected a value >= 0, got -0.5");
-  EXPECT_ERROR(SGD(weights, {.weight_decay = -0.5}), UsageError,
-               "SGD weight_decay: expected a value >= 0, got -0.5");
-  EXPECT_ERROR(SGD(weights, {.nesterov = true}), UsageError,
-               "SGD nesterov: needs momentum > 0 and dampening 0; hint: set both");
-  EXPECT_ERROR(SGD(weights, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}), UsageError,
-               "SGD nesterov: needs momentum > 0 and dampening 0");
+  EXPECT_ERROR(Adagrad(w, {.eps = -1.0}), UsageError, "Adagrad eps: expected a value >= 0");
+  EXPECT_ERROR(RMSprop(w, {.lr = -1.0}), UsageError, "RMSprop lr: expected a value >= 0");
+  EXPECT_ERROR(RMSprop(w, {.alpha = -1.0}), UsageError, "RMSprop alpha: expected a value");
+  EXPECT_ERROR(RMSprop(w, {.eps = -1.0}), UsageError, "RMSprop eps: expected a value >= 0");
+  EXPECT_ERROR(RMSprop(w, {.weight_decay = -1.0}), UsageError, "RMSprop weight_decay: expected");
+  EXPECT_ERROR(RMSprop(w, {.momentum = -1.0}), UsageError, "RMSprop momentum: expected a value");
+  EXPECT_ERROR(SGD(w, {.lr = -1.0}), UsageError, "SGD lr: expected a value >= 0, got -1");
+  EXPECT_ERROR(SGD(w, {.momentum = -0.5}), UsageError, "SGD momentum: expected a value >= 0, got");
+  EXPECT_ERROR(SGD(w, {.weight_decay = -0.5}), UsageError, "SGD weight_decay: expected a value");
+  const char* nesterov = "SGD nesterov: needs momentum > 0 and dampening 0; hint: set both";
+  EXPECT_ERROR(SGD(w, {.nesterov = true}), UsageError, nesterov);
+  EXPECT_ERROR(SGD(w, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}), UsageError, nesterov);
 }
 
 }  // namespace
