@@ -38,16 +38,15 @@ AccelerateSettings with_line(const std::string& line) {
   return parse("distributed_type: MULTI_GPU\n" + line + "\n");
 }
 
-VariableLookup variables(std::map<std::string, std::string> table) {
-  return [table = std::move(table)](const std::string& name) -> std::optional<std::string> {
+AccelerateSettings environment(const std::map<std::string, std::string>& table) {
+  return read_accelerate_environment([&](const std::string& name) {
     const auto found = table.find(name);
     return found == table.end() ? std::nullopt : std::optional(found->second);
-  };
+  });
 }
 
-AccelerateSettings environment(std::map<std::string, std::string> table) {
-  return read_accelerate_environment(variables(std::move(table)));
-}
+// Texts, and what their refusal contains.
+using Refusals = std::vector<std::pair<std::string, std::string>>;
 
 TEST(ConfigFile, ReadsTheFileOfTwoGpus) {
   const auto settings = parse(kTwoGpus);
@@ -101,52 +100,42 @@ TEST(ConfigFile, ReadsTheFormOfOldFiles) {
   EXPECT_EQ(with_line("fp16: true\nmixed_precision: bf16").mixed_precision, Precision::kBf16);
   EXPECT_EQ(with_line("fp16: true\nmixed_precision: null").mixed_precision, std::nullopt);
   EXPECT_NO_THROW(with_line("dynamo_backend: 'NO'"));
-}
-
-TEST(ConfigFile, NumberOfProcessesMinusOneIsUnset) {
+  EXPECT_NO_THROW(with_line("tpu_use_cluster: false\ndowncast_bf16: 'no'"));
   EXPECT_EQ(with_line("num_processes: -1").num_processes, std::nullopt);
 }
 
-TEST(ConfigFile, AnUnknownKeyIsRefusedWithTheNearestOne) {
-  EXPECT_ERROR(with_line("mixed_precison: bf16"), UsageError,
-               "f.yaml:2: mixed_precison: accelerate's configuration has no such key; hint: did "
-               "you mean mixed_precision?");
-  EXPECT_ERROR(with_line("gradient_accumulation_steps: 4"), UsageError, "hint: remove the line");
-}
-
-TEST(ConfigFile, WithoutADistributedTypeItIsRefused) {
-  EXPECT_ERROR(parse("mixed_precision: bf16\n"), UsageError,
-               "f.yaml: expected the key distributed_type, not set; hint: add the line: "
-               "distributed_type: MULTI_GPU, or: 'NO'");
-}
-
-TEST(ConfigFile, WrongValuesAreRefusedByName) {
-  EXPECT_ERROR(with_line("mixed_precision: half"), UsageError,
-               "f.yaml:2: mixed_precision: expected no, fp16 or bf16, got 'half'");
-  EXPECT_ERROR(with_line("mixed_precision: fp8"), UsageError, "hint: fp8 is not supported; bf16");
-  EXPECT_ERROR(with_line("mixed_precision: [bf16]"), UsageError, "got 'a list'");
-  EXPECT_ERROR(with_line("use_cpu: maybe"), UsageError, "expected true or false, got 'maybe'");
-  EXPECT_ERROR(with_line("gpu_ids: cuda"), UsageError, "expected all, or numbers such as 0,1");
-  EXPECT_ERROR(with_line("compute_environment: AMAZON_SAGEMAKER"), UsageError,
-               "expected LOCAL_MACHINE, got 'AMAZON_SAGEMAKER'");
-  EXPECT_ERROR(parse("distributed_type: FSDP\n"), UsageError,
-               "f.yaml:1: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got 'FSDP'");
-  EXPECT_ERROR(parse("distributed_type: multi_gpu\n"), UsageError, "got 'multi_gpu'");
-}
-
-TEST(ConfigFile, WrongNumbersAreRefusedByName) {
+TEST(ConfigFile, RefusesWhatItDoesNotKnowByLineAndName) {
+  for (const auto& [line, message] :
+       Refusals{{"mixed_precison: bf16", "no such key; hint: did you mean mixed_precision?"},
+                {"gradient_accumulation_steps: 4", "hint: remove the line"},
+                {"mixed_precision: half", "expected no, fp16 or bf16, got 'half'"},
+                {"mixed_precision: fp8", "hint: fp8 is not supported; bf16"},
+                {"mixed_precision: [bf16]", "got 'a list'"},
+                {"use_cpu: maybe", "expected true or false, got 'maybe'"},
+                {"gpu_ids: cuda", "expected all, or numbers such as 0,1"},
+                {"compute_environment: AMAZON_SAGEMAKER", "expected LOCAL_MACHINE"},
+                {"main_process_port: 65536", "0 to 65535, got '65536'"},
+                {"machine_rank: -1", "expected"},
+                {"dynamo_backend: INDUCTOR", "expected NO, got 'INDUCTOR'"}}) {
+    EXPECT_ERROR(with_line(line), UsageError, "f.yaml:2: " + line.substr(0, line.find(' ')),
+                 message);
+  }
   for (const char* number : {"0", "two", "2.0", "010", "0x2", "1_0", "-2", "99999999999", "''"}) {
     EXPECT_ERROR(with_line("num_processes: " + std::string(number)), UsageError,
                  "f.yaml:2: num_processes: expected a whole number, 1 to 100000, got '");
   }
-  EXPECT_ERROR(with_line("main_process_port: 65536"), UsageError, "0 to 65535, got '65536'");
-  EXPECT_ERROR(with_line("machine_rank: -1"), UsageError, "f.yaml:2: machine_rank: expected");
+  EXPECT_ERROR(parse("mixed_precision: bf16\n"), UsageError,
+               "f.yaml: expected the key distributed_type, not set");
+  for (const char* type : {"FSDP", "multi_gpu"}) {
+    EXPECT_ERROR(parse("distributed_type: " + std::string(type)), UsageError,
+                 "f.yaml:1: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '");
+  }
 }
 
 TEST(ConfigFile, SectionsForOtherEnginesMustBeEmpty) {
-  for (const char* name : {"deepspeed_config", "fsdp_config", "megatron_lm_config", "fp8_config",
-                           "parallelism_config", "mpirun_config", "tpu_env", "tpu_name"}) {
-    const std::string key = name;
+  for (const std::string key :
+       {"deepspeed_config", "fsdp_config", "megatron_lm_config", "fp8_config", "parallelism_config",
+        "mpirun_config", "tpu_env", "tpu_name"}) {
     for (const char* empty : {"{}", "[]", "null", "''", ""}) {
       EXPECT_NO_THROW(with_line(key + ": " + empty)) << key << empty;
     }
@@ -156,7 +145,6 @@ TEST(ConfigFile, SectionsForOtherEnginesMustBeEmpty) {
     EXPECT_ERROR(with_line(key + ": text"), UsageError, key + ": not supported, and not empty");
   }
   EXPECT_ERROR(with_line("tpu_use_cluster: true"), UsageError, "tpu_use_cluster: not supported");
-  EXPECT_NO_THROW(with_line("tpu_use_cluster: false\ndowncast_bf16: 'no'"));
 }
 
 TEST(ConfigFile, ADynamoBackendIsRefused) {
@@ -166,24 +154,15 @@ TEST(ConfigFile, ADynamoBackendIsRefused) {
                "f.yaml:3: dynamo_backend: expected NO, got 'INDUCTOR'");
   EXPECT_ERROR(with_line("dynamo_config:\n  backend: EAGER"), UsageError, "got 'EAGER'");
   EXPECT_ERROR(with_line("dynamo_config: [a]"), UsageError, "dynamo_config: not supported");
-  EXPECT_ERROR(with_line("dynamo_backend: INDUCTOR"), UsageError, "f.yaml:2: dynamo_backend");
 }
 
-TEST(ConfigFile, AMissingFileNamesTheCommandThatWritesOne) {
+TEST(ConfigFile, IsReadFromDiskAndAMissingOneNamesTheCommandThatWritesOne) {
   const TemporaryFolder folder;
+  EXPECT_EQ(read_config_file(folder.write("my_config_file.yaml", kTwoGpus)).num_processes, 2);
   const std::string path = folder.file("none.yaml");
-  EXPECT_ERROR(read_config_file(path), UsageError,
-               path +
-                   ": expected a readable file, got none; hint: accelerate config "
-                   "--config_file " +
-                   path + " writes one");
+  EXPECT_ERROR(read_config_file(path), UsageError, path + ": expected a readable file, got none",
+               "hint: accelerate config --config_file " + path + " writes one");
   EXPECT_ERROR(read_config_file(folder.path()), UsageError, "got a folder; hint: accelerate");
-}
-
-TEST(ConfigFile, AFileOnDiskIsReadLikeItsBytes) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("my_config_file.yaml", kTwoGpus);
-  EXPECT_EQ(read_config_file(path).num_processes, 2);
 }
 
 TEST(MixedPrecision, IsReadInUpperAndLowerCase) {
@@ -192,15 +171,6 @@ TEST(MixedPrecision, IsReadInUpperAndLowerCase) {
   for (const auto precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
     EXPECT_EQ(parse_mixed_precision("X", mixed_precision_name(precision)), precision);
   }
-}
-
-TEST(AccelerateEnvironment, WithoutVariablesIsEmpty) {
-  const auto settings = environment({});
-  EXPECT_EQ(settings.mixed_precision, std::nullopt);
-  EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
-  EXPECT_EQ(settings.use_cpu, std::nullopt);
-  EXPECT_EQ(settings.debug, std::nullopt);
-  EXPECT_EQ(settings.device, std::nullopt);
 }
 
 TEST(AccelerateEnvironment, ReadsTheVariablesOfALauncherAndAUser) {
@@ -222,18 +192,27 @@ TEST(AccelerateEnvironment, ReadsTheVariablesOfALauncherAndAUser) {
   EXPECT_EQ(settings.fork_launched, true);
 }
 
-TEST(AccelerateEnvironment, AnEmptyVariableCountsAsUnset) {
-  EXPECT_EQ(environment({{"ACCELERATE_USE_CPU", ""}}).use_cpu, std::nullopt);
-  EXPECT_EQ(environment({{"ACCELERATE_MIXED_PRECISION", ""}}).mixed_precision, std::nullopt);
+TEST(AccelerateEnvironment, WithoutVariablesOrWithEmptyOnesIsUnset) {
+  for (const auto& settings :
+       {environment({}),
+        environment({{"ACCELERATE_USE_CPU", ""}, {"ACCELERATE_MIXED_PRECISION", ""}})}) {
+    EXPECT_EQ(settings.mixed_precision, std::nullopt);
+    EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
+    EXPECT_EQ(settings.use_cpu, std::nullopt);
+    EXPECT_EQ(settings.debug, std::nullopt);
+    EXPECT_EQ(settings.device, std::nullopt);
+  }
 }
 
 TEST(AccelerateEnvironment, WrongValuesAreRefusedByName) {
-  EXPECT_ERROR(environment({{"ACCELERATE_MIXED_PRECISION", "half"}}), UsageError,
-               "ACCELERATE_MIXED_PRECISION: expected no, fp16 or bf16, got 'half'");
-  EXPECT_ERROR(environment({{"ACCELERATE_USE_CPU", "maybe"}}), UsageError, "ACCELERATE_USE_CPU");
-  for (const char* steps : {"0", "-1", "two", "1.5"}) {
-    EXPECT_ERROR(environment({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps}}), UsageError,
-                 "ACCELERATE_GRADIENT_ACCUMULATION_STEPS: expected a whole number, 1 to");
+  for (const auto& [name, value] : Refusals{{"ACCELERATE_MIXED_PRECISION", "half"},
+                                            {"ACCELERATE_USE_CPU", "maybe"},
+                                            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"},
+                                            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "-1"},
+                                            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "two"},
+                                            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1.5"},
+                                            {"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"}}) {
+    EXPECT_ERROR(environment({{name, value}}), UsageError, name + ": expected ", "'" + value + "'");
   }
 }
 
@@ -244,8 +223,6 @@ TEST(AccelerateEnvironment, OtherEnginesAreRefusedByName) {
                  std::string(name) + ": not supported; hint: unset " + name);
     EXPECT_NO_THROW(environment({{name, "false"}}));
   }
-  EXPECT_ERROR(environment({{"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"}}), UsageError,
-               "ACCELERATE_DYNAMO_BACKEND: expected no, got 'INDUCTOR'");
 }
 
 TEST(Precedence, WithoutSourcesTheDefaultsHold) {
@@ -272,6 +249,8 @@ TEST(Precedence, OptionsThenEnvironmentThenFile) {
   EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp32);
   EXPECT_TRUE(resolve_accelerate_config(sources).debug);
   sources.environment = {.debug = false};
+  sources.file.num_processes = 2;
+  EXPECT_EQ(resolve_accelerate_config(sources).num_processes, 2);
   EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp16);
   EXPECT_FALSE(resolve_accelerate_config(sources).debug);
 }
@@ -281,10 +260,8 @@ TEST(Precedence, TheVariableForAccumulationPrecedesTheOptionWithANote) {
       resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5},
                                  .environment = {.gradient_accumulation_steps = 3}});
   EXPECT_EQ(config.gradient_accumulation_steps, 3);
-  EXPECT_EQ(
-      config.notes,
-      std::vector<std::string>{
-          "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=3 takes precedence over the option, which is 5"});
+  ASSERT_EQ(config.notes.size(), 1U);
+  EXPECT_TRUE(config.notes[0].starts_with("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=3 takes prec"));
   const auto alone = resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5}});
   EXPECT_EQ(alone.gradient_accumulation_steps, 5);
   EXPECT_TRUE(alone.notes.empty());
@@ -306,13 +283,6 @@ TEST(Precedence, UseCpuIsTrueIfTheOptionOrTheEnvironmentIsTrue) {
   EXPECT_FALSE(use_cpu({}, {}, {}));
 }
 
-TEST(Precedence, TheProcessesAreThoseOfTheFile) {
-  const auto config = resolve_accelerate_config({.file = parse(kTwoGpus)});
-  EXPECT_EQ(config.distributed_type, DistributedType::kMultiGpu);
-  EXPECT_EQ(config.num_processes, 2);
-  EXPECT_EQ(config.mixed_precision, Precision::kFp16);
-}
-
 TEST(Precedence, AnIgnoredAffinityIsNoted) {
   EXPECT_EQ(resolve_accelerate_config({.file = {.cpu_affinity = true}}).notes.size(), 1U);
   EXPECT_EQ(resolve_accelerate_config({.environment = {.cpu_affinity = true}}).notes.size(), 1U);
@@ -320,9 +290,8 @@ TEST(Precedence, AnIgnoredAffinityIsNoted) {
 }
 
 TEST(Precedence, ImpossibleNumbersAreRefused) {
-  EXPECT_ERROR(
-      resolve_accelerate_config({.options = {.gradient_accumulation_steps = 0}}), UsageError,
-      "gradient_accumulation_steps: expected 1 to 1000000, got 0; hint: 1 steps after each");
+  EXPECT_ERROR(resolve_accelerate_config({.options = {.gradient_accumulation_steps = 0}}),
+               UsageError, "gradient_accumulation_steps: expected 1 to 1000000, got 0");
   EXPECT_ERROR(resolve_accelerate_config({.file = {.num_machines = 2, .machine_rank = 2}}),
                UsageError, "machine_rank: expected 0 to 1, as num_machines is 2, got 2");
 }

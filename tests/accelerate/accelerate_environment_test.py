@@ -10,24 +10,23 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import BIN  # noqa: E402
+from tests.support.programs import settings_helper  # noqa: E402
+from tests.support.ways import ignore_accelerate_configuration  # noqa: E402
 
-# Before the package is imported: a configuration of the user must not count.
-HOME = tempfile.mkdtemp(prefix="ladder-accelerate-")
+HOME = Path(tempfile.mkdtemp(prefix="ladder-accelerate-"))
 unittest.addModuleCleanup(shutil.rmtree, HOME)
-os.environ["HF_HOME"] = HOME
-for variable in [name for name in os.environ if name.startswith(("ACCELERATE_", "SLURM_"))]:
+ignore_accelerate_configuration(HOME)  # before the package is imported
+for variable in [name for name in os.environ if name.startswith("SLURM_")]:
     del os.environ[variable]
 
 import yaml  # noqa: E402
@@ -43,8 +42,6 @@ from accelerate.utils.launch import (  # noqa: E402
     prepare_simple_launcher_cmd_env,
 )
 
-HELPER = BIN / "accelerate_helper"
-SECONDS = 120
 DEFAULTS = {"mixed_precision": "no", "gradient_accumulation_steps": 1, "use_cpu": False,
             "debug": False, "device": "", "fork_launched": False, "notes": []}
 
@@ -71,31 +68,19 @@ def changed(**entries: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-@contextlib.contextmanager
-def file_of(text: str, suffix: str = ".yaml") -> Iterator[str]:
-    with tempfile.NamedTemporaryFile("w", suffix=suffix, encoding="utf-8", dir=HOME) as file:
-        file.write(text)
-        file.flush()
-        yield file.name
-
-
-def helper(*arguments: str, environment: Mapping[str, str] | None = None) -> Any:
-    """What the library makes of it, or its refusal as a text."""
-    done = subprocess.run([HELPER, *arguments], env={**os.environ, **(environment or {})},
-                          capture_output=True, text=True, timeout=SECONDS, check=False)
-    if done.returncode == 0:
-        return json.loads(done.stdout)
-    assert done.returncode == 2, done
-    return done.stderr
+def file_of(text: str, suffix: str = ".yaml") -> Path:
+    path = HOME / f"config{suffix}"
+    path.write_bytes(text.encode())
+    return path
 
 
 class Refused(Exception):
     """Any exception of the Python package."""
 
 
-def launcher_environment(path: str, *flags: str) -> dict[str, str]:
+def launcher_environment(path: Path) -> dict[str, str]:
     """The variables that `accelerate launch` would set, without launching."""
-    arguments = ["--config_file", path, "--main_process_port", "0", *flags, "--no_python", "program"]
+    arguments = ["--config_file", str(path), "--main_process_port", "0", "--no_python", "program"]
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             args, _, _ = _validate_launch_command(launch_command_parser().parse_args(arguments))
@@ -110,40 +95,22 @@ def launcher_environment(path: str, *flags: str) -> dict[str, str]:
 
 
 class ConfigFile(unittest.TestCase):
-    """The file read here, and the environment that the launcher makes of it, say the same."""
+    """The file read here, and the environment that the launcher makes of it, say the same.
 
-    def same(self, text: str, suffix: str = ".yaml") -> None:
-        with self.subTest(text=text), file_of(text, suffix) as path:
-            variables = launcher_environment(path)
-            launched = helper("resolve", environment=variables)
-            read = helper("resolve", "--config_file", path)
-            self.assertIsInstance(read, dict, read)
-            for key in ("mixed_precision", "debug"):
-                self.assertEqual(read[key], launched[key], key)
-            if "ACCELERATE_USE_CPU" in variables:  # the launcher of several does not say it
-                self.assertEqual(read["use_cpu"], launched["use_cpu"])
+    What the library alone refuses or reads is in accelerate_config_test.cpp.
+    """
 
-    def both_refuse(self, text: str, part: str) -> None:
-        with self.subTest(text=text), file_of(text) as path:
-            with self.assertRaises(Refused):
-                launcher_environment(path)
-            refusal = helper("resolve", "--config_file", path)
-            self.assertIn(part, refusal)
-            self.assertTrue(refusal.startswith(path), refusal)
-
-    def only_here_refused(self, text: str, part: str) -> None:
-        with self.subTest(text=text), file_of(text) as path:
-            launcher_environment(path)
-            self.assertIn(part, helper("resolve", "--config_file", path))
-
-    def test_the_file_of_two_gpus(self) -> None:
-        self.same(TWO_GPUS)
-        with file_of(TWO_GPUS) as path:
-            read = helper("resolve", "--config_file", path)
-        self.assertLessEqual({"mixed_precision": "fp16", "distributed_type": "MULTI_GPU",
-                              "num_processes": 2, "num_machines": 1, "machine_rank": 0,
-                              "main_process_ip": "", "main_process_port": -1,
-                              "use_cpu": False}.items(), read.items())
+    def same(self, text: str, suffix: str = ".yaml") -> dict[str, Any]:
+        path = file_of(text, suffix)
+        variables = launcher_environment(path)
+        launched = settings_helper("resolve", environment=variables)
+        read = settings_helper("resolve", "--config_file", path)
+        self.assertIsInstance(read, dict, read)
+        keys = ["mixed_precision", "debug"]
+        if "ACCELERATE_USE_CPU" in variables:  # the launcher of several does not set it
+            keys.append("use_cpu")
+        self.assertEqual([read[key] for key in keys], [launched[key] for key in keys], text)
+        return read
 
     def test_values_that_both_read(self) -> None:
         for value in ("'no'", "FP16", "bf16", "null", '"bf16"', "bf16 # text", None):
@@ -159,65 +126,35 @@ class ConfigFile(unittest.TestCase):
                     "parallelism_config", "mpirun_config", "dynamo_config"):
             self.same(changed(**{key: "{}"}))
             self.same(changed(**{key: "null"}))
-        self.same(changed(mixed_precision=None, fp16="true"))
-        self.same(changed(dynamo_backend="'NO'"))
-        self.same(changed(dynamo_config="{dynamo_backend: 'NO'}"))
-        self.same(changed(gpu_ids="0,1"))
-        self.same("---\n" + TWO_GPUS + "...\n")
-        self.same("\ufeff" + TWO_GPUS)
-        self.same(TWO_GPUS.replace("\n", "\r\n"))
-        self.same("distributed_type: 'NO'\n")
+        for text in (TWO_GPUS, changed(mixed_precision=None, fp16="true"),
+                     changed(dynamo_backend="'NO'"), changed(gpu_ids="0,1"),
+                     changed(dynamo_config="{dynamo_backend: 'NO'}"), f"---\n{TWO_GPUS}...\n",
+                     "\ufeff" + TWO_GPUS, TWO_GPUS.replace("\n", "\r\n"),
+                     "distributed_type: 'NO'\n"):
+            self.same(text)
 
     def test_values_that_both_refuse(self) -> None:
-        for value in ("half", "fp8", "[bf16]", "16"):
-            self.both_refuse(changed(mixed_precision=value), ": mixed_precision: expected no, fp16")
-        for value in ("multi_gpu", "TPU"):
-            self.both_refuse(changed(distributed_type=value), ": distributed_type: expected NO,")
-        self.both_refuse(changed(distributed_type=None), "expected the key distributed_type")
-        self.both_refuse(changed(unknown_key="1"), ": unknown_key: ")
-        self.both_refuse(changed(gradient_accumulation_steps="4"), "no such key")
-        self.both_refuse(changed(gpu_ids="[0, 1]"), ": gpu_ids: ")
-        self.both_refuse(changed(compute_environment="AMAZON_SAGEMAKER"), ": compute_environment: ")
-        self.both_refuse(changed(use_cpu="maybe", distributed_type="'NO'"), ": use_cpu: ")
-        self.both_refuse(TWO_GPUS + "---\n" + TWO_GPUS, "a second document")
-        self.both_refuse("", "not a map of names")
-        self.both_refuse("- a\n", "not a map of names")
-        self.both_refuse(TWO_GPUS + "a: 'b\n", "not YAML")
+        for text in (*(changed(mixed_precision=value) for value in ("half", "fp8", "[bf16]", "16")),
+                     changed(distributed_type="multi_gpu"), changed(distributed_type="TPU"),
+                     changed(distributed_type=None), changed(unknown_key="1"),
+                     changed(gradient_accumulation_steps="4"), changed(gpu_ids="[0, 1]"),
+                     changed(compute_environment="AMAZON_SAGEMAKER"),
+                     changed(use_cpu="maybe", distributed_type="'NO'"),
+                     f"{TWO_GPUS}---\n{TWO_GPUS}", "", "- a\n", TWO_GPUS + "a: 'b\n"):
+            path = file_of(text)
+            self.assertRaises(Refused, launcher_environment, path)
+            refusal = settings_helper("resolve", "--config_file", path)
+            self.assertTrue(refusal.startswith(str(path)), refusal)
 
-    def test_what_only_the_library_refuses(self) -> None:
-        for key, value in {"deepspeed_config": "{zero_stage: 2}",
-                           "fsdp_config": "{fsdp_offload_params: true}",
-                           "megatron_lm_config": "{megatron_lm_tp_degree: 2}",
-                           "fp8_config": "{backend: TE}",
-                           "parallelism_config": "{parallelism_config_tp_size: 2}",
-                           "mpirun_config": "{mpirun_ccl: '1'}",
-                           "tpu_env": "[A]"}.items():
-            self.only_here_refused(changed(**{key: value}), f": {key}: not supported")
-        self.only_here_refused(changed(dynamo_config="{dynamo_backend: INDUCTOR}"), "INDUCTOR")
-        self.only_here_refused(changed(distributed_type="FSDP"), "got 'FSDP'")
-        self.only_here_refused(TWO_GPUS + "mixed_precision: bf16\n", "is set again")
-        self.only_here_refused(TWO_GPUS.replace(": LOCAL", ": &x LOCAL").replace(": main", ": *x"),
-                               "an alias")
-        self.only_here_refused(changed(num_processes="two"), ": num_processes: ")
-
-    def test_a_bare_no_is_read_here_alone(self) -> None:
-        with file_of(changed(mixed_precision="no")) as path:
-            with self.assertRaises(Refused):
-                launcher_environment(path)
-            self.assertEqual(helper("resolve", "--config_file", path)["mixed_precision"], "no")
-
-    def test_json(self) -> None:
+    def test_json_and_what_the_package_writes(self) -> None:
         self.same(json.dumps({"distributed_type": "NO", "mixed_precision": "bf16",
                               "use_cpu": True, "debug": True}), ".json")
-
-    def test_what_the_package_writes(self) -> None:
-        path = Path(HOME) / "written.yaml"
+        path = HOME / "written.yaml"
         with contextlib.redirect_stdout(io.StringIO()):
             write_basic_config(mixed_precision="bf16", save_location=str(path))
-        self.same(path.read_text(encoding="utf-8"))
-        as_yaml = yaml.safe_dump(json.loads(path.read_text(encoding="utf-8")))
-        self.same(as_yaml)
-        self.assertIn("mixed_precision: bf16", as_yaml)
+        written = path.read_text(encoding="utf-8")
+        for text in (written, yaml.safe_dump(json.loads(written))):
+            self.assertEqual(self.same(text)["mixed_precision"], "bf16")
 
 
 class Environment(unittest.TestCase):
@@ -226,7 +163,8 @@ class Environment(unittest.TestCase):
     def same(self, variables: Mapping[str, str], **options: Any) -> dict[str, Any]:
         flags = [["--cpu"] if key == "cpu" else [f"--{key}", str(value)]
                  for key, value in options.items() if value is not False]
-        read = helper("resolve", *[part for flag in flags for part in flag], environment=variables)
+        read = settings_helper("resolve", *[part for flag in flags for part in flag],
+                               environment=variables)
         self.assertIsInstance(read, dict, read)
         with mock.patch.dict(os.environ, variables), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -245,50 +183,34 @@ class Environment(unittest.TestCase):
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-    def test_nothing_said(self) -> None:
+    def test_an_option_wins_over_the_variable_for_the_precision(self) -> None:
         self.assertLessEqual(DEFAULTS.items(), self.same({}).items())
-
-    def test_an_option_wins_over_the_variable(self) -> None:
-        read = self.same({"ACCELERATE_MIXED_PRECISION": "fp16"}, mixed_precision="bf16")
-        self.assertEqual(read["mixed_precision"], "bf16")
-        self.assertEqual(self.same({"ACCELERATE_MIXED_PRECISION": "bf16"})["mixed_precision"], "bf16")
-        self.assertEqual(self.same({}, mixed_precision="no")["mixed_precision"], "no")
+        variables = {"ACCELERATE_MIXED_PRECISION": "bf16"}
+        self.assertEqual(self.same(variables)["mixed_precision"], "bf16")
+        self.assertEqual(self.same(variables, mixed_precision="no")["mixed_precision"], "no")
 
     def test_the_variable_for_accumulation_wins_over_the_option(self) -> None:
         variables = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "3"}
         read = self.same(variables, gradient_accumulation_steps=5)
-        self.assertEqual(read["gradient_accumulation_steps"], 3)
-        self.assertEqual(len(read["notes"]), 1)
+        self.assertEqual((read["gradient_accumulation_steps"], len(read["notes"])), (3, 1))
         self.same(variables)
         self.same({}, gradient_accumulation_steps=5)
 
     def test_a_true_for_use_cpu_is_never_taken_back(self) -> None:
-        for value in ("True", "False"):
-            self.assertTrue(self.same({"ACCELERATE_USE_CPU": value}, cpu=True)["use_cpu"])
-        self.assertTrue(self.same({"ACCELERATE_USE_CPU": "yes"}, cpu=False)["use_cpu"])
-        self.assertFalse(self.same({"ACCELERATE_USE_CPU": "off"})["use_cpu"])
+        for variable, option, use_cpu in (("True", True, True), ("False", True, True),
+                                          ("yes", False, True), ("off", False, False)):
+            read = self.same({"ACCELERATE_USE_CPU": variable}, cpu=option)
+            self.assertEqual(read["use_cpu"], use_cpu, variable)
 
     def test_flags(self) -> None:
         for text in ("y", "YES", "t", "True", "on", "1", "n", "No", "f", "false", "OFF", "0"):
             self.same({"ACCELERATE_DEBUG_MODE": text, "FORK_LAUNCHED": text})
         for name in ("ACCELERATE_USE_CPU", "ACCELERATE_DEBUG_MODE", "FORK_LAUNCHED"):
             self.assertIn(f"{name}: expected true or false, got 'maybe'",
-                          helper("resolve", environment={name: "maybe"}))
+                          settings_helper("resolve", environment={name: "maybe"}))
             with self.assertRaises(ValueError), mock.patch.dict(os.environ, {name: "maybe"}):
                 AcceleratorState._reset_state(reset_partial_state=True)
                 Accelerator()
-
-    def test_what_would_be_silently_fp32_in_python_is_refused(self) -> None:
-        refusal = helper("resolve", environment={"ACCELERATE_MIXED_PRECISION": "half"})
-        self.assertIn("ACCELERATE_MIXED_PRECISION: expected no, fp16 or bf16, got 'half'", refusal)
-
-    def test_the_file_stands_below_the_environment(self) -> None:
-        with file_of(changed(debug="true", use_cpu="true")) as path:
-            read = helper("resolve", "--config_file", path,
-                          environment={"ACCELERATE_MIXED_PRECISION": "bf16",
-                                       "ACCELERATE_DEBUG_MODE": "false"})
-        self.assertEqual((read["mixed_precision"], read["debug"], read["use_cpu"]),
-                         ("bf16", False, True))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,15 @@ def temporary_folder(name: str) -> Path:
     return folder
 
 
+def settings_helper(*arguments: object, environment: Mapping[str, str] | None = None) -> Any:
+    """What tests/support/settings_helper.cpp prints, or the text of its refusal."""
+    done = subprocess.run([BIN / "settings_helper", *map(str, arguments)], text=True, check=False,
+                          env={**os.environ, **(environment or {})}, capture_output=True,
+                          timeout=SECONDS)
+    assert done.returncode in (0, 2), done
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip()
+
+
 def records(path: Path) -> list[dict[str, Any]]:
     """The JSON lines of a metrics file."""
     return [json.loads(line) for line in path.read_text().splitlines()]

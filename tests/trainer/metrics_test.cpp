@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/trainer/trainer_state.h"
@@ -21,36 +23,31 @@ using nlohmann::ordered_json;
 
 const ordered_json& golden() { return golden_json<ordered_json>("trainer.json"); }
 
-// False if there is a number that Python holds as an integer: ours are all floats.
-bool read(const ordered_json& values, Metrics& metrics) {
-  for (const auto& [name, value] : values.items()) {
-    if (!value.is_string()) return false;
-    metrics[name] = number(value);
-  }
-  return true;
-}
-
-TEST(Metrics, LogLinesAreThoseOfTransformers) {
+// Calls `compare` with each golden entry under `key` whose numbers, under `name`, are floats as
+// ours are: Python keeps some as integers. Expects at least `least` of them.
+template <typename Compare>
+void for_each_golden(const char* key, const char* name, int least, const Compare& compare) {
   int compared = 0;
-  for (const auto& printed : golden()["printed_logs"]) {
-    Metrics logs;
-    if (!read(printed["logs"], logs)) continue;
-    ++compared;
-    EXPECT_EQ(log_line(logs) + '\n', printed["text"].get<std::string>());
-  }
-  EXPECT_GE(compared, 4);
-}
-
-TEST(Metrics, TablesAreThoseOfLogMetrics) {
-  int compared = 0;
-  for (const auto& printed : golden()["log_metrics"]) {
+  for (const auto& printed : golden()[key]) {
     Metrics metrics;
-    if (!read(printed["metrics"], metrics)) continue;
+    for (const auto& [metric, value] : printed[name].items()) {
+      if (value.is_string()) metrics[metric] = number(value);
+    }
+    if (metrics.size() != printed[name].size()) continue;
     ++compared;
-    const auto lines = metrics_lines(printed["split"].get<std::string>(), metrics);
-    EXPECT_EQ(fmt::format("{}\n", fmt::join(lines, "\n")), printed["text"].get<std::string>());
+    compare(printed, metrics);
   }
-  EXPECT_GE(compared, 2);
+  EXPECT_GE(compared, least);
+}
+
+TEST(Metrics, LogLinesAndTablesAreThoseOfTransformers) {
+  for_each_golden("printed_logs", "logs", 4, [](const auto& printed, const Metrics& logs) {
+    EXPECT_EQ(log_line(logs) + '\n', printed["text"]);
+  });
+  for_each_golden("log_metrics", "metrics", 2, [](const auto& printed, const Metrics& metrics) {
+    const auto lines = metrics_lines(printed["split"].template get<std::string>(), metrics);
+    EXPECT_EQ(fmt::format("{}\n", fmt::join(lines, "\n")), printed["text"]);
+  });
 }
 
 TEST(Metrics, JsonHasNoNaN) {
@@ -94,85 +91,73 @@ TEST(MetricsTable, ASecondLineForARowFillsItUp) {
 }
 
 TrainingPlan plan_of(const ordered_json& banner) {
-  TrainingArguments args = {.per_device_train_batch_size = 4};
-  const auto& given = banner["arguments"];
+  nlohmann::json given = golden()["common_arguments"];
+  given.update(nlohmann::json(banner["arguments"]));
+  auto args = training_arguments_from(given, "golden");
   args.banner = Banner::kV5;
-  args.num_train_epochs = given.value("num_train_epochs", args.num_train_epochs);
-  args.max_steps = given.value("max_steps", args.max_steps);
-  args.per_device_train_batch_size =
-      given.value("per_device_train_batch_size", args.per_device_train_batch_size);
-  const int steps = given.value("gradient_accumulation_steps", 1);
   const std::int64_t examples = banner["samples"][0];
   const auto batch = args.per_device_train_batch_size;
   return TrainingPlan(args, {.num_examples = examples,
                              .batches = (examples + batch - 1) / batch,
-                             .accumulation_steps = steps,
+                             .accumulation_steps = args.gradient_accumulation_steps,
                              .num_parameters = 15});
 }
 
-TEST(TrainingPlan, TheBannerOfVersionFiveIsThatOfTransformers) {
-  int compared = 0;
+TEST(TrainingPlan, TheBannersAndTheLinesAtAResumeAreThoseOfTransformers) {
+  std::map<std::string, int> compared;
   for (const auto& banner : golden()["banners"]) {
-    if (banner["call"] != "train") continue;
-    ++compared;
-    EXPECT_EQ(plan_of(banner).banner(), banner["lines"].get<std::vector<std::string>>());
-  }
-  EXPECT_GE(compared, 4);
-}
-
-TEST(TrainingPlan, TheBannerOfAnEvaluationIsThatOfTransformers) {
-  int compared = 0;
-  for (const auto& banner : golden()["banners"]) {
-    if (banner["call"] == "train") continue;
-    ++compared;
+    const std::string call = banner["call"];
+    ++compared[call];
     auto lines = banner["lines"].get<std::vector<std::string>>();
+    if (call == "train") {
+      EXPECT_EQ(plan_of(banner).banner(), lines);
+      continue;
+    }
     lines[0].erase(0, 1);  // an empty line before it
     EXPECT_EQ(
-        evaluation_banner(banner["call"] == "predict" ? "Prediction" : "Evaluation",
-                          banner["samples"][1], banner["arguments"]["per_device_eval_batch_size"]),
+        evaluation_banner(call == "predict" ? "Prediction" : "Evaluation", banner["samples"][1],
+                          banner["arguments"]["per_device_eval_batch_size"]),
         lines);
   }
-  EXPECT_EQ(compared, 2);
-}
-
-TEST(TrainingPlan, TheLinesAtAResumeAreThoseOfTransformers) {
-  int compared = 0;
   for (const auto& run : golden()["runs"]) {
     if (!run.contains("resume_lines")) continue;
-    ++compared;
-    SCOPED_TRACE(run["name"].get<std::string>());
+    ++compared["resume"];
     EXPECT_EQ(plan_of(run).resume_lines(run["resumes"][1],
                                         run["arguments"].value("ignore_data_skip", false)),
-              run["resume_lines"].get<std::vector<std::string>>());
+              run["resume_lines"].get<std::vector<std::string>>())
+        << run["name"];
   }
-  EXPECT_GE(compared, 8);
+  EXPECT_GE(compared["train"], 4);
+  EXPECT_EQ(compared["predict"] + compared["evaluate"], 2);
+  EXPECT_GE(compared["resume"], 8);
 }
 
 TEST(TrainingPlan, TheBannerOfTheTutorial) {
   TrainingArguments args = {.num_train_epochs = 1.0, .per_device_train_batch_size = 64};
   const TrainingPlan plan(args, {.num_examples = 60000, .batches = 938});
-  EXPECT_EQ(plan.banner(),
-            (std::vector<std::string>{
-                "***** Running training *****", "  Num examples = 60000", "  Num Epochs = 1",
-                "  Instantaneous batch size per device = 64",
-                "  Total train batch size (w. parallel, distributed & accumulation) = 64",
-                "  Gradient Accumulation steps = 1", "  Total optimization steps = 938"}));
+  const auto joined = [](const auto& lines) { return fmt::format("{}", fmt::join(lines, "\n")); };
+  EXPECT_EQ(joined(plan.banner()), R"(***** Running training *****
+  Num examples = 60000
+  Num Epochs = 1
+  Instantaneous batch size per device = 64
+  Total train batch size (w. parallel, distributed & accumulation) = 64
+  Gradient Accumulation steps = 1
+  Total optimization steps = 938)");
   const TrainingPlan two(args, {.num_examples = 60000, .batches = 469, .num_processes = 2});
   EXPECT_EQ(two.banner().back(), "  Total optimization steps = 469");
   EXPECT_EQ(two.total_batch_size, 128);
-  EXPECT_EQ(plan.resume_lines(1000, /*ignores_data_skip=*/false),
-            (std::vector<std::string>{
-                "  Continuing training from checkpoint, will skip to saved global_step",
-                "  Continuing training from epoch 1", "  Continuing training from global step 1000",
-                "  Will skip the first 1 epochs then the first 62 batches in the first epoch."}));
+  EXPECT_EQ(joined(plan.resume_lines(1000, /*ignores_data_skip=*/false)),
+            R"(  Continuing training from checkpoint, will skip to saved global_step
+  Continuing training from epoch 1
+  Continuing training from global step 1000
+  Will skip the first 1 epochs then the first 62 batches in the first epoch.)");
 }
 
 TEST(TrainingPlan, RefusesMoreStepsThanAnyTrainingTakes) {
   TrainingArguments args;
   args.num_train_epochs = 1e9;
   EXPECT_ERROR(TrainingPlan(args, {.num_examples = 60000, .batches = 60000}), UsageError,
-               "num_train_epochs: expected at most 16666666, as an epoch has 60000 steps, got 10000"
-               "00000; hint: max_steps ends a training");
+               "num_train_epochs: expected at most 16666666, as an epoch has 60000 steps");
   args.max_steps = 1'000'000'000;
   args.per_device_train_batch_size = 10'000'000;
   const TrainingPlan plan(args, {.num_examples = 60000,
@@ -194,13 +179,11 @@ TEST(TrainerState, RefusesCountsOutOfTheirRange) {
   const auto huge = std::int64_t{1} << 62;
   for (const char* key : {"global_step", "logging_steps", "eval_steps", "save_steps"}) {
     EXPECT_ERROR(with(key, huge), DataError,
-                 std::string("trainer_state.json: expected a whole number from 0 to 1000000000000 "
-                             "as \"") +
-                     key + "\", got 4611686018427387904; hint: take a checkpoint that a Trainer");
+                 "trainer_state.json: expected a whole number from 0 to 1000000000000 as \"",
+                 std::string(key) + "\", got 4611686018427387904");
   }
-  EXPECT_ERROR(with("epoch", 1e300), DataError,
-               "at most 1000000000 epochs as \"epoch\", got 1e+300");
-  EXPECT_ERROR(with("best_global_step", 8), DataError, "a whole number from 0 to 7 as \"best_glob");
+  EXPECT_ERROR(with("epoch", 1e300), DataError, "at most 1000000000 epochs as \"epoch\"");
+  EXPECT_ERROR(with("best_global_step", 8), DataError, "from 0 to 7 as \"best_glob");
   EXPECT_ERROR(with("log_history", {{{"step", 8}}}), DataError, "from 0 to 7 as \"step\" in log_h");
   EXPECT_NO_THROW(with("best_global_step", 7));
 }

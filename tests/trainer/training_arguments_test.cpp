@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/trainer/training_arguments.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,99 +28,55 @@ TrainingArguments from(const Json& json, Notes* notes = nullptr) {
 
 Json json_of(const TrainingArguments& arguments) { return Json::parse(to_json(arguments).dump()); }
 
-// Every field has another value than its default.
-TrainingArguments all_changed() {
-  return {.output_dir = "out",
-          .run_name = "run",
-          .report_to = {"jsonl", "csv"},
-          .num_train_epochs = 0.1 + 0.2,
-          .max_steps = 9'007'199'254'740'993,
-          .per_device_train_batch_size = 64,
-          .per_device_eval_batch_size = 128,
-          .gradient_accumulation_steps = 4,
-          .optim = OptimizerName::kRmsprop,
-          .learning_rate = 1.0 / 3.0,
-          .weight_decay = 5e-324,
-          .adam_beta1 = 0.8,
-          .adam_beta2 = std::nextafter(1.0, 0.0),
-          .adam_epsilon = 1e-7,
-          .max_grad_norm = 0.0,
-          .label_smoothing_factor = 0.1,
-          .lr_scheduler_type = SchedulerType::kReduceLrOnPlateau,
-          .lr_scheduler_kwargs = R"({"factor":0.1,"mode":"max","patience":3})",
-          .warmup_steps = 0.1,
-          .warmup_ratio = 0.06,
-          .fp16 = true,
-          .bf16 = true,
-          .tf32 = false,
-          .logging_strategy = IntervalStrategy::kEpoch,
-          .logging_steps = 0.05,
-          .logging_first_step = true,
-          .logging_nan_inf_filter = false,
-          .disable_tqdm = true,
-          .banner = Banner::kV5,
-          .eval_strategy = IntervalStrategy::kSteps,
-          .eval_steps = 7.0,
-          .eval_delay = 1.5,
-          .eval_on_start = true,
-          .prediction_loss_only = true,
-          .save_strategy = SaveStrategy::kBest,
-          .save_steps = 21.0,
-          .save_total_limit = 2,
-          .save_only_model = true,
-          .overwrite_output_dir = true,
-          .load_best_model_at_end = true,
-          .metric_for_best_model = "accuracy",
-          .greater_is_better = true,
-          .resume_from_checkpoint = "out/checkpoint-7",
-          .ignore_data_skip = true,
-          .restore_callback_states_from_checkpoint = true,
-          .seed = std::numeric_limits<std::uint64_t>::max(),
-          .data_seed = 0,
-          .full_determinism = true,
-          .dataloader_num_workers = 3,
-          .dataloader_pin_memory = false,
-          .dataloader_drop_last = true,
-          .label_names = {"a", "b"},
-          .ddp_backend = "gloo",
-          .ddp_find_unused_parameters = true,
-          .ddp_bucket_cap_mb = 10,
-          .ddp_broadcast_buffers = false,
-          .ddp_timeout = 60,
-          .accelerator_config = {.split_batches = true,
-                                 .dispatch_batches = true,
-                                 .even_batches = false},
-          .use_cpu = true,
-          .sums = Sums::kExact,
-          .micro_batch = 8,
-          .do_train = true,
-          .do_eval = true,
-          .do_predict = true,
-          .fast_dev_run = true,
-          .limit_train_batches = 0.25};
-}
+// Every argument has another value than its default.
+const Json kAllChanged = Json::parse(R"({
+    "output_dir": "out", "run_name": "run", "report_to": ["jsonl", "csv"],
+    "num_train_epochs": 0.30000000000000004, "max_steps": 9007199254740993,
+    "per_device_train_batch_size": 64, "per_device_eval_batch_size": 128,
+    "gradient_accumulation_steps": 4, "optim": "rmsprop", "learning_rate": 0.3333333333333333,
+    "weight_decay": 5e-324, "adam_beta1": 0.8, "adam_beta2": 0.9999999999999999,
+    "adam_epsilon": 1e-7, "max_grad_norm": 0.0, "label_smoothing_factor": 0.1,
+    "lr_scheduler_type": "reduce_lr_on_plateau",
+    "lr_scheduler_kwargs": {"factor": 0.1, "mode": "max", "patience": 3},
+    "warmup_steps": 0.1, "warmup_ratio": 0.06, "fp16": true, "bf16": true, "tf32": false,
+    "logging_strategy": "epoch", "logging_steps": 0.05, "logging_first_step": true,
+    "logging_nan_inf_filter": false, "disable_tqdm": true, "banner": "v5",
+    "eval_strategy": "steps", "eval_steps": 7, "eval_delay": 1.5, "eval_on_start": true,
+    "prediction_loss_only": true, "save_strategy": "best", "save_steps": 21,
+    "save_total_limit": 2, "save_only_model": true, "overwrite_output_dir": true,
+    "load_best_model_at_end": true, "metric_for_best_model": "accuracy",
+    "greater_is_better": true, "resume_from_checkpoint": "out/checkpoint-7",
+    "ignore_data_skip": true, "restore_callback_states_from_checkpoint": true,
+    "seed": 18446744073709551615, "data_seed": 0, "full_determinism": true,
+    "dataloader_num_workers": 3, "dataloader_pin_memory": false, "dataloader_drop_last": true,
+    "label_names": ["a", "b"], "ddp_backend": "gloo", "ddp_find_unused_parameters": true,
+    "ddp_bucket_cap_mb": 10, "ddp_broadcast_buffers": false, "ddp_timeout": 60,
+    "accelerator_config":
+        {"split_batches": true, "dispatch_batches": true, "even_batches": false},
+    "use_cpu": true, "sums": "exact", "micro_batch": 8, "do_train": true, "do_eval": true,
+    "do_predict": true, "fast_dev_run": true, "limit_train_batches": 0.25})");
 
 TEST(TrainingArguments, ARoundTripKeepsEveryFieldToItsLastBit) {
-  const auto written = json_of(all_changed());
   const auto standard = json_of({});
-  for (const auto& [name, value] : written.items()) {
+  EXPECT_EQ(kAllChanged.size(), standard.size());
+  for (const auto& [name, value] : kAllChanged.items()) {
     EXPECT_NE(value, standard.at(name)) << name << " is not changed, so nothing is shown of it";
   }
-  const auto read = from(written);
+  const auto read = from(kAllChanged);
   EXPECT_EQ(read.learning_rate, 1.0 / 3.0);
   EXPECT_EQ(read.num_train_epochs, 0.1 + 0.2);
   EXPECT_EQ(read.weight_decay, 5e-324);
   EXPECT_EQ(read.adam_beta2, std::nextafter(1.0, 0.0));
   EXPECT_EQ(read.seed, std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(read.max_steps, 9'007'199'254'740'993);
-  EXPECT_EQ(json_of(read), written);
+  EXPECT_EQ(json_of(read), kAllChanged);
   EXPECT_EQ(json_of(from(standard)), standard);
 }
 
 // What the command line does: every value out as a text, and in again.
 TEST(TrainingArguments, ATextKeepsEveryFieldToItsLastBit) {
-  for (const auto& arguments : {TrainingArguments{}, all_changed()}) {
-    TrainingArguments read = all_changed();
+  for (const auto& arguments : {TrainingArguments{}, from(kAllChanged)}) {
+    TrainingArguments read = from(kAllChanged);
     for (const auto& row : training_argument_table()) {
       const auto value = row.write(arguments);
       if (value.is_null()) {
@@ -135,32 +90,23 @@ TEST(TrainingArguments, ATextKeepsEveryFieldToItsLastBit) {
 }
 
 TEST(TrainingArguments, WhatIsUnsetIsNull) {
-  const auto json = to_json(TrainingArguments{});
+  const auto json = json_of({});
   for (const char* name : {"run_name", "warmup_ratio", "tf32", "eval_steps", "save_total_limit",
                            "metric_for_best_model", "greater_is_better", "resume_from_checkpoint",
                            "data_seed", "ddp_backend", "ddp_bucket_cap_mb"}) {
     EXPECT_TRUE(json.at(name).is_null()) << name;
   }
+  EXPECT_EQ(json.at("optim"), "adamw_torch_fused");
   EXPECT_EQ(to_json({.output_dir = ""}).at("output_dir"), "");
   EXPECT_EQ(from({{"output_dir", ""}}).output_dir, "");
 }
 
-TEST(TrainingArguments, ANullUnsetsButIsNoNumber) {
-  const auto read = from({{"output_dir", nullptr},
-                          {"eval_steps", nullptr},
-                          {"disable_tqdm", nullptr},
-                          {"label_names", nullptr},
-                          {"accelerator_config", nullptr},
-                          {"lr_scheduler_kwargs", nullptr}});
-  EXPECT_EQ(json_of(read), json_of({}));
-  EXPECT_ERROR(from({{"learning_rate", nullptr}}), UsageError,
-               "a.json: learning_rate: expected a number, got 'null'");
-  EXPECT_ERROR(from({{"optim", nullptr}}), UsageError,
-               "a.json: optim: expected one of adamw_torch");
-}
-
-// What a command line says to take back what a file says.
-TEST(TrainingArguments, ATextUnsets) {
+// The texts are those of a command line, to take back what a file contains.
+TEST(TrainingArguments, ANullOrATextUnsets) {
+  for (const char* name : {"output_dir", "eval_steps", "disable_tqdm", "label_names",
+                           "accelerator_config", "lr_scheduler_kwargs"}) {
+    EXPECT_EQ(json_of(from({{name, nullptr}})), json_of({})) << name;
+  }
   const auto read = from({{"save_total_limit", "none"},
                           {"tf32", "none"},
                           {"report_to", "none"},
@@ -170,57 +116,41 @@ TEST(TrainingArguments, ATextUnsets) {
   EXPECT_EQ(from({{"resume_from_checkpoint", false}}).resume_from_checkpoint, "");
   EXPECT_EQ(from({{"resume_from_checkpoint", true}}).resume_from_checkpoint, "true");
   EXPECT_EQ(from({{"resume_from_checkpoint", "True"}}).resume_from_checkpoint, "true");
-  EXPECT_ERROR(from({{"resume_from_checkpoint", "no"}}), UsageError,
-               "resume_from_checkpoint: expected a path, got 'no'; hint: omit it, or write ./no");
 }
 
-TEST(TrainingArguments, BothNamesOfAdamW) {
-  EXPECT_EQ(from({{"optim", "adamw_torch"}}).optim, OptimizerName::kAdamW);
-  EXPECT_EQ(from({{"optim", "adamw_torch_fused"}}).optim, OptimizerName::kAdamW);
-  EXPECT_EQ(to_json(TrainingArguments{}).at("optim"), "adamw_torch_fused");
-  EXPECT_ERROR(from({{"optim", "adafactor"}}), UsageError,
-               "a.json: optim: expected one of adamw_torch_fused, adam, sgd, adagrad, rmsprop");
-}
-
-TEST(TrainingArguments, EveryScheduleHasItsName) {
-  const Notes names = {"linear",
-                       "cosine",
-                       "cosine_with_restarts",
-                       "polynomial",
-                       "constant",
-                       "constant_with_warmup",
-                       "inverse_sqrt",
-                       "reduce_lr_on_plateau"};
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto read = from({{"lr_scheduler_type", names[i]}});
-    EXPECT_EQ(read.lr_scheduler_type, static_cast<SchedulerType>(i));
-    EXPECT_EQ(to_json(read).at("lr_scheduler_type"), names[i]);
+TEST(TrainingArguments, RefusesValuesOfAnotherKindByName) {
+  for (const auto& [json, text] : std::vector<std::pair<std::string, std::string>>{
+           {R"("seed": -1)", "a whole number >= 0, got '-1'"},
+           {R"("max_steps": 1.5)", "a whole number"},
+           {R"("max_steps": 1e300)", "a whole number"},
+           {R"("max_steps": 18446744073709551615)", "a whole number, got '18446744073709551615'"},
+           {R"("gradient_accumulation_steps": 3000000000)", "a whole number, got '3000000000'"},
+           {R"("learning_rate": "1e-3x")", "a number, got '1e-3x'"},
+           {R"("learning_rate": "nan")", "a number, got 'nan'"},
+           {R"("learning_rate": true)", "a number, got 'true'"},
+           {R"("learning_rate": null)", "a number, got 'null'"},
+           {R"("fp16": 1)", "true or false, got '1'"},
+           {R"("fp16": "maybe")", "true or false"},
+           {R"("run_name": 3)", "a text, got '3'"},
+           {R"("label_names": [1, 2])", "a text"},
+           {R"("label_names": "a,,b")", "names"},
+           {R"("eval_strategy": "epochs")", "did you mean epoch?"},
+           {R"("optim": null)", "one of adamw_torch"},
+           {R"("optim": "adafactor")", "one of adamw_torch_fused, adam, sgd, adagrad, rmsprop"},
+           {R"("report_to": ["wandb"])", "one of jsonl"},
+           {R"("ddp_backend": "mpi")", "one of gloo"},
+           {R"("resume_from_checkpoint": "no")", "a path, got 'no'; hint: omit it, or write ./no"},
+           {R"("accelerator_config": {"split_batch": true})", "did you mean split_batches?"},
+           {R"("accelerator_config": "{split")", "a JSON object"},
+           {R"("lr_scheduler_kwargs": ")" + std::string(100'000, '[') + '"', "a JSON object"}}) {
+    const auto name = json.substr(1, json.find(':') - 2);
+    EXPECT_ERROR(from(Json::parse("{" + json + "}")), UsageError, "a.json: " + name + ": expected ",
+                 text);
   }
-  EXPECT_EQ(from({{"lr_scheduler_type", "inverse_sqrt"}}).lr_scheduler_type,
-            SchedulerType::kInverseSqrt);
-}
-
-TEST(TrainingArguments, RefusesValuesOfAnotherKind) {
-  EXPECT_ERROR(from({{"seed", -1}}), UsageError, "seed: expected a whole number >= 0, got '-1'");
-  EXPECT_ERROR(from({{"max_steps", 1.5}}), UsageError, "max_steps: expected a whole number");
-  EXPECT_ERROR(from({{"max_steps", 1e300}}), UsageError, "max_steps: expected a whole number");
-  EXPECT_ERROR(from({{"gradient_accumulation_steps", 3'000'000'000}}), UsageError,
-               "gradient_accumulation_steps: expected a whole number, got '3000000000'");
-  EXPECT_ERROR(from(Json::parse(R"({"gradient_accumulation_steps": 3000000000})")), UsageError,
-               "gradient_accumulation_steps: expected a whole number, got '3000000000'");
-  EXPECT_ERROR(from(Json::parse(R"({"max_steps": 18446744073709551615})")), UsageError,
-               "max_steps: expected a whole number, got '18446744073709551615'");
-  EXPECT_ERROR(from({{"learning_rate", "1e-3x"}}), UsageError, "expected a number, got '1e-3x'");
-  EXPECT_ERROR(from({{"learning_rate", "nan"}}), UsageError, "expected a number, got 'nan'");
-  EXPECT_ERROR(from({{"learning_rate", true}}), UsageError, "expected a number, got 'true'");
-  EXPECT_ERROR(from({{"fp16", 1}}), UsageError, "fp16: expected true or false, got '1'");
-  EXPECT_ERROR(from({{"fp16", "maybe"}}), UsageError, "fp16: expected true or false");
-  EXPECT_ERROR(from({{"run_name", 3}}), UsageError, "run_name: expected a text, got '3'");
-  EXPECT_ERROR(from({{"label_names", {1, 2}}}), UsageError, "label_names: expected a text");
-  EXPECT_ERROR(from({{"label_names", "a,,b"}}), UsageError, "label_names: expected names");
-  EXPECT_ERROR(from({{"eval_strategy", "epochs"}}), UsageError, "did you mean epoch?");
-  EXPECT_ERROR(from({{"report_to", {"wandb"}}}), UsageError, "report_to: expected one of jsonl");
-  EXPECT_ERROR(from({{"ddp_backend", "mpi"}}), UsageError, "ddp_backend: expected one of gloo");
+  EXPECT_ERROR(from({{"accelerator_config", {{"use_seedable_sampler", false}}}}), UsageError,
+               "a.json: accelerator_config.use_seedable_sampler: expected true, got 'false'");
+  EXPECT_ERROR(from({{"lr_scheduler_kwargs", {{"a", {{"b", 1}}}}}}), UsageError,
+               "a.json: lr_scheduler_kwargs.a: expected a number");
   EXPECT_ERROR(from(Json::array()), UsageError, "a.json: not a map of names to values");
 }
 
@@ -230,31 +160,19 @@ TEST(TrainingArguments, TheNestedOnesAreObjectsOrTheirText) {
   EXPECT_TRUE(read.accelerator_config.split_batches);
   EXPECT_TRUE(read.accelerator_config.even_batches);
   EXPECT_EQ(read.lr_scheduler_kwargs, R"({"num_cycles":2,"power":0.5})");
-  EXPECT_ERROR(from({{"accelerator_config", {{"split_batch", true}}}}), UsageError,
-               "a.json: accelerator_config: expected one of split_batches, dispatch_batches, "
-               "even_batches, got 'split_batch'; hint: did you mean split_batches?");
-  EXPECT_ERROR(from({{"accelerator_config", {{"use_seedable_sampler", false}}}}), UsageError,
-               "a.json: accelerator_config.use_seedable_sampler: expected true, got 'false'");
-  EXPECT_ERROR(from({{"accelerator_config", "{split"}}), UsageError, "expected a JSON object");
-  EXPECT_ERROR(from({{"lr_scheduler_kwargs", {{"a", {{"b", 1}}}}}}), UsageError,
-               "a.json: lr_scheduler_kwargs.a: expected a number");
-  const auto deep = std::string(100'000, '[');
-  EXPECT_ERROR(from({{"lr_scheduler_kwargs", deep}}), UsageError, "expected a JSON object");
 }
 
-TEST(TrainingArguments, UnknownNamesComeWithTheNearest) {
-  EXPECT_ERROR(
-      from({{"learning_rat", 1}}), UsageError,
-      "a.json: learning_rat: no such training argument; hint: did you mean learning_rate?");
+TEST(TrainingArguments, UnknownNamesComeWithTheNearestAndThoseOfTransformersWithAReason) {
+  EXPECT_ERROR(from({{"learning_rat", 1}}), UsageError, "a.json: learning_rat: no such training",
+               "did you mean learning_rate?");
   EXPECT_ERROR(from({{"zzzzzzzzzzzzzzzz", 1}}), UsageError, "see the fields of TrainingArguments");
-}
-
-TEST(TrainingArguments, WhatTransformersAloneHasIsRefusedByName) {
-  EXPECT_ERROR(from({{"gradient_checkpointing", true}}), UsageError,
-               "a.json: gradient_checkpointing: belongs to transformers and is not supported here");
-  EXPECT_ERROR(from({{"push_to_hub", "yes"}}), UsageError, "push_to_hub: belongs to transformers");
-  EXPECT_ERROR(from({{"skip_memory_metrics", false}}), UsageError, "skip_memory_metrics: belongs");
-  EXPECT_ERROR(from({{"fsdp", "full_shard"}}), UsageError, "fsdp: belongs to transformers");
+  for (const auto& [name, value] : {std::pair("gradient_checkpointing", "true"),
+                                    {"push_to_hub", "\"yes\""},
+                                    {"skip_memory_metrics", "false"},
+                                    {"fsdp", "\"full_shard\""}}) {
+    EXPECT_ERROR(from({{name, Json::parse(value)}}), UsageError,
+                 std::string("a.json: ") + name + ": belongs to transformers and is not supported");
+  }
 }
 
 TEST(TrainingArguments, WhatMakesNoDifferenceIsPassedOver) {
@@ -267,8 +185,8 @@ TEST(TrainingArguments, WhatMakesNoDifferenceIsPassedOver) {
                      {"include_for_metrics", Json::array()},
                      {"skip_memory_metrics", true}};
   EXPECT_EQ(json_of(from(json, &notes)), json_of({}));
-  EXPECT_EQ(notes, (Notes{"remove_unused_columns: accepted, without effect: data_collator "
-                          "defines the contents of a batch"}));
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_TRUE(notes[0].starts_with("remove_unused_columns: accepted, without effect"));
 }
 
 TEST(TrainingArguments, OldNamesAreTakenWithANote) {
@@ -293,25 +211,17 @@ TEST(TrainingArguments, NoNameStandsInTwoTables) {
 
 // --- Files ---
 
-class ArgumentFile : public testing::Test {
- protected:
-  TrainingArguments read(std::string_view name, std::string_view text, Notes* notes = nullptr) {
-    return read_training_arguments(folder_.write(name, text), notes);
+TEST(ArgumentFile, JsonAndYamlSayTheSame) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.json", "a.yml"}) {  // JSON is YAML
+    const auto read = read_training_arguments(folder.write(name, kAllChanged.dump(2)));
+    EXPECT_EQ(json_of(read), kAllChanged) << name;
   }
-  std::string at(const std::string& rest) const { return folder_.path() + "/" + rest; }
-
-  TemporaryFolder folder_;
-};
-
-TEST_F(ArgumentFile, JsonAndYamlSayTheSame) {
-  const auto json = read("a.json", to_json(all_changed()).dump(2));
-  EXPECT_EQ(json_of(json), json_of(all_changed()));
-  const auto yaml = read("a.yml", to_json(all_changed()).dump(2));  // JSON is YAML
-  EXPECT_EQ(json_of(yaml), json_of(all_changed()));
-  const auto lines = read("a.yaml",
-                          "learning-rate: 1e-3\nfp16: no\ntf32: ~\nlabel_names: [a, b]\n"
-                          "accelerator_config:\n  split_batches: true\n"
-                          "lr_scheduler_kwargs: {num_cycles: 0.5}\nresume_from_checkpoint: true\n");
+  const auto lines = read_training_arguments(
+      folder.write("a.yaml",
+                   "learning-rate: 1e-3\nfp16: no\ntf32: ~\nlabel_names: [a, b]\n"
+                   "accelerator_config:\n  split_batches: true\n"
+                   "lr_scheduler_kwargs: {num_cycles: 0.5}\nresume_from_checkpoint: true\n"));
   EXPECT_EQ(lines.learning_rate, 1e-3);
   EXPECT_EQ(lines.label_names, (Notes{"a", "b"}));
   EXPECT_TRUE(lines.accelerator_config.split_batches);
@@ -319,30 +229,40 @@ TEST_F(ArgumentFile, JsonAndYamlSayTheSame) {
   EXPECT_EQ(lines.resume_from_checkpoint, "true");
 }
 
-TEST_F(ArgumentFile, ErrorsBeginWithFileAndLine) {
-  EXPECT_ERROR(read("a.yaml", "seed: 1\n\nlearning_rate: fast\n"), UsageError,
-               at("a.yaml:3: learning_rate: expected a number, got 'fast'"));
-  EXPECT_ERROR(read("a.yaml", "seed: 1\nsede: 2\n"), UsageError,
-               at("a.yaml:2: sede: no such training argument; hint: did you mean seed?"));
-  EXPECT_ERROR(read("a.yaml", "data_seed: 1\ndata-seed: 2\n"), UsageError,
-               at("a.yaml:2: data-seed: sets data_seed again"));
-  EXPECT_ERROR(read("a.yaml", "learning_rate:\n"), UsageError, "a.yaml:1: learning_rate: expected");
-  EXPECT_ERROR(read("a.json", "{\"seed\": 1,\n \"sede\"}"), UsageError,
-               at("a.json: expected valid JSON, got an error at byte 20, line 2; hint: write "));
-  EXPECT_ERROR(read("a.json", R"({"seed": 1, "seed": 2})"), UsageError,
-               at("a.json: expected every key once, got \"seed\" twice"));
-  EXPECT_ERROR(read("a.json", std::string(60'000, '[')), UsageError, "a.json");
-  EXPECT_ERROR(read("a.json", "{\"a\":" + std::string(99, '[') + std::string(99, ']') + "}"),
-               UsageError, at("a.json: expected JSON of at most 16 levels, got more"));
-  EXPECT_ERROR(read("a.json", "{\"learning_rate\": 1e999}"), UsageError, "a.json");
-  EXPECT_ERROR(read("a.json", std::string(65'537, ' ')), UsageError, "at most 65536 bytes");
-  EXPECT_ERROR(read("a.toml", ""), UsageError, "a name that ends in .json, .yaml or .yml");
-  EXPECT_ERROR(read_training_arguments(at("none.json")), UsageError,
-               "expected a readable file, got none; hint: write 'name: value'");
-  EXPECT_ERROR(read_training_arguments(folder_.path() + "/none.yaml"), UsageError, "none.yaml");
+TEST(ArgumentFile, ErrorsBeginWithFileAndLine) {
+  struct Case {
+    std::string name, content, message;
+  };
+  const TemporaryFolder folder;
+  for (const auto& [name, content, message] : std::vector<Case>{
+           {"a.yaml", "seed: 1\n\nlearning_rate: fast\n", ":3: learning_rate: expected a number"},
+           {"a.yaml", "seed: 1\nsede: 2\n", ":2: sede: no such training argument"},
+           {"a.yaml", "data_seed: 1\ndata-seed: 2\n", ":2: data-seed: sets data_seed again"},
+           {"a.yaml", "learning_rate:\n", ":1: learning_rate: expected"},
+           {"a.json", "{\"seed\": 1,\n \"sede\"}",
+            ": expected valid JSON, got an error at byte 20"},
+           {"a.json", R"({"seed": 1, "seed": 2})", ": expected every key once, got \"seed\" twice"},
+           {"a.json", std::string(60'000, '['), ": expected"},
+           {"a.json", "{\"a\":" + std::string(99, '[') + std::string(99, ']') + "}",
+            ": expected JSON of at most 16 levels"},
+           {"a.json", "{\"learning_rate\": 1e999}", ": expected"},
+           {"a.json", std::string(65'537, ' '), ": expected at most 65536 bytes"},
+           {"a.toml", "", ": expected a name that ends in .json, .yaml or .yml"}}) {
+    const auto path = folder.write(name, content);
+    EXPECT_ERROR(read_training_arguments(path), UsageError, path + message);
+  }
+  for (const char* name : {"none.json", "none.yaml"}) {
+    EXPECT_ERROR(read_training_arguments(folder.file(name)), UsageError,
+                 folder.file(name) + ": expected a readable file, got none");
+  }
 }
 
 // --- What follows from other arguments ---
+
+TrainingArguments resolved(TrainingArguments arguments) {
+  resolve(arguments);
+  return arguments;
+}
 
 TEST(ResolveTrainingArguments, DefaultsAreCompleteAndASecondCallChangesNothing) {
   TrainingArguments standard;
@@ -360,11 +280,10 @@ TEST(ResolveTrainingArguments, DefaultsAreCompleteAndASecondCallChangesNothing) 
 }
 
 TEST(ResolveTrainingArguments, DerivesWhatTransformersDerives) {
-  TrainingArguments arguments{.report_to = {"all"},
-                              .eval_strategy = IntervalStrategy::kSteps,
-                              .load_best_model_at_end = true,
-                              .use_cpu = true};
-  resolve(arguments);
+  const auto arguments = resolved({.report_to = {"all"},
+                                   .eval_strategy = IntervalStrategy::kSteps,
+                                   .load_best_model_at_end = true,
+                                   .use_cpu = true});
   EXPECT_TRUE(arguments.do_eval);
   EXPECT_EQ(arguments.eval_steps, 500.0);
   EXPECT_EQ(arguments.metric_for_best_model, "loss");
@@ -374,15 +293,13 @@ TEST(ResolveTrainingArguments, DerivesWhatTransformersDerives) {
 }
 
 TEST(ResolveTrainingArguments, GreaterIsBetterUnlessTheNameEndsInLoss) {
-  for (const auto& [metric, greater] :
-       {std::pair("eval_accuracy", true), std::pair("eval_loss", false), std::pair("loss", false),
-        std::pair("losses", true)}) {
-    TrainingArguments arguments{.metric_for_best_model = metric};
-    resolve(arguments);
-    EXPECT_EQ(arguments.greater_is_better, greater) << metric;
+  for (const auto& [metric, greater] : {std::pair("eval_accuracy", true),
+                                        {"eval_loss", false},
+                                        {"loss", false},
+                                        {"losses", true}}) {
+    EXPECT_EQ(resolved({.metric_for_best_model = metric}).greater_is_better, greater) << metric;
   }
-  TrainingArguments given{.metric_for_best_model = "accuracy", .greater_is_better = false};
-  resolve(given);
+  const auto given = resolved({.metric_for_best_model = "accuracy", .greater_is_better = false});
   EXPECT_EQ(given.greater_is_better, false);
 }
 
@@ -394,88 +311,49 @@ TEST(ResolveTrainingArguments, WarmupStepsWinOverTheRatio) {
 }
 
 TEST(ResolveTrainingArguments, ATildeIsTheHomeFolder) {
-  TrainingArguments arguments{.output_dir = "~/out"};
-  resolve(arguments);
-  EXPECT_EQ(arguments.output_dir, environment_variable("HOME").value_or("~") + "/out");
-  TrainingArguments other{.output_dir = "~other/out"};
-  resolve(other);
-  EXPECT_EQ(other.output_dir, "~other/out");
+  EXPECT_EQ(resolved({.output_dir = "~/out"}).output_dir,
+            environment_variable("HOME").value_or("~") + "/out");
+  EXPECT_EQ(resolved({.output_dir = "~other/out"}).output_dir, "~other/out");
 }
 
-void expect_refused(TrainingArguments arguments, const std::string& message) {
-  EXPECT_ERROR(resolve(arguments), UsageError, message);
-}
-
-// Their products must fit 64 bits: an overflow trained nothing and ended well.
-TEST(ResolveTrainingArguments, RefusesNumbersNearTheEndOfTheirTypes) {
-  constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
-  constexpr int kLargestInt = std::numeric_limits<int>::max();
-  expect_refused({.max_steps = kLargest}, "max_steps: expected 1 to 1000000000, or -1, got ");
-  expect_refused({.per_device_train_batch_size = kLargest},
-                 "per_device_train_batch_size: expected");
-  expect_refused({.per_device_eval_batch_size = kLargest}, "per_device_eval_batch_size: expected");
-  expect_refused(
-      {.gradient_accumulation_steps = kLargestInt},
-      "gradient_accumulation_steps: expected a number from 1 to 1000000, got 2147483647; "
-      "hint: the default is 1");
-  expect_refused({.dataloader_num_workers = kLargestInt},
-                 "dataloader_num_workers: expected a number from 0 to 1024, got 2147483647");
-  expect_refused({.ddp_bucket_cap_mb = kLargestInt},
-                 "ddp_bucket_cap_mb: expected a number from 1 to 1000000, got 2147483647; hint: "
-                 "leave it unset for the default: gradient bucket size in MiB [25]");
-  expect_refused({.micro_batch = kLargest}, "micro_batch: expected a number from 1 to 10000000");
-  expect_refused({.save_steps = 1e18}, "save_steps: expected a whole number from 1 to 1000000000");
-}
-
-TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRange) {
-  expect_refused({.num_train_epochs = -1.0},
-                 "num_train_epochs: expected a number from 0 to 1000000000, got -1");
-  expect_refused({.max_steps = 0},
-                 "max_steps: expected 1 to 1000000000, or -1, got 0; hint: with -1");
-  expect_refused({.max_steps = -2}, "max_steps: expected 1 to 1000000000, or -1, got -2");
-  expect_refused(
-      {.per_device_train_batch_size = 0},
-      "per_device_train_batch_size: expected a number from 1 to 10000000, got 0; hint: the "
-      "default is 8");
-  expect_refused({.per_device_eval_batch_size = 0}, "per_device_eval_batch_size: expected");
-  expect_refused({.gradient_accumulation_steps = 0}, "gradient_accumulation_steps: expected");
-  expect_refused({.learning_rate = -1.0}, "learning_rate: expected a number >= 0");
-  expect_refused({.learning_rate = NAN}, "learning_rate: expected a number >= 0");
-  expect_refused({.weight_decay = -1.0}, "weight_decay: expected");
-  expect_refused({.adam_beta1 = 1.0}, "adam_beta1: expected a number >= 0 and below 1, got 1");
-  expect_refused({.adam_beta2 = -0.1}, "adam_beta2: expected");
-  expect_refused({.adam_epsilon = -1.0}, "adam_epsilon: expected");
-  expect_refused({.max_grad_norm = -1.0}, "max_grad_norm: expected");
-  expect_refused({.label_smoothing_factor = 1.1},
-                 "label_smoothing_factor: expected a number from 0 to 1, got 1.1");
-  expect_refused({.warmup_steps = -1.0},
-                 "warmup_steps: expected a number from 0 to 1000000000, got -1");
-  expect_refused({.warmup_ratio = 1.0}, "warmup_ratio: expected a number >= 0 and below 1, got 1");
-  expect_refused({.eval_delay = -1.0}, "eval_delay: expected");
-  expect_refused({.save_total_limit = 0}, "save_total_limit: expected a number >= 1, got 0");
-  expect_refused({.dataloader_num_workers = -1}, "dataloader_num_workers: expected");
-  expect_refused({.ddp_bucket_cap_mb = 0}, "ddp_bucket_cap_mb: expected");
-  expect_refused({.ddp_timeout = 0}, "ddp_timeout: expected a number from 1 to 604800, got 0");
-  expect_refused({.micro_batch = 0}, "micro_batch: expected a number from 1 to 10000000, got 0");
-  expect_refused({.limit_train_batches = 0.0}, "limit_train_batches: expected a whole number");
-  expect_refused({.limit_train_batches = 1.5}, "limit_train_batches: expected a whole number");
-}
-
-TEST(ResolveTrainingArguments, StepsAreWholeOrAPartOfAll) {
-  const char* form =
-      "expected a whole number from 1 to 1000000000, or a fraction above 0 and below 1, got ";
-  for (const auto& [steps, text] :
-       {std::pair(0.0, "0"), std::pair(1.5, "1.5"), std::pair(-1.0, "-1")}) {
-    expect_refused({.logging_steps = steps}, fmt::format("logging_steps: {}{}", form, text));
-    expect_refused({.save_steps = steps}, fmt::format("save_steps: {}{}", form, text));
+// Products of the largest ones must fit 64 bits: an overflow trained nothing and ended well.
+TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRangeByName) {
+  const std::string largest = "9223372036854775807";
+  const std::string largest_int = "2147483647";
+  for (const auto& [name, numbers] : std::vector<std::pair<std::string, Notes>>{
+           {"num_train_epochs", {"-1"}},
+           {"max_steps", {"0", "-2", largest}},
+           {"per_device_train_batch_size", {"0", largest}},
+           {"per_device_eval_batch_size", {"0", largest}},
+           {"gradient_accumulation_steps", {"0", largest_int}},
+           {"learning_rate", {"-1"}},
+           {"weight_decay", {"-1"}},
+           {"adam_beta1", {"1"}},
+           {"adam_beta2", {"-0.1"}},
+           {"adam_epsilon", {"-1"}},
+           {"max_grad_norm", {"-1"}},
+           {"label_smoothing_factor", {"1.1"}},
+           {"warmup_steps", {"-1"}},
+           {"warmup_ratio", {"1"}},
+           {"logging_steps", {"0", "1.5", "-1"}},
+           {"eval_delay", {"-1"}},
+           {"save_steps", {"0", "1.5", "-1", "1e+18"}},
+           {"save_total_limit", {"0"}},
+           {"dataloader_num_workers", {"-1", largest_int}},
+           {"ddp_bucket_cap_mb", {"0", largest_int}},
+           {"ddp_timeout", {"0"}},
+           {"micro_batch", {"0", largest}},
+           {"limit_train_batches", {"0", "1.5"}}}) {
+    for (const auto& number : numbers) {
+      EXPECT_ERROR(resolved(from({{name, number}})), UsageError, name + ": expected ", ", got ");
+    }
   }
-  expect_refused({.eval_strategy = IntervalStrategy::kSteps, .eval_steps = 2.5}, "eval_steps: ");
-  TrainingArguments unused{.logging_strategy = IntervalStrategy::kNo,
-                           .logging_steps = 0.0,
-                           .eval_steps = 2.5,
-                           .save_strategy = SaveStrategy::kEpoch,
-                           .save_steps = 1.5};
-  EXPECT_NO_THROW(resolve(unused));
+  EXPECT_ERROR(resolved({.learning_rate = NAN}), UsageError,
+               "learning_rate: expected a number >= 0");
+}
+
+void expect_refused(const TrainingArguments& arguments, const std::string& message) {
+  EXPECT_ERROR(resolved(arguments), UsageError, message);
 }
 
 TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
@@ -492,15 +370,19 @@ TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
   expect_refused({.ddp_backend = "mpi"}, "ddp_backend: expected one of gloo");
   expect_refused({.report_to = {"wandb"}}, "report_to: expected one of jsonl");
   expect_refused({.lr_scheduler_kwargs = "[1]"}, "lr_scheduler_kwargs: expected a JSON object");
+  expect_refused({.eval_strategy = IntervalStrategy::kSteps, .eval_steps = 2.5}, "eval_steps: ");
   for (const bool split : {false, true}) {
     expect_refused({.accelerator_config = {.split_batches = split, .even_batches = split},
                     .sums = Sums::kExact},
-                   "sums exact: the batches of this accelerator_config depend on the number of "
-                   "processes; hint: set accelerator_config to {\"split_batches\": true, "
-                   "\"even_batches\": false}");
+                   "sums exact: the batches of this accelerator_config depend on the number");
   }
-  TrainingArguments nothing_saved{.output_dir = "", .save_strategy = SaveStrategy::kNo};
-  EXPECT_NO_THROW(resolve(nothing_saved));
+  EXPECT_NO_THROW(resolved({.output_dir = "", .save_strategy = SaveStrategy::kNo}));
+  EXPECT_NO_THROW(resolved({.logging_strategy = IntervalStrategy::kNo,
+                            .logging_steps = 0.0,
+                            .eval_steps = 2.5,
+                            .save_strategy = SaveStrategy::kEpoch,
+                            .save_steps = 1.5}))
+      << "numbers without effect";
 }
 
 TrainingArguments best_of(double save, double eval) {
@@ -516,14 +398,11 @@ TEST(ResolveTrainingArguments, TheBestModelMustHaveBeenSaved) {
   expect_refused(best_of(100, 30), "save_steps: expected a multiple of 30, got 100");
   expect_refused(best_of(0.3, 0.2), "save_steps: expected a multiple of 0.2, got 0.3");
   expect_refused(best_of(100, 0.1), "save_steps 100 and eval_steps 0.1: one is a fraction");
-  for (const auto& [save, eval] : {std::pair(90.0, 30.0), std::pair(0.3, 0.1)}) {
-    TrainingArguments arguments = best_of(save, eval);
-    EXPECT_NO_THROW(resolve(arguments)) << save;
-  }
-  TrainingArguments best{.eval_strategy = IntervalStrategy::kSteps,
-                         .save_strategy = SaveStrategy::kBest,
-                         .load_best_model_at_end = true};
-  EXPECT_NO_THROW(resolve(best));
+  EXPECT_NO_THROW(resolved(best_of(90, 30)));
+  EXPECT_NO_THROW(resolved(best_of(0.3, 0.1)));
+  EXPECT_NO_THROW(resolved({.eval_strategy = IntervalStrategy::kSteps,
+                            .save_strategy = SaveStrategy::kBest,
+                            .load_best_model_at_end = true}));
 }
 
 TEST(AcceleratorConfig, TheTwoSettingsMakeTheThreeModes) {
