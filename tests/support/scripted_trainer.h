@@ -60,6 +60,16 @@ class Linear : public Model {
   torch::Tensor bias;
 };
 
+// A Trainer on the CPU that prints nothing.
+inline TrainerOptions options_with(const TrainingArguments& args, std::int64_t train_samples,
+                                   std::int64_t eval_samples) {
+  return {.model = std::make_shared<Linear>(),
+          .args = args,
+          .train_dataset = std::make_shared<Samples>(train_samples),
+          .eval_dataset = std::make_shared<Samples>(eval_samples),
+          .accelerator = {.cpu = true, .threads = 1, .quiet = true}};
+}
+
 // Calls note() with the name of each event, as Python spells it without "on_".
 class EventNoter : public TrainerCallback {
  public:

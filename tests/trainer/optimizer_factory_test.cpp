@@ -8,11 +8,10 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/nn/batch_norm.h"
@@ -67,40 +66,9 @@ std::shared_ptr<torch::nn::Module> model_of(const std::string& name) {
 
 const Json& golden() { return golden_json("trainer_optimizers.json"); }
 
-OptimizerName optimizer_name(const std::string& name) {
-  const std::map<std::string, OptimizerName> names = {
-      {"adamw_torch", OptimizerName::kAdamW}, {"adamw_torch_fused", OptimizerName::kAdamW},
-      {"sgd", OptimizerName::kSgd},           {"adagrad", OptimizerName::kAdagrad},
-      {"rmsprop", OptimizerName::kRmsprop},
-  };
-  return names.at(name);
-}
-
-SchedulerType scheduler_type(const std::string& name) {
-  const std::map<std::string, SchedulerType> names = {
-      {"linear", SchedulerType::kLinear},
-      {"cosine", SchedulerType::kCosine},
-      {"cosine_with_restarts", SchedulerType::kCosineWithRestarts},
-      {"polynomial", SchedulerType::kPolynomial},
-      {"constant", SchedulerType::kConstant},
-      {"constant_with_warmup", SchedulerType::kConstantWithWarmup},
-      {"inverse_sqrt", SchedulerType::kInverseSqrt},
-      {"reduce_lr_on_plateau", SchedulerType::kReduceLrOnPlateau},
-  };
-  return names.at(name);
-}
-
 TrainingArguments arguments_of(const Json& json) {
-  TrainingArguments arguments;
+  auto arguments = training_arguments_from(json, "golden");
   arguments.learning_rate = number(golden().at("learning_rate"));
-  arguments.optim = optimizer_name(json.value("optim", "adamw_torch"));
-  arguments.weight_decay = json.value("weight_decay", arguments.weight_decay);
-  arguments.adam_beta1 = json.value("adam_beta1", arguments.adam_beta1);
-  arguments.adam_beta2 = json.value("adam_beta2", arguments.adam_beta2);
-  arguments.adam_epsilon = json.value("adam_epsilon", arguments.adam_epsilon);
-  arguments.lr_scheduler_type = scheduler_type(json.value("lr_scheduler_type", "linear"));
-  arguments.lr_scheduler_kwargs = json.value("lr_scheduler_kwargs", Json::object()).dump();
-  arguments.warmup_steps = json.value("warmup_steps", 0.0);
   return arguments;
 }
 
@@ -112,11 +80,6 @@ std::string kind_of(const torch::optim::Optimizer& optimizer) {
   return dynamic_cast<const RMSprop*>(&optimizer) != nullptr ? "RMSprop" : "another";
 }
 
-// As the state of an optimizer tells them, but with the first of two names.
-Json groups_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model) {
-  return dynamic_cast<const FusedOptimizer&>(optimizer).state_dict(model).groups;
-}
-
 TEST(MakeOptimizer, MakesThePythonTrainersGroups) {
   int compared = 0;
   for (const auto& wanted : golden().at("cases")) {
@@ -125,19 +88,17 @@ TEST(MakeOptimizer, MakesThePythonTrainersGroups) {
     const auto model = model_of(wanted.at("model"));
     const auto optimizer = make_optimizer(arguments_of(wanted.at("arguments")), *model);
     EXPECT_EQ(kind_of(*optimizer), wanted.at("optimizer").get<std::string>());
-    EXPECT_EQ(groups_of(*optimizer, *model), wanted.at("groups"));
+    const auto state = dynamic_cast<const FusedOptimizer&>(*optimizer).state_dict(*model);
+    EXPECT_EQ(Json(state.groups), wanted.at("groups"));
     ++compared;
   }
   EXPECT_EQ(compared, 8);
 }
 
 TEST(MakeOptimizer, MakesAdamToo) {
-  const auto model = mnist::make_conv_net();
-  TrainingArguments arguments;
-  arguments.optim = OptimizerName::kAdam;
-  arguments.adam_beta1 = 0.5;
-  arguments.weight_decay = 0.25;
-  const auto optimizer = make_optimizer(arguments, *model);
+  const auto optimizer =
+      make_optimizer({.optim = OptimizerName::kAdam, .weight_decay = 0.25, .adam_beta1 = 0.5},
+                     *mnist::make_conv_net());
   EXPECT_EQ(kind_of(*optimizer), "Adam");
   const auto& options = options_of<AdamOptions>(optimizer->param_groups()[0]);
   EXPECT_EQ(options.beta1, 0.5);
@@ -146,12 +107,9 @@ TEST(MakeOptimizer, MakesAdamToo) {
 }
 
 TEST(MakeOptimizer, MakesOneThatStepsWithAnEmptyGroup) {
-  const torch::nn::LayerNorm layer(torch::nn::LayerNormOptions({2}));
-  struct Wrapper : torch::nn::Module {
-    explicit Wrapper(const torch::nn::LayerNorm& layer) { register_module("layer", layer); }
-  };
-  const Wrapper model(layer);
-  const auto optimizer = make_optimizer({}, model);
+  torch::nn::LayerNorm layer(torch::nn::LayerNormOptions({2}));
+  const torch::nn::Sequential model(layer);
+  const auto optimizer = make_optimizer({}, *model);
   EXPECT_TRUE(optimizer->param_groups()[0].params().empty());
   layer->weight.mutable_grad() = torch::ones({2});
   optimizer->step();
@@ -159,10 +117,7 @@ TEST(MakeOptimizer, MakesOneThatStepsWithAnEmptyGroup) {
 }
 
 TEST(MakeOptimizer, RefusesArgumentsOutsideTheirRange) {
-  const auto model = mnist::make_conv_net();
-  TrainingArguments arguments;
-  arguments.adam_beta2 = 1.0;
-  EXPECT_ERROR(make_optimizer(arguments, *model), UsageError,
+  EXPECT_ERROR(make_optimizer({.adam_beta2 = 1.0}, *mnist::make_conv_net()), UsageError,
                "AdamW beta2: expected 0 <= beta < 1, got 1");
 }
 
@@ -211,54 +166,36 @@ TEST(MakeScheduler, CountsTheStepsOfTheWarmup) {
   EXPECT_EQ(warmup_steps_of(arguments, 100), 7);
 }
 
-TrainingArguments with_kwargs(SchedulerType type, const std::string& kwargs) {
-  TrainingArguments arguments;
-  arguments.learning_rate = 1.0;
-  arguments.lr_scheduler_type = type;
-  arguments.lr_scheduler_kwargs = kwargs;
-  return arguments;
-}
-
-struct Refusal {
-  SchedulerType type;
-  std::string kwargs;
-  std::string text;
-};
-
 TEST(MakeScheduler, RefusesKwargsThatTheScheduleCannotTake) {
-  using enum SchedulerType;
-  const auto model = mnist::make_conv_net();
-  const auto optimizer = make_optimizer({}, *model);
-  const std::vector<Refusal> refusals = {
-      {kLinear, "", ": expected valid JSON, got an error at byte 1, line 1; hint: such as {"},
-      {kLinear, "[]", ": expected an object, got []; hint: such as {"},
-      {kLinear, "{\"a\": 1e999}", ": expected valid JSON, got a number that no"},
-      {kLinear, R"({"num_cycles": 2})", ": this schedule takes no num_cycles; hint: remove it"},
-      {kConstant, R"({"x": 2})", ": this schedule takes no x"},
-      {kConstantWithWarmup, R"({"x": 2})", ": this schedule takes no x"},
-      {kCosine, R"({"num_cycle": 2})",
-       ": expected one of num_cycles, got 'num_cycle'; hint: did you mean num_cycles?"},
-      {kCosine, R"({"num_cycles": "2"})", R"(: expected a number as "num_cycles", got "2")"},
-      {kPolynomial, R"({"lr_ends": 0})",
-       ": expected one of lr_end, power, got 'lr_ends'; hint: did you mean lr_end?"},
-      {kInverseSqrt, R"({"timescale": 1.5})",
-       R"(: expected a whole number from 0 to 2^62 as "timescale", got 1.5)"},
-      {kReduceLrOnPlateau, R"({"mode": "low"})", R"(: expected min or max as "mode", got "low")"},
-      {kReduceLrOnPlateau, R"({"treshold": 1})", ": expected one of mode, factor, patience, thre"},
-      {kReduceLrOnPlateau, R"({"patience": true})",
-       R"(: expected a whole number from 0 to 2^62 as "patience", got true)"},
+  struct Case {
+    SchedulerType type;
+    std::string kwargs, message;
   };
-  for (const auto& [type, kwargs, text] : refusals) {
-    EXPECT_ERROR(make_scheduler(with_kwargs(type, kwargs), *optimizer, 10), UsageError,
-                 "lr_scheduler_kwargs" + text);
+  using enum SchedulerType;
+  const auto optimizer = make_optimizer({}, *mnist::make_conv_net());
+  const auto schedule = [&](SchedulerType type, const std::string& kwargs) {
+    return make_scheduler({.lr_scheduler_type = type, .lr_scheduler_kwargs = kwargs}, *optimizer,
+                          10);
+  };
+  for (const auto& [type, kwargs, message] : std::vector<Case>{
+           {kLinear, "", "expected valid JSON, got an error at byte 1, line 1; hint: such as {"},
+           {kLinear, "[]", "expected an object, got []; hint: such as {"},
+           {kLinear, "{\"a\": 1e999}", "expected valid JSON, got a number"},
+           {kLinear, R"({"num_cycles": 2})", "this schedule takes no num_cycles"},
+           {kConstant, R"({"x": 2})", "this schedule takes no x"},
+           {kConstantWithWarmup, R"({"x": 2})", "this schedule takes no x"},
+           {kCosine, R"({"num_cycle": 2})", "expected one of num_cycles, got 'num_cycle'"},
+           {kCosine, R"({"num_cycles": "2"})", R"(expected a number as "num_cycles", got "2")"},
+           {kPolynomial, R"({"lr_ends": 0})", "expected one of lr_end, power, got 'lr_ends'"},
+           {kInverseSqrt, R"({"timescale": 1.5})", R"(from 0 to 2^62 as "timescale", got 1.5)"},
+           {kReduceLrOnPlateau, R"({"mode": "low"})",
+            R"(expected min or max as "mode", got "low")"},
+           {kReduceLrOnPlateau, R"({"treshold": 1})",
+            "expected one of mode, factor, patience, thre"},
+           {kReduceLrOnPlateau, R"({"patience": true})", R"(as "patience", got true)"}}) {
+    EXPECT_ERROR(schedule(type, kwargs), UsageError, "lr_scheduler_kwargs: ", message);
   }
-}
-
-TEST(MakeScheduler, TakesNullForNoTimescale) {
-  const auto model = mnist::make_conv_net();
-  const auto optimizer = make_optimizer({}, *model);
-  const auto arguments = with_kwargs(SchedulerType::kInverseSqrt, R"({"timescale": null})");
-  EXPECT_NO_THROW(make_scheduler(arguments, *optimizer, 10));
+  EXPECT_NO_THROW(schedule(kInverseSqrt, R"({"timescale": null})"));
 }
 
 }  // namespace

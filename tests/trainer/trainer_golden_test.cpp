@@ -2,15 +2,18 @@
 // A Trainer does what that of transformers does: events, flags, logs, checkpoints and batches of
 // the runs in tests/golden/trainer.json.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ladder/checkpoint/checkpoint_folder.h"
@@ -29,9 +32,7 @@ const json& golden() { return golden_json("trainer.json"); }
 
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 // "NAME STEP EPOCH FLAGS" each.
@@ -40,16 +41,12 @@ std::vector<std::string> expanded_events(const json& entries) {
   for (const auto& entry : entries) {
     const auto words = words_of(entry.get<std::string>());
     const auto names = words.size() - 3;
-    const std::string rest =
-        fmt::format("{} {} {}", words[names], words[names + 1], words[names + 2]);
+    const auto rest =
+        fmt::format(" {}", fmt::join(words.begin() + std::ssize(words) - 3, words.end(), " "));
     for (std::size_t i = 0; i < names; ++i) {
-      if (words[i] != "step") {
-        events.push_back(words[i] + ' ' + rest);
-        continue;
-      }
-      for (const char* name : {"step_begin", "pre_optimizer_step", "optimizer_step"}) {
-        events.push_back(std::string(name) + ' ' + rest);
-      }
+      const auto all = words[i] == "step" ? words_of("step_begin pre_optimizer_step optimizer_step")
+                                          : words_of(words[i]);
+      for (const auto& name : all) events.push_back(name + rest);
     }
   }
   return events;
@@ -65,25 +62,22 @@ class Recorder : public EventNoter {
  private:
   void note(const std::string& name, TrainerEvent& event) override {
     auto& control = event.control;
-    std::string flags;
-    if (control.should_training_stop) flags += 'T';
-    if (control.should_epoch_stop) flags += 'E';
-    if (control.should_save) flags += 's';
-    if (control.should_evaluate) flags += 'e';
-    if (control.should_log) flags += 'l';
+    const std::tuple<char, const char*, bool*> flags[] = {
+        {'T', "should_training_stop", &control.should_training_stop},
+        {'E', "should_epoch_stop", &control.should_epoch_stop},
+        {'s', "should_save", &control.should_save},
+        {'e', "should_evaluate", &control.should_evaluate},
+        {'l', "should_log", &control.should_log}};
+    std::string set;
+    for (const auto& [letter, flag, value] : flags) set += *value ? std::string(1, letter) : "";
     events.push_back(fmt::format("{} {} {} {}", name, event.state.global_step,
-                                 python_float(event.state.epoch), flags.empty() ? "-" : flags));
-    const std::map<std::string, bool*> by_name = {
-        {"should_training_stop", &control.should_training_stop},
-        {"should_epoch_stop", &control.should_epoch_stop},
-        {"should_save", &control.should_save},
-        {"should_evaluate", &control.should_evaluate},
-        {"should_log", &control.should_log}};
+                                 python_float(event.state.epoch), set.empty() ? "-" : set));
     for (const auto& change : changes_) {
-      const bool is_now = change.at("event") == name &&
-                          (!change.contains("step") || change["step"] == event.state.global_step);
-      if (!is_now) continue;
-      for (const auto& flag : change.at("set")) *by_name.at(flag.get<std::string>()) = true;
+      if (change.at("event") != name) continue;
+      if (change.value("step", event.state.global_step) != event.state.global_step) continue;
+      for (const auto& [letter, flag, value] : flags) {
+        for (const auto& changed : change.at("set")) *value = *value || changed == flag;
+      }
     }
     if (name != "evaluate" && name != "predict") return;
     ++trainer->evaluations;
@@ -160,9 +154,8 @@ class Training {
     if (script_.contains("early_stopping")) {
       const auto& options = script_["early_stopping"];
       EarlyStoppingOptions stop;
-      if (options.contains("early_stopping_patience")) {
-        stop.early_stopping_patience = options["early_stopping_patience"];
-      }
+      stop.early_stopping_patience =
+          options.value("early_stopping_patience", stop.early_stopping_patience);
       if (options.contains("early_stopping_threshold")) {
         stop.early_stopping_threshold = number(options["early_stopping_threshold"]);
       }
@@ -171,17 +164,11 @@ class Training {
     // transformers moves a callback that it restores to the end; here it keeps its place.
     const bool is_restored = args.restore_callback_states_from_checkpoint;
     callbacks.insert(is_restored ? callbacks.begin() : callbacks.end(), recorder_);
-    const auto samples = [](std::int64_t count) {
-      return count == 0 ? nullptr : std::make_shared<Samples>(count);
-    };
-    trainer = std::make_unique<ScriptedTrainer>(
-        TrainerOptions{.model = std::make_shared<Linear>(),
-                       .args = args,
-                       .train_dataset = samples(script_["samples"][0]),
-                       .eval_dataset = samples(script_["samples"][1]),
-                       .callbacks = callbacks,
-                       .accelerator = {.cpu = true, .threads = 1, .quiet = true}},
-        script_);
+    auto options = options_with(args, script_["samples"][0], script_["samples"][1]);
+    if (script_["samples"][0] == 0) options.train_dataset = nullptr;
+    if (script_["samples"][1] == 0) options.eval_dataset = nullptr;
+    options.callbacks = callbacks;
+    trainer = std::make_unique<ScriptedTrainer>(options, script_);
     recorder_->trainer = trainer.get();
   }
 
@@ -189,13 +176,15 @@ class Training {
     const auto calls =
         script_.value("calls", json::array({json::array({"train", json::object()})}));
     for (const auto& call : calls) {
-      const auto prefix = call[1].value("metric_key_prefix", std::string());
+      const auto prefix = [&](const char* standard) {
+        return call[1].value("metric_key_prefix", std::string(standard));
+      };
       if (call[0] == "train") {
         returned.push_back(trainer->train(checkpoint).metrics);
       } else if (call[0] == "evaluate") {
-        returned.push_back(trainer->evaluate(nullptr, prefix.empty() ? "eval" : prefix));
+        returned.push_back(trainer->evaluate(nullptr, prefix("eval")));
       } else {
-        returned.push_back(trainer->predict(nullptr, prefix.empty() ? "test" : prefix).metrics);
+        returned.push_back(trainer->predict(nullptr, prefix("test")).metrics);
       }
     }
   }
@@ -241,11 +230,9 @@ void expect_as_in_python(const Training& run) {
     EXPECT_EQ(state.best_metric, number(script["best"][0]));
     EXPECT_EQ(state.best_global_step, script["best"][1].get<std::int64_t>());
     const auto path = state.best_model_checkpoint.value_or("");
-    const bool has_path = !script["best"][2].is_null();
-    EXPECT_EQ(!path.empty(), has_path);
-    if (has_path) {
-      EXPECT_TRUE(path.ends_with(script["best"][2].get<std::string>())) << path;
-    }
+    const auto name = script["best"][2].is_null() ? "" : script["best"][2].get<std::string>();
+    EXPECT_EQ(path.empty(), name.empty());
+    EXPECT_TRUE(path.ends_with(name)) << path;
   }
   if (script.contains("returned")) {
     ASSERT_EQ(run.returned.size(), script["returned"].size());

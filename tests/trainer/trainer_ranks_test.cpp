@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Trainer in two processes that function_launcher starts.
+// A Trainer in several processes: as one alone; with sums exact, to the last bit.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <csignal>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ladder/accelerate/function_launcher.h"
@@ -18,6 +24,7 @@
 #include "ladder/launch/signals.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
 #include "tests/support/scripted_trainer.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
@@ -26,10 +33,7 @@ namespace ladder {
 namespace {
 
 using nlohmann::json;
-using scripted::Linear;
 using scripted::Samples;
-
-constexpr std::int64_t kEvalSamples = 11;
 
 // 8 batches an epoch: of 5 samples, 3 and 2 with two processes; the last has 2.
 TrainingArguments arguments(const TemporaryFolder& folder) {
@@ -49,23 +53,26 @@ TrainingArguments arguments(const TemporaryFolder& folder) {
   return args;
 }
 
-// Notes the names of events, and their steps.
-class Events : public TrainerCallback {
+// Notes the names of some events, and their steps.
+class Events : public scripted::EventNoter {
  public:
   explicit Events(json& names) : names_(names) {}
-  void on_step_end(TrainerEvent& event) override { note("step", event); }
-  void on_substep_end(TrainerEvent& event) override { note("substep", event); }
-  void on_log(TrainerEvent& event) override { note("log", event); }
-  void on_evaluate(TrainerEvent& event) override { note("evaluate", event); }
-  void on_save(TrainerEvent& event) override { note("save", event); }
-  void on_train_end(TrainerEvent& event) override { note("end", event); }
 
  private:
-  void note(const char* name, const TrainerEvent& event) {
-    names_.push_back({name, event.state.global_step});
+  void note(const std::string& name, TrainerEvent& event) override {
+    for (const char* noted : {"step_end", "substep_end", "log", "evaluate", "save", "train_end"}) {
+      if (name == noted) names_.push_back({name, event.state.global_step});
+    }
   }
   json& names_;
 };
+
+TrainerOptions options_of(const TrainingArguments& args,
+                          std::vector<std::shared_ptr<TrainerCallback>> callbacks = {}) {
+  auto options = scripted::options_with(args, 37, 11);
+  options.callbacks = std::move(callbacks);
+  return options;
+}
 
 template <typename Number>
 std::vector<Number> values_of(const torch::Tensor& tensor) {
@@ -73,35 +80,36 @@ std::vector<Number> values_of(const torch::Tensor& tensor) {
   return {flat.data_ptr<Number>(), flat.data_ptr<Number>() + flat.numel()};
 }
 
-// All that a caller sees of a training, in a file a process.
-void train(const TemporaryFolder& folder) {
+json logged(const Trainer& trainer, std::initializer_list<const char*> names) {
   json seen;
-  auto events = std::make_shared<Events>(seen["events"]);
-  Trainer trainer({.model = std::make_shared<Linear>(),
-                   .args = arguments(folder),
-                   .train_dataset = std::make_shared<Samples>(37),
-                   .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-                   .compute_metrics = accuracy,
-                   .callbacks = {events},
-                   .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-  trainer.train();
-  const auto output = trainer.predict();
-  seen["losses"] = json::array();
   for (const auto& entry : trainer.state().log_history) {
-    for (const char* name : {"loss", "grad_norm", "eval_loss", "eval_accuracy"}) {
+    for (const char* name : names) {
       const double* const value = find_metric(entry.values, name);
-      if (value != nullptr) seen["losses"].push_back(*value);
+      if (value != nullptr) seen[name].push_back(*value);
     }
   }
-  seen["labels"] = values_of<std::int64_t>(output.label_ids.only());
-  seen["predictions"] = values_of<float>(output.predictions);
-  seen["weights"] = values_of<float>(trainer.model().parameters()[0]);
-  seen["best"] = *trainer.state().best_metric;
-  folder.write("rank" + std::to_string(trainer.accelerator().process_index()), seen.dump());
+  return seen;
 }
 
-json seen_by(const TemporaryFolder& folder, int rank) {
-  return json::parse(folder.read("rank" + std::to_string(rank)));
+// What `fn` returns in each of the processes.
+using InProcess = std::function<json(const TemporaryFolder&)>;
+std::vector<json> seen_by(int processes, const TemporaryFolder& folder, const InProcess& fn) {
+  const auto name_of = [](int rank) { return "rank" + std::to_string(rank); };
+  expect_well(
+      end_of_ranks(processes, [&](int rank) { folder.write(name_of(rank), fn(folder).dump()); }));
+  std::vector<json> seen;
+  for (int rank = 0; rank < processes; ++rank) {
+    seen.push_back(json::parse(folder.read(name_of(rank))));
+  }
+  return seen;
+}
+
+// What all processes have alike.
+json seen_by_all(int processes, const InProcess& fn) {
+  const TemporaryFolder folder;
+  const auto seen = seen_by(processes, folder, fn);
+  for (const auto& other : seen) EXPECT_EQ(other, seen[0]);
+  return seen[0];
 }
 
 void expect_near(const json& got, const json& expected) {
@@ -113,20 +121,31 @@ void expect_near(const json& got, const json& expected) {
 }
 
 TEST(TrainerOnTwo, BothSeeWhatOneAloneSees) {
-  const TemporaryFolder two;
-  function_launcher([&] { train(two); }, std::tuple<>(), {.num_processes = 2});
-  const TemporaryFolder one;
-  function_launcher([&] { train(one); }, std::tuple<>(), {.num_processes = 1});
-  const auto got = seen_by(two, 0);
-  const auto expected = seen_by(one, 0);
-  EXPECT_EQ(got, seen_by(two, 1));
+  const auto train = [](const TemporaryFolder& folder) {
+    json events;
+    auto options = options_of(arguments(folder), {std::make_shared<Events>(events)});
+    options.compute_metrics = accuracy;
+    Trainer trainer(options);
+    trainer.train();
+    const auto output = trainer.predict();
+    auto seen = logged(trainer, {"loss", "grad_norm", "eval_loss", "eval_accuracy"});
+    seen["predictions"] = values_of<float>(output.predictions);
+    seen["weights"] = values_of<float>(trainer.model().parameters()[0]);
+    return json({{"near", seen},
+                 {"events", events},
+                 {"labels", values_of<std::int64_t>(output.label_ids.only())},
+                 {"checkpoints", list_checkpoints(folder.file("out"), "checkpoint-").size()}});
+  };
+  const auto got = seen_by_all(2, train);
+  const auto expected = seen_by_all(1, train);
   EXPECT_EQ(got["events"], expected["events"]);
   EXPECT_EQ(got["labels"], json({0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1})) << "each once, in order";
-  for (const char* name : {"losses", "predictions", "weights"}) {  // sums are made in other orders
+  EXPECT_EQ(got["checkpoints"], 2);
+  ASSERT_EQ(got["near"].size(), 6U);
+  for (const auto& [name, values] : expected["near"].items()) {  // sums are made in other orders
     SCOPED_TRACE(name);
-    expect_near(got[name], expected[name]);
+    expect_near(got["near"][name], values);
   }
-  EXPECT_EQ(list_checkpoints(two.file("out"), "checkpoint-").size(), 2U);
 }
 
 // Reads LibTorch's LSTM, without a class of this library.
@@ -149,45 +168,29 @@ struct ReconstructingTrainer : Trainer {
   }
 };
 
-void train_module(const TemporaryFolder& folder, bool with_labels) {
+template <typename TrainerClass>
+json train_module(const TemporaryFolder& folder, bool with_labels) {
   torch::manual_seed(1);
   LastState net;
-  const auto all = scripted::Samples(37).get_batch(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
-  const auto data = std::make_shared<TensorDataset>(
+  const auto all = Samples(7).get_batch(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
+  auto options = options_of(arguments(folder));
+  options.model = net;
+  options.train_dataset = options.eval_dataset = std::make_shared<TensorDataset>(
       all.inputs, with_labels ? all.targets.remainder(4) : torch::Tensor());
-  TrainerOptions options = {.model = net,
-                            .args = arguments(folder),
-                            .train_dataset = data,
-                            .eval_dataset = data,
-                            .accelerator = {.cpu = true, .threads = 1, .quiet = true}};
-  const auto run = [&](Trainer& trainer) {
-    trainer.train();
-    const auto metrics = trainer.evaluate();
-    const json seen = {{"weights", values_of<float>(flat_weights(*net))},
-                       {"eval_loss", *find_metric(metrics, "eval_loss")}};
-    folder.write("rank" + std::to_string(trainer.accelerator().process_index()), seen.dump());
-  };
-  if (with_labels) {
-    Trainer trainer(std::move(options));
-    run(trainer);
-  } else {
-    ReconstructingTrainer trainer(std::move(options));
-    run(trainer);
-  }
+  TrainerClass trainer(std::move(options));
+  trainer.train();
+  auto seen = values_of<float>(flat_weights(*net));
+  seen.push_back(static_cast<float>(trainer.evaluate().at("eval_loss")));
+  return seen;
 }
 
 TEST(TrainerOnTwo, TrainsAModuleOfLibTorchAlsoWithoutLabels) {
   for (const bool with_labels : {true, false}) {
-    const TemporaryFolder two;
-    function_launcher([&] { train_module(two, with_labels); }, std::tuple<>(),
-                      {.num_processes = 2});
-    const TemporaryFolder one;
-    function_launcher([&] { train_module(one, with_labels); }, std::tuple<>(),
-                      {.num_processes = 1});
-    EXPECT_EQ(seen_by(two, 0), seen_by(two, 1));
-    expect_near(seen_by(two, 0)["weights"], seen_by(one, 0)["weights"]);
-    expect_near(json::array({seen_by(two, 0)["eval_loss"]}),
-                json::array({seen_by(one, 0)["eval_loss"]}));
+    const auto train = [&](const TemporaryFolder& folder) {
+      return with_labels ? train_module<Trainer>(folder, true)
+                         : train_module<ReconstructingTrainer>(folder, false);
+    };
+    expect_near(seen_by_all(2, train), seen_by_all(1, train));
   }
 }
 
@@ -199,110 +202,65 @@ class Stopper : public TrainerCallback {
   }
 };
 
-// Notes what happens until it is stopped, then goes on from the checkpoint.
-void train_and_stop(const TemporaryFolder& folder) {
-  json seen;
-  auto args = arguments(folder);
-  args.load_best_model_at_end = false;
-  args.save_strategy = SaveStrategy::kNo;
-  args.save_only_model = true;  // which would leave nothing to go on from
-  Trainer trainer(
-      {.model = std::make_shared<Linear>(),
-       .args = args,
-       .train_dataset = std::make_shared<Samples>(37),
-       .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-       .callbacks = {std::make_shared<Events>(seen["events"]), std::make_shared<Stopper>()},
-       .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-  try {
-    trainer.train();
-  } catch (const StoppedBySignal& told) {
-    seen["told"] = told.signal();
-  }
-  const auto stopped = seen;
-  trainer.train(folder.file("out/checkpoint-3"));
-  folder.write("rank" + std::to_string(trainer.accelerator().process_index()),
-               json({{"stopped", stopped}, {"end", trainer.state().global_step}}).dump());
-}
-
 TEST(TrainerOnTwo, ToldToStopInTheLastStepOfAnEpochTheyEndTheEpoch) {
-  const TemporaryFolder folder;
-  function_launcher([&] { train_and_stop(folder); }, std::tuple<>(), {.num_processes = 2});
-  for (const int rank : {0, 1}) {
-    const auto seen = seen_by(folder, rank);
-    EXPECT_EQ(seen["stopped"]["told"], SIGTERM);
-    const auto& events = seen["stopped"]["events"];
+  const auto seen = seen_by_all(2, [](const TemporaryFolder& folder) {
+    auto args = arguments(folder);
+    args.load_best_model_at_end = false;
+    args.save_strategy = SaveStrategy::kNo;
+    args.save_only_model = true;  // which would leave nothing to go on from
+    json events;
+    Trainer trainer(
+        options_of(args, {std::make_shared<Events>(events), std::make_shared<Stopper>()}));
+    EXPECT_THROW(trainer.train(), StoppedBySignal);
     const json last = {events[events.size() - 2], events.back()};
-    EXPECT_EQ(last, json({{"evaluate", 3}, {"save", 3}})) << events;
-    EXPECT_EQ(seen["end"], 6);
-  }
-}
-
-// Trains with "auto", and notes the first step and the last.
-void train_auto(const TemporaryFolder& folder, const std::string& name) {
-  json events;
-  Trainer trainer({.model = std::make_shared<Linear>(),
-                   .args = arguments(folder),
-                   .train_dataset = std::make_shared<Samples>(37),
-                   .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-                   .callbacks = {std::make_shared<Events>(events)},
-                   .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-  trainer.train("auto");
-  folder.write(name + std::to_string(trainer.accelerator().process_index()),
-               json({events[0][1], trainer.state().global_step}).dump());
+    trainer.train(folder.file("out/checkpoint-3"));
+    return json({{"last", last}, {"end", trainer.state().global_step}});
+  });
+  EXPECT_EQ(seen["last"], json({{"evaluate", 3}, {"save", 3}}));
+  EXPECT_EQ(seen["end"], 6);
 }
 
 TEST(TrainerOnTwo, AutoResumesFromTheNewestIntactCheckpointOrStartsAnew) {
   const TemporaryFolder folder;
-  const auto steps = [&](const std::string& name) {
-    function_launcher([&] { train_auto(folder, name); }, std::tuple<>(), {.num_processes = 2});
-    EXPECT_EQ(folder.read(name + "0"), folder.read(name + "1"));
-    return json::parse(folder.read(name + "0"));
+  const auto expect_steps = [&](int first, int last) {
+    const auto seen = seen_by(2, folder, [](const TemporaryFolder& shared) {
+      json events;
+      Trainer trainer(options_of(arguments(shared), {std::make_shared<Events>(events)}));
+      trainer.train("auto");
+      return json({events[0][1], trainer.state().global_step});
+    });
+    EXPECT_EQ(seen, (std::vector<json>(2, {first, last})));
   };
-  EXPECT_EQ(steps("first"), json({0, 6}));
+  expect_steps(0, 6);
   folder.write("out/checkpoint-6/model.safetensors", "damaged");
-  EXPECT_EQ(steps("second"), json({3, 6}));
+  expect_steps(3, 6);
 }
 
 TEST(Trainer, AutoNeedsAFolder) {
-  const TemporaryFolder folder;
-  function_launcher(
-      [&] {
-        auto args = arguments(folder);
-        args.output_dir = "";
-        args.save_strategy = SaveStrategy::kNo;
-        args.load_best_model_at_end = false;
-        Trainer trainer({.model = std::make_shared<Linear>(),
-                         .args = args,
-                         .train_dataset = std::make_shared<Samples>(37),
-                         .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-                         .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-        EXPECT_ERROR(trainer.train("auto"), UsageError,
-                     "resume_from_checkpoint: expected output_dir");
-      },
-      std::tuple<>(), {.num_processes = 1});
+  seen_by_all(1, [](const TemporaryFolder& folder) -> json {
+    auto args = arguments(folder);
+    args.output_dir = "";
+    args.save_strategy = SaveStrategy::kNo;
+    args.load_best_model_at_end = false;
+    Trainer trainer(options_of(args));
+    EXPECT_ERROR(trainer.train("auto"), UsageError, "resume_from_checkpoint: expected output_dir");
+    return nullptr;
+  });
 }
 
 // Trains in two processes. Returns the error of the first, or "".
 std::string end_of_training(const TemporaryFolder& folder, const TrainingArguments& args,
                             const std::string& resume = "") {
-  const auto train = [&] {
-    Trainer trainer({.model = std::make_shared<Linear>(),
-                     .args = args,
-                     .train_dataset = std::make_shared<Samples>(37),
-                     .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-                     .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-    std::string error;
+  return seen_by(2, folder, [&](const TemporaryFolder& /*folder*/) -> json {
+    Trainer trainer(options_of(args));
     try {
       trainer.train(resume);
     } catch (const UsageError& refused) {
-      error = refused.what();
+      return refused.what();
     } catch (const DistributedError&) {  // of the other process
-      return;
     }
-    if (trainer.accelerator().is_main_process()) folder.write("error", error);
-  };
-  function_launcher(train, std::tuple<>(), {.num_processes = 2});
-  return folder.read("error");
+    return "";
+  })[0];
 }
 
 std::vector<std::int64_t> numbers_in(const TemporaryFolder& folder) {
@@ -329,12 +287,10 @@ TEST(TrainerOnTwo, CheckpointsOfAnotherRunAreRefusedOrRemoved) {
   second.learning_rate = 0.02;
   second.num_train_epochs = 1;
   const auto out = folder.file("out");
-  EXPECT_EQ(
-      end_of_training(folder, second),
-      "output_dir " + out + ": " + out +
-          "/checkpoint-3 is of another run: learning_rate is 0.01 there, and 0.02 here; hint: "
-          "name another output_dir, go on with resume_from_checkpoint, or remove them with "
-          "overwrite_output_dir");
+  EXPECT_TRUE(end_of_training(folder, second)
+                  .starts_with("output_dir " + out + ": " + out +
+                               "/checkpoint-3 is of another "
+                               "run: learning_rate is 0.01 there, and 0.02 here; hint: "));
   EXPECT_TRUE(end_of_training(folder, second, "auto").starts_with("output_dir "))
       << "none is named";
   EXPECT_EQ(folder.read("out/checkpoint-3/model.safetensors"), weights);
@@ -369,19 +325,99 @@ class FailingTrainer : public Trainer {
 
 TEST(TrainerOnTwo, WhenOneFailsAllEndAndCheckpointsAreWhole) {
   const TemporaryFolder folder;
-  const auto fail = [&] {
-    FailingTrainer trainer({.model = std::make_shared<Linear>(),
-                            .args = arguments(folder),
-                            .train_dataset = std::make_shared<Samples>(37),
-                            .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-                            .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-    trainer.train();
-  };
+  const auto fail = [&] { FailingTrainer(options_of(arguments(folder))).train(); };
   EXPECT_ERROR(function_launcher(fail, std::tuple<>(), {.num_processes = 2}), ChildError, "rank 1");
   const auto checkpoints = list_checkpoints(folder.file("out"), "checkpoint-");
   ASSERT_EQ(checkpoints.size(), 1U);
   EXPECT_EQ(checkpoints[0].number, 3);
   open_checkpoint(folder.file("out/checkpoint-3"));
+}
+
+// --- sums exact ---
+
+// Points around three centres, as floats of which no sum is exact.
+class Points : public Dataset {
+ public:
+  explicit Points(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    const auto number =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
+    const auto phase = number.to(torch::kFloat32).unsqueeze(1) * torch::tensor({0.1F, 0.7F, 2.1F});
+    const auto x = torch::cat({phase.sin(), torch::ones({number.size(0), 1})}, 1);
+    return {.inputs = x, .targets = (number * number) % 3};
+  }
+
+ private:
+  std::int64_t size_;
+};
+
+// 5 batches of 8 samples, of which the last has 5, in windows of 2.
+TrainingArguments exact_arguments() {
+  TrainingArguments args;
+  args.num_train_epochs = 6;
+  args.per_device_train_batch_size = 8;
+  args.per_device_eval_batch_size = 6;
+  args.gradient_accumulation_steps = 2;
+  args.accelerator_config = {.split_batches = true, .even_batches = false};
+  args.learning_rate = 0.3;
+  args.lr_scheduler_type = SchedulerType::kReduceLrOnPlateau;
+  args.lr_scheduler_kwargs = R"({"patience": 0, "threshold": 0.01})";
+  args.max_grad_norm = 0.2;
+  args.logging_steps = 2;
+  args.eval_strategy = IntervalStrategy::kEpoch;
+  args.save_strategy = SaveStrategy::kNo;
+  args.sums = Sums::kExact;
+  args.micro_batch = 2;
+  return args;
+}
+
+struct ExactSetup {
+  int processes = 1;
+  int threads = 1;
+  TrainingArguments args = exact_arguments();
+};
+
+// All that is logged, but for the speed, and the weights at the end.
+json training_of(const ExactSetup& setup) {
+  return seen_by_all(setup.processes, [&](const TemporaryFolder& /*folder*/) {
+    auto options = options_of(setup.args);
+    options.train_dataset = std::make_shared<Points>(37);
+    options.eval_dataset = std::make_shared<Points>(23);
+    options.compute_metrics = accuracy;
+    options.accelerator.threads = setup.threads;
+    Trainer trainer(std::move(options));
+    const double training_loss = trainer.train().training_loss;
+    auto seen =
+        logged(trainer, {"loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy"});
+    seen["training_loss"] = training_loss;
+    seen["weights"] = values_of<float>(flat_weights(trainer.model()));
+    return seen;
+  });
+}
+
+TEST(ExactSumsOfTrainer, GiveTheSameLossesAndWeightsForAnyProcessesAndThreads) {
+  const auto one = training_of({});
+  EXPECT_EQ(one["eval_loss"].size(), 6U);
+  EXPECT_LT(one["learning_rate"].back(), 0.3) << "no plateau";
+  for (const auto& [processes, threads] : {std::pair(2, 1), {3, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(testing::Message() << processes << " processes, " << threads << " threads");
+    EXPECT_EQ(training_of({.processes = processes, .threads = threads}), one);
+  }
+}
+
+// The loss is that of sums in float, to their precision.
+TEST(ExactSumsOfTrainer, LogTheLossesOfSumsInFloat) {
+  ExactSetup exact = {.processes = 2};
+  exact.args.num_train_epochs = 1;
+  ExactSetup fast;
+  fast.args.num_train_epochs = 1;
+  fast.args.sums = Sums::kFast;
+  fast.args.micro_batch = TrainingArguments{}.micro_batch;
+  const auto expected = training_of(fast);
+  const auto got = training_of(exact);
+  for (const char* name : {"loss", "eval_loss", "grad_norm"})
+    expect_near(got[name], expected[name]);
 }
 
 }  // namespace
