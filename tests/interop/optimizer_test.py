@@ -37,11 +37,6 @@ TO_CPP, TO_PYTHON = 4, 7  # steps taken when the language changes
 Make = tuple[Callable[[nn.Module], Optimizer], Callable[[Optimizer], LRScheduler]]
 
 
-def adamw(model: nn.Module) -> Optimizer:
-    return AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.05,
-                 fused=True)
-
-
 def groups(kind: type[Optimizer], lr: float,
            **options: Any) -> Callable[[nn.Module], Optimizer]:
     """Biases at half the rate and without weight decay."""
@@ -53,12 +48,8 @@ def groups(kind: type[Optimizer], lr: float,
     return make
 
 
-def rmsprop(**options: Any) -> Callable[[nn.Module], Optimizer]:
-    return lambda model: RMSprop(model.parameters(), lr=0.01, foreach=False, **options)
-
-
-def sgd(**options: Any) -> Callable[[nn.Module], Optimizer]:
-    return lambda model: SGD(model.parameters(), lr=0.1, fused=True, **options)
+def one(kind: type[Optimizer], **options: Any) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: kind(model.parameters(), **options)
 
 
 def step_lr(optimizer: Optimizer) -> LRScheduler:
@@ -71,16 +62,19 @@ def linear(optimizer: Optimizer) -> LRScheduler:
 
 # The same as in tests/optim/state_helper.cpp.
 WAYS: dict[str, Make] = {
-    "adamw": (adamw, linear),
+    "adamw": (one(AdamW, lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.05, fused=True),
+              linear),
     "adamw_groups": (groups(AdamW, 0.02), step_lr),
     "adam": (groups(Adam, 0.02, weight_decay=0.1), linear),
     "adagrad": (groups(Adagrad, 0.1, lr_decay=0.1, weight_decay=0.1,
                        initial_accumulator_value=0.5), step_lr),
-    "rmsprop": (rmsprop(), step_lr),
-    "rmsprop_all": (rmsprop(weight_decay=0.1, momentum=0.9, centered=True), linear),
-    "sgd": (sgd(), step_lr),
-    "momentum": (sgd(momentum=0.9, dampening=0.1, weight_decay=0.01), step_lr),
-    "nesterov": (sgd(momentum=0.9, nesterov=True), linear),
+    "rmsprop": (one(RMSprop, lr=0.01, foreach=False), step_lr),
+    "rmsprop_all": (one(RMSprop, lr=0.01, foreach=False, weight_decay=0.1, momentum=0.9,
+                        centered=True), linear),
+    "sgd": (one(SGD, lr=0.1, fused=True), step_lr),
+    "momentum": (one(SGD, lr=0.1, fused=True, momentum=0.9, dampening=0.1, weight_decay=0.01),
+                 step_lr),
+    "nesterov": (one(SGD, lr=0.1, fused=True, momentum=0.9, nesterov=True), linear),
 }
 OPTIONS = {AdamW: ("lr", "betas", "eps", "weight_decay"),
            Adam: ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"),
@@ -148,8 +142,6 @@ class States(unittest.TestCase):
             self.assertEqual(got[name].dtype, tensor.dtype, name)
             self.assertTrue(torch.equal(got[name], tensor), name)
 
-
-class Training(States):
     def begin(self) -> None:
         torch.manual_seed(3)
         model = ConvNet()
@@ -157,9 +149,6 @@ class Training(States):
         save_file({f"{step}.{name}": torch.randn_like(parameter) for step in range(STEPS)
                    for name, parameter in model.named_parameters()},
                   self.folder / "gradients.safetensors")
-
-    def cpp(self, way: str, first: int, last: int) -> None:
-        self.helper("train", self.folder, way, first, last)
 
     def python(self, way: str, first: int, last: int) -> None:
         model = ConvNet()
@@ -180,59 +169,32 @@ class Training(States):
         save_optimizer(optimizer, model, self.optimizer)
         save_scheduler(scheduler, self.scheduler)
 
-    def end(self) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Any], dict[str, Any]]:
+    def end(self) -> tuple[dict[str, Tensor], tuple[Any, ...]]:
+        """All tensors, and the numbers beside them."""
         with safe_open(self.optimizer, "pt") as file:
             groups = json.loads(file.metadata()["groups"])
-        return (load_file(self.weights), load_file(self.optimizer), groups,
-                json.loads(self.scheduler.read_text()))
+        return (load_file(self.weights) | load_file(self.optimizer),
+                (groups, json.loads(self.scheduler.read_text())))
 
-    def expect_same_end(self, expected: tuple[Any, ...]) -> None:
-        weights, optimizer, groups, scheduler = self.end()
-        self.assert_same(weights, expected[0])
-        self.assert_same(optimizer, expected[1])
-        self.assertEqual(groups, expected[2])
-        self.assertEqual(scheduler, expected[3])
+    def expect_end(self, expected: tuple[dict[str, Tensor], tuple[Any, ...]]) -> None:
+        tensors, numbers = self.end()
+        self.assert_same(tensors, expected[0])
+        self.assertEqual(numbers, expected[1])
 
-    def compare(self, way: str) -> None:
-        self.begin()
-        self.python(way, 0, STEPS)
-        at_end = self.end()
-        self.begin()
-        self.python(way, 0, TO_PYTHON)
-        before = self.end()
-        self.begin()
-        self.python(way, 0, TO_CPP)
-        self.cpp(way, TO_CPP, TO_PYTHON)
-        self.expect_same_end(before)
-        self.python(way, TO_PYTHON, STEPS)
-        self.expect_same_end(at_end)
-
-    def test_adamw(self) -> None:
-        self.compare("adamw")
-
-    def test_adamw_with_two_groups(self) -> None:
-        self.compare("adamw_groups")
-
-    def test_adam_with_two_groups(self) -> None:
-        self.compare("adam")
-
-    def test_adagrad_with_two_groups(self) -> None:
-        self.compare("adagrad")
-
-    def test_rmsprop(self) -> None:
-        self.compare("rmsprop")
-
-    def test_rmsprop_with_everything(self) -> None:
-        self.compare("rmsprop_all")
-
-    def test_sgd(self) -> None:
-        self.compare("sgd")
-
-    def test_momentum(self) -> None:
-        self.compare("momentum")
-
-    def test_nesterov(self) -> None:
-        self.compare("nesterov")
+    def test_training_goes_on_in_the_other_language_bit_for_bit(self) -> None:
+        for way in WAYS:
+            with self.subTest(way):
+                ends = {}
+                for last in (STEPS, TO_PYTHON):
+                    self.begin()
+                    self.python(way, 0, last)
+                    ends[last] = self.end()
+                self.begin()
+                self.python(way, 0, TO_CPP)
+                self.helper("train", self.folder, way, TO_CPP, TO_PYTHON)
+                self.expect_end(ends[TO_PYTHON])
+                self.python(way, TO_PYTHON, STEPS)
+                self.expect_end(ends[STEPS])
 
     def test_a_state_of_another_optimizer_is_refused(self) -> None:
         self.begin()
@@ -243,26 +205,25 @@ class Training(States):
                       done.stderr)
 
 
-class RandomNumbers(States):
-    def draw(self) -> dict[str, Tensor]:
-        """As state_helper does."""
-        values = (torch.randn(1), torch.rand(100), torch.randperm(50), torch.randn(64),
-                  torch.randn(1))
-        return {str(i): value for i, value in enumerate(values)}
-
     def test_generators_go_on_from_each_others_state(self) -> None:
+        def draw() -> dict[str, Tensor]:
+            """As state_helper does."""
+            values = (torch.randn(1), torch.rand(100), torch.randperm(50), torch.randn(64),
+                      torch.randn(1))
+            return {str(i): value for i, value in enumerate(values)}
+
         path = self.folder / "random.safetensors"
         torch.manual_seed(5)
-        self.draw()
+        draw()
         save_file({"cpu": torch.get_rng_state()}, path)
-        expected = self.draw()
+        expected = draw()
         state = torch.get_rng_state()
-        following = self.draw()
+        following = draw()
         self.helper("draw", self.folder)
         self.assert_same(load_file(self.folder / "drawn.safetensors"), expected)
         self.assert_same(load_file(path), {"cpu": state})
         torch.set_rng_state(load_file(path)["cpu"])
-        self.assert_same(self.draw(), following)
+        self.assert_same(draw(), following)
 
 
 if __name__ == "__main__":

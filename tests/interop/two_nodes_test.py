@@ -11,7 +11,6 @@ from tests.support.programs import TORCHRUN  # noqa: E402
 from tests.support.start_scripts import FLAGS, ROOT, StartScripts, free_port  # noqa: E402
 
 
-
 class TwoNodesTest(StartScripts):
     def test_the_trial_runs_two_torchruns_here(self) -> None:
         code, output = self.run_script(
@@ -20,10 +19,9 @@ class TwoNodesTest(StartScripts):
         )
         self.assertEqual(code, 0, output)
         ranks = self.calls("program")
-        self.assertEqual(self.column(ranks, "RANK"), ["0", "1", "2", "3"])
-        self.assertEqual(self.column(ranks, "LOCAL_RANK"), ["0", "1", "0", "1"])
-        self.assertEqual(self.column(ranks, "GROUP_RANK"), ["0", "0", "1", "1"])
-        self.assertEqual(self.column(ranks, "WORLD_SIZE"), ["4"] * 4)
+        for name, expected in (("RANK", "0123"), ("LOCAL_RANK", "0101"), ("GROUP_RANK", "0011"),
+                               ("WORLD_SIZE", "4444")):
+            self.assertEqual(self.column(ranks, name), list(expected), name)
         self.assertEqual([rank["flags"] for rank in ranks], [FLAGS] * 4)
 
     def test_a_failure_in_the_trial_ends_both(self) -> None:
