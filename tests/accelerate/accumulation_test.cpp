@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradient accumulation: k batches of b samples are one of k·b.
 #include <gtest/gtest.h>
-#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
-#include "ladder/optim/adam.h"
 #include "ladder/optim/sgd.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/expect_error.h"
@@ -26,9 +24,6 @@
 namespace ladder {
 namespace {
 
-using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
-using MakeOptimizer = std::function<Optimizer(Model&)>;
-
 // The last window is short, and so is its last batch.
 constexpr int kSteps = 3;
 constexpr int kWindows = 3;
@@ -37,48 +32,29 @@ struct Training {
   int num_steps = 1;
   std::int64_t batch_size = kSteps * kBatch;
   bool sync_each_batch = false;
-  int epochs = 1;
-  MakeOptimizer make_optimizer = [](Model& model) { return plain_sgd(model); };
 };
+using Backward = std::function<void(Accelerator&, const torch::Tensor& loss)>;
 
-struct Result {
-  std::vector<torch::Tensor> gradients;  // at each step
-  torch::Tensor weights;
-};
-
-// `backward` gets the loss of every batch.
-Result train_with(Accelerators& ranks, const Training& training,
-                  const std::function<void(Accelerator&, const torch::Tensor&)>& backward) {
+// The gradients at each step of an epoch, in which the weights stand still.
+std::vector<torch::Tensor> gradients_of(
+    Accelerators& ranks, const Training& training,
+    const Backward& backward = [](auto& accelerator, auto& loss) { accelerator.backward(loss); }) {
   const auto accelerator =
       ranks.make({.gradient_accumulation = {.num_steps = training.num_steps,
                                             .sync_each_batch = training.sync_each_batch}});
   const auto network = small_net();
   auto [loader, model, optimizer] = accelerator->prepare(
-      image_loader(kSamples, training.batch_size), network, training.make_optimizer(*network));
-  Result result;
-  for (int epoch = 0; epoch < training.epochs; ++epoch) {
-    loader.set_epoch(epoch);
-    for (const Batch& batch : loader) {
-      const auto accumulation = accelerator->accumulate(*model);
-      backward(*accelerator, loss_of(*model, basicnet(), batch));
-      if (accelerator->sync_gradients()) result.gradients.push_back(flat_gradients(*model));
-      optimizer->step();
-      optimizer->zero_grad();
-    }
+      image_loader(kSamples, training.batch_size), network, plain_sgd(*network, 0.0));
+  std::vector<torch::Tensor> gradients;
+  for (const Batch& batch : loader) {
+    const auto accumulation = accelerator->accumulate(*model);
+    backward(*accelerator, loss_of(*model, basicnet(), batch));
+    if (accelerator->sync_gradients()) gradients.push_back(flat_gradients(*model));
+    optimizer->step();
+    optimizer->zero_grad();
   }
-  result.weights = flat_weights(*model);
-  return result;
+  return gradients;
 }
-
-Result train(Accelerators& ranks, const Training& training) {
-  return train_with(ranks, training, [](Accelerator& accelerator, const torch::Tensor& loss) {
-    accelerator.backward(loss);
-  });
-}
-
-// The weights stand still, so that the gradients of the first steps change those of no other.
-Optimizer at_rest(Model& model) { return plain_sgd(model, 0.0); }
-Optimizer adamw(Model& model) { return std::make_shared<AdamW>(model.parameters()); }
 
 class AccumulationOfRanks : public testing::TestWithParam<int> {
  protected:
@@ -86,70 +62,49 @@ class AccumulationOfRanks : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(World, AccumulationOfRanks, testing::Values(1, 2));
 
+// With Python's weights the last window is too weak: otherwise the test would show nothing.
 TEST_P(AccumulationOfRanks, HasTheGradientsOfLargeBatches) {
   run_accelerators(world(), [](Accelerators& ranks) {
-    const auto large = train(ranks, {.make_optimizer = at_rest});
-    ASSERT_EQ(large.gradients.size(), kWindows);
+    const auto large = gradients_of(ranks, {});
+    ASSERT_EQ(large.size(), kWindows);
+    Training small = {.num_steps = kSteps, .batch_size = kBatch};
     for (const bool sync_each_batch : {false, true}) {
-      const auto small = train(ranks, {.num_steps = kSteps,
-                                       .batch_size = kBatch,
-                                       .sync_each_batch = sync_each_batch,
-                                       .make_optimizer = at_rest});
-      ASSERT_EQ(small.gradients.size(), kWindows);
+      small.sync_each_batch = sync_each_batch;
+      const auto found = gradients_of(ranks, small);
+      ASSERT_EQ(found.size(), kWindows);
       for (std::size_t i = 0; i < kWindows; ++i) {
-        EXPECT_LE(relative_difference(small.gradients[i], large.gradients[i]), 1e-6) << i;
+        EXPECT_LE(relative_difference(found[i], large[i]), 1e-6) << i;
       }
     }
+    const auto pythons = gradients_of(
+        ranks, small, [](auto&, const torch::Tensor& loss) { (loss / kSteps).backward(); });
+    EXPECT_LE(relative_difference(pythons[0], large[0]), 1e-6);
+    EXPECT_GE(relative_difference(pythons[2], large[2]), 0.1);
   });
 }
 
-// Otherwise the test above would show nothing.
-TEST_P(AccumulationOfRanks, WithPythonsWeightsMakesTheLastWindowTooWeak) {
-  run_accelerators(world(), [](Accelerators& ranks) {
-    const auto large = train(ranks, {.make_optimizer = at_rest});
-    const auto python =
-        train_with(ranks, {.num_steps = kSteps, .batch_size = kBatch, .make_optimizer = at_rest},
-                   [](Accelerator&, const torch::Tensor& loss) { (loss / kSteps).backward(); });
-    EXPECT_LE(relative_difference(python.gradients[0], large.gradients[0]), 1e-6);
-    EXPECT_GE(relative_difference(python.gradients[2], large.gradients[2]), 0.1);
-  });
+// Whether the gradients are the same on all ranks.
+bool equal_gradients(const Accelerator& accelerator, const Model& model) {
+  const auto all = accelerator.gather(flat_gradients(model).unsqueeze(0));
+  return torch::equal(all[0], all[1]);
 }
 
-TEST_P(AccumulationOfRanks, EndsWithTheWeightsOfLargeBatches) {
-  run_accelerators(world(), [](Accelerators& ranks) {
-    const auto expect_near = [&](const MakeOptimizer& make, double tolerance) {
-      const Training large{.epochs = 2, .make_optimizer = make};
-      Training small = large;
-      small.num_steps = kSteps;
-      small.batch_size = kBatch;
-      const auto expected = train(ranks, large).weights;
-      EXPECT_LE(relative_difference(train(ranks, small).weights, expected), tolerance);
-      EXPECT_GE(relative_difference(expected, flat_weights(*small_net())), 1e-4);
-    };
-    expect_near([](Model& model) { return plain_sgd(model); }, 1e-5);
-    expect_near(adamw, 2e-3);
-  });
-}
-
-// What each rank has after each of the batches of one window.
-std::vector<bool> equal_gradients_in_window(Accelerators& ranks, bool sync_each_batch) {
-  const auto accelerator =
-      ranks.make({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = sync_each_batch}});
-  auto [loader, model] = accelerator->prepare(image_loader(12, 4), small_net());
-  std::vector<bool> equal;
-  for (const Batch& batch : loader) {
-    const auto accumulation = accelerator->accumulate(*model);
-    run_backward(*accelerator, *model, basicnet(), batch);
-    const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
-    equal.push_back(torch::equal(all[0], all[1]));
-  }
-  return equal;
-}
-
-TEST(Accumulation, SynchronisesNothingInTheMiddleOfAWindow) {
+TEST(Accumulation, SynchronisesNoneOfItsModelsInTheMiddleOfAWindow) {
   run_accelerators(2, [](Accelerators& ranks) {
-    EXPECT_EQ(equal_gradients_in_window(ranks, false), (std::vector{false, false, true}));
-    EXPECT_EQ(equal_gradients_in_window(ranks, true), (std::vector{true, true, true}));
+    for (const bool each : {false, true}) {
+      const auto accelerator =
+          ranks.make({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = each}});
+      auto [loader, one, two] = accelerator->prepare(image_loader(12, 4), small_net(), small_net());
+      std::vector<bool> equal;
+      for (const Batch& batch : loader) {
+        const auto accumulation = accelerator->accumulate(*one, *two);
+        for (Model* const model : {one.get(), two.get()}) {
+          run_backward(*accelerator, *model, basicnet(), batch);
+          equal.push_back(equal_gradients(*accelerator, *model));
+        }
+      }
+      EXPECT_EQ(equal, (std::vector{each, each, each, each, true, true}));
+    }
   });
 }
 
@@ -157,33 +112,14 @@ TEST(Accumulation, OfANoSyncLastsAsLongAsItsScope) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     const auto model = accelerator->prepare(small_net());
-    const int rank = accelerator->process_index();
-    const auto equal_after_backward = [&] {
-      run_backward(*accelerator, *model, basicnet(), slice_of(random_batch(4), rank, 2));
-      const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
-      return torch::equal(all[0], all[1]);
-    };
+    const auto batch = slice_of(random_batch(4), accelerator->process_index(), 2);
     {
       const auto pause = accelerator->no_sync(*model);
-      EXPECT_FALSE(equal_after_backward());
+      run_backward(*accelerator, *model, basicnet(), batch);
+      EXPECT_FALSE(equal_gradients(*accelerator, *model));
     }
-    EXPECT_TRUE(equal_after_backward());
-  });
-}
-
-TEST(Accumulation, PausesAllModelsThatItIsGiven) {
-  run_accelerators(2, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
-    auto [one, two] = accelerator->prepare(small_net(), small_net());
-    const auto batch = slice_of(random_batch(4), accelerator->process_index(), 2);
-    for (const bool equal : {false, true}) {
-      const auto accumulation = accelerator->accumulate(*one, *two);
-      for (Model* const model : {one.get(), two.get()}) {
-        run_backward(*accelerator, *model, basicnet(), batch);
-        const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
-        EXPECT_EQ(torch::equal(all[0], all[1]), equal);
-      }
-    }
+    run_backward(*accelerator, *model, basicnet(), batch);
+    EXPECT_TRUE(equal_gradients(*accelerator, *model));
   });
 }
 
@@ -192,20 +128,19 @@ TEST(Accumulation, PausesAllModelsThatItIsGiven) {
 // package's loss is divided by num_steps (Accelerator.backward).
 TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
   run_accelerators(1, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make();
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
     const auto model = accelerator->prepare(small_net());
-    const auto expect_windows = [&](int steps, const std::vector<bool>& syncs) {
+    EXPECT_ERROR(run_backward(*accelerator, *model, basicnet(), random_batch(2)), UsageError,
+                 "const auto accumulation = accelerator.accumulate(*model);");
+    for (const int steps : {3, 1, 2}) {
       accelerator->set_gradient_accumulation_steps(steps);
       EXPECT_EQ(accelerator->gradient_accumulation_steps(), steps);
-      for (const bool sync : syncs) {
+      for (int batch = 1; batch <= 2 * steps; ++batch) {
         const auto accumulation = accelerator->accumulate(*model);
-        EXPECT_EQ(accelerator->sync_gradients(), sync);
+        EXPECT_EQ(accelerator->sync_gradients(), batch % steps == 0);
         EXPECT_EQ(accelerator->loss_weight(), 1.0 / steps);
       }
-    };
-    expect_windows(3, {false, false, true, false, false, true});
-    expect_windows(1, {true, true});
-    expect_windows(2, {false, true, false, true});
+    }
     const auto accumulation = accelerator->accumulate(*model);
     EXPECT_ERROR(accelerator->set_gradient_accumulation_steps(4), UsageError,
                  "change it after a step");
@@ -283,15 +218,6 @@ TEST(Accumulation, TakesZeroGradBackwardAndStepInPythonsOrdersAndMore) {
       }
       EXPECT_EQ(weights_in_order(ranks, order, num_steps), expected) << order << " " << num_steps;
     }
-  });
-}
-
-TEST(Accumulation, IsRequiredWithSeveralSteps) {
-  run_accelerators(1, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
-    const auto model = accelerator->prepare(small_net());
-    EXPECT_ERROR(run_backward(*accelerator, *model, basicnet(), random_batch(2)), UsageError,
-                 "const auto accumulation = accelerator.accumulate(*model);");
   });
 }
 

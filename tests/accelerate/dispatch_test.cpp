@@ -27,7 +27,8 @@ AcceleratorOptions options_of(LoaderMode mode, bool dispatch) {
   return {.data_loader = {.mode = mode, .dispatch_batches = dispatch}};
 }
 
-std::vector<Batch> all_of(const AcceleratedDataLoader& loader) {
+template <typename Loader>
+std::vector<Batch> all_of(const Loader& loader) {
   std::vector<Batch> batches;
   for (const Batch& batch : loader) batches.push_back(batch);
   return batches;
@@ -36,7 +37,11 @@ std::vector<Batch> all_of(const AcceleratedDataLoader& loader) {
 void expect_equal(const std::vector<Batch>& got, const std::vector<Batch>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(torch::equal(got[i].inputs.only(), expected[i].inputs.only())) << i;
+    ASSERT_EQ(got[i].inputs.size(), expected[i].inputs.size());
+    for (const auto& [name, tensor] : expected[i].inputs) {
+      EXPECT_EQ(got[i].inputs.at(name).scalar_type(), tensor.scalar_type()) << name;
+      EXPECT_TRUE(torch::equal(got[i].inputs.at(name), tensor)) << name << " of batch " << i;
+    }
     EXPECT_TRUE(torch::equal(got[i].targets, expected[i].targets)) << i;
     EXPECT_TRUE(torch::equal(got[i].positions, expected[i].positions)) << i;
     EXPECT_EQ(got[i].epoch, expected[i].epoch);
@@ -65,9 +70,7 @@ std::vector<Batch> read_here(Accelerators& ranks, LoaderMode mode, std::int64_t 
                                .world_size = accelerator->num_processes()});
   auto loader = numbered_loader(kSamples, {.batch_sampler = part});
   loader.set_epoch(epoch);
-  std::vector<Batch> batches;
-  for (const Batch& batch : loader) batches.push_back(batch);
-  return batches;
+  return all_of(loader);
 }
 
 TEST(Dispatch, ReadsOnRank0AndGivesTheSameBatches) {
@@ -113,16 +116,19 @@ TEST(Dispatch, HoldsTheDataSetOnRank0Only) {
   });
 }
 
-TEST(LoadDataset, OfEachProcessWithoutDispatch) {
-  run_accelerators(2, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make();
-    const auto made = std::make_shared<NumberedSamples>(1);
-    EXPECT_EQ(accelerator->load_dataset([&] { return made; }), made);
-  });
-}
+// A data set that cannot be read fails before the first batch on all ranks, not after a timeout.
+class Unreadable : public NumberedSamples {
+ public:
+  using NumberedSamples::NumberedSamples;
+  Batch get_batch(std::span<const std::int64_t> /*indices*/) const override {
+    throw std::runtime_error("cannot read");
+  }
+};
 
-TEST(LoadDataset, ThatFailsOnRank0FailsOnAll) {
+TEST(LoadDataset, OfEachProcessWithoutDispatchAndAFailureOfRank0FailsOnAll) {
   run_accelerators(2, [](Accelerators& ranks) {
+    const auto made = std::make_shared<Unreadable>(kSamples);
+    EXPECT_EQ(ranks.make()->load_dataset([&] { return made; }), made);
     const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, true));
     const auto fail = []() -> std::shared_ptr<const Dataset> {
       throw DataError::missing_file("data/x", "download it");
@@ -132,6 +138,12 @@ TEST(LoadDataset, ThatFailsOnRank0FailsOnAll) {
     } else {
       EXPECT_ERROR(accelerator->load_dataset(fail), DistributedError,
                    "rank 0 failed in load_dataset");
+    }
+    const auto loader = accelerator->prepare(DataLoader(made, shuffled()));
+    if (accelerator->is_main_process()) {
+      EXPECT_ERROR(all_of(loader), std::runtime_error, "cannot read");
+    } else {
+      EXPECT_ERROR(all_of(loader), DistributedError, "rank 0 failed in the first batch");
     }
   });
 }
@@ -149,42 +161,23 @@ class TwoInputs : public Dataset {
   }
 };
 
-TEST(Dispatch, SendsEveryTensorOfABatch) {
+// Augmentation draws by position, so it is the same wherever it is done.
+TEST(Dispatch, SendsEveryTensorOfABatchAndAugmentsItAsEachProcessWould) {
   run_accelerators(2, [](Accelerators& ranks) {
-    const auto batches_with = [&](bool dispatch) {
-      const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
-      return all_of(accelerator->prepare(DataLoader(std::make_shared<TwoInputs>(), shuffled())));
-    };
-    const auto got = batches_with(true);
-    const auto expected = batches_with(false);
-    ASSERT_EQ(got.size(), expected.size());
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i].inputs.size(), 2U);
-      for (const auto& [name, tensor] : expected[i].inputs) {
-        EXPECT_TRUE(torch::equal(got[i].inputs.at(name), tensor)) << name;
-        EXPECT_EQ(got[i].inputs.at(name).scalar_type(), tensor.scalar_type()) << name;
-      }
-      EXPECT_TRUE(torch::equal(got[i].targets, expected[i].targets));
+    auto shifted = shuffled();
+    shifted.transform = std::make_shared<RandomShift>(RandomShiftOptions{.seed = 1});
+    for (const auto& loader : {DataLoader(std::make_shared<TwoInputs>(), shuffled()),
+                               DataLoader(std::make_shared<RandomImages>(kSamples), shifted)}) {
+      const auto batches_with = [&](bool dispatch) {
+        const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
+        return all_of(accelerator->prepare(loader));
+      };
+      expect_equal(batches_with(true), batches_with(false));
     }
   });
 }
 
-// Augmentation draws by position, so it is the same wherever it is done.
-TEST(DispatchOfImages, ShiftsThemAsEachProcessWould) {
-  run_accelerators(2, [](Accelerators& ranks) {
-    const auto batches_with = [&](bool dispatch) {
-      const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, dispatch));
-      const auto shift = std::make_shared<RandomShift>(RandomShiftOptions{.seed = 1});
-      auto options = shuffled();
-      options.transform = shift;
-      return all_of(
-          accelerator->prepare(DataLoader(std::make_shared<RandomImages>(kSamples), options)));
-    };
-    expect_equal(batches_with(true), batches_with(false));
-  });
-}
-
-TEST(DispatchOfImages, BeginsInTheMiddle) {
+TEST(Dispatch, BeginsInTheMiddle) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, true));
     const auto loader = accelerator->prepare(numbered_loader(kSamples, shuffled()));
@@ -193,28 +186,6 @@ TEST(DispatchOfImages, BeginsInTheMiddle) {
       auto rest = Accelerator::skip_first_batches(loader, first);
       rest.set_epoch(0);
       expect_equal(all_of(rest), std::vector<Batch>(whole.begin() + first, whole.end()));
-    }
-  });
-}
-
-// A data set that cannot be read fails before the first batch on all ranks, not after a timeout.
-class Unreadable : public NumberedSamples {
- public:
-  using NumberedSamples::NumberedSamples;
-  Batch get_batch(std::span<const std::int64_t> /*indices*/) const override {
-    throw std::runtime_error("cannot read");
-  }
-};
-
-TEST(DispatchOfImages, ThatCannotBeReadFailsOnAll) {
-  run_accelerators(2, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make(options_of(LoaderMode::kGlobal, true));
-    const auto loader =
-        accelerator->prepare(DataLoader(std::make_shared<Unreadable>(kSamples), shuffled()));
-    if (accelerator->is_main_process()) {
-      EXPECT_ERROR(all_of(loader), std::runtime_error, "cannot read");
-    } else {
-      EXPECT_ERROR(all_of(loader), DistributedError, "rank 0 failed in the first batch");
     }
   });
 }

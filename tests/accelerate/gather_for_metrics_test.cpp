@@ -22,18 +22,13 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-Numbers numbers_of(const torch::Tensor& tensor) {
-  const auto flat = tensor.to(torch::kInt64).flatten().contiguous();
-  const auto* const begin = flat.const_data_ptr<std::int64_t>();
-  return {begin, begin + flat.numel()};
-}
-
 // The samples of all processes in one pass.
 Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& loader) {
   Numbers all;
   for (const Batch& batch : loader) {
-    const auto part = numbers_of(accelerator.gather_for_metrics(batch.targets));
-    all.insert(all.end(), part.begin(), part.end());
+    const auto part = accelerator.gather_for_metrics(batch.targets).contiguous();
+    const auto* const begin = part.const_data_ptr<std::int64_t>();
+    all.insert(all.end(), begin, begin + part.numel());
   }
   return all;
 }
@@ -55,12 +50,6 @@ std::vector<DataLoaderConfiguration> configurations() {
           {.mode = LoaderMode::kGlobal, .dispatch_batches = true},
           {.mode = LoaderMode::kPerProcess, .even_batches = false},
           {.mode = LoaderMode::kSplitBatches, .even_batches = false}};
-}
-
-std::vector<DataLoaderConfiguration> first_four() {
-  auto all = configurations();
-  all.resize(4);
-  return all;
 }
 
 class GatherForMetrics : public testing::TestWithParam<int> {
@@ -118,37 +107,21 @@ TEST(GatherForMetrics3, TakesStructuresOfTensors) {
   });
 }
 
-class GatherForMetricsRefuses : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, GatherForMetricsRefuses, testing::Values(1, 2));
-
-TEST_P(GatherForMetricsRefuses, TensorsWithoutOneRowPerSample) {
-  run_accelerators(GetParam(), [](Accelerators& ranks) {
-    const auto accelerator = ranks.make();
-    const auto loader = accelerator->prepare(numbered_loader(8, {.batch_size = 8}));
-    for (const Batch& batch : loader) {
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
-                   "a scalar");
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
-                   "hint: a mean over the batch includes repeated samples");
-      EXPECT_ERROR(accelerator->gather_for_metrics(batch.targets.narrow(0, 0, 1)), UsageError,
-                   "1 rows");
-      EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8);
-    }
-    EXPECT_ERROR(accelerator->gather_for_metrics(torch::zeros({8})), UsageError,
-                 "call it inside the loop, or use gather");
-  });
-}
-
-// A loop inside of a loop: what counts is the inner one, and afterwards the outer one again.
-TEST_P(GatherForMetricsRefuses, ByTheInnerLoop) {
-  run_accelerators(GetParam(), [](Accelerators& ranks) {
+TEST_P(GatherForMetrics, RefusesTensorsWithoutOneRowPerSampleOfTheInnerLoop) {
+  run_accelerators(world(), [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
     auto [train, test] = accelerator->prepare(numbered_loader(8, {.batch_size = 8}),
                                               numbered_loader(5, {.batch_size = 5}));
     for (const Batch& batch : train) {
-      EXPECT_EQ(gathered(*accelerator, test), (Numbers{0, 1, 2, 3, 4}));
-      EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8);
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.inputs.only().mean()), UsageError,
+                   "a scalar", "hint: a mean over the batch includes repeated samples");
+      EXPECT_ERROR(accelerator->gather_for_metrics(batch.targets.narrow(0, 0, 1)), UsageError,
+                   "1 rows");
+      EXPECT_EQ(gathered(*accelerator, test), (Numbers{0, 1, 2, 3, 4})) << "a loop in the loop";
+      EXPECT_EQ(accelerator->gather_for_metrics(batch.targets).size(0), 8) << "the outer one again";
     }
+    EXPECT_ERROR(accelerator->gather_for_metrics(torch::zeros({8})), UsageError,
+                 "call it inside the loop, or use gather");
   });
 }
 
@@ -178,7 +151,9 @@ TEST(EvaluateOfAccelerator, CountsAllWhereOneProcessCountsItsPart) {
   run_accelerators(4, [](Accelerators& ranks) {
     constexpr std::int64_t kPictures = 130;
     const Recipe recipe({.head = "logits"});
-    for (const auto& configuration : first_four()) {
+    auto first_four = configurations();
+    first_four.resize(4);
+    for (const auto& configuration : first_four) {
       const auto accelerator = ranks.make({.data_loader = configuration});
       const auto loader =
           accelerator->prepare(DataLoader(std::make_shared<Digits>(kPictures), {.batch_size = 8}));

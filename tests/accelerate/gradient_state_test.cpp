@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
@@ -33,42 +34,38 @@ Epoch epoch_of(GradientState& state, const Sizes& sizes, std::int64_t first = 0)
   return epoch;
 }
 
+void expect_epoch(const Epoch& epoch, const std::vector<bool>& steps,
+                  const std::vector<double>& weights) {
+  EXPECT_EQ(epoch.steps, steps);
+  EXPECT_EQ(epoch.weights, weights);
+}
+
 TEST(GradientState, WithOneStepFollowsEveryBatch) {
   GradientState state(1, true);
   EXPECT_TRUE(state.sync_gradients()) << "before the first batch, for a loop without accumulate";
-  const auto epoch = epoch_of(state, {4, 4, 2});
-  EXPECT_EQ(epoch.steps, (std::vector{true, true, true}));
-  EXPECT_EQ(epoch.weights, (std::vector{1.0, 1.0, 1.0}));
+  expect_epoch(epoch_of(state, {4, 4, 2}), {true, true, true}, {1.0, 1.0, 1.0});
 }
 
 TEST(GradientState, EndsTheLastWindowWithTheEpoch) {
   GradientState state(2, true);
   for (int epoch = 0; epoch < 2; ++epoch) {
-    const auto batches = epoch_of(state, {4, 4, 4, 4, 2});
-    EXPECT_EQ(batches.steps, (std::vector{false, true, false, true, true}));
-    EXPECT_EQ(batches.weights, (std::vector{0.5, 0.5, 0.5, 0.5, 1.0}));
+    expect_epoch(epoch_of(state, {4, 4, 4, 4, 2}), {false, true, false, true, true},
+                 {0.5, 0.5, 0.5, 0.5, 1.0});
   }
 }
 
 // Python's weights are a third each, in the last window too.
 TEST(GradientState, WeighsEachBatchByItsSamples) {
   GradientState state(3, true);
-  const auto epoch = epoch_of(state, {4, 4, 4, 6, 2});
-  EXPECT_EQ(epoch.steps, (std::vector{false, false, true, false, true}));
-  EXPECT_EQ(epoch.weights, (std::vector{4.0 / 12, 4.0 / 12, 4.0 / 12, 0.75, 0.25}));
-}
-
-TEST(GradientState, GivesAnEmptyBatchNoWeight) {
-  GradientState state(2, true);
-  EXPECT_EQ(epoch_of(state, {4, 0}).weights, (std::vector{1.0, 0.0}));
+  expect_epoch(epoch_of(state, {4, 4, 4, 6, 2}), {false, false, true, false, true},
+               {4.0 / 12, 4.0 / 12, 4.0 / 12, 0.75, 0.25});
+  expect_epoch(epoch_of(state, {4, 0}), {false, true}, {1.0, 0.0});
 }
 
 TEST(GradientState, LetsWindowsCrossEpochsWithoutSyncWithDataloader) {
   GradientState state(2, /*sync_with_dataloader=*/false);
-  const auto first = epoch_of(state, {4, 4, 2});
-  EXPECT_EQ(first.steps, (std::vector{false, true, false}));
-  EXPECT_EQ(first.weights, (std::vector{0.5, 0.5, 0.5}));
-  EXPECT_EQ(epoch_of(state, {4, 4, 2}).steps, (std::vector{true, false, true}));
+  expect_epoch(epoch_of(state, {4, 4, 2}), {false, true, false}, {0.5, 0.5, 0.5});
+  expect_epoch(epoch_of(state, {4, 4, 2}), {true, false, true}, {0.5, 0.5, 0.5});
 }
 
 TEST(GradientState, CountsByItselfWithoutALoader) {
@@ -93,23 +90,18 @@ TEST(GradientState, GoesOnInTheMiddleOfAnEpoch) {
   }
 }
 
-// Behind skip_first_batches, say: all windows weigh 1, the first too.
+// Behind skip_first_batches, say: all windows weigh 1, the first too. Likewise after a `break`.
 TEST(GradientState, BeginsAWindowWithAPassFromAnyBatch) {
   GradientState state(4, true);
-  const auto rest = epoch_of(state, {4, 4, 4, 4, 4, 4, 4, 2}, 2);
-  EXPECT_EQ(rest.steps, (std::vector{false, false, false, true, false, true}));
-  EXPECT_EQ(rest.weights, (std::vector{0.25, 0.25, 0.25, 0.25, 4.0 / 6.0, 2.0 / 6.0}));
-}
-
-// After a break in the middle of a window.
-TEST(GradientState, BeginsAWindowWithEachEpoch) {
-  GradientState state(2, true);
-  const EpochProgress pass{.global_sizes = {4, 4, 4}, .index = 0};
+  expect_epoch(epoch_of(state, {4, 4, 4, 4, 4, 4, 4, 2}, 2),
+               {false, false, false, true, false, true},
+               {0.25, 0.25, 0.25, 0.25, 4.0 / 6.0, 2.0 / 6.0});
+  const EpochProgress pass{.global_sizes = {4, 4, 4, 4, 4}, .index = 0};
   state.enter(pass);
   state.begin_batch();
   state.leave(pass);
   EXPECT_FALSE(state.sync_gradients());
-  EXPECT_EQ(epoch_of(state, {4, 4, 4}).steps, (std::vector{false, true, true}));
+  EXPECT_EQ(epoch_of(state, {4, 4, 4, 4, 4}).steps, (std::vector{false, false, false, true, true}));
 }
 
 TEST(GradientState, ChangesTheNumberOfStepsBetweenWindowsOnly) {
@@ -151,17 +143,14 @@ TEST(GradientState, HasTheProgressOfTheInnermostPass) {
   EXPECT_EQ(state.progress(), &inner);
   state.leave(inner);
   EXPECT_EQ(state.progress(), &outer);
-  state.leave(outer);
-  EXPECT_EQ(state.progress(), nullptr);
 }
 
 TEST(EpochProgress, LeavesRepetitionsOut) {
-  EpochProgress pass{.global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = 4};
-  EXPECT_EQ(pass.real_size(), 4);
-  pass.samples_before = 8;
-  EXPECT_EQ(pass.real_size(), 2);
-  pass.samples_before = 12;
-  EXPECT_EQ(pass.real_size(), 0);
+  for (const auto& [before, size] : {std::pair(4, 4), {8, 2}, {12, 0}}) {
+    const EpochProgress pass{
+        .global_sizes = {4, 4, 4, 4}, .samples = 10, .index = 1, .samples_before = before};
+    EXPECT_EQ(pass.real_size(), size);
+  }
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(Gather, PutsTheRowsBelowEachOther) {
   });
 }
 
-TEST(Reduce, AddsOrAverages) {
+TEST(ReduceAndBroadcast, AddAverageOrSendWithoutChangingTheInput) {
   run_ranks(2, [](const ProcessGroup& group) {
     const auto own = torch::tensor({1.0, 2.0}) * (group.rank() + 1);
     const auto before = own.clone();
@@ -69,15 +69,10 @@ TEST(Reduce, AddsOrAverages) {
     expect_equal(reduced(own, Reduction::kMean, group), torch::tensor({1.5, 3.0}));
     expect_equal(own, before);
     expect_equal(reduced(ints({group.rank()}), Reduction::kSum, group), ints({1}));
-  });
-}
-
-TEST(Broadcast, SendsTheTensorOfOneRank) {
-  run_ranks(3, [](const ProcessGroup& group) {
-    const auto own = ints({group.rank()});
-    expect_equal(broadcasted(own, 0, group), ints({0}));
-    expect_equal(broadcasted(own, 2, group), ints({2}));
-    expect_equal(own, ints({group.rank()}));
+    for (const int source : {0, 1}) {
+      expect_equal(broadcasted(own, source, group), torch::tensor({1.0, 2.0}) * (source + 1));
+    }
+    expect_equal(own, before);
   });
 }
 
@@ -116,14 +111,16 @@ TEST(RequireSameShapes, SeesDtypeSizesAndDimensions) {
       require_same_shapes(first ? one : other, rows, "a test", group);
     };
     const auto matrix = torch::zeros({2, 3});
+    const auto scalar = torch::zeros({});
     check(matrix, torch::ones({2, 3}), false);
     check(matrix, torch::zeros({5, 3}), true);
-    check(torch::zeros({}), torch::zeros({1}), true);
-    EXPECT_THROW(check(torch::zeros({}), torch::zeros({1}), false), DistributedError);
+    check(scalar, torch::zeros({1}), true);
+    EXPECT_THROW(check(scalar, torch::zeros({1}), false), DistributedError);
     EXPECT_THROW(check(matrix, torch::zeros({5, 3}), false), DistributedError);
-    EXPECT_THROW(check(matrix, torch::zeros({2, 3}, torch::kInt64), true), DistributedError);
-    EXPECT_THROW(check(matrix, torch::zeros({2, 3, 1}), true), DistributedError);
-    EXPECT_THROW(check(matrix, torch::zeros({2, 4}), true), DistributedError);
+    for (const auto& other :
+         {torch::zeros({2, 3}, torch::kInt64), torch::zeros({2, 3, 1}), torch::zeros({2, 4})}) {
+      EXPECT_THROW(check(matrix, other, true), DistributedError);
+    }
     EXPECT_ERROR(
         require_same_shapes(torch::zeros(std::vector<std::int64_t>(17, 1)), false, "it", group),
         UsageError, "at most 16 dimensions");
