@@ -80,16 +80,6 @@ TEST(MetricsTable, IsAlignedToTheRight) {
                                                      "    1       0.875700         0.282633"}));
 }
 
-TEST(MetricsTable, ASecondLineForARowFillsItUp) {
-  MetricsTable table({"Step"});
-  table.write_line({{"Step", "1"}, {"Loss", "2"}});
-  table.write_line({{"Step", "1"}, {"Score", "3"}});
-  table.write_line({{"Step", "2"}, {"Score", "4"}});
-  EXPECT_EQ(table.columns(), (std::vector<std::string>{"Step", "Loss", "Score"}));
-  EXPECT_EQ(table.rows(),
-            (std::vector<std::vector<std::string>>{{"1", "2", "3"}, {"2", "No log", "4"}}));
-}
-
 TrainingPlan plan_of(const ordered_json& banner) {
   nlohmann::json given = golden()["common_arguments"];
   given.update(nlohmann::json(banner["arguments"]));

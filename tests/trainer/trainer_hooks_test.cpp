@@ -469,6 +469,11 @@ TEST(TrainerOptions, AnEmptyCollatorIsTheDefaultOne) {
   EXPECT_EQ(Trainer(std::move(options)).evaluate().count("eval_loss"), 1U);
 }
 
+TEST(TrainerOptions, AutoNeedsAFolder) {
+  EXPECT_ERROR(Trainer(plain_options()).train("auto"), UsageError,
+               "resume_from_checkpoint: expected output_dir");
+}
+
 TEST(TrainerOptions, AnOptimizerMayNotBeGivenAndMade) {
   const auto optimizer_of = [](const Model& model) {
     return std::make_unique<SGD>(model.parameters(), SgdOptions{.lr = 0.5});

@@ -7,7 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/environment.h"
@@ -318,91 +320,64 @@ TEST(ResolveTrainingArguments, ATildeIsTheHomeFolder) {
 
 // Products of the largest ones must fit 64 bits: an overflow trained nothing and ended well.
 TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRangeByName) {
-  const std::string largest = "9223372036854775807";
-  const std::string largest_int = "2147483647";
-  for (const auto& [name, numbers] : std::vector<std::pair<std::string, Notes>>{
-           {"num_train_epochs", {"-1"}},
-           {"max_steps", {"0", "-2", largest}},
-           {"per_device_train_batch_size", {"0", largest}},
-           {"per_device_eval_batch_size", {"0", largest}},
-           {"gradient_accumulation_steps", {"0", largest_int}},
-           {"learning_rate", {"-1"}},
-           {"weight_decay", {"-1"}},
-           {"adam_beta1", {"1"}},
-           {"adam_beta2", {"-0.1"}},
-           {"adam_epsilon", {"-1"}},
-           {"max_grad_norm", {"-1"}},
-           {"label_smoothing_factor", {"1.1"}},
-           {"warmup_steps", {"-1"}},
-           {"warmup_ratio", {"1"}},
-           {"logging_steps", {"0", "1.5", "-1"}},
-           {"eval_delay", {"-1"}},
-           {"save_steps", {"0", "1.5", "-1", "1e+18"}},
-           {"save_total_limit", {"0"}},
-           {"dataloader_num_workers", {"-1", largest_int}},
-           {"ddp_bucket_cap_mb", {"0", largest_int}},
-           {"ddp_timeout", {"0"}},
-           {"micro_batch", {"0", largest}},
-           {"limit_train_batches", {"0", "1.5"}}}) {
-    for (const auto& number : numbers) {
-      EXPECT_ERROR(resolved(from({{name, number}})), UsageError, name + ": expected ", ", got ");
-    }
+  std::istringstream cases(R"(num_train_epochs=-1 max_steps=0 max_steps=-2
+      max_steps=9223372036854775807 per_device_train_batch_size=0 per_device_eval_batch_size=0
+      per_device_train_batch_size=9223372036854775807 micro_batch=9223372036854775807
+      per_device_eval_batch_size=9223372036854775807 micro_batch=0 gradient_accumulation_steps=0
+      gradient_accumulation_steps=2147483647 learning_rate=-1 weight_decay=-1 adam_beta1=1
+      adam_beta2=-0.1 adam_epsilon=-1 max_grad_norm=-1 label_smoothing_factor=1.1 warmup_steps=-1
+      warmup_ratio=1 logging_steps=0 logging_steps=1.5 logging_steps=-1 eval_delay=-1 save_steps=0
+      save_steps=1.5 save_steps=-1 save_steps=1e18 save_total_limit=0 dataloader_num_workers=-1
+      dataloader_num_workers=2147483647 ddp_bucket_cap_mb=0 ddp_bucket_cap_mb=2147483647
+      ddp_timeout=0 limit_train_batches=0 limit_train_batches=1.5)");
+  for (std::string text; cases >> text;) {
+    const auto equal = text.find('=');
+    const auto name = text.substr(0, equal);
+    EXPECT_ERROR(resolved(from({{name, text.substr(equal + 1)}})), UsageError, name + ": expected ",
+                 ", got ");
   }
   EXPECT_ERROR(resolved({.learning_rate = NAN}), UsageError,
                "learning_rate: expected a number >= 0");
 }
 
-void expect_refused(const TrainingArguments& arguments, const std::string& message) {
-  EXPECT_ERROR(resolved(arguments), UsageError, message);
-}
-
 TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
-  expect_refused({.fp16 = true, .bf16 = true}, "fp16: bf16 is set too");
-  expect_refused({.output_dir = ""}, "output_dir: expected a folder for the checkpoints");
-  expect_refused({.lr_scheduler_type = SchedulerType::kReduceLrOnPlateau},
-                 "lr_scheduler_type: reduce_lr_on_plateau needs evaluations");
-  expect_refused({.eval_strategy = IntervalStrategy::kEpoch, .save_strategy = SaveStrategy::kBest},
-                 "save_strategy: expected metric_for_best_model beside best");
-  expect_refused({.save_strategy = SaveStrategy::kBest, .metric_for_best_model = "accuracy"},
-                 "save_strategy: there is no best model without evaluation");
-  expect_refused({.load_best_model_at_end = true},
-                 "load_best_model_at_end: there is no best model without evaluation");
-  expect_refused({.ddp_backend = "mpi"}, "ddp_backend: expected one of gloo");
-  expect_refused({.report_to = {"wandb"}}, "report_to: expected one of jsonl");
-  expect_refused({.lr_scheduler_kwargs = "[1]"}, "lr_scheduler_kwargs: expected a JSON object");
-  expect_refused({.eval_strategy = IntervalStrategy::kSteps, .eval_steps = 2.5}, "eval_steps: ");
-  for (const bool split : {false, true}) {
-    expect_refused({.accelerator_config = {.split_batches = split, .even_batches = split},
-                    .sums = Sums::kExact},
-                   "sums exact: the batches of this accelerator_config depend on the number");
+  const auto resolved_json = [](const std::string& json) {
+    return resolved(from(Json::parse("{" + json + "}")));
+  };
+  const std::string best = R"("eval_strategy": "steps", "load_best_model_at_end": true, )";
+  for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
+           {R"("fp16": true, "bf16": true)", "fp16: bf16 is set too"},
+           {R"("output_dir": "")", "output_dir: expected a folder for the checkpoints"},
+           {R"("lr_scheduler_type": "reduce_lr_on_plateau")", "needs evaluations"},
+           {R"("eval_strategy": "epoch", "save_strategy": "best")",
+            "save_strategy: expected metric_for_best_model beside best"},
+           {R"("save_strategy": "best", "metric_for_best_model": "accuracy")",
+            "save_strategy: there is no best model without evaluation"},
+           {R"("load_best_model_at_end": true)",
+            "load_best_model_at_end: there is no best model without evaluation"},
+           {R"("eval_strategy": "steps", "eval_steps": 2.5)", "eval_steps: expected"},
+           {R"("sums": "exact")", "sums exact: the batches of this accelerator_config"},
+           {R"("sums": "exact", "accelerator_config": {"split_batches": true})",
+            "sums exact: the batches of this accelerator_config"},
+           {R"("eval_strategy": "epoch", "load_best_model_at_end": true)",
+            "load_best_model_at_end: eval_strategy and save_strategy differ"},
+           {best + R"("save_steps": 100, "eval_steps": 30)",
+            "save_steps: expected a multiple of 30"},
+           {best + R"("save_steps": 0.3, "eval_steps": 0.2)",
+            "save_steps: expected a multiple of 0.2"},
+           {best + R"("save_steps": 100, "eval_steps": 0.1)",
+            "eval_steps 0.1: one is a fraction"}}) {
+    EXPECT_ERROR(resolved_json(json), UsageError, message);
   }
-  EXPECT_NO_THROW(resolved({.output_dir = "", .save_strategy = SaveStrategy::kNo}));
-  EXPECT_NO_THROW(resolved({.logging_strategy = IntervalStrategy::kNo,
-                            .logging_steps = 0.0,
-                            .eval_steps = 2.5,
-                            .save_strategy = SaveStrategy::kEpoch,
-                            .save_steps = 1.5}))
-      << "numbers without effect";
-}
-
-TrainingArguments best_of(double save, double eval) {
-  return {.eval_strategy = IntervalStrategy::kSteps,
-          .eval_steps = eval,
-          .save_steps = save,
-          .load_best_model_at_end = true};
-}
-
-TEST(ResolveTrainingArguments, TheBestModelMustHaveBeenSaved) {
-  expect_refused({.eval_strategy = IntervalStrategy::kEpoch, .load_best_model_at_end = true},
-                 "load_best_model_at_end: eval_strategy and save_strategy differ");
-  expect_refused(best_of(100, 30), "save_steps: expected a multiple of 30, got 100");
-  expect_refused(best_of(0.3, 0.2), "save_steps: expected a multiple of 0.2, got 0.3");
-  expect_refused(best_of(100, 0.1), "save_steps 100 and eval_steps 0.1: one is a fraction");
-  EXPECT_NO_THROW(resolved(best_of(90, 30)));
-  EXPECT_NO_THROW(resolved(best_of(0.3, 0.1)));
-  EXPECT_NO_THROW(resolved({.eval_strategy = IntervalStrategy::kSteps,
-                            .save_strategy = SaveStrategy::kBest,
-                            .load_best_model_at_end = true}));
+  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError, "ddp_backend: expected one of gloo");
+  EXPECT_ERROR(resolved({.report_to = {"wandb"}}), UsageError, "report_to: expected one of jsonl");
+  EXPECT_ERROR(resolved({.lr_scheduler_kwargs = "[1]"}), UsageError, "expected a JSON object");
+  resolved_json(best + R"("save_steps": 90, "eval_steps": 30)");
+  resolved_json(best + R"("save_steps": 0.3, "eval_steps": 0.1)");
+  resolved_json(best + R"("save_strategy": "best")");
+  resolved_json(R"("output_dir": "", "save_strategy": "no")");
+  resolved_json(R"("logging_strategy": "no", "logging_steps": 0, "eval_steps": 2.5)");  // unused
+  resolved_json(R"("save_strategy": "epoch", "save_steps": 1.5)");
 }
 
 TEST(AcceleratorConfig, TheTwoSettingsMakeTheThreeModes) {
