@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,18 +49,21 @@ AccelerateSettings environment(const std::map<std::string, std::string>& table) 
 // Texts, and what their refusal contains.
 using Refusals = std::vector<std::pair<std::string, std::string>>;
 
+void expect_settings(const AccelerateSettings& got, const AccelerateSettings& expected) {
+  const auto fields = [](const AccelerateSettings& settings) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = settings;
+    return std::tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  };
+  EXPECT_EQ(fields(got), fields(expected));
+}
+
 TEST(ConfigFile, ReadsTheFileOfTwoGpus) {
-  const auto settings = parse(kTwoGpus);
-  EXPECT_EQ(settings.mixed_precision, Precision::kFp16);
-  EXPECT_EQ(settings.distributed_type, DistributedType::kMultiGpu);
-  EXPECT_EQ(settings.num_processes, 2);
-  EXPECT_EQ(settings.num_machines, 1);
-  EXPECT_EQ(settings.machine_rank, 0);
-  EXPECT_EQ(settings.use_cpu, false);
-  EXPECT_EQ(settings.main_process_ip, std::nullopt);
-  EXPECT_EQ(settings.main_process_port, std::nullopt);
-  EXPECT_EQ(settings.debug, std::nullopt);
-  EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
+  expect_settings(parse(kTwoGpus), {.mixed_precision = Precision::kFp16,
+                                    .use_cpu = false,
+                                    .distributed_type = DistributedType::kMultiGpu,
+                                    .num_processes = 2,
+                                    .num_machines = 1,
+                                    .machine_rank = 0});
 }
 
 TEST(ConfigFile, ReadsEveryKeyThatCounts) {
@@ -67,31 +71,28 @@ TEST(ConfigFile, ReadsEveryKeyThatCounts) {
       "distributed_type: MULTI_CPU\nmixed_precision: 'no'\nuse_cpu: yes\ndebug: true\n"
       "enable_cpu_affinity: on\nnum_processes: 4\nnum_machines: 2\nmachine_rank: 1\n"
       "main_process_ip: 10.0.0.1\nmain_process_port: 0\ngpu_ids: 0,1\n");
-  EXPECT_EQ(settings.distributed_type, DistributedType::kMultiCpu);
-  EXPECT_EQ(settings.mixed_precision, Precision::kFp32);
-  EXPECT_EQ(settings.use_cpu, true);
-  EXPECT_EQ(settings.debug, true);
-  EXPECT_EQ(settings.cpu_affinity, true);
-  EXPECT_EQ(settings.num_processes, 4);
-  EXPECT_EQ(settings.num_machines, 2);
-  EXPECT_EQ(settings.machine_rank, 1);
-  EXPECT_EQ(settings.main_process_ip, "10.0.0.1");
-  EXPECT_EQ(settings.main_process_port, 0);
-  EXPECT_EQ(settings.gpu_ids, "0,1");
+  expect_settings(settings, {.mixed_precision = Precision::kFp32,
+                             .use_cpu = true,
+                             .debug = true,
+                             .cpu_affinity = true,
+                             .distributed_type = DistributedType::kMultiCpu,
+                             .num_processes = 4,
+                             .num_machines = 2,
+                             .machine_rank = 1,
+                             .main_process_ip = "10.0.0.1",
+                             .main_process_port = 0,
+                             .gpu_ids = "0,1"});
 }
 
-TEST(ConfigFile, ReadsJson) {
-  const auto settings = parse(
-      R"({"distributed_type": "NO", "mixed_precision": "bf16", "use_cpu": true, "tpu_env": []})");
-  EXPECT_EQ(settings.distributed_type, DistributedType::kNo);
-  EXPECT_EQ(settings.mixed_precision, Precision::kBf16);
-  EXPECT_EQ(settings.use_cpu, true);
-}
-
-TEST(ConfigFile, ABareNoIsTheNameAndNotAFlag) {
-  const auto settings = parse("distributed_type: NO\nmixed_precision: no\n");
-  EXPECT_EQ(settings.distributed_type, DistributedType::kNo);
-  EXPECT_EQ(settings.mixed_precision, Precision::kFp32);
+TEST(ConfigFile, ReadsJsonAndABareNoAsAName) {
+  expect_settings(
+      parse(
+          R"({"distributed_type": "NO", "mixed_precision": "bf16", "use_cpu": true, "tpu_env": []})"),
+      {.mixed_precision = Precision::kBf16,
+       .use_cpu = true,
+       .distributed_type = DistributedType::kNo});
+  expect_settings(parse("distributed_type: NO\nmixed_precision: no\n"),
+                  {.mixed_precision = Precision::kFp32, .distributed_type = DistributedType::kNo});
 }
 
 TEST(ConfigFile, ReadsTheFormOfOldFiles) {
@@ -183,25 +184,19 @@ TEST(AccelerateEnvironment, ReadsTheVariablesOfALauncherAndAUser) {
                                      {"FORK_LAUNCHED", "1"},
                                      {"ACCELERATE_DYNAMO_BACKEND", "NO"},
                                      {"ACCELERATE_DYNAMO_MODE", "default"}});
-  EXPECT_EQ(settings.mixed_precision, Precision::kBf16);
-  EXPECT_EQ(settings.gradient_accumulation_steps, 4);
-  EXPECT_EQ(settings.use_cpu, true);
-  EXPECT_EQ(settings.debug, true);
-  EXPECT_EQ(settings.cpu_affinity, true);
-  EXPECT_EQ(settings.device, "cuda:1");
-  EXPECT_EQ(settings.fork_launched, true);
+  expect_settings(settings, {.mixed_precision = Precision::kBf16,
+                             .gradient_accumulation_steps = 4,
+                             .use_cpu = true,
+                             .debug = true,
+                             .device = "cuda:1",
+                             .fork_launched = true,
+                             .cpu_affinity = true});
 }
 
 TEST(AccelerateEnvironment, WithoutVariablesOrWithEmptyOnesIsUnset) {
-  for (const auto& settings :
-       {environment({}),
-        environment({{"ACCELERATE_USE_CPU", ""}, {"ACCELERATE_MIXED_PRECISION", ""}})}) {
-    EXPECT_EQ(settings.mixed_precision, std::nullopt);
-    EXPECT_EQ(settings.gradient_accumulation_steps, std::nullopt);
-    EXPECT_EQ(settings.use_cpu, std::nullopt);
-    EXPECT_EQ(settings.debug, std::nullopt);
-    EXPECT_EQ(settings.device, std::nullopt);
-  }
+  expect_settings(environment({}), {});
+  expect_settings(environment({{"ACCELERATE_USE_CPU", ""}, {"ACCELERATE_MIXED_PRECISION", ""}}),
+                  {});
 }
 
 TEST(AccelerateEnvironment, WrongValuesAreRefusedByName) {

@@ -126,7 +126,7 @@ TEST_P(OfRanks, TrainsWithGradientsInBuckets) {
   });
 }
 
-TEST_P(OfRanks, UnwrapFindsTheNetwork) {
+TEST_P(OfRanks, UnwrapFindsTheNetworkAndSaveModelLeavesTheWrappersOut) {
   run_accelerators(world(), [](Accelerators& ranks) {
     MovedNet with_a_child;
     with_a_child.register_module("module", small_net());
@@ -140,25 +140,12 @@ TEST_P(OfRanks, UnwrapFindsTheNetwork) {
       const bool is_ddp = ranks.world_size() > 1;
       EXPECT_EQ(model != network, is_ddp || precision != Precision::kFp32);
       EXPECT_EQ(dynamic_cast<DistributedDataParallel*>(model.get()) != nullptr, is_ddp);
+      const auto path = ranks.folder().file("model.safetensors");
+      accelerator->save_model(*model, path);
+      const auto saved = load_safetensors(path).tensors;
+      EXPECT_EQ(weights_sha256(saved), weights_sha256(state_dict(*network)));
+      EXPECT_TRUE(saved.contains("linear.weight"));
     }
-  });
-}
-
-TEST(Prepare, WithBf16ComputesInIt) {
-  run_accelerators(1, [](Accelerators& ranks) {
-    const auto batch = random_batch(2);
-    const auto output = [&](Precision precision) {
-      const auto accelerator = ranks.make({.mixed_precision = precision});
-      const auto model = accelerator->prepare(small_net());
-      model->eval();
-      const auto result = model->forward(batch.inputs);
-      EXPECT_EQ(result.scalar_type(), torch::kFloat32);
-      return result;
-    };
-    const auto fp32 = output(Precision::kFp32);
-    const double difference = relative_difference(output(Precision::kBf16), fp32);
-    EXPECT_GT(difference, 1e-5);
-    EXPECT_LT(difference, 2e-2);
   });
 }
 
@@ -187,23 +174,27 @@ TEST(Prepare, RefusesALoaderThatIsOneRanksPart) {
 
 // accelerate/accelerator.py, Accelerator.autocast: "Will apply automatic mixed-precision inside the
 // block inside this context manager, if it is enabled. Nothing different will happen otherwise."
-TEST(Precision, AutocastHasThatOfTheAcceleratorInsideItsScope) {
+TEST(Precision, IsThatOfTheAcceleratorInAModelAndInsideAutocast) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto a = torch::ones({2, 2});
-    for (const auto& [precision, dtype] : {std::pair{Precision::kBf16, torch::kBFloat16},
-                                           std::pair{Precision::kFp32, torch::kFloat32}}) {
+    const auto batch = random_batch(2);
+    std::vector<torch::Tensor> outputs;
+    for (const auto& [precision, dtype] : {std::pair{Precision::kFp32, torch::kFloat32},
+                                           std::pair{Precision::kBf16, torch::kBFloat16}}) {
       const auto accelerator = ranks.make({.mixed_precision = precision});
+      const auto model = accelerator->prepare(small_net());
+      model->eval();
+      outputs.push_back(model->forward(batch.inputs));
+      EXPECT_EQ(outputs.back().scalar_type(), torch::kFloat32);
       {
         const auto autocast = accelerator->autocast();
         EXPECT_EQ(torch::mm(a, a).scalar_type(), dtype);
       }
       EXPECT_EQ(torch::mm(a, a).scalar_type(), torch::kFloat32);
     }
-  });
-}
-
-TEST(Precision, Fp16NeedsAGpu) {
-  run_accelerators(1, [](Accelerators& ranks) {
+    const double difference = relative_difference(outputs[1], outputs[0]);
+    EXPECT_GT(difference, 1e-5);
+    EXPECT_LT(difference, 2e-2);
     EXPECT_ERROR(ranks.make({.mixed_precision = Precision::kFp16}), UsageError, "use bf16");
   });
 }
@@ -363,21 +354,6 @@ TEST(SetSeed, MayDifferByRank) {
     const auto seed = set_seed(7, /*device_specific=*/true, accelerator->process_group());
     EXPECT_EQ(seed, 7U + static_cast<unsigned>(accelerator->process_index()));
     EXPECT_FALSE(equal());
-  });
-}
-
-// --- saving a model ---
-
-TEST_P(OfRanks, SaveModelLeavesTheWrappersOut) {
-  run_accelerators(world(), [](Accelerators& ranks) {
-    const auto accelerator = ranks.make({.mixed_precision = Precision::kBf16});
-    const auto network = small_net();
-    const auto model = accelerator->prepare(network);
-    const auto path = ranks.folder().file("model.safetensors");
-    accelerator->save_model(*model, path);
-    const auto saved = load_safetensors(path).tensors;
-    EXPECT_EQ(weights_sha256(saved), weights_sha256(state_dict(*network)));
-    EXPECT_TRUE(saved.contains("linear.weight"));
   });
 }
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,13 +21,19 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// The samples of all processes in one pass.
+// The samples of all processes in one pass, gathered from a structure of tensors.
 Numbers gathered(const Accelerator& accelerator, const AcceleratedDataLoader& loader) {
   Numbers all;
   for (const Batch& batch : loader) {
-    const auto part = accelerator.gather_for_metrics(batch.targets).contiguous();
-    const auto* const begin = part.const_data_ptr<std::int64_t>();
-    all.insert(all.end(), begin, begin + part.numel());
+    using Named = std::map<std::string, std::vector<torch::Tensor>>;
+    const auto [targets, named] = accelerator.gather_for_metrics(
+        std::pair{batch.targets, Named{{"images", {batch.inputs.only(), -batch.targets}}}});
+    const auto& images = named.at("images").at(0);
+    EXPECT_EQ(images.sizes(), (Numbers{targets.size(0), 1, 1, 1}));
+    EXPECT_TRUE(torch::equal(images.flatten(), targets.to(torch::kFloat32)));
+    EXPECT_TRUE(torch::equal(named.at("images").at(1), -targets));
+    const auto* const begin = targets.const_data_ptr<std::int64_t>();
+    all.insert(all.end(), begin, begin + targets.numel());
   }
   return all;
 }
@@ -82,27 +87,6 @@ TEST(GatherForMetrics3, LeavesOutWhatTheLoaderDrops) {
       const auto accelerator = ranks.make({.data_loader = configuration});
       const auto loader = numbered_loader(20, {.batch_size = 3, .drop_last = true});
       EXPECT_EQ(gathered(*accelerator, accelerator->prepare(loader)), in_order(loader));
-    }
-  });
-}
-
-TEST(GatherForMetrics3, TakesStructuresOfTensors) {
-  run_accelerators(3, [](Accelerators& ranks) {
-    const auto accelerator = ranks.make({.data_loader = {.mode = LoaderMode::kPerProcess}});
-    const auto loader = accelerator->prepare(numbered_loader(7, {.batch_size = 4}));
-    for (const Batch& batch : loader) {
-      using Named = std::map<std::string, std::vector<torch::Tensor>>;
-      const Named named = {{"images", {batch.inputs.only()}},
-                           {"labels", {batch.targets, -batch.targets}}};
-      const auto [pair, map, single] = accelerator->gather_for_metrics(
-          std::tuple{std::pair{batch.targets, batch.inputs.only()}, named, batch.targets * 2});
-      const auto all = torch::arange(7, torch::kInt64);
-      EXPECT_TRUE(torch::equal(pair.first, all));
-      EXPECT_EQ(pair.second.sizes(), (std::vector<std::int64_t>{7, 1, 1, 1}));
-      EXPECT_TRUE(torch::equal(map.at("images").at(0).flatten(), all.to(torch::kFloat32)));
-      EXPECT_TRUE(torch::equal(map.at("labels").at(0), all));
-      EXPECT_TRUE(torch::equal(map.at("labels").at(1), -all));
-      EXPECT_TRUE(torch::equal(single, all * 2));
     }
   });
 }
