@@ -6,11 +6,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -281,24 +283,26 @@ TEST(TrainerCallbacks, MayEndEpochsEarlyAndATrainingResumesAnywhere) {
   }
 }
 
+// Two steps, each with an evaluation and a checkpoint. The evaluations have these metrics in turn.
+TrainerOptions evaluating_options(const std::string& folder, std::vector<double> metrics) {
+  auto options = options_with({.output_dir = folder,
+                               .num_train_epochs = 2,
+                               .eval_strategy = IntervalStrategy::kEpoch,
+                               .save_strategy = SaveStrategy::kEpoch,
+                               .load_best_model_at_end = true,
+                               .metric_for_best_model = "perplexity"},
+                              8, 8);
+  options.compute_metrics = [metrics, i = std::size_t{0}](auto&) mutable -> Metrics {
+    return {{"perplexity", metrics[i++ % metrics.size()]}};
+  };
+  return options;
+}
+
 // A perplexity that overflows is larger than that of every good model.
 TEST(TrainerCallbacks, NeverTakeAModelForTheBestWhoseMetricIsNotFinite) {
   for (const double metric : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     const TemporaryFolder folder;
-    auto options = plain_options();
-    options.args = {.output_dir = folder.file("out"),
-                    .num_train_epochs = 2,
-                    .eval_strategy = IntervalStrategy::kEpoch,
-                    .save_strategy = SaveStrategy::kEpoch,
-                    .load_best_model_at_end = true,
-                    .metric_for_best_model = "perplexity"};
-    std::vector<double> metrics = {1.0, metric};  // of the second evaluation, then the first
-    options.compute_metrics = [&](const EvalPrediction& /*prediction*/) -> Metrics {
-      metrics.insert(metrics.begin(), metrics.back());
-      metrics.pop_back();
-      return {{"perplexity", metrics.front()}};
-    };
-    Trainer trainer(options);
+    Trainer trainer(evaluating_options(folder.file("out"), {metric, 1.0}));
     trainer.train();
     EXPECT_EQ(trainer.state().best_metric, 1.0);
   }
@@ -363,6 +367,55 @@ TEST(TrainerCallbacks, MayBeAddedAndRemovedWithinAnEvent) {
   trainer.train();
   trainer.train();
   EXPECT_EQ(called, (Calls{"replaced", "stepped", "added", "stepped"}));
+}
+
+struct Stateful : TrainerCallback {
+  explicit Stateful(int value) : number(value) {}
+  std::string state_name() const override { return "Stateful"; }
+  json state_dict() const override { return {{"number", number}}; }
+  void load_state_dict(const json& state, std::string_view /*origin*/) override {
+    number = state.at("number");
+  }
+  int number;
+};
+
+TEST(TrainerCallbacks, OfOneNameHaveAStateEach) {
+  CallbackHandler saved;
+  CallbackHandler loaded;
+  for (const int number : {1, 2}) {
+    saved.add(std::make_shared<Stateful>(number));
+    loaded.add(std::make_shared<Stateful>(0));
+  }
+  Trainer trainer(plain_options());
+  loaded.load_state_dicts(saved.state_dicts(), "a state", trainer.accelerator().log());
+  EXPECT_EQ(loaded.state_dicts(), saved.state_dicts());
+}
+
+// --- resume ---
+
+TEST(TrainerResume, NeedsTheStateOfTheOptimizerAndTheSameAccumulation) {
+  const TemporaryFolder folder;
+  auto options = evaluating_options(folder.file("out"), {1.0});
+  Trainer(options).train();
+  options.args.gradient_accumulation_steps = 2;
+  EXPECT_ERROR(Trainer(options).train(folder.file("out/checkpoint-1")), DataError,
+               "gradient_accumulation_steps", "resume with the value of the checkpoint");
+  options = evaluating_options(folder.file("models"), {1.0});
+  options.args.save_only_model = true;
+  Trainer(options).train();
+  EXPECT_ERROR(Trainer(options).train(folder.file("models/checkpoint-1")), DataError,
+               "a checkpoint with optimizer state");
+}
+
+TEST(TrainerResume, GoesOnWithoutABestCheckpointThatWasRemoved) {
+  const TemporaryFolder folder;
+  auto options = evaluating_options(folder.file("out"), {1.0});
+  Trainer(options).train();
+  std::filesystem::remove_all(folder.file("out/checkpoint-1"));
+  options.args.num_train_epochs = 3;
+  Trainer trainer(options);
+  EXPECT_EQ(trainer.train(folder.file("out/checkpoint-2")).global_step, 3);
+  EXPECT_EQ(trainer.state().best_model_checkpoint, std::nullopt);
 }
 
 // --- labels ---
@@ -463,10 +516,16 @@ TEST(TrainerLabels, OfDifferentLengthsAreRefused) {
 
 // --- options ---
 
-TEST(TrainerOptions, AnEmptyCollatorIsTheDefaultOne) {
+TEST(TrainerOptions, AnEmptyCollatorIsTheDefaultOneAndMetricsGetTheirPrefixOnce) {
   auto options = plain_options();
   options.data_collator = nullptr;
-  EXPECT_EQ(Trainer(std::move(options)).evaluate().count("eval_loss"), 1U);
+  options.compute_metrics = [](const EvalPrediction& /*prediction*/) -> Metrics {
+    return {{"own", 1.0}, {"eval_other", 2.0}};
+  };
+  const auto metrics = Trainer(std::move(options)).evaluate();
+  for (const char* name : {"eval_loss", "eval_own", "eval_other"}) {
+    EXPECT_EQ(metrics.count(name), 1U) << name;
+  }
 }
 
 TEST(TrainerOptions, AutoNeedsAFolder) {
