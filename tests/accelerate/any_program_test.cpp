@@ -129,6 +129,18 @@ TEST(Prepare, RefusesAnOptimizerThatNoCheckpointCouldSave) {
   });
 }
 
+TEST(Prepare, TakesAnOptimizerWhoseFirstGroupIsEmpty) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear net(3, 2);
+    AdamW adamw(std::vector<torch::Tensor>(), {});
+    adamw.add_param_group(parameter_group(net->parameters(), AdamWOptions()));
+    auto [model, optimizer] = accelerator->prepare(net, adamw);
+    EXPECT_EQ(optimizer->param_groups().size(), 2);
+    EXPECT_NO_THROW(accelerator->save_state(ranks.folder().file("checkpoint")));
+  });
+}
+
 // Two networks; the loss of the second step passes through the first.
 RanksEnd end_of_gan(bool freeze) {
   return end_of_accelerators(1, [freeze](Accelerators& ranks) {
@@ -178,6 +190,24 @@ TEST(Prepare, RunsAnyModuleInMixedPrecisionWithinAccumulate) {
     EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
     accelerator->backward(output.sum());
     EXPECT_EQ(net->weight.grad().scalar_type(), torch::kFloat32);
+  });
+}
+
+// Of its two layers, rank r uses layer r.
+TEST(Prepare, AveragesParametersThatOneProcessDoesNotUseIfTold) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({}, {.ddp = {.find_unused_parameters = true}});
+    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::Linear(3, 2));
+    const auto model = accelerator->prepare(net);
+    auto& own =
+        *net[static_cast<std::size_t>(accelerator->process_index())]->as<torch::nn::Linear>();
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      accelerator->backward(own.forward(torch::ones({1, 3})).sum());
+      for (const auto& parameter : net->parameters()) {
+        EXPECT_TRUE(torch::equal(parameter.grad(), torch::full_like(parameter, 0.5)));
+      }
+    }
   });
 }
 
