@@ -16,6 +16,14 @@ set -euo pipefail
 program=${PROGRAM:-build/bin/stage3_ddp_torchrun}
 nproc_per_node=${NPROC_PER_NODE:-2}
 node_rank=${NODE_RANK:-0}
+for number in "NPROC_PER_NODE=$nproc_per_node" "NNODES=${NNODES:-1}" "NODE_RANK=$node_rank"; do
+  [[ $number =~ ^[A-Z_]+=[1-9][0-9]*$ || $number == NODE_RANK=0 ]] || {
+    name=${number%%=*}
+    printf "by_hand.sh: %s: expected a whole number, %s, got '%s'; hint: unset %s\n" "$name" \
+      "$([[ $name == NODE_RANK ]] && echo 'from 0' || echo 'from 1')" "${number#*=}" "$name" >&2
+    exit 2
+  }
+done
 if ! command -v "$program" >/dev/null; then
   printf 'by_hand.sh: no program %s; run it from the project root, or set PROGRAM\n' "$program" >&2
   exit 2

@@ -46,6 +46,14 @@ def test_by_hand_the_second_machine_goes_on_counting(scripts: StartScripts) -> N
                  LOCAL_WORLD_SIZE=["2", "2"], MASTER_ADDR=["host5", "host5"])
 
 
+@pytest.mark.parametrize("name, value", [("NPROC_PER_NODE", "0"), ("NNODES", "two"),
+                                         ("NODE_RANK", "-1")])
+def test_by_hand_refuses_a_wrong_number(scripts: StartScripts, name: str, value: str) -> None:
+    code, output = scripts.run_script("by_hand.sh", **{name: value})
+    assert code == 2 and f"{name}: expected a whole number" in output
+    assert not scripts.calls("program")
+
+
 # A rank that fails ends the others; one that fails last counts too.
 @pytest.mark.parametrize("hang", [{"HANG": "yes"}, {}])
 @pytest.mark.parametrize("rank", ["0", "2"])
