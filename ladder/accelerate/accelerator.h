@@ -177,9 +177,9 @@ class Accelerator {
   // --- The training loop ---
 
   // For one batch of an accumulation window. Decides whether a step follows the batch; if not, the
-  // gradients of these models are not synchronised. Create it before the forward; it must live
-  // until the backward is done. Drops a window that an earlier pass over a loader left by `break`,
-  // with a log line; Python adds it to the next one.
+  // gradients of these models are not synchronised. Create it before the forward, once per batch;
+  // it must live until the backward is done. Drops a window that an earlier pass over a loader left
+  // by `break`, with a log line; Python adds it to the next one.
   class Accumulation {
    public:
     Accumulation() = default;

@@ -32,6 +32,13 @@ void GradientState::begin_batch() {
   if (num_steps_ == 1) return;
   const EpochProgress* const batch = progress();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
+  if (by_loader && !is_in_round()) {
+    if (batch == window_pass_ && batch->index == batch_index_) {
+      throw UsageError::conflict("Accelerator::accumulate", "called twice for one batch",
+                                 "call it once, with all models: accumulate(*one, *two)");
+    }
+    batch_index_ = batch->index;
+  }
   if (sync_gradients_ || (by_loader && batch != window_pass_)) {
     batches_in_window_ = 0;
     window_begin_ = by_loader ? batch->index : 0;

@@ -41,7 +41,8 @@ class GradientState {
   // Throws UsageError in the middle of a window, or for a number below 1.
   void set_num_steps(int num_steps);
 
-  // Begins the next batch: decides whether a step follows it, and the weight of its loss.
+  // Begins the next batch: decides whether a step follows it, and the weight of its loss. Throws
+  // UsageError if a window of several batches has this one already.
   void begin_batch();
 
   // Whether the next batch begins a pass, although the pass before ended in the middle of a window.
@@ -103,6 +104,7 @@ class GradientState {
   std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window
+  std::int64_t batch_index_ = 0;                // and of its last one so far
   const EpochProgress* window_pass_ = nullptr;  // the pass of the window; nullptr without a loader
   std::vector<const EpochProgress*> passes_;
 };

@@ -88,7 +88,7 @@ class ExactDataParallel : public ReplicatedModel {
   // the result lives keep their sums in integers, and give the parameters no gradients; the next
   // backward adds them. forget() drops such sums.
   [[nodiscard]] GradientReducer::NoSync no_sync() override {
-    return GradientReducer::NoSync(sync_);
+    return GradientReducer::NoSync(pauses_);
   }
   void forget() override;
 
@@ -98,7 +98,7 @@ class ExactDataParallel : public ReplicatedModel {
   class Replicas;
 
   std::shared_ptr<Replicas> replicas_;
-  bool sync_ = true;
+  int pauses_ = 0;  // NoSync in effect
 };
 
 }  // namespace ladder

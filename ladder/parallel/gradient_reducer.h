@@ -101,14 +101,14 @@ class GradientReducer {
   //     ...forward and backward of micro-batch 2: the sum of both is averaged
   class NoSync {
    public:
-    explicit NoSync(bool& sync) : sync_(&sync), before_(std::exchange(sync, false)) {}
-    ~NoSync() { *sync_ = before_; }
+    // `pauses`: how many are in effect. They may end in any order.
+    explicit NoSync(int& pauses) : pauses_(&pauses) { ++*pauses_; }
+    ~NoSync() { --*pauses_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
-    bool* sync_;
-    bool before_;
+    int* pauses_;
   };
   [[nodiscard]] NoSync no_sync();
 

@@ -221,5 +221,36 @@ TEST(Accumulation, TakesZeroGradBackwardAndStepInPythonsOrdersAndMore) {
   });
 }
 
+// An assignment makes the new one before the old one ends.
+TEST(Accumulation, MayBeAssignedToOneVariable) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 3}});
+    const auto model = accelerator->prepare(small_net());
+    const auto batch = slice_of(random_batch(4), accelerator->process_index(), 2);
+    Accelerator::Accumulation accumulation;
+    for (const bool equal : {false, false, true}) {
+      accumulation = accelerator->accumulate(*model);
+      run_backward(*accelerator, *model, basicnet(), batch);
+      const auto all = accelerator->gather(flat_gradients(*model).unsqueeze(0));
+      EXPECT_EQ(torch::equal(all[0], all[1]), equal);
+    }
+  });
+}
+
+// The window would count the batch twice, and one of two models would never step.
+TEST(Accumulation, IsOnePerBatchOfALoader) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+    auto [loader, one, two] =
+        accelerator->prepare(image_loader(kSamples, kBatch), small_net(), small_net());
+    for (const Batch& batch : loader) {
+      const auto accumulation = accelerator->accumulate(*one);
+      run_backward(*accelerator, *one, basicnet(), batch);
+      EXPECT_ERROR(static_cast<void>(accelerator->accumulate(*two)), UsageError,
+                   "called twice for one batch; hint: call it once, with all models");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ladder
