@@ -149,6 +149,7 @@ void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& modul
     throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
                                "derive it from ladder::Model and override new_like()");
   }
+  std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
   if (options_.device_placement) module->to(device_);
   const bool is_trained = std::ranges::any_of(module->parameters(), &torch::Tensor::requires_grad);
   modules_.push_back({module, use_distributed() && is_trained ? std::make_unique<GradientReducer>(
@@ -399,8 +400,8 @@ void Accelerator::local_main_process_first(const std::function<void()>& run) con
 }
 
 void Accelerator::free_memory() {
-  modules_.clear();
   state_.models.clear();
+  std::erase_if(modules_, [](const auto& own) { return own.module.use_count() == 1; });
   state_.optimizers.clear();
   state_.schedulers.clear();
   state_.loaders.clear();

@@ -316,7 +316,8 @@ class Accelerator {
   std::vector<Item> split_between_processes(const std::vector<Item>& items,
                                             bool apply_padding = false) const;
 
-  // Releases all prepared objects. Those with other owners keep working, but are in no checkpoint.
+  // Releases all prepared objects. Those with other owners keep working, but are in no checkpoint;
+  // to free their memory, let go of them first.
   // Registered objects stay.
   void free_memory();
 

@@ -12,6 +12,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
@@ -126,6 +127,23 @@ TEST(Prepare, RefusesAnOptimizerThatNoCheckpointCouldSave) {
     std::filesystem::create_directories(project + "/checkpoints/latest");
     EXPECT_ERROR(ranks.make({.project = {.project_dir = project}}), SystemError,
                  "/checkpoints/latest: replace: File exists; hint: it must be a link: mv ");
+  });
+}
+
+// Also when it is prepared again: two reducers would average twice.
+TEST(FreeMemory, LeavesAModuleOfTheCallerItsReducer) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear net(3, 2);
+    accelerator->prepare(net);
+    for (const bool again : {false, true}) {
+      accelerator->free_memory();
+      if (again) accelerator->prepare(net);
+      net->zero_grad();
+      const auto rows = torch::full({1, 3}, 1.0 + accelerator->process_index());
+      accelerator->backward(net->forward(rows).sum());
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({2, 3}, 1.5)));
+    }
   });
 }
 
