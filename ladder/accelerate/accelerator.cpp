@@ -82,6 +82,12 @@ CustomState position_of(const AcceleratedDataLoader& loader) {
                             std::string_view origin) { return loader.plan_load(state, origin); }};
 }
 
+void require_object(const void* object, const char* expected) {
+  if (object != nullptr) return;
+  throw UsageError::missing("Accelerator::prepare", expected,
+                            "the pointer is null: create it first");
+}
+
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
@@ -125,6 +131,7 @@ RunSetup Accelerator::setup() {
 }
 
 std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
+  require_object(model.get(), "a model");
   for (const auto& known : state_.models) {
     const auto prepared = std::dynamic_pointer_cast<Model>(known);
     if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
@@ -144,6 +151,7 @@ std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) 
 }
 
 void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
+  require_object(module.get(), "a module");
   if (std::ranges::find(state_.models, module) != state_.models.end()) return;
   if (options_.exact_sums) {
     throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
@@ -166,6 +174,7 @@ std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model
 
 std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  require_object(optimizer.get(), "an optimizer");
   for (const auto& known : *optimizers_) {
     if (&known->optimizer() == optimizer.get()) return known;
   }
@@ -179,6 +188,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
 
 std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
     std::shared_ptr<LrScheduler> scheduler) {
+  require_object(scheduler.get(), "a schedule");
   for (const auto& known : schedulers_) {
     if (&known->scheduler() == scheduler.get()) return known;
   }
@@ -200,6 +210,7 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
 
 std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
     const std::shared_ptr<torch::optim::LRScheduler>& scheduler) {
+  require_object(scheduler.get(), "a schedule");
   for (const auto& known : schedulers_) {
     auto* const own = dynamic_cast<TorchLrScheduler*>(&known->scheduler());
     if (own != nullptr && own->scheduler() == scheduler) return known;

@@ -14,9 +14,17 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
+namespace {
+
+bool mode_of(const torch::nn::Module* module) {
+  if (module != nullptr) return module->is_training();
+  throw UsageError::missing("model", "a module", "create it first: std::make_shared<Net>()");
+}
+
+}  // namespace
 
 ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
-  Model::train(module->is_training());  // before the child is registered: the wrapper alone
+  Model::train(mode_of(module.get()));  // before the child is registered: the wrapper alone
   module_ = register_module("module", std::move(module));
 }
 
@@ -28,7 +36,7 @@ std::shared_ptr<Model> Model::new_like() const {
 
 AdaptedModel::AdaptedModel(std::shared_ptr<torch::nn::Module> module, Forward forward)
     : forward_(std::move(forward)) {
-  Model::train(module->is_training());  // before the child is registered: the wrapper alone
+  Model::train(mode_of(module.get()));  // before the child is registered: the wrapper alone
   module_ = register_module("module", std::move(module));
 }
 

@@ -59,7 +59,7 @@ class Model : public torch::nn::Module {
 // name keeps it.
 class ModelWrapper : public Model {
  public:
-  // Begins in the mode (train or eval) of `module`.
+  // Begins in the mode (train or eval) of `module`. Throws UsageError for nullptr.
   explicit ModelWrapper(std::shared_ptr<Model> module);
 
   // A copy of the wrapped model, without the wrapper.
@@ -76,7 +76,7 @@ class AdaptedModel : public Model {
  public:
   using Forward = std::function<torch::Tensor(const Inputs& inputs)>;
 
-  // Begins in the mode (train or eval) of `module`.
+  // Begins in the mode (train or eval) of `module`. Throws UsageError for nullptr.
   AdaptedModel(std::shared_ptr<torch::nn::Module> module, Forward forward);
 
   torch::Tensor forward(const Inputs& inputs) override { return forward_(inputs); }

@@ -5,11 +5,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
 
 namespace ladder {
+
+void CallbackHandler::add(std::shared_ptr<TrainerCallback> callback) {
+  if (callback == nullptr) {
+    throw UsageError::missing("callbacks", "a callback", "the pointer is null: create it first");
+  }
+  callbacks_.push_back(std::move(callback));
+}
 
 std::shared_ptr<TrainerCallback> CallbackHandler::pop(
     const std::function<bool(const TrainerCallback&)>& matches) {

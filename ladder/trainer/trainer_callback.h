@@ -114,7 +114,8 @@ using TrainerEventHandler = void (TrainerCallback::*)(TrainerEvent&);
 // The callbacks of a Trainer, called in the order in which they were added.
 class CallbackHandler {
  public:
-  void add(std::shared_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
+  // Throws UsageError for nullptr.
+  void add(std::shared_ptr<TrainerCallback> callback);
   // Removes the first callback that `matches` and returns it; nullptr if there is none.
   std::shared_ptr<TrainerCallback> pop(const std::function<bool(const TrainerCallback&)>& matches);
 

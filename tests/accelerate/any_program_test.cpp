@@ -130,6 +130,20 @@ TEST(Prepare, RefusesAnOptimizerThatNoCheckpointCouldSave) {
   });
 }
 
+TEST(Prepare, RefusesNullPointers) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto refuses = [&](auto pointer, const char* expected) {
+      EXPECT_ERROR(accelerator->prepare(pointer), UsageError, expected);
+    };
+    refuses(std::shared_ptr<Model>(), "expected a model, not set");
+    refuses(std::shared_ptr<torch::nn::LinearImpl>(), "expected a module, not set");
+    refuses(std::shared_ptr<AdamW>(), "expected an optimizer, not set");
+    refuses(std::shared_ptr<LrScheduler>(), "expected a schedule, not set");
+    refuses(std::shared_ptr<torch::optim::StepLR>(), "expected a schedule, not set");
+  });
+}
+
 // Also when it is prepared again: two reducers would average twice.
 TEST(FreeMemory, LeavesAModuleOfTheCallerItsReducer) {
   run_accelerators(2, [](Accelerators& ranks) {

@@ -2,6 +2,7 @@
 // What a program may replace in a Trainer: hooks, functions, optimizers, callbacks, label names.
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -531,6 +532,14 @@ TEST(TrainerOptions, AnEmptyCollatorIsTheDefaultOneAndMetricsGetTheirPrefixOnce)
 TEST(TrainerOptions, AutoNeedsAFolder) {
   EXPECT_ERROR(Trainer(plain_options()).train("auto"), UsageError,
                "resume_from_checkpoint: expected output_dir");
+}
+
+TEST(TrainerOptions, RefuseNullPointers) {
+  auto options = plain_options();
+  options.callbacks = {nullptr};
+  EXPECT_ERROR(Trainer(std::move(options)), UsageError, "callbacks: expected a callback, not set");
+  EXPECT_ERROR(ModelPointer(std::shared_ptr<torch::nn::LinearImpl>()), UsageError,
+               "model: expected a module, not set");
 }
 
 TEST(TrainerOptions, AnOptimizerMayNotBeGivenAndMade) {
