@@ -31,6 +31,11 @@ struct BatchMaker {
 
   Batch make(const BatchIndices& wanted) const {
     Batch batch = dataset->get_batch(wanted.indices);
+    if (const auto wants = std::ssize(wanted.indices); batch.size() != wants) {
+      throw UsageError::out_of_range("Dataset::get_batch", batch.size(),
+                                     fmt::format("{} rows, one per index", wants),
+                                     "a mean over the batch counts its samples");
+    }
     if (transform != nullptr) transform->apply(batch.inputs, wanted.indices, epoch);
     batch.positions = torch::tensor(wanted.positions, torch::kInt64);
     batch.indices = torch::tensor(wanted.indices, torch::kInt64);
@@ -162,6 +167,9 @@ void check(const DataLoaderOptions& options) {
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
     : dataset_(std::move(dataset)), options_(std::move(options)) {
+  if (dataset_ == nullptr) {
+    throw UsageError::missing("DataLoader", "a data set", "the pointer is null: create it first");
+  }
   check(options_);
   batches_ = choose_batches(*dataset_, options_);
   if (options_.transform != nullptr && batches_->evaluation_only()) {

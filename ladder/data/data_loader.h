@@ -81,8 +81,8 @@ class BatchIterator {
 // Each begin() starts an independent pass. Python's counterpart: torch.utils.data.DataLoader.
 class DataLoader {
  public:
-  // Throws UsageError for a batch size below 1, a negative number of workers, options that
-  // exclude each other, or a transform together with an evaluation sampler.
+  // Throws UsageError for a null data set, a batch size below 1, a negative number of workers,
+  // options that exclude each other, or a transform together with an evaluation sampler.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   // Chooses the order of the next pass. Epochs count from 0.

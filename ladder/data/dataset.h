@@ -24,7 +24,8 @@ class Dataset {
   virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
   // The samples at `indices`, in that order, on the device of the data set; each index in
-  // [0, size()). Sets inputs and targets; the loader sets the other fields.
+  // [0, size()). Sets inputs and targets, with one row per index (UsageError of the loader); the
+  // loader sets the other fields.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };
 

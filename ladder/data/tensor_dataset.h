@@ -21,9 +21,13 @@ namespace ladder {
 // Python's counterpart: torch.utils.data.TensorDataset.
 class TensorDataset : public Dataset {
  public:
-  // `targets` may be undefined. Throws UsageError if the inputs differ in their number of rows.
+  // `targets` may be undefined. Throws UsageError if the tensors differ in their number of rows.
   explicit TensorDataset(Inputs inputs, torch::Tensor targets = {})
-      : inputs_(std::move(inputs)), targets_(std::move(targets)), size_(inputs_.rows()) {}
+      : inputs_(std::move(inputs)), targets_(std::move(targets)), size_(inputs_.rows()) {
+    if (targets_.defined()) {
+      static_cast<void>(Inputs{{"inputs", inputs_.begin()->second}, {"targets", targets_}}.rows());
+    }
+  }
 
   std::int64_t size() const override { return size_; }
   Batch get_batch(std::span<const std::int64_t> indices) const override {

@@ -17,6 +17,7 @@
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/data/random_shift.h"
+#include "ladder/data/tensor_dataset.h"
 #include "mnist/dataset.h"
 #include "tests/support/expect_error.h"
 
@@ -432,6 +433,30 @@ TEST(DataLoader, PinsItsBatchesForAGpu) {
     EXPECT_TRUE(batch.inputs.only().is_pinned());
     EXPECT_TRUE(batch.targets.is_pinned());
   }
+}
+
+// A target more than there are indices.
+struct OneTooMany : Numbers {
+  using Numbers::Numbers;
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    auto batch = Numbers::get_batch(indices);
+    batch.targets = torch::cat({batch.targets, batch.targets.slice(0, 0, 1)});
+    return batch;
+  }
+};
+
+TEST(DataLoader, RefusesBatchesWithoutARowPerIndex) {
+  for (const int workers : {0, 2}) {
+    EXPECT_ERROR(labels_of(DataLoader(std::make_shared<OneTooMany>(4),
+                                      {.batch_size = 2, .num_workers = workers})),
+                 UsageError, "Dataset::get_batch: expected 2 rows, one per index, got 3");
+  }
+}
+
+TEST(DataLoader, RefusesNoDataSetAndTensorsThatDiffer) {
+  EXPECT_ERROR(DataLoader(nullptr), UsageError, "DataLoader: expected a data set, not set");
+  EXPECT_ERROR(TensorDataset(torch::ones({3, 2}), torch::ones({4})), UsageError,
+               "input targets: expected 3 rows, as inputs has, got '4 rows'");
 }
 
 }  // namespace
