@@ -69,6 +69,12 @@ void require_equal_values(const StateDict& tensors, const torch::nn::Module& mod
   require_same_lines("replicas", hint, lines, group);
 }
 
+// Collectives send memory, whatever its order.
+std::string strides_text(const torch::Tensor& tensor) {
+  if (tensor.is_contiguous()) return "";
+  return fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
+}
+
 }  // namespace
 
 void require_same_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
@@ -77,8 +83,9 @@ void require_same_parameters(const torch::nn::Module& module, const ProcessGroup
   for (const auto& [name, tensor] : state_dict(module)) {
     const auto* parameter = parameters.find(name);  // `tensor` itself is detached
     const bool is_frozen = parameter != nullptr && !parameter->requires_grad();
-    lines.push_back(fmt::format("{} {}[{}]{}", name, torch::toString(tensor.scalar_type()),
-                                fmt::join(tensor.sizes(), ", "), is_frozen ? ", not trained" : ""));
+    lines.push_back(fmt::format("{} {}[{}]{}{}", name, torch::toString(tensor.scalar_type()),
+                                fmt::join(tensor.sizes(), ", "), strides_text(tensor),
+                                is_frozen ? ", not trained" : ""));
   }
   const auto hint = [](const auto& /*line*/) { return "build the same network on every rank"; };
   require_same_lines("model", hint, lines, group);

@@ -11,7 +11,7 @@ namespace ladder {
 // collectives: one small all-gather of hashes if the replicas are equal. If not, every rank throws
 // the same DistributedError, which names the first tensor that differs.
 
-// Names, shapes and dtypes of all parameters and buffers, and which of them are trained.
+// Names, shapes, strides and dtypes of all parameters and buffers, and which of them are trained.
 void require_same_parameters(const torch::nn::Module& module, const ProcessGroup& group);
 
 // The values of all parameters and buffers, bit for bit.

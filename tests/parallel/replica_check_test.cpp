@@ -49,6 +49,9 @@ std::vector<Difference> differences() {
           {"not trained", [](Parameters& p) { p.add("b", 3); },
            [](Parameters& p) { p.add("b", 3, false); },
            "expected b Float[3, 2], as on rank 0, got b Float[3, 2], not trained on rank 1"},
+          {"strides", [](Parameters& p) { p.add("b", 3); },
+           [](Parameters& p) { p.register_parameter("b", torch::zeros({2, 3}).t()); },
+           "expected b Float[3, 2], as on rank 0, got b Float[3, 2], strides [1, 3] on rank 1"},
           {"dtype", [](Parameters& p) { p.add("b", 3); },
            [](Parameters& p) { p.add("b", 3, true, torch::kFloat64); },
            "expected b Float[3, 2], as on rank 0, got b Double[3, 2] on rank 1"}};
