@@ -6,11 +6,15 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/errors.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -51,15 +55,25 @@ c10d::ReduceOp c10d_op(ReduceOp op, const torch::Tensor& tensor) {
   return is_maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
+void require_dense(const torch::Tensor& tensor) {
+  if (tensor.defined() && tensor.layout() == torch::kStrided) return;
+  throw UsageError::malformed("collective", "a dense tensor",
+                              tensor.defined() ? "a sparse one" : "an undefined one",
+                              "every rank passes a tensor: torch::zeros where it has no values, "
+                              "tensor.to_dense() of a sparse one");
+}
+
 // The elements of `tensor` in row-major order, as c10d needs them: it sends memory, whatever the
 // strides, and whether that is to be conjugated or negated.
 torch::Tensor row_major(const torch::Tensor& tensor) {
+  require_dense(tensor);
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 // The same of a tensor for the result. Elements that share their memory cannot take one, which is
 // an error on this rank alone, so it comes first.
 torch::Tensor in_row_major_order(const torch::Tensor& tensor) {
+  require_dense(tensor);
   at::assert_no_internal_overlap(tensor);
   return row_major(tensor);
 }
@@ -99,6 +113,7 @@ void require_root(const ProcessGroup& group, const char* operation, int root) {
 }
 
 torch::Tensor rows_of(const torch::Tensor& tensor) {
+  require_dense(tensor);
   return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
 }
 
@@ -169,13 +184,31 @@ void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
   copy_back(tensors.front(), tensor);
 }
 
+// Gathers a hash of what has to be equal with them: Gloo compares no tensors.
 std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) const {
-  const auto counts = all_gather_into_tensor(torch::tensor(tensor.size(0), torch::kInt64));
-  const auto* first = counts.const_data_ptr<std::int64_t>();
-  return {first, first + counts.numel()};
+  std::string form = fmt::format("{} [N", torch::toString(tensor.scalar_type()));
+  for (const auto size : tensor.sizes().slice(1)) form += fmt::format(", {}", size);
+  form += "]";
+  const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(form));
+  const auto all = all_gather_into_tensor(torch::tensor({tensor.size(0), hash}));
+  std::vector<std::int64_t> counts;
+  bool differ = false;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto* const of_rank = all.const_data_ptr<std::int64_t>() + std::ptrdiff_t{2} * rank;
+    counts.push_back(of_rank[0]);
+    differ = differ || of_rank[1] != all.const_data_ptr<std::int64_t>()[1];
+  }
+  if (!differ) return counts;
+  const auto forms = all_gather_text(form, *this);
+  const auto other = std::ranges::find_if(forms, [&](const auto& f) { return f != forms[0]; });
+  throw DistributedError::ranks_disagree(
+      "gather", fmt::format("{} on all ranks, as on rank 0", forms[0]),
+      fmt::format("{} on rank {}", *other, other - forms.begin()),
+      "only the number of rows, N, may differ");
 }
 
 torch::Tensor ProcessGroup::all_gather_into_tensor(const torch::Tensor& tensor) const {
+  require_dense(tensor);
   auto sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), world_size());
   auto all = torch::empty(sizes, tensor.options());

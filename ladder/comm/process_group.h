@@ -35,7 +35,8 @@ class [[nodiscard]] Work {
 // inside `if (rank == 0)`.
 //
 // Every wait ends after `timeout()`: if a rank ends or is late, the others throw DistributedError.
-// Errors of this rank, such as an invalid argument or too little memory, keep LibTorch's type.
+// Errors of this rank, such as an invalid argument or too little memory, keep LibTorch's type. A
+// tensor that is undefined or sparse is a UsageError.
 //
 // A value: copies share one group. The destructor of the last one shuts it down, after an exception
 // too, as Python's destroy_process_group. Not thread-safe.
@@ -78,8 +79,8 @@ class ProcessGroup {
   // Overwrites `tensor` on all ranks with that of `root`.
   void broadcast(torch::Tensor& tensor, int root = 0) const;
 
-  // The tensors of all ranks, in rank order. They may differ in size(0), in nothing else; a
-  // scalar counts as one row.
+  // The tensors of all ranks, in rank order. They may differ in size(0), in nothing else
+  // (DistributedError); a scalar counts as one row.
   std::vector<torch::Tensor> all_gather(const torch::Tensor& tensor) const;
 
   // The tensors of all ranks, of one shape, as one: [world_size, ...]. Saves the exchange of sizes

@@ -360,6 +360,22 @@ void texts_are_bytes_of_any_length(const ProcessGroup& group) {
   EXPECT_EQ(all.back(), "");
 }
 
+// They agree on it before they exchange values, so the group stays usable.
+void gathers_refuse_tensors_of_other_forms(const ProcessGroup& group) {
+  const bool last = group.rank() + 1 == group.world_size();
+  if (group.world_size() == 1) return;
+  const std::vector<std::tuple<torch::Tensor, torch::Tensor, const char*>> forms = {
+      {torch::ones({2, 3}), torch::ones({2, 4}),
+       "expected Float [N, 3] on all ranks, as on rank 0"},
+      {torch::ones({1, 2, 3}), torch::ones({1, 3, 2}), "got Float [N, 3, 2] on rank "},
+      {torch::ones({6}), torch::ones({2, 3}), "got Float [N, 3] on rank "},
+      {torch::ones({2}), torch::ones({2}, torch::kInt32), "got Int [N] on rank "}};
+  for (const auto& [first, other, message] : forms) {
+    EXPECT_ERROR(group.all_gather(last ? other : first), DistributedError, message);
+    EXPECT_ERROR(group.gather(last ? other : first), DistributedError, message);
+  }
+}
+
 const std::vector<void (*)(const ProcessGroup&)> kChecks = {
     all_reduce_sums_and_finds_minima_and_maxima,
     all_reduce_and_all_gather_take_large_tensors,
@@ -369,6 +385,7 @@ const std::vector<void (*)(const ProcessGroup&)> kChecks = {
     all_gather_into_tensor_stacks_the_tensors_in_rank_order,
     shared_tensors_get_the_results_of_others,
     gather_gives_all_to_the_root_and_nothing_to_the_others,
+    gathers_refuse_tensors_of_other_forms,
     collectives_take_elements_in_any_strides,
     collectives_write_to_parameters_and_set_flags,
     reduce_scatter_gives_each_rank_its_row_of_the_sum,
@@ -466,6 +483,19 @@ TEST(ProcessGroup, HasItsRankRefusesARootThatIsNoneAndIsSharedByItsCopies) {
     EXPECT_EQ(sum.item<float>(), 2.0F);
   };
   run_ranks(2, check, {.timeout = milliseconds(7'000)});
+}
+
+TEST(ProcessGroup, RefusesTensorsWithoutValuesOrWithoutStrides) {
+  const auto group = ProcessGroup::single();
+  for (auto tensor : {torch::Tensor(), torch::eye(2).to_sparse()}) {
+    const auto* const message = tensor.defined() ? "got 'a sparse one'" : "got 'an undefined one'";
+    EXPECT_ERROR(group.all_reduce(tensor), UsageError, message);
+    EXPECT_ERROR(group.reduce(tensor), UsageError, message);
+    EXPECT_ERROR(group.broadcast(tensor), UsageError, message);
+    EXPECT_ERROR(group.all_gather(tensor), UsageError, message);
+    EXPECT_ERROR(group.gather(tensor), UsageError, message);
+    EXPECT_ERROR(group.all_gather_into_tensor(tensor), UsageError, message);
+  }
 }
 
 TEST_ALONE(SingleGroup, GivesTheResultsOfOneRankAndOpensNoSocket) {
