@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <typeinfo>
 #include <unordered_map>
 
 #include "ladder/core/error.h"
@@ -154,6 +155,11 @@ void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& gr
   if (shard_) {
     throw UsageError::conflict("optimizer", "a parameter group after the state was divided",
                                "add all groups before ZeroRedundancyOptimizer or prepare");
+  }
+  if (group.has_options() && typeid(group.options()) != typeid(defaults())) {
+    throw UsageError::conflict(
+        "optimizer", "a parameter group with the options of another class",
+        "parameter_group(parameters, options) with this optimizer's options");
   }
   auto own = group;
   own.params() = unique_tensors(group.params());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/adamw.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -541,6 +542,18 @@ TEST(Optimizers, RefuseOptionsOutsideTheirRange) {
   const char* nesterov = "SGD nesterov: needs momentum > 0 and dampening 0; hint: set both";
   EXPECT_ERROR(SGD(w, {.nesterov = true}), UsageError, nesterov);
   EXPECT_ERROR(SGD(w, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}), UsageError, nesterov);
+}
+
+// Their fields would be read as those of this optimizer.
+TEST(Optimizers, RefuseAGroupWithTheOptionsOfAnother) {
+  AdamW adamw({parameter(1.0)}, {});
+  constexpr const char* kMessage = "a parameter group with the options of another class";
+  EXPECT_ERROR(adamw.add_param_group(parameter_group({parameter(1.0)}, SgdOptions{})), UsageError,
+               kMessage);
+  EXPECT_ERROR(
+      adamw.add_param_group({{parameter(1.0)}, std::make_unique<torch::optim::AdamWOptions>(0.1)}),
+      UsageError, kMessage);
+  EXPECT_EQ(adamw.param_groups().size(), 1U);
 }
 
 }  // namespace
