@@ -15,6 +15,7 @@
 #include <set>
 #include <span>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "ladder/checkpoint/checkpoint_folder.h"
@@ -43,7 +44,10 @@ std::string numbered(const char* kind, std::size_t number, const char* suffix) {
                      : fmt::format("{}_{}.{}", kind, number, suffix);
 }
 
-std::string random_states_of(int rank) { return fmt::format("random_states_{}.safetensors", rank); }
+constexpr std::string_view kRandomStates = "random_states_";
+std::string random_states_of(int rank) {
+  return fmt::format("{}{}.safetensors", kRandomStates, rank);
+}
 
 FusedOptimizer* as_fused(torch::optim::Optimizer& optimizer) {
   return dynamic_cast<FusedOptimizer*>(&optimizer);
@@ -98,9 +102,16 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
     add_json(numbered("sampler", i, "json"), state.loaders[i].save);
   }
-  for (const auto& custom : state.custom) add_json(custom.file, custom.save);
-  if (state.scaler->is_enabled()) {
+  if (state.scaler && state.scaler->is_enabled()) {
     add_json("scaler.json", [scaler = state.scaler] { return scaler->state_dict(); });
+  }
+  for (const auto& custom : state.custom) {
+    if (files.contains(custom.file) || custom.file.starts_with(kRandomStates)) {
+      throw UsageError::conflict("register_for_checkpointing",
+                                 fmt::format("a second object with the file {}", custom.file),
+                                 "choose another name for it");
+    }
+    add_json(custom.file, custom.save);
   }
   return files;
 }
@@ -110,7 +121,7 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
 void require_same_files(const Checkpoint& checkpoint, const TrainingState& state) {
   std::set<std::string> held;
   for (const auto& [name, digest] : checkpoint.manifest()) {
-    if (!name.starts_with("random_states_") && name != "scaler.json") held.insert(name);
+    if (!name.starts_with(kRandomStates) && name != "scaler.json") held.insert(name);
   }
   const char* const hint =
       "resume with the program that wrote it, or prepare and register the same objects";
@@ -185,7 +196,7 @@ Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
     add_json(numbered("sampler", i, "json"), state.loaders[i]);
   }
-  if (state.scaler->is_enabled() && checkpoint.contains("scaler.json")) {
+  if (state.scaler && state.scaler->is_enabled() && checkpoint.contains("scaler.json")) {
     add_json("scaler.json", *state.scaler);
   }
   for (const auto& custom : state.custom) add_json(custom.file, custom);
@@ -303,9 +314,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options) {
   TrainingState saved = state;
   if (options.only_model) {
-    saved = {.models = state.models,
-             .custom = state.custom,
-             .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false})};
+    saved = {.models = state.models, .custom = state.custom};
   }
   for (const auto& scheduler : state.schedulers) scheduler->settle();
   for (const auto& optimizer : saved.optimizers) {

@@ -75,7 +75,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<LrScheduler>> schedulers;
   std::vector<CustomState> loaders;  // their positions; the names of the files are chosen here
   std::vector<CustomState> custom;
-  std::shared_ptr<GradScaler> scaler;
+  std::shared_ptr<GradScaler> scaler;  // may be null
   torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's
 };
 
@@ -106,8 +106,8 @@ struct SaveStateOptions {
 //
 // Throws NumericError for trained parameters, running statistics (see require_finite) and states of
 // optimizers that are not finite, UsageError for an optimizer of this library whose parameters
-// are in no prepared model, and DistributedError if ranks do not see the folder that rank 0
-// creates.
+// are in no prepared model and for two objects with one file, and DistributedError if ranks do not
+// see the folder that rank 0 creates.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});
 

@@ -619,6 +619,30 @@ TEST(Resume, IncludesRegisteredObjects) {
   });
 }
 
+// One of the two would be lost.
+TEST(SaveState, RefusesTwoObjectsWithOneFile) {
+  for (const char* file : {"counter.json", "model.safetensors", "random_states_0.safetensors"}) {
+    run_accelerators(1, [&](Accelerators& ranks) {
+      const auto accelerator = ranks.make();
+      const auto model = accelerator->prepare(small_net());
+      Counter first;
+      Counter second;
+      accelerator->register_for_checkpointing(first, "counter.json");
+      accelerator->register_for_checkpointing(second, file);
+      EXPECT_ERROR(accelerator->save_state(ranks.folder().file("checkpoint")), UsageError,
+                   std::string("a second object with the file ") + file);
+    });
+  }
+}
+
+TEST(SaveTrainingState, NeedsNoScaler) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("checkpoint");
+  const TrainingState state{.models = {small_net()}};
+  save_training_state(path, state, ProcessGroup::single());
+  EXPECT_EQ(load_training_state(path, state, ProcessGroup::single(), Log()), path);
+}
+
 // Has a setting as a TrainingMonitor.
 struct Seeded : Counter {
   std::string seed = "1";
