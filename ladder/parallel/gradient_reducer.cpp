@@ -148,9 +148,18 @@ class ReducerHook : public c10d::CppCommHookInterface<C10dGroup> {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     std::vector<torch::Tensor> sent = {hook_.encode(bucket.getBuffer(), state_->getSize())};
-    const auto dtype = bucket.getBuffer().scalar_type();
-    const auto decode = [decode = hook_.decode, dtype](c10::ivalue::Future& done) {
-      return c10::IValue(decode(done.value().toTensorVector().front()).to(dtype));
+    const auto like = bucket.getBuffer();
+    const auto decode = [decode = hook_.decode, like](c10::ivalue::Future& done) {
+      const auto average = decode(done.value().toTensorVector().front());
+      if (!average.defined() || average.numel() != like.numel()) {
+        throw UsageError::out_of_range("CommHook::decode", average.defined() ? average.numel() : 0,
+                                       fmt::format("{} elements, as the bucket has", like.numel()),
+                                       "return one number per gradient");
+      }
+      // c10d reads its memory from the beginning: a view of a part is copied.
+      const bool is_view = average.storage_offset() != 0 || !average.is_contiguous();
+      return c10::IValue(
+          (is_view ? average.clone(at::MemoryFormat::Contiguous) : average).to(like.scalar_type()));
     };
     return state_->allreduce(sent)->getFuture()->then(decode, c10::TensorType::get());
   }

@@ -8,7 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "ladder/core/error.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
@@ -86,6 +88,22 @@ TEST_ON_RANKS(CommHook, RunsOnOneRankToo, 1) {
     EXPECT_TRUE(torch::equal(gradient_with(rank, bf16_compress_hook()),
                              plain.to(torch::kBFloat16).to(torch::kFloat32)));
   }
+}
+
+// A hook that sends a number before the gradients, as of an error.
+TEST(CommHook, MayReturnAPartOfWhatItSent) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    const auto after = [](std::int64_t first) {
+      return CommHook{.encode =
+                          [](const torch::Tensor& bucket, int world_size) {
+                            return torch::cat({torch::ones({1}), bucket / world_size});
+                          },
+                      .decode = [first](const torch::Tensor& sum) { return sum.slice(0, first); }};
+    };
+    EXPECT_TRUE(torch::equal(gradient_with(group, after(1)), gradient_with(group, std::nullopt)));
+    EXPECT_ERROR(gradient_with(group, after(0)), UsageError,
+                 "CommHook::decode: expected 500 elements, as the bucket has, got 501");
+  });
 }
 
 }  // namespace
