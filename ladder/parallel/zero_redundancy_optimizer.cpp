@@ -2,15 +2,18 @@
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -40,6 +43,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
   Parts(FusedOptimizer& optimizer, ProcessGroup group)
       : optimizer_(&optimizer), group_(std::move(group)) {
     const torch::NoGradGuard no_grad;
+    require_same_parameters();
     move_to_one_block();
     const auto begin = group_.rank() * share_, end = begin + share_;
     std::int64_t offset = 0;
@@ -130,6 +134,21 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
     for (const auto& group : groups()) {
       for (const auto& parameter : group.params()) function(parameter);
     }
+  }
+
+  // Otherwise a rank would step a part of another parameter.
+  void require_same_parameters() const {
+    std::string own;
+    for_each_parameter([&](const auto& parameter) {
+      own += fmt::format("[{}] ", fmt::join(parameter.sizes(), ", "));
+    });
+    const auto all = all_gather_text(own, group_);
+    const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
+    if (other == all.end()) return;
+    throw DistributedError::ranks_disagree(
+        kZero, "parameters of the same shapes, in the same order, on all ranks",
+        fmt::format("others on rank {} than on rank 0", other - all.begin()),
+        "build the same network on every rank");
   }
 
   void move_to_one_block() {

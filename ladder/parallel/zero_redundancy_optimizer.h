@@ -40,8 +40,9 @@ class ZeroRedundancyOptimizer {
   // remains divided when this object ends. A collective in world_size > 1.
   //
   // Throws UsageError for an optimizer of another library, one that has a state or is divided
-  // already, and for parameters of several devices or dtypes. A step throws it if a parameter has
-  // moved to other memory since.
+  // already, and for parameters of several devices or dtypes. DistributedError if the ranks have
+  // parameters of other shapes. A step throws UsageError if a parameter has moved to other memory
+  // since.
   ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, ProcessGroup group);
 
   // The bytes of this rank's state, and of all ranks' together as long as all have stepped.

@@ -196,5 +196,13 @@ TEST_ALONE(ZeroRedundancyOptimizer, RefusesWhatItCannotDivide) {
   EXPECT_ERROR(step(other, twice, 1), UsageError, "has moved to other memory");
 }
 
+TEST(ZeroRedundancyOptimizer, RefusesOtherParametersOnAnotherRank) {
+  run_ranks(2, [](const ProcessGroup& group) {
+    AdamW adamw({torch::zeros({3 + group.rank()})});
+    EXPECT_ERROR(ZeroRedundancyOptimizer(adamw, group), DistributedError,
+                 "others on rank 1 than on rank 0");
+  });
+}
+
 }  // namespace
 }  // namespace ladder
