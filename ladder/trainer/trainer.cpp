@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/monitor/run_settings.h"
+#include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/optimizer_factory.h"
 #include "ladder/trainer/progress_callback.h"
 
@@ -30,6 +32,11 @@ AcceleratorOptions accelerator_options(AcceleratorOptions options, const Trainin
   options.scheduler_steps_per_call = 1;  // a schedule counts steps of the optimizer
   if (!args.ddp_backend.empty()) options.process_group.backend = args.ddp_backend;
   options.process_group.timeout = std::chrono::seconds(args.ddp_timeout);
+  RunSettings settings;
+  for (const auto& row : training_argument_table()) {
+    settings.push_back({std::string(row.name), text_of(row.write(args)), row.effect});
+  }
+  options.process_group.settings.merge(settings_of_ranks(settings));
   return options;
 }
 

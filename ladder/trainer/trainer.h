@@ -162,7 +162,8 @@ struct TrainerOptions {
 class Trainer {
  public:
   // Resolves the arguments, seeds, and sets up the processes (see Accelerator): after any fork.
-  // UsageError for options that exclude each other.
+  // UsageError for options that exclude each other, DistributedError for ranks with other
+  // arguments.
   explicit Trainer(TrainerOptions options);
   virtual ~Trainer() = default;
   Trainer(const Trainer&) = delete;

@@ -12,6 +12,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -192,6 +194,26 @@ TEST(TrainerOnTwo, TrainsAModuleOfLibTorchAlsoWithoutLabels) {
     };
     expect_near(seen_by_all(2, train), seen_by_all(1, train));
   }
+}
+
+// Their weights would differ without an error.
+TEST(TrainerOnTwo, RefuseArgumentsThatDiffer) {
+  const TemporaryFolder folder;
+  const auto construct = [&] {
+    auto args = arguments(folder);
+    const bool second = getenv("RANK") == std::string("1");
+    args.dataloader_num_workers = second ? 1 : 0;  // of one process
+    if (second) args.learning_rate = 0.5;
+    const auto make = [&] {
+      Trainer({.model = std::make_shared<Linear>(),
+               .args = args,
+               .eval_dataset = std::make_shared<Samples>(kEvalSamples),
+               .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
+    };
+    EXPECT_ERROR(make(), DistributedError, "learning_rate 0.");
+    if (testing::Test::HasFailure()) throw std::runtime_error("no error, or another one");
+  };
+  EXPECT_NO_THROW(function_launcher(construct, std::tuple<>(), {.num_processes = 2}));
 }
 
 // Asks the second of two processes to stop in the last step of the first epoch.
