@@ -88,6 +88,14 @@ void require_object(const void* object, const char* expected) {
                             "the pointer is null: create it first");
 }
 
+void require_one_number(const torch::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1) return;
+  throw UsageError::malformed(
+      "Accelerator::backward", "a loss of one number",
+      loss.defined() ? fmt::format("{} numbers", loss.numel()) : std::string("an undefined tensor"),
+      "such as num_items().mean(sum) of a batch");
+}
+
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
@@ -288,6 +296,7 @@ Accelerator::Accumulation Accelerator::no_sync(torch::nn::Module& module) {
 }
 
 void Accelerator::backward(const torch::Tensor& loss) {
+  require_one_number(loss);
   const bool is_mixed = config_.mixed_precision != Precision::kFp32 && !modules_.empty();
   const bool misses = gradients_->num_steps() > 1 && !gradients_->accumulates();
   if (misses || (is_mixed && !had_autocast_)) {

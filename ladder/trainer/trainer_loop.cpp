@@ -210,7 +210,7 @@ torch::Tensor Trainer::train_on(const Batch& batch) {
     shares_.emplace_back(loss.to(torch::kFloat64), accelerator_.loss_weight());
     return loss;
   }
-  auto value = loss.to(torch::kFloat64) * accelerator_.loss_weight();
+  auto value = loss.to(torch::kFloat64).squeeze() * accelerator_.loss_weight();  // [1] is one too
   if (args_.logging_nan_inf_filter) {
     const auto steps = static_cast<double>(1 + state_.global_step - logged_step_);
     value = torch::where(value.isfinite(), value, loss_ / steps);

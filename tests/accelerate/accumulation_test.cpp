@@ -252,5 +252,14 @@ TEST(Accumulation, IsOnePerBatchOfALoader) {
   });
 }
 
+TEST(Backward, RefusesALossThatIsNotOneNumber) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    EXPECT_ERROR(accelerator->backward(torch::Tensor()), UsageError,
+                 "expected a loss of one number, got 'an undefined tensor'");
+    EXPECT_ERROR(accelerator->backward(torch::ones({2})), UsageError, "got '2 numbers'");
+  });
+}
+
 }  // namespace
 }  // namespace ladder

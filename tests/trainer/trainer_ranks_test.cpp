@@ -12,7 +12,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
-
 #include <stdexcept>
 #include <string>
 #include <tuple>
