@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -205,13 +204,8 @@ std::shared_ptr<ShardedBatchSampler> shard(std::int64_t size, std::int64_t batch
                                            std::int64_t world_size, std::int64_t rank) {
   return std::make_shared<ShardedBatchSampler>(
       std::make_shared<RandomSampler>(size, 42),
-      ShardedBatchSamplerOptions{.batch_size = batch_size, .rank = rank, .world_size = world_size});
-}
-
-std::shared_ptr<DistributedSampler> part(std::int64_t size, std::int64_t world_size,
-                                         std::int64_t rank) {
-  return std::make_shared<DistributedSampler>(
-      size, DistributedSamplerOptions{.world_size = world_size, .rank = rank});
+      ShardedBatchSamplerOptions{
+          .batch_size = batch_size, .rank = rank, .world_size = world_size, .micro_batch = 1});
 }
 
 TEST(DataLoaderOfARank, GivesTheSliceOfEveryBatchAndSaysWhereItStands) {
@@ -228,6 +222,8 @@ TEST(DataLoaderOfARank, GivesTheSliceOfEveryBatchAndSaysWhereItStands) {
       global_sizes.push_back(batch.global_size);
       EXPECT_EQ(batch.world_size, 2);
       EXPECT_EQ(batch.epoch, 5);
+      EXPECT_EQ(batch.micro_batch, 1);
+      EXPECT_EQ(values_of(batch.indices), values_of(batch.targets)) << "the labels of Numbers";
     }
     EXPECT_EQ(positions, (std::vector<Indices>{{2, 3}, {6}}));
     EXPECT_EQ(global_sizes, (Indices{4, 3}));
@@ -252,51 +248,6 @@ TEST(DataLoaderOfARank, GivesAnEmptyBatchInsteadOfNone) {
     }
     EXPECT_EQ(sizes, (Indices{16, 0}));
   }
-}
-
-// Images by index of the sample, over all ranks, shifted by up to one pixel.
-template <typename MakeOptions>
-std::map<std::int64_t, torch::Tensor> images_of_all_ranks(std::int64_t world_size,
-                                                          std::int64_t epoch,
-                                                          const MakeOptions& make_options) {
-  std::map<std::int64_t, torch::Tensor> images;
-  for (std::int64_t rank = 0; rank < world_size; ++rank) {
-    DataLoaderOptions options = make_options(rank);
-    options.transform =
-        std::make_shared<RandomShift>(RandomShiftOptions{.max_pixels = 1, .fill = -1});
-    DataLoader loader(numbers(40), options);
-    loader.set_epoch(epoch);
-    for (const Batch& batch : loader) {
-      const auto labels = values_of(batch.targets);
-      for (std::size_t i = 0; i < labels.size(); ++i) {
-        const auto [place, is_new] =
-            images.emplace(labels[i], batch.inputs.only()[static_cast<std::int64_t>(i)]);
-        EXPECT_TRUE(is_new || torch::equal(place->second, batch.inputs.only()[std::int64_t(i)]))
-            << "a repeated sample looks the same on both ranks";
-      }
-    }
-  }
-  return images;
-}
-
-TEST(DataLoaderOfARank, ShiftsASampleAlikeOnEveryRank) {
-  const auto sharded = [](std::int64_t world_size, std::int64_t epoch) {
-    return images_of_all_ranks(world_size, epoch, [&](std::int64_t rank) {
-      return DataLoaderOptions{.batch_sampler = shard(40, 8, world_size, rank)};
-    });
-  };
-  const auto distributed = images_of_all_ranks(3, 2, [](std::int64_t rank) {
-    return DataLoaderOptions{.batch_size = 8, .sampler = part(40, 3, rank)};
-  });
-  const auto one = sharded(1, 2);
-  ASSERT_EQ(one.size(), 40U);
-  int changed_with_the_epoch = 0;
-  for (const auto& [index, image] : one) {
-    EXPECT_TRUE(torch::equal(sharded(7, 2).at(index), image));
-    EXPECT_TRUE(torch::equal(distributed.at(index), image));
-    if (!torch::equal(sharded(7, 3).at(index), image)) ++changed_with_the_epoch;
-  }
-  EXPECT_GE(changed_with_the_epoch, 25) << "of 40; 8 of 9 on average";
 }
 
 TEST(DataLoaderOfARank, RefusesToTrainWithASamplerForEvaluation) {
