@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ladder/amp/grad_scaler.h"
@@ -42,57 +43,13 @@ void set_gradient(torch::Tensor& parameter, double value) {
   parameter.mutable_grad() = torch::full_like(parameter.detach(), value);
 }
 
-// With null all parameters are one group; else the last of them has a group of its own, with the
-// rate and the decay of `second`.
-template <typename Optimizer, typename Options>
-OptimizerPointer make(Options options, const Tensors& parameters, const nlohmann::json& second) {
-  if (second.is_null()) return std::make_unique<Optimizer>(parameters, options);
-  auto optimizer =
-      std::make_unique<Optimizer>(Tensors(parameters.begin(), parameters.end() - 1), options);
-  options.lr = second.at("lr");
-  options.weight_decay = second.at("weight_decay");
-  optimizer->add_param_group(parameter_group({parameters.back()}, options));
-  return optimizer;
-}
-
-template <typename Options>
-Options adam_options(const nlohmann::json& json) {
-  Options options;
-  options.lr = json.at("lr");
-  if (json.contains("betas")) {
-    options.beta1 = json["betas"][0];
-    options.beta2 = json["betas"][1];
+struct Named : torch::nn::Module {
+  explicit Named(const Tensors& parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      register_parameter("param" + std::to_string(i), parameters[i]);
+    }
   }
-  options.eps = json.value("eps", options.eps);
-  options.weight_decay = json.value("weight_decay", options.weight_decay);
-  return options;
-}
-
-SgdOptions sgd_options(const nlohmann::json& json) {
-  return {.lr = json.at("lr"),
-          .momentum = json.value("momentum", 0.0),
-          .dampening = json.value("dampening", 0.0),
-          .weight_decay = json.value("weight_decay", 0.0),
-          .nesterov = json.value("nesterov", false)};
-}
-
-AdagradOptions adagrad_options(const nlohmann::json& json) {
-  return {.lr = json.at("lr"),
-          .lr_decay = json.value("lr_decay", 0.0),
-          .weight_decay = json.value("weight_decay", 0.0),
-          .initial_accumulator_value = json.value("initial_accumulator_value", 0.0),
-          .eps = json.value("eps", AdagradOptions{}.eps)};
-}
-
-RMSpropOptions rmsprop_options(const nlohmann::json& json) {
-  const RMSpropOptions standard;
-  return {.lr = json.at("lr"),
-          .alpha = json.value("alpha", standard.alpha),
-          .eps = json.value("eps", standard.eps),
-          .weight_decay = json.value("weight_decay", 0.0),
-          .momentum = json.value("momentum", 0.0),
-          .centered = json.value("centered", false)};
-}
+};
 
 const SafetensorsFile& golden() {
   static const SafetensorsFile file =
@@ -111,18 +68,34 @@ Tensors golden_parameters() {
   return parameters;
 }
 
+// In one group or two, of which the second has the last parameter.
+template <typename Optimizer, typename Options>
+OptimizerPointer make_default(const Tensors& parameters, bool two_groups) {
+  if (!two_groups) return std::make_unique<Optimizer>(parameters, Options{});
+  auto optimizer =
+      std::make_unique<Optimizer>(Tensors(parameters.begin(), parameters.end() - 1), Options{});
+  optimizer->add_param_group(parameter_group({parameters.back()}, Options{}));
+  return optimizer;
+}
+
+OptimizerPointer default_optimizer(const std::string& name, const Tensors& parameters, bool two) {
+  if (name.starts_with("adamw")) return make_default<AdamW, AdamWOptions>(parameters, two);
+  if (name.starts_with("adam_")) return make_default<Adam, AdamOptions>(parameters, two);
+  if (name.starts_with("adagrad")) return make_default<Adagrad, AdagradOptions>(parameters, two);
+  if (name.starts_with("rmsprop")) return make_default<RMSprop, RMSpropOptions>(parameters, two);
+  return make_default<SGD, SgdOptions>(parameters, two);
+}
+
+// With the options of the file, and those of `second` in a second group; null = one group.
 OptimizerPointer golden_optimizer(const std::string& name, const Tensors& parameters,
                                   const nlohmann::json& second = nullptr) {
-  const auto json = nlohmann::json::parse(golden().metadata.at(name));
-  if (name.starts_with("adamw")) {
-    return make<AdamW>(adam_options<AdamWOptions>(json), parameters, second);
-  }
-  if (name.starts_with("adam_")) {
-    return make<Adam>(adam_options<AdamOptions>(json), parameters, second);
-  }
-  if (name.starts_with("adagrad")) return make<Adagrad>(adagrad_options(json), parameters, second);
-  if (name.starts_with("rmsprop")) return make<RMSprop>(rmsprop_options(json), parameters, second);
-  return make<SGD>(sgd_options(json), parameters, second);
+  auto optimizer = default_optimizer(name, parameters, !second.is_null());
+  const Named module(parameters);
+  auto state = optimizer->state_dict(module);
+  for (auto& group : state.groups) group.update(nlohmann::json::parse(golden().metadata.at(name)));
+  if (!second.is_null()) state.groups[1].update(second);
+  optimizer->load_state_dict(module, std::move(state), name);
+  return optimizer;
 }
 
 // The optimizers of the file.
@@ -133,14 +106,6 @@ std::vector<std::string> golden_names() {
   }
   return names;
 }
-
-struct Named : torch::nn::Module {
-  explicit Named(const Tensors& parameters) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      register_parameter("param" + std::to_string(i), parameters[i]);
-    }
-  }
-};
 
 void set_golden_gradients(const Tensors& parameters, int step, double scale = 1.0) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
