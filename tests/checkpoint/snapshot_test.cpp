@@ -135,11 +135,16 @@ TEST_P(SnapshotOf, ARunResumesItBitForBit) {
   });
 }
 
-TEST(Snapshot, ARunThatIsCompleteTrainsNothing) {
+TEST(Snapshot, OfACompleteRunTrainsNothingMoreAndALinkStays) {
   const TemporaryFolder folder;
+  fs::create_directory(folder.file("real"));
+  fs::create_symlink("real", folder.file("link"));
   run_ranks(1, [&](const ProcessGroup& group) {
-    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot")}};
+    const SnapshotSettings run{.snapshot = {.path = folder.file("link")}};
     const auto whole = Loop(group, run).train_until(-1);
+    EXPECT_EQ(whole, Loop(group, {}).train_until(-1));
+    EXPECT_TRUE(fs::is_symlink(folder.file("link")));
+    EXPECT_TRUE(fs::exists(folder.file("real/manifest.json")));
     Loop again(group, run);
     EXPECT_EQ(again.loader.epoch(), kEpochs);
     EXPECT_EQ(again.train_until(-1), whole);
@@ -163,18 +168,6 @@ TEST(Snapshot, ASignalSavesOneInTheMiddleOfAnEpoch) {
     EXPECT_EQ(second.loader.epoch(), 1);
     EXPECT_EQ(second.loader.first_batch(), 2);
     EXPECT_FALSE(Loop(group, {}).snapshot.hooks().save) << "without a path";
-  });
-}
-
-TEST(Snapshot, ALinkStays) {
-  const TemporaryFolder folder;
-  std::filesystem::create_directory(folder.file("real"));
-  std::filesystem::create_symlink("real", folder.file("link"));
-  run_ranks(1, [&](const ProcessGroup& group) {
-    const SnapshotSettings run{.snapshot = {.path = folder.file("link")}};
-    EXPECT_EQ(Loop(group, run).train_until(-1), Loop(group, {}).train_until(-1));
-    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
-    EXPECT_TRUE(std::filesystem::exists(folder.file("real/manifest.json")));
   });
 }
 

@@ -723,22 +723,16 @@ TEST(SaveState, WritesOnlyTheModelOnRequestAndNothingThatWasFreed) {
 
 // --- the loader's position ---
 
-using Labels = std::vector<torch::Tensor>;
+using Labels = std::vector<std::vector<std::int64_t>>;
 
 Labels labels_of(const AcceleratedDataLoader& loader, std::int64_t end = 1'000) {
   Labels labels;
   for (const Batch& batch : loader) {
-    labels.push_back(batch.targets);
+    const auto* first = batch.targets.const_data_ptr<std::int64_t>();
+    labels.emplace_back(first, first + batch.targets.numel());
     if (std::ssize(labels) == end) break;
   }
   return labels;
-}
-
-void expect_same(const Labels& got, const Labels& expected, std::int64_t first = 0) {
-  ASSERT_EQ(std::ssize(got), std::ssize(expected) - first);
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(torch::equal(got[i], expected[i + static_cast<std::size_t>(first)])) << i;
-  }
 }
 
 AcceleratedDataLoader shuffled_loader(Accelerator& accelerator) {
@@ -756,11 +750,11 @@ TEST(Resume, SkipsTheFirstBatches) {
         auto rest = Accelerator::skip_first_batches(loader, skip);
         for (int pass = 0; pass < 2; ++pass) {  // of every pass
           rest.set_epoch(1);
-          expect_same(labels_of(rest), all, skip);
+          EXPECT_EQ(labels_of(rest), Labels(all.begin() + skip, all.end()));
         }
       }
       loader.set_epoch(1);
-      expect_same(labels_of(loader), all);
+      EXPECT_EQ(labels_of(loader), all);
       EXPECT_ERROR(Accelerator::skip_first_batches(loader, loader.size() + 1), UsageError,
                    "the batches of an epoch");
       EXPECT_THROW(Accelerator::skip_first_batches(loader, -1), UsageError);
@@ -776,23 +770,9 @@ TEST(Resume, ContinuesWithTheNextEpochWithoutSetEpoch) {
     const auto without = shuffled_loader(*accelerator);
     for (const std::int64_t epoch : {0, 1, 2}) {
       with_set_epoch.set_epoch(epoch);
-      expect_same(labels_of(without), labels_of(with_set_epoch));
+      EXPECT_EQ(labels_of(without), labels_of(with_set_epoch));
       EXPECT_EQ(without.epoch(), epoch + 1);
     }
-  });
-}
-
-TEST(Resume, RefusesAPositionInAnotherOrder) {
-  run_accelerators(2, [](Accelerators& ranks) {
-    const auto path = ranks.folder().file("checkpoint");
-    const auto before = ranks.make();
-    auto loader = shuffled_loader(*before);
-    labels_of(loader, 1);
-    before->save_state(path);
-    const auto after = ranks.make({.data_loader = {.data_seed = 7}});
-    const auto other = shuffled_loader(*after);
-    EXPECT_ERROR(after->load_state(path), UsageError, "an epoch with other batches");
-    EXPECT_EQ(other.first_batch(), 0);
   });
 }
 
@@ -821,14 +801,19 @@ TEST(Resume, RestoresThePositionOfTheLoader) {
       EXPECT_EQ(loader.first_batch(), 2);
       loader.set_epoch(epoch);
       if (epoch == 1) {
-        expect_same(labels_of(loader), second_epoch, 2);
+        EXPECT_EQ(labels_of(loader), Labels(second_epoch.begin() + 2, second_epoch.end()));
         loader.set_epoch(epoch);
-        expect_same(labels_of(loader), second_epoch);  // once
+        EXPECT_EQ(labels_of(loader), second_epoch);  // once
       } else {
         EXPECT_EQ(loader.first_batch(), 0);
         EXPECT_EQ(std::ssize(labels_of(loader)), loader.size());
       }
     }
+    const auto another = ranks.make({.data_loader = {.data_seed = 7}});
+    const auto loader = shuffled_loader(*another);
+    const auto next = shuffled_loader(*another);
+    EXPECT_ERROR(another->load_state(path), UsageError, "an epoch with other batches");
+    EXPECT_EQ(loader.first_batch(), 0);
   });
 }
 
@@ -842,7 +827,7 @@ TEST(ResumeOfEvaluation, RepeatsThePass) {
     const auto all = labels_of(loader);
     accelerator->save_state(path);
     accelerator->load_state(path);
-    expect_same(labels_of(loader), all);
+    EXPECT_EQ(labels_of(loader), all);
   });
 }
 
