@@ -64,52 +64,59 @@ TEST(Yaml, TakesAByteOrderMarkWindowsLineEndsAndUtf8) {
   EXPECT_EQ(root.children[1].line, 2);
 }
 
-TEST(Yaml, AnythingButOneFlatlyWrittenMapIsRefusedWithItsLine) {
-  const std::string invalid = ":2: not YAML: ";
-  const std::string alias = ":2: an alias (*name) is not allowed; hint: write the value out";
-  const std::string no_map = ":1: not a map of names to values";
-  const std::string no_name = ":1: a name is missing before a value";
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"a: 1\nb: [1\n", invalid},
-      {"a: 1\nb: 'x\n", invalid},
-      {"a: 1\nb: \"x\n\n  \n", invalid},
-      {"a: 1\nb: '\n", invalid},
-      {"a: 1\nb: \"", invalid},
-      {"a: 1\n b: 2\n", invalid},
-      {"a: 1\nb: *x\n", invalid},
-      {"a: 1\nb: 2\na: 3\n", ":3: 'a' is set again, after line 1; hint: keep one of the two"},
-      {"a: &x 1\nb: *x\n", alias},
-      {"a: &x\nb: *x\n", alias},
-      {"a: &x [1]\nb: [2, *x]\n", alias},
-      {"a: &x {b: 1}\nc: {d: *x}\n", alias},
-      {"a: &x\n  b: *x\n", alias},
-      {"&x a: 1\n*x : 2\n", alias},
-      {"a: !!python/object:os.system 1\n",
-       ":1: a tag (tag:yaml.org,2002:python/object:os.system) is not allowed"},
-      {"a: !!map {}\n", ":1: a tag ("},
-      {"a: 1\n%b: 2\n", ":2: a line that begins with %"},
-      {"%YAML 1.1\n---\na: 1\n", ":1: a line that begins with"},
-      // The parser would end the text silently at byte 4.
-      {"a: 1\nb: 2\x04\nc: 3\n", ":2: the control character 0x04"},
-      {std::string("a: 1\0", 5), ":1: the control character 0x00"},
-      {"a: \x7f\n", ":1: the control character 0x7f"},
-      {"a: \xff\n", ": the text is not UTF-8"},
-      {"", no_map},
-      {"# nothing\n", no_map},
-      {"- a\n", no_map},
-      {"text\n", no_map},
-      {"~\n", no_map},
-      {"a: 1\n---\nb: 2\n", ":2: a second document begins"},
-      {"? [a]\n: 1\n", no_name},
-      {": 1\n", no_name},
-      // For some texts YAML::LoadAll makes documents without end.
-      {"a: 1\n]\n", ""},
-      {", a\n", ""},
-      {": [\n, b\n", ""}};
+// Texts, and the error of each after the name of the file.
+void expect_each_refused(const std::vector<std::pair<std::string, std::string>>& cases) {
   for (const auto& [text, message] : cases) {
     SCOPED_TRACE(text);
     EXPECT_ERROR(parse_text(text), UsageError, "f.yaml" + message);
   }
+}
+
+TEST(Yaml, InvalidYamlAliasesAndTagsAreRefusedWithTheirLine) {
+  const std::string invalid = ":2: not YAML: ";
+  const std::string alias = ":2: an alias (*name) is not allowed; hint: write the value out";
+  expect_each_refused(
+      {{"a: 1\nb: [1\n", invalid},
+       {"a: 1\nb: 'x\n", invalid},
+       {"a: 1\nb: \"x\n\n  \n", invalid},
+       {"a: 1\nb: '\n", invalid},
+       {"a: 1\nb: \"", invalid},
+       {"a: 1\n b: 2\n", invalid},
+       {"a: 1\nb: *x\n", invalid},
+       {"a: 1\nb: 2\na: 3\n", ":3: 'a' is set again, after line 1; hint: keep one of the two"},
+       {"a: &x 1\nb: *x\n", alias},
+       {"a: &x\nb: *x\n", alias},
+       {"a: &x [1]\nb: [2, *x]\n", alias},
+       {"a: &x {b: 1}\nc: {d: *x}\n", alias},
+       {"a: &x\n  b: *x\n", alias},
+       {"&x a: 1\n*x : 2\n", alias},
+       {"a: !!python/object:os.system 1\n",
+        ":1: a tag (tag:yaml.org,2002:python/object:os.system) is not allowed"},
+       {"a: !!map {}\n", ":1: a tag ("}});
+}
+
+TEST(Yaml, AnythingButOneMapIsRefusedWithItsLine) {
+  const std::string no_map = ":1: not a map of names to values";
+  const std::string no_name = ":1: a name is missing before a value";
+  expect_each_refused({{"a: 1\n%b: 2\n", ":2: a line that begins with %"},
+                       {"%YAML 1.1\n---\na: 1\n", ":1: a line that begins with"},
+                       // The parser would end the text silently at byte 4.
+                       {"a: 1\nb: 2\x04\nc: 3\n", ":2: the control character 0x04"},
+                       {std::string("a: 1\0", 5), ":1: the control character 0x00"},
+                       {"a: \x7f\n", ":1: the control character 0x7f"},
+                       {"a: \xff\n", ": the text is not UTF-8"},
+                       {"", no_map},
+                       {"# nothing\n", no_map},
+                       {"- a\n", no_map},
+                       {"text\n", no_map},
+                       {"~\n", no_map},
+                       {"a: 1\n---\nb: 2\n", ":2: a second document begins"},
+                       {"? [a]\n: 1\n", no_name},
+                       {": 1\n", no_name},
+                       // For some texts YAML::LoadAll makes documents without end.
+                       {"a: 1\n]\n", ""},
+                       {", a\n", ""},
+                       {": [\n, b\n", ""}});
 }
 
 TEST(Yaml, WhatChangesNothingIsAccepted) {

@@ -87,6 +87,27 @@ void expect_values(const Json& record, const Json& expected) {
   for (const auto& [key, value] : expected.items()) EXPECT_EQ(record.at(key), value) << key;
 }
 
+void expect_result(const Json& result) {
+  expect_values(result, {{"record", "result"},
+                         {"precision", "fp32"},
+                         {"epochs", 2},
+                         {"steps", 4},
+                         {"accuracy", 75.0},
+                         {"correct", 6},
+                         {"seen", 8},
+                         {"train_loss", 3.0},
+                         {"eval_loss", 0.25},
+                         {"misclassified", {{1, 7}, {4, 0}}},
+                         {"weights_sha256", weights_sha256(state_dict(OneWeight()))}});
+  for (const char* key : {"stage", "recipe", "world_size", "device", "first_step_at",
+                          "warm_up_seconds", "samples_per_second", "sent_bytes"}) {
+    EXPECT_TRUE(result.contains(key)) << key << ", which reports rely on";
+  }
+  EXPECT_EQ(result.at("read_bytes").size(), 1U) << "one per rank";
+  EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
+  EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
+}
+
 TEST(Record, WritesAHeaderARecordAnEpochAndAResult) {
   const auto records = output_of(Recipe({.epochs = 2, .lr = 0.25, .seed = 7})).records;
   ASSERT_EQ(records.size(), 4U);
@@ -116,25 +137,7 @@ TEST(Record, WritesAHeaderARecordAnEpochAndAResult) {
     EXPECT_GE(record.at("seconds").get<double>(), 0.0);
     EXPECT_GT(record.at("samples_per_second").get<double>(), 0.0);
   }
-  const Json& result = records[3];
-  expect_values(result, {{"record", "result"},
-                         {"precision", "fp32"},
-                         {"epochs", 2},
-                         {"steps", 4},
-                         {"accuracy", 75.0},
-                         {"correct", 6},
-                         {"seen", 8},
-                         {"train_loss", 3.0},
-                         {"eval_loss", 0.25},
-                         {"misclassified", {{1, 7}, {4, 0}}},
-                         {"weights_sha256", weights_sha256(state_dict(OneWeight()))}});
-  for (const char* key : {"stage", "recipe", "world_size", "device", "first_step_at",
-                          "warm_up_seconds", "samples_per_second", "sent_bytes"}) {
-    EXPECT_TRUE(result.contains(key)) << key << ", which reports rely on";
-  }
-  EXPECT_EQ(result.at("read_bytes").size(), 1U) << "one per rank";
-  EXPECT_LE(result.at("train_seconds").get<double>(), result.at("total_seconds").get<double>());
-  EXPECT_GT(result.at("peak_rss_bytes").get<std::int64_t>(), 0);
+  expect_result(records[3]);
 }
 
 TEST(Record, PrintsTheResultLinesAndOnTheErrorStreamWhatIsAboutToRunUnlessQuiet) {
