@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -177,6 +178,12 @@ def test_resume_with_other_arguments(tmp_path: Path) -> None:
     damaged = start(tmp_path, *ten, "--resume", code=3)
     assert "optimizer.safetensors" in damaged.stderr
     assert "save_only_model" not in damaged.stderr
+
+
+def test_resume_from_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    flags = tiny(*NONE[:3], os.fsdecode(b"out\xff"), "--save-steps", 1)
+    for more in ((), ("--resume",)):
+        start(tmp_path, *flags, *more)
 
 
 def test_a_checkpoint_of_the_model_alone_is_refused(tmp_path: Path) -> None:
