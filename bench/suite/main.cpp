@@ -153,7 +153,12 @@ class Runner {
     const bool negative = filter.starts_with('-');
     if (negative) filter.erase(0, 1);
     const auto whole = fmt::format("{}/iterations:1/repeats:{}/manual_time", name, repetitions);
-    return filter == "all" || std::regex_search(whole, std::regex(filter)) != negative;
+    try {
+      return filter == "all" || std::regex_search(whole, std::regex(filter)) != negative;
+    } catch (const std::regex_error& error) {
+      throw UsageError::malformed("--benchmark_filter", "a regular expression", filter,
+                                  error.what());
+    }
   }
 
   static std::string flat(std::string name) {

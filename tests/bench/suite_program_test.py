@@ -147,7 +147,8 @@ def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> 
 @pytest.mark.parametrize("flags, reason", [
     (["--tier", "long"], "--tier: expected one of short, quick, bench, whole, got 'long'"),
     (["--benchmark_lits"], "suite --help lists them"), (["--cpus", "0"], "--cpus"),
-    (["--benchmark_filter=none"], "--benchmark_list_tests")])
+    (["--benchmark_filter=none"], "--benchmark_list_tests"),
+    (["--benchmark_filter=["], "--benchmark_filter: expected a regular expression, got '['")])
 def test_wrong_flags_are_named_and_leave_the_results_alone(suite: Suite, flags, reason) -> None:
     results = write(suite.runs / "results.json", "old")
     done = run("suite", "--folder", suite.runs, *flags)
