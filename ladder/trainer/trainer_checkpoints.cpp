@@ -210,6 +210,10 @@ bool Trainer::is_new_best(const Metrics& metrics) {
 }
 
 void Trainer::save_checkpoint(bool only_model) {
+  if (args_.output_dir.empty()) {
+    throw UsageError::missing("should_save", "output_dir, the folder of the checkpoints",
+                              "set output_dir");
+  }
   const auto path = checkpoint_path(state_.global_step);
   if (state_.best_global_step) {
     const auto best = checkpoint_path(*state_.best_global_step);

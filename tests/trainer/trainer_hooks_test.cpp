@@ -299,6 +299,13 @@ TrainerOptions evaluating_options(const std::string& folder, std::vector<double>
   return options;
 }
 
+TEST(TrainerCallbacks, CannotSaveWithoutAFolder) {
+  auto options = plain_options();
+  options.callbacks = {
+      std::make_shared<AfterSteps>([](TrainerEvent& event) { event.control.should_save = true; })};
+  EXPECT_ERROR(Trainer(options).train(), UsageError, "should_save: expected output_dir");
+}
+
 // A perplexity that overflows is larger than that of every good model.
 TEST(TrainerCallbacks, NeverTakeAModelForTheBestWhoseMetricIsNotFinite) {
   for (const double metric : {std::numeric_limits<double>::infinity(), std::nan("")}) {
