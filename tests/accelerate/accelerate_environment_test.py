@@ -84,8 +84,10 @@ def launcher_environment(path: Path) -> dict[str, str]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             args, _, _ = _validate_launch_command(launch_command_parser().parse_args(arguments))
-            several = args.multi_gpu and not args.cpu
-            new = prepare_multi_gpu_env(args) if several else prepare_simple_launcher_cmd_env(args)[1]
+            if args.multi_gpu and not args.cpu:
+                new = prepare_multi_gpu_env(args)
+            else:
+                new = prepare_simple_launcher_cmd_env(args)[1]
     except Exception as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
     new = {name: value for name, value in new.items() if os.environ.get(name) != value}
@@ -116,7 +118,8 @@ class ConfigFile(unittest.TestCase):
         for value in ("'no'", "FP16", "bf16", "null", '"bf16"', "bf16 # text", None):
             self.same(changed(mixed_precision=value))
             self.same(changed(mixed_precision=value, distributed_type="'NO'"))
-        for value in ("true", "'true'", "yes", "on", "1", "'false'", "y", "no", "False", "off", "0"):
+        for value in ("true", "'true'", "yes", "on", "1", "'false'", "y", "no", "False", "off",
+                      "0"):
             self.same(changed(use_cpu=value, distributed_type="MULTI_CPU"))
         for value in ("true", "1", "0", "no", "Yes", "off"):
             self.same(changed(debug=value))
