@@ -15,20 +15,10 @@
 
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/sockets.h"
 
 namespace ladder {
 namespace {
-
-// 0, or the errno of the connection.
-int connect_to(int port) {
-  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const auto* name = reinterpret_cast<const sockaddr*>(&address);
-  return connect(client.get(), name, sizeof(address)) == 0 ? 0 : errno;
-}
 
 TEST(ListeningSocket, PicksAFreePortOnTheLoopbackAndIsClosedByExec) {
   const ListeningSocket first;

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/launch/spawn.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +37,7 @@
 #include "ladder/launch/rank_status.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/sockets.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -233,35 +231,14 @@ TEST_F(Spawn, SetsRankAndWorldSizeOfEachRank) {
   EXPECT_EQ(variable("MASTER_PORT"), "-");
 }
 
-void connect_and_say(const std::string& text) {
-  const UniqueFd client(socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))));
-  inet_pton(AF_INET, variable("MASTER_ADDR").c_str(), &address.sin_addr);
-  if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-      write(client.get(), text.data(), text.size()) < 0) {
-    throw std::runtime_error("no connection");
-  }
-}
-
-std::string accept_and_hear(int fd) {
-  pollfd ready{fd, POLLIN, 0};
-  if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("no connection in time");
-  const UniqueFd peer(accept(fd, nullptr, nullptr));
-  std::array<char, 64> text{};
-  const ssize_t count = read(peer.get(), text.data(), text.size());
-  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
-}
-
 TEST_F(Spawn, LetsRankZeroListenBeforeAnyRankRuns) {
-  spawn(
-      [&](int rank) {
-        if (rank == 1) return connect_and_say("hello");
-        pipe_.put(accept_and_hear(std::stoi(variable("LADDER_LISTEN_FD"))));
-      },
-      options(2));
-  EXPECT_EQ(pipe_.all(), "hello");
+  const auto meet = [&](int rank) {
+    if (rank == 1) return pipe_.put(std::to_string(connect_to(std::stoi(variable("MASTER_PORT")))));
+    pollfd ready{std::stoi(variable("LADDER_LISTEN_FD")), POLLIN, 0};
+    if (poll(&ready, 1, kDeadline) <= 0) throw std::runtime_error("no connection in time");
+  };
+  spawn(meet, options(2));
+  EXPECT_EQ(pipe_.all(), "0");
 }
 
 TEST_F(Spawn, GivesThePortToRankZeroAlone) {
@@ -286,13 +263,6 @@ TEST_F(Spawn, GivesThePortToRankZeroAlone) {
         if (ListeningSocket(port).port() != port) throw std::runtime_error("port still held");
       },
       with_port);
-}
-
-TEST_F(Spawn, RefusesAPortInUse) {
-  const ListeningSocket holder;
-  auto with_port = options(2);
-  with_port.master_port = holder.port();
-  EXPECT_ERROR(spawn([](int) {}, with_port), DistributedError, "expected a free port, got 'Addr");
 }
 
 // The kernel ends a rank before its launcher, which is left to report that memory ran out.
@@ -765,26 +735,28 @@ TEST_F(Spawn, EndsTheFirstRanksIfALaterOneCannotStart) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST_F(Spawn, RefusesANumberOfRanksThatCannotBe) {
-  EXPECT_ERROR(spawn([](int) {}, options(0)), UsageError, "nprocs: expected 1 to 256, got 0");
-  EXPECT_ERROR(spawn([](int) {}, options(257)), UsageError, "got 257");
-  EXPECT_ERROR(spawn([](int) {}, options(1, milliseconds(-1))), UsageError,
+TEST_F(Spawn, RefusesOptionsThatCannotBe) {
+  const auto spawn_with = [](const SpawnOptions& options) { spawn([](int) {}, options); };
+  EXPECT_ERROR(spawn_with(options(0)), UsageError, "nprocs: expected 1 to 256, got 0");
+  EXPECT_ERROR(spawn_with(options(257)), UsageError, "got 257");
+  EXPECT_ERROR(spawn_with(options(1, milliseconds(-1))), UsageError,
                "grace: expected 0 milliseconds or more, got -1");
+  const ListeningSocket holder;
+  auto with_port = options(2);
+  with_port.master_port = holder.port();
+  EXPECT_ERROR(spawn_with(with_port), DistributedError, "expected a free port, got 'Addr");
 }
 
-TEST_F(Spawn, RefusesWithASecondThread) {
+TEST_F(Spawn, RefusesInsideARankAndWithASecondThread) {
+  EXPECT_ERROR(spawn([&](int) { spawn([](int) {}, options(2)); }, options(1)), ChildError,
+               "rank 0: expected exit code 0, got 2; its last line: \"error: spawn: RANK is 0: a "
+               "launcher has already started the ranks");
   Pipe end_thread;
   std::thread thread([&] { end_thread.get(1); });
   EXPECT_ERROR(spawn([](int) {}, options(1)), UsageError, "this process has 2 threads");
   end_thread.put("e");
   thread.join();
   EXPECT_NO_THROW(spawn([](int) {}, options(1)));
-}
-
-TEST_F(Spawn, RefusesInsideARank) {
-  EXPECT_ERROR(spawn([&](int) { spawn([](int) {}, options(2)); }, options(1)), ChildError,
-               "rank 0: expected exit code 0, got 2; its last line: \"error: spawn: RANK is 0: a "
-               "launcher has already started the ranks");
 }
 
 // A folder like /proc/self: a process with these threads and open files.

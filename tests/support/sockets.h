@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -10,6 +15,8 @@
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -51,6 +58,17 @@ inline std::vector<std::string> listening_addresses() {
 inline bool is_loopback(const std::string& address) {
   return address == "0100007F" || address == "00000000000000000000000001000000" ||
          address == "0000000000000000FFFF00000100007F";
+}
+
+// Connects to a port of this machine for a moment. Returns 0, or the errno.
+inline int connect_to(int port) {
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* name = reinterpret_cast<const sockaddr*>(&address);
+  return connect(client.get(), name, sizeof(address)) == 0 ? 0 : errno;
 }
 
 }  // namespace ladder
