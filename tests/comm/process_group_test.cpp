@@ -276,7 +276,9 @@ void collectives_take_elements_in_any_strides(const ProcessGroup& group) {
     }
   }
   auto expanded = torch::ones({1}).expand({4});
-  if (group.backend() != "single") EXPECT_ANY_THROW(group.broadcast(expanded));
+  if (group.backend() != "single") {
+    EXPECT_ANY_THROW(group.broadcast(expanded));
+  }
 }
 
 // Rows of more than one piece of shared memory, whose bounds are not those of pieces.
@@ -473,7 +475,9 @@ TEST(ProcessGroup, HasItsRankRefusesARootThatIsNoneAndIsSharedByItsCopies) {
     EXPECT_ERROR(group.broadcast(tensor, 2), UsageError, "broadcast: expected a root from 0 to 1");
     EXPECT_ERROR(group.reduce(tensor, -1), UsageError, "reduce: expected a root from 0 to 1");
     EXPECT_ERROR(group.gather(tensor, 2), UsageError, "gather: expected a root from 0 to 1");
-    if (group.rank() == 0) EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
+    if (group.rank() == 0) {
+      EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
+    }
     group.all_reduce(tensor);
     {
       const ProcessGroup copy = group;

@@ -354,7 +354,9 @@ TEST_ON_RANKS(ExactDataParallel, TakesSeveralInputsAndGivesGradientsToThoseThatN
       const auto [rank_weights, rank_images] = two_input_gradients(*model, begin, size, 2);
       EXPECT_TRUE(torch::equal(rank_weights, exact_weights));
       EXPECT_EQ(rank_images.defined(), size > 0);
-      if (size > 0) EXPECT_TRUE(torch::equal(rank_images, exact_images.narrow(0, begin, size)));
+      if (size > 0) {
+        EXPECT_TRUE(torch::equal(rank_images, exact_images.narrow(0, begin, size)));
+      }
     }
   }
 }

@@ -203,13 +203,8 @@ TEST(TrainerOnTwo, RefuseArgumentsThatDiffer) {
     const bool second = getenv("RANK") == std::string("1");
     args.dataloader_num_workers = second ? 1 : 0;  // of one process
     if (second) args.learning_rate = 0.5;
-    const auto make = [&] {
-      Trainer({.model = std::make_shared<Linear>(),
-               .args = args,
-               .eval_dataset = std::make_shared<Samples>(kEvalSamples),
-               .accelerator = {.cpu = true, .threads = 1, .quiet = true}});
-    };
-    EXPECT_ERROR(make(), DistributedError, "learning_rate 0.");
+    EXPECT_ERROR(Trainer(scripted::options_with(args, 37, 11)), DistributedError,
+                 "learning_rate 0.");
     if (testing::Test::HasFailure()) throw std::runtime_error("no error, or another one");
   };
   EXPECT_NO_THROW(function_launcher(construct, std::tuple<>(), {.num_processes = 2}));
