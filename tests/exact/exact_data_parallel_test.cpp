@@ -299,16 +299,20 @@ TEST(ExactDataParallel, AccumulatesAsOneBatchOfTheSameMicroBatches) {
 
 TEST_ON_RANKS(ExactDataParallel, ForgetsWhatItHasAccumulated, 2) {
   const auto slice = exact_slice_of(random_batch(12), group);
+  const auto other = exact_slice_of(random_batch(5, 2), group);
   const auto expected = exact(small_net(), group);
   run_backward(*expected, basicnet(), slice);
   const auto model = exact(small_net(), group);
-  {
+  const auto accumulate = [&] {
     const auto pause = model->no_sync();
-    loss_of(*model, basicnet(), exact_slice_of(random_batch(5, 2), group)).backward();
-  }
+    loss_of(*model, basicnet(), other).backward();
+  };
+  accumulate();
   model->forget();
   run_backward(*model, basicnet(), slice);
   EXPECT_TRUE(torch::equal(flat_gradients(*model), flat_gradients(*expected)));
+  accumulate();
+  loss_of(*model, basicnet(), other).backward();
   model->zero_grad();
   loss_of(*model, basicnet(), slice).backward();  // nothing is left of the step before
   EXPECT_TRUE(torch::equal(flat_gradients(*model), flat_gradients(*expected)));
