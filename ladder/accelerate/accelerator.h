@@ -317,8 +317,7 @@ class Accelerator {
                                             bool apply_padding = false) const;
 
   // Releases all prepared objects. Those with other owners keep working, but are in no checkpoint;
-  // to free their memory, let go of them first.
-  // Registered objects stay.
+  // to free their memory, release them first. Registered objects stay.
   void free_memory();
 
   // A flag that stops all processes when one has a reason. check_trigger returns whether any
