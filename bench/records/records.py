@@ -259,9 +259,10 @@ def shown(records: Records) -> list[str]:
 def measure_suite(records: Records, record: Record, rows: list[Row], commit: str) -> None:
     context = record.content["context"]
     if (context["cpu"], context["usable_cpus"]) != (cpu_name(), str(len(os.sched_getaffinity(0)))):
-        raise RecordError(f"{record.path.name}: measured on {context['usable_cpus']} CPUs of "
-                          f"{context['cpu']}, and this machine has others; hint: ./run "
-                          f"{record.kind.command} measures a whole record")
+        print(f"{record.path.name}: left as it is: measured on {context['usable_cpus']} CPUs of "
+              f"{context['cpu']}, and this machine has others; hint: ./run {record.kind.command} "
+              "measures a whole record", flush=True)
+        return
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         run(records.root, "build/bin/suite", "--tier", record.kind.command, "--folder", folder,

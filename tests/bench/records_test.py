@@ -118,6 +118,19 @@ def test_the_table_and_that_changes_in_no_commit_are_not_measured(project: Path,
     assert code == 2 and "hint: git commit" in err
 
 
+def test_a_record_of_another_machine_does_not_hinder_the_others(
+        project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project / SOURCE, "int b;\n")
+    write(project / "bench/results/two-cores.step.json",
+          (project / "bench/results/two-cores.json").read_text())
+    commit(project)
+    with patch.object(records, "run") as run:
+        records.measure(records.Records(project))
+    assert "two-cores.json: left as it is: measured on 1 CPUs of other" in capsys.readouterr().out
+    assert [call.args[-1] for call in run.call_args_list[1:]] == [
+        "bench/results/two-cores.step.json"]
+
+
 @pytest.mark.parametrize(("weights", "sent", "counts", "reason"), [
     (("aa", "aa"), (2000, 2019), (100, 101), ""),
     (("aa", "ab"), (0, 0), (100, 100), "weights after 20 steps: aa before, ab now"),
