@@ -11,6 +11,7 @@ same hashes now. If not, --verify compares what no noise touches: instructions p
 after 20 steps, bytes sent. Rows that pass are verified at the commit of this checkout.
 
 Exit code: 0 every row is fresh or verified, 1 some are not, 2 a record cannot be read or measured.
+Without a GPU, rows of a GPU do not count.
 """
 
 from __future__ import annotations
@@ -91,10 +92,16 @@ def cpu_name() -> str:
                  if line.startswith("model name")), "unknown")
 
 
+def commit_of(root: Path) -> str:
+    """Of a checkout, with -dirty if its sources are in no commit; records of other rows may be."""
+    changes = git(root, "status", "--porcelain", "--untracked-files=no", ":/", f":!/{FOLDER}")
+    return git(root, "rev-parse", "--short", "HEAD").strip() + "-dirty" * bool(changes)
+
+
 def described() -> dict[str, Any]:
     """The commit of this checkout and the machine, for a record that is measured now."""
     try:
-        commit = git(ROOT, "describe", "--always", "--dirty").strip()
+        commit = commit_of(ROOT)
     except (RecordError, OSError):  # no repository, or no git
         commit = "unknown"
     return {"commit": commit,
@@ -158,6 +165,21 @@ class Record:
         for name, entries in found.items():
             yield Row(self.kind, name, entries, self.content["context"]["commit"])
 
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Rows that were measured on two machines cannot be compared; a whole record can."""
+        if self.kind.entries:
+            return True
+        context = self.content["context"]
+        return (context["cpu"], context["usable_cpus"], context["kernel"]) == (
+            cpu_name(), str(len(os.sched_getaffinity(0))), f"Linux {platform.release()}")
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether its rows are of a GPU, and this machine has none to verify or measure them."""
+        gpu = self.content.get("context", {}).get("gpu", "none")
+        return gpu != "none" and not any(Path("/dev").glob("nvidia[0-9]*"))
+
     def write(self) -> None:
         write_record(self.path, self.content)
 
@@ -183,7 +205,7 @@ class Records:
 
     @cached_property
     def head(self) -> str:
-        return git(self.root, "describe", "--always", "--dirty", "--exclude", "*").strip()
+        return commit_of(self.root)
 
     def _all_sources(self, tree: Tree) -> dict[str, str]:
         return {name: value for entries in {row.sources for row in self.rows}
@@ -233,6 +255,12 @@ class Records:
         return {row: names for row in self.rows
                 if (names := found[row.judged_at, row.sources])}
 
+    @cached_property
+    def pending(self) -> dict[Row, list[str]]:
+        """Those that this machine can verify or measure."""
+        here = [row for record in self.records if not record.needs_gpu for row in record.rows]
+        return {row: self.stale[row] for row in here if row in self.stale}
+
 
 def shown(records: Records) -> list[str]:
     lines = [f"{'record':<28}{'rows':>6}{'fresh':>7}{'verified':>10}{'changed':>9}"
@@ -244,25 +272,21 @@ def shown(records: Records) -> list[str]:
         lines.append(f"{record.path.name:<28}{len(record.rows):>6}"
                      f"{len(record.rows) - len(stale) - verified:>7}{verified:>10}{len(stale):>9}"
                      f"{minutes:>20.1f}")
+        if stale and record.needs_gpu:
+            lines[-1] += ", on a GPU, which this machine has not"
     reasons: dict[str, list[str]] = {}
     for row, names in records.stale.items():
         text = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         reasons.setdefault(text, []).append(row.program or row.name)
     for text, programs in reasons.items():
         lines.append(f"changed: {text}: rows of {', '.join(dict.fromkeys(programs))}")
-    if reasons:
+    if records.pending:
         lines.append("./run records --verify compares instructions, weights and bytes; "
                      "./run records --measure measures again")
     return lines
 
 
 def measure_suite(records: Records, record: Record, rows: list[Row], commit: str) -> None:
-    context = record.content["context"]
-    if (context["cpu"], context["usable_cpus"]) != (cpu_name(), str(len(os.sched_getaffinity(0)))):
-        print(f"{record.path.name}: left as it is: measured on {context['usable_cpus']} CPUs of "
-              f"{context['cpu']}, and this machine has others; hint: ./run {record.kind.command} "
-              "measures a whole record", flush=True)
-        return
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         run(records.root, "build/bin/suite", "--tier", record.kind.command, "--folder", folder,
@@ -289,8 +313,12 @@ def measure(records: Records) -> None:
     run(records.root, "bash", "-c", "tools/setup.sh bench && tools/configure.sh release && "
         "cmake --build --preset release --target stages suite libtorch_usual links")
     for record in records.records:
-        rows = [row for row in record.rows if row in records.stale]
+        rows = [row for row in record.rows if row in records.pending]
         if not rows:
+            continue
+        if not record.is_of_this_machine:
+            print(f"{record.path.name}: left as it is, measured on another machine; hint: ./run "
+                  f"{record.kind.command} measures a whole record", flush=True)
             continue
         print(f"measuring {len(rows)} rows of {record.path.name}, about "
               f"{sum(row.seconds for row in rows) / MINUTE:.0f} min", flush=True)
@@ -312,7 +340,7 @@ def verify(records: Records) -> list[str]:
         raise RecordError("valgrind is missing; hint: tools/setup.sh test")
     commit = records.add_state_of_now()
     failures = sentinel.compare(records)
-    for row in records.stale:
+    for row in records.pending:
         if row not in failures:
             row.verify(commit)
     for record in records.records:
@@ -333,17 +361,17 @@ def main(arguments: list[str]) -> int:
     flags = parser.parse_args(arguments)
     try:
         records = Records(flags.root.resolve())
-        if flags.measure and records.stale:
+        if flags.measure and records.pending:
             measure(records)
             records = Records(records.root)
-        if flags.verify and records.stale:
+        if flags.verify and records.pending:
             start = time.monotonic()
             failures = verify(records)
             print(*failures, f"verified in {(time.monotonic() - start) / MINUTE:.1f} min", sep="\n")
             records = Records(records.root)
         print(*shown(records), sep="\n")
         records.write_states()  # of commits that git may lose later
-        return 1 if records.stale else 0
+        return 1 if records.pending else 0
     except (RecordError, OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"records: {error}", file=sys.stderr)
         return 2

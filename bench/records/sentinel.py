@@ -209,7 +209,7 @@ def compare(records: Records) -> Mapping[Row, str]:
     build(records.root)
     failures: dict[Row, str] = {}
     by_commit: dict[str, list[Row]] = {}
-    for row in records.stale:
+    for row in records.pending:
         by_commit.setdefault(same_programs(records, row.judged_at), []).append(row)
     for commit, rows in by_commit.items():
         failures |= failures_of(records, rows, commit)

@@ -288,16 +288,15 @@ void add_tuned(std::vector<Case>& rows, const char* recipe, int cpus) {
   }
 }
 
-// Programs of other libraries, with the worlds that their stages have.
-void add_opponents(std::vector<Case>& rows, const char* recipe, int cpus) {
+// Programs of other libraries, with the worlds that their stages have in rows of this kind.
+void add_opponents(std::vector<Case>& rows, Kind kind, const char* recipe, int cpus) {
   for (const auto& [program, _, stage] : kOpponents) {
-    if (stage == 0 || !is_convnet(recipe)) {
-      rows.push_back(row_of(Kind::kSlice, recipe, program, 1, cpus));
+    if (stage == 0 || (kind == Kind::kSlice && !is_convnet(recipe))) {
+      rows.push_back(row_of(kind, recipe, program, 1, cpus));
     }
-    if (stage > 0) {
-      rows.push_back(row_of(Kind::kSlice, recipe, program, 2, std::max(1, cpus / 2)));
-    }
+    if (stage > 0) rows.push_back(row_of(kind, recipe, program, 2, std::max(1, cpus / 2)));
   }
+  rows.push_back(row_of(kind, recipe, kUsual, 1, cpus));
 }
 
 // Every distributed stage with so many processes, in each of its precisions: stages 2 and 3 have
@@ -316,6 +315,16 @@ void add_one_process(std::vector<Case>& rows, Kind kind, const char* recipe, int
   rows.push_back(row_of(kind, recipe, kStages[1], 2, std::max(1, cpus / 2)));
 }
 
+// What each further rank of one thread brings.
+void add_worlds(std::vector<Case>& rows, const char* recipe, const char* program,
+                const char* precision, int cpus) {
+  for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
+    const auto row = row_of(Kind::kSlice, recipe, program, world, 1, precision);
+    const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
+    if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
+  }
+}
+
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_one_process(stages, Kind::kSlice, recipe, cpus);
@@ -328,13 +337,9 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   add_distributed(stages, Kind::kSlice, recipe, 2, cpus);
   add_with_twins(rows, stages);
   add_tuned(rows, recipe, cpus);
-  add_opponents(rows, recipe, cpus);
-  rows.push_back(row_of(Kind::kSlice, recipe, kUsual, 1, cpus));
-  for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
-    const auto row = row_of(Kind::kSlice, recipe, kStages[2], world, 1);
-    const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
-    if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
-  }
+  add_opponents(rows, Kind::kSlice, recipe, cpus);
+  add_worlds(rows, recipe, kStages[2], "fp32", cpus);
+  if (!is_convnet(recipe)) add_worlds(rows, recipe, kStages[4], "bf16", cpus);
   add_short(rows, Kind::kPhases, recipe, cpus);
 }
 
@@ -364,14 +369,17 @@ void add_variants(std::vector<Case>& rows, int cpus) {
   }
 }
 
-// Whole runs of every stage and twin, each with the same seeds.
+// Whole runs of every stage, twin and opponent, each with the same seeds.
 void add_whole_runs(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_one_process(stages, Kind::kFull, recipe, cpus);
   add_distributed(stages, Kind::kFull, recipe, 2, cpus);
+  std::vector<Case> runs;
+  add_with_twins(runs, stages);
+  add_opponents(runs, Kind::kFull, recipe, cpus);
   for (int seed = 1; seed <= kWholeRuns; ++seed) {
-    for (auto& row : stages) row.seed = seed;
-    add_with_twins(rows, stages);
+    for (auto& row : runs) row.seed = seed;
+    rows.insert(rows.end(), runs.begin(), runs.end());
   }
 }
 

@@ -37,7 +37,7 @@ def make_project(tmp_path: Path) -> Path:
     path.parent.mkdir()
     head = git(tmp_path, "describe", "--always")
     record.write_record(path, {
-        "context": {"commit": head, "cpu": "other", "usable_cpus": "1"},
+        "context": {"commit": head, "cpu": "other", "usable_cpus": "1", "kernel": "other"},
         "benchmarks": [{"run_name": NAME.format(program), "real_time": 2.0 + seconds}
                        for program in ("stage0_single_gpu", "python_single") for seconds in (0, 1)]})
     all_rows = records.Records(tmp_path)
@@ -118,17 +118,31 @@ def test_the_table_and_that_changes_in_no_commit_are_not_measured(project: Path,
     assert code == 2 and "hint: git commit" in err
 
 
-def test_a_record_of_another_machine_does_not_hinder_the_others(
+def test_records_of_other_machines_do_not_hinder_the_others(
         project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(project / SOURCE, "int b;\n")
-    write(project / "bench/results/two-cores.step.json",
-          (project / "bench/results/two-cores.json").read_text())
+    content = json.loads((project / "bench/results/two-cores.json").read_text())
+    write(project / "bench/results/two-cores.step.json", json.dumps(content))
+    content["context"] |= {"gpu": "a GPU of none"}
+    write(project / "bench/results/gpu.json", json.dumps(content))
     commit(project)
-    with patch.object(records, "run") as run:
+    with (patch.object(records, "run") as run,
+          patch.object(records.Record, "needs_gpu", property(
+              lambda self: self.path.name == "gpu.json"))):
         records.measure(records.Records(project))
-    assert "two-cores.json: left as it is: measured on 1 CPUs of other" in capsys.readouterr().out
+        table = records.shown(records.Records(project))
     assert [call.args[-1] for call in run.call_args_list[1:]] == [
         "bench/results/two-cores.step.json"]
+    assert capsys.readouterr().out.startswith("two-cores.json: left as it is, measured on another")
+    assert table[1].startswith("gpu.json") and table[1].endswith("which this machine has not")
+
+
+def test_what_a_measurement_writes_is_no_change_of_the_sources(project: Path) -> None:
+    write(project / "bench/results/two-cores.step.json", "{}")
+    git(project, "add", "-A")
+    assert records.commit_of(project) == git(project, "rev-parse", "--short", "HEAD")
+    write(project / SOURCE, "int b;\n")
+    assert records.commit_of(project).endswith("-dirty")
 
 
 @pytest.mark.parametrize(("weights", "sent", "counts", "reason"), [
