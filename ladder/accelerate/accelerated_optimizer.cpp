@@ -83,16 +83,21 @@ void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler
 
 void AcceleratedOptimizer::zero_grad() {
   const bool at_end = gradients_->sync_gradients();
+  // Of several optimizers each has its own backward.
+  const auto last_backward = last_touched_.value_or(gradients_->backward_calls);
   if (in_closure_ || used_ || gradients_->num_steps() == 1 ||
-      (at_end && gradients_->has_backward())) {
+      (at_end && gradients_->is_of_batch(last_backward))) {
     return drop_gradients();
   }
   if (at_end) kept_ = number_of_gradients(*optimizer_);
 }
 
 void AcceleratedOptimizer::note_backward() {
+  if (!last_touched_) last_touched_ = 0;
   const auto seen = number_of_gradients(*optimizer_);
-  if (std::exchange(gradients_seen_, seen) != seen) touched_.push_back(gradients_->backward_calls);
+  if (std::exchange(gradients_seen_, seen) == seen) return;
+  last_touched_ = gradients_->backward_calls;
+  touched_.push_back(gradients_->backward_calls);
 }
 
 void AcceleratedOptimizer::drop_gradients() {

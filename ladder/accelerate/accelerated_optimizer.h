@@ -81,6 +81,7 @@ class AcceleratedOptimizer {
   std::int64_t backward_calls_ = 0;    // before the last step
   std::uint64_t gradients_seen_ = 0;   // a number that changes with the gradients
   std::vector<std::int64_t> touched_;  // backwards that left gradients, and no step() followed
+  std::optional<std::int64_t> last_touched_;  // the last that left gradients; unset without notes
   bool used_foreign_ = false;
   std::optional<std::uint64_t> kept_;  // the same at a zero_grad() that kept them
   std::optional<StepResult> result_;

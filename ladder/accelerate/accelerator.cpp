@@ -53,11 +53,16 @@ ProcessGroupOptions group_options(const AcceleratorOptions& options,
                                   const AccelerateConfig& config) {
   auto group = options.process_group;
   group.device = device_request(options, config);
-  // They decide which collectives a process calls, and a variable may set them on one rank alone.
+  // They decide which collectives a process calls, and a variable may set some on one rank alone.
   group.settings["debug"] = config.debug ? "true" : "false";
   group.settings["gradient_accumulation_steps"] =
       std::to_string(config.gradient_accumulation_steps);
   group.settings["mixed_precision"] = mixed_precision_name(config.mixed_precision);
+  const auto& loader = options.data_loader;
+  group.settings["data_loader"] = fmt::format("{} {} {}", static_cast<int>(loader.mode),
+                                              loader.dispatch_batches, loader.even_batches);
+  group.settings["zero_redundancy"] = options.zero_redundancy ? "true" : "false";
+  group.settings["exact_sums"] = options.exact_sums ? "true" : "false";
   return group;
 }
 

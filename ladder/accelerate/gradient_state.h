@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace ladder {
@@ -47,7 +48,8 @@ class GradientState {
 
   // Whether the next batch begins a pass, although the pass before ended in the middle of a window.
   bool has_left_window() const {
-    return !sync_gradients_ && sync_with_dataloader_ && window_pass_ == nullptr && !passes_.empty();
+    const bool begins_pass = window_pass_ == nullptr && !passes_.empty();
+    return !sync_gradients_ && sync_with_dataloader_ && (begins_pass || rounds_.begin);
   }
 
   // Ends a window without a step.
@@ -57,7 +59,7 @@ class GradientState {
   bool sync_gradients() const { return sync_gradients_; }
   // The weight of the current batch in the loss of its window: its samples ÷ those of the window,
   // so that all samples have equal weight, also in a short window; 1 ÷ num_steps without a loader.
-  double loss_weight() const { return loss_weight_ * round_weight_; }
+  double loss_weight() const { return loss_weight_ * rounds_.weight; }
   // Whether begin_batch was ever called.
   bool accumulates() const { return accumulates_; }
 
@@ -66,23 +68,28 @@ class GradientState {
   void enter(const EpochProgress& pass) { passes_.push_back(&pass); }
   void leave(const EpochProgress& pass);
 
-  // For JoinedBatches: the weight of this process's batch, and whether no process has another.
+  // A pass over JoinedBatches.
+  struct Rounds {
+    double weight = 1.0;               // of this process's batch
+    bool is_last = false;              // no process has another
+    std::optional<std::size_t> depth;  // passes around this one
+    bool begin = false;                // no batch was announced yet
+  };
+  // Returns the pass around it, for end_rounds().
+  Rounds begin_rounds() { return std::exchange(rounds_, {.begin = true}); }
   void enter_round(double weight, bool is_last) {
-    round_weight_ = weight;
-    is_last_round_ = is_last;
-    round_depth_ = passes_.size();
+    rounds_.weight = weight;
+    rounds_.is_last = is_last;
+    rounds_.depth = passes_.size();
   }
-  void leave_round() {
-    enter_round(1.0, false);
-    round_depth_.reset();
-  }
+  void end_rounds(const Rounds& outer) { rounds_ = outer; }
   // Whether the innermost pass is one over JoinedBatches, and this process's batch a repetition.
-  bool is_in_round() const { return round_depth_ == passes_.size(); }
-  bool repeats_batch() const { return round_weight_ == 0.0; }
+  bool is_in_round() const { return rounds_.depth == passes_.size(); }
+  bool repeats_batch() const { return rounds_.weight == 0.0; }
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
-  // Whether the current batch had one.
-  bool has_backward() const { return backward_calls != calls_before_batch_; }
+  // Whether the current batch had this one, counted from 1.
+  bool is_of_batch(std::int64_t backward_call) const { return backward_call > calls_before_batch_; }
 
   // Notes a call of some optimizer's step(), and returns the number of backward calls before those
   // that it follows: the backwards since the last step, or the ones that the last step followed.
@@ -98,9 +105,7 @@ class GradientState {
   bool sync_gradients_ = true;
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
-  double round_weight_ = 1.0;
-  bool is_last_round_ = false;
-  std::optional<std::size_t> round_depth_;  // passes around the one over JoinedBatches
+  Rounds rounds_;
   std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window

@@ -20,8 +20,8 @@ namespace ladder {
 class JoinedRounds {
  public:
   JoinedRounds(const ProcessGroup& group, std::shared_ptr<GradientState> gradients)
-      : group_(group), gradients_(std::move(gradients)) {}
-  ~JoinedRounds() { gradients_->leave_round(); }
+      : group_(group), gradients_(std::move(gradients)), outer_(gradients_->begin_rounds()) {}
+  ~JoinedRounds() { gradients_->end_rounds(outer_); }
   JoinedRounds(const JoinedRounds&) = delete;
   JoinedRounds& operator=(const JoinedRounds&) = delete;
 
@@ -37,6 +37,7 @@ class JoinedRounds {
  private:
   ProcessGroup group_;
   std::shared_ptr<GradientState> gradients_;
+  GradientState::Rounds outer_;
   std::int64_t next_ = 0;  // processes with a batch
   bool is_first_ = true;
   double weight_ = 1.0;

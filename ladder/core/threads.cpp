@@ -113,6 +113,8 @@ ThreadChoice choose_threads(const ThreadRequest& request) {
     const int all = threads * request.local_world_size;
     if (all > cpus) {
       reason += fmt::format("; slow: {} threads on {} CPU{}", all, cpus, cpus == 1 ? "" : "s");
+    } else if (threads > bound_cpus()) {
+      reason += fmt::format("; slow: bound to {} of {} CPUs", bound_cpus(), online);
     }
     return {threads, reason};
   };

@@ -26,7 +26,7 @@ class AppendedFile {
  public:
   AppendedFile() = default;  // no file
   explicit AppendedFile(std::string path, OldRecords old_records = OldRecords::kReplace,
-                        std::chrono::milliseconds patience = std::chrono::seconds(60));
+                        std::chrono::milliseconds patience = std::chrono::seconds(20));
 
   explicit operator bool() const { return static_cast<bool>(descriptor_); }
   const std::string& path() const { return path_; }

@@ -104,8 +104,7 @@ void print(const std::string& text, std::FILE* stream) {
   auto& last_line = rank_status().last_line;
   last_line.fill('\0');
   line.substr(0, line.find('\n')).copy(last_line.data(), last_line.size() - 1);
-  std::fwrite(line.data(), 1, line.size(), stream);
-  std::fflush(stream);
+  print_or_drop(stream, line);
 }
 
 void ignore_unless_handled(int signal) {

@@ -34,6 +34,7 @@ namespace {
 
 void become_rank(pid_t parent, int stderr_fd) {
   ::setpgid(0, 0);
+  ::signal(SIGTTOU, SIG_IGN);  // `stty tostop` stops background processes that write
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before the line above.
   if (::getppid() != parent) ::_exit(exit_code_of_signal(SIGKILL));

@@ -26,7 +26,7 @@ constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
 // The signals that ask a run to stop: of a terminal, a launcher, a connection that was dropped, and
 // of a cluster that warns before the time is up.
-constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 // Whether one of them stopped the program with this exit code.
 constexpr bool is_signal_exit_code(int exit_code) {

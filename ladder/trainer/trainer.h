@@ -296,7 +296,8 @@ class Trainer {
   void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
   std::int64_t next_epoch() const;
-  void run_epoch(std::int64_t epoch, StopSignal& stop);
+  // Returns whether its end saved a complete checkpoint.
+  bool run_epoch(std::int64_t epoch, StopSignal& stop);
   [[noreturn]] void stop_by_signal(int signal, bool saved);
   torch::Tensor train_on(const Batch& batch);
   void optimizer_step(const Batch& batch, const torch::Tensor& loss);

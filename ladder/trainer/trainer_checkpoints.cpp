@@ -170,7 +170,9 @@ void Trainer::require_own_output_dir(const std::string& resumed_from, bool autom
     if (!accelerator_.is_main_process() || folder.empty()) return;
     const auto where = "output_dir " + folder;
     all_results();  // which save_metrics completes after the training: not the time to find damage
-    require_writable_folder(where, folder + kAllResults);
+    for (const auto* name : {kAllResults, "/train_results.json", "/eval_results.json"}) {
+      require_writable_folder(where, folder + name);
+    }
     if (!saves) return;
     require_no_foreign_folders(folder, kPrefix);
     std::error_code ignored;

@@ -70,9 +70,8 @@ void Trainer::run_epochs() {
   StopSignal stop(accelerator_.process_group());
   for (auto epoch = next_epoch(); epoch < plan_.num_train_epochs; ++epoch) {
     if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
-    run_epoch(epoch, stop);
-    if (const int signal = stop.poll_all_ranks(/*now=*/true))
-      stop_by_signal(signal, /*saved=*/false);
+    const bool saved = run_epoch(epoch, stop);
+    if (const int signal = stop.poll_all_ranks(/*now=*/true)) stop_by_signal(signal, saved);
     if (control_.should_training_stop) return;
   }
 }
@@ -148,7 +147,7 @@ std::shared_ptr<LrScheduler> Trainer::new_schedule() {
   return create_scheduler(optimizer, plan_.max_steps);
 }
 
-void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
+bool Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
   train_loader_->set_epoch(epoch);
   control_.should_epoch_stop = false;
   call(&TrainerCallback::on_epoch_begin);
@@ -185,7 +184,9 @@ void Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
   }
   if (!begins_step) accelerator_.drop_window();
   call(&TrainerCallback::on_epoch_end);
+  const bool saves = control_.should_save && !args_.save_only_model;
   log_save_evaluate();
+  return saves;
 }
 
 // Saves a complete checkpoint if there is an output_dir, even with save_only_model, and even if

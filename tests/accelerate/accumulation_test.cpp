@@ -177,16 +177,26 @@ TEST_P(AccumulationOfRanks, DropsAWindowThatItsPassDidNotEnd) {
   });
 }
 
-// The weight after each batch, with the calls of tests/golden/accelerate_zero_grad.py.
-std::vector<double> weights_in_order(Accelerators& ranks, const std::string& order, int num_steps) {
+// The weight after each batch, with the calls of tests/golden/accelerate_zero_grad.py; `others`:
+// after a zero_grad, backward and step of another optimizer.
+std::vector<double> weights_in_order(Accelerators& ranks, const std::string& order, int num_steps,
+                                     bool others) {
   const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = num_steps}});
   auto weight = torch::zeros({1}, torch::requires_grad());
   const auto optimizer =
       accelerator->prepare(std::make_unique<SGD>(std::vector{weight}, SgdOptions{.lr = 0.5}));
+  auto other = torch::zeros({1}, torch::requires_grad());
+  std::shared_ptr<AcceleratedOptimizer> own;
+  if (others) own = accelerator->prepare(std::make_unique<SGD>(std::vector{other}, SgdOptions()));
   std::vector<double> found;
   for (int batch = 0; batch < 12; ++batch) {
     for (const char call : order) {
       if (call == 'A') std::ignore = accelerator->accumulate();
+      if (call == 'A' && others) {
+        own->zero_grad();
+        accelerator->backward(other.sum());
+        own->step();
+      }
       if (call == 'Z') optimizer->zero_grad();
       if (call == 'B') accelerator->backward(((weight - batch % 5).square() * 0.5).sum());
       if (call == 'S') optimizer->step();
@@ -196,7 +206,11 @@ std::vector<double> weights_in_order(Accelerators& ranks, const std::string& ord
   return found;
 }
 
-TEST(Accumulation, TakesZeroGradBackwardAndStepInPythonsOrdersAndMore) {
+class AccumulationOrders : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Accelerate, AccumulationOrders, testing::Bool());
+
+TEST_P(AccumulationOrders, TakeZeroGradBackwardAndStepAsPythonAndMore) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto& cases = golden_json("accelerate_zero_grad.json").at("cases");
     const auto pythons = [&](const std::string& order, int num_steps) {
@@ -216,7 +230,8 @@ TEST(Accumulation, TakesZeroGradBackwardAndStepInPythonsOrdersAndMore) {
         expected.insert(expected.begin(), 0.0);
         expected.pop_back();
       }
-      EXPECT_EQ(weights_in_order(ranks, order, num_steps), expected) << order << " " << num_steps;
+      EXPECT_EQ(weights_in_order(ranks, order, num_steps, GetParam()), expected)
+          << order << " " << num_steps;
     }
   });
 }

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
@@ -311,6 +312,38 @@ TEST(JoinedBatches, EndAnAccumulationWindowWithThePass) {
     };
     EXPECT_LE(difference({1, 1}), 1e-6);
     EXPECT_GT(difference({1, 1, 2}), 1e-3);
+  });
+}
+
+// As a pass over a loader does. An evaluation between two batches of a window changes nothing.
+TEST(JoinedBatches, DropAWindowThatTheirPassDidNotEnd) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto weight_after = [&](int batches_before, bool evaluates) {
+      const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+      auto weight = torch::zeros({1}, torch::requires_grad());
+      torch::optim::SGD sgd({weight}, 0.5);
+      const auto optimizer = accelerator->prepare(sgd);
+      std::list<torch::Tensor> batches = {torch::ones({1}), torch::full({1}, 2.0)};
+      for (const int count : {batches_before, 2}) {
+        int left = count;
+        for (const torch::Tensor& x : accelerator->join(batches)) {
+          if (left-- == 0) break;
+          if (evaluates) {
+            for (const torch::Tensor& other : accelerator->join(batches)) std::ignore = other;
+          }
+          const auto accumulation = accelerator->accumulate();
+          accelerator->backward((weight * x).sum());
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+      }
+      return weight.item<float>();
+    };
+    for (const int batches_before : {0, 1}) {
+      for (const bool evaluates : {false, true}) {
+        EXPECT_EQ(weight_after(batches_before, evaluates), -0.75F) << batches_before << evaluates;
+      }
+    }
   });
 }
 

@@ -537,7 +537,7 @@ TEST_P(SpawnSignal, ReachesTheRanksAndEndsTheParent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, SpawnSignal,
-                         testing::Values(SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT));
+                         testing::Values(SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT));
 
 // As Ctrl-Z and fg do.
 TEST_F(Spawn, StopsItsRanksWithItselfAndLetsThemGoOn) {
