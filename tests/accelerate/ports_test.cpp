@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three LibTorch programs and what an Accelerator adds to them: an LSTM classifier, a residual
-// network with BatchNorm and a GAN. What a GradientReducer adds is in tests/parallel/.
+// Four LibTorch programs and what a GradientReducer, DistributedDataParallel and an Accelerator add
+// to them: an LSTM classifier, a residual network with BatchNorm, a VAE and a GAN.
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -15,7 +15,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -27,6 +26,8 @@
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/sample_noise.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/gradient_reducer.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/exact.h"
 #include "tests/support/ranks.h"
@@ -105,24 +106,102 @@ struct ResidualImpl : torch::nn::Module {
 };
 TORCH_MODULE(Residual);
 
-// --- Plain LibTorch ---
+struct VaeImpl : torch::nn::Module {
+  VaeImpl() {
+    encoder = register_module("encoder", torch::nn::Linear(8, 2 * kLatent));
+    decoder = register_module("decoder", torch::nn::Linear(kLatent, 8));
+  }
+  // The reconstruction, and mean and logarithm of the variance of the latent numbers.
+  std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) {
+    const auto code = encoder->forward(x).chunk(2, 1);
+    const auto z = code[0] + sample_noise({kLatent}) * (0.5 * code[1]).exp();
+    return {decoder->forward(z), code[0], code[1]};
+  }
+  torch::nn::Linear encoder{nullptr};
+  torch::nn::Linear decoder{nullptr};
+};
+TORCH_MODULE(Vae);
+
+// --- Their losses ---
+
+template <typename Classifier>
+torch::Tensor loss_of(Classifier& net, const torch::Tensor& x, const torch::Tensor& y) {
+  return F::cross_entropy(net.forward(x), y);
+}
+torch::Tensor loss_of(VaeImpl& net, const torch::Tensor& x, const torch::Tensor& /*y*/) {
+  const auto [copy, mean, log_variance] = net.forward(x);
+  const auto divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp());
+  return F::mse_loss(copy, x) + 0.01 * divergence.mean();
+}
+torch::Tensor loss_of_d(torch::nn::Sequential& d, const torch::Tensor& x,
+                        const torch::Tensor& fake) {
+  return gan_loss(d->forward(x), 1) + gan_loss(d->forward(fake.detach()), 0);
+}
+
+// --- Plain LibTorch, and what a GradientReducer or DistributedDataParallel adds ---
+
+enum class Replicas { kNone, kReducer, kDdp };
+const torch::optim::SGDOptions kSgd = torch::optim::SGDOptions(0.1).momentum(0.5);
+
+// Makes the gradients of a module those of all ranks.
+template <typename Net>
+std::shared_ptr<void> replicate(Replicas replicas, const Net& net, const ProcessGroup& group) {
+  if (replicas == Replicas::kReducer) return std::make_shared<GradientReducer>(*net, group);
+  if (replicas == Replicas::kDdp) return std::make_shared<DistributedDataParallel>(net, group);
+  return nullptr;
+}
+
+// This rank's part of each batch.
+std::vector<Batch> batches_of(const Data& data, const ProcessGroup& group) {
+  const std::int64_t part = kPortBatch / group.world_size();
+  std::vector<Batch> batches(kSteps);
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t first = step * kPortBatch + group.rank() * part;
+    batches[static_cast<std::size_t>(step)].inputs = {data.x.narrow(0, first, part)};
+    batches[static_cast<std::size_t>(step)].targets = data.y.narrow(0, first, part);
+    batches[static_cast<std::size_t>(step)].positions = torch::arange(first, first + part);
+  }
+  return batches;
+}
 
 template <typename Net>
-torch::Tensor plain_classifier(const Data& data) {
+torch::Tensor trained(const Data& data, Replicas replicas, const ProcessGroup& group) {
   torch::manual_seed(kSeed);
   Net net;
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+  convert_sync_batchnorm(*net, group);
+  const auto replica = replicate(replicas, net, group);
+  torch::optim::SGD optimizer(net->parameters(), kSgd);
   torch::optim::StepLR scheduler(optimizer, 4, 0.5);
-  for (int step = 0; step < kSteps; ++step) {
-    const auto rows = [&](const torch::Tensor& all) {
-      return all.narrow(0, step * kPortBatch, kPortBatch);
-    };
+  for (const Batch& batch : batches_of(data, group)) {
+    const RandomScope random({kSeed, 0, batch.positions});
     optimizer.zero_grad();
-    F::cross_entropy(net->forward(rows(data.x)), rows(data.y)).backward();
+    loss_of(*net, batch.inputs.only(), batch.targets).backward();
     optimizer.step();
     scheduler.step();
   }
   return flat_state(*net);
+}
+
+torch::Tensor trained_gan(const Data& data, Replicas replicas, const ProcessGroup& group) {
+  torch::manual_seed(kSeed);
+  auto g = generator();
+  auto d = discriminator();
+  const auto replica_g = replicate(replicas, g, group);
+  const auto replica_d = replicate(replicas, d, group);
+  torch::optim::SGD optimizer_g(g->parameters(), 0.05);
+  torch::optim::SGD optimizer_d(d->parameters(), 0.05);
+  for (const Batch& batch : batches_of(data, group)) {
+    const RandomScope random({kSeed, 0, batch.positions});
+    const auto fake = g->forward(sample_noise({kLatent}));
+    optimizer_d.zero_grad();
+    loss_of_d(d, batch.inputs.only(), fake).backward();
+    optimizer_d.step();
+    optimizer_g.zero_grad();
+    const FreezeGuard frozen(*d);
+    gan_loss(d->forward(fake), 1).backward();
+    optimizer_g.step();
+  }
+  return torch::cat({flat_weights(*g), flat_weights(*d)});
 }
 
 // --- With an Accelerator, which accumulates and resumes ---
@@ -157,13 +236,13 @@ struct Stop {
   std::string checkpoint = "";
 };
 
-template <typename MakeNet>
-Ported ported_classifier(Accelerators& ranks, const Way& way, const Data& data,
-                         const MakeNet& make_net) {
+template <typename Net>
+Ported ported(Accelerators& ranks, const Way& way, const Data& data) {
   const auto accelerator = ranks.make(way.options());
   torch::manual_seed(kSeed);
-  auto net = make_net(accelerator->process_group());
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+  Net net;
+  convert_sync_batchnorm(*net, accelerator->process_group());
+  torch::optim::SGD sgd(net->parameters(), kSgd);
   torch::optim::StepLR steps(sgd, 4, 0.5);
   auto [loader, model, optimizer, scheduler] =
       accelerator->prepare(data.loader(way.batch_size()), net, sgd, steps);
@@ -171,31 +250,17 @@ Ported ported_classifier(Accelerators& ranks, const Way& way, const Data& data,
   Stop stop(ranks, way);
   for (const Batch& batch : loader) {
     const auto accumulation = accelerator->accumulate(*model);
+    const RandomScope random({kSeed, batch.epoch, batch.positions});
     optimizer->zero_grad();
-    const auto loss = F::cross_entropy(model->forward(batch.inputs.only()), batch.targets);
-    accelerator->backward(loss);
+    accelerator->backward(loss_of(*net, batch.inputs.only(), batch.targets));
     optimizer->step();
     scheduler->step();
     if (stop(*accelerator)) break;
   }
-  return {flat_state(*model), stop.checkpoint};
+  return {flat_state(*net), stop.checkpoint};
 }
 
-Ported ported_lstm(Accelerators& ranks, const Way& way) {
-  const auto make_net = [](const ProcessGroup& /*group*/) { return LstmClassifier(); };
-  return ported_classifier(ranks, way, Data({5, 3}), make_net);
-}
-
-Ported ported_residual(Accelerators& ranks, const Way& way) {
-  return ported_classifier(ranks, way, Data({3, 4, 4}), [](const ProcessGroup& group) {
-    const auto net = std::make_shared<ResidualImpl>();
-    convert_sync_batchnorm(*net, group);
-    return net;
-  });
-}
-
-Ported ported_gan(Accelerators& ranks, const Way& way) {
-  const Data data({8});
+Ported ported_gan(Accelerators& ranks, const Way& way, const Data& data) {
   const auto accelerator = ranks.make(way.options());
   torch::manual_seed(kSeed);
   auto [g, d] = accelerator->prepare(generator(), discriminator());
@@ -209,9 +274,7 @@ Ported ported_gan(Accelerators& ranks, const Way& way) {
     const RandomScope random({kSeed, batch.epoch, batch.positions});
     optimizer_d->zero_grad();
     const auto fake = g->forward(sample_noise({kLatent}));
-    const auto loss_d =
-        gan_loss(d->forward(batch.inputs.only()), 1) + gan_loss(d->forward(fake.detach()), 0);
-    accelerator->backward(loss_d);
+    accelerator->backward(loss_of_d(d, batch.inputs.only(), fake));
     optimizer_d->step();
     optimizer_g->zero_grad();
     const FreezeGuard frozen(*d);
@@ -224,41 +287,57 @@ Ported ported_gan(Accelerators& ranks, const Way& way) {
 
 // --- The tests ---
 
-TEST(Ports, EndNearPlainLibTorch) {
+struct Program {
+  const char* name;
+  std::vector<std::int64_t> shape;  // of a sample
+  torch::Tensor (*trained)(const Data&, Replicas, const ProcessGroup&);
+  Ported (*ported)(Accelerators&, const Way&, const Data&);
+};
+const Program kPrograms[] = {
+    {"Lstm", {5, 3}, trained<LstmClassifier>, ported<LstmClassifier>},
+    {"Residual", {3, 4, 4}, trained<Residual>, ported<Residual>},
+    {"Vae", {8}, trained<Vae>, ported<Vae>},
+    {"Gan", {8}, trained_gan, ported_gan},
+};
+
+class Ports : public testing::TestWithParam<Program> {
+ protected:
+  static double difference(const torch::Tensor& one, const torch::Tensor& other) {
+    return (one - other).abs().max().item<double>();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kind, Ports, testing::ValuesIn(kPrograms),
+                         [](const auto& program) { return program.param.name; });
+
+TEST_P(Ports, EndOnTwoProcessesNearPlainLibTorch) {
   run_accelerators(2, [](Accelerators& ranks) {
-    const auto expect_near = [](const torch::Tensor& got, const torch::Tensor& expected) {
-      EXPECT_LT((got - expected).abs().max().item<double>(), 1e-4);
-    };
-    expect_near(ported_lstm(ranks, {}).weights, plain_classifier<LstmClassifier>(Data({5, 3})));
-    expect_near(ported_residual(ranks, {}).weights, plain_classifier<Residual>(Data({3, 4, 4})));
+    const Data data(GetParam().shape);
+    const auto plain = GetParam().trained(data, Replicas::kNone, ProcessGroup::single());
+    const auto group = ranks.make()->process_group();
+    for (const auto replicas : {Replicas::kReducer, Replicas::kDdp}) {
+      EXPECT_LT(difference(GetParam().trained(data, replicas, group), plain), 1e-4);
+    }
+    EXPECT_LT(difference(GetParam().ported(ranks, {}, data).weights, plain), 1e-4);
   });
 }
 
-struct Port {
-  const char* name;
-  std::function<Ported(Accelerators&, const Way&)> run;
-};
-const Port kPorts[] = {{"Lstm", ported_lstm}, {"Gan", ported_gan}, {"Residual", ported_residual}};
-
-class PortsOfAccelerator : public testing::TestWithParam<Port> {};
-INSTANTIATE_TEST_SUITE_P(Kind, PortsOfAccelerator, testing::ValuesIn(kPorts),
-                         [](const auto& port) { return port.param.name; });
-
-// One run on one process writes its weights to a file, which two processes compare with theirs.
-TEST_P(PortsOfAccelerator, AccumulateOnTwoProcessesAsOnOneAndResumeBitForBit) {
+// In windows of two halves of a batch; an unequal mean of halves would end elsewhere.
+TEST_P(Ports, AccumulateOnTwoProcessesAsOnOneAndResumeBitForBit) {
   const TemporaryFolder folder;
   const auto file = folder.file("weights.pt");
   run_accelerators(1, [&](Accelerators& ranks) {
-    save_safetensors(file, {.tensors = {{"all", GetParam().run(ranks, {.num_steps = 2}).weights}}});
+    const auto alone = GetParam().ported(ranks, {.num_steps = 2}, Data(GetParam().shape)).weights;
+    save_safetensors(file, {.tensors = {{"all", alone}}});
   });
   run_accelerators(2, [&](Accelerators& ranks) {
+    const Data data(GetParam().shape);
     const auto alone = load_safetensors(file).tensors.at("all");
-    const auto whole = GetParam().run(ranks, {.num_steps = 2}).weights;
-    EXPECT_LT((whole - alone).abs().max().item<double>(), 1e-4);
-    const auto stopped = GetParam().run(ranks, {.num_steps = 2, .stop_after = 3});
+    const auto whole = GetParam().ported(ranks, {.num_steps = 2}, data).weights;
+    EXPECT_LT(difference(whole, alone), 1e-4);
+    const auto stopped = GetParam().ported(ranks, {.num_steps = 2, .stop_after = 3}, data);
     EXPECT_FALSE(torch::equal(stopped.weights, whole));
-    const auto resumed = GetParam().run(ranks, {.num_steps = 2, .resume_from = stopped.checkpoint});
-    EXPECT_TRUE(torch::equal(resumed.weights, whole));
+    const Way way = {.num_steps = 2, .resume_from = stopped.checkpoint};
+    EXPECT_TRUE(torch::equal(GetParam().ported(ranks, way, data).weights, whole));
   });
 }
 
