@@ -121,10 +121,13 @@ class Accelerator {
   //     LrScheduler, or of torch::optim  an AcceleratedScheduler; one of torch::optim after its
   //                                      optimizer
   //     DataLoader                       an AcceleratedDataLoader
-  //     any other range of batches       JoinedBatches: each process gets one batch in turn
+  //     any other range of batches       JoinedBatches: each process gets one batch in turn of a
+  //                                      sequence that is the same on all. A loader of torch::data
+  //                                      that shuffles: torch::manual_seed(seed + epoch) on all
+  //                                      before each pass
   //
   // Modules are holders or shared pointers. Optimizers and schedules are unique pointers (moved),
-  // shared pointers, or objects, which must outlive this one unless they are moved, too. Classes
+  // shared pointers, or objects: moved, or alive as long as what prepare returned is used. Classes
   // derived from these are taken as well. A loader or range is a value and is not recognised:
   // prepare it once. BatchNorm stays local; for global statistics, call
   // convert_sync_batchnorm(*model, accelerator.process_group()) before.
@@ -178,8 +181,8 @@ class Accelerator {
 
   // For one batch of an accumulation window. Decides whether a step follows the batch; if not, the
   // gradients of these models are not synchronised. Create it before the forward, once per batch;
-  // it must live until the backward is done. Drops a window that an earlier pass over a loader left
-  // by `break`, with a log line; Python adds it to the next one.
+  // it must live until the backward is done. Drops a window that an earlier pass left by `break`,
+  // with a log line; Python adds it to the next one.
   class Accumulation {
    public:
     Accumulation() = default;
@@ -219,7 +222,8 @@ class Accelerator {
   // all parts have one size, and is NaN for an empty part.
   //
   // The weight is the number of the batch's samples ÷ that of the window. Python divides by the
-  // number of batches, which makes a short last window of an epoch too weak.
+  // number of batches, which makes a short last window of an epoch too weak. So does this library
+  // where it does not know the window: without a loader, and in a pass over JoinedBatches.
   //
   // With several optimizers, a log line warns once of an optimizer whose step uses gradients of a
   // backward that another optimizer's step followed; see FreezeGuard.

@@ -77,7 +77,7 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     StepTrace    a Chrome trace              step_trace.h
 //     LossGuard    a loss that is not finite   loss_guard.h
 //     ProgressBar  the progress bar            monitor/progress_bar.h
-//     StopSignal   SIGINT and SIGTERM          stop_signal.h
+//     StopSignal   signals that end the run    stop_signal.h
 //
 // Only rank 0 prints. step(), end_epoch() and end_training() are collectives, step() not each time.
 class TrainingMonitor {
