@@ -21,17 +21,27 @@
 #include <mnist/accelerated_options.h>
 #include <mnist/dataset.h>
 #include <mnist/recipe.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/datasets/tensor.h>
+#include <torch/data/transforms/stack.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 #include <chrono>
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/support/temporary_folder.h"
 
 namespace {
 
@@ -117,6 +127,65 @@ void any_module() {
   states.square().mean().backward();  // gradients are averaged now
   optimizer.step();
   // #endregion any-module
+}
+
+// #region whole-program
+void train(const std::string& folder, std::int64_t epochs) {
+  ladder::Accelerator accelerator(
+      {.gradient_accumulation = {.num_steps = 2}, .project = {.project_dir = folder}});
+  torch::manual_seed(42);  // equal weights on all processes
+  torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(784, 10));
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::StepLR steps(sgd, 100, 0.5);
+  const ladder::DataLoader images(images_of(Split::kTrain), {.batch_size = 16, .shuffle = true});
+  auto [loader, model, optimizer, scheduler] = accelerator.prepare(images, net, sgd, steps);
+  const auto test = accelerator.prepare_eval_loader(ladder::DataLoader(images_of(Split::kTest)));
+  accelerator.load_state("auto");  // if there is a checkpoint
+  while (loader.epoch() < epochs) {
+    for (const ladder::Batch& batch : loader) {
+      const auto accumulation = accelerator.accumulate(*model);
+      const auto scores = model->forward(batch.inputs.only());
+      const auto sum = torch::cross_entropy_loss(scores, batch.targets, {}, at::Reduction::Sum);
+      accelerator.backward(batch.num_items().mean(sum));
+      accelerator.clip_grad_norm_(model->parameters(), 1.0);
+      optimizer->step();
+      scheduler->step();
+      optimizer->zero_grad();
+    }
+    accelerator.save_state();
+
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> right;
+    for (const ladder::Batch& batch : test) {
+      const auto predicted = model->forward(batch.inputs.only()).argmax(1);
+      right.push_back(accelerator.gather_for_metrics(predicted == batch.targets));  // each once
+    }
+    const auto mean = torch::cat(right).to(torch::kDouble).mean().item<double>();
+    accelerator.print("accuracy " + std::to_string(mean));
+    model->train();
+  }
+  accelerator.save_model(*model, folder + "/net.safetensors");
+}
+// #endregion whole-program
+
+void loader_of_torch_data() {
+  Accelerator accelerator({.cpu = true, .threads = 1, .quiet = true});
+  torch::nn::Linear net(8, 2);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  auto data = torch::data::datasets::TensorDataset(torch::randn({20, 8}))
+                  .map(torch::data::transforms::Stack<torch::data::TensorExample>());
+  auto shuffled = torch::data::make_data_loader(std::move(data), 4);
+  auto loader = accelerator.prepare(std::move(shuffled));
+  for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
+    torch::manual_seed(42 + epoch);  // on all processes: begin() draws the order
+    for (const auto& batch : loader) {
+      const auto x = batch.data.to(accelerator.device());
+      accelerator.backward(model->forward(x).square().mean());
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
 }
 
 void float16() {
@@ -332,9 +401,14 @@ void trainer() {
 
 int main() {
   return call_and_report([] {
-    for (const auto piece : {process_group, any_module, float16, several_backwards, what_travels,
-                             exact_sums, autocast_outside, clipping, three_lines, trainer}) {
+    for (const auto piece :
+         {process_group, any_module, float16, several_backwards, what_travels, exact_sums,
+          autocast_outside, clipping, three_lines, trainer, loader_of_torch_data}) {
       spawn([&](int /*rank*/) { piece(); });
+    }
+    const TemporaryFolder folder;
+    for (const int epochs : {1, 2}) {  // the second run resumes
+      spawn([&](int /*rank*/) { train(folder.file("project"), epochs); });
     }
   });
 }
