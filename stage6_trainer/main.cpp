@@ -48,10 +48,9 @@ void run(const Options& options) {
                    .train_transform = recipe.make_transform(options.data.augment),
                    .accelerator = options.accelerator});
   for (const auto& dataset : {train, test}) dataset->to(trainer.accelerator().device());
-  Metrics trained;
-  if (args.do_train) trained = trainer.train(args.resume_from_checkpoint).metrics;
+  const auto trained = args.do_train ? trainer.train(args.resume_from_checkpoint) : TrainOutput();
   if (!options.save.empty()) trainer.accelerator().save_model(trainer.model(), options.save);
-  if (args.do_train) trainer.save_metrics("train", trained);
+  if (args.do_train) trainer.save_metrics("train", trained.metrics);
   if (args.do_eval) trainer.save_metrics("eval", trainer.evaluate());
   if (args.do_predict) trainer.save_metrics("test", trainer.predict().metrics);
 }
