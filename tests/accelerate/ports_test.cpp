@@ -145,7 +145,7 @@ const torch::optim::SGDOptions kSgd = torch::optim::SGDOptions(0.1).momentum(0.5
 
 // Makes the gradients of a module those of all ranks.
 template <typename Net>
-std::shared_ptr<void> replicate(Replicas replicas, const Net& net, const ProcessGroup& group) {
+std::shared_ptr<void> replicate(Replicas replicas, Net net, const ProcessGroup& group) {
   if (replicas == Replicas::kReducer) return std::make_shared<GradientReducer>(*net, group);
   if (replicas == Replicas::kDdp) return std::make_shared<DistributedDataParallel>(net, group);
   return nullptr;
