@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.faults import faults
 from tests.faults.case import (OBSERVED, After, Case, Fault, Place, Prepare, Workspace,
                                ends_as_undisturbed)
-from tests.support.programs import Result, launch
+from tests.support.programs import Result, launch, result_record
 from tests.support.resume import require_whole
 from tests.support.ways import Way, endless, small
 
@@ -276,6 +276,11 @@ def weights_are_whole(case: Case, space: Workspace, done: Result) -> None:
     assert load_file(space.run / "a.safetensors")
 
 
+def weights_and_metrics_are_whole(case: Case, space: Workspace, done: Result) -> None:
+    weights_are_whole(case, space, done)
+    result_record(space.run / "a.jsonl")
+
+
 def disk_fails() -> Cases:
     save = small("--save", "./a.safetensors", limit_train=64)
     yield from from_the_start(
@@ -399,9 +404,14 @@ def streams_close() -> Cases:
                         flags=small(limit_train=64))
     yield from harmless(where, "stderr without a reader",
                         prepare=(faults.in_shell('"$@" 2> >(exec true)'),))
-    yield from from_the_start(where, "stdout without a reader",
-                              (faults.in_shell('"$@" | exec true'),), 1,
-                              said_by(0, "standard output"), small(limit_train=64))
+    for fault, script, error in (
+            ("stdout without a reader", '"$@" | exec true', "Broken pipe"),
+            ("full disk as stdout", 'exec "$@" >/dev/full', "No space left on device")):
+        yield from from_the_start(where, fault, (faults.in_shell(script),), 1,
+                                  said_by(0, f"standard output: write: {error}"),
+                                  small("--save", "./a.safetensors", "--metrics", "a.jsonl",
+                                        limit_train=64),
+                                  ("a.safetensors", "a.jsonl"), weights_and_metrics_are_whole)
 
 
 def stopped(number: Signals, saved: str) -> Cause:
@@ -634,10 +644,11 @@ QUICK = {
     "stage 0, alone: data file truncated mid-run", "stage 2, spawn: pipe as --load",
     "stage 0, alone: pipe without a reader as --metrics", "stage 4, spawn: 20 open files",
     "stage 1, alone: file size", "stage 1, alone: closed stdout",
-    "stage 0, alone: stdout without a reader", "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP",
-    "stage 5, spawn: SIGTERM, saved", "stage 6, spawn: killed and started again, point 2",
-    "stage 4, spawn: launcher killed", "stage 4, by hand: network cut",
-    "stage 3, torchrun: restarts, seed 0",
+    "stage 2, spawn: stdout without a reader", "stage 0, alone: full disk as stdout",
+    "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP",
+    "stage 5, spawn: SIGTERM, saved",
+    "stage 6, spawn: killed and started again, point 2", "stage 4, spawn: launcher killed",
+    "stage 4, by hand: network cut", "stage 3, torchrun: restarts, seed 0",
 }
 
 
