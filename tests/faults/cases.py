@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from errno import ENOSPC
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, Signals
+from signal import SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, SIGUSR1, Signals
 
 from safetensors.numpy import load_file
 
@@ -490,7 +490,11 @@ def told_to_stop() -> Cases:
         # In the background of a script, ranks ignore SIGINT; the script sends them SIGTERM.
         yield from in_training("3 by hand, 4 by hand, 5 by hand, 6 by hand", number.name,
                                inject(number), 128 + number, stopped(SIGTERM, "nothing saved"))
-    yield from told("0 alone, 2 spawn, 6 spawn", "SIGHUP", SIGHUP, faults.to_launcher(SIGHUP))
+    for number in (SIGHUP, SIGUSR1):
+        once = faults.to_launcher(number)
+        yield from told("0 alone, 2 spawn, 6 spawn", number.name, number, once,
+                        stopped(number, "nothing saved"))
+        yield from saved_and_stopped("5 alone, 5 spawn, 6 spawn", number, once)
 
 
 def launcher_dies() -> Cases:
@@ -645,7 +649,7 @@ QUICK = {
     "stage 0, alone: pipe without a reader as --metrics", "stage 4, spawn: 20 open files",
     "stage 1, alone: file size", "stage 1, alone: closed stdout",
     "stage 2, spawn: stdout without a reader", "stage 0, alone: full disk as stdout",
-    "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP",
+    "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP", "stage 5, spawn: SIGUSR1, saved",
     "stage 5, spawn: SIGTERM, saved",
     "stage 6, spawn: killed and started again, point 2", "stage 4, spawn: launcher killed",
     "stage 4, by hand: network cut", "stage 3, torchrun: restarts, seed 0",
