@@ -6,6 +6,7 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,8 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/launch/signals.h"
+#include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/lr_scheduler.h"
@@ -168,6 +171,17 @@ TEST(Snapshot, ASignalSavesOneInTheMiddleOfAnEpoch) {
     EXPECT_EQ(second.loader.epoch(), 1);
     EXPECT_EQ(second.loader.first_batch(), 2);
     EXPECT_FALSE(Loop(group, {}).snapshot.hooks().save) << "without a path";
+  });
+}
+
+TEST(Snapshot, EndsARunThatASignalStopsInASave) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const ProcessGroup& group) {
+    StopSignal stop(group);
+    std::raise(SIGTERM);
+    Loop loop(group, {.snapshot = {.path = folder.file("snapshot"), .steps = 4}});
+    EXPECT_THROW(loop.train_until(-1), StoppedBySignal);
+    EXPECT_EQ(loop.monitor.steps(), 4);
   });
 }
 

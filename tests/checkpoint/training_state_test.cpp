@@ -33,6 +33,8 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/launch/signals.h"
+#include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
@@ -380,6 +382,17 @@ TEST(Resume, NumbersCheckpointsAndKeepsTheLast) {
     EXPECT_EQ(numbers, (std::vector<std::int64_t>{2, 3}));
     EXPECT_EQ(fs::read_symlink(project.folder + "/checkpoints/latest"), "checkpoint_3");
     trainee.accelerator->wait_for_everyone();
+  });
+}
+
+TEST(SaveState, EndsARunThatASignalStopsInASave) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const Project project(ranks);
+    Trainee trainee(ranks, project.settings);
+    StopSignal stop(trainee.accelerator->process_group());
+    if (trainee.accelerator->is_main_process()) std::raise(SIGTERM);
+    EXPECT_THROW(trainee.accelerator->save_state(), StoppedBySignal);
+    EXPECT_TRUE(fs::exists(project.checkpoint(0)));
   });
 }
 

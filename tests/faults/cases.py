@@ -578,6 +578,12 @@ def disk_is_slow() -> Cases:
                         stopped(SIGTERM, "saved "), some_seconds(*SAVING[stage]),
                         (faults.slow_disk(600, OF_STAGE[stage]),), seconds=25, left=KEPT,
                         after=goes_on_as_undisturbed)
+    for fault, saves in (("SIGTERM in a regular save", {**KEEPING, 3: RESUMES[3]}),
+                         ("SIGTERM in the save of an epoch", ONE_CHECKPOINT)):
+        yield from told("3 torchrun, 5 alone, 5 spawn, 6 alone, 6 spawn", fault, SIGTERM,
+                        faults.in_the_last_save(term), stopped(SIGTERM, "saved "),
+                        {stage: some_seconds(*flags) for stage, flags in saves.items()},
+                        (faults.slow_disk(300, "/run/"),), seconds=25, left=KEPT)
     saving = faults.while_saving("project/checkpoints/.*.partial", term)
     yield from told("5 alone, 5 spawn", "SIGTERM, twice while saving", SIGTERM,
                     faults.then(term, saving),
@@ -650,7 +656,7 @@ QUICK = {
     "stage 1, alone: file size", "stage 1, alone: closed stdout",
     "stage 2, spawn: stdout without a reader", "stage 0, alone: full disk as stdout",
     "stage 6, by hand: SIGINT", "stage 6, spawn: SIGHUP", "stage 5, spawn: SIGUSR1, saved",
-    "stage 5, spawn: SIGTERM, saved",
+    "stage 5, spawn: SIGTERM, saved", "stage 5, spawn: SIGTERM in a regular save",
     "stage 6, spawn: killed and started again, point 2", "stage 4, spawn: launcher killed",
     "stage 4, by hand: network cut", "stage 3, torchrun: restarts, seed 0",
 }

@@ -2,6 +2,7 @@
 """The damage: what is done to a run that trains, and what is prepared for one that starts."""
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -257,6 +258,24 @@ def while_saving(pattern: str, fault: Fault) -> Fault:
         assert found, f"no {pattern}: {started.stderr.text}"
         time.sleep(0.7)
         fault(space, started, ranks)
+    return wait
+
+
+def in_the_last_save(fault: Fault) -> Fault:
+    """While a checkpoint is written, after which no other one may be."""
+    unfinished = "**/.*.partial"
+
+    def wait(space: Workspace, started: Launched, ranks: list[Process]) -> None:
+        saves: set[int] = set()
+
+        def ended() -> bool:
+            with contextlib.suppress(FileNotFoundError):  # it has been finished meanwhile
+                saves.update(path.stat().st_ino for path in space.run.glob(unfinished))
+            return started.process.poll() is not None
+
+        while_saving(unfinished, fault)(space, started, ranks)
+        poll_until(ended, 60, 0.005)
+        assert len(saves) == 1, f"expected one save, got {len(saves)}: {started.stderr.text}"
     return wait
 
 

@@ -218,12 +218,16 @@ class Stopper : public TrainerCallback {
   }
 };
 
-TEST(TrainerOnTwo, ToldToStopInTheLastStepOfAnEpochTheyEndTheEpoch) {
+class EndOfEpoch : public testing::TestWithParam<SaveStrategy> {};
+INSTANTIATE_TEST_SUITE_P(TrainerOnTwo, EndOfEpoch,
+                         testing::Values(SaveStrategy::kNo, SaveStrategy::kEpoch));
+
+TEST_P(EndOfEpoch, ToldToStopInItsLastStepTheyEndItAndSaveOnce) {
   const auto seen = seen_by_all(2, [](const TemporaryFolder& folder) {
     auto args = arguments(folder);
     args.load_best_model_at_end = false;
-    args.save_strategy = SaveStrategy::kNo;
-    args.save_only_model = true;  // which would leave nothing to go on from
+    args.save_strategy = GetParam();
+    args.save_only_model = GetParam() == SaveStrategy::kNo;  // the save of the stop is complete
     json events;
     Trainer trainer(
         options_of(args, {std::make_shared<Events>(events), std::make_shared<Stopper>()}));
