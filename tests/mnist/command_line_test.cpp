@@ -140,6 +140,27 @@ TEST(CommandLine, RecordsEveryFlagAsResolved) {
   EXPECT_EQ(flag(found, "--save"), "mnist_cnn.safetensors");
 }
 
+// Ranks and checkpoints compare settings: a default must equal the same value as typed.
+template <typename Options>
+void expect_no_setting_left_to_the_recipe() {
+  for (const char* recipe : {"--recipe basicnet", "--recipe convnet"}) {
+    const auto settings = options<Options>(recipe).monitor.settings;
+    EXPECT_FALSE(settings.empty());
+    for (const auto& setting : settings) EXPECT_NE(setting.value, "recipe") << setting.name;
+  }
+}
+
+TEST(CommandLine, NoSettingIsLeftToTheRecipe) {
+  expect_no_setting_left_to_the_recipe<SingleOptions>();
+  expect_no_setting_left_to_the_recipe<ReplicaOptions>();
+  expect_no_setting_left_to_the_recipe<SpawnedOptions>();
+  expect_no_setting_left_to_the_recipe<LaunchedOptions>();
+  expect_no_setting_left_to_the_recipe<AmpOptions>();
+  expect_no_setting_left_to_the_recipe<AcceleratedOptions>();
+  expect_no_setting_left_to_the_recipe<TrainerRunOptions>();
+  expect_no_setting_left_to_the_recipe<PipelineRunOptions>();
+}
+
 TEST(CommandLine, RefusesUnknownNamesAndNamesTheNearest) {
   expect_refused({{"--epoch 3", "--epoch: no such option; hint: did you mean --epochs?"},
                   {"--zzzzzzzzzzzz", "no such option; hint: --help lists them all"},
@@ -452,7 +473,10 @@ TEST(CommandLine, ConvnetPrintsTheLinesOfItsTutorial) {
 
 TEST(CommandLine, HelpAndVersionAreOnlyText) {
   EXPECT_FALSE(parse("--help").options.has_value());
-  EXPECT_NE(parse("--help").text.find("--fingerprint"), std::string::npos);
+  // FORM=DEFAULT where the flag needs a value; FORM alone where it may stand without one.
+  for (const char* row : {"--fingerprint N=0 ", "--seed N=42 ", "--save PATH "}) {
+    EXPECT_NE(parse("--help").text.find(row), std::string::npos) << row;
+  }
   EXPECT_NE(parse("--version").text.find("libtorch       2."), std::string::npos);
 }
 

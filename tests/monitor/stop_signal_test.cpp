@@ -8,10 +8,10 @@
 #include <csignal>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include "ladder/core/clock.h"
 #include "ladder/launch/rank_status.h"
+#include "ladder/launch/signals.h"
 #include "tests/support/ranks.h"
 
 namespace ladder {
@@ -22,11 +22,11 @@ constexpr double kEcho = 0.5;  // seconds in which a second signal is the same r
 void wait(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 TEST(StopSignal, AProcessAloneIsAskedAtOnceAndTheFirstSignalCounts) {
-  for (const auto& [first, second] : {std::pair(SIGINT, SIGTERM), std::pair(SIGTERM, SIGINT)}) {
+  for (const int first : kStopSignals) {
     StopSignal stop(ProcessGroup::single());
     EXPECT_EQ(stop.poll_all_ranks(), 0);
     std::raise(first);
-    std::raise(second);  // a launcher's, at once
+    std::raise(first == SIGTERM ? SIGINT : SIGTERM);  // a launcher's, at once
     EXPECT_EQ(stop.poll_all_ranks(), first);
     EXPECT_EQ(stop.poll_all_ranks(), first) << "until it goes";
   }
@@ -68,7 +68,7 @@ TEST(StopSignal, ItsHandlerHasAStackOfItsOwn) {
   stack_t stack{};
   {
     const StopSignal stop(ProcessGroup::single());
-    for (const int signal : {SIGINT, SIGTERM}) {
+    for (const int signal : kStopSignals) {
       struct sigaction action{};
       sigaction(signal, nullptr, &action);
       EXPECT_TRUE(action.sa_flags & SA_ONSTACK);

@@ -165,8 +165,9 @@ def test_resume_with_other_arguments(tmp_path: Path) -> None:
     start(tmp_path, *ten, "--logging-strategy", "no", "--logging-steps", 0)
     five = ("--resume", "out/checkpoint-5", "--save-strategy", "no")
     more = start(tmp_path, *ten, *five, "--logging-steps", 2, "--max-grad-norm", 0,
-                 "--lr-scheduler-type", "cosine")
-    for text in ("logging_steps is 0", 'lr_scheduler_type is "linear"'):
+                 "--lr-scheduler-type", "cosine", "--weight-decay", 0.25)
+    for text in ("logging_steps is 0", 'lr_scheduler_type is "linear"',
+                 "weight_decay 0.0 from the checkpoint, not 0.25 as requested"):
         assert text in more.stderr
     require_refused(start(tmp_path, *ten, *five, "--gradient-accumulation-steps", 2, "--quiet",
                           code=3), 3, "gradient_accumulation_steps")
