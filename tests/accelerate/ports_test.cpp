@@ -263,7 +263,9 @@ Ported ported(Accelerators& ranks, const Way& way, const Data& data) {
 Ported ported_gan(Accelerators& ranks, const Way& way, const Data& data) {
   const auto accelerator = ranks.make(way.options());
   torch::manual_seed(kSeed);
-  auto [g, d] = accelerator->prepare(generator(), discriminator());
+  const auto plain_g = generator();
+  const auto plain_d = discriminator();
+  auto [g, d] = accelerator->prepare(plain_g, plain_d);
   auto [loader, optimizer_g, optimizer_d] =
       accelerator->prepare(data.loader(way.batch_size()), torch::optim::SGD(g->parameters(), 0.05),
                            torch::optim::SGD(d->parameters(), 0.05));
