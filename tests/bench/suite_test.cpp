@@ -171,7 +171,7 @@ TEST(Cases, FlagsAreThoseOfTheRow) {
 }
 
 // 2 x (multiply-adds of the layers), three times, but for the gradient of the images: 71,565,312
-// and 13.83 million in the counts that the marks are made with.
+// and 13.83 million in the counts that the targets are made with.
 TEST(Cases, CountTheWorkOfASample) {
   EXPECT_EQ(training_flops("basicnet"), 71565312.0);
   EXPECT_NEAR(training_flops("convnet"), 13.83e6, 0.005e6);
@@ -215,7 +215,7 @@ TEST(Cases, EveryStageHasATwinThatIsStartedAlike) {
     const auto names = names_of(rows);
     for (auto row : rows) {
       const bool is_alone = row.width != 1 || !row.variant.empty() || row.micro_batch > 0 ||
-                            (row.program == "stage2_ddp_spawn" && row.world == 1);
+                            row.world * row.threads == 1;
       if (row.kind != Kind::kSlice && row.kind != Kind::kFull) continue;
       if (is_alone || is_twin(row) || row.program == "libtorch_usual") continue;
       row.program = twins.at(row.program);
@@ -267,12 +267,15 @@ TEST(Cases, OtherLibrariesStandBesideTheirStages) {
   }
 }
 
-TEST(Cases, TheWholeTierHasThreeSeedsOfEachStage) {
+TEST(Cases, TheWholeTierHasThreeSeedsOfEachStageTwinAndOpponent) {
   const auto names = names_of(cases_of("whole", 2));
-  for (const char* program : {"stage1_data_parallel", "stage2_ddp_spawn", "stage6_trainer",
-                              "python_ddp_torchrun", "python_trainer"}) {
+  for (const auto& [program, world] :
+       {std::pair{"stage1_data_parallel", 2}, std::pair{"stage2_ddp_spawn", 2},
+        std::pair{"stage6_trainer", 2}, std::pair{"python_ddp_torchrun", 2},
+        std::pair{"python_trainer", 2}, std::pair{"python_jax", 1}, std::pair{"python_fabric", 2},
+        std::pair{"python_lightning", 2}, std::pair{"libtorch_usual", 1}}) {
     for (const char* recipe : {"basicnet", "convnet"}) {
-      auto row = row_of(recipe, program, 2);
+      auto row = row_of(recipe, program, world);
       row.kind = Kind::kFull;
       for (row.seed = 1; row.seed <= 3; ++row.seed) expect_rows(names, {row});
     }
