@@ -46,7 +46,7 @@ void train(const std::string& folder) {
   const ladder::DataLoader points(std::make_shared<ladder::TensorDataset>(points_on_a_ring(4'096)),
                                   {.batch_size = 64, .shuffle = true});
   auto [g, d, loader] = accelerator.prepare(network(kLatent, 2), network(2, 1), points);
-  const auto options = torch::optim::AdamOptions(2e-3).betas({0.5, 0.999});
+  const auto options = torch::optim::AdamOptions(4e-3).betas({0.5, 0.999});
   auto [optimizer_g, optimizer_d] = accelerator.prepare(
       torch::optim::Adam(g->parameters(), options), torch::optim::Adam(d->parameters(), options));
   if (!folder.empty()) accelerator.load_state("auto");

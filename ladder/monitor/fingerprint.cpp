@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ladder/core/error.h"
+#include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 
 namespace ladder {

@@ -416,7 +416,11 @@ def streams_close() -> Cases:
 
 def stopped(number: Signals, saved: str) -> Cause:
     def cause(start: str) -> str:
-        name = "SIGTERM" if start == "mpirun" else number.name  # which it sends for both
+        name = number.name
+        if start == "mpirun":
+            name = "SIGTERM"  # which it sends for both
+        elif start == "torchrun":
+            name = f"(SIGTERM|{name})"  # the former if the signal meets it outside its loop
         return rf"^(\[rank 0\] )?{name}: stopped after step \d+; {saved}"
     return cause
 
