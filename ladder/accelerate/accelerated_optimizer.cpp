@@ -86,7 +86,7 @@ void AcceleratedOptimizer::zero_grad() {
   // Of several optimizers each has its own backward.
   const auto last_backward = last_touched_.value_or(gradients_->backward_calls);
   if (in_closure_ || used_ || gradients_->num_steps() == 1 ||
-      (at_end && gradients_->is_of_batch(last_backward))) {
+      (at_end && gradients_->awaits_step(last_backward))) {
     return drop_gradients();
   }
   if (at_end) kept_ = number_of_gradients(*optimizer_);

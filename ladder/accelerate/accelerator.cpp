@@ -59,10 +59,18 @@ ProcessGroupOptions group_options(const AcceleratorOptions& options,
       std::to_string(config.gradient_accumulation_steps);
   group.settings["mixed_precision"] = mixed_precision_name(config.mixed_precision);
   const auto& loader = options.data_loader;
-  group.settings["data_loader"] = fmt::format("{} {} {}", static_cast<int>(loader.mode),
-                                              loader.dispatch_batches, loader.even_batches);
-  group.settings["zero_redundancy"] = options.zero_redundancy ? "true" : "false";
-  group.settings["exact_sums"] = options.exact_sums ? "true" : "false";
+  const auto& accumulation = options.gradient_accumulation;
+  for (const auto& [name, value] :
+       {std::pair{"dispatch_batches", loader.dispatch_batches},
+        std::pair{"even_batches", loader.even_batches},
+        std::pair{"split_batches", loader.mode == LoaderMode::kSplitBatches},
+        std::pair{"per_process_batches", loader.mode == LoaderMode::kPerProcess},
+        std::pair{"sync_with_dataloader", accumulation.sync_with_dataloader},
+        std::pair{"sync_each_batch", accumulation.sync_each_batch},
+        std::pair{"zero_redundancy", options.zero_redundancy},
+        std::pair{"exact_sums", options.exact_sums.has_value()}}) {
+    group.settings[name] = value ? "true" : "false";
+  }
   return group;
 }
 
@@ -560,7 +568,13 @@ void Accelerator::init_trackers(const std::string& project_name,
 }
 
 void Accelerator::log(const std::map<std::string, double>& values, std::int64_t step) {
-  trackers_.log(values, step);
+  if (curves_end_) return;
+  try {
+    trackers_.log(values, step);
+  } catch (const SystemError& error) {
+    log_.warn(fmt::format("the curves end here: {}", error.what()));
+    curves_end_ = true;
+  }
 }
 
 void Accelerator::end_training() {

@@ -383,7 +383,7 @@ class Accelerator {
   // --- Trackers: numbers over time, written by the main process ---
 
   // Starts the trackers of AcceleratorOptions::log_with. After load_state they append to the files
-  // of the run.
+  // of the run. A write that fails later, as on a full disk, is a warning and ends the curves.
   void init_trackers(const std::string& project_name, const nlohmann::ordered_json& config = {});
   void log(const std::map<std::string, double>& values, std::int64_t step);
   // Closes the trackers and waits for all processes. A collective.
@@ -478,6 +478,7 @@ class Accelerator {
   std::vector<PreparedModule> modules_;
   mutable bool had_autocast_ = false;
   bool warned_of_gradients_ = false;
+  bool curves_end_ = false;
   TrainingState state_;
   Trackers trackers_;
   std::size_t custom_files_ = 0;

@@ -29,7 +29,7 @@ void GradientState::set_num_steps(int num_steps) {
 void GradientState::begin_batch() {
   accumulates_ = true;
   calls_before_batch_ = backward_calls;
-  rounds_.begin = false;
+  if (!rounds_.empty()) rounds_.back()->begin = false;
   if (num_steps_ == 1) return;
   const EpochProgress* const batch = progress();
   const bool by_loader = sync_with_dataloader_ && batch != nullptr;
@@ -47,7 +47,7 @@ void GradientState::begin_batch() {
   }
   ++batches_in_window_;
   sync_gradients_ = batches_in_window_ == num_steps_ || (by_loader && batch->at_last_batch()) ||
-                    (sync_with_dataloader_ && rounds_.is_last);
+                    (sync_with_dataloader_ && rounds().is_last);
   loss_weight_ = by_loader ? weight_in_window(*batch) : 1.0 / num_steps_;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace ladder {
@@ -49,7 +49,8 @@ class GradientState {
   // Whether the next batch begins a pass, although the pass before ended in the middle of a window.
   bool has_left_window() const {
     const bool begins_pass = window_pass_ == nullptr && !passes_.empty();
-    return !sync_gradients_ && sync_with_dataloader_ && (begins_pass || rounds_.begin);
+    return !sync_gradients_ && sync_with_dataloader_ &&
+           (begins_pass || (!rounds_.empty() && rounds_.back()->begin));
   }
 
   // Ends a window without a step.
@@ -59,7 +60,7 @@ class GradientState {
   bool sync_gradients() const { return sync_gradients_; }
   // The weight of the current batch in the loss of its window: its samples ÷ those of the window,
   // so that all samples have equal weight, also in a short window; 1 ÷ num_steps without a loader.
-  double loss_weight() const { return loss_weight_ * rounds_.weight; }
+  double loss_weight() const { return loss_weight_ * rounds().weight; }
   // Whether begin_batch was ever called.
   bool accumulates() const { return accumulates_; }
 
@@ -72,24 +73,21 @@ class GradientState {
   struct Rounds {
     double weight = 1.0;               // of this process's batch
     bool is_last = false;              // no process has another
-    std::optional<std::size_t> depth;  // passes around this one
-    bool begin = false;                // no batch was announced yet
+    std::optional<std::size_t> depth;  // passes over loaders around this one
+    bool begin = true;                 // no batch was announced yet
   };
-  // Returns the pass around it, for end_rounds().
-  Rounds begin_rounds() { return std::exchange(rounds_, {.begin = true}); }
-  void enter_round(double weight, bool is_last) {
-    rounds_.weight = weight;
-    rounds_.is_last = is_last;
-    rounds_.depth = passes_.size();
-  }
-  void end_rounds(const Rounds& outer) { rounds_ = outer; }
+  void enter(Rounds& rounds) { rounds_.push_back(&rounds); }
+  void leave(const Rounds& rounds) { std::erase(rounds_, &rounds); }
+  std::size_t depth() const { return passes_.size(); }
   // Whether the innermost pass is one over JoinedBatches, and this process's batch a repetition.
-  bool is_in_round() const { return rounds_.depth == passes_.size(); }
-  bool repeats_batch() const { return rounds_.weight == 0.0; }
+  bool is_in_round() const { return rounds().depth == depth(); }
+  bool repeats_batch() const { return rounds().weight == 0.0; }
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
-  // Whether the current batch had this one, counted from 1.
-  bool is_of_batch(std::int64_t backward_call) const { return backward_call > calls_before_batch_; }
+  // Whether this one, counted from 1, is of the current batch, and no step followed it yet.
+  bool awaits_step(std::int64_t call) const {
+    return call > std::max(calls_before_batch_, run_end_);
+  }
 
   // Notes a call of some optimizer's step(), and returns the number of backward calls before those
   // that it follows: the backwards since the last step, or the ones that the last step followed.
@@ -97,6 +95,7 @@ class GradientState {
 
  private:
   double weight_in_window(const EpochProgress& pass) const;
+  Rounds rounds() const { return rounds_.empty() ? Rounds{} : *rounds_.back(); }  // the innermost
 
   std::int64_t run_begin_ = 0;  // backward calls before those of the last step
   std::int64_t run_end_ = 0;    // and after them
@@ -105,13 +104,13 @@ class GradientState {
   bool sync_gradients_ = true;
   bool accumulates_ = false;
   double loss_weight_ = 1.0;
-  Rounds rounds_;
   std::int64_t calls_before_batch_ = 0;
   std::int64_t batches_in_window_ = 0;
   std::int64_t window_begin_ = 0;               // index of the first batch of the window
   std::int64_t batch_index_ = 0;                // and of its last one so far
   const EpochProgress* window_pass_ = nullptr;  // the pass of the window; nullptr without a loader
   std::vector<const EpochProgress*> passes_;
+  std::vector<Rounds*> rounds_;
 };
 
 }  // namespace ladder

@@ -20,8 +20,10 @@ namespace ladder {
 class JoinedRounds {
  public:
   JoinedRounds(const ProcessGroup& group, std::shared_ptr<GradientState> gradients)
-      : group_(group), gradients_(std::move(gradients)), outer_(gradients_->begin_rounds()) {}
-  ~JoinedRounds() { gradients_->end_rounds(outer_); }
+      : group_(group), gradients_(std::move(gradients)) {
+    gradients_->enter(rounds_);
+  }
+  ~JoinedRounds() { gradients_->leave(rounds_); }
   JoinedRounds(const JoinedRounds&) = delete;
   JoinedRounds& operator=(const JoinedRounds&) = delete;
 
@@ -32,12 +34,16 @@ class JoinedRounds {
   // Begins the counted round, unless no process has a batch.
   bool begin(bool has_batch);
   // After count_next() for the round that follows.
-  void mark_last() const { gradients_->enter_round(weight_, next_ == 0); }
+  void mark_last() {
+    rounds_.weight = weight_;
+    rounds_.is_last = next_ == 0;
+    rounds_.depth = gradients_->depth();
+  }
 
  private:
   ProcessGroup group_;
   std::shared_ptr<GradientState> gradients_;
-  GradientState::Rounds outer_;
+  GradientState::Rounds rounds_;
   std::int64_t next_ = 0;  // processes with a batch
   bool is_first_ = true;
   double weight_ = 1.0;

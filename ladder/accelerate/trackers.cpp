@@ -196,17 +196,11 @@ void Trackers::log(const std::map<std::string, double>& values, std::int64_t ste
                                 "these are reserved for the trackers");
   }
   if (!options_.is_main_process || values.empty()) return;
-  try {
-    if (failed_) return;
-    for (const auto& tracker : trackers_) tracker->log(values, step);
-  } catch (const SystemError& error) {
-    failed_ = error;
-  }
+  for (const auto& tracker : trackers_) tracker->log(values, step);
 }
 
 void Trackers::finish() {
   if (!std::exchange(started_, false) || !options_.is_main_process) return;
-  if (const auto failed = std::exchange(failed_, {})) throw SystemError(*failed);
   for (const auto& tracker : trackers_) tracker->finish();
 }
 

@@ -5,12 +5,9 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "ladder/core/error.h"
 
 namespace ladder {
 
@@ -93,19 +90,16 @@ class Trackers {
   void start(const std::string& run_name);
 
   // Adds a point to each curve. NaN and infinity are null in JSON, nan and inf in CSV. Throws
-  // UsageError if no run has started. A write that fails, as on a full disk, ends the curves and
-  // not the training.
+  // UsageError if no run has started, and SystemError if a write fails.
   void log(const std::map<std::string, double>& values, std::int64_t step);
 
-  // Ends the run; another may start. Without it, TensorBoard shows the run as interrupted. Throws
-  // SystemError if a write of log() has failed.
+  // Ends the run; another may start. Without it, TensorBoard shows the run as interrupted.
   void finish();
 
  private:
   TrackersOptions options_;
   std::vector<std::unique_ptr<Tracker>> trackers_;
   bool started_ = false;
-  std::optional<SystemError> failed_;  // the first write that failed
 };
 
 // Makes a tracker by name: "jsonl", "csv" or "tensorboard". Throws UsageError for another name.

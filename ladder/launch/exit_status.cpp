@@ -104,7 +104,8 @@ void print(const std::string& text, std::FILE* stream) {
   auto& last_line = rank_status().last_line;
   last_line.fill('\0');
   line.substr(0, line.find('\n')).copy(last_line.data(), last_line.size() - 1);
-  print_or_drop(stream, line);
+  constexpr int kTries = 300;  // three seconds, if the reader pauses
+  for (int tries = 0; tries < kTries && !print_or_drop(stream, line); ++tries) continue;
 }
 
 void ignore_unless_handled(int signal) {

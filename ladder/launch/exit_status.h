@@ -14,6 +14,8 @@ namespace ladder {
 //     error: data/images.gz: expected a readable file, got none; hint: ...     3
 //     [rank 1] error: epoch 2, step 57: expected a finite loss, got inf; ...    5
 //
+// A reader that pauses for longer than three seconds misses the line.
+//
 // From the call on, a write to a pipe without a reader or beyond the limit of file sizes is an
 // error of that write, and no end by a signal: SIGPIPE and SIGXFSZ are ignored, unless the program
 // has handlers for them.

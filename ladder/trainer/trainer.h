@@ -302,7 +302,7 @@ class Trainer {
   torch::Tensor train_on(const Batch& batch);
   void optimizer_step(const Batch& batch, const torch::Tensor& loss);
   void clip_gradients();
-  void log_save_evaluate();
+  bool log_save_evaluate();  // returns whether it saved
   double take_loss();
   std::vector<double> means_of(const Shares& shares) const;
   void log_progress();

@@ -170,7 +170,8 @@ void Trainer::require_own_output_dir(const std::string& resumed_from, bool autom
     if (!accelerator_.is_main_process() || folder.empty()) return;
     const auto where = "output_dir " + folder;
     all_results();  // which save_metrics completes after the training: not the time to find damage
-    for (const auto* name : {kAllResults, "/train_results.json", "/eval_results.json"}) {
+    for (const auto* name :
+         {kAllResults, "/train_results.json", "/eval_results.json", "/test_results.json"}) {
       require_writable_folder(where, folder + name);
     }
     if (!saves) return;

@@ -170,8 +170,7 @@ bool Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
                      static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
       call(&TrainerCallback::on_step_end, batch, loss);
       if (control_.should_epoch_stop) train_loader_->end_epoch();
-      const bool saves = control_.should_save;
-      log_save_evaluate();
+      const bool saves = log_save_evaluate();
       const bool ends_epoch = done == plan_.sizes.batches;  // run_epochs polls after on_epoch_end
       if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks(/*now=*/saves)) {
         stop_by_signal(signal, saves && !args_.save_only_model);
@@ -184,9 +183,7 @@ bool Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
   }
   if (!begins_step) accelerator_.drop_window();
   call(&TrainerCallback::on_epoch_end);
-  const bool saves = control_.should_save && !args_.save_only_model;
-  log_save_evaluate();
-  return saves;
+  return log_save_evaluate() && !args_.save_only_model;
 }
 
 // Saves a complete checkpoint if there is an output_dir, even with save_only_model, and even if
@@ -275,13 +272,14 @@ void Trainer::clip_gradients() {
   grad_norm_ = accelerator_.clip_grad_norm_(prepared_model_->parameters(), limit);
 }
 
-void Trainer::log_save_evaluate() {
+bool Trainer::log_save_evaluate() {
   if (control_.should_log && state_.global_step > logged_step_) log_progress();
   if (control_.should_evaluate) evaluate_in_training(/*choose=*/true);
-  if (!control_.should_save) return;
+  if (!control_.should_save) return false;
   if (!args_.fast_dev_run) save_checkpoint(args_.save_only_model);
   control_.should_save = false;
   call(&TrainerCallback::on_save);
+  return true;
 }
 
 void Trainer::log_progress() {

@@ -347,6 +347,21 @@ TEST(JoinedBatches, DropAWindowThatTheirPassDidNotEnd) {
   });
 }
 
+TEST(JoinedBatches, MayBeginAgainInOneIterator) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
+    std::list<torch::Tensor> batches = {torch::ones({1}), torch::ones({1})};
+    auto loader = accelerator->join(batches);
+    std::vector<bool> ends;
+    for (auto it = loader.begin(); ends.size() < 6;) {
+      std::ignore = accelerator->accumulate();
+      ends.push_back(accelerator->sync_gradients());
+      if (++it == loader.end()) it = loader.begin();
+    }
+    EXPECT_EQ(ends, (std::vector{false, true, false, true, false, true}));
+  });
+}
+
 TEST(JoinedBatches, TakeALoaderOfTorchData) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();

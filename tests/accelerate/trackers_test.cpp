@@ -140,7 +140,7 @@ TEST_F(TrackersTest, AFullDiskAndAFolderThatCannotBeMadeAreSystemErrors) {
   std::filesystem::create_directories(runs() + "/basic");
   std::filesystem::create_symlink("/dev/full", runs() + "/basic/metrics.csv");
   EXPECT_ERROR(log({"csv"}, {{"loss", 1.0}}), SystemError,
-               "metrics.csv: write: No space left on device");  // in finish(), not before
+               "metrics.csv: write: No space left on device");
   folder_.write("runs/file", "");
   auto trackers = make({"csv"});
   EXPECT_ERROR(trackers.start("file"), SystemError, "runs/file: create the folder: Not a dir");

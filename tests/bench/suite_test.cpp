@@ -239,15 +239,17 @@ TEST(Cases, TheBenchTierHasTheRowsOfItsTables) {
   one_of_one.threads = 1;
   auto one_of_two = one_of_one;
   one_of_two.recipe = "basicnet";
-  // Each target on speed is a ratio of two of these, or of those above.
+  auto one_of_four = row_of("basicnet", "stage4_ddp_amp", 1, "bf16");
+  one_of_four.threads = 1;
+  // Each target on speed is a ratio of two of these, of those above, or of exact sums.
   expect_rows(names, {row_of("basicnet", "stage0_single_gpu"), row_of("basicnet", "python_tuned"),
                       row_of("basicnet", "python_tuned_compile"),
                       row_of("basicnet", "python_tuned", 1, "bf16"),
                       row_of("basicnet", "python_tuned_compile", 1, "bf16"),
                       row_of("convnet", "stage0_single_gpu"), row_of("convnet", "python_tuned"),
                       row_of("convnet", "python_tuned_compile"), one_of_one, one_of_two,
-                      row_of("basicnet", "libtorch_usual"), row_of("basicnet", "pipeline", 2),
-                      row_of("basicnet", "zero_redundancy", 2)});
+                      one_of_four, row_of("basicnet", "libtorch_usual"),
+                      row_of("basicnet", "pipeline", 2), row_of("basicnet", "zero_redundancy", 2)});
   EXPECT_FALSE(names.contains(name_of(row_of("convnet", "python_tuned", 1, "bf16"))));
   EXPECT_TRUE(of_kind(rows, Kind::kFull).empty());
 }
