@@ -3,7 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 
@@ -17,6 +21,14 @@ void JoinedRounds::count_next(bool has_batch) {
         fmt::format("a first batch on each of {} processes", group_.world_size()),
         "use fewer processes or smaller batches");
   }
+}
+
+void JoinedRounds::require_same(const torch::Tensor& batch) {
+  const auto digests = all_gather_text(batch.defined() ? tensor_digest(batch) : "", group_);
+  if (std::ranges::count(digests, digests.front()) == group_.world_size()) return;
+  throw UsageError::conflict(
+      "Accelerator::prepare", "the processes read other first batches",
+      "before each pass, on all processes: torch::manual_seed(seed + epoch)");
 }
 
 bool JoinedRounds::begin(bool has_batch) {

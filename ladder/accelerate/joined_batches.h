@@ -31,6 +31,10 @@ class JoinedRounds {
   // all processes, if some have none in the first.
   void count_next(bool has_batch);
 
+  // For one sequence that all processes read: throws UsageError, on all, if the first batches
+  // differ. A collective. `batch` may be undefined.
+  void require_same(const torch::Tensor& batch);
+
   // Begins the counted round, unless no process has a batch.
   bool begin(bool has_batch);
   // After count_next() for the round that follows.
@@ -56,6 +60,17 @@ concept BatchRange =
     (!std::is_lvalue_reference_v<Range> &&
      requires(Range& range) { range->begin() != range->end(); });
 
+template <typename Batch>
+torch::Tensor tensor_of_batch(const Batch& batch) {
+  if constexpr (requires(torch::Tensor tensor) { tensor = batch; }) {
+    return batch;
+  } else if constexpr (requires(torch::Tensor tensor) { tensor = batch.data; }) {
+    return batch.data;
+  } else {
+    return {};
+  }
+}
+
 // Any range of batches, of any type and without a known length, for several processes.
 //
 // Accelerator::prepare and join make one. A pass lasts as long as any process has a batch. One that
@@ -64,7 +79,8 @@ concept BatchRange =
 // the processes that still have a batch. Each batch needs a collective of one number.
 //
 // prepare deals one sequence of batches, which must be the same on all processes: seed a range that
-// shuffles. join takes what each process has of its own.
+// shuffles. A pass compares the first batch, if it is a tensor or has one as its member `data`.
+// join takes what each process has of its own.
 //
 // Batches with a member to(device), such as tensors, are moved to the device. The position is in no
 // checkpoint: after load_state a pass begins with the first batch.
@@ -117,6 +133,10 @@ class JoinedBatches<Range>::Iterator {
       : batches_(&batches),
         inner_(batches.range().begin()),
         rounds_(std::make_unique<JoinedRounds>(batches.group_, batches.gradients_)) {
+    if (batches.parts_ > 1) {
+      rounds_->require_same(inner_ != batches.range().end() ? tensor_of_batch(*inner_)
+                                                            : torch::Tensor());
+    }
     fetch();
     ++*this;
   }

@@ -347,6 +347,17 @@ TEST(JoinedBatches, DropAWindowThatTheirPassDidNotEnd) {
   });
 }
 
+// As those of a loader of torch::data that shuffles by generators in different states.
+TEST(JoinedBatches, RefuseOtherBatchesOnEachProcess) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    std::list<torch::Tensor> own = {torch::full({1}, accelerator->process_index())};
+    EXPECT_ERROR(static_cast<void>(accelerator->prepare(own).begin()), UsageError,
+                 "the processes read other first batches; hint: before each pass");
+    static_cast<void>(accelerator->join(own).begin());
+  });
+}
+
 TEST(JoinedBatches, MayBeginAgainInOneIterator) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = 2}});
