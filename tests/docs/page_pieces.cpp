@@ -173,6 +173,7 @@ void loader_of_torch_data() {
   Accelerator accelerator({.cpu = true, .threads = 1, .quiet = true});
   torch::nn::Linear net(8, 2);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  torch::manual_seed(1);  // the same data on all processes
   auto data = torch::data::datasets::TensorDataset(torch::randn({20, 8}))
                   .map(torch::data::transforms::Stack<torch::data::TensorExample>());
   auto shuffled = torch::data::make_data_loader(std::move(data), 4);
