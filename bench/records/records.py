@@ -317,8 +317,8 @@ def measure(records: Records) -> None:
         if not rows:
             continue
         if not record.is_of_this_machine:
-            print(f"{record.path.name}: left as it is, measured on another machine or kernel; hint: ./run "
-                  f"{record.kind.command} measures a whole record", flush=True)
+            print(f"{record.path.name}: left as it is, measured on another machine or kernel; "
+                  f"hint: ./run {record.kind.command} measures a whole record", flush=True)
             continue
         print(f"measuring {len(rows)} rows of {record.path.name}, about "
               f"{sum(row.seconds for row in rows) / MINUTE:.0f} min", flush=True)

@@ -55,8 +55,8 @@ struct SpawnOptions {
 //   A rank that saves a checkpoint is not hung: it is not killed before `save_timeout`, or a second
 //       signal. A checkpoint that is lost with its rank is reported.
 //   One of kStopSignals or SIGQUIT to this process: every rank gets it, after `grace` or at a
-//       second signal SIGKILL. A second signal within half a second is an echo and does
-//       not count. Then this process ends by that signal, as shells expect.
+//       second signal SIGKILL. A second signal within half a second is an echo and does not count.
+//       Then this process ends by that signal, as shells expect.
 //   This process is killed: the kernel kills the ranks.
 //   SIGTSTP (Ctrl-Z) to this process: the ranks stop with it, and go on with it after SIGCONT.
 // Processes that a rank started are killed when the rank ends, unless they left its group.
