@@ -33,7 +33,8 @@ void JoinedRounds::require_same(const torch::Tensor& batch) {
 
 bool JoinedRounds::begin(bool has_batch) {
   if (next_ == 0) return false;
-  weight_ = has_batch ? static_cast<double>(group_.world_size()) / static_cast<double>(next_) : 0.0;
+  rounds_.weight =
+      has_batch ? static_cast<double>(group_.world_size()) / static_cast<double>(next_) : 0.0;
   return true;
 }
 

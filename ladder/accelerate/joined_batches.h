@@ -39,7 +39,6 @@ class JoinedRounds {
   bool begin(bool has_batch);
   // After count_next() for the round that follows.
   void mark_last() {
-    rounds_.weight = weight_;
     rounds_.is_last = next_ == 0;
     rounds_.depth = gradients_->depth();
   }
@@ -50,7 +49,6 @@ class JoinedRounds {
   GradientState::Rounds rounds_;
   std::int64_t next_ = 0;  // processes with a batch
   bool is_first_ = true;
-  double weight_ = 1.0;
 };
 
 // A range of batches, or a smart pointer to one, such as a loader of torch::data.

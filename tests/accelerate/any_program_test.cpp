@@ -244,6 +244,15 @@ TEST(Prepare, AveragesParametersThatOneProcessDoesNotUseIfTold) {
   });
 }
 
+TEST(Accelerator, ComparesWhatDecidesItsCollectives) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const bool is_second = ranks.make()->process_index() == 1;
+    EXPECT_ERROR(ranks.make({.gradient_accumulation = {.sync_each_batch = is_second}}),
+                 DistributedError, "sync_each_batch ");
+    EXPECT_ERROR(ranks.make({.zero_redundancy = is_second}), DistributedError, "zero_redundancy ");
+  });
+}
+
 // --- Batches ---
 
 // The weights after one pass. Each process trains the batches that `numbers` gives it.
