@@ -568,9 +568,12 @@ void Accelerator::init_trackers(const std::string& project_name,
 }
 
 void Accelerator::log(const std::map<std::string, double>& values, std::int64_t step) {
-  if (curves_end_) return;
+  if (!curves_end_) write_curves([&] { trackers_.log(values, step); });
+}
+
+void Accelerator::write_curves(const std::function<void()>& write) {
   try {
-    trackers_.log(values, step);
+    write();
   } catch (const SystemError& error) {
     log_.warn(fmt::format("the curves end here: {}", error.what()));
     curves_end_ = true;
@@ -578,7 +581,7 @@ void Accelerator::log(const std::map<std::string, double>& values, std::int64_t 
 }
 
 void Accelerator::end_training() {
-  trackers_.finish();
+  write_curves([&] { trackers_.finish(); });
   wait_for_everyone();
 }
 

@@ -455,6 +455,8 @@ class Accelerator {
   void pause(torch::nn::Module& module, Accumulation& accumulation);
   bool needs_autocast(const std::vector<torch::nn::Module*>& modules) const;
   void warn_of_foreign_gradients();
+  // Warns if it throws SystemError, and ends the curves.
+  void write_curves(const std::function<void()>& write);
   void drop_left_window();
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Accelerator::prepare takes beside this library's own classes.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/map.h>
 #include <torch/data/datasets/tensor.h>
@@ -250,6 +251,23 @@ TEST(Accelerator, ComparesWhatDecidesItsCollectives) {
     EXPECT_ERROR(ranks.make({.gradient_accumulation = {.sync_each_batch = is_second}}),
                  DistributedError, "sync_each_batch ");
     EXPECT_ERROR(ranks.make({.zero_redundancy = is_second}), DistributedError, "zero_redundancy ");
+  });
+}
+
+TEST(Accelerator, TrainsOnWhereTheCurvesCannotBeWritten) {
+  run_accelerators(1, [](Accelerators& ranks) {
+    const auto runs = ranks.folder().file("runs");
+    const auto accelerator = ranks.make({.project = {.logging_dir = runs}, .log_with = {"csv"}});
+    accelerator->init_trackers("one");
+    rlimit before{};
+    getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit full{.rlim_cur = 1, .rlim_max = before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+    for (const int step : {1, 2}) accelerator->log({{"loss", 1.0}}, step);
+    setrlimit(RLIMIT_FSIZE, &before);
+    accelerator->log({{"loss", 1.0}}, 3);
+    accelerator->end_training();
+    EXPECT_EQ(std::filesystem::file_size(runs + "/one/metrics.csv"), 16U) << "the header alone";
   });
 }
 
