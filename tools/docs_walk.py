@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands of the pages in their order, and compares the output with the pages.
 
-    tools/docs_walk.py [--root DIR] [--page PAGE ...] [--deadline SECONDS]
+    tools/docs_walk.py [--root DIR] [--page PAGE ...]
     tools/docs_walk.py --list    shows what would be typed, and types nothing
 
 A fenced block without a language (or of sh, bash, console) is typed, line by line, as by a newcomer
@@ -34,8 +34,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,25 +147,22 @@ def parts_of(page: Page, block: Block) -> Iterator[tuple[int, str, tuple[str, ..
                         "COMMAND, mark the block above it, or call it ```text")
 
 
-def with_output(command: Command, lines: Sequence[str]) -> Command:
-    return command._replace(shown=(GAP, *lines, GAP))
-
-
-def commands_of(page: Page, deadline: float) -> list[Command]:
+def commands_of(page: Page) -> list[Command]:
     commands: list[Command] = []
     for block in page.blocks:
         kind, value = marker_of(block)
         if kind == "output":
             if not commands:
                 raise WalkError(f"{page.name}:{block.begin}: output, but of which command?")
-            commands[-1] = with_output(commands[-1], page.lines[block.begin:block.end])
+            lines = page.lines[block.begin:block.end]
+            commands[-1] = commands[-1]._replace(shown=(GAP, *lines, GAP))
         if kind in ("output", "file"):
             continue
         code = re.search(r"exit code (\d+)", block.source)
         for number, text, shown in parts_of(page, block):
             command = Command(f"{page.name}:{number + 1}", text, shown, int(code[1]) if code else 0,
                               value if kind == "not run" else "",
-                              float(value) if kind == "deadline" else deadline)
+                              float(value) if kind == "deadline" else DEADLINE)
             commands.append(command._replace(code=AFTER_KILL) if command.killed else command)
     return commands
 
@@ -200,47 +197,26 @@ def comparable(lines: Sequence[str]) -> list[Line]:
     return [plain(DIGEST.sub(numbered, line)) for line in lines]
 
 
-def near(one: float, other: float) -> bool:
-    return abs(one - other) <= (0.5 if max(one, other) > 10 else 0.1)
-
-
 def same(shown: Line, got: Line) -> bool:
     pattern = ".*".join(re.escape(part) for part in shown.text.split(GAP))
     return (re.fullmatch(pattern, got.text) is not None
-            and all(near(*pair) for pair in zip(shown.learned, got.learned)))
+            and all(abs(one - other) <= (0.5 if max(one, other) > 10 else 0.1)
+                    for one, other in zip(shown.learned, got.learned)))
 
 
-class Difference(NamedTuple):
-    shown: int | None  # places of the lines; None: behind the last one
-    got: int | None
-
-
-def lines_held(shown: Sequence[Line], got: Sequence[Line], begin: int) -> int:
-    """The number of shown lines that `got` has from `begin` on."""
+def difference(shown: Sequence[Line], got: Sequence[Line]) -> tuple[int | None, int | None] | None:
+    """The numbers of the two lines that differ, None behind the last one. None if the output is as
+    shown, where `...` matches any lines."""
+    places = {0}  # in `got`, each behind lines that match those shown so far
     for number, line in enumerate(shown):
-        if begin + number >= len(got) or not same(line, got[begin + number]):
-            return number
-    return len(shown)
-
-
-def difference(shown: Sequence[Line], got: Sequence[Line]) -> Difference | None:
-    """None if the output is as shown. Pieces between `...` are searched in their order."""
-    pieces = [[number for number, _ in piece] for gap, piece in groupby(
-        enumerate(shown), key=lambda pair: pair[1].text == GAP) if not gap]
-    place = 0
-    for piece in pieces:
-        lines = shown[piece[0]:piece[-1] + 1]
-        at_begin, at_end = piece[0] == 0, piece[-1] == len(shown) - 1
-        if at_end and not at_begin:
-            place = max(place, len(got) - len(lines))
-        places = [place] if at_begin or at_end else range(place, len(got) + 1)
-        held, first = max((lines_held(lines, got, begin), -begin) for begin in places)
-        if held < len(lines):
-            line = held - first
-            return Difference(piece[held], line if line < len(got) else None)
-        place = held - first
-    open_end = bool(shown) and shown[-1].text == GAP
-    return None if open_end or place >= len(got) else Difference(None, place)
+        if line.text == GAP:
+            after = set(range(min(places), len(got) + 1))
+        else:
+            after = {place + 1 for place in places if place < len(got) and same(line, got[place])}
+        if not after:
+            return number, min(places) if min(places) < len(got) else None
+        places = after
+    return None if len(got) in places else (None, min(places))
 
 
 def trimmed(lines: Sequence[str]) -> list[str]:
@@ -250,19 +226,17 @@ def trimmed(lines: Sequence[str]) -> list[str]:
 
 def complaint(command: Command, done: Done) -> list[str]:
     """The differences from the page, as lines; empty if there are none."""
-    tail = [f"    {line}" for line in done.lines[-5:]]
-    if done.code is None:
-        return [f"  not done within {command.deadline:g} s; it printed last:", *tail]
     if done.code != command.code:
-        return [f"  exit code {done.code}, expected {command.code}; it printed last:", *tail]
+        what = (f"not done within {command.deadline:g} s" if done.code is None
+                else f"exit code {done.code}, expected {command.code}")
+        return [f"  {what}; it printed last:", *(f"    {line}" for line in done.lines[-5:])]
     if command.shown is None:
         return []
     shown = trimmed(command.shown)
-    found = difference(comparable(shown), comparable(done.lines))
-    if found is None:
-        return []
-    return [f"  expected: {'nothing more' if found.shown is None else shown[found.shown]}",
-            f"  got:      {'nothing more' if found.got is None else done.lines[found.got]}"]
+    sides = {"expected: ": shown, "got:      ": done.lines}
+    found = difference(*map(comparable, sides.values())) or ()
+    return [f"  {side}{'nothing more' if number is None else lines[number]}"
+            for (side, lines), number in zip(sides.items(), found)]
 
 
 # Commands.
@@ -320,7 +294,7 @@ def run(root: Path, command: Command) -> Done:
 
 
 def walk(root: Path, commands: Sequence[Command]) -> int:
-    counts: dict[str, dict[str, float]] = {}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)  # of outcomes and seconds, by page
     for command in commands:
         name = command.place.partition(":")[0]
         if name not in counts:
@@ -332,26 +306,18 @@ def walk(root: Path, commands: Sequence[Command]) -> int:
             outcome = "FAILED" if wrong else "ok"
         print(f"{command.place:30} {outcome:7} {seconds:6.1f} s  {command.text}"
               + f"  ({command.reason})" * bool(command.reason), *wrong, sep="\n", flush=True)
-        count = counts.setdefault(name, dict.fromkeys(COLUMNS, 0.0))
-        count[outcome] += 1
-        count["s"] += seconds
-    return summary(counts)
-
-
-def summary(counts: dict[str, dict[str, float]]) -> int:
-    total = {name: sum(count[name] for count in counts.values()) for name in COLUMNS}
+        counts[name].update({outcome: 1, "s": seconds})
+    counts["all"] = sum(counts.values(), Counter())
     print(f"\n{'page':30}" + "".join(f"{name:>9}" for name in COLUMNS))
-    for page, count in [*counts.items(), ("all", total)]:
+    for page, count in counts.items():
         print(f"{page:30}" + "".join(f"{count[name]:9.0f}" for name in COLUMNS))
-    return 1 if total["FAILED"] else 0
+    return 1 if counts["all"]["FAILED"] else 0
 
 
 def show(commands: Sequence[Command]) -> int:
     for command in commands:
-        notes = {f"not run: {command.reason}": command.reason, "output compared": command.shown,
-                 f"exit code {command.code}": command.code}
-        said = ", ".join(note for note, holds in notes.items() if holds)
-        print(f"{command.place}: {command.text}" + f"  ({said})" * bool(said))
+        print(f"{command.place}: {command.text}"
+              + f"  (not run: {command.reason})" * bool(command.reason))
     return 0
 
 
@@ -361,18 +327,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1],
                         help="default: this checkout")
     parser.add_argument("--page", action="append", help="default: " + ", ".join(PAGES))
-    parser.add_argument("--deadline", type=float, default=DEADLINE, metavar="SECONDS",
-                        help="of each command (default: %(default)g)")
     parser.add_argument("--list", action="store_true", help="show the commands, and type none")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     try:
         commands = [command for page in pages_of(root, options.page or PAGES)
-                    for command in commands_of(page, options.deadline)]
+                    for command in commands_of(page)]
         if not commands:
             raise WalkError("no command was found; is --root the project's root?")
         return show(commands) if options.list else walk(root, commands)
-    except (OSError, ValueError, NotImplementedError, WalkError) as error:
+    except (OSError, ValueError, WalkError) as error:
         print(f"docs_walk: {error}", file=sys.stderr)
         return 2
 

@@ -130,7 +130,7 @@ def test_a_demonstration_shows_effect_and_guard_as_on_its_page(
         done = started.finish(SECONDS)
     assert (done.code, done.stderr) == (0, ""), done.stdout
     [page] = docs_walk.pages_of(ROOT, [PAGE])
-    [shown] = [command.shown for command in docs_walk.commands_of(page, SECONDS)
+    [shown] = [command.shown for command in docs_walk.commands_of(page)
                if command.text == f"build/bin/traps {name}"]
     expected = docs_walk.comparable(docs_walk.trimmed(shown))
     assert docs_walk.difference(expected, docs_walk.comparable(done.lines)) is None, done.stdout
