@@ -18,15 +18,9 @@ preset=$1
 folder=build-$preset
 [[ $preset == release ]] && folder=build
 
-made_elsewhere() {
-  local home
-  [[ -f $folder/CMakeCache.txt ]] || return 1
-  home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
-  [[ ! $home -ef $PWD ]]
-}
-
+cache=$folder/CMakeCache.txt
 fresh=()
-if made_elsewhere; then
+if [[ -f $cache && ! $(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache") -ef $PWD ]]; then
   printf 'configure: %s was made in another folder; starting it afresh\n' "$folder"
   rm -rf "$folder"/_deps/*-subbuild # each has a cache of its own, which --fresh leaves
   fresh=(--fresh)

@@ -74,23 +74,6 @@ require_tools() {
   say "no apt-get here: CMake fetches the libraries that it does not find"
 }
 
-system_packages() {
-  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    require_tools
-  elif [[ $level == test ]]; then
-    install_packages "${build_packages[@]}" "${test_packages[@]}"
-  elif [[ $level == slurm ]]; then
-    install_packages "${build_packages[@]}" "${test_packages[@]}" "${slurm_packages[@]}"
-  elif [[ $level == full ]]; then
-    install_packages "${build_packages[@]}" "${test_packages[@]}" "${slurm_packages[@]}" \
-      "${full_packages[@]}"
-  elif [[ $level == links ]]; then
-    install_packages "${build_packages[@]}" "${links_packages[@]}"
-  else
-    install_packages "${build_packages[@]}"
-  fi
-}
-
 # A usable .venv has a Python that starts, and was made for this folder:
 # its scripts name their Python by full path, so a moved one is of no use.
 venv_works() {
@@ -131,19 +114,27 @@ python_packages() {
 }
 
 level=${1:-build}
+[[ $level =~ ^(build|test|twins|bench|links|slurm|full)$ ]] || {
+  printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full]\n' >&2
+  exit 2
+}
+packages=("${build_packages[@]}")
 requirements=("$root/requirements.txt")
-case $level in
-  build) ;;
-  twins | bench | links | test | slurm | full) requirements+=("$root/requirements-twins.txt") ;;
-  *)
-    printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full]\n' >&2
-    exit 2
-    ;;
-esac
-[[ $level != bench && $level != full ]] || requirements+=("$root/requirements-bench.txt")
-[[ ! $level =~ ^(test|slurm|full)$ ]] || requirements+=("$root/requirements-test.txt")
+[[ $level == build ]] || requirements+=("$root/requirements-twins.txt")
+[[ ! $level =~ ^(bench|full)$ ]] || requirements+=("$root/requirements-bench.txt")
+if [[ $level =~ ^(test|slurm|full)$ ]]; then
+  packages+=("${test_packages[@]}")
+  requirements+=("$root/requirements-test.txt")
+fi
+[[ ! $level =~ ^(slurm|full)$ ]] || packages+=("${slurm_packages[@]}")
+[[ $level != full ]] || packages+=("${full_packages[@]}")
+[[ $level != links ]] || packages+=("${links_packages[@]}")
 
-system_packages
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  install_packages "${packages[@]}"
+else
+  require_tools
+fi
 torch_dir=${LADDER_TORCH_DIR:-${Torch_DIR:-}}
 if [[ $level == build && -n $torch_dir ]]; then
   say "using LibTorch of $torch_dir; .venv is not touched"
