@@ -60,8 +60,9 @@ def is_state_dict(value: object) -> bool:
             and all(isinstance(tensor, torch.Tensor) for tensor in value.values()))
 
 
-def check_names(path: Path, tensors: Mapping[object, torch.Tensor]) -> None:
-    """What safetensors and the stages cannot hold."""
+def without_prefix(path: Path, tensors: Mapping[object, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Refuses what safetensors and the stages cannot hold."""
+    result = {}
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise Refused(f"{path}: expected names of tensors, got {name!r}; hint: save "
@@ -69,11 +70,7 @@ def check_names(path: Path, tensors: Mapping[object, torch.Tensor]) -> None:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
             raise Refused(f"{path}: expected a dense tensor as {name}, got {tensor.layout}, "
                           f"{tensor.dtype} on {tensor.device}; hint: convert it before torch.save")
-
-
-def without_prefix(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    check_names(path, tensors)
-    result = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+        result[name.removeprefix(PREFIX)] = tensor
     if len(result) < len(tensors):
         raise Refused(f"{path}: expected every tensor once, got one with and one without the prefix "
                       f"{PREFIX}; hint: remove one of the two")
@@ -249,13 +246,9 @@ def main(given: Sequence[str] | None = None) -> int:
     except Refused as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except OSError as error:
-        print(f"error: {error.filename or options.input}: {error.strerror}; hint: check the path and "
-              "its permissions", file=sys.stderr)
-        return 1
-    except (RuntimeError, safetensors.SafetensorError) as error:  # how both report a failed write
-        print(f"error: {options.output}: {first_line(error)}; hint: is its disk full, or a limit "
-              "set? df -h; ulimit -f", file=sys.stderr)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # of reading and writing
+        print(f"error: {first_line(error)}; hint: check the paths and permissions, and whether the "
+              "disk is full or a limit set: df -h; ulimit -f", file=sys.stderr)
         return 1
     print(f"{options.output}: {count} tensors")
     return 0

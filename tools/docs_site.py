@@ -41,7 +41,6 @@ COPIED = {".ipynb", ".md", ".svg", ".png"}  # as they are
 CODE_LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".sh": "bash",
                   ".sbatch": "bash", ".yaml": "yaml", ".json": "json", ".diff": "diff"}
 LARGEST_PAGE = 100_000  # bytes of a source file; a larger one is copied as it is
-SECONDS = 300  # that a build may take; it takes 3
 
 BLOCK = r"^ *(?:`{3,}|~{3,})(\w*)[^\n]*\n.*?^ *(?:`{3,}|~{3,}) *$"
 TABS = re.compile(rf"^<!-- tabs -->\n((?:\s*<!--.*?-->|\s*?{BLOCK})+)", re.DOTALL | re.MULTILINE)
@@ -105,10 +104,10 @@ class Site:
             return f'<div lang="{language}" markdown="1">\n\n{text}\n</div>\n'
         return text
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, content: str | bytes) -> None:
         path = self.pages / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
 
     def prepare(self) -> None:
         for folder in (self.pages, self.html):
@@ -120,8 +119,7 @@ class Site:
             if becomes_page(path):
                 self.write(f"{name}.md", source_page(name, path.read_text(encoding="utf-8")))
             else:
-                (self.pages / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, self.pages / name)
+                self.write(name, path.read_bytes())
         shutil.copyfile(Path(__file__).with_suffix(".css"), self.pages / "site.css")
         self.write("offline-search.js", "")
         shutil.copyfile(self.root / CONFIGURATION, self.pages.parent / "zensical.toml")
@@ -132,10 +130,8 @@ class Site:
             (self.html / name).unlink(missing_ok=True)
         index = (self.html / "search.json").read_text(encoding="utf-8")
         (self.html / "search.js").write_text(f"var __index = {index};\n", encoding="utf-8")
-        workers = list(self.html.glob("assets/javascripts/workers/search.*.js"))
-        if len(workers) != 1:
-            raise SiteError(f"expected one search worker of zensical, got {len(workers)}")
-        source = json.dumps(workers[0].read_text(encoding="utf-8"))
+        [worker] = self.html.glob("assets/javascripts/workers/search.*.js")
+        source = json.dumps(worker.read_text(encoding="utf-8"))
         (self.html / "offline-search.js").write_text(
             OFFLINE_SEARCH.format(source=source), encoding="utf-8")
 
@@ -223,11 +219,9 @@ def collapsed(lines: Sequence[str]) -> Iterator[str]:
 
 def find_zensical() -> Path:
     """Beside this Python, in .venv, or on the PATH."""
-    other = shutil.which("zensical")
-    for path in (Path(sys.prefix) / "bin/zensical", ROOT / ".venv/bin/zensical",
-                 *([Path(other)] if other else [])):
-        if path.is_file():
-            return path
+    folders = (f"{sys.prefix}/bin", f"{ROOT}/.venv/bin", os.environ["PATH"])
+    if found := shutil.which("zensical", path=os.pathsep.join(folders)):
+        return Path(found)
     raise SiteError("zensical is not installed; hint: tools/setup.sh test (Python 3.11 or newer)")
 
 
@@ -239,7 +233,7 @@ def build(root: Path, folder: Path) -> int:
     site = Site(root, folder)
     site.prepare()
     command = [zensical, "build", "--clean", "--strict", "-f", folder / "zensical.toml"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0 or not (site.html / "index.html").is_file():
         print(done.stdout, done.stderr.partition("Traceback")[0], sep="", file=sys.stderr)
         print("docs_site: zensical failed", file=sys.stderr)
@@ -259,9 +253,6 @@ def main(arguments: Sequence[str]) -> int:
     root = options.root.resolve()
     try:
         return build(root, (options.folder or root / "build-site").resolve())
-    except subprocess.TimeoutExpired:
-        print(f"docs_site: zensical did not end within {SECONDS} s", file=sys.stderr)
-        return 1
     except (OSError, SiteError) as error:
         print(f"docs_site: {error}", file=sys.stderr)
         return 2

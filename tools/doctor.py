@@ -150,8 +150,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except OSError as error:  # a reader that ended, a full disk, a folder of another user
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(f"doctor: {error}")
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ The programs of beyond/ follow the same rules. Each is one stage, named in its h
 idea.
 
 Code lines are those that are neither blank nor a comment nor an #include. Each violation is one
-line with file, rule and fix. Exit code: 0 none, 1 some, 2 a file cannot be read or written.
+line with file, rule and fix. Exit code: 0 none, 1 some.
 """
 
 from __future__ import annotations
@@ -116,18 +116,18 @@ def lengths(root: Path) -> dict[str, list[object]]:
 def changed_lines(root: Path) -> dict[str, list[object]]:
     """Code lines of the first stage; of the others the changes, linked from the project's root."""
     first = stages_of(root)[0]
-    cells: dict[str, list[object]] = {first: length_of(root, first)[1:]}
-    for (_, stage), (name, diff) in zip(pairs_of(root), wanted_diffs(root).items()):
-        cells[stage] = ["[+{} -{}]({})".format(*changes(diff), name)]
-    return cells
+    return {first: length_of(root, first)[1:]} | {
+        program: ["[+{} -{}]({})".format(*changes(diff), name)]
+        for (_, program), (name, diff) in zip(pairs_of(root), wanted_diffs(root).items())}
 
 
 def added_and_removed(root: Path) -> dict[str, list[object]]:
     """For docs/diffs/README.md."""
-    cells: dict[str, list[object]] = {stages_of(root)[0]: length_of(root, stages_of(root)[0])[:1]}
+    cells = {stage: lines[:1] for stage, lines in lengths(root).items()}
     for (_, program), (name, diff) in zip(pairs_of(root), wanted_diffs(root).items()):
-        cells[program] = [length_of(root, program)[0], "+{}".format(changes(diff)[0]),
-                          "-{}".format(changes(diff)[1]), f"[{Path(name).name}]({Path(name).name})"]
+        added, removed = changes(diff)
+        cells[program] = [length_of(root, program)[0], f"+{added}", f"-{removed}",
+                          f"[{Path(name).name}]({Path(name).name})"]
     return cells
 
 
@@ -173,14 +173,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="default: this checkout")
     parser.add_argument("--update", action="store_true", help="write docs/diffs/")
     options = parser.parse_args(arguments)
-    try:
-        diffs = wanted_diffs(options.root)
-        for name, diff in diffs.items() if options.update else ():
-            (options.root / name).write_text(diff, encoding="utf-8")
-        violations = [*check_stages(options.root), *check_diffs(options.root, diffs)]
-    except OSError as error:
-        print(f"ladder: {error}", file=sys.stderr)
-        return 2
+    diffs = wanted_diffs(options.root)
+    for name, diff in diffs.items() if options.update else ():
+        (options.root / name).write_text(diff, encoding="utf-8")
+    violations = [*check_stages(options.root), *check_diffs(options.root, diffs)]
     print(*violations, f"ladder: {len(violations)} violations", sep="\n")
     return 1 if violations or not diffs else 0
 
