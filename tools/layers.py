@@ -174,9 +174,8 @@ def check_tree(root: Path) -> tuple[int, list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).resolve().parents[1]
     parser.add_argument("--root", type=Path, default=here, help="default: this checkout")
     count, violations = check_tree(parser.parse_args(arguments).root)
