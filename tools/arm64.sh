@@ -15,6 +15,7 @@ libraries=(libc6-dev libssl-dev zlib1g-dev libcli11-dev libfmt-dev nlohmann-json
 
 say() { printf 'arm64: %s\n' "$*"; }
 
+((EUID == 0)) || { say "expected root, which makes the sysroot; hint: sudo $0" >&2; exit 1; }
 # shellcheck source=/dev/null
 suite=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME-}")
 if ! type mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64-static &>/dev/null; then

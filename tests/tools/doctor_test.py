@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import doctor
@@ -123,3 +125,13 @@ def test_a_name_localhost_that_does_not_resolve(machine: Machine) -> None:
     assert (code, last) == (1, "missing: loopback")
     assert rows["loopback"][1].startswith("localhost: Name or service not known; ")
     assert "echo '127.0.0.1 localhost' >> /etc/hosts" in rows["loopback"][1]
+
+
+@pytest.mark.parametrize("flags, output, message", [
+    ([], "/dev/full", "[Errno 28] No space left on device"),
+    (["--root", "/none"], "/dev/null", "[Errno 2] No such file or directory: '/none'")])
+def test_a_failure_is_one_line(flags: list[str], output: str, message: str) -> None:
+    with open(output, "w", encoding="utf-8") as file:
+        done = subprocess.run([sys.executable, doctor.__file__, *flags], stdout=file, text=True,
+                              stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, f"doctor: {message}\n")
