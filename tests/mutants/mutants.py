@@ -244,9 +244,10 @@ def run_baseline(space: Workspace, faults: Sequence[Fault], sources: str) -> Non
     """All tests must pass without a fault, else a failure with one proves nothing."""
     tests = list(dict.fromkeys(test for fault in faults for test in fault.tests))
     passed = {record.get("baseline") for record in space.records() if record["sources"] == sources}
-    for preset in space.builds:
-        if of_preset := [test for test in tests if preset_of([test]) == preset]:
-            space.require_default_tests(of_preset)
+    by_preset = [[test for test in tests if preset_of([test]) == preset] for preset in space.builds]
+    for of_preset in filter(None, by_preset):
+        space.require_default_tests(of_preset)
+    for of_preset in by_preset:
         if missing := [test for test in of_preset if test not in passed]:
             log("building without a fault")
             space.build(missing)
