@@ -6,7 +6,7 @@
     ./run records --measure   measures again the rows that are neither fresh nor verified
 
 A row names the commit that it was measured at. bench/results/sources.json has the sources of that
-commit, each by a hash of its tokens (sources.py). A row is fresh if its program's sources have the
+commit, each by a hash of its tokens (sources.py, states.py). A row is fresh if its program's sources have the
 same hashes now. If not, --verify compares what no noise touches: instructions per step, weights
 after 20 steps, bytes sent. Rows that pass are verified at the commit of this checkout.
 
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from record import write_record
 from sources import Tree, entry_of
+from states import read_states, write_states
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "bench/results"
@@ -194,9 +195,7 @@ class Records:
                         if path.name != STATES]
         if not self.records:
             raise RecordError(f"{self.folder}: no record; hint: is --root the project's root?")
-        file = self.folder / STATES
-        self.states: dict[str, dict[str, str]] = (
-            json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+        self.states = read_states(self.folder / STATES)
         self.written = dict(self.states)
 
     @property
@@ -222,11 +221,11 @@ class Records:
         return self.states[commit]
 
     def write_states(self) -> None:
-        """Those that a row names."""
+        """Those that a row names, the new ones last."""
         used = {row.judged_at for row in self.rows} | {row.commit for row in self.rows}
-        kept = {commit: value for commit, value in sorted(self.states.items()) if commit in used}
+        kept = {commit: value for commit, value in self.states.items() if commit in used}
         if kept != self.written:
-            write_record(self.folder / STATES, kept)
+            write_states(self.folder / STATES, kept)
             self.written = kept
 
     def add_state_of_now(self) -> str:

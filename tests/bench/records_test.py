@@ -12,6 +12,7 @@ import record
 import records
 import sentinel
 from sources import token_hash
+from states import read_states, write_states
 from tests.support.files import write
 
 STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
@@ -185,6 +186,24 @@ def test_a_record_has_one_repetition_per_line_and_keeps_its_digits(tmp_path: Pat
     path.write_text("{", encoding="utf-8")
     assert start(record, path)[0] == 2
     assert path.read_text(encoding="utf-8") == "{"
+
+
+def test_a_commit_is_written_as_what_differs_from_one_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "sources.json"
+    states = {"b": {"x": "1", "y": "2", "z": "3"}, "a": {"x": "1", "y": "4"}, "c": {"y": "4"}}
+    write_states(path, {name: states[name] for name in "ba"})
+    before = path.read_text().splitlines()
+    write_states(path, states)
+    lines = path.read_text().splitlines()
+    assert lines[:len(before) - 2] == before[:-2]
+    assert lines[-2] == ' "c": {"based on": "a", "x": null}'
+    assert read_states(path) == states
+    del states["a"]  # its last row was measured again
+    write_states(path, states)
+    assert read_states(path) == states
+    path.write_text(json.dumps({"c": {"based on": "a"}}))
+    with pytest.raises(ValueError, match="c is based on a, which is not above it"):
+        read_states(path)
 
 
 def test_a_file_of_no_kind_or_a_folder_without_records_is_an_error(project: Path, start) -> None:
