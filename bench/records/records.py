@@ -6,9 +6,10 @@
     ./run records --measure   measures again the rows that are neither fresh nor verified
 
 A row names the commit that it was measured at. bench/results/sources.json has the sources of that
-commit, each by a hash of its tokens (sources.py, states.py). A row is fresh if its program's sources have the
-same hashes now. If not, --verify compares what no noise touches: instructions per step, weights
-after 20 steps, bytes sent. Rows that pass are verified at the commit of this checkout.
+commit, each by a hash of its tokens (sources.py, states.py). A row is fresh if its program's
+sources have the same hashes now. If not, --verify compares what no noise touches: instructions per
+step, weights after 20 steps, bytes sent. Rows that pass are verified at the commit of this
+checkout.
 
 Exit code: 0 every row is fresh or verified, 1 some are not, 2 a record cannot be read or measured.
 Without a GPU, rows of a GPU do not count.
