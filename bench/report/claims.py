@@ -17,8 +17,6 @@ from words import (
     DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, twin_of,
 )
 
-# --- targets ----------------------------------------------------------------------------
-
 START_UP = 1.0  # seconds from the start of a program to the end of its first step
 
 
@@ -154,9 +152,6 @@ def targets_table(results: Results) -> Table:
     return plain_table("Targets", [one.cells() for one in targets(results) if one.here], [])
 
 
-# --- in one sentence --------------------------------------------------------------------
-
-
 def speed_claim(results: Results) -> str:
     """Stage 0 against the fastest tuned Python of the record, else its twin; "" without either."""
     stage0, twin = (all_cpus(results, "basicnet", program) for program in (STAGES[0], TWINS[0]))
@@ -177,9 +172,6 @@ def twins_claim(results: Results) -> str:
               for recipe, values in found.groupby(lambda setup: setup.recipe)]
     return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin with the same "
             "number of processes, threads and bits.") if ranges else ""
-
-
-# --- numbers of the tutorials -----------------------------------------------------------
 
 
 class Claim(NamedTuple):

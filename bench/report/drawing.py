@@ -98,9 +98,6 @@ def distances(estimate: Estimate) -> list[list[float]]:
     return [[max(0.0, estimate.value - low)], [max(0.0, high - estimate.value)]]
 
 
-# --- bars and stacks --------------------------------------------------------------------
-
-
 class Bar(NamedTuple):
     label: str
     colour: Colour
@@ -166,9 +163,6 @@ def draw_stacks(axis: str, stacks: Sequence[tuple[str, Sequence[float]]]) -> Fig
     return figure
 
 
-# --- lines ------------------------------------------------------------------------------
-
-
 class Line(NamedTuple):
     label: str
     colour: Colour
@@ -213,8 +207,6 @@ def draw_lines(names: tuple[str, str], lines: Sequence[Line], logarithmic: bool 
     figure.legend(loc="outside lower left", ncols=2)
     return figure
 
-
-# --- dots with labels beside them -------------------------------------------------------
 
 DOT = 4.0  # points from the centre of a dot to its edge
 LETTER, HIGH = 5.5, 11.0  # points of a label: the width of a letter, generously, and its height
@@ -298,8 +290,6 @@ def draw_dots(names: tuple[str, str], panels: dict[str, Sequence[Dot]],
     return figure
 
 
-# --- boxes over time --------------------------------------------------------------------
-
 ROW = 20.0  # points
 OPACITY = 0.4
 
@@ -321,13 +311,6 @@ class Band(NamedTuple):
     boxes: Sequence[Box]
 
 
-def fitting(text: str, letters: float, shorten: bool) -> str:
-    """What of a text has room for so many letters."""
-    if len(text) <= letters or not text:
-        return text
-    return f"{text[:int(letters) - 1]}…" if shorten and letters >= 4 else ""
-
-
 def draw_bands(width: float, bands: Sequence[Band], legend: Sequence[tuple[str, Colour]] = (),
                shorten: bool = False) -> Figure:
     """One band below the other, on one scale of time."""
@@ -346,8 +329,10 @@ def draw_bands(width: float, bands: Sequence[Band], legend: Sequence[tuple[str, 
             axes.barh(box.row, max(box.length, longest / width), left=box.begin, height=0.84,
                       facecolor=(box.colour.light, box.opacity), edgecolor=box.colour.light,
                       linewidth=0.9)
-            words = fitting(box.text, letters * box.length / longest - 1, shorten)
-            axes.text(box.begin + 3 * longest / width, box.row, words, va="center")
+            room = letters * box.length / longest - 1
+            short = f"{box.text[:int(room) - 1]}…" if shorten and room >= 4 else ""
+            axes.text(box.begin + 3 * longest / width, box.row,
+                      short if len(box.text) > max(0, room) else box.text, va="center")
     found[-1].set_xlim(0, 1.02 * longest)
     found[-1].xaxis.set_major_formatter("{x:g} ms")
     if legend:

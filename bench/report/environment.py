@@ -144,39 +144,37 @@ GENERAL_NOTES = (
      "and rendezvous. One run has no interval."),
     ("twin", "A ratio is that of two medians, of rows that ran in random order. Its interval "
      'resamples both rows independently. "twin not run" marks a row without a twin.'),
-    ("full", "The interval of an accuracy of one run shows what another test set of the same "
-     "size might give, not what another seed would. A difference marked as noise may be chance: "
-     "over seeds, its interval contains 0; of one run each, both tests were taken as "
-     "independent, though their images are the same."),
+    ("full", "The interval of an accuracy of one run shows what another test set of the same size "
+     "might give, not what another seed would. A difference marked as noise may be chance: over "
+     "seeds, its interval contains 0; of one run each, both tests were taken as independent, "
+     "though their images are the same."),
     ("check", "Equal weights were checked for 20 steps in fp32 on one thread. With more threads, "
      "with 16 bits, or in Python, sums are taken in another order, and only accuracies compare."),
     ("twin", "The C++ programs and their twins follow the same recipe, on the same data. The C++ "
-     "rows use --math fast: channels_last, dropout by counter, and memory kept between steps. "
-     "The twins have PyTorch's defaults with fused optimizers. With --math reference both have "
-     "the same bits."),
-    ("twin", "The ranks of a twin draw the same dropout masks, as each calls manual_seed with "
-     "one seed. Those of a stage draw different ones in --math fast, which can change its "
-     "accuracy."),
+     "rows use --math fast: channels_last, dropout by counter, and memory kept between steps. The "
+     "twins have PyTorch's defaults with fused optimizers. With --math reference both have the "
+     "same bits."),
+    ("twin", "The ranks of a twin draw the same dropout masks, as each calls manual_seed with one "
+     "seed. Those of a stage draw different ones in --math fast, which can change its accuracy."),
     ("twin", "Stage 4 on convnet shares BatchNorm's statistics between the ranks, which PyTorch "
      "cannot on a CPU: its ratio to the twin compares more work with less."),
-    ("tuned", "python_tuned and python_tuned_compile are no twins of a stage but Python tuned "
-     "for speed: images in memory, channels_last, and torch.compile in the second. They run on "
-     "one process with all threads, like stage 0. The time of torch.compile is in the start-up "
-     "alone."),
+    ("tuned", "python_tuned and python_tuned_compile are no twins of a stage but Python tuned for "
+     "speed: images in memory, channels_last, and torch.compile in the second. They run on one "
+     "process with all threads, like stage 0. The time of torch.compile is in the start-up alone."),
     ("opponent", "python_jax, python_fabric and python_lightning are no twins but other libraries "
      "with the same recipes: JAX beside stage 0, Lightning's Fabric and its Trainer beside stages "
      "5 and 6. JAX compiles in the start-up, and its memory includes PyTorch, which reads the "
      "images."),
-    ("phases", "The parts of a step are those of one run under LibTorch's profiler, steps 5 to "
-     '8, rank 0. "data" is everything from the optimizer to the first convolution.'),
+    ("phases", "The parts of a step are those of one run under LibTorch's profiler, steps 5 to 8, "
+     'rank 0. "data" is everything from the optimizer to the first convolution.'),
     ("slice", "Samples/s and the floor count training images alone. The floor is the arithmetic "
-     "of the convolutions and matrix products at this machine's measured peak: in 16 bits at "
-     "that in bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else "
-     "that a step does is in it."),
+     "of the convolutions and matrix products at this machine's measured peak: in 16 bits at that "
+     "in bfloat16 where the CPU multiplies in bfloat16, else at that in fp32. Nothing else that a "
+     "step does is in it."),
     ("any", "Peak memory is the sum over the ranks: what they share, such as LibTorch's code, "
      "counts once for each. Launcher and parent processes are not counted."),
-    ("sent", "Bytes sent per step are counted in the programs and summed over the ranks: those "
-     "of TCP sockets by the kernel, and those written to shared memory."),
+    ("sent", "Bytes sent per step are counted in the programs and summed over the ranks: those of "
+     "TCP sockets by the kernel, and those written to shared memory."),
     ("lines", "Code lines are those of a program's own source file, without blank lines, "
      "comments, #include and import: what a user writes, and not the library under it. Twins "
      "share files: common.py, which is not counted, and ddp.py, which serves three stages."),

@@ -109,11 +109,6 @@ class Measured(NamedTuple):
     def deviation(self) -> float:
         return self.prediction.deviation(self.time.value)
 
-    @property
-    def is_wrong(self) -> bool:
-        """Does the model miss by more than its tolerance?"""
-        return abs(self.deviation) > TOLERANCE
-
 
 def sections(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What was measured on each link, by its name in words; with "not_run",

@@ -4,6 +4,7 @@ scale."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,6 @@ from words import INK, STAGE_COLOURS, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
-
-# --- traces -----------------------------------------------------------------------------
 
 LANES = {"forward": STAGE_COLOURS[2], "backward": STAGE_COLOURS[3], "wire": STAGE_COLOURS[4],
          "optimizer": STAGE_COLOURS[5]}
@@ -53,29 +52,19 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
 
 def lane_names(lanes: Sequence[tuple[str, Sequence[Span]]]) -> list[str]:
     """A lane that holds one message is a bucket. Several in a row are all-reduces."""
-    names: list[str] = []
-    for name, spans in lanes:
-        if name != "wire":
-            names.append(name)
-        elif len(spans) > 1:
-            names.append("all-reduces")
-        else:
-            names.append(f"bucket {1 + sum(one.startswith('bucket') for one in names)}")
-    return names
-
-
-def size_text(size: int) -> str:
-    text = f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
-    return text if size else ""
+    buckets = itertools.count(1)
+    return [name if name != "wire" else "all-reduces" if len(spans) > 1
+            else f"bucket {next(buckets)}" for name, spans in lanes]
 
 
 def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
     """Backward hands over the last bucket when it has computed all gradients. The rest of it is a
     wait, a pale box of its own."""
     name, begin, length, size = span
+    text = f"{significant(size / 1e6)} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
     handed = [one[1] for one in spans if one[0] == "wire" and begin <= one[1] <= begin + length]
     if name != "backward" or not handed:
-        return [Box(row, begin, length, size_text(size), LANES[name])]
+        return [Box(row, begin, length, text if size else "", LANES[name])]
     end = max(handed)
     return [Box(row, begin, end - begin, "", LANES[name]),
             Box(row, end, begin + length - end, WAIT, LANES[name], PALE)]
@@ -97,34 +86,21 @@ def trace_picture(record: Mapping[str, Any]) -> Picture:
                    partial(draw_bands, PAGE_WIDTH, bands), heading="Two steps on a cable")
 
 
-# --- speed over bandwidth ---------------------------------------------------------------
-
 WAYS = {"plain": ("plain", STAGE_COLOURS[2]), "bf16": ("bf16 compression", STAGE_COLOURS[4]),
         "accumulation": ("accumulation 4", STAGE_COLOURS[3])}
 SPREAD = 0.18  # from way to way, as a share of the place of a link
 
 
-def speed(seconds: float) -> float:
-    """Images per second."""
-    return BATCH / seconds
-
-
 def speeds(one: Measured) -> tuple[Estimate, Interval]:
-    """Measured, and of the model."""
+    """Images per second, measured and of the model."""
     ends = one.time.interval or (one.time.value, one.time.value)
-    return (Estimate(speed(one.time.value), Interval(*sorted(map(speed, ends)))),
-            Interval(*sorted(map(speed, one.prediction))))
-
-
-def shown_links(record: Mapping[str, Any]) -> dict[str, list[Measured]]:
-    """The measured ways of each link that was measured, in order of bandwidth."""
-    return {words: [one for one in measurements(record)
-                    if one.link == words and one.name in WAYS]
-            for words in fitted(record) if words != RATES["unlimited"]}
+    low, high = sorted(BATCH / seconds for seconds in ends)
+    return (Estimate(BATCH / one.time.value, Interval(low, high)),
+            Interval(*sorted(BATCH / seconds for seconds in one.prediction)))
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
-    """The model as a pale bar, the measurement as a dot with its interval."""
+    """The model as a pale bar, the measurement as a dot with its interval, one rank as a line."""
     figure, axes = axes_of(310, PAGE_WIDTH)
     axes.axhline(alone, color=INK.light, linestyle=":", linewidth=1.2)
     axes.annotate(f"one rank alone: {alone:,.0f}", (0, alone), xytext=(6, 4),
@@ -159,19 +135,17 @@ def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure
 
 
 def bandwidth_picture(record: Mapping[str, Any]) -> Picture:
-    """Images per second of two ranks over the bandwidth of their link, measured and from the model,
-    with one rank alone for comparison."""
-    links = shown_links(record)
+    found = [one for one in measurements(record) if one.name in WAYS]
+    links = {words: [one for one in found if one.link == words]
+             for words in fitted(record) if words != RATES["unlimited"]}
     numbers = [f"{one.link}, {WAYS[one.name][0]}: {measured.value:.0f}, model {model.low:.0f} to "
                f"{model.high:.0f}" for found in links.values() for one in found
                for measured, model in (speeds(one),)]
     return Picture("bandwidth", "Speed of two ranks over the bandwidth of their link",
                    "Images per second. " + "; ".join(numbers),
-                   partial(draw_speeds, links, speed(median(record["alone"]["compute"]))),
+                   partial(draw_speeds, links, BATCH / median(record["alone"]["compute"])),
                    heading="Speed over bandwidth")
 
-
-# --- cost at scale ----------------------------------------------------------------------
 
 LINK_COLOURS = (STAGE_COLOURS[6], STAGE_COLOURS[4], STAGE_COLOURS[2], STAGE_COLOURS[3])
 
@@ -206,7 +180,6 @@ def draw_scale(costs: Costs) -> Figure:
 
 
 def scale_picture(record: Mapping[str, Any]) -> Picture:
-    """Seconds per epoch over ranks, both logarithmic: a line per link and way."""
     about = ("Lines of the time of an epoch over the number of ranks, one per link and way. The "
              "table on the page has the numbers.")
     return Picture("scale", "Time of an epoch on 1 to 1,024 ranks", about,

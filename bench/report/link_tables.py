@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -31,9 +31,6 @@ def machine_text(record: Mapping[str, Any]) -> str:
             f"{machine['load_before']:.1f}; commit {record['commit']}, {record['date'][:10]}.")
 
 
-# --- measured ---------------------------------------------------------------------------
-
-
 def share_text(row: Measured) -> str:
     return f"{100 * abs(row.deviation):.0f} % {'above' if row.deviation > 0 else 'below'}"
 
@@ -42,31 +39,20 @@ def against(row: Measured) -> str:
     """Where a measurement lies."""
     if abs(row.deviation) < 0.005:
         return "inside"
-    return "WRONG: " * row.is_wrong + share_text(row)
-
-
-def bounds(row: Measured) -> str:
-    low, high = (milliseconds(bound) for bound in row.prediction)
-    return low if row.prediction.low == row.prediction.high else f"{low} to {high}"
+    return "WRONG: " * (abs(row.deviation) > TOLERANCE) + share_text(row)
 
 
 def cells(row: Measured) -> list[str]:
+    bounds = dict.fromkeys(row.prediction)  # one, without overlap
     return [row.link, VARIANTS[row.name].words, row.time.text(milliseconds),
             significant(row.sent / 1e6) if row.sent else "0", milliseconds(row.compute),
-            bounds(row), against(row)]
-
-
-def alone_rows(record: Mapping[str, Any]) -> list[list[str]]:
-    return [["one process", VARIANTS[name].words,
-             median_of(record["alone"][VARIANTS[name].compute]).text(milliseconds), "0",
-             milliseconds(median(record["alone"][VARIANTS[name].compute])), "", ""]
-            for name in PLAIN.values()]
+            " to ".join(map(milliseconds, bounds)), against(row)]
 
 
 def wrong_text(rows: list[Measured]) -> str:
     """Where the model was wrong, by the way in which gradients are averaged."""
     total = Counter(row.name for row in rows)
-    wrong = Counter(row.name for row in rows if row.is_wrong)
+    wrong = Counter(row.name for row in rows if abs(row.deviation) > TOLERANCE)
     text = (f"The model is within {100 * TOLERANCE:.0f} % of {len(rows) - wrong.total()} of "
             f"{len(rows)} measurements.")
     if not wrong:
@@ -93,10 +79,9 @@ def not_run_row(words: str, section: Mapping[str, Any], columns: int) -> list[st
 
 def reasons(record: Mapping[str, Any]) -> list[str]:
     """Why links have no numbers."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for words, section in sections(record).items():
-        found[section.get("not_run", "")].append(words)
-    return [f"{', '.join(links)}: {reason}" for reason, links in found.items() if reason]
+    found = {words: section.get("not_run") for words, section in sections(record).items()}
+    return [f"{', '.join(words for words in found if found[words] == reason)}: {reason}"
+            for reason in dict.fromkeys(filter(None, found.values()))]
 
 
 def links_table(record: Mapping[str, Any]) -> Table:
@@ -106,7 +91,10 @@ def links_table(record: Mapping[str, Any]) -> Table:
     for words, section in sections(record).items():
         rows += ([cells(row) for row in measured if row.link == words]
                  or [not_run_row(words, section, 7)])
-    rows += alone_rows(record)
+    for variant in map(VARIANTS.get, PLAIN.values()):
+        time = median_of(record["alone"][variant.compute])
+        rows.append(["one process", variant.words, time.text(milliseconds), "0",
+                     milliseconds(time.value), "", ""])
     notes = [wrong_text(measured), hook_text(record), *reasons(record),
              "Time per 64 images of basicnet and per 32 of convnet, divided between two ranks of "
              "one thread each. MB sent: by each rank, without the headers of the network. "
@@ -135,9 +123,6 @@ def fits_table(record: Mapping[str, Any]) -> Table:
              "too long. One α does not fit small messages of all sizes."]
     return Table("α and β", ("link", "α, µs", "β, Mbit/s", "largest error of the fit, %",
                              "at bytes"), rows, notes)
-
-
-# --- the model, for more ranks ----------------------------------------------------------
 
 
 def model_table(record: Mapping[str, Any]) -> Table:
@@ -179,12 +164,11 @@ def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str
     """Where the model is furthest above a measurement of two ranks; "" if nowhere."""
     speeds = {key: (speed, speed_of(record, key[0], links[key[1]], 2))
               for key, speed in measured_speeds(record).items() if key[1] in links}
-    wrong = {key: (speed, model) for key, (speed, model) in speeds.items()
-             if model is not None and model > (1 + TOLERANCE) * speed}
+    wrong = [(model / speed, *key, model, speed) for key, (speed, model) in speeds.items()
+             if model is not None and model > (1 + TOLERANCE) * speed]
     if not wrong:
         return ""
-    recipe, words = worst = max(wrong, key=lambda key: wrong[key][1] / wrong[key][0])
-    speed, model = wrong[worst]
+    _, recipe, words, model, speed = max(wrong)
     return (f"The model is too high by more than {100 * TOLERANCE:.0f} % for {len(wrong)} of "
             f"{len(speeds)} measurements with two ranks, most for {recipe}, {words}: {model:.2f}, "
             f"measured {speed:.2f}.")
@@ -192,14 +176,11 @@ def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str
 
 def speed_table(record: Mapping[str, Any]) -> Table:
     """Speed over that of one rank."""
-    if not (links := cables(record)):
-        return Table("Speed over one rank, by the model", ("ranks",), [])
+    links, found = cables(record), measured_speeds(record)
     places = [(recipe, words) for recipe in GRADIENTS for words in links]
-    found = measured_speeds(record)
     rows = [["2, measured", *(number(found.get(place), 2) for place in places)]]
-    speeds = {place: {ranks: speed for ranks in RANKS if (speed := speed_of(
-        record, place[0], links[place[1]], ranks)) is not None} for place in places}
-    rows += [[str(ranks), *(number(speeds[place][ranks], 2) if ranks in speeds[place] else ""
-                            for place in places)] for ranks in RANKS]
-    return Table("Speed over one rank, by the model", ("ranks", *columns(links)), rows,
-                 list(filter(None, [largest_promise(record, links)])))
+    for ranks in RANKS:
+        speeds = [speed_of(record, recipe, links[words], ranks) for recipe, words in places]
+        rows.append([str(ranks), *("" if speed is None else number(speed, 2) for speed in speeds)])
+    return Table("Speed over one rank, by the model", ("ranks", *columns(links)),
+                 rows if links else [], list(filter(None, [largest_promise(record, links)])))

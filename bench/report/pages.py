@@ -14,12 +14,10 @@ at a line of its own:
 exact sums, with headings of the third level, --targets the targets of speed, --speed the speed
 against Python. --price and --seeds are the tables of exact sums. --links, --model and --scale are
 tables of a record of bench/links/links.py: what was measured, the model for more ranks, the cost at
-scale; its pictures are images/links.svg, images/bandwidth.svg and images/scale.svg. --step is the
-table of a record of bench/measure/step.py, whose picture is images/step.svg. images/stages.svg is
-the picture of the README. images/gradients.svg and images/updates.svg are pictures of
-lesson_pictures.py. --pipeline and --divided are tables of beyond_report.py, as is
-images/pipeline.svg; --scaling and images/scaling.svg are of scaling_report.py. Other pictures are those of the report that a page shows, of the records of
-docs/bench.md. The line below a table has the commits of the record's rows.
+scale. --step, --pipeline, --divided and --scaling are the tables of measured.py. RECORD_PICTURES
+are drawn from one record each, stages.svg is the picture of the README, and bench-NAME.svg are
+those of the report that a page shows, of the records of docs/bench.md. The line below a table has
+the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
 the commits of the rows of a record of the suite. A line may end anywhere within the marker:
@@ -40,18 +38,16 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import packages  # noqa: F401  first: ends the program if one is missing
-import beyond_report
-import lesson_pictures
 import link_pictures  # scale.py is in the folder above
 import link_tables
+import measured
 import pictures
 import scale
-import scaling_report
-import step_report
 from claims import speed_claim, targets_table, twins_claim
 from drawing import Picture
 from environment import measured_at
@@ -68,17 +64,12 @@ STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
 RECORD_PICTURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Picture]], ...] = (
     (LINKS_RECORD, link_pictures.trace_picture), (LINKS_RECORD, link_pictures.scale_picture),
-    (LINKS_RECORD, link_pictures.bandwidth_picture), (STEP_RECORD, step_report.picture),
-    ("bench/results/two-cores.gradients.json", lesson_pictures.gradients_picture),
-    ("bench/results/two-cores.updates.json", lesson_pictures.updates_picture),
-    ("bench/results/two-cores.pipeline.json", beyond_report.pipeline_picture),
-    ("bench/results/two-cores.scaling.json", scaling_report.picture))
+    (LINKS_RECORD, link_pictures.bandwidth_picture), (STEP_RECORD, measured.step_picture),
+    ("bench/results/two-cores.gradients.json", measured.gradients_picture),
+    ("bench/results/two-cores.updates.json", measured.updates_picture),
+    ("bench/results/two-cores.pipeline.json", measured.pipeline_picture),
+    ("bench/results/two-cores.scaling.json", measured.scaling_picture))
 PICTURES = "docs/images"
-BLOCK = re.compile(r"(<!-- record (\S+(?: [^-\s]\S*)*) (--short|--markdown|--step|--targets"
-                   r"|--speed|--price|--seeds|--links|--model|--scale|--pipeline|--divided"
-                   r"|--scaling)"
-                   r" -->\n)"
-                   r".*?(<!-- end of the record -->)", re.DOTALL)
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")
 MARKER = re.compile(r"<!-- (?:record|value)\s+(\S+)")
 WHOLE = re.compile(r"<!-- record (\S+(?: [^-\s]\S*)*) --markdown -->")
@@ -90,8 +81,13 @@ LINK_TABLES = {
     "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
     "--scale": scale.scale_tables}
 # Records of one program, and what a page shows of them.
-RECORD_TABLES = {"--step": step_report.table, "--pipeline": beyond_report.pipeline_table,
-                 "--divided": beyond_report.divided_table, "--scaling": scaling_report.table}
+RECORD_TABLES = {"--step": measured.step_table, "--pipeline": measured.pipeline_table,
+                 "--divided": measured.divided_table, "--scaling": measured.scaling_table}
+ONE_TABLE: dict[str, Callable[[Results], Table]] = {
+    "--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
+FORMS = "|".join(("--short", "--markdown", "--speed", *ONE_TABLE, *LINK_TABLES, *RECORD_TABLES))
+BLOCK = re.compile(rf"(<!-- record (\S+(?: [^-\s]\S*)*) ({FORMS}) -->\n)"
+                   r".*?(<!-- end of the record -->)", re.DOTALL)
 CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
@@ -101,8 +97,6 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
 }
-ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
 
 
 def table_lines(table: Table, *more: str) -> str:
@@ -116,7 +110,7 @@ def record_text(form: str, record: Mapping[str, Any]) -> str:
     """What a page shows of a record that is no result of the suite."""
     if form in RECORD_TABLES:
         threads = f"{record['threads']} thread{'s' * (record['threads'] > 1)}"
-        return (f"{RECORD_TABLES[form](record)}\nMeasured at commit {record['commit']}, "
+        return (f"{RECORD_TABLES[form](record)}\n\nMeasured at commit {record['commit']}, "
                 f"{threads}{' per rank' * (form != '--step')}.")
     tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
     if form != "--links":  # whose notes end so
@@ -171,12 +165,6 @@ def valued(match: re.Match[str]) -> str:
     return f"{begin}{MEASURES[measure](row)}{end}"
 
 
-def records_of_the_bench() -> list[str]:
-    """Those of the page that shows all tables."""
-    found = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
-    return found[1].split() if found else [RECORD]
-
-
 def pictures_shown(results: Results, names: set[str]) -> list[Picture]:
     """Those of the report that a page shows."""
     drawn = {f"bench-{picture.name}": picture for picture in pictures.all_pictures(results)}
@@ -200,7 +188,8 @@ def wanted() -> dict[Path, str]:
     others = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))
               if MARKER.search(path.read_text(encoding="utf-8"))]
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
-    results = read([ROOT / path for path in records_of_the_bench()])
+    whole = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
+    results = read([ROOT / path for path in (whole[1].split() if whole else [RECORD])])
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
     drawn = [pictures.stages_picture(results), *pictures_shown(results, shown),
              *(draw(json.loads((ROOT / record).read_text())) for record, draw in RECORD_PICTURES)]
@@ -212,16 +201,13 @@ def difference(path: Path, text: str) -> str:
     name = path.relative_to(ROOT)
     if not path.exists():
         return f"{name}: not there; {CURE}"
-    here, there = path.read_text(encoding="utf-8").split("\n"), text.split("\n")
-    place = next((place for place, pair in enumerate(zip(here, there)) if pair[0] != pair[1]),
-                 min(len(here), len(there)))
-    named = MARKER.findall("\n".join(there[:place + 1]))
-    record = f"its record {named[-1]}" if named else "its record"
-    lines = [f"{name}:{place + 1}: differs from {record}; {CURE}"]
-    if path.suffix == ".md":
-        lines += [f"  {what}: {lines_of[place] if place < len(lines_of) else 'nothing more'}"
-                  for what, lines_of in (("page  ", here), ("record", there))]
-    return "\n".join(lines)
+    pairs = list(zip_longest(path.read_text(encoding="utf-8").split("\n"), text.split("\n"),
+                             fillvalue="nothing more"))
+    place = next(place for place, (here, there) in enumerate(pairs) if here != there)
+    named = MARKER.findall("\n".join(there for _, there in pairs[:place + 1]))
+    line = f"{name}:{place + 1}: differs from {' '.join(['its record', *named[-1:]])}; {CURE}"
+    here, there = pairs[place]
+    return f"{line}\n  page  : {here}\n  record: {there}" if path.suffix == ".md" else line
 
 
 def main(arguments: list[str]) -> int:

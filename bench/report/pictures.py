@@ -25,7 +25,7 @@ from results import Results, ResultsError, Row, Setup
 from tables import curve_rows, name_text, unusual
 from words import (
     IDEAS, INK, MUTED, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_python,
-    percent, significant, stage_of, twin_of,
+    megabytes, percent, significant, stage_of, twin_of,
 )
 
 Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
@@ -43,9 +43,6 @@ def label_of(results: Results, setup: Setup) -> str:
 
 def plain_setups(results: Results, recipe: str, *kinds: str) -> list[Setup]:
     return [setup for setup in results.setups(recipe, kinds) if setup.width == 1]
-
-
-# --- bars -------------------------------------------------------------------------------
 
 
 def bar_of(results: Results, setup: Setup, estimate: Estimate | None, text: str,
@@ -83,11 +80,9 @@ def memory_picture(results: Results, recipe: str) -> Picture | None:
     bars = []
     for setup in plain_setups(results, recipe, "slice", "full"):
         rows = [row for kind in ("full", "slice") if (row := results.row(kind, setup))]
-        row = next((row for row in rows if row.counter("peak_rss_bytes") is not None), rows[0])
-        peak = row.counter("peak_rss_bytes")
-        estimate = Estimate(peak / 1e6) if peak is not None else None
-        bars.append(bar_of(results, setup, estimate,
-                           f"{estimate.value:.0f}" if estimate else row.missing))
+        peaks = [peak for row in rows if (peak := row.counter("peak_rss_bytes")) is not None]
+        bars.append(bar_of(results, setup, Estimate(peaks[0] / 1e6) if peaks else None,
+                           megabytes(peaks[0]) if peaks else rows[0].missing))
     caption = (f"FILLED{BEHIND_NAME} The sum of the peaks of the ranks; launcher and parent "
                "processes are not counted. Shorter is better.")
     return bar_picture(f"memory-{recipe}", f"Peak memory, {recipe}", caption, "MB",
@@ -121,9 +116,6 @@ def phase_picture(results: Results, recipe: str) -> Picture | None:
                + BEHIND_NAME)
     return Picture(f"phases-{recipe}", f"Where a step's time goes, {recipe}", numbers,
                    partial(draw_stacks, "milliseconds per step", stacks), caption)
-
-
-# --- lines ------------------------------------------------------------------------------
 
 
 def line_picture(name: str, title: str, caption: str, axes: tuple[str, str], found: Points,
@@ -197,9 +189,6 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
         {place: points for place, points in found.items() if len(points) > 1})
 
 
-# --- all whole runs, and what stage 0 got wrong -----------------------------------------
-
-
 def dot_of(results: Results, row: Row) -> Dot:
     """Its label: a digit for a stage, py and a digit for its twin. The legend has the names."""
     setup = row.setup
@@ -210,16 +199,14 @@ def dot_of(results: Results, row: Row) -> Dot:
                row.accuracy())
 
 
-def whole_runs(results: Results, recipe: str) -> list[Row]:
-    """With a time and an accuracy; of stages and twins."""
-    rows = [results.row("full", setup) for setup in plain_setups(results, recipe, "full")]
-    return [row for row in rows if row.good and row.accuracy()
-            and stage_of(row.setup.program) < len(STAGES)]
-
-
 def summary_picture(results: Results) -> Picture | None:
-    """Time against accuracy, of every whole run of every recipe."""
-    found = {recipe: rows for recipe in results.recipes() if (rows := whole_runs(results, recipe))}
+    """Time against accuracy, of every whole run of a stage or twin, of every recipe."""
+    found: dict[str, list[Row]] = {}
+    for recipe in results.recipes():
+        for setup in plain_setups(results, recipe, "full"):
+            row = results.row("full", setup)
+            if row.good and row.accuracy() and stage_of(setup.program) < len(STAGES):
+                found.setdefault(recipe, []).append(row)
     if not found:
         return None
     panels = {recipe: [dot_of(results, row) for row in rows] for recipe, rows in found.items()}
@@ -270,8 +257,6 @@ def all_pictures(results: Results) -> list[Picture]:
     return [*filter(None, (summary_picture(results), code_picture(results))),
             *(one for recipe in results.recipes() for one in recipe_pictures(results, recipe))]
 
-
-# --- the README: each stage beside its twin ---------------------------------------------
 
 README_RECIPE = "basicnet"
 PAIR = 36.0  # points from stage to stage

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import textwrap
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 import packages  # noqa: F401  first: ends the program if one is missing
@@ -32,8 +33,6 @@ SHORT_WORDS = {"memory, MB": "mem MB", "equal?": "equal", "accuracy, %": "accura
 # Tables of all recipes, behind those of each: Markdown and page show those with rows.
 FURTHER_TABLES = (feeding_table, accuracy_table, curve_table, check_table, price_table, seeds_table,
                   claims_table, environment_table)
-
-# --- for a terminal ---------------------------------------------------------------------
 
 
 def wrapped(text: str) -> str:
@@ -78,23 +77,23 @@ def short_text(results: Results) -> str:
     return "\n\n".join([machine_line(results), *parts, *map(wrapped, more(results))]) + "\n"
 
 
-# --- Markdown ---------------------------------------------------------------------------
-
-
 def markdown_cell(text: str) -> str:
     for sign in "\\|<*":
         text = text.replace(sign, "\\" + sign)
     return text
 
 
-def markdown_line(cells: list[str]) -> str:
-    return "| " + " | ".join(map(markdown_cell, cells)) + " |"
+def markdown_rows(header: Sequence[str], rows: Iterable[Sequence[str]],
+                  words: Container[int] = (0,)) -> str:
+    """With words, from the left, in these columns and numbers in the others."""
+    dashes = ["---" if i in words else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, dashes, *rows))
 
 
 def markdown_table(table: Table) -> str:
-    dashes = ["---" if i < table.texts else "---:" for i in range(len(table.header))]
-    lines = map(markdown_line, [list(table.header), dashes, *table.rows])
-    return "\n\n".join([f"## {table.title}", "\n".join(lines), *map(markdown_cell, table.notes)])
+    header, *rows = ([*map(markdown_cell, row)] for row in (table.header, *table.rows))
+    return "\n\n".join([f"## {table.title}", markdown_rows(header, rows, range(table.texts)),
+                        *map(markdown_cell, table.notes)])
 
 
 def markdown_text(results: Results) -> str:

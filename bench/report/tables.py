@@ -127,8 +127,7 @@ def usual_rows(results: Results, kind: str = "full") -> list[Row]:
 
 def python_text(results: Results, row: Row) -> str:
     """How many times as long a step of its twin takes."""
-    twin = results.twin_row("brief", row.setup)
-    if twin is None:
+    if not (twin := results.twin_row("brief", row.setup)):
         return NOT_MEASURED
     ratio = results.step_ratio(row.setup, twin.setup.program)
     return "-" if ratio is None else f"{ratio:.1f} x"
@@ -182,8 +181,8 @@ def difference_text(results: Results, row: Row) -> str:
         return "is stage 0"
     if base is None or row.score() is None:
         return NOT_MEASURED
-    points = row.accuracy().value - base.accuracy().value
-    return f"{points:+.2f}" + " (noise)" * is_noise(row, base)
+    apart = row.accuracy().value - base.accuracy().value
+    return f"{apart:+.2f}" + " (noise)" * is_noise(row, base)
 
 
 def name_text(setup: Setup, *rows: Row | None) -> str:
@@ -221,16 +220,14 @@ def recipe_cells(results: Results, setup: Setup, by_seed: bool) -> Cells:
 
 def training_notes(results: Results, setups: list[Setup]) -> list[str]:
     """Batch, rate and updates of the whole runs: in one line, if they all have the same."""
-    programs: dict[str, list[str]] = {}
+    programs: defaultdict[str, list[str]] = defaultdict(list)
     for row in filter(None, (results.row("full", setup) for setup in setups)):
         found = [row.counter(name) for name in ("batch_size", "lr", "steps")]
         if None not in found:
-            line = ("Batch {:.0f} over all processes, learning rate {:g}, {:.0f} updates."
-                    .format(*found))
-            programs.setdefault(line, []).append(row.setup.program)
-    if len(programs) == 1:
-        return list(programs)
-    return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
+            programs["Batch {:.0f} over all processes, learning rate {:g}, {:.0f} updates.".format(
+                *found)].append(row.setup.program)
+    return list(programs) if len(programs) == 1 else [
+        f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in programs.items()]
 
 
 def recipe_notes(results: Results, setups: list[Setup], by_seed: bool) -> list[str]:
@@ -273,6 +270,10 @@ def speed_table(results: Results, recipe: str) -> Table:
 # --- stages beside their twins ----------------------------------------------------------
 
 
+def ratio_text(ratio: Estimate | None, missing: str, digits: int = 3) -> str:
+    return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
+
+
 def beside_twin(results: Results, setup: Setup) -> str:
     """The ratio of a stage to its twin at the same world size and precision."""
     ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
@@ -284,8 +285,7 @@ def beside_twin(results: Results, setup: Setup) -> str:
         return "twin failed"
     if twin and not same_device(ours, twin):
         return "other device"
-    ratio = results.ratio_to_twin(setup)
-    return TWIN_NOT_RUN if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+    return ratio_text(results.ratio_to_twin(setup), TWIN_NOT_RUN)
 
 
 def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading: str,
@@ -313,10 +313,8 @@ def beside_rival(results: Results, setup: Setup) -> str:
     if row is None or row.error:
         return row.missing if row else NOT_RUN
     ours = replace(setup, program=rival_of(setup.program, setup.precision))
-    ratio = results.ratio(ours, setup)
-    if is_wrong(results, ours):
-        return WRONG
-    return NOT_MEASURED if ratio is None else ratio.text(lambda value: f"{value:.3f}")
+    return (WRONG if is_wrong(results, ours)
+            else ratio_text(results.ratio(ours, setup), NOT_MEASURED))
 
 
 def rival_table(results: Results) -> Table:
@@ -342,10 +340,8 @@ def over_base(results: Results, row: Row, missing: str, digits: int = 3,
               **change: object) -> str:
     """The time of a row over that of the one that it becomes by a change."""
     base = replace(row.setup, **change)
-    if base == row.setup:
-        return "1"
-    ratio = results.ratio(row.setup, base, kind=row.key.kind)
-    return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
+    return "1" if base == row.setup else ratio_text(
+        results.ratio(row.setup, base, kind=row.key.kind), missing, digits)
 
 
 def feeding_table(results: Results) -> Table:
@@ -389,10 +385,10 @@ def equal_elsewhere(group: list[Row], rows: list[Row]) -> str:
     ours, setup = weights_of(group[0]), group[0].setup
     found: defaultdict[int, list[str]] = defaultdict(list)
     for other in rows:
-        there = other.setup
         equal = len(ours.items() & weights_of(other).items())
-        if equal and other not in group and (there.recipe, is_python(there.program)) == (
-                setup.recipe, is_python(setup.program)):
+        alike = (other.setup.recipe == setup.recipe
+                 and is_python(other.setup.program) == is_python(setup.program))
+        if equal and alike and other not in group:
             found[equal].append(short_name(other))
     return "".join(f" (for {equal} of {len(ours)} seeds also {', '.join(names)})"
                    for equal, names in found.items())
@@ -412,11 +408,11 @@ def seed_cells(results: Results, row: Row) -> Cells:
 
 def equal_rows(results: Results, rows: list[Row]) -> list[list[Row]]:
     """Those of equal weights for each seed, which also have equal numbers."""
-    groups: dict[tuple, list[Row]] = {}
+    groups: defaultdict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
-        key = (row.setup.recipe, is_python(row.setup.program),
-               frozenset(weights_of(row).items()) or row.key, *seed_cells(results, row).values())
-        groups.setdefault(key, []).append(row)
+        groups[(row.setup.recipe, is_python(row.setup.program),
+                frozenset(weights_of(row).items()) or row.key,
+                *seed_cells(results, row).values())].append(row)
     return list(groups.values())
 
 
@@ -509,12 +505,11 @@ def curve_table(results: Results) -> Table:
 
 def check_table(results: Results) -> Table:
     """One row for the programs of equal weights."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for check in checks(results):
-        groups.setdefault((
-            check.recipe, str(check.world), check.weights[:16] or "no hash",
-            f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")),
-            []).append(check.program)
+        groups[check.recipe, str(check.world), check.weights[:16] or "no hash",
+               f"{check.verdict.state}: {check.verdict.reason}".removesuffix(": ")].append(
+                   check.program)
     rows = [{**dict(zip(("recipe", "world", "weights", "equal?"), place)),
              "programs": ", ".join(dict.fromkeys(programs))}
             for place, programs in groups.items()]
@@ -571,16 +566,14 @@ def summary(results: Results) -> list[str]:
     right = [row for row, verdict in zip(rows, states) if verdict.state == EQUAL]
     right = [row for row in right if row.setup.recipe == right[0].setup.recipe
              and row.device == right[0].device]
-    lines = [equality_sentence(states, len(STAGES))]
-    if right:
-        lines.append(fastest(results, right))
-    lines += filter(None, [two_processes(results), tuned_sentence(results)])
+    lines = [equality_sentence(states, len(STAGES)), fastest(results, right) if right else "",
+             two_processes(results), tuned_sentence(results)]
     for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
                               ("code", "user_lines", lambda value: f"{count(value)} lines")):
         if counted := [row for row in right if row.counter(name) is not None]:
             best = min(counted, key=lambda row: row.counter(name))
             lines.append(f"Least {what}: {setup_text(best)}, {write(best.counter(name))}.")
-    return lines
+    return [*filter(None, lines)]
 
 
 def two_processes(results: Results) -> str:
@@ -602,8 +595,7 @@ def tuned_sentence(results: Results) -> str:
 
 
 def equality_sentence(states: list[Verdict], wanted: int) -> str:
-    wrong = sum(verdict.state == WRONG for verdict in states)
-    equal = sum(verdict.state == EQUAL for verdict in states)
+    wrong, equal = (sum(one.state == state for one in states) for state in (WRONG, EQUAL))
     if wrong:
         return f"WRONG stages: {wrong} of {wanted}. The notes of the table give the reason."
     if equal == wanted:

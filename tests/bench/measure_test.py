@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import measured
 import pipeline
 import pytest
 import sample_results as made
 import scaling
-import scaling_report
 import step
 import updates
 
@@ -133,7 +133,7 @@ def test_compares_with_ranks_that_share_the_cores_and_exchange_nothing() -> None
             "basicnet/2": {"ms": [6.25], "alone_ms": [5.0], "sent_bytes_per_rank": 4_800_000},
             "basicnet/4": {"ms": [8.0], "alone_ms": [3.0], "sent_bytes_per_rank": 4_800_000}}
     record = {"cores": 2, "batch": {"basicnet": 64}, "rows": rows}
-    assert scaling_report.table(record).splitlines()[2:5] == [
+    assert measured.scaling_table(record).splitlines()[2:5] == [
         "| basicnet, 64 | 1 | 10.0 | 10.0 | 100 % | 0.00 |",
         "| basicnet, 64 | 2 | 6.2 | 5.0 | 80 % | 4.80 |",
         "| basicnet, 64 | 4 | 8.0 | 6.0 | 62 % | 4.80 |"]

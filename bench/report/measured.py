@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and pictures of the records of bench/measure."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from drawing import (
+    PAGE_WIDTH, README_WIDTH, Band, Box, Line, Picture, draw_bands, draw_lines, figure_of,
+)
+from intervals import Estimate, median_of
+from table import markdown_rows
+from words import BAD, INK, MUTED, STAGE_COLOURS, Colour, number, percent, significant
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "measure"))
+from pipeline import MICRO_BATCHES, SCHEDULES, least_share, share_if_equal  # noqa: E402
+from step import MATHS, REST  # noqa: E402
+
+Record = Mapping[str, Any]
+
+
+def percent_text(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+# --- one step, operation by operation ---------------------------------------------------
+
+LEAST = 0.1  # milliseconds: what takes less in both is one row
+FAMILIES: tuple[tuple[str, Colour, tuple[str, ...]], ...] = (
+    ("convolution", STAGE_COLOURS[2], ("conv",)),
+    ("matrix product", STAGE_COLOURS[3], ("mm", "addmm", "linear", "Addmm", "Linear backward")),
+    ("of this library", STAGE_COLOURS[4], ("ladder::", "Pool backward", "Dropout")),
+    ("optimizer", STAGE_COLOURS[5], ("_fused_",)),
+    ("others", MUTED, ()),
+)
+ABOUT = ("Two rows of boxes on one scale of time: the step in reference math above, the shorter "
+         "one in fast math below. The table on the page has the numbers.")
+
+
+def cell(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else ""
+
+
+def step_table(record: Record) -> str:
+    """Operations by what they cost in reference math, then those that only fast math has."""
+    before, after = (record["operations"][math] for math in MATHS)
+    times = {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}}
+    shown = {name: pair for name, pair in times.items() if max(pair) >= LEAST and name != REST}
+    rows = [(f"`{name}`", *shown[name])
+            for name in sorted(shown, key=lambda name: (-shown[name][0], -shown[name][1]))]
+    rest = [sum(times[name][side] for name in times if name not in shown) for side in (0, 1)]
+    rows += [(REST, *rest), ("**a step**", *(record["length"][math] for math in MATHS))]
+    return markdown_rows(("operation", "reference, ms", "fast, ms"),
+                         [(name, cell(one), cell(other)) for name, one, other in rows])
+
+
+def family(name: str) -> Colour:
+    return next((colour for _, colour, parts in FAMILIES if any(part in name for part in parts)),
+                MUTED)
+
+
+def step_picture(record: Record) -> Picture:
+    bands = []
+    for math in MATHS:
+        flame = record["flame"][math]
+        bands.append(Band(
+            f"--math {math}: {record['length'][math]:.1f} ms", [""] * (1 + max(flame)[0]),
+            [Box(row, begin, length, name, family(name)) for row, name, begin, length in flame]))
+    return Picture("step", "One training step of BasicNet, operation by operation", ABOUT, partial(
+        draw_bands, README_WIDTH, bands, [family[:2] for family in FAMILIES], True))
+
+
+# --- layers or state divided between ranks ----------------------------------------------
+
+SHOWN = 4  # micro-batches of the picture
+BOXES = {"F": ("forward", STAGE_COLOURS[2]), "B": ("backward", STAGE_COLOURS[4])}
+PROGRAMS = {"stage0_single_gpu": "nothing: one process", "stage2_ddp_spawn": "nothing",
+            "zero_redundancy": "state of the optimizer", "pipeline": "layers"}
+
+
+def pipeline_table(record: Record) -> str:
+    """The idle share beside the formula for equal stages, and what unequal ones cost at least."""
+    rows = []
+    for parts in MICRO_BATCHES:
+        both = [record["rows"][f"{schedule}/{parts}"] for schedule in SCHEDULES]
+        rows.append((str(parts), ", ".join(f"{row['ms']:.1f}" for row in both),
+                     ", ".join(f"{time:.1f}" for time in both[0]["computed_ms"]),
+                     ", ".join(percent_text(fmean(row["idle"])) for row in both),
+                     percent_text(share_if_equal(record["ranks"], parts)),
+                     percent_text(least_share(both[0]["computed_ms"]))))
+    return markdown_rows(("micro-batches", "step, ms (1f1b, gpipe)", "1f1b: ranks compute, ms",
+                          "idle (1f1b, gpipe)", "formula", "unequal stages alone"), rows, ())
+
+
+def divided_table(record: Record) -> str:
+    rows = [(f"`{program}`", str(row["ranks"]), PROGRAMS[program],
+             f"{row['sent_bytes_per_step'] / row['ranks'] / 1e6:.1f}",
+             ", ".join(f"{peak / 1e6:.0f}" for peak in row["peak_bytes"]))
+            for program, row in record["programs"].items()]
+    return markdown_rows(("program", "ranks", "divides", "sent per step, mean of the ranks, MB",
+                          "memory of each rank, four times as wide, MB"), rows, (0, 2))
+
+
+def pipeline_picture(record: Record) -> Picture:
+    bands = []
+    for schedule in SCHEDULES:
+        row = record["rows"][f"{schedule}/{SHOWN}"]
+        counts, boxes = Counter(), []
+        for rank, letter, begin, end, waited in row["boxes"]:
+            counts[rank, letter] += 1
+            boxes.append(Box(rank, begin + waited, end - begin - waited,
+                             f"{letter}{counts[rank, letter]}", BOXES[letter][1]))
+        title = (f"{schedule}: idle {percent_text(fmean(row['idle']))}, with equal stages "
+                 f"{percent_text(share_if_equal(record['ranks'], SHOWN))}")
+        bands.append(Band(title, [f"rank {rank}" for rank in range(record["ranks"])], boxes))
+    return Picture("pipeline", f"One step of two stages with {SHOWN} micro-batches",
+                   ". ".join(band.title for band in bands),
+                   partial(draw_bands, PAGE_WIDTH, bands, list(BOXES.values())))
+
+
+# --- more processes ---------------------------------------------------------------------
+
+COLOURS = {"basicnet": STAGE_COLOURS[2], "convnet": STAGE_COLOURS[4]}
+
+
+def rows_of(record: Record, recipe: str) -> dict[int, Mapping[str, Any]]:
+    return {int(name.split("/")[1]): row for name, row in record["rows"].items()
+            if name.startswith(f"{recipe}/")}
+
+
+def without_exchange(row: Mapping[str, Any], ranks: int, cores: int) -> float:
+    """Milliseconds of a step of ranks that share the cores and exchange nothing."""
+    return median(row["alone_ms"]) * max(1.0, ranks / cores)
+
+
+def scaling_table(record: Record) -> str:
+    """Efficiency: the speed-up over one process, as a share of the cores that the ranks use."""
+    cores, lines = record["cores"], []
+    for recipe, batch in record["batch"].items():
+        rows = rows_of(record, recipe)
+        for ranks, row in rows.items():
+            efficiency = median(rows[1]["ms"]) / median(row["ms"]) / min(ranks, cores)
+            lines.append((f"{recipe}, {batch}", str(ranks), number(median(row["ms"])),
+                          number(without_exchange(row, ranks, cores)), percent_text(efficiency),
+                          f"{row['sent_bytes_per_rank'] / 1e6:.2f}"))
+    header = ("network, global batch", "processes", "step, ms", "without exchange, ms",
+              "efficiency", "sent per rank, MB")
+    return f"{markdown_rows(header, lines)}\n\nThe machine has {cores} cores."
+
+
+def scaling_picture(record: Record) -> Picture:
+    lines, words = [], []
+    for recipe in record["batch"]:
+        rows = rows_of(record, recipe)
+        measured = [(float(ranks), median_of(row["ms"])) for ranks, row in rows.items()]
+        model = [(float(ranks), Estimate(without_exchange(row, ranks, record["cores"])))
+                 for ranks, row in rows.items()]
+        lines += [Line(recipe, COLOURS[recipe], 0, False, measured),
+                  Line(f"{recipe}, without exchange", COLOURS[recipe], 1, True, model)]
+        words += [f"{recipe}, {ranks:.0f} processes: {time.value:.1f}, without exchange "
+                  f"{alone.value:.1f}" for (ranks, time), (_, alone) in zip(measured, model)]
+    return Picture("scaling", "Time of a step over the number of processes",
+                   "Milliseconds. " + "; ".join(words) + ".",
+                   partial(draw_lines, ("processes", "ms per step"), lines))
+
+
+# --- gradients --------------------------------------------------------------------------
+
+SCALE_POWER = 16  # a scale of 65,536
+LOWEST, HIGHEST = -44, 20  # powers of two that are shown
+TICKS = range(-40, HIGHEST, 8)
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+GROUPS = {"activations": STAGE_COLOURS[2], "parameters": STAGE_COLOURS[4]}
+GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
+               "parameters": "parameters"}
+FILLS = {"activations": {"fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
+                         "edgecolor": GROUPS["activations"].light},
+         "parameters": {"fill": False, "edgecolor": GROUPS["parameters"].light}}
+TITLES = {0: "Gradients as they are, in float16",
+          SCALE_POWER: f"Gradients × {2 ** SCALE_POWER:,}, in float16"}
+
+
+class Region(NamedTuple):
+    """Magnitudes that float16 treats alike: from 2^begin up to 2^end."""
+
+    name: str
+    begin: int
+    end: int
+    tint: Colour | None
+
+
+REGIONS = (  # half of the smallest number, 2^-24, and all below are rounded to 0
+    Region("rounds to 0", LOWEST, -25, BAD),
+    Region("subnormal", -25, -14, STAGE_COLOURS[1]),
+    Region("normal", -14, 16, None),
+    Region("inf", 16, HIGHEST, BAD),
+)
+
+Shares = Mapping[int, float]  # by power of two
+
+
+def shares(counts: Mapping[str, Any], power: int = 0) -> Shares:
+    """The share of each power of two in the gradients that are not 0, scaled by 2^power."""
+    total = sum(counts["bins"].values())
+    return {int(exponent) + power: count / total for exponent, count in counts["bins"].items()}
+
+
+def region_share(found: Shares, region: Region) -> float:
+    """The lowest region has no lower end, the highest no upper one."""
+    return sum(share for exponent, share in found.items()
+               if (exponent >= region.begin or region.begin == LOWEST)
+               and (exponent < region.end or region.end == HIGHEST))
+
+
+def share_text(share: float) -> str:
+    """In percent, with two digits that count."""
+    return f"{significant(100 * share, 2)} %" if share == 0 or share >= 1e-5 else "< 0.001 %"
+
+
+def draw_regions(axes: Axes, groups: Mapping[str, Shares]) -> None:
+    """The regions and their shares in numbers, one line per group, above the histograms."""
+    across = axes.get_xaxis_transform()
+    for region in REGIONS:
+        if region.tint:
+            axes.axvspan(region.begin, region.end, facecolor=(region.tint.light, 0.12))
+        middle = (region.begin + region.end) / 2
+        axes.text(middle, 0.92, region.name, transform=across, ha="center")
+        for line, (name, found) in enumerate(groups.items()):
+            share = region_share(found, region)
+            if share or region.end != HIGHEST:
+                axes.text(middle, 0.82 - 0.08 * line, share_text(share), transform=across,
+                          ha="center", color=GROUPS[name].light)
+    for line, name in enumerate(groups):
+        axes.text(-0.012, 0.82 - 0.08 * line, name, transform=axes.transAxes, ha="right",
+                  color=GROUPS[name].light)
+
+
+def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
+    figure = figure_of(490, PAGE_WIDTH)
+    for axes, (power, groups) in zip(figure.subplots(2), histograms.items()):
+        draw_regions(axes, groups)
+        for name, found in groups.items():
+            axes.stairs([found.get(power, 0.0) for power in range(LOWEST, HIGHEST)],
+                        range(LOWEST, HIGHEST + 1), linewidth=1.4, **FILLS[name])
+        axes.set(title=TITLES[power], xlim=(LOWEST, HIGHEST),
+                 ylim=(0, 1.55 * max(max(found.values()) for found in groups.values())))
+        axes.set_xticks(TICKS, ["2" + str(power).translate(SUPERSCRIPTS) if power else "1"
+                                for power in TICKS])
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+    handles = [Patch(label=GROUP_TEXTS[name], **FILLS[name]) for name in GROUPS]
+    note = "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹)."
+    figure.legend(handles=[*handles, Line2D([], [], linestyle="none", label=note)],
+                  loc="outside lower left", fontsize=10)
+    return figure
+
+
+def shares_text(title: str, groups: Mapping[str, Shares]) -> str:
+    return f"{title}: " + "; ".join(
+        f"{name} " + ", ".join(f"{region.name} {share_text(region_share(found, region))}"
+                               for region in REGIONS) for name, found in groups.items())
+
+
+def gradients_picture(record: Record) -> Picture:
+    """Two histograms on one axis: gradients as they are, and multiplied by the scale."""
+    histograms = {power: {name: shares(record["counts"][name], power) for name in GROUPS}
+                  for power in TITLES}
+    numbers = [shares_text(TITLES[power], groups) for power, groups in histograms.items()]
+    return Picture("gradients", "Magnitudes of gradients over the range of float16",
+                   ". ".join(numbers), partial(draw_histograms, histograms))
+
+
+# --- accuracy over updates and over images ----------------------------------------------
+
+ACCURACIES = range(70, 96, 5)  # percent; points below are not shown
+WAYS = {"global": ("32 images per update, 16 per rank", STAGE_COLOURS[2], "-"),
+        "per-device": ("32 images per rank", STAGE_COLOURS[4], "-"),
+        "per-device, linear": ("32 images per rank, learning rate × 2", STAGE_COLOURS[3], "--")}
+AXES = (("updates", range(0, 6000, 2000)), ("images", range(0, 180_001, 90_000)))
+
+
+def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
+    """The same curves twice, each with a dot at its end."""
+    figure = figure_of(310, PAGE_WIDTH)
+    for column, (axes, (title, ticks)) in enumerate(zip(figure.subplots(1, 2, sharey=True), AXES)):
+        for way, (_, colour, style) in WAYS.items():
+            shown = [point for point in ways[way]["points"] if point[2] >= ACCURACIES[0]]
+            axes.plot([point[column] for point in shown], [point[2] for point in shown], style,
+                      color=colour.light, linewidth=1.8, marker="o", markersize=7,
+                      markevery=[-1] if shown else [], label="" if column else labels[way])
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.set_yticks(ACCURACIES, [f"{accuracy} %" for accuracy in ACCURACIES])
+        axes.set(xlabel=title, xlim=(0, None), ylim=(ACCURACIES[0], ACCURACIES[-1]))
+        axes.grid(True, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(length=0, labelcolor=MUTED.light)
+    figure.legend(loc="outside lower left", fontsize=10, labelcolor=INK.light)
+    return figure
+
+
+def updates_picture(record: Record) -> Picture:
+    """What counts is the number of updates and their length."""
+    labels = {}
+    for name, (words, _, _) in WAYS.items():
+        updates, _, accuracy = record["ways"][name]["points"][-1]
+        labels[name] = f"{words}: {updates:,} updates, {percent(accuracy)} %"
+    return Picture("updates", "Test accuracy of ConvNet on two ranks, over updates and images",
+                   "; ".join(labels.values()), partial(draw_ways, record["ways"], labels))
