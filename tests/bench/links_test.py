@@ -16,7 +16,7 @@ import links as runner
 import pytest
 import sample_links as made
 import scale
-from link_model import Link, Prediction, fit, predicted
+from link_model import Link, fit, predicted
 from pytest import approx
 from results import ResultsError
 from tests.support.network import ip, two_nodes
@@ -29,12 +29,6 @@ SECONDS = 60
 # --- the model --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha, beta", [(50e-6, 1.25e8), (0.001, 3e9), (0.0, 1e6)])
-def test_a_fit_of_exact_times_gives_alpha_and_beta(alpha: float, beta: float) -> None:
-    link = fit({size: 2 * alpha + size / beta for size in (4, 1000, 65_536, 4_799_528)})
-    assert link == approx((alpha, beta), rel=1e-9, abs=1e-12)
-
-
 def test_a_fit_divides_each_square_by_its_time() -> None:
     assert fit({0: 1.0, 1: 2.0, 2: 4.0}) == approx((6 / 13, 13 / 18))  # 12 / 13 + 18 / 13 B
 
@@ -45,12 +39,6 @@ def test_a_fit_divides_each_square_by_its_time() -> None:
 def test_a_fit_needs_two_sizes_and_times_that_grow(times: dict, reason: str) -> None:
     with pytest.raises(ResultsError, match=reason):
         fit(times)
-
-
-def test_an_all_reduce_follows_the_ring() -> None:
-    # 2 x 7 messages of 1 ms, and 14 / 8 of 4 ms.
-    assert LINK.all_reduce(8, 4_000_000) == approx(0.014 + 0.007)
-    assert LINK.all_reduce(2, 4_000_000) == approx(0.002 + 0.004)
 
 
 @pytest.mark.parametrize("name, compute, messages, overlap, low, high", [  # in milliseconds
@@ -66,11 +54,6 @@ def test_a_step_lies_between_the_longer_and_the_sum(name, compute, messages, ove
                                                     high) -> None:
     found = predicted(name, LINK, compute / 1000, messages, overlap)
     assert (1000 * found.low, 1000 * found.high) == approx((low, high))
-
-
-@pytest.mark.parametrize("seconds, share", [(0.008, -0.2), (0.010, 0), (0.015, 0), (0.024, 0.2)])
-def test_a_deviation_is_a_share_of_the_nearer_bound(seconds: float, share: float) -> None:
-    assert Prediction(0.010, 0.020).deviation(seconds) == approx(share)
 
 
 # --- tables -----------------------------------------------------------------------------

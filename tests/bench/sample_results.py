@@ -65,10 +65,11 @@ def trace(*, steps: int = 3, pool: str = "aten::max_pool2d_with_indices") -> dic
 
 
 def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
-           precision: str = "fp32", more: str = "", **values: Any) -> list[Entry]:
+           precision: str = "fp32", more: str = "", kind: str = "slice",
+           **values: Any) -> list[Entry]:
     images = 200 * (64 if recipe == "basicnet" else 32)
     return [
-        entry("slice", recipe, program, world, threads, precision, more, repetition_index=index,
+        entry(kind, recipe, program, world, threads, precision, more, repetition_index=index,
               real_time=seconds * jitter, samples_per_second=images / (seconds * jitter),
               percent_of_floor=100 * 3.9 / (seconds * jitter), startup_seconds=0.7 + index / 100,
               peak_rss_bytes=5.9e8 * world, load=1.5, steal_ticks=17 + index,
@@ -79,17 +80,12 @@ def slices(recipe: str, program: str, seconds: float, world: int, threads: int,
 
 def exact_sums() -> dict[str, Any]:
     """The price of exact sums, and their accuracy over three seeds: 0.02 points up, equal, down."""
-    rows = []
-    for world in (1, 2):
-        for size, factor in ((0, 1.0), (8, 1.3), (16, 1.15), (32, 1.1)):
-            rows += [one | {"name": one["name"].replace("slice/", "sums/"),
-                            "run_name": one["run_name"].replace("slice/", "sums/")}
-                     for one in slices("basicnet", "stage2_ddp_spawn", 6.0 * factor / world, world,
-                                       1, more=f"/micro_batch:{size}" * (size > 0))]
-    for seed in (1, 2, 3):
-        for size, correct in ((0, 9840 + seed), (16, 9844 - seed)):
-            rows.append(full("basicnet", "stage2_ddp_spawn", 20.0, 2, 1, correct, kind="seeds",
-                             more=f"/micro_batch:{size}" * (size > 0) + f"/seed:{seed}"))
+    rows = [row for world in (1, 2) for size, factor in ((0, 1.0), (8, 1.3), (16, 1.15), (32, 1.1))
+            for row in slices("basicnet", STAGES[2], 6.0 * factor / world, world, 1, kind="sums",
+                              more=f"/micro_batch:{size}" * (size > 0))]
+    rows += [full("basicnet", STAGES[2], 20.0, 2, 1, correct, kind="seeds",
+                  more=f"/micro_batch:{size}" * (size > 0) + f"/seed:{seed}")
+             for seed in (1, 2, 3) for size, correct in ((0, 9840 + seed), (16, 9844 - seed))]
     return {"context": dict(CONTEXT), "benchmarks": rows}
 
 
@@ -143,7 +139,7 @@ def seconds_of(place: int, precision: str) -> float:
     return 3.1 if precision == "bf16" else 5.4 + 0.07 * place
 
 
-def recipe_rows(recipe: str, scale: float, phases: bool) -> list[Entry]:
+def recipe_rows(recipe: str, scale: float) -> list[Entry]:
     """The speed of every stage and its twin, and of LibTorch used the usual way."""
     parts = {f"phase_{name}_ms": part for name, part in zip(PHASES, (0.1, 8, 17, 1.5, 0.6))}
     found = slices(recipe, "libtorch_usual", scale * 8.8, 1, 2, user_lines=88)
@@ -154,8 +150,7 @@ def recipe_rows(recipe: str, scale: float, phases: bool) -> list[Entry]:
                 label = {"label": "device=cpu replicas=1"} if program == TWINS[1] else {}
                 lines = LINES[place] - 10 * (program == twin)
                 found += slices(recipe, program, seconds * times, **how, user_lines=lines, **label)
-        if phases:
-            found.append(entry("phases", recipe, stage, **usual(place), real_time=0.4, **parts))
+        found.append(entry("phases", recipe, stage, **usual(place), real_time=0.4, **parts))
     return found
 
 
@@ -251,12 +246,12 @@ def opponent_rows() -> list[Entry]:
 RECIPES = (("basicnet", 1.0, 9841), ("convnet", 0.12, 9155))  # and the images that are right
 
 
-def sample(phases: bool = True, weights: dict[tuple[str, int], str] | None = None) -> Entry:
+def sample(weights: dict[tuple[str, int], str] | None = None) -> Entry:
     """The whole comparison, as of one file: two recipes, whole runs with three seeds, curves,
     scaling, widths, and a row that failed."""
     found = checks("basicnet", weights) + checks("convnet", weights)
     for recipe, scale, correct in RECIPES:
-        found += recipe_rows(recipe, scale, phases) + whole_rows(recipe, scale, correct)
+        found += recipe_rows(recipe, scale) + whole_rows(recipe, scale, correct)
         for world, seconds in ((1, 10.7), (4, 3.2)):
             found += slices(recipe, "stage2_ddp_spawn", scale * seconds, world, 1)
     for epochs, correct in ((1, 8421), (2, 9012)):
