@@ -91,8 +91,7 @@ def stage_0_of(results: Results, recipe: str) -> Row | None:
 def unseen(row: Row) -> Verdict | None:
     """A whole run tests every image."""
     for run in row.good:
-        seen = run.counters.get("seen")
-        if seen != TEST_IMAGES:
+        if (seen := run.counters.get("seen")) != TEST_IMAGES:
             words = "an unknown number" if seen is None else f"{seen:.0f}"
             return Verdict(WRONG, f"it saw {words} of {TEST_IMAGES} test images")
     return None

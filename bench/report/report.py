@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import packages  # noqa: F401  first: ends the program if one is missing
 from jinja2 import Environment, FileSystemLoader
@@ -39,10 +39,7 @@ from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_python, theme
 TITLE = "Seven ways to train: what each costs"
 LONG = 40  # letters from which a cell is broken into lines
 
-
-class Section(NamedTuple):
-    title: str
-    parts: list[Table | list[Picture | None]]
+Section = tuple[str, list[Table | list[Picture | None]]]  # with its title
 
 
 def cell_class(text: str, words: bool) -> Markup:
@@ -62,33 +59,28 @@ def link_sections(record: Mapping[str, Any] | None) -> list[Section]:
         return []
     tables = [links_table(record), fits_table(record)]
     if not cables(record):
-        return [Section("Links", tables)]
+        return [("Links", tables)]
     drawn = [trace_picture(record)] if record.get("traces") else []
-    return [Section("Links", [[*drawn, bandwidth_picture(record)], *tables]),
-            Section("Cost at scale",
-                    [[scale_picture(record)], speed_table(record), *scale_tables(record)])]
+    return [("Links", [[*drawn, bandwidth_picture(record)], *tables]),
+            ("Cost at scale",
+             [[scale_picture(record)], speed_table(record), *scale_tables(record)])]
 
 
 def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]:
-    """In the order of the page. A new one is a line here."""
-    found = [
-        Section("The seven stages", [stage_table(results), [pictures.code_picture(results)]]),
-        Section("", [twin_table(results)]),
-        Section("", [rival_table(results)]),
-        *(Section("", [pictures.recipe_pictures(results, recipe), recipe_table(results, recipe)])
-          for recipe in results.recipes()),
-        *link_sections(links),
-        *(Section("", [make(results)]) for make in FURTHER_TABLES),
-    ]
-    return list(filter(None, map(shown, found)))
-
-
-def shown(section: Section) -> Section | None:
-    """With its parts that have something to show, and the title of its table if it has none."""
-    parts = [part for part in section.parts
-             if (part.rows if isinstance(part, Table) else any(part))]
-    title = section.title or next(part.title for part in section.parts if isinstance(part, Table))
-    return Section(title, parts) if parts else None
+    """In the order of the page, each with the parts that have something to show."""
+    found: list[Section] = [
+        ("The seven stages", [stage_table(results), [pictures.code_picture(results)]])]
+    for table in (twin_table(results), rival_table(results)):
+        found.append((table.title, [table]))
+    for recipe in results.recipes():
+        table = recipe_table(results, recipe)
+        found.append((table.title, [pictures.recipe_pictures(results, recipe), table]))
+    found += link_sections(links)
+    found += [(table.title, [table]) for table in (make(results) for make in FURTHER_TABLES)]
+    shown = [(title, [part for part in parts
+                      if (part.rows if isinstance(part, Table) else any(part))])
+             for title, parts in found]
+    return [(title, parts) for title, parts in shown if parts]
 
 
 def page(results: Results, links: Mapping[str, Any] | None = None) -> str:

@@ -96,9 +96,6 @@ def place_cells(setup: Setup) -> Cells:
     return {"world": f"{setup.world} x {setup.threads}", "prec": setup.precision}
 
 
-# --- the seven stages -------------------------------------------------------------------
-
-
 def unusual(setup: Setup) -> tuple:
     """How far a stage's set-up is from the one that it is meant to have."""
     stage = STAGES.index(setup.program)
@@ -169,9 +166,6 @@ def stage_table(results: Results) -> Table:
         notes += [f"{row.setup.program}: {row.error}." for row in briefs if row.error]
     rows = [(program, stage_cells(results, stage)) for stage, program in enumerate(STAGES)]
     return table_of("The seven stages", rows if found else [], notes, 3)
-
-
-# --- a recipe, every row ----------------------------------------------------------------
 
 
 def difference_text(results: Results, row: Row) -> str:
@@ -267,9 +261,6 @@ def speed_table(results: Results, recipe: str) -> Table:
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
-# --- stages beside their twins ----------------------------------------------------------
-
-
 def ratio_text(ratio: Estimate | None, missing: str, digits: int = 3) -> str:
     return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
 
@@ -330,8 +321,6 @@ def rival_table(results: Results) -> Table:
     return table_of("Stages beside other programs", rows, notes, 4)
 
 
-# --- feeding and accumulation -----------------------------------------------------------
-
 VARIANTS = {"": "sharding", "dispatch": "dispatch", "accumulate": "4 batches per step, no_sync",
             "accumulate_sync": "4 batches per step, all-reduce in each"}
 
@@ -365,9 +354,6 @@ def feeding_table(results: Results) -> Table:
              "batches and sends each process its part. Bytes sent: the sum over the processes. "
              "Bytes read, in the whole run: by the main process, and the mean of the others."]
     return table_of("Feeding and accumulation", rows, notes, 5)
-
-
-# --- accuracy over seeds ----------------------------------------------------------------
 
 
 def short_name(row: Row) -> str:
@@ -440,8 +426,6 @@ def accuracy_table(results: Results) -> Table:
         for group in equal_rows(results, rows)], notes, 4)
 
 
-# --- exact sums -------------------------------------------------------------------------
-
 STEPS = 200  # of a timed row
 
 
@@ -481,9 +465,6 @@ def seeds_table(results: Results) -> Table:
     return plain_table("Accuracy of exact sums", rows, notes)
 
 
-# --- accuracy over time, and equality ---------------------------------------------------
-
-
 def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
     """Runs of fewer epochs and whole runs, those of a set-up beside each other."""
     rows = [row for row in results.of_kind("curve", "full")
@@ -517,9 +498,6 @@ def check_table(results: Results) -> Table:
              "2: stages 1 to 6 have the same ones, stage 1 with two replicas, stage 4 in fp32 and "
              "without SyncBatchNorm."]
     return plain_table("Equality", rows, notes, 5)
-
-
-# --- in one sentence --------------------------------------------------------------------
 
 
 def more(results: Results) -> list[str]:
