@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -21,7 +21,7 @@ from drawing import (
 )
 from intervals import Estimate, median_of
 from table import markdown_rows
-from words import BAD, INK, MUTED, STAGE_COLOURS, Colour, number, percent, significant
+from words import BAD, INK, MUTED, PAPER, STAGE_COLOURS, Colour, number, percent, significant
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "measure"))
 from pipeline import MICRO_BATCHES, SCHEDULES, least_share, share_if_equal  # noqa: E402
@@ -144,23 +144,39 @@ def without_exchange(row: Mapping[str, Any], ranks: int, cores: int) -> float:
     return median(row["alone_ms"]) * max(1.0, ranks / cores)
 
 
+def efficiency(record: Record, recipe: str, ranks: int) -> str:
+    """The speed-up over one process, as a share of the cores that the ranks use."""
+    rows = rows_of(record, recipe)
+    speed_up = median(rows[1]["ms"]) / median(rows[ranks]["ms"])
+    return percent_text(speed_up / min(ranks, record["cores"]))
+
+
 def scaling_table(record: Record) -> str:
-    """Efficiency: the speed-up over one process, as a share of the cores that the ranks use."""
     cores, lines = record["cores"], []
     for recipe, batch in record["batch"].items():
-        rows = rows_of(record, recipe)
-        for ranks, row in rows.items():
-            efficiency = median(rows[1]["ms"]) / median(row["ms"]) / min(ranks, cores)
+        for ranks, row in rows_of(record, recipe).items():
             lines.append((f"{recipe}, {batch}", str(ranks), number(median(row["ms"])),
-                          number(without_exchange(row, ranks, cores)), percent_text(efficiency),
+                          number(without_exchange(row, ranks, cores)),
+                          efficiency(record, recipe, ranks),
                           f"{row['sent_bytes_per_rank'] / 1e6:.2f}"))
     header = ("network, global batch", "processes", "step, ms", "without exchange, ms",
               "efficiency", "sent per rank, MB")
     return f"{markdown_rows(header, lines)}\n\nThe machine has {cores} cores."
 
 
+def draw_scaling(lines: Sequence[Line], labels: Sequence[tuple[float, float, str]]) -> Figure:
+    figure = draw_lines(("processes", "ms per step"), lines)
+    for x, y, text in labels:
+        figure.axes[0].annotate(text, (x, y), (0, 7), textcoords="offset points", ha="center",
+                                fontsize=8.5, color=MUTED.light,
+                                bbox={"facecolor": PAPER.light, "edgecolor": "none", "pad": 0})
+    figure.axes[0].margins(x=0.08, y=0.2)
+    return figure
+
+
 def scaling_picture(record: Record) -> Picture:
-    lines, words = [], []
+    """Each measured time is labelled with the efficiency and the megabytes sent per rank."""
+    lines, words, labels = [], [], []
     for recipe in record["batch"]:
         rows = rows_of(record, recipe)
         measured = [(float(ranks), median_of(row["ms"])) for ranks, row in rows.items()]
@@ -170,9 +186,12 @@ def scaling_picture(record: Record) -> Picture:
                   Line(f"{recipe}, without exchange", COLOURS[recipe], 1, True, model)]
         words += [f"{recipe}, {ranks:.0f} processes: {time.value:.1f}, without exchange "
                   f"{alone.value:.1f}" for (ranks, time), (_, alone) in zip(measured, model)]
+        labels += [(ranks, max(rows[int(ranks)]["ms"]), f"{efficiency(record, recipe, int(ranks))}\n"
+                    f"{rows[int(ranks)]['sent_bytes_per_rank'] / 1e6:.1f} MB")
+                   for ranks, _ in measured[1:]]
     return Picture("scaling", "Time of a step over the number of processes",
                    "Milliseconds. " + "; ".join(words) + ".",
-                   partial(draw_lines, ("processes", "ms per step"), lines))
+                   partial(draw_scaling, lines, labels))
 
 
 # --- gradients --------------------------------------------------------------------------
