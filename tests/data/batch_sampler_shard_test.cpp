@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -100,7 +103,21 @@ void for_each_table(const Check& check) {
   }
 }
 
-TEST(BatchSamplerShard, GivesEachRankAcceleratesIndices) {
+// Samples of the last round that are no repetitions; nothing without a round.
+std::optional<std::int64_t> real_samples_at_the_end(const Plans& ranks, std::int64_t n) {
+  std::size_t rounds = 0;
+  for (const auto& plans : ranks) rounds = std::max(rounds, plans.size());
+  if (rounds == 0) return std::nullopt;
+  std::int64_t count = 0;
+  for (const auto& plans : ranks) {
+    if (plans.size() < rounds) continue;
+    count += std::ranges::count_if(plans.back().positions, [&](auto k) { return k < n; });
+  }
+  return count;
+}
+
+// Accelerate's `remainder` is 0 or -1 where nothing is repeated.
+TEST(BatchSamplerShard, GivesEachRankAcceleratesIndicesAndRemainder) {
   int tables = 0;
   for_each_table([&](const nlohmann::json& wanted, std::int64_t n, std::size_t i) {
     const auto plans = plans_of(wanted, std::make_shared<SequentialSampler>(n));
@@ -109,6 +126,10 @@ TEST(BatchSamplerShard, GivesEachRankAcceleratesIndices) {
       EXPECT_EQ(table, wanted.at("table").get<Table>());
     }
     EXPECT_EQ(digest_of(table), words(wanted.at("digests")).at(i)) << nlohmann::json(table);
+    if (const auto real = real_samples_at_the_end(plans, n)) {
+      const std::int64_t remainder = std::stoll(words(wanted.at("remainders")).at(i));
+      EXPECT_EQ(*real, remainder > 0 ? remainder : plans[0].back().global_size);
+    }
     ++tables;
   });
   EXPECT_GE(tables, 9000);
