@@ -2,6 +2,7 @@
 #include "ladder/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/version.h>
 
 #include <utility>
 
@@ -9,6 +10,10 @@
 
 namespace ladder {
 namespace {
+
+// Before 2.11, a weight that a forward without gradients has converted stays in the cache without
+// its way back (pytorch/pytorch#158232): a later forward trains it no more, silently.
+constexpr bool kCacheKeepsGradients = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11;
 
 void require_autocast_dtype(torch::ScalarType dtype) {
   for (const auto known : {torch::kFloat32, torch::kBFloat16, torch::kFloat16}) {
@@ -31,7 +36,8 @@ Autocast::Autocast(const torch::Device& device, torch::ScalarType dtype,
   at::autocast::set_autocast_enabled(device_, enabled);
   if (enabled) at::autocast::set_autocast_dtype(device_, dtype);
   at::autocast::increment_nesting();
-  at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(cache_enabled_before_));
+  at::autocast::set_autocast_cache_enabled(
+      cache_enabled.value_or(kCacheKeepsGradients && cache_enabled_before_));
 }
 
 Autocast::~Autocast() {

@@ -30,7 +30,8 @@ namespace ladder {
 class Autocast {
  public:
   // dtype: float32, bfloat16 or float16; else UsageError. cache_enabled: cache converted weights;
-  // unset = unchanged, on by default. Switch it off while a CUDA graph is captured.
+  // unset = unchanged, on by default; off with LibTorch before 2.11, whose cache can lose
+  // gradients. Switch it off while a CUDA graph is captured.
   Autocast(const torch::Device& device, torch::ScalarType dtype,
            std::optional<bool> cache_enabled = std::nullopt);
   ~Autocast();

@@ -247,9 +247,9 @@ void set(const torch::Tensor& weight, double value) {
 TEST(Autocast, KeepsConvertedWeightsUntilTheOutermostGuardEnds) {
   const auto weight = parameter(1.0);
   {
-    const Autocast outer(torch::kCPU, torch::kBFloat16);
+    const Autocast outer(torch::kCPU, torch::kBFloat16, /*cache_enabled=*/true);
     {
-      const Autocast inner(torch::kCPU, torch::kBFloat16);
+      const Autocast inner(torch::kCPU, torch::kBFloat16, /*cache_enabled=*/true);
       EXPECT_EQ(twice(weight), 2.0);
       set(weight, 3.0);
       EXPECT_EQ(twice(weight), 2.0);  // what was kept
