@@ -177,38 +177,44 @@ TEST_P(AccumulationOfRanks, DropsAWindowThatItsPassDidNotEnd) {
   });
 }
 
-// The weight after each batch, with the calls of tests/golden/accelerate_zero_grad.py; `others`:
-// after a zero_grad, backward and step of another optimizer.
+// Another optimizer, which has its zero_grad and backward in each batch before those of the order.
+enum class Other { kNone, kStepsBefore, kStepsAfter };
+
+// The weight after each batch, with the calls of tests/golden/accelerate_zero_grad.py.
 std::vector<double> weights_in_order(Accelerators& ranks, const std::string& order, int num_steps,
-                                     bool others) {
+                                     Other beside) {
   const auto accelerator = ranks.make({.gradient_accumulation = {.num_steps = num_steps}});
   auto weight = torch::zeros({1}, torch::requires_grad());
   const auto optimizer =
       accelerator->prepare(std::make_unique<SGD>(std::vector{weight}, SgdOptions{.lr = 0.5}));
   auto other = torch::zeros({1}, torch::requires_grad());
   std::shared_ptr<AcceleratedOptimizer> own;
-  if (others) own = accelerator->prepare(std::make_unique<SGD>(std::vector{other}, SgdOptions()));
+  if (beside != Other::kNone) {
+    own = accelerator->prepare(std::make_unique<SGD>(std::vector{other}, SgdOptions()));
+  }
   std::vector<double> found;
   for (int batch = 0; batch < 12; ++batch) {
     for (const char call : order) {
       if (call == 'A') std::ignore = accelerator->accumulate();
-      if (call == 'A' && others) {
+      if (call == 'A' && own != nullptr) {
         own->zero_grad();
         accelerator->backward(other.sum());
-        own->step();
+        if (beside == Other::kStepsBefore) own->step();
       }
       if (call == 'Z') optimizer->zero_grad();
       if (call == 'B') accelerator->backward(((weight - batch % 5).square() * 0.5).sum());
       if (call == 'S') optimizer->step();
     }
+    if (beside == Other::kStepsAfter) own->step();
     found.push_back(weight.item<double>());
   }
   return found;
 }
 
-class AccumulationOrders : public testing::TestWithParam<bool> {};
+class AccumulationOrders : public testing::TestWithParam<Other> {};
 
-INSTANTIATE_TEST_SUITE_P(Accelerate, AccumulationOrders, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Accelerate, AccumulationOrders,
+                         testing::Values(Other::kNone, Other::kStepsBefore, Other::kStepsAfter));
 
 TEST_P(AccumulationOrders, TakeZeroGradBackwardAndStepAsPythonAndMore) {
   run_accelerators(1, [](Accelerators& ranks) {
