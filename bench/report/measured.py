@@ -186,9 +186,9 @@ def scaling_picture(record: Record) -> Picture:
                   Line(f"{recipe}, without exchange", COLOURS[recipe], 1, True, model)]
         words += [f"{recipe}, {ranks:.0f} processes: {time.value:.1f}, without exchange "
                   f"{alone.value:.1f}" for (ranks, time), (_, alone) in zip(measured, model)]
-        labels += [(ranks, max(rows[int(ranks)]["ms"]), f"{efficiency(record, recipe, int(ranks))}\n"
-                    f"{rows[int(ranks)]['sent_bytes_per_rank'] / 1e6:.1f} MB")
-                   for ranks, _ in measured[1:]]
+        labels += [(ranks, max(row["ms"]), f"{efficiency(record, recipe, ranks)}\n"
+                    f"{row['sent_bytes_per_rank'] / 1e6:.1f} MB")
+                   for ranks, row in rows.items() if ranks > 1]
     return Picture("scaling", "Time of a step over the number of processes",
                    "Milliseconds. " + "; ".join(words) + ".",
                    partial(draw_scaling, lines, labels))
