@@ -233,7 +233,8 @@ def build(root: Path, folder: Path) -> int:
     site = Site(root, folder)
     site.prepare()
     command = [zensical, "build", "--clean", "--strict", "-f", folder / "zensical.toml"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True,
+                          timeout=300)  # it takes 3
     if done.returncode != 0 or not (site.html / "index.html").is_file():
         print(done.stdout, done.stderr.partition("Traceback")[0], sep="", file=sys.stderr)
         print("docs_site: zensical failed", file=sys.stderr)

@@ -5,12 +5,13 @@
     tools/layers.py [--root DIR]
 
 Looks at the files that git tracks and those that it would add. Each violation is one line
-with file, rule and fix. Exit code: 0 none, 1 some.
+with file, rule and fix. Exit code: 0 none, 1 some, 2 no git checkout.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -77,8 +78,11 @@ class File:
 
 def git_files(root: Path) -> list[str]:
     """Tracked files and untracked ones that are not ignored, as far as they exist."""
+    # Inside a git hook these variables point to the repository of the hook.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True,
+                          check=True)
     return sorted(name for name in {*done.stdout.split("\0")} if (root / name).is_file())
 
 
@@ -178,7 +182,13 @@ def main(arguments: list[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).resolve().parents[1]
     parser.add_argument("--root", type=Path, default=here, help="default: this checkout")
-    count, violations = check_tree(parser.parse_args(arguments).root)
+    root = parser.parse_args(arguments).root
+    try:
+        count, violations = check_tree(root)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"layers: cannot list the files of {root}, is it a git checkout? {error}",
+              file=sys.stderr)
+        return 2
     print(*violations, f"layers: {count} files, {len(violations)} violations", sep="\n")
     return 1 if violations else 0
 

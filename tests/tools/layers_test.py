@@ -99,3 +99,8 @@ def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:
     assert violations_with(root, "build/junk.cpp", "") == []
     git(root, "add", "-f", "build/junk.cpp")
     assert layers.main(["--root", str(root)]) == 1
+
+
+def test_a_folder_without_git(tmp_path: Path, start: Start) -> None:
+    code, _, err = start(layers, "--root", tmp_path)
+    assert code == 2 and "is it a git checkout?" in err
