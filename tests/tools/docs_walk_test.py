@@ -110,14 +110,15 @@ def test_other_output(shown: str, got: str, line: str | None, other: str | None)
     assert differing(shown, got) == (line, other)
 
 
-Walk = Callable[[str], tuple[int, list[str], str]]
+Walk = Callable[..., tuple[int, list[str], str]]
 
 
 @pytest.fixture(name="walk")
 def walk_fixture(tmp_path: Path, start: Start) -> Walk:
     """Exit code, the lines about the commands without seconds and the table, and errors."""
-    def walk(text: str) -> tuple[int, list[str], str]:
-        write(tmp_path / "README.md", text.replace("~~~", "```").replace("PRINT ", "tools/print "))
+    def walk(text: str, *names: str) -> tuple[int, list[str], str]:
+        for name in names or ("README.md",):
+            write(tmp_path / name, text.replace("~~~", "```").replace("PRINT ", "tools/print "))
         write(tmp_path / "tools/print", "#!/bin/sh\nprintf '%b\\n' \"$@\"\n", executable=True)
         code, out, err = start(docs_walk, "--root", tmp_path)
         return code, [re.sub(r" +(ok|FAILED|not run) +\d+\.\d s  ", r" \1 ", line)
@@ -130,6 +131,12 @@ def walk_fixture(tmp_path: Path, start: Start) -> Walk:
 def test_commands_are_run_and_compared(walk: Walk, page: tuple[str, ...]) -> None:
     text, *lines = page
     assert walk(text) == (int("FAILED" in lines[0]), lines, "")
+
+
+def test_the_pages_in_the_order_of_the_stages(walk: Walk) -> None:
+    names = ("docs/stages/0-a.md", "docs/stages/1-b.md", "docs/traps.md")
+    assert walk("~~~\nPRINT x\n~~~\n", *names[::-1])[1] == [
+        f"{name}:2 ok tools/print x" for name in names]
 
 
 def test_a_deadline_ends_a_command_and_what_it_started(walk: Walk, tmp_path: Path) -> None:

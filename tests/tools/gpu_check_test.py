@@ -142,6 +142,11 @@ def test_all_well_on_one_gpu(checkout: Checkout) -> None:
         assert wanted in calls
 
 
+def test_runs_on_the_cpu_are_short(checkout: Checkout) -> None:
+    checkout.run("--only", "stage0", device="cpu")
+    assert "--limit-train 640 --limit-test 500" in checkout.calls.read_text()
+
+
 def test_several_gpus_get_a_rank_each_in_every_stage(checkout: Checkout) -> None:
     checkout.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
     checkout.write(TWO_GPUS, "stubs/find")
@@ -171,6 +176,9 @@ FAULTS = {
     "stage6_fp16": ("device=cpu", "device: expected cuda, got cpu"),
     "stage6_rmsprop": ("echo '[rank 0] warning: dropout on cuda:0 uses tensor operations'",
                        "[rank 0] warning: dropout on cuda:0 uses tensor operations"),
+    "exact_shared": ("weights=bbbb", "other weights than exact"),
+    "resumed": ("weights=bbbb", "other weights than uninterrupted"),
+    "resumed_on_cpu": ("device=cuda:0", "device: expected cpu, got cuda:0"),
     "unit_tests": ("echo 'x.cpp:1: skipped: no GPU'", "they found no GPU"),
     "fused_mask": ("", "they found no GPU"),  # by the same program
     "memcheck_fp32": ("errors=3", "exit code 99: "),
@@ -194,7 +202,7 @@ def test_each_fault_fails_its_own_check_and_the_report_has_all(checkout: Checkou
     report = checkout.folder / "out/report.md"
     assert f"to attach to a report: {report}" in done.stdout
     text = report.read_text()
-    counts = r"`tools/gpu_check.sh --bin .*`: \d+ ok, \d+ FAILED, \d skipped, in \d+ s\."
+    counts = r"`tools/gpu_check.sh --bin .*`: \d+ ok, 2\d FAILED, \d skipped, in \d+ s\."
     assert re.search(counts, text)
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert [line for line in text.splitlines() if line.startswith("|")] == table
@@ -214,20 +222,17 @@ def test_where_stage_0_does_not_repeat_other_weights_are_no_fault_on_a_gpu(
 
 
 def test_what_fails_on_the_cpu_and_what_is_not_built(checkout: Checkout) -> None:
-    checkout.break_with(stage0_again="weights=bbbb")
+    checkout.break_with(stage0="accuracy=96.90", stage0_again="weights=bbbb accuracy=96.90")
     for name in ("part_test", "kernels_test", "suite"):
         (checkout.folder / "bin" / name).unlink()
-    done = checkout.run("--only", "stage0 or unit_tests or bench", device="cpu", code=1)
+    done = checkout.run("--limit-train", 0, "--limit-test", 0, "--only",
+                        "stage0 or unit_tests or bench", device="cpu", code=1)
     assert "stage1" not in done.stdout
-    for check, text in (("stage0_again", "FAILED stage0_again other weights"),
+    for check, text in (("stage0", "accuracy: expected at least 97 %"),
+                        ("stage0_again", "FAILED stage0_again other weights"),
                         ("unit_tests", "skipped unit_tests not built: cmake"),
                         ("bench", "skipped bench not built: cmake")):
         assert text in line_of(check, done)
-    assert "--limit-train 640 --limit-test 500" in checkout.calls.read_text()
-    checkout.break_with(stage0="accuracy=96.90")
-    done = checkout.run("--limit-train", 0, "--limit-test", 0, "--only", "stage0", device="cpu",
-                        code=1)
-    assert "accuracy: expected at least 97 %" in line_of("stage0", done)
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

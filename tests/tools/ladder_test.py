@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/ladder.py on three small stages made here."""
+"""tools/ladder.py on three small stages made here, and the loops of two real ones."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
 
 import ladder
@@ -10,6 +12,7 @@ import pytest
 
 from tests.support.files import write
 from tests.support.in_process import Start
+from tests.support.programs import ROOT
 
 STAGE0 = """\
 // Stage 0: one device.
@@ -136,3 +139,22 @@ def test_what_a_stage_must_be(tree: Tree, stage: str, text: str, violation: str 
     violations = tree.check("--update")
     assert len(violations) == int(violation is not None)
     assert violation is None or violation in violations[0]
+
+
+def test_the_loop_of_stage_5_is_that_of_stage_0_but_for_these_lines() -> None:
+    old, new = (re.search(r"^void train_epoch\(.*?^\}", ladder.main_of(ROOT, stage), re.M | re.S)[0]
+                for stage in ("stage0_single_gpu", "stage5_accelerator"))
+    old, new = ([line.strip() for line in text.partition("model.train();")[2].splitlines()]
+                for text in (old, new))
+    assert sorted(line for line in difflib.ndiff(old, new) if line[0] in "+-") == [
+        # Accumulation, reported to the monitor, and checkpoints; the tutorial's line is backward;
+        # and there is no device in the loop.
+        "+ accelerator.backward(loss);",
+        "+ const auto accumulation = accelerator.accumulate(model);",
+        "+ for (const Batch& batch : loader) {",
+        "+ if (monitor.every(options.checkpointing_steps)) accelerator.save_state();",
+        "+ monitor.step(batch, loss, accelerator.sync_gradients());",
+        "- const Batch batch = cpu_batch.to(device);",
+        "- for (const Batch& cpu_batch : loader) {",
+        "- loss.backward();",
+        "- monitor.step(batch, loss);"]

@@ -78,8 +78,12 @@ def test_progress_in_a_file_is_a_line_for_each_tenth_of_the_build(checkout: Chec
     assert [int(line.split()[3]) for line in steps] == [1, *range(4, 41, 4)]
     assert all(re.search(r" of 40, about \d min left$", line) for line in steps)
     assert "a.cpp:1: warning: unused" in lines
-    assert (re.sub(r"\d+", "N", lines[-1])
-            == "run: packages N s, build N s, training N s; N s in all")
+    # Each part is followed by its time, and the last line has all.
+    parts = [re.sub(r"\d+", "N", line) for line in lines
+             if re.match(r"run: .* \d+ s\b", line) and "left" not in line]
+    assert parts == ["run: packages N s", "run: build N s; programs are in build/bin",
+                     "run: packages N s, build N s, training N s; N s in all"]
+    assert re.sub(r"\d+", "N", lines[-1]) == parts[-1]
 
 
 def test_progress_on_a_terminal_is_one_line_that_is_redrawn(checkout: Checkout) -> None:

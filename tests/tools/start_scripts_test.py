@@ -25,21 +25,25 @@ def scripts_fixture() -> Iterator[StartScripts]:
     assert scripts.doCleanups()  # no process is left
 
 
-# The second machine goes on counting.
-@pytest.mark.parametrize("changes, host, local, ranks, world", [
-    ({"NPROC_PER_NODE": "3"}, "127.0.0.1", "012", "012", "3"),
-    ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "host5"}, "host5", "01", "23", "4")])
-def test_by_hand_each_rank_gets_its_place_and_the_flags(
-        scripts: StartScripts, changes: dict[str, str], host: str, local: str, ranks: str,
-        world: str) -> None:
-    assert scripts.run_script("by_hand.sh", *FLAGS, **changes)[0] == 0
-    calls = scripts.calls("program")
-    count = len(ranks)
-    wanted = {"RANK": [*ranks], "LOCAL_RANK": [*local], "WORLD_SIZE": [world] * count,
-              "LOCAL_WORLD_SIZE": [str(count)] * count, "MASTER_ADDR": [host] * count,
-              "MASTER_PORT": [scripts.environment["MASTER_PORT"]] * count}
-    assert {name: scripts.column(calls, name) for name in wanted} == wanted
-    assert [call["flags"] for call in calls] == [FLAGS] * count
+def expect_ranks(scripts: StartScripts, **columns: list[str]) -> None:
+    """What each rank got, and the flags."""
+    ranks = scripts.calls("program")
+    assert {name: scripts.column(ranks, name) for name in columns} == columns
+    assert [rank["flags"] for rank in ranks] == [FLAGS] * len(columns["RANK"])
+
+
+def test_by_hand_each_rank_gets_its_place_and_the_flags(scripts: StartScripts) -> None:
+    assert scripts.run_script("by_hand.sh", *FLAGS, NPROC_PER_NODE="3")[0] == 0
+    expect_ranks(scripts, RANK=["0", "1", "2"], LOCAL_RANK=["0", "1", "2"], WORLD_SIZE=["3"] * 3,
+                 LOCAL_WORLD_SIZE=["3"] * 3, MASTER_ADDR=["127.0.0.1"] * 3,
+                 MASTER_PORT=[scripts.environment["MASTER_PORT"]] * 3)
+
+
+def test_by_hand_the_second_machine_goes_on_counting(scripts: StartScripts) -> None:
+    assert scripts.run_script("by_hand.sh", *FLAGS, NNODES="2", NODE_RANK="1",
+                              MASTER_ADDR="host5")[0] == 0
+    expect_ranks(scripts, RANK=["2", "3"], LOCAL_RANK=["0", "1"], WORLD_SIZE=["4", "4"],
+                 LOCAL_WORLD_SIZE=["2", "2"], MASTER_ADDR=["host5", "host5"])
 
 
 @pytest.mark.parametrize("name, value", [("NPROC_PER_NODE", "0"), ("NNODES", "two"),
@@ -74,6 +78,13 @@ def test_a_signal_ends_all_ranks(scripts: StartScripts, number: int, code: int) 
     assert scripts.finish(process)[0] == code
 
 
+def torchrun(scripts: StartScripts, nodes: int, ranks: int, name: str,
+             *endpoint: str) -> list[str]:
+    return ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
+            "--rdzv-id", name, "--rdzv-endpoint", *endpoint, "--no-python",
+            scripts.environment["PROGRAM"], *FLAGS]
+
+
 @pytest.mark.parametrize("host, settings, count, endpoint", [
     ("host5", {}, 1, ["host5:29400"]),
     ("--local", {"RDZV_PORT": "4000"}, 2, ["127.0.0.1:4000", "--local-addr", "127.0.0.1"])])
@@ -82,9 +93,7 @@ def test_two_machines_type_the_same_line(scripts: StartScripts, host: str, count
     code, output = scripts.run_script("torchrun_two_nodes.sh", host, *FLAGS, **settings)
     assert code == 0, output
     assert [call["flags"] for call in scripts.calls("torchrun")] == [
-        ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id",
-         "two_nodes", "--rdzv-endpoint", *endpoint, "--no-python", scripts.environment["PROGRAM"],
-         *FLAGS]] * count
+        torchrun(scripts, 2, 2, "two_nodes", *endpoint)] * count
 
 
 def test_a_missing_host_is_asked_for(scripts: StartScripts) -> None:
@@ -93,7 +102,8 @@ def test_a_missing_host_is_asked_for(scripts: StartScripts) -> None:
     assert "expected HOST or --local" in output
 
 
-# pytorchjob.yaml: what the Kubeflow Training Operator, version 1, needs, and what a pod runs.
+# --- pytorchjob.yaml: what the operator (Kubeflow Training Operator, version 1) refuses in a
+# PyTorchJob, and what a pod runs, without a cluster ----------------------------------------------
 
 JOB = yaml.safe_load((ROOT / "scripts/pytorchjob.yaml").read_text(encoding="utf-8"))
 REPLICAS = JOB["spec"]["pytorchReplicaSpecs"]
@@ -103,14 +113,26 @@ RECORD = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/} $*" >>calls\n'
 GETENT = RECORD + "(($(grep -c getent calls) >= 3))\n"
 
 
-def test_a_pod_is_a_rank_and_all_run_the_same() -> None:
-    """nprocPerNode would be a factor of WORLD_SIZE; the elastic variables are torchrun's."""
+def test_the_fields_that_the_operator_checks() -> None:
     assert (JOB["apiVersion"], JOB["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    assert set(JOB["spec"]) == {"runPolicy", "pytorchReplicaSpecs"}
+    assert re.fullmatch(r"[a-z][-a-z0-9]{0,40}", JOB["metadata"]["name"])  # of services too
+    policy = JOB["spec"]["runPolicy"]
+    assert set(policy) <= {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy",
+                           "schedulingPolicy", "suspend", "ttlSecondsAfterFinished"}
+    assert policy["cleanPodPolicy"] in ("All", "None", "Running")
+    assert set(REPLICAS) == {"Master", "Worker"}
     assert REPLICAS["Master"]["replicas"] == 1  # without: no RANK, no MASTER_ADDR
-    assert REPLICAS["Master"]["template"] == REPLICAS["Worker"]["template"]
+    for replica in REPLICAS.values():
+        assert set(replica) == {"replicas", "restartPolicy", "template"}
+        assert replica["restartPolicy"] in ("Always", "ExitCode", "Never", "OnFailure")
     assert CONTAINER["name"] == "pytorch"
     assert all(isinstance(word, str) for word in CONTAINER["command"])
+
+
+def test_a_pod_is_a_rank_and_all_run_the_same() -> None:
+    """nprocPerNode would be a factor of WORLD_SIZE; the elastic variables are torchrun's."""
+    assert set(JOB["spec"]) == {"runPolicy", "pytorchReplicaSpecs"}
+    assert REPLICAS["Master"]["template"] == REPLICAS["Worker"]["template"]
 
 
 def test_the_program_and_its_flags_exist() -> None:
