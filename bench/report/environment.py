@@ -119,7 +119,7 @@ def run_notes(results: Results) -> list[str]:
     runs = results.of_kind("full")
     timed, whole = ({row.setup.program for row in results.of_kind(kind) if row.good}
                     for kind in ("slice", "full"))
-    if runs and (rest := sorted(timed - whole - {*TUNED}, key=stage_of)):
+    if runs and (rest := sorted(timed - whole - {*TUNED}, key=lambda name: (stage_of(name), name))):
         notes.append(f"Without a whole run here: {', '.join(rest)}.")
     if seeds := {seed for row in runs for seed in row.of_seeds() if seed}:
         notes.append(f"Accuracies of whole runs are means over {len(seeds)} seeds at most. Their "
