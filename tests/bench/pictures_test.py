@@ -31,9 +31,6 @@ def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
         assert not box.count_overlaps([box_around(x, y, 2 * DOT, 2 * DOT) for x, y in dots])
 
 
-# --- digits -----------------------------------------------------------------------------
-
-
 def test_each_digit_has_its_image_label_and_prediction() -> None:
     found = digits.read(made.misclassified())
     assert [(one.index, one.label, one.prediction) for one in found[:3]] == [
@@ -50,7 +47,7 @@ def test_what_does_not_fit_the_data_is_refused(words: str, reason: str) -> None:
 
 def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
     assert pictures.digits_picture(made.results(*made.short()["benchmarks"]), "basicnet") is None
-    sample = made.results(*reversed(made.whole()["benchmarks"]))
+    sample = made.results(*reversed(made.whole_rows("basicnet", 1.0, 9841)))
     drawn = pictures.digits_picture(sample, "basicnet")
     assert (drawn.svg.count("<image"), drawn.svg.count(" → ")) == (60, 60)
     assert "62 of 10,000; the first 60, and 2 more." in drawn.caption
@@ -58,9 +55,6 @@ def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
     assert drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; ")
     with patch.object(digits, "DATA", tmp_path / "none"):
         assert pictures.digits_picture(sample, "basicnet") is None
-
-
-# --- pictures of the pages --------------------------------------------------------------
 
 
 def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:
@@ -72,8 +66,6 @@ def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named
     with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
         pictures.stages_picture(made.results(*rows))
 
-
-# --- colours ----------------------------------------------------------------------------
 
 # What the three kinds of colour-blindness make of linear red, green and blue: Machado, Oliveira
 # and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.

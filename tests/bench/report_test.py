@@ -112,7 +112,7 @@ def test_has_every_picture_with_title_and_description(sample: Page) -> None:
     assert [svg["role"] for svg in sample.all("svg")] == ["img"] * len(expected)
     assert len(sample.all("desc")) == len(expected)
     for words in ("0 single 1x2: 5.45 s", "6 Trainer 4x1: failed", "Filled: C++; outlined: Python.",
-                  "4 DDP AMP 2x1 bf16: 15.2 s, 98.29 %; py DDP AMP 2x1 bf16: 31.9 s, ",
+                  "4 DDP AMP 2x1 bf16: 15.2 s, 98.34 %; py DDP AMP 2x1 bf16: 31.9 s, ",
                   "steps 5 to 8, rank 0. Data is everything from the optimizer"):
         assert words in sample.text
 
