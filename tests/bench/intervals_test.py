@@ -13,18 +13,20 @@ from intervals import bootstrap, mean_of, median_of, ratio_of, within_noise
 from pytest import approx
 
 
-@pytest.mark.parametrize("values, expected", [
+@pytest.mark.parametrize("estimate, samples, expected", [
     # Of five values, three of five draws are the smallest in 5.8 % of all cases: it is the end.
-    ([5, 1, 4, 2, 3], (3, (1, 5))),
+    (median_of, [[5, 1, 4, 2, 3]], (3, (1, 5))),
     # Of nine, five of nine draws are among the lowest two in 3.0 %, the lowest in 0.1 %.
-    (list(range(1, 10)), (5, (2, 8))),
-    ([2.5], (2.5, None)), ([], None)])
-def test_the_interval_of_a_median_is_that_of_all_draws(values: list, expected: object) -> None:
-    assert median_of(values) == expected
-
-
-def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
-    assert (mean_of([5.0]), mean_of([])) == ((5.0, None), None)
+    (median_of, [[*range(1, 10)]], (5, (2, 8))),
+    (median_of, [[2.5]], (2.5, None)), (median_of, [[]], None),
+    (mean_of, [[5.0]], (5.0, None)), (mean_of, [[]], None),
+    (ratio_of, [[1.0], [2.0, 2.0]], (0.5, None)), (ratio_of, [[1.0], []], None),
+    (ratio_of, [[1.0], [0.0]], None),
+    # What two tests of 10,000 images differ by is noise.
+    (within_noise, [(9155, 10_000), (9100, 10_000)], True),
+    (within_noise, [(9155, 10_000), (8921, 10_000)], False)])
+def test_one_value_has_no_interval_and_many_that_of_all_draws(estimate, samples, expected) -> None:
+    assert estimate(*samples) == expected
 
 
 def test_the_same_values_give_the_same_interval() -> None:
@@ -45,14 +47,3 @@ def test_a_ratio_is_that_of_the_medians_in_whatever_order() -> None:
     for other in itertools.islice(itertools.permutations(second), 0, 120, 30):
         ratio = ratio_of(first, other)
         assert (ratio.value, list(ratio.interval)) == (approx(5 / 31), ends)
-
-
-@pytest.mark.parametrize("second, expected", [
-    ([2.0, 2.0], (0.5, None)), ([], None), ([0.0], None)])
-def test_a_ratio_of_one_run_has_no_interval(second: list[float], expected: object) -> None:
-    assert ratio_of([1.0], second) == expected
-
-
-@pytest.mark.parametrize("correct, noise", [(9100, True), (8921, False)])
-def test_noise_is_what_two_tests_of_10000_images_differ_by(correct: int, noise: bool) -> None:
-    assert within_noise((9155, 10_000), (correct, 10_000)) == noise

@@ -26,9 +26,6 @@ LINK = Link(0.001, 1e9)  # 1 ms and 8 Gbit/s
 SECONDS = 60
 
 
-# --- the model --------------------------------------------------------------------------
-
-
 def test_a_fit_divides_each_square_by_its_time() -> None:
     assert fit({0: 1.0, 1: 2.0, 2: 4.0}) == approx((6 / 13, 13 / 18))  # 12 / 13 + 18 / 13 B
 
@@ -56,9 +53,6 @@ def test_a_step_lies_between_the_longer_and_the_sum(name, compute, messages, ove
     assert (1000 * found.low, 1000 * found.high) == approx((low, high))
 
 
-# --- tables -----------------------------------------------------------------------------
-
-
 def test_the_slowest_of_some_draws() -> None:
     record = made.record()
     assert scale.expected_maximum([1.0, 2.0], 1) == approx(1.5)
@@ -73,9 +67,6 @@ def test_the_slowest_of_some_draws() -> None:
 def test_no_record_is_named(start) -> None:
     code, _, err = start(scale, "/nowhere.json")
     assert code == 2 and "/nowhere.json: expected a record of bench/links/links.py" in err
-
-
-# --- measuring --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error, words, good", [
@@ -93,9 +84,7 @@ def test_a_cable_that_cannot_be_made_is_not_run(error, words, good, monkeypatch)
 
 
 def namespaces_of(pid: int) -> list[str]:
-    folder = Path("/run/netns")
-    names = os.listdir(folder) if folder.is_dir() else []
-    return [name for name in names if name.startswith(f"ladder-{pid}-")]
+    return [path.name for path in Path("/run/netns").glob(f"ladder-{pid}-*")]
 
 
 def ranks_in(pid: int) -> list[int]:

@@ -25,9 +25,6 @@ def step_record() -> dict[str, Any]:
             "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
 
 
-# --- step -------------------------------------------------------------------------------
-
-
 def test_a_step_is_what_lies_between_two_optimizers_on_their_thread() -> None:
     [first, second] = step.steps_of(made.trace())
     assert (first.length, second.length) == (10.0, 10.0)
@@ -47,9 +44,6 @@ def test_a_call_that_only_calls_another_one_is_shown_as_that() -> None:
         [1, "max_pool2d_with_indices", 5.1, 2.0], [0, "_fused_adamw_", 9.0, 1.0]]
 
 
-# --- gradients --------------------------------------------------------------------------
-
-
 def test_counts_magnitudes_by_powers_of_two_and_zeros_apart() -> None:
     import gradients  # imports PyTorch, which takes seconds
     import torch
@@ -64,9 +58,6 @@ def test_counts_magnitudes_by_powers_of_two_and_zeros_apart() -> None:
     gradients.count_outputs(model, outputs)
     model(torch.ones(3, 1)).sum().backward()
     assert outputs.zeros + outputs.bins.total() == 3
-
-
-# --- updates ----------------------------------------------------------------------------
 
 
 def test_a_point_is_an_evaluation_and_the_last_one_counts_once() -> None:
@@ -84,21 +75,13 @@ def test_evaluates_after_as_many_images_each_way() -> None:
         32: "375", 64: "188"}
 
 
-# --- pipeline ---------------------------------------------------------------------------
-
-
-def traced(*events: tuple[str, float, float]) -> dict[str, Any]:
-    """Of names, begins and lengths in milliseconds."""
-    return {"baseTimeNanoseconds": 5_000_000, "traceEvents": [
-        {"ph": "X", "name": name, "ts": begin * 1e3, "dur": length * 1e3}
-        for name, begin, length in events]}
-
-
 def test_a_box_computes_behind_its_last_receive() -> None:
-    trace = traced(("pipeline.forward", 10, 8), ("c10d::recv_", 11, 0.1), ("aten::empty", 14, 0.1),
-                   ("c10d::recv_", 15, 0.1), ("aten::linear", 16, 1), ("pipeline.backward", 20, 4),
-                   ("aten::mm", 21, 3), ("c10d::recv_", 30, 1))
-    forward, backward = pipeline.boxes_of(trace)
+    events = [{"ph": "X", "name": name, "ts": begin * 1e3, "dur": length * 1e3}
+              for name, begin, length in (  # in milliseconds
+                  ("pipeline.forward", 10, 8), ("c10d::recv_", 11, 0.1), ("aten::empty", 14, 0.1),
+                  ("c10d::recv_", 15, 0.1), ("aten::linear", 16, 1), ("pipeline.backward", 20, 4),
+                  ("aten::mm", 21, 3), ("c10d::recv_", 30, 1))]
+    forward, backward = pipeline.boxes_of({"baseTimeNanoseconds": 5_000_000, "traceEvents": events})
     assert (forward.letter, forward.begin, forward.end, forward.waited) == ("F", 15, 23, 6)
     assert (backward.letter, backward.begin, backward.waited) == ("B", 25, 0)
 
@@ -116,9 +99,6 @@ def test_the_idle_share_is_of_the_step_of_all_ranks() -> None:
     assert row["idle"] == pytest.approx([1 / 3, 1 / 3], abs=1e-4)
     assert pipeline.share_if_equal(2, 2) == pytest.approx(1 / 3)
     assert (pipeline.least_share([4, 4]), pipeline.least_share([4, 2])) == (0, 0.25)
-
-
-# --- scaling ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cores, ranks", [(1, [1, 2, 3, 4]), (4, [1, 2, 3, 4]),
