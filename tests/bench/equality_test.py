@@ -9,13 +9,6 @@ from equality import verdict_for
 STAGE3 = "stage3_ddp_torchrun"
 
 
-def test_without_stage_0_nothing_is_known() -> None:
-    results = made.results(made.failed("check", "basicnet", made.STAGES[0], 1, 1),
-                           *made.checks("basicnet")[1:7])
-    assert verdict_for(results, "basicnet", made.STAGES[0]).state == "failed"
-    assert verdict_for(results, "basicnet", made.STAGES[1]).state == "not checked"
-
-
 @pytest.mark.parametrize("kind, more", [("full", ""), ("curve", "/epochs:1")])
 @pytest.mark.parametrize("seen, words", [(9999, "9999 of 10000"), (0, "saw 0 of 10000"),
                                          (None, "saw an unknown number of")])

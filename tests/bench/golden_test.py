@@ -33,16 +33,19 @@ def links() -> str:
 
 
 def devices() -> list[made.Entry]:
-    """Two stages on a GPU, which is neither compared with a CPU nor the fastest. Slices of one
-    stage alone: the fastest is that of the whole runs."""
+    """Two stages on a GPU, which is neither compared with a CPU nor the fastest; cuda:0 is compared
+    with cuda, and cpu:0 with cpu. Slices of few stages: the fastest is that of the whole runs."""
     rows = made.short()["benchmarks"]
     rows[1] |= {"label": "device=cuda:0", "real_time": 0.1, "device_peak_bytes": 7.31e8}
-    return [*rows, *made.slices("basicnet", STAGE0, 1.0, 1, 2, label="device=cuda:0"),
-            *made.slices("basicnet", TWIN, 2.0, 1, 2)]
+    for place, devices in ((0, ("cuda:0", "cpu")), (5, ("cpu:0", "cpu")), (6, ("cuda:0", "cuda"))):
+        for program, device in zip((made.STAGES[place], made.TWINS[place]), devices):
+            rows += made.slices("basicnet", program, 1.0, 1, 2, label=f"device={device}")
+    return rows
 
 
 def failures() -> list[made.Entry]:
-    """No other recipe or set-up stands in for stage 4, and a long reason is broken into lines."""
+    """No other recipe or set-up stands in for stage 4, and a long reason is broken into lines.
+    The check of stage 0 failed: nothing is known of the others."""
     slices = made.slices("basicnet", STAGE0, 5.0, 1, 2)
     slices[1] |= {"error_occurred": True, "error_message": "killed by signal 9"}
     reason = {"error_message": " ".join(["the rank did not answer"] * 12)}
@@ -51,6 +54,7 @@ def failures() -> list[made.Entry]:
             made.full("convnet", made.STAGES[4], 9, 2, 1, 9841, precision="bf16"),
             made.full("basicnet", made.STAGES[4], 9, 1, 2, 9841),
             made.failed("full", "basicnet", made.STAGES[4], 2, 1, "bf16"),
+            made.failed("check", "basicnet", STAGE0), *made.checks("basicnet")[1:7],
             made.failed("full", "basicnet", made.STAGES[3], 2, 1) | reason]
 
 

@@ -42,12 +42,6 @@ def test_a_file_that_is_none_is_one_line_and_exit_code_2(text, tmp_path, start) 
         assert (code, out, len(err.splitlines())) == (2, "", 1), err
 
 
-def test_aggregates_are_left_out_and_units_are_seconds() -> None:
-    one = made.entry("full", "basicnet", STAGE, real_time=1500, time_unit="ms")
-    [row] = made.results(one, {**one, "run_type": "aggregate", "real_time": 9.0}).of_kind("full")
-    assert row.seconds() == (1.5, None)
-
-
 def test_repetitions_of_two_files_are_one_row(tmp_path: Path) -> None:
     both = [*made.slices("basicnet", STAGE, 1.0, 1, 2), *made.slices("basicnet", TWIN, 2.0, 1, 2)]
     alone = made.slices("basicnet", STAGE, 10.0, 1, 2)
@@ -73,23 +67,6 @@ def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp
     whole.write_text(text[:-20], encoding="utf-8")
     with pytest.raises(ResultsError, match="a.json: expected the JSON"):
         read([whole])
-
-
-def test_a_run_without_a_seed_is_left_out_beside_those_with_one() -> None:
-    [row] = made.results(*(
-        made.full("basicnet", STAGE, 20.0, 1, 2, correct, more=more) for correct, more in
-        ((5000, ""), (9800, "/seed:1"), (9900, "/seed:2")))).of_kind("full")
-    assert row.accuracies() == {1: 98.0, 2: 99.0}
-    assert row.accuracy() == (98.5, approx((98.5 - 12.706 * 0.5, 98.5 + 12.706 * 0.5), abs=1e-3))
-
-
-@pytest.mark.parametrize("devices, ratio", [
-    (("cuda:0", "cpu"), None), (("cuda:0", "cuda"), 0.5), (("cpu:0", "cpu"), 0.5)])
-def test_rows_on_different_devices_are_not_compared(devices, ratio) -> None:
-    rows = [row for program, seconds, device in zip((STAGE, TWIN), (1.0, 2.0), devices)
-            for row in made.slices("basicnet", program, seconds, 1, 2, label=f"device={device}")]
-    found = made.results(*rows).ratio_to_twin(Setup("basicnet", STAGE, threads=2))
-    assert (found and found.value) == ratio
 
 
 def test_load_and_stolen_ticks_are_those_of_each_file(tmp_path: Path) -> None:
