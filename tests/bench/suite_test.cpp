@@ -227,8 +227,9 @@ TEST(Cases, EveryStageHasATwinThatIsStartedAlike) {
 TEST(Cases, TheBenchTierHasTheRowsOfItsTables) {
   const auto rows = cases_of("bench", 2);
   const auto names = names_of(rows);
-  for (const char* stage : {"stage2_ddp_spawn", "stage3_ddp_torchrun", "stage4_ddp_amp",
-                            "stage5_accelerator", "stage6_trainer"}) {
+  for (const char* stage :
+       {"stage2_ddp_spawn", "stage3_ddp_torchrun", "stage4_ddp_amp", "stage5_accelerator",
+        "stage6_trainer", "python_fabric", "python_lightning"}) {
     for (const int world : {1, 2}) {
       expect_rows(names, {row_of("basicnet", stage, world)});
       const auto bf16 = name_of(row_of("basicnet", stage, world, "bf16"));
@@ -242,31 +243,20 @@ TEST(Cases, TheBenchTierHasTheRowsOfItsTables) {
   auto one_of_four = row_of("basicnet", "stage4_ddp_amp", 1, "bf16");
   one_of_four.threads = 1;
   // Each target on speed is a ratio of two of these, of those above, or of exact sums.
-  expect_rows(names, {row_of("basicnet", "stage0_single_gpu"), row_of("basicnet", "python_tuned"),
-                      row_of("basicnet", "python_tuned_compile"),
-                      row_of("basicnet", "python_tuned", 1, "bf16"),
-                      row_of("basicnet", "python_tuned_compile", 1, "bf16"),
-                      row_of("convnet", "stage0_single_gpu"), row_of("convnet", "python_tuned"),
-                      row_of("convnet", "python_tuned_compile"), one_of_one, one_of_two,
-                      one_of_four, row_of("basicnet", "libtorch_usual"),
-                      row_of("basicnet", "pipeline", 2), row_of("basicnet", "zero_redundancy", 2)});
+  expect_rows(
+      names,
+      {row_of("basicnet", "stage0_single_gpu"), row_of("basicnet", "python_tuned"),
+       row_of("basicnet", "python_tuned_compile"), row_of("basicnet", "python_tuned", 1, "bf16"),
+       row_of("basicnet", "python_tuned_compile", 1, "bf16"),
+       row_of("convnet", "stage0_single_gpu"), row_of("convnet", "python_tuned"),
+       row_of("convnet", "python_tuned_compile"), one_of_one, one_of_two, one_of_four,
+       row_of("basicnet", "libtorch_usual"), row_of("basicnet", "pipeline", 2),
+       row_of("basicnet", "zero_redundancy", 2), row_of("basicnet", "python_jax"),
+       row_of("convnet", "python_jax"), row_of("convnet", "python_fabric", 2),
+       row_of("convnet", "python_lightning", 2)});
+  EXPECT_FALSE(names.contains(name_of(row_of("convnet", "python_fabric"))));
   EXPECT_FALSE(names.contains(name_of(row_of("convnet", "python_tuned", 1, "bf16"))));
   EXPECT_TRUE(of_kind(rows, Kind::kFull).empty());
-}
-
-TEST(Cases, OtherLibrariesStandBesideTheirStages) {
-  const auto names = names_of(cases_of("bench", 2));
-  for (const auto& [program, stage] : {std::pair{"python_jax", "stage0_single_gpu"},
-                                       std::pair{"python_fabric", "stage5_accelerator"},
-                                       std::pair{"python_lightning", "stage6_trainer"}}) {
-    for (const char* recipe : {"basicnet", "convnet"}) {
-      for (const int world : {1, 2}) {
-        const auto name = name_of(row_of(recipe, program, world));
-        EXPECT_EQ(names.contains(name), names.contains(name_of(row_of(recipe, stage, world))))
-            << name;
-      }
-    }
-  }
 }
 
 TEST(Cases, TheWholeTierHasThreeSeedsOfEachStageTwinAndOpponent) {
