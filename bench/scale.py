@@ -182,7 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         tables = scale_tables(record)
-    except (OSError, ValueError, KeyError, ResultsError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ResultsError) as error:
         print(f"scale: {path}: expected a record of bench/links/links.py, got {error!r}; hint: "
               f"python3 bench/links/links.py -o {path}", file=sys.stderr)
         return 2

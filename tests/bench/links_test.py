@@ -64,11 +64,6 @@ def test_the_slowest_of_some_draws() -> None:
     assert costs.slowest(2, 4) < costs.slowest(2, 1)  # of four steps together
 
 
-def test_no_record_is_named(start) -> None:
-    code, _, err = start(scale, "/nowhere.json")
-    assert code == 2 and "/nowhere.json: expected a record of bench/links/links.py" in err
-
-
 @pytest.mark.parametrize("error, words, good", [
     (unittest.SkipTest("no tc here"), "not run: no tc here", True),
     (runner.Failed("rank 1: x"), "failed: rank 1: x", False),

@@ -14,7 +14,6 @@ import report
 import sample_links
 import sample_results as made
 import table
-from environment import run_notes
 from tables import MORE
 from tests.support.programs import run
 from words import theme
@@ -138,14 +137,6 @@ def test_a_wrong_stage_is_marked_in_table_and_pictures(sample: Page, page) -> No
     assert "WRONG" in found.texts
     assert "WRONG stages: 1 of 7" in found.text and "1 DataParallel 2x1 WRONG" in found.text
     assert page(content).text == found.text != sample.text  # the same file gives the same page
-
-
-def test_programs_without_a_whole_run_have_one_order_with_any_hash_seed() -> None:
-    names = ["pipeline", "python_pipeline", "python_zero_redundancy", "zero_redundancy"]
-    rows = [row for name in names for row in made.slices("basicnet", name, 6.0, 2, 1)]
-    whole = made.full("basicnet", "stage0_single_gpu", 20.0, 1, 2, 9840)
-    assert f"Without a whole run here: {', '.join(names)}." in run_notes(
-        made.results(*rows, whole))
 
 
 def test_nothing_but_failures_is_a_page_too(page) -> None:

@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 import report
 import sample_results as made
+import scale
 import table
 from environment import environment_table, honesty, machine_line, measured_at
 from pytest import approx
@@ -37,7 +38,7 @@ def test_a_file_that_is_none_is_one_line_and_exit_code_2(text, tmp_path, start) 
     path = tmp_path / "bad.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    for command in ((table, path), (report, path, "-o", tmp_path / "a.html")):
+    for command in ((table, path), (report, path, "-o", tmp_path / "a.html"), (scale, path)):
         code, out, err = start(*command)
         assert (code, out, len(err.splitlines())) == (2, "", 1), err
 
