@@ -92,6 +92,10 @@ RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
     (ONE, [record(1, loss="9999", loss_value=0.75)], 1,
      "step 1, rank 0, loss: bbbb1 (0.5) in A, 9999 (0.75) in B"),
     (ONE, [record(1, loss_value=0.500001)], 0, "no difference"),
+    # A cause on one rank comes before its effect on all.
+    ([ONE, [record(1, 1)]], [[record(1, gradients__conv2="8888")],
+                             [record(1, 1, gradients__conv2="8888", positions="9999")]], 1,
+     "step 1, rank 1, positions: "),
     (ONE, [record(1, weights={"conv2": "dddd1"})], 1,
      "step 1, rank 0, weight of conv1: dddd2 in A, nothing in B"),
     ([record(s) for s in (1, 2, 3)], [record(s) for s in (1, 2)], 0,
@@ -109,13 +113,6 @@ def test_within_a_step_the_order_of_the_record_counts(compare: Compare) -> None:
     for begin, entry in enumerate(ENTRIES.values()):
         changes = dict.fromkeys([*ENTRIES][begin:], "9999")
         assert f"rank 0, {entry}: " in compare(ONE, [record(1, **changes)])[1]
-
-
-def test_a_cause_on_one_rank_comes_before_its_effect_on_all(compare: Compare) -> None:
-    b = [[record(1, rank, gradients__conv2="8888")] for rank in (0, 1)]
-    b[1][0]["positions"] = "9999"
-    code, line = compare([[record(1, rank)] for rank in (0, 1)], b)
-    assert (code, line.partition(":")[0]) == (1, "step 1, rank 1, positions")
 
 
 @pytest.mark.parametrize("line", [

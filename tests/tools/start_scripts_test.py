@@ -25,25 +25,18 @@ def scripts_fixture() -> Iterator[StartScripts]:
     assert scripts.doCleanups()  # no process is left
 
 
-def expect_ranks(scripts: StartScripts, **columns: list[str]) -> None:
-    """What each rank got, and the flags."""
-    ranks = scripts.calls("program")
-    assert {name: scripts.column(ranks, name) for name in columns} == columns
-    assert [rank["flags"] for rank in ranks] == [FLAGS] * len(columns["RANK"])
-
-
-def test_by_hand_each_rank_gets_its_place_and_the_flags(scripts: StartScripts) -> None:
-    assert scripts.run_script("by_hand.sh", *FLAGS, NPROC_PER_NODE="3")[0] == 0
-    expect_ranks(scripts, RANK=["0", "1", "2"], LOCAL_RANK=["0", "1", "2"], WORLD_SIZE=["3"] * 3,
-                 LOCAL_WORLD_SIZE=["3"] * 3, MASTER_ADDR=["127.0.0.1"] * 3,
-                 MASTER_PORT=[scripts.environment["MASTER_PORT"]] * 3)
-
-
-def test_by_hand_the_second_machine_goes_on_counting(scripts: StartScripts) -> None:
-    assert scripts.run_script("by_hand.sh", *FLAGS, NNODES="2", NODE_RANK="1",
-                              MASTER_ADDR="host5")[0] == 0
-    expect_ranks(scripts, RANK=["2", "3"], LOCAL_RANK=["0", "1"], WORLD_SIZE=["4", "4"],
-                 LOCAL_WORLD_SIZE=["2", "2"], MASTER_ADDR=["host5", "host5"])
+# The second machine goes on counting.
+@pytest.mark.parametrize("settings, ranks, local_ranks, world, host", [
+    ({"NPROC_PER_NODE": "3"}, "012", "012", "3", "127.0.0.1"),
+    ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "host5"}, "23", "01", "4", "host5")])
+def test_by_hand_each_rank_gets_its_place_and_the_flags(
+        scripts: StartScripts, settings: dict[str, str], ranks: str, local_ranks: str, world: str,
+        host: str) -> None:
+    assert scripts.run_script("by_hand.sh", *FLAGS, **settings)[0] == 0
+    here, port = str(len(ranks)), scripts.environment["MASTER_PORT"]
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [(*map(call["env"].get, names), call["flags"]) for call in scripts.calls("program")] == [
+        (rank, local, world, here, host, port, FLAGS) for rank, local in zip(ranks, local_ranks)]
 
 
 @pytest.mark.parametrize("name, value", [("NPROC_PER_NODE", "0"), ("NNODES", "two"),
