@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/doctor.py on machines made here: folders, and programs that answer as others would."""
-
 from __future__ import annotations
 
 import socket

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/first_difference on small files made here."""
-
 from __future__ import annotations
 
 import json

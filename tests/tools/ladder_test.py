@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/ladder.py on three small stages made here, and the loops of two real ones."""
-
 from __future__ import annotations
 
 import difflib

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/layers.py on a small tree made here, each time with one file changed."""
-
 from __future__ import annotations
 
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/page_blocks.py, called by cog on a page made here."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that only a forge reads: they parse, and have the project's commands."""
-
 from __future__ import annotations
 
 import re

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """./run in a folder where suite, table and report are short programs of this test."""
-
 from __future__ import annotations
 
 import os

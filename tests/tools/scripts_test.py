@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """run, test and tools/*.sh in a checkout made here, among stubs of the commands they call."""
-
 from __future__ import annotations
 
 import re

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/ with a stub of torchrun. The real one is in interop/, SLURM in stages/slurm_test.py."""
-
 from __future__ import annotations
 
 import re
