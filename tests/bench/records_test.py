@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from unittest.mock import patch
@@ -91,11 +92,9 @@ def test_a_row_is_stale_if_a_token_of_its_program_changed(project: Path, name: s
 
 
 def test_no_commit_of_the_history_is_needed(project: Path) -> None:
-    git(project, "checkout", "-q", "--orphan", "rebased")
+    shutil.rmtree(project / ".git")
+    git(project, "init", "-q")
     commit(project)
-    git(project, "branch", "-D", "main")
-    git(project, "reflog", "expire", "--expire=now", "--all")
-    git(project, "gc", "-q", "--prune=now")
     assert records.main(["--root", str(project)]) == 0
 
 

@@ -70,13 +70,6 @@ def test_a_signal_ends_all_ranks(scripts: StartScripts, number: int, code: int) 
     assert scripts.finish(process)[0] == code
 
 
-def torchrun(scripts: StartScripts, nodes: int, ranks: int, name: str,
-             *endpoint: str) -> list[str]:
-    return ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
-            "--rdzv-id", name, "--rdzv-endpoint", *endpoint, "--no-python",
-            scripts.environment["PROGRAM"], *FLAGS]
-
-
 @pytest.mark.parametrize("host, settings, count, endpoint", [
     ("host5", {}, 1, ["host5:29400"]),
     ("--local", {"RDZV_PORT": "4000"}, 2, ["127.0.0.1:4000", "--local-addr", "127.0.0.1"])])
@@ -85,7 +78,9 @@ def test_two_machines_type_the_same_line(scripts: StartScripts, host: str, count
     code, output = scripts.run_script("torchrun_two_nodes.sh", host, *FLAGS, **settings)
     assert code == 0, output
     assert [call["flags"] for call in scripts.calls("torchrun")] == [
-        torchrun(scripts, 2, 2, "two_nodes", *endpoint)] * count
+        ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id",
+         "two_nodes", "--rdzv-endpoint", *endpoint, "--no-python", scripts.environment["PROGRAM"],
+         *FLAGS]] * count
 
 
 def test_a_missing_host_is_asked_for(scripts: StartScripts) -> None:
