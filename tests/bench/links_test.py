@@ -38,18 +38,11 @@ def test_a_fit_needs_two_sizes_and_times_that_grow(times: dict, reason: str) -> 
         fit(times)
 
 
-@pytest.mark.parametrize("name, compute, messages, overlap, low, high", [  # in milliseconds
-    ("plain", 10, [4_000_000, 1_000_000], True, 10, 19),  # 6 ms and 3 ms
-    ("plain", 4, [4_000_000, 1_000_000], True, 9, 13),
-    ("bf16", 4, [4_000_000, 1_000_000], True, 6.5, 10.5),
-    ("one-bucket", 10, [5_000_000], True, 17, 17),
-    ("no-overlap", 10, [3_000_000, 2_000_000], True, 19, 19),
-    ("plain", 10, [5_000_000], False, 17, 17),
-    ("accumulation", 10, [4_000_000, 1_000_000], True, 10, 12.25),
-    ("accumulation", 4, [4_000_000, 1_000_000], True, 5.25, 6.25)])
-def test_a_step_lies_between_the_longer_and_the_sum(name, compute, messages, overlap, low,
-                                                    high) -> None:
-    found = predicted(name, LINK, compute / 1000, messages, overlap)
+# In milliseconds. golden/links.txt has steps that compute longer than their messages take.
+@pytest.mark.parametrize("name, low, high", [
+    ("plain", 9, 13), ("bf16", 6.5, 10.5), ("accumulation", 5.25, 6.25)])
+def test_a_step_lies_between_its_messages_of_6_and_3_ms_and_the_sum(name, low, high) -> None:
+    found = predicted(name, LINK, 0.004, [4_000_000, 1_000_000])
     assert (1000 * found.low, 1000 * found.high) == approx((low, high))
 
 

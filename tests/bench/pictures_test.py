@@ -31,13 +31,6 @@ def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
         assert not box.count_overlaps([box_around(x, y, 2 * DOT, 2 * DOT) for x, y in dots])
 
 
-def test_each_digit_has_its_image_label_and_prediction() -> None:
-    found = digits.read(made.misclassified())
-    assert [(one.index, one.label, one.prediction) for one in found[:3]] == [
-        (0, 7, 8), (1, 2, 3), (2, 1, 2)]
-    assert (found[0].pixels.shape, found[0].pixels.max()) == ((28, 28), 255)
-
-
 @pytest.mark.parametrize("words, reason", [("10000:1", "index below 10000"),
                                            ("a", "INDEX:PREDICTION"), ("0:7", "a 7, as predicted")])
 def test_what_does_not_fit_the_data_is_refused(words: str, reason: str) -> None:

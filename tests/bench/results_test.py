@@ -18,13 +18,6 @@ STAGE, TWIN = "stage0_single_gpu", "python_single"
 STOPPED = "The run was stopped: rows are missing."
 
 
-def test_a_name_says_what_ran() -> None:
-    key, seed = read_key("curve/convnet/python_single/world:2/precision:bf16/threads:4/width:2"
-                         "/epochs:1/seed:3/variant:dispatch/iterations:1/repeats:5/manual_time")
-    assert (key.kind, key.epochs, seed) == ("curve", 1, 3)
-    assert key.setup == Setup("convnet", TWIN, 2, "bf16", 4, 2.0, variant="dispatch")
-
-
 @pytest.mark.parametrize("name", ["", "slice", "slice/basicnet", f"loader/basicnet/{STAGE}",
                                   f"slice/basicnet/{STAGE}/world:two"])
 def test_refuses_a_name_that_says_less(name: str) -> None:
