@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""results.py: names of rows, files, repetitions and seeds."""
+"""results.py and environment.py: names of rows, and files; what rows say is in golden/."""
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 
 import pytest
 import report
@@ -11,10 +10,9 @@ import sample_results as made
 import scale
 import table
 from environment import environment_table, honesty, machine_line, measured_at
-from pytest import approx
-from results import ResultsError, Setup, read, read_key
+from results import ResultsError, read, read_key
 
-STAGE, TWIN = "stage0_single_gpu", "python_single"
+STAGE = "stage0_single_gpu"
 STOPPED = "The run was stopped: rows are missing."
 
 
@@ -36,17 +34,6 @@ def test_a_file_that_is_none_is_one_line_and_exit_code_2(text, tmp_path, start) 
         assert (code, out, len(err.splitlines())) == (2, "", 1), err
 
 
-def test_repetitions_of_two_files_are_one_row(tmp_path: Path) -> None:
-    both = [*made.slices("basicnet", STAGE, 1.0, 1, 2), *made.slices("basicnet", TWIN, 2.0, 1, 2)]
-    alone = made.slices("basicnet", STAGE, 10.0, 1, 2)
-    results = read([made.write_rows(tmp_path / name, rows)
-                    for rows, name in ((both, "a.json"), (alone, "b.json"))])
-    setup = Setup("basicnet", STAGE, 1, "fp32", 2)
-    assert len(results.row("slice", setup).good) == 10
-    pooled = median([seconds * jitter for seconds in (1, 10) for jitter in made.JITTER])
-    assert results.ratio_to_twin(setup).value == approx(pooled / (2 * median(made.JITTER)))
-
-
 @pytest.mark.parametrize("end", ["", ",", ",\n", "\n"])
 def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp_path) -> None:
     rows = made.slices("basicnet", STAGE, 1.0, 1, 2)
@@ -63,13 +50,16 @@ def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp
         read([whole])
 
 
-def test_load_and_stolen_ticks_are_those_of_each_file(tmp_path: Path) -> None:
-    row = made.entry("slice", "basicnet", STAGE, real_time=1.0)
-    files = [made.write(tmp_path / name, {"context": context, "benchmarks": [{**row, **more}]})
-             for name, context, more in (
-                 ("a.json", made.CONTEXT, {"steal_ticks": 40, "load": 2.0}),
-                 ("b.json", made.CONTEXT, {}), ("c.json", {}, {"steal_ticks": 40}))]
-    rows = {name: cells for name, *cells in environment_table(read(files)).rows}
+def test_files_share_rows_and_each_has_its_load_and_stolen_ticks(tmp_path: Path) -> None:
+    row = made.entry("slice", "basicnet", STAGE)
+    found = read([made.write(tmp_path / name, {"context": context, "benchmarks": [{**row, **more}]})
+                  for name, context, more in (
+                      ("a.json", made.CONTEXT, {"real_time": 1, "steal_ticks": 40, "load": 2.0}),
+                      ("b.json", made.CONTEXT, {"real_time": 10}),
+                      ("c.json", {}, {"real_time": 9, "steal_ticks": 40}))])
+    [pooled] = found.of_kind("slice")
+    assert pooled.seconds().value == 9
+    rows = {name: cells for name, *cells in environment_table(found).rows}
     assert rows["stolen ticks while measuring"] == ["23", "0", "not recorded"]
     assert rows["load while measuring"] == ["2.00 to 2.00", "not recorded", "not recorded"]
 

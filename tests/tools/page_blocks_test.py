@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import write
+from tests.support.programs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """#include <cstdio>
 
 int main() {
@@ -22,8 +22,6 @@ int main() {
   const auto c = 3;
 }
 """
-
-
 QUOTES = {
     'A + "#loop"': 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}',
     'A, "for (int i = 0; i .. }"': 'for (int i = 0;  i < 3; ++i) {\n  std::puts("again");\n}',
