@@ -129,9 +129,6 @@ def test_another_kind_of_file_is_refused_with_its_line(compare: Compare, tmp_pat
     assert code == 2 and problem in text
 
 
-# Different numbers of ranks.
-
-
 @pytest.mark.parametrize("world, steps, rest", [
     *((world, 2, "") for world in (2, 3, 4, 8)), (3, 4, "; B has 6 more, without a counterpart")])
 def test_exact_runs_of_other_world_sizes_are_compared_as_wholes(
