@@ -17,7 +17,7 @@ from equality import (
 from intervals import Estimate, mean_of
 from results import Results, Row, Setup, same_device
 from words import (
-    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, count, is_python, megabytes,
+    FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, TWINS, count, is_python, megabytes,
     number, percent, rival_of, significant,
 )
 
@@ -386,7 +386,7 @@ def seed_cells(results: Results, row: Row) -> Cells:
     return {
         "accuracy by seed, %": ", ".join(map(percent, row.accuracies().values())),
         "mean, % [95 %]": row.accuracy().text(percent),
-        "to its twin, points [95 %]": ("is the twin" if is_python(setup.program)
+        "to its twin, points [95 %]": ("is the twin" if setup.program in TWINS
                                        else points(twin and paired(row, twin))),
         "to stage 0, points [95 %]": ("is stage 0" if row is base
                                       else points(base and paired(row, base)))}

@@ -218,6 +218,8 @@ def rival_rows() -> list[Entry]:
         ("basicnet", "python_tuned_compile", 4.8, "bf16"),
         ("convnet", "python_tuned", 1.08, "fp32"), ("basicnet", "python_lightning", 20.0, "fp32"))
         for row in slices(recipe, program, seconds, 1, 2, precision)]
+    found += [full("basicnet", "python_lightning", 90.0, 2, 1, 9830 + seed, more=f"/seed:{seed}")
+              for seed in (1, 2, 3)]
     return [*found, *slices("basicnet", "python_lightning", 16.0, 2, 1),
             failed("slice", "basicnet", "python_jax", 1, 2),
             failed("slice", "convnet", "python_tuned_compile", 1, 2, reason=NOT_RUN)]
