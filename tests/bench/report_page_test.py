@@ -65,4 +65,4 @@ def test_every_picture_can_be_read_and_the_page_is_no_wider_than_the_window(
     assert found["page"] == [width, width]
     assert len(found["pictures"]) == PICTURES and min(found["pictures"]) > 80
     assert min(found["letters"]) >= SMALLEST_TEXT and found["outside"] == []
-    assert min(found["names"]) > 100  # not one letter per line
+    assert min(found["names"]) > 60  # "basicnet" in one line, not one letter per line
