@@ -24,8 +24,8 @@ from intervals import Estimate
 from results import Results, ResultsError, Row, Setup
 from tables import curve_rows, name_text, unusual
 from words import (
-    IDEAS, INK, MUTED, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of, is_python,
-    megabytes, percent, significant, stage_of, twin_of,
+    IDEAS, INK, MUTED, OPPONENTS, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of,
+    is_python, megabytes, percent, significant, stage_of, twin_of,
 )
 
 Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
@@ -190,11 +190,14 @@ def width_picture(results: Results, recipe: str) -> Picture | None:
 
 
 def dot_of(results: Results, row: Row) -> Dot:
-    """Its label: a digit for a stage, py and a digit for its twin. The legend has the names."""
+    """Its label: a digit for a stage, py and a digit for its twin, the name of another library. The
+    legend has the names."""
     setup = row.setup
     name = "LT" if setup.program == USUAL else str(stage_of(setup.program))
-    label = ("py" * is_python(setup.program) + name + precision_of(setup)
-             + " WRONG" * is_wrong(results, setup))
+    name = "py" * is_python(setup.program) + name
+    if setup.program in OPPONENTS:
+        name = setup.program.removeprefix("python_")
+    label = name + precision_of(setup) + " WRONG" * is_wrong(results, setup)
     return Dot(label, colour_of(setup.program), is_python(setup.program), row.seconds(),
                row.accuracy())
 

@@ -113,3 +113,10 @@ def test_the_parts_of_a_step_go_from_dark_to_light() -> None:
     light, dark = ([luminance(getattr(colour, place)) for colour in PHASE_COLOURS]
                    for place in ("light", "dark"))
     assert light == sorted(light) and dark == sorted(dark, reverse=True)
+
+
+def test_another_library_is_named_in_the_picture_of_time_and_accuracy() -> None:
+    results = made.sample_results()
+    rows = [row for row in results.of_kind("full") if row.setup.recipe == "basicnet"]
+    labels = {row.setup.program: pictures.dot_of(results, row).label for row in rows}
+    assert labels["python_lightning"] == "lightning" and labels["python_trainer"] == "py6"
