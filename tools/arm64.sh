@@ -25,7 +25,7 @@ if ! type mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64-static &>/dev/null; then
 fi
 
 if [[ ! -d $folder/sysroot ]]; then
-  start=$SECONDS
+  say "downloading Debian's libraries"
   rm -rf "$folder/sysroot.new"
   mkdir -p "$folder"
   mmdebstrap --quiet --architectures=arm64 --variant=extract --include="$(IFS=, && echo "${libraries[*]}")" \
@@ -35,16 +35,14 @@ if [[ ! -d $folder/sysroot ]]; then
     ln -srf "$folder/sysroot.new$(readlink "$link")" "$link"
   done
   mv "$folder/sysroot.new" "$folder/sysroot"
-  say "Debian's libraries in $((SECONDS - start)) s"
 fi
 
 mapfile -t wheels < <(.venv/bin/python -m pip freeze | grep -E '^(torch|nvidia-cuda-(runtime|cupti))==')
 if [[ ! -f $folder/wheels/${wheels[*]} ]]; then
-  start=$SECONDS
+  say "downloading LibTorch"
   rm -rf "$folder/wheels"
   .venv/bin/python -m pip install --disable-pip-version-check --no-input --quiet --no-deps --only-binary :all: \
     --platform manylinux_2_28_aarch64 --platform manylinux_2_25_aarch64 --platform manylinux2014_aarch64 \
     --target "$folder/wheels" "${wheels[@]}"
   touch "$folder/wheels/${wheels[*]}"
-  say "LibTorch in $((SECONDS - start)) s"
 fi

@@ -66,10 +66,6 @@ if (location.protocol === "file:") {{
 """
 
 
-class SiteError(Exception):
-    """What the site needs is not there."""
-
-
 class Site:
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = root
@@ -100,8 +96,7 @@ class Site:
         text = TOKEN.sub(replaced, TABS.sub(with_tabs, text))
         text = "\n".join(collapsed(list(spaced(text.split("\n"))))) + "\n"
         if language := LANGUAGES.get(name):
-            text = CHINESE_BREAK.sub("", text)
-            return f'<div lang="{language}" markdown="1">\n\n{text}\n</div>\n'
+            return f'<div lang="{language}" markdown="1">\n\n{CHINESE_BREAK.sub("", text)}\n</div>\n'
         return text
 
     def write(self, name: str, content: str | bytes) -> None:
@@ -222,22 +217,21 @@ def find_zensical() -> Path:
     folders = (f"{sys.prefix}/bin", f"{ROOT}/.venv/bin", os.environ["PATH"])
     if found := shutil.which("zensical", path=os.pathsep.join(folders)):
         return Path(found)
-    raise SiteError("zensical is not installed; hint: tools/setup.sh test (Python 3.11 or newer)")
+    raise OSError("zensical is not installed; hint: tools/setup.sh test (Python 3.11 or newer)")
 
 
 def build(root: Path, folder: Path) -> int:
     zensical = find_zensical()
     if folder.exists() and any(folder.iterdir()) and not (folder / "zensical.toml").exists():
-        raise SiteError(f"{folder}: not empty and not a site; hint: name another --folder")
+        raise OSError(f"{folder}: not empty and not a site; hint: name another --folder")
     folder.mkdir(parents=True, exist_ok=True)
     site = Site(root, folder)
     site.prepare()
     command = [zensical, "build", "--clean", "--strict", "-f", folder / "zensical.toml"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True,
-                          timeout=300)  # it takes 3
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode != 0 or not (site.html / "index.html").is_file():
-        print(done.stdout, done.stderr.partition("Traceback")[0], sep="", file=sys.stderr)
-        print("docs_site: zensical failed", file=sys.stderr)
+        print(done.stdout, done.stderr.partition("Traceback")[0], "docs_site: zensical failed",
+              sep="\n", file=sys.stderr)
         return 1
     site.finish()
     print(f"docs_site: {len(site.names)} pages, {len(site.sources)} files that they link; "
@@ -254,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     root = options.root.resolve()
     try:
         return build(root, (options.folder or root / "build-site").resolve())
-    except (OSError, SiteError) as error:
+    except OSError as error:
         print(f"docs_site: {error}", file=sys.stderr)
         return 2
 

@@ -48,11 +48,9 @@ gpu_count() {
 }
 
 no_gpu() {
-  printf 'gpu_check: skipped: no GPU: looked for /dev/nvidia0 and up and /dev/dxg'
-  if [[ ${CUDA_VISIBLE_DEVICES+set} ]]; then
-    printf ", less what CUDA_VISIBLE_DEVICES='%s' leaves out" "$CUDA_VISIBLE_DEVICES"
-  fi
-  printf '; hint: tools/gpu_check.sh --device cpu tries the checks without one\n'
+  printf 'gpu_check: skipped: no GPU: looked for /dev/nvidia0 and up and /dev/dxg%s; %s\n' \
+    "${CUDA_VISIBLE_DEVICES+, less what CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES@Q} leaves out}" \
+    'hint: tools/gpu_check.sh --device cpu tries the checks without one'
   exit "$skip_code"
 }
 
