@@ -337,7 +337,18 @@ void Accelerator::backward(const torch::Tensor& loss) {
   std::optional<Autocast> without_autocast;
   if (is_mixed) without_autocast.emplace(device_, torch::kFloat32);
   scaled.backward();
+  if (sync_gradients() && handlers_.ddp.broadcast_buffers) send_buffers_of_frozen();
   if (optimizers_->size() > 1) warn_of_foreign_gradients();
+}
+
+// The forwards of a network that is frozen for now change its running statistics, and no backward
+// of its own sends them.
+void Accelerator::send_buffers_of_frozen() const {
+  for (const auto& [module, reducer] : modules_) {
+    const auto weights = module->parameters();
+    const bool is_frozen = std::ranges::none_of(weights, &torch::Tensor::requires_grad);
+    if (reducer != nullptr && is_frozen) reducer->broadcast_buffers();
+  }
 }
 
 void Accelerator::warn_of_foreign_gradients() {

@@ -119,7 +119,7 @@ class Accelerator {
   //                                      in 16 bits while an Accumulation or autocast() lives
   //     torch::optim::Optimizer          an AcceleratedOptimizer
   //     LrScheduler, or of torch::optim  an AcceleratedScheduler; one of torch::optim after its
-  //                                      optimizer
+  //                                      optimizer: checkpoints hold its number of steps
   //     DataLoader                       an AcceleratedDataLoader
   //     any other range of batches       JoinedBatches: each process gets one batch in turn of a
   //                                      sequence that is the same on all. A loader of torch::data
@@ -224,6 +224,8 @@ class Accelerator {
   // The weight is the number of the batch's samples ÷ that of the window. Python divides by the
   // number of batches, which makes a short last window of an epoch too weak. So does this library
   // where it does not know the window: without a loader, and in a pass over JoinedBatches.
+  //
+  // Sends rank 0's buffers of a module that is frozen for now (FreezeGuard) to all ranks.
   //
   // With several optimizers, a log line warns once of an optimizer whose step uses gradients of a
   // backward that another optimizer's step followed; see FreezeGuard.
@@ -454,6 +456,7 @@ class Accelerator {
   Accumulation begin_batch(const std::vector<torch::nn::Module*>& modules);
   void pause(torch::nn::Module& module, Accumulation& accumulation);
   bool needs_autocast(const std::vector<torch::nn::Module*>& modules) const;
+  void send_buffers_of_frozen() const;
   void warn_of_foreign_gradients();
   // Warns if it throws SystemError, and ends the curves.
   void write_curves(const std::function<void()>& write);

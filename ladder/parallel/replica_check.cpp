@@ -58,7 +58,8 @@ void require_equal_values(const StateDict& tensors, const torch::nn::Module& mod
     const auto buffers = unwrapped(module).named_buffers();
     if (buffers.contains(line.substr(0, line.find(' ')))) {
       return "training forwards without a backward leave other buffers on each rank: call "
-             "eval() of DistributedDataParallel or broadcast_buffers() of GradientReducer";
+             "eval() of DistributedDataParallel or broadcast_buffers() of GradientReducer; with an "
+             "Accelerator, end each accumulation window";
     }
     return "a step was done on some ranks only; tools/first_difference finds it";
   };

@@ -174,8 +174,9 @@ Metrics Trainer::metrics_of(const Gathered& gathered, const PredictionOutput& ou
     for (std::size_t i = 0; i < means.size(); ++i) sum += means[i] * gathered.shares[i].second;
     metrics[start + "loss"] = sum / static_cast<double>(gathered.samples);
   }
-  if (gathered.losses.empty() && gathered.shares.empty() && !args_.label_names.empty()) {
-    accelerator_.log().info(
+  const bool has_loss = !gathered.losses.empty() || !gathered.shares.empty();
+  if (!has_loss && !args_.label_names.empty() && accelerator_.is_main_process()) {
+    accelerator_.log().warn(
         fmt::format("no {}loss: the inputs have no {}", start, fmt::join(args_.label_names, ", ")));
   }
   if (model_preparation_time_) metrics[start + "model_preparation_time"] = *model_preparation_time_;

@@ -7,6 +7,7 @@
 #include <torch/data/datasets/tensor.h>
 #include <torch/data/samplers/sequential.h>
 #include <torch/data/transforms/stack.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
@@ -209,6 +210,22 @@ TEST(Prepare, WarnsOnceOfGradientsThatAnotherLossLeft) {
 }
 
 // --- Modules ---
+
+// Each process has its own statistics of the same layer after its forward.
+TEST(Prepare, SendsTheBuffersOfANetworkThatIsFrozenInABackward) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear g(3, 3);
+    torch::nn::Sequential d(torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 1));
+    accelerator->prepare(g, d);
+    const FreezeGuard frozen(*d);
+    const auto noise = torch::arange(6.0).reshape({2, 3}) * (1 + accelerator->process_index());
+    accelerator->backward(d->forward(g->forward(noise)).sum());
+    const auto mean = d->buffers().front();
+    EXPECT_NE(mean.abs().sum().item<float>(), 0.0F);
+    EXPECT_TRUE(torch::equal(mean, accelerator->broadcast(mean)));
+  });
+}
 
 TEST(Prepare, RunsAnyModuleInMixedPrecisionWithinAccumulate) {
   run_accelerators(1, [](Accelerators& ranks) {

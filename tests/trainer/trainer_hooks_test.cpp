@@ -503,6 +503,19 @@ TEST(TrainerWithAGpu, PageLocksNoBatchesForTheCpu) {
   Trainer(std::move(options)).train();
 }
 
+TEST(TrainerLabels, ThatNoInputHasAreAWarningInsteadOfALoss) {
+  auto options = plain_options();
+  options.model = std::make_shared<Classifier>();
+  options.args.label_names = {"absent"};
+  Trainer trainer(std::move(options));
+  testing::internal::CaptureStderr();
+  const auto metrics = trainer.evaluate();
+  const auto messages = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(find_metric(metrics, "eval_loss"), nullptr);
+  EXPECT_NE(messages.find("warning: no eval_loss: the inputs have no absent"), std::string::npos)
+      << messages;
+}
+
 TEST(TrainerLabels, AccuracyTakesOneLabelName) {
   const auto scores = torch::tensor({{1.0, 0.0}, {1.0, 0.0}});
   const auto labels = torch::tensor({0, 1});
