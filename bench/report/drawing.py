@@ -28,9 +28,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 from matplotlib.transforms import Bbox
 
 from intervals import Estimate
-from words import (
-    ALL_COLOURS, BAD, GRID, INK, MUTED, PAPER, PHASE_COLOURS, PHASES, Colour, theme,
-)
+from words import ALL_COLOURS, BAD, GRID, INK, MUTED, PAPER, PHASE_COLOURS, PHASES, Colour, theme
 
 WIDTH = 360.0  # points, as wide as a telephone
 PAGE_WIDTH = 440.0  # letters of 10 points can be read where a page is 400 pixels wide

@@ -31,9 +31,7 @@ from link_tables import fits_table, links_table, speed_table
 from results import Results, ResultsError, read
 from scale import scale_tables
 from table import FURTHER_TABLES
-from tables import (
-    Table, more, recipe_table, rival_table, stage_table, summary, twin_table,
-)
+from tables import Table, more, recipe_table, rival_table, stage_table, summary, twin_table
 from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_python, theme
 
 TITLE = "Seven ways to train: what each costs"
