@@ -12,7 +12,7 @@ from pandas import Series
 
 from intervals import Estimate, Interval, median_of
 from results import Results, Row, Setup
-from tables import Cells, Table, accuracy_text, cells, counter, plain_table
+from tables import Cells, Table, accuracy_text, cells, counter, table_of
 from words import (
     DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, twin_of,
 )
@@ -149,7 +149,7 @@ def targets(results: Results) -> list[Target]:
 
 def targets_table(results: Results) -> Table:
     """Those that were measured."""
-    return plain_table("Targets", [one.cells() for one in targets(results) if one.here], [])
+    return table_of("Targets", [one.cells() for one in targets(results) if one.here], [])
 
 
 def speed_claim(results: Results) -> str:
@@ -240,4 +240,4 @@ def claims_table(results: Results) -> Table:
              "run.",
              "The tutorial's run had SyncBatchNorm and 16 bits on two GPUs; here 16 bits are "
              "bfloat16, and PyTorch has no SyncBatchNorm on a CPU, so the twin goes without."]
-    return plain_table("Claims of the source tutorials", rows, notes)
+    return table_of("Claims of the source tutorials", rows, notes)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -27,6 +27,7 @@ PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
 MORE = ("For times with 95 % intervals, a second network and all programs in Python: "
         "./run bench --quick")
 
+OWNER = ""  # not a column of a table: the program of a row, for its colour
 Cells = dict[str, str]  # by column
 Writers = Mapping[str, Callable[[Row], str]]
 
@@ -41,20 +42,14 @@ class Table:
     texts: int = 1  # so many columns from the left hold words, the rest numbers
 
 
-def table_of(title: str, rows: Iterable[tuple[str, Cells]], notes: list[str],
-             texts: int = 1) -> Table:
-    """Of rows with their programs; without the columns that have no value in any row."""
-    programs, cells = [*zip(*rows)] or ((), ())
-    frame = pandas.DataFrame(cells)
+def table_of(title: str, rows: list[Cells], notes: list[str], texts: int = 1) -> Table:
+    """Without the columns that have no value in any row. A cell OWNER gives a row its colour."""
+    frame = pandas.DataFrame(rows)
+    programs = frame.pop(OWNER).tolist() if OWNER in frame else []
     empty = frame.isin([NOT_RUN, NOT_MEASURED, TWIN_NOT_RUN, FAILED]).all()
     kept = frame.loc[:, ~empty] if len(frame) else frame
-    return Table(title, tuple(kept.columns), kept.values.tolist(), notes, list(programs),
+    return Table(title, tuple(kept.columns), kept.values.tolist(), notes, programs,
                  texts - int(empty[:texts].sum()))
-
-
-def plain_table(title: str, rows: Iterable[Cells], notes: list[str], texts: int = 1) -> Table:
-    """Of rows that have no colour."""
-    return replace(table_of(title, [("", row) for row in rows], notes, texts), programs=[])
 
 
 def points(difference: Estimate | None) -> str:
@@ -139,7 +134,7 @@ def stage_cells(results: Results, stage: int) -> Cells:
         "memory, MB": counter("peak_rss_bytes", megabytes), "code": counter("user_lines", count)}
     name = name_text(row.setup, row) if row else STAGES[stage]
     place = place_cells(row.setup) if row else {"world": NOT_RUN, "prec": NOT_RUN}
-    return {"stage": name, **place, **cells(row, writers)}
+    return {OWNER: STAGES[stage], "stage": name, **place, **cells(row, writers)}
 
 
 def runs_text(rows: list[Row]) -> str:
@@ -164,8 +159,8 @@ def stage_table(results: Results) -> Table:
         notes[0] += (" Python: time of a step of its Python twin over that of the stage; the "
                      "twin's is one run of 30 steps.")
         notes += [f"{row.setup.program}: {row.error}." for row in briefs if row.error]
-    rows = [(program, stage_cells(results, stage)) for stage, program in enumerate(STAGES)]
-    return table_of("The seven stages", rows if found else [], notes, 3)
+    rows = [stage_cells(results, stage) for stage in range(len(STAGES))] if found else []
+    return table_of("The seven stages", rows, notes, 3)
 
 
 def difference_text(results: Results, row: Row) -> str:
@@ -196,7 +191,7 @@ def recipe_cells(results: Results, setup: Setup, by_seed: bool) -> Cells:
     either = next((row for row in (speed, whole) if row and not row.error), speed or whole)
     memory = next((row for row in (whole, speed) if row and not row.error), either)
     return {
-        "program": name_text(setup, speed, whole), "world": str(setup.world),
+        OWNER: setup.program, "program": name_text(setup, speed, whole), "world": str(setup.world),
         "precision": setup.precision, "threads": str(setup.threads),
         **cells(speed, {"200 steps, s [95 %]": seconds_text,
                         "samples/s": counter("samples_per_second", count),
@@ -245,8 +240,7 @@ def recipe_table(results: Results, recipe: str) -> Table:
     setups = results.setups(recipe)
     whole = [row for setup in setups if (row := results.row("full", setup)) and row.score()]
     by_seed = bool(whole) and all(any(row.of_seeds()) for row in whole)
-    return table_of(f"Recipe {recipe}", [(setup.program, recipe_cells(results, setup, by_seed))
-                                         for setup in setups],
+    return table_of(f"Recipe {recipe}", [recipe_cells(results, one, by_seed) for one in setups],
                     recipe_notes(results, setups, by_seed))
 
 
@@ -254,8 +248,8 @@ def speed_table(results: Results, recipe: str) -> Table:
     """The C++ rows that were repeated: what a terminal has room for."""
     writers: Writers = {"200 steps, s [95 %]": seconds_text,
                         "% of floor": counter("percent_of_floor", number)}
-    rows = [(setup.program, {"program": name_text(setup, row), **place_cells(setup),
-                             **cells(row, writers)})
+    rows = [{OWNER: setup.program, "program": name_text(setup, row), **place_cells(setup),
+             **cells(row, writers)}
             for setup in results.setups(recipe, ["slice"])
             if not is_python(setup.program) and (row := results.row("slice", setup))]
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
@@ -280,12 +274,11 @@ def beside_twin(results: Results, setup: Setup) -> str:
 
 
 def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading: str,
-              text: Callable[[Setup], str]) -> list[tuple[str, Cells]]:
+              text: Callable[[Setup], str]) -> list[Cells]:
     """One row per program, world size and precision, one column per recipe."""
     recipes = list(dict.fromkeys(setup.recipe for setup in setups))
-    return [(place.program, {**first(place), **place_cells(place),
-                             **{f"{one} / {heading} [95 %]": text(replace(place, recipe=one))
-                                for one in recipes}})
+    return [{OWNER: place.program, **first(place), **place_cells(place),
+             **{f"{one} / {heading} [95 %]": text(replace(place, recipe=one)) for one in recipes}}
             for place in sorted({replace(setup, recipe="") for setup in setups}, key=Setup.order)]
 
 
@@ -343,10 +336,9 @@ def feeding_table(results: Results) -> Table:
         "sent per step, bytes": counter("sent_bytes_per_step", count),
         "read by main, bytes": counter("read_bytes_main", count),
         "read by others, bytes": counter("read_bytes_others", count)}
-    rows = [(setup.program, {"program": setup.program, "recipe": setup.recipe,
-                             **place_cells(setup),
-                             "variant": VARIANTS.get(setup.variant, setup.variant),
-                             **cells(results.row("slice", setup), writers)})
+    rows = [{OWNER: setup.program, "program": setup.program, "recipe": setup.recipe,
+             **place_cells(setup), "variant": VARIANTS.get(setup.variant, setup.variant),
+             **cells(results.row("slice", setup), writers)}
             for setup in sorted(setups, key=lambda one: (
                 replace(one, variant="").order(), [*VARIANTS, one.variant].index(one.variant),
                 one.variant))]
@@ -404,8 +396,10 @@ def equal_rows(results: Results, rows: list[Row]) -> list[list[Row]]:
 
 def group_cells(results: Results, group: list[Row], rows: list[Row]) -> Cells:
     places = [place_cells(row.setup) for row in group]
-    return {"programs": ", ".join(map(short_name, group)) + equal_elsewhere(group, rows),
-            "recipe": group[0].setup.recipe,
+    setup = group[0].setup
+    return {OWNER: setup.program,
+            "programs": ", ".join(map(short_name, group)) + equal_elsewhere(group, rows),
+            "recipe": setup.recipe,
             **{name: ", ".join(dict.fromkeys(place[name] for place in places))
                for name in places[0]},
             **seed_cells(results, group[0])}
@@ -421,9 +415,8 @@ def accuracy_table(results: Results) -> Table:
              "intervals of means and of mean differences are Student's t over the seeds, with one "
              "degree of freedom fewer than seeds; with three seeds they are 4.3 standard errors "
              "to each side. A difference is taken seed by seed."]
-    return table_of(OVER_SEEDS, [
-        (group[0].setup.program, group_cells(results, group, rows))
-        for group in equal_rows(results, rows)], notes, 4)
+    return table_of(OVER_SEEDS, [group_cells(results, group, rows)
+                                 for group in equal_rows(results, rows)], notes, 4)
 
 
 STEPS = 200  # of a timed row
@@ -443,7 +436,7 @@ def price_table(results: Results) -> Table:
             for row in sorted(results.of_kind("sums"), key=lambda row: row.setup.order())]
     notes = ["Stage 2, BasicNet, fp32. Ranks x threads; milliseconds per step over 200 steps; all "
              "rows in one run, in random order."]
-    return plain_table("The price of exact sums", rows, notes, 2)
+    return table_of("The price of exact sums", rows, notes, 2)
 
 
 def seeds_table(results: Results) -> Table:
@@ -462,7 +455,7 @@ def seeds_table(results: Results) -> Table:
     notes = [f"Stage 2, {setup.recipe}, {setup.precision}, one epoch, {setup.world} x "
              f"{setup.threads}: accuracy in percent. The interval is that of the mean difference "
              "over the seeds, Student's t." for setup in sorted(setups, key=Setup.order)[:1]]
-    return plain_table("Accuracy of exact sums", rows, notes)
+    return table_of("Accuracy of exact sums", rows, notes)
 
 
 def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
@@ -476,10 +469,10 @@ def curve_table(results: Results) -> Table:
     curves = {row.setup for row in results.of_kind("curve")}
     writers: Writers = {"training, s": counter("train_seconds", number),
                         "accuracy, % [95 %]": accuracy_text}
-    rows = [(setup.program, {
-        "program": setup.program, "recipe": setup.recipe, "world": str(setup.world),
-        "precision": setup.precision, "threads": str(setup.threads),
-        "epochs": str(row.key.epochs or "all"), **cells(row, writers)})
+    rows = [{
+        OWNER: setup.program, "program": setup.program, "recipe": setup.recipe,
+        "world": str(setup.world), "precision": setup.precision, "threads": str(setup.threads),
+        "epochs": str(row.key.epochs or "all"), **cells(row, writers)}
         for row in curve_rows(results) if (setup := row.setup) in curves]
     return table_of("Accuracy over training time", rows, [], 2)
 
@@ -497,7 +490,7 @@ def check_table(results: Results) -> Table:
     notes = [f"Checked: {CHECKED}. World size 1: the weights of stage 0, bit for bit. World size "
              "2: stages 1 to 6 have the same ones, stage 1 with two replicas, stage 4 in fp32 and "
              "without SyncBatchNorm."]
-    return plain_table("Equality", rows, notes, 5)
+    return table_of("Equality", rows, notes, 5)
 
 
 def more(results: Results) -> list[str]:
