@@ -52,8 +52,8 @@ def table_of(title: str, rows: list[Cells], notes: list[str], texts: int = 1) ->
                  texts - int(empty[:texts].sum()))
 
 
-def points(difference: Estimate | None) -> str:
-    return NOT_MEASURED if difference is None else difference.text(lambda value: f"{value:+.2f}")
+def estimate_text(found: Estimate | None, form: str = ".3f", missing: str = NOT_MEASURED) -> str:
+    return missing if found is None else found.text(lambda value: format(value, form))
 
 
 def seconds_text(row: Row) -> str:
@@ -255,10 +255,6 @@ def speed_table(results: Results, recipe: str) -> Table:
     return table_of(f"Recipe {recipe}, 200 steps", rows, [], 3)
 
 
-def ratio_text(ratio: Estimate | None, missing: str, digits: int = 3) -> str:
-    return missing if ratio is None else ratio.text(lambda value: f"{value:.{digits}f}")
-
-
 def beside_twin(results: Results, setup: Setup) -> str:
     """The ratio of a stage to its twin at the same world size and precision."""
     ours, twin = results.row("slice", setup), results.twin_row("slice", setup)
@@ -270,7 +266,7 @@ def beside_twin(results: Results, setup: Setup) -> str:
         return "twin failed"
     if twin and not same_device(ours, twin):
         return "other device"
-    return ratio_text(results.ratio_to_twin(setup), TWIN_NOT_RUN)
+    return estimate_text(results.ratio_to_twin(setup), missing=TWIN_NOT_RUN)
 
 
 def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading: str,
@@ -297,8 +293,7 @@ def beside_rival(results: Results, setup: Setup) -> str:
     if row is None or row.error:
         return row.missing if row else NOT_RUN
     ours = replace(setup, program=rival_of(setup.program, setup.precision))
-    return (WRONG if is_wrong(results, ours)
-            else ratio_text(results.ratio(ours, setup), NOT_MEASURED))
+    return WRONG if is_wrong(results, ours) else estimate_text(results.ratio(ours, setup))
 
 
 def rival_table(results: Results) -> Table:
@@ -318,12 +313,10 @@ VARIANTS = {"": "sharding", "dispatch": "dispatch", "accumulate": "4 batches per
             "accumulate_sync": "4 batches per step, all-reduce in each"}
 
 
-def over_base(results: Results, row: Row, missing: str, digits: int = 3,
-              **change: object) -> str:
-    """The time of a row over that of the one that it becomes by a change."""
-    base = replace(row.setup, **change)
-    return "1" if base == row.setup else ratio_text(
-        results.ratio(row.setup, base, kind=row.key.kind), missing, digits)
+def over_base(results: Results, row: Row, base: Setup, *form: str) -> str:
+    """The time of a row over that of the one with the set-up `base`."""
+    return "1" if base == row.setup else estimate_text(
+        results.ratio(row.setup, base, kind=row.key.kind), *form)
 
 
 def feeding_table(results: Results) -> Table:
@@ -332,7 +325,8 @@ def feeding_table(results: Results) -> Table:
     setups = found | {replace(setup, variant="") for setup in found}
     writers: Writers = {
         "time, s [95 %]": seconds_text,
-        "time / sharding's [95 %]": lambda row: over_base(results, row, NOT_MEASURED, variant=""),
+        "time / sharding's [95 %]": lambda row: over_base(
+            results, row, replace(row.setup, variant="")),
         "sent per step, bytes": counter("sent_bytes_per_step", count),
         "read by main, bytes": counter("read_bytes_main", count),
         "read by others, bytes": counter("read_bytes_others", count)}
@@ -379,9 +373,9 @@ def seed_cells(results: Results, row: Row) -> Cells:
         "accuracy by seed, %": ", ".join(map(percent, row.accuracies().values())),
         "mean, % [95 %]": row.accuracy().text(percent),
         "to its twin, points [95 %]": ("is the twin" if setup.program in TWINS
-                                       else points(twin and paired(row, twin))),
+                                       else estimate_text(twin and paired(row, twin), "+.2f")),
         "to stage 0, points [95 %]": ("is stage 0" if row is base
-                                      else points(base and paired(row, base)))}
+                                      else estimate_text(base and paired(row, base), "+.2f"))}
 
 
 def equal_rows(results: Results, rows: list[Row]) -> list[list[Row]]:
@@ -430,7 +424,8 @@ def price_table(results: Results) -> Table:
     writers = {
         "ms per step [95 %]": lambda row: row.seconds().text(
             lambda value: f"{1000 * value / STEPS:.1f}"),
-        "time / fast [95 %]": lambda row: over_base(results, row, NOT_RUN, 2, micro_batch=0)}
+        "time / fast [95 %]": lambda row: over_base(
+            results, row, replace(row.setup, micro_batch=0), ".2f", NOT_RUN)}
     rows = [{"ranks": place_cells(row.setup)["world"], "sums": sums_text(row.setup.micro_batch),
              **cells(row, writers)}
             for row in sorted(results.of_kind("sums"), key=lambda row: row.setup.order())]
@@ -446,7 +441,7 @@ def seeds_table(results: Results) -> Table:
     rows: list[Cells] = []
     if len(found) and len(found.columns) == 2:
         apart = list(found.iloc[:, 1] - found.iloc[:, 0])
-        differences = [*(f"{one:+.2f}" for one in apart), points(mean_of(apart))]
+        differences = [*(f"{one:+.2f}" for one in apart), estimate_text(mean_of(apart), "+.2f")]
         found.loc["mean"] = found.mean()
         rows = [{"seed": str(seed), **{sums_text(size): percent(shares[size]) for size in found},
                  "difference, points": difference}
