@@ -190,7 +190,7 @@ def honesty(results: Results) -> list[str]:
     programs = {row.setup.program for row in rows}
     there = {"any": True, "twin": any(map(is_python, programs)), "usual": USUAL in programs,
              "tuned": bool(programs.intersection(TUNED)),
-             "opponent": bool(programs.intersection(OPPONENTS)),
+             "opponent": any(map(is_python, programs.intersection(OPPONENTS))),
              "sent": any(row.counter("sent_bytes_per_step") is not None for row in rows),
              "lines": any(row.counter("user_lines") is not None for row in rows)}
     there |= {row.key.kind: True for row in rows}

@@ -193,10 +193,9 @@ def dot_of(results: Results, row: Row) -> Dot:
     """Its label: a digit for a stage, py and a digit for its twin, the name of another library. The
     legend has the names."""
     setup = row.setup
-    name = "LT" if setup.program == USUAL else str(stage_of(setup.program))
-    name = "py" * is_python(setup.program) + name
+    name = "py" * is_python(setup.program) + str(stage_of(setup.program))
     if setup.program in OPPONENTS:
-        name = setup.program.removeprefix("python_")
+        name = "LT" if setup.program == USUAL else setup.program.removeprefix("python_")
     label = name + precision_of(setup) + " WRONG" * is_wrong(results, setup)
     return Dot(label, colour_of(setup.program), is_python(setup.program), row.seconds(),
                row.accuracy())

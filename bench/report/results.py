@@ -20,7 +20,7 @@ from typing import Any
 
 from intervals import Estimate, mean_of, median_of, ratio_of, wilson
 from words import (
-    DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, OPPONENTS, USUAL, is_python, stage_of, twin_of,
+    DDP_PRACTICE, FAILED, HF_DEFAULTS, NOT_RUN, OPPONENTS, is_python, stage_of, twin_of,
 )
 
 EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
@@ -47,9 +47,8 @@ class Setup:
 
     def order(self) -> tuple:
         return (self.recipe, stage_of(self.program), is_python(self.program),
-                self.program == USUAL or self.program in OPPONENTS, self.program, self.width,
-                self.precision != "fp32", self.precision, self.world, self.threads,
-                self.micro_batch, self.variant)
+                self.program in OPPONENTS, self.program, self.width, self.precision != "fp32",
+                self.precision, self.world, self.threads, self.micro_batch, self.variant)
 
 
 @dataclass(frozen=True)

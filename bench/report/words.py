@@ -16,9 +16,9 @@ STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
     ("stage6_trainer", "python_trainer", "Trainer"),
 )
 BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline"}  # and twins
-USUAL = "libtorch_usual"  # no stage and no twin: LibTorch as its tutorials use it
-# Other libraries, no twins: each with the number of the stage that it resembles.
-OPPONENTS = {"python_jax": 0, "python_fabric": 5, "python_lightning": 6}
+USUAL = "libtorch_usual"  # LibTorch as its tutorials use it
+# No stages and no twins: each with the number of the stage that it resembles.
+OPPONENTS = {USUAL: 0, "python_jax": 0, "python_fabric": 5, "python_lightning": 6}
 TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
 
 TEST_IMAGES = 10_000
@@ -79,8 +79,6 @@ def theme() -> str:
 
 def stage_of(program: str) -> int:
     """The number of a stage, or of that of a twin or opponent; behind them for other programs."""
-    if program == USUAL:
-        return 0  # it trains as stage 0 does
     if program in OPPONENTS:
         return OPPONENTS[program]
     return next((place for place, pair in enumerate(zip(STAGES, TWINS)) if program in pair),
@@ -97,11 +95,9 @@ def twin_of(program: str) -> str | None:
 
 def rival_of(program: str, precision: str) -> str | None:
     """The stage that a program without a twin is compared with."""
-    if program in TUNED and precision != "fp32":
-        return STAGES[4]
     if program in TUNED:
-        return STAGES[0]
-    return STAGES[stage_of(program)] if program in (USUAL, *OPPONENTS) else None
+        return STAGES[0 if precision == "fp32" else 4]
+    return STAGES[OPPONENTS[program]] if program in OPPONENTS else None
 
 
 def colour_of(program: str) -> Colour:
