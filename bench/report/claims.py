@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from pandas import Series
 
-from intervals import Estimate, Interval, median_of
+from intervals import Estimate, inverse, median_of
 from results import Results, Row, Setup
 from tables import Cells, Table, accuracy_text, cells, counter, table_of
 from words import (
@@ -35,15 +36,6 @@ class Target(NamedTuple):
         return {"target": self.what, "value": f"{self.sign} {self.limit}{self.unit}",
                 "here [95 %]": self.here.text(lambda value: f"{value:.2f}"),
                 "reached?": "yes" if reached else "no"}
-
-
-def inverse(estimate: Estimate | None) -> Estimate | None:
-    """How many times faster, of a ratio of times."""
-    if estimate is None:
-        return None
-    interval = estimate.interval and Interval(1 / estimate.interval.high,
-                                              1 / estimate.interval.low)
-    return Estimate(1 / estimate.value, interval)
 
 
 def all_cpus(results: Results, recipe: str, program: str, precision: str = "fp32",
@@ -177,15 +169,8 @@ def twins_claim(results: Results) -> str:
 class Claim(NamedTuple):
     what: str
     value: str
-    recipe: str
-    program: str  # ours; its twin is the one of the same place
-    world: int
-    ours: Callable[[Row], str]
-    precision: str = "fp32"
-
-
-def loss(value: float | None) -> str:
-    return number(value, 4)
+    setup: Setup  # of our program; the number of threads is not part of the claim
+    write: Callable[[Row], str]
 
 
 def seconds(row: Row) -> str:
@@ -194,36 +179,35 @@ def seconds(row: Row) -> str:
     return NOT_MEASURED if elapsed is None else f"{elapsed:.2f} s"
 
 
+loss = partial(number, digits=4)
+SINGLE = Setup("convnet", STAGES[0])
+DDP_AMP = Setup(DDP_PRACTICE, STAGES[4], world=2, precision="bf16")
+TRAINER = Setup(HF_DEFAULTS, STAGES[6])
 CLAIMS = (
-    Claim("ConvNet, 3 epochs with tests, 1 GPU: accuracy", "91.55 %", "convnet",
-          "stage0_single_gpu", 1, accuracy_text),
-    Claim("ConvNet, 3 epochs with tests, 1 GPU: time", "22.72 s", "convnet", "stage0_single_gpu", 1,
-          seconds),
-    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: accuracy", "89.21 %", DDP_PRACTICE,
-          "stage4_ddp_amp", 2, accuracy_text, "bf16"),
-    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: time", "30.82 s", DDP_PRACTICE,
-          "stage4_ddp_amp", 2, seconds, "bf16"),
-    Claim("BasicNet, Trainer: steps", "938", HF_DEFAULTS, "stage6_trainer", 1,
-          counter("steps", count)),
-    Claim("Trainer: training loss, steps 1 to 500", "0.8757", HF_DEFAULTS, "stage6_trainer", 1,
+    Claim("ConvNet, 3 epochs with tests, 1 GPU: accuracy", "91.55 %", SINGLE, accuracy_text),
+    Claim("ConvNet, 3 epochs with tests, 1 GPU: time", "22.72 s", SINGLE, seconds),
+    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: accuracy", "89.21 %", DDP_AMP,
+          accuracy_text),
+    Claim("ConvNet, 3 epochs with tests, 2 GPUs, DDP, 16 bits: time", "30.82 s", DDP_AMP, seconds),
+    Claim("BasicNet, Trainer: steps", "938", TRAINER, counter("steps", count)),
+    Claim("Trainer: training loss, steps 1 to 500", "0.8757", TRAINER,
           counter("logged_loss", loss)),
-    Claim("BasicNet, Trainer: validation loss", "0.2826", HF_DEFAULTS, "stage6_trainer", 1,
-          counter("eval_loss", loss)),
+    Claim("BasicNet, Trainer: validation loss", "0.2826", TRAINER, counter("eval_loss", loss)),
 )
 
 
-def row_for(results: Results, claim: Claim, program: str) -> Row | None:
-    """The whole run that the claim is about, with the most threads."""
-    wanted = Setup(claim.recipe, program, claim.world, claim.precision)
+def whole_row(results: Results, wanted: Setup) -> Row | None:
+    """The whole run with this set-up and the most threads."""
     rows = [row for row in results.of_kind("full") if replace(row.setup, threads=1) == wanted]
     return max(rows, key=lambda row: (not row.error, row.setup.threads), default=None)
 
 
 def claim_cells(results: Results, claim: Claim) -> Cells:
     found = {"claim": claim.what, "tutorial": claim.value}
-    programs = {"C++ here": claim.program, "Python here": twin_of(claim.program)}
-    for column, program in programs.items():
-        [text] = cells(row_for(results, claim, program), {column: claim.ours}).values()
+    ours = claim.setup.program
+    for column, program in (("C++ here", ours), ("Python here", twin_of(ours))):
+        row = whole_row(results, replace(claim.setup, program=program))
+        [text] = cells(row, {column: claim.write}).values()
         found[column] = text if text == NOT_RUN else f"{text} ({program})"
     return found
 

@@ -68,6 +68,14 @@ def ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate | None
                     bootstrap(tuple(first), tuple(second)) if several else None)
 
 
+def inverse(estimate: Estimate | None, amount: float = 1.0) -> Estimate | None:
+    """The amount over the estimate: of a ratio of times, how many times faster. None of nothing."""
+    if estimate is None:
+        return None
+    bounds = estimate.interval and [amount / end for end in reversed(estimate.interval)]
+    return Estimate(amount / estimate.value, bounds and Interval(*bounds))
+
+
 def mean_of(values: Sequence[float]) -> Estimate | None:
     """The mean with its t interval, n - 1 degrees of freedom; None of nothing."""
     if len(values) < 2:

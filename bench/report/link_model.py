@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from intervals import Estimate, median_of
+from intervals import Estimate, Interval, median_of
 from results import ResultsError
 
 RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s",
@@ -50,11 +50,8 @@ class Link(NamedTuple):
         return 2 * (ranks - 1) * (self.alpha + size / self.beta / ranks)
 
 
-class Prediction(NamedTuple):
+class Prediction(Interval):
     """Seconds between which a step lies."""
-
-    low: float
-    high: float
 
     def deviation(self, seconds: float) -> float:
         """How far outside a time lies, as a share of the nearer bound: 0 inside, < 0 below."""

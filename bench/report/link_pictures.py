@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from drawing import (
     PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
 )
-from intervals import Estimate, Interval
+from intervals import Estimate, Interval, inverse
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
 from words import INK, STAGE_COLOURS, significant
 
@@ -93,10 +93,8 @@ SPREAD = 0.18  # from way to way, as a share of the place of a link
 
 def speeds(one: Measured) -> tuple[Estimate, Interval]:
     """Images per second, measured and of the model."""
-    ends = one.time.interval or (one.time.value, one.time.value)
-    low, high = sorted(BATCH / seconds for seconds in ends)
-    return (Estimate(BATCH / one.time.value, Interval(low, high)),
-            Interval(*sorted(BATCH / seconds for seconds in one.prediction)))
+    model = one.prediction
+    return inverse(one.time, BATCH), Interval(BATCH / model.high, BATCH / model.low)
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:

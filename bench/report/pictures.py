@@ -13,14 +13,14 @@ from functools import partial
 from matplotlib.figure import Figure
 
 import digits
-from claims import all_cpus, inverse
+from claims import all_cpus
 from drawing import (
     README_WIDTH, Bar, Dot, Line, Picture, axes_of, draw_bar, draw_bars, draw_dots, draw_lines,
     draw_stacks,
 )
 from environment import machine_line
 from equality import WRONG, is_wrong
-from intervals import Estimate
+from intervals import Estimate, inverse
 from results import Results, ResultsError, Row, Setup
 from tables import curve_rows, name_text, unusual
 from words import (
