@@ -65,11 +65,7 @@ def whole_seconds(row: Row) -> str:
 
 
 def accuracy_text(row: Row) -> str:
-    accuracy = row.accuracy()
-    if accuracy is None:
-        return NOT_MEASURED
-    low, high = accuracy.interval
-    return f"{percent(accuracy.value)} [{percent(low)}, {percent(high)}]"
+    return estimate_text(row.accuracy(), ".2f")
 
 
 def cells(row: Row | None, writers: Writers, reason: bool = True) -> Cells:
