@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,10 +19,8 @@ from drawing import (
 )
 from intervals import Estimate, Interval, inverse
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
+from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs
 from words import INK, STAGE_COLOURS, significant
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs  # noqa: E402
 
 LANES = {"forward": STAGE_COLOURS[2], "backward": STAGE_COLOURS[3], "wire": STAGE_COLOURS[4],
          "optimizer": STAGE_COLOURS[5]}

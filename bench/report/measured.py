@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -20,12 +18,10 @@ from drawing import (
     PAGE_WIDTH, README_WIDTH, Band, Box, Line, Picture, draw_bands, draw_lines, figure_of,
 )
 from intervals import Estimate, median_of
+from pipeline import MICRO_BATCHES, SCHEDULES, least_share, share_if_equal
+from step import MATHS, REST
 from table import markdown_rows
 from words import BAD, INK, MUTED, PAPER, STAGE_COLOURS, Colour, number, percent, significant
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "measure"))
-from pipeline import MICRO_BATCHES, SCHEDULES, least_share, share_if_equal  # noqa: E402
-from step import MATHS, REST  # noqa: E402
 
 Record = Mapping[str, Any]
 

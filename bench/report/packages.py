@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a program of the report in one line if a package of requirements.txt is missing."""
+"""Ends a program of the report in one line if a package of requirements.txt is missing. Adds the
+folders to the path whose modules the report imports."""
 
 import importlib.util
 import sys
@@ -11,3 +12,6 @@ MISSING = [name for name in ("jinja2", "matplotlib", "numpy", "pandas", "scipy")
 if MISSING:
     sys.exit(f"{Path(sys.argv[0]).stem}: this Python lacks {', '.join(MISSING)}; hint: "
              "tools/setup.sh bench")
+
+BENCH = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCH), str(BENCH / "measure")]

@@ -42,8 +42,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import packages  # noqa: F401  first: ends the program if one is missing
-import link_pictures  # scale.py is in the folder above
+import packages  # noqa: F401  first: checks the packages and sets the path
+import link_pictures
 import link_tables
 import measured
 import pictures

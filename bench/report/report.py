@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import packages  # noqa: F401  first: ends the program if one is missing
+import packages  # noqa: F401  first: checks the packages and sets the path
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
@@ -24,9 +24,7 @@ from claims import speed_claim
 from drawing import Picture
 from environment import honesty, machine_line
 from link_model import cables
-from link_pictures import (  # scale.py is in the folder above
-    bandwidth_picture, scale_picture, trace_picture,
-)
+from link_pictures import bandwidth_picture, scale_picture, trace_picture
 from link_tables import fits_table, links_table, speed_table
 from results import Results, ResultsError, read
 from scale import scale_tables
