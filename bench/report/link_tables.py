@@ -36,7 +36,6 @@ def share_text(row: Measured) -> str:
 
 
 def against(row: Measured) -> str:
-    """Where a measurement lies."""
     if abs(row.deviation) < 0.005:
         return "inside"
     return "WRONG: " * (abs(row.deviation) > TOLERANCE) + share_text(row)
@@ -107,7 +106,6 @@ def links_table(record: Mapping[str, Any]) -> Table:
 
 
 def fits_table(record: Mapping[str, Any]) -> Table:
-    """α and β of each link."""
     links, rows = fitted(record), []
     for words, section in sections(record).items():
         if words not in links:
@@ -126,7 +124,6 @@ def fits_table(record: Mapping[str, Any]) -> Table:
 
 
 def model_table(record: Mapping[str, Any]) -> Table:
-    """All-reduce of all gradients, in milliseconds."""
     links = cables(record)
     rows = [[str(ranks), *(milliseconds(link.all_reduce(ranks, size))
                            for size in GRADIENTS.values() for link in links.values())]
@@ -175,7 +172,6 @@ def largest_promise(record: Mapping[str, Any], links: Mapping[str, Link]) -> str
 
 
 def speed_table(record: Mapping[str, Any]) -> Table:
-    """Speed over that of one rank."""
     links, found = cables(record), measured_speeds(record)
     places = [(recipe, words) for recipe in GRADIENTS for words in links]
     rows = [["2, measured", *(number(found.get(place), 2) for place in places)]]

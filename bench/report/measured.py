@@ -197,11 +197,11 @@ LOWEST, HIGHEST = -44, 20  # powers of two that are shown
 TICKS = range(-40, HIGHEST, 8)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 GROUPS = {"activations": STAGE_COLOURS[2], "parameters": STAGE_COLOURS[4]}
-GROUP_TEXTS = {"activations": "activations: outputs of convolutions and linear layers",
-               "parameters": "parameters"}
-FILLS = {"activations": {"fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
+FILLS = {"activations": {"label": "activations: outputs of convolutions and linear layers",
+                         "fill": True, "facecolor": (GROUPS["activations"].light, 0.4),
                          "edgecolor": GROUPS["activations"].light},
-         "parameters": {"fill": False, "edgecolor": GROUPS["parameters"].light}}
+         "parameters": {"label": "parameters", "fill": False,
+                        "edgecolor": GROUPS["parameters"].light}}
 TITLES = {0: "Gradients as they are, in float16",
           SCALE_POWER: f"Gradients × {2 ** SCALE_POWER:,}, in float16"}
 
@@ -274,8 +274,8 @@ def draw_histograms(histograms: Mapping[int, Mapping[str, Shares]]) -> Figure:
                                 for power in TICKS])
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-    handles = [Patch(label=GROUP_TEXTS[name], **FILLS[name]) for name in GROUPS]
     note = "Shares of the gradients that are not 0, in columns of [2ⁿ, 2ⁿ⁺¹)."
+    handles = [Patch(**fill) for fill in FILLS.values()]
     figure.legend(handles=[*handles, Line2D([], [], linestyle="none", label=note)],
                   loc="outside lower left", fontsize=10)
     return figure

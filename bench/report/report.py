@@ -49,10 +49,8 @@ def cell_class(text: str, words: bool) -> Markup:
     return Markup(f' class="{" ".join(classes)}"' if classes else "")
 
 
-def link_sections(record: Mapping[str, Any] | None) -> list[Section]:
+def link_sections(record: Mapping[str, Any]) -> list[Section]:
     """Of a record of bench/links/links.py: what links cost, and what ranks cost."""
-    if record is None:
-        return []
     tables = [links_table(record), fits_table(record)]
     if not cables(record):
         return [("Links", tables)]
@@ -66,12 +64,11 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]
     """In the order of the page, each with the parts that have something to show."""
     found: list[Section] = [
         ("The seven stages", [stage_table(results), [pictures.code_picture(results)]])]
-    for table in (twin_table(results), rival_table(results)):
-        found.append((table.title, [table]))
+    found += [(table.title, [table]) for table in (twin_table(results), rival_table(results))]
     for recipe in results.recipes():
         table = recipe_table(results, recipe)
         found.append((table.title, [pictures.recipe_pictures(results, recipe), table]))
-    found += link_sections(links)
+    found += link_sections(links) if links else []
     found += [(table.title, [table]) for table in (make(results) for make in FURTHER_TABLES)]
     shown = [(title, [part for part in parts
                       if (part.rows if isinstance(part, Table) else any(part))])

@@ -275,7 +275,6 @@ def by_recipe(setups: Sequence[Setup], first: Callable[[Setup], Cells], heading:
 
 
 def twin_table(results: Results) -> Table:
-    """One row per stage, world size and precision, one column per recipe."""
     rows = by_recipe(results.beside_twins(), lambda place: {"stage": place.program}, "twin's",
                      partial(beside_twin, results))
     notes = ["Time of 200 steps over that of the Python twin with the same world size, precision "
@@ -293,7 +292,6 @@ def beside_rival(results: Results, setup: Setup) -> str:
 
 
 def rival_table(results: Results) -> Table:
-    """One row per program that is no twin, world size and precision, one column per recipe."""
     setups = [setup for recipe in results.recipes() for setup in results.setups(recipe, ["slice"])
               if rival_of(setup.program, setup.precision)]
     rows = by_recipe(setups, lambda place: {
