@@ -66,11 +66,9 @@ def fit(times: Mapping[int, float]) -> Link:
     if len(times) < 2:
         raise ResultsError(f"all-reduces: expected two sizes or more, got {len(times)}")
     weights = {size: 1 / time for size, time in times.items()}
-    total = sum(weights.values())
-    size_mean = sum(weights[size] * size for size in times) / total
-    time_mean = sum(weights[size] * time for size, time in times.items()) / total
-    slope = (sum(weights[size] * (size - size_mean) * (time - time_mean)
-                 for size, time in times.items())
+    size_mean = sum(weights[size] * size for size in times) / sum(weights.values())
+    time_mean = len(times) / sum(weights.values())  # a weight times its time is 1
+    slope = (sum(size - size_mean for size in times)
              / sum(weights[size] * (size - size_mean) ** 2 for size in times))
     if slope <= 0:
         found = ", ".join(f"{size} bytes: {time:.6f} s" for size, time in times.items())
