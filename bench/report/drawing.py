@@ -122,8 +122,7 @@ def number_bars(axes: Axes, labels: Sequence[str], end: float, name: str) -> Non
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
-def draw_bar(axes: Axes, place: float, bar: Bar, height: float = 0.62,
-             letters: float = 9) -> None:
+def draw_bar(axes: Axes, place: float, bar: Bar, height: float = 0.62, letters: float = 9) -> None:
     if bar.estimate is not None:
         axes.barh(place, bar.estimate.value, height=height, linewidth=1.4,
                   edgecolor=bar.colour.light,
@@ -179,11 +178,10 @@ def logarithmic_axis(axes: Axes, digits: Sequence[int]) -> None:
 def draw_line(axes: Axes, line: Line) -> None:
     xs, ys = zip(*line.points)
     axes.errorbar(xs, [y.value for y in ys], yerr=numpy.hstack([*map(distances, ys)]),
-                  label=line.label,
-                  color=line.colour.light, marker=MARKERS[line.marker], markersize=5.5,
-                  markeredgewidth=1.4, linestyle="--" if line.outlined else "-", linewidth=1.4,
-                  markerfacecolor=PAPER.light if line.outlined else line.colour.light,
-                  elinewidth=1, capsize=2)
+                  label=line.label, color=line.colour.light, marker=MARKERS[line.marker],
+                  markersize=5.5, markeredgewidth=1.4, elinewidth=1, capsize=2, linewidth=1.4,
+                  linestyle="--" if line.outlined else "-",
+                  markerfacecolor=PAPER.light if line.outlined else line.colour.light)
 
 
 def draw_lines(names: tuple[str, str], lines: Sequence[Line], logarithmic: bool = False,
@@ -293,11 +291,9 @@ OPACITY = 0.4
 
 
 class Box(NamedTuple):
-    """Times in milliseconds."""
-
     row: int
-    begin: float
-    length: float
+    begin: float  # milliseconds
+    length: float  # milliseconds
     text: str
     colour: Colour
     opacity: float = OPACITY

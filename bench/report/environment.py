@@ -13,7 +13,6 @@ from tables import Table
 from words import OPPONENTS, TUNED, USUAL, is_python, stage_of
 
 NOT_RECORDED = "not recorded"
-SAME = "same"  # as in the first file
 FIELDS = {
     "date": "date", "host_name": "host", "tier": "tier", "ladder_version": "version of ladder",
     "commit": "commit", "compiler": "compiler", "flags": "compiler flags",
@@ -72,7 +71,7 @@ def environment_table(results: Results) -> Table:
     frame = pandas.DataFrame(files).T.fillna(NOT_RECORDED)
     frame = frame[(frame != NOT_RECORDED).any(axis=1)].reset_index()
     others = frame.iloc[:, 2:]
-    frame.iloc[:, 2:] = others.where(others.ne(frame.iloc[:, 1], axis=0), SAME)
+    frame.iloc[:, 2:] = others.where(others.ne(frame.iloc[:, 1], axis=0), "same")
     names = ["value"] if len(files) == 1 else [f"file {i + 1}" for i in range(len(files))]
     return Table("Environment", ("field", *names), frame.values.tolist(), [], [], len(names) + 1)
 

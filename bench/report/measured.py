@@ -186,8 +186,7 @@ def scaling_picture(record: Record) -> Picture:
                     f"{row['sent_bytes_per_rank'] / 1e6:.1f} MB")
                    for ranks, row in rows.items() if ranks > 1]
     return Picture("scaling", "Time of a step over the number of processes",
-                   "Milliseconds. " + "; ".join(words) + ".",
-                   partial(draw_scaling, lines, labels))
+                   "Milliseconds. " + "; ".join(words) + ".", partial(draw_scaling, lines, labels))
 
 
 # --- gradients --------------------------------------------------------------------------

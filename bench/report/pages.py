@@ -83,8 +83,7 @@ LINK_TABLES = {
 # Records of one program, and what a page shows of them.
 RECORD_TABLES = {"--step": measured.step_table, "--pipeline": measured.pipeline_table,
                  "--divided": measured.divided_table, "--scaling": measured.scaling_table}
-ONE_TABLE: dict[str, Callable[[Results], Table]] = {
-    "--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
+ONE_TABLE = {"--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
 FORMS = "|".join(("--short", "--markdown", "--speed", *ONE_TABLE, *LINK_TABLES, *RECORD_TABLES))
 BLOCK = re.compile(rf"(<!-- record (\S+(?: [^-\s]\S*)*) ({FORMS}) -->\n)"
                    r".*?(<!-- end of the record -->)", re.DOTALL)

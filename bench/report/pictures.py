@@ -6,7 +6,7 @@ drawing.py draws a picture when its SVG is read. A picture without data is omitt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -246,9 +246,8 @@ def digits_picture(results: Results, recipe: str) -> Picture | None:
                    partial(digits.draw, shown), caption)
 
 
-RECIPE_PICTURES: tuple[Callable[[Results, str], Picture | None], ...] = (
-    time_picture, accuracy_picture, scaling_picture, memory_picture, phase_picture, width_picture,
-    digits_picture)
+RECIPE_PICTURES = (time_picture, accuracy_picture, scaling_picture, memory_picture, phase_picture,
+                   width_picture, digits_picture)
 
 
 def recipe_pictures(results: Results, recipe: str) -> list[Picture]:
@@ -311,10 +310,8 @@ def draw_pairs(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Fi
 
 
 def stages_picture(results: Results) -> Picture:
-    pairs = []
-    for stage in STAGES:
-        rows = row_pair(results, stage)
-        pairs.append((rows[0].setup, [stage_bar(results, row) for row in rows]))
+    found = [row_pair(results, stage) for stage in STAGES]
+    pairs = [(rows[0].setup, [stage_bar(results, row) for row in rows]) for rows in found]
     numbers = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
     return Picture("stages", "The seven stages beside their twins in Python", numbers,
                    partial(draw_pairs, pairs, machine_line(results)))

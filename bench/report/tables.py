@@ -99,14 +99,11 @@ def usual_row(results: Results, stage: int, kind: str = "full") -> Row | None:
 
     If that one failed, it is shown as failed: another recipe is no answer for it.
     """
-    def order(row: Row) -> tuple:
-        world, precision, threads = unusual(row.setup)
-        return (row.setup.recipe != "basicnet", row.setup.recipe, row.setup.width != 1, world,
-                precision, bool(row.error), threads)
-
-    return min((row for row in results.of_kind(kind) if row.setup.program == STAGES[stage]
-                and row.setup.recipe in results.recipes() and not row.setup.variant),
-               key=order, default=None)
+    rows = [row for row in results.of_kind(kind) if row.setup.program == STAGES[stage]
+            and row.setup.recipe in results.recipes() and not row.setup.variant]
+    return min(rows, default=None, key=lambda row: (
+        row.setup.recipe != "basicnet", row.setup.recipe, row.setup.width != 1,
+        *unusual(row.setup)[:2], bool(row.error), -row.setup.threads))
 
 
 def usual_rows(results: Results, kind: str = "full") -> list[Row]:
@@ -449,8 +446,7 @@ def seeds_table(results: Results) -> Table:
 
 def curve_rows(results: Results, recipe: str | None = None) -> list[Row]:
     """Runs of fewer epochs and whole runs, those of a set-up beside each other."""
-    rows = [row for row in results.of_kind("curve", "full")
-            if recipe in (None, row.setup.recipe)]
+    rows = [row for row in results.of_kind("curve", "full") if recipe in (None, row.setup.recipe)]
     return sorted(rows, key=lambda row: (row.setup.order(), row.key.epochs or 10**9))
 
 
@@ -503,8 +499,7 @@ def fastest(results: Results, right: list[Row]) -> str:
 
 def overlap(one: Estimate, other: Estimate) -> bool:
     """Whether two intervals have a value in common; without intervals nothing is known."""
-    return (None not in (one.interval, other.interval)
-            and one.interval.low <= other.interval.high
+    return (None not in (one.interval, other.interval) and one.interval.low <= other.interval.high
             and other.interval.low <= one.interval.high)
 
 
