@@ -334,8 +334,3 @@ def draw_bands(width: float, bands: Sequence[Band], legend: Sequence[tuple[str, 
                        for _, colour in legend], [words for words, _ in legend],
                       loc="outside lower left", ncols=len(legend))
     return figure
-
-
-def lines_below(figure: Figure, *lines: str) -> None:
-    """Words below the axes, which a file needs and a page has in its caption."""
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=10)

@@ -14,9 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from drawing import (
-    PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, lines_below, show_grid_alone,
-)
+from drawing import PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, show_grid_alone
 from intervals import Estimate, Interval, inverse
 from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs
@@ -90,6 +88,11 @@ def speeds(one: Measured) -> tuple[Estimate, Interval]:
     """Images per second, measured and of the model."""
     model = one.prediction
     return inverse(one.time, BATCH), Interval(BATCH / model.high, BATCH / model.low)
+
+
+def lines_below(figure: Figure, *lines: str) -> None:
+    """Words below the axes, which a file needs and a page has in its caption."""
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=10)
 
 
 def draw_speeds(links: Mapping[str, Sequence[Measured]], alone: float) -> Figure:
