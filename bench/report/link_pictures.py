@@ -24,7 +24,6 @@ LANES = {"forward": STAGE_COLOURS[2], "backward": STAGE_COLOURS[3], "wire": STAG
          "optimizer": STAGE_COLOURS[5]}
 TITLES = {"plain": "With overlap: DistributedDataParallel",
           "no-overlap": "Without overlap: all-reduces after backward"}
-PALE = 0.1  # opacity
 
 Span = Sequence[Any]  # lane, begin, length, bytes
 
@@ -60,7 +59,7 @@ def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
         return [Box(row, begin, length, text if size else "", LANES[name])]
     end = max(handed)
     return [Box(row, begin, end - begin, "", LANES[name]),
-            Box(row, end, begin + length - end, "wait for the buckets", LANES[name], PALE)]
+            Box(row, end, begin + length - end, "wait for the buckets", LANES[name], opacity=0.1)]
 
 
 def trace_picture(record: Mapping[str, Any]) -> Picture:

@@ -32,7 +32,6 @@ from table import FURTHER_TABLES
 from tables import Table, more, recipe_table, rival_table, stage_table, summary, twin_table
 from words import FAILED, NOT_MEASURED, NOT_RUN, colour_of, is_python, theme
 
-TITLE = "Seven ways to train: what each costs"
 LONG = 40  # letters from which a cell is broken into lines
 
 Section = tuple[str, list[Table | list[Picture | None]]]  # with its title
@@ -80,7 +79,7 @@ def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
                             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     return templates.get_template("page.html").render(
-        title=TITLE, theme=theme(), machine=machine_line(results),
+        title="Seven ways to train: what each costs", theme=theme(), machine=machine_line(results),
         claims=list(filter(None, [*summary(results), speed_claim(results)])),
         summary=[pictures.summary_picture(results)], sections=sections(results, links),
         limits=honesty(results), more=more(results), cell_class=cell_class, colour_of=colour_of,

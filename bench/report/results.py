@@ -142,11 +142,10 @@ class Row:
 
     def accuracy(self) -> Estimate | None:
         """In percent: the mean over the seeds, or one run with the interval of its test."""
-        score = self.score()
-        if score is None:
-            return None
         found = list(self.accuracies().values())
-        return mean_of(found) if len(found) > 1 else Estimate(found[0], wilson(*score))
+        if len(found) > 1:
+            return mean_of(found)
+        return Estimate(found[0], wilson(*self.score())) if found else None
 
 
 @dataclass(eq=False)  # one is itself alone, and can be looked up
