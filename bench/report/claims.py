@@ -2,8 +2,6 @@
 """Claims: speed against Python, targets for two CPU cores (docs/performance.md), and the numbers
 that the source tutorials print."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

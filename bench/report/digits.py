@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of the test set with their labels, and a picture of those that a program got wrong."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Page and reader may choose light or dark: in the SVG each colour becomes the CSS
 name. Text stays text.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

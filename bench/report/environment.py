@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Machine, versions and load of the measurements, and the limits of the numbers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

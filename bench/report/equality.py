@@ -6,8 +6,6 @@ weights of stage 0, bit for bit; at world size 2, stages 1 to 6 end with the sam
 whole runs: they test every image, and their accuracy is not well below that of stage 0.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace

@@ -7,8 +7,6 @@ drawn, each on its own. The draws are seeded: a file gives the same report alway
 seeds is a mean, with the interval of Student's t.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

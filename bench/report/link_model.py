@@ -5,8 +5,6 @@ An all-reduce of B bytes takes N ranks 2 (N - 1) α + 2 (N - 1) / N · B / β: G
 a link are fitted to all-reduces of several sizes between two ranks on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple

@@ -2,8 +2,6 @@
 """Pictures of a record of bench/links/links.py: traces of a step, speed over bandwidth, and cost at
 scale."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

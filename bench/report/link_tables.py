@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of a record of bench/links/links.py: what links cost, and the α-β model beside it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from statistics import median

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and pictures of the records of bench/measure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial

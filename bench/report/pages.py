@@ -29,8 +29,6 @@ the commits of the rows of a record of the suite. A line may end anywhere within
 Exit code: 0 equal, 1 not, 2 a file cannot be read or a page names no record.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

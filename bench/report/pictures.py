@@ -4,8 +4,6 @@
 drawing.py draws a picture when its SVG is read. A picture without data is omitted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@
 Exit code: 0, or 2 if a file is not what the suite writes or the page cannot be written.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ variant:NAME of a row that feeds batches or synchronises gradients in another wa
 Google Benchmark's. Runs with different seeds are repetitions of one row.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

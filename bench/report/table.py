@@ -8,8 +8,6 @@
 Exit code: 0, or 2 if a file is not what the suite writes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

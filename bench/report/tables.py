@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contents of the tables, for terminal, Markdown and page."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the programs, the colours that go with them, and how numbers are written."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
