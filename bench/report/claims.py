@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: speed against Python, targets for two CPU cores (docs/performance.md), and the numbers
-that the source tutorials print."""
+"""Speed against Python, targets for two cores (docs/performance.md), claims of the tutorials."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a record of bench/links/links.py: traces of a step, speed over bandwidth, and cost at
-scale."""
+"""Pictures of a record of bench/links/links.py: a step, speed over bandwidth, time over ranks."""
 
 import itertools
 import math

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a program of the report in one line if a package of requirements.txt is missing. Adds the
-folders to the path whose modules the report imports."""
+"""Ends a program of the report in one line if a package is missing; sets the import path."""
 
 import importlib.util
 import sys
