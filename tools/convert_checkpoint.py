@@ -3,7 +3,7 @@
 """Converts a checkpoint of PyTorch (.pt) to safetensors, which the stages read, or back.
 
     .venv/bin/python tools/convert_checkpoint.py model.pt model.safetensors
-    .venv/bin/python tools/convert_checkpoint.py model.safetensors model.pt
+    DIR/bin/convert_checkpoint.py model.safetensors model.pt  # installed to DIR
 
 The .pt file holds a state dictionary, or a dictionary with one under "model", "state_dict" or
 "model_state_dict" (--key names another). It is read with weights_only=True, so it cannot run code.
@@ -38,7 +38,7 @@ try:
     import torch
     from safetensors.torch import save_file
 except ImportError as missing:
-    sys.exit(f"error: {missing}; hint: run it with .venv/bin/python, which ./run makes")
+    sys.exit(f"error: {missing}; hint: pip install torch safetensors, or use .venv/bin/python after ./run")
 
 
 class Refused(Exception):

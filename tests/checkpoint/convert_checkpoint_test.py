@@ -166,6 +166,11 @@ class ConvertCheckpoint(unittest.TestCase):
         self.save({"model": {"a": one}, "scaler": {"scale": float("nan")}})
         self.refused("expected finite numbers by name under 'scaler'")
 
+    def test_a_python_without_torch(self) -> None:
+        done = run(Path(sys.executable), "-S", ROOT / "tools" / "convert_checkpoint.py")
+        self.assertEqual((done.code, len(done.errors)), (1, 1), done.stderr)
+        self.assertIn("hint: pip install torch safetensors, or use .venv/bin/python ", done.stderr)
+
     def test_help(self) -> None:
         done = self.run_tool("--help")
         self.assertEqual(done.code, 0, done.stderr)
