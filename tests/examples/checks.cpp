@@ -168,12 +168,30 @@ ladder::Inputs some_inputs(std::int64_t rows) {
 
 // An output that has not one row per sample.
 struct MeanNet : PairNet {
+  using PairNet::PairNet;
   torch::Tensor forward(const ladder::Inputs& inputs) override {
     return PairNet::forward(inputs).mean();
   }
+  std::shared_ptr<ladder::Model> new_like() const override {
+    return ladder::new_network_like(*this, pairs::PairNetOptions{});
+  }
 };
 
-void output_rows(const Settings& settings) {
+void output_rows(const Settings& /*settings*/) {
+  ladder::DataParallel model(std::make_shared<MeanNet>(),
+                             {.device_ids = {torch::kCPU, torch::kCPU}});
+  model.forward(some_inputs(4));
+}
+
+void gathered_rows(const Settings& settings) {
+  ladder::Accelerator accelerator({.quiet = true});
+  for (const ladder::Batch& batch :
+       accelerator.prepare(ladder::DataLoader(test_pairs(settings), {.batch_size = 4}))) {
+    accelerator.gather_for_metrics(batch.targets.mean());
+  }
+}
+
+void predicted_rows(const Settings& settings) {
   ladder::TrainingArguments args;
   args.output_dir = "";
   args.save_strategy = ladder::SaveStrategy::kNo;
@@ -184,9 +202,19 @@ void output_rows(const Settings& settings) {
   trainer.predict(test_pairs(settings));
 }
 
-void input_rows(const Settings& settings) {
-  ladder::DataParallel model(new_network(settings), {.device_ids = {torch::kCPU, torch::kCPU}});
-  model.forward({{"left", torch::rand({4, 784})}, {"right", torch::rand({3, 784})}});
+// Pairs of which the last one has no right image.
+struct Incomplete : ladder::Dataset {
+  std::int64_t size() const override { return 4; }
+  ladder::Batch get_batch(std::span<const std::int64_t> indices) const override {
+    const auto rows = static_cast<std::int64_t>(indices.size());
+    return {
+        .inputs = {{"left", torch::zeros({rows, 784})}, {"right", torch::zeros({rows - 1, 784})}}};
+  }
+};
+
+void input_rows(const Settings& /*settings*/) {
+  const ladder::DataLoader loader(std::make_shared<Incomplete>(), {.batch_size = 4});
+  for (const ladder::Batch& batch : loader) static_cast<void>(batch);
 }
 
 void several_devices(const Settings& settings) {
@@ -272,6 +300,8 @@ const std::map<std::string, std::function<void(const Settings&)>> kChecks = {
     {"accelerator", accelerator},
     {"two_labels", two_labels},
     {"output_rows", output_rows},
+    {"gathered_rows", gathered_rows},
+    {"predicted_rows", predicted_rows},
     {"input_rows", input_rows},
     {"several_devices", several_devices},
     {"unused_parameter", unused_parameter},

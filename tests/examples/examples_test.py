@@ -28,7 +28,9 @@ full = pytest.mark.skipif(not FULL, reason="with LADDER_FULL")
 
 # What a check prints when it meets the limit: its exit code, and a part of the message.
 LIMITS = {
-    "output_rows": (2, "gather_for_metrics: expected 8 rows"),
+    "output_rows": (2, "output of the model: expected one row per sample, got 'a scalar'"),
+    "gathered_rows": (2, "gather_for_metrics: expected 4 rows"),
+    "predicted_rows": (2, "gather_for_metrics: expected 8 rows"),
     "input_rows": (2, "input right: expected 4 rows, as left has"),
     "several_devices": (2, "DistributedDataParallel: pixels.weight is on cpu, expected meta"),
     "unused_parameter": (4, "expected a gradient for every parameter, got none for spare.weight, "
