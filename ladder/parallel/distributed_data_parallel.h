@@ -33,7 +33,9 @@ struct DistributedDataParallelOptions {
 //     optimizer.step();
 //
 // Gradients are averaged too if the loop calls the network's own forward, with any arguments and
-// any result; see GradientReducer.
+// any result; see GradientReducer. A module that returns a tuple, such as torch::nn::LSTM,
+// compiles, but forward() of this class throws UsageError for it: call the module's own, or pass
+// adapt() with a function.
 //
 // The wrapped model is the submodule `module`, so names in the state dictionary begin with
 // "module.", as in Python; load_state_dict takes them with and without.
