@@ -250,7 +250,8 @@ void register_rank(c10d::Store& store, const LaunchEnvironment& launch, const Se
   if (store.add(fmt::format("copies/{}", launch.rank), 1) != 1) {
     throw DistributedError::ranks_disagree(
         fmt::format("rank {}", launch.rank), "one process", "a second one",
-        "give each process a RANK of its own; with file://, a new file for each run");
+        "give each process a RANK of its own; with file://, a new file for each run; or use the "
+        "group that this program has made: an Accelerator makes its own (process_group())");
   }
   require_world_size(store, store.compareSet("world_size", "", own), launch);
   const auto difference = compare_with_others(store, launch.rank, settings, backend);

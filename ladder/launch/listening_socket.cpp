@@ -48,8 +48,9 @@ AddressInfo resolved(const std::string& address, int port) {
       fmt::format("MASTER_PORT {}", port), "a free port",
       fmt::format("'{}'", std::strerror(EADDRINUSE)),
       fmt::format(
-          "end the program that uses it (ss -ltnp 'sport = {}' shows it), or choose another "
-          "MASTER_PORT",
+          "end the program that uses it (ss -ltnp 'sport = {}' shows it), choose another "
+          "MASTER_PORT, or use the group that this program has made: an Accelerator makes its own "
+          "(process_group())",
           port));
 }
 

@@ -233,6 +233,7 @@ TEST(InitProcessGroup, RefusesARankThatWasStartedTwice) {
   };
   const auto end = end_of_start(3, start, milliseconds(200));
   expect_ended_with(end, 4, "rank 1: expected one process, got a second one; ");
+  expect_ended_with(end, 4, "or use the group that this program has made: an Accelerator");
 }
 
 TEST(InitProcessGroup, RefusesAFileOfAnEarlierRun) {

@@ -68,7 +68,9 @@ TEST(ListeningSocket, RefusesAPortInUseAndNumbersThatAreNoPort) {
   const std::string port = std::to_string(first.port());
   EXPECT_ERROR(ListeningSocket(first.port()), DistributedError,
                "MASTER_PORT " + port + ": expected a free port, got 'Address already in use'",
-               "(ss -ltnp 'sport = " + port + "' shows it)");
+               "(ss -ltnp 'sport = " + port +
+                   "' shows it), choose another MASTER_PORT, or use the "
+                   "group that this program has made: an Accelerator makes its own");
   EXPECT_ERROR(ListeningSocket(65536), UsageError, "0 (a free one) to 65535, got 65536");
   EXPECT_ERROR(ListeningSocket(-1), UsageError, "got -1");
 }
