@@ -31,6 +31,9 @@ def idx(path: Path) -> numpy.ndarray:
     in four bytes each, and the items in one each."""
     content = gzip.decompress(path.read_bytes())
     shape = numpy.frombuffer(content, ">u4", count=content[3], offset=4)
+    if len(content) != (expected := 4 + shape.nbytes + int(shape.prod())):
+        raise ResultsError(f"{path}: expected {expected} bytes, got {len(content)}; hint: git "
+                           "checkout data/mnist")
     return numpy.frombuffer(content, numpy.uint8, offset=4 + shape.nbytes).reshape(shape)
 
 

@@ -202,6 +202,11 @@ void predicted_rows(const Settings& settings) {
   trainer.predict(test_pairs(settings));
 }
 
+void scattered_rows(const Settings& settings) {
+  ladder::DataParallel model(new_network(settings), {.device_ids = {torch::kCPU, torch::kCPU}});
+  model.forward({{"left", torch::rand({4, 784})}, {"right", torch::rand({3, 784})}});
+}
+
 // Pairs of which the last one has no right image.
 struct Incomplete : ladder::Dataset {
   std::int64_t size() const override { return 4; }
@@ -302,6 +307,7 @@ const std::map<std::string, std::function<void(const Settings&)>> kChecks = {
     {"output_rows", output_rows},
     {"gathered_rows", gathered_rows},
     {"predicted_rows", predicted_rows},
+    {"scattered_rows", scattered_rows},
     {"input_rows", input_rows},
     {"several_devices", several_devices},
     {"unused_parameter", unused_parameter},

@@ -31,6 +31,7 @@ LIMITS = {
     "output_rows": (2, "output of the model: expected one row per sample, got 'a scalar'"),
     "gathered_rows": (2, "gather_for_metrics: expected 4 rows"),
     "predicted_rows": (2, "gather_for_metrics: expected 8 rows"),
+    "scattered_rows": (2, "input right: expected 4 rows, as left has"),
     "input_rows": (2, "input right: expected 4 rows, as left has"),
     "several_devices": (2, "DistributedDataParallel: pixels.weight is on cpu, expected meta"),
     "unused_parameter": (4, "expected a gradient for every parameter, got none for spare.weight, "
