@@ -54,26 +54,28 @@ class Kind(NamedTuple):
     entries: tuple[str, ...]  # where the programs begin, if the rows do not name them
     command: str  # that measures again; of the suite: its tier
     seconds: float = 0.0  # that this takes, if the rows do not tell
-    stand_in: str = ""  # pattern of the suite's rows that are verified in its place; empty = none
+    stand_in: tuple[str, ...] = ()  # patterns of the suite's rows that are verified in its place
 
 
 KINDS = (  # the first that fits counts
     Kind("*.step.json", ("stage0_single_gpu/main.cpp", "bench/measure/step.py"),
-         "bench/measure/step.py {}", 60, "slice/basicnet/stage0_single_gpu/*"),
+         "bench/measure/step.py {}", 60, ("slice/basicnet/stage0_single_gpu/*",)),
     Kind("*.gradients.json", ("bench/peers/common.py", "bench/measure/gradients.py"),
          "bench/measure/gradients.py {}", 60),
     Kind("*.updates.json", ("stage6_trainer/main.cpp", "bench/measure/updates.py"),
-         "bench/measure/updates.py {}", 180, "slice/convnet/stage6_trainer/world:2/*"),
+         "bench/measure/updates.py {}", 180, ("slice/convnet/stage6_trainer/world:2/*",)),
     Kind("*.links.json", ("bench/links/links.cpp", "bench/links/spans.cpp",
-                          "bench/links/variants.cpp", "tests/support/network.py"),
-         "bench/links/links.py -o {}", 420, "slice/*/stage2_ddp_spawn/world:2/*"),
+                          "bench/links/variants.cpp", "bench/links/links.py",
+                          "tests/support/network.py"),
+         "bench/links/links.py -o {}", 420, ("slice/*/stage2_ddp_spawn/world:2/*",)),
     Kind("*.pipeline.json", ("beyond/pipeline/main.cpp", "bench/measure/pipeline.py"),
-         "bench/measure/pipeline.py {}", 120, "slice/basicnet/pipeline/*"),
+         "bench/measure/pipeline.py {}", 120, ("slice/basicnet/pipeline/*",)),
     Kind("*.divided.json", ("beyond/pipeline/main.cpp", "beyond/zero_redundancy/main.cpp",
                             "bench/measure/divided.py"),
-         "bench/measure/divided.py {}", 120, "slice/basicnet/zero_redundancy/*"),
+         "bench/measure/divided.py {}", 120,
+         ("slice/basicnet/zero_redundancy/*", "slice/basicnet/pipeline/*")),
     Kind("*.scaling.json", ("stage2_ddp_spawn/main.cpp", "bench/measure/scaling.py"),
-         "bench/measure/scaling.py {}", 120, "slice/*/stage2_ddp_spawn/world:2/*"),
+         "bench/measure/scaling.py {}", 120, ("slice/*/stage2_ddp_spawn/world:2/*",)),
     Kind("*.short.json", (), "short"),
     Kind("*.whole.json", (), "whole"),
     Kind("*.json", (), "bench"),
@@ -211,12 +213,18 @@ class Records:
         return {name: value for entries in {row.sources for row in self.rows}
                 for name, value in tree.sources(entries).items()}
 
+    def is_here(self, commit: str) -> bool:
+        """Whether git has it."""
+        try:
+            git(self.root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+        except RecordError:
+            return False
+        return True
+
     def state(self, commit: str) -> dict[str, str] | None:
         """The sources of a commit; of one that no record had so far, from git; None without."""
         if commit not in self.states:
-            try:
-                git(self.root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-            except RecordError:
+            if not self.is_here(commit):
                 return None
             self.states[commit] = self._all_sources(Tree(self.root, commit))
         return self.states[commit]
@@ -242,8 +250,13 @@ class Records:
         if then is None:
             commit = row.judged_at or "an unnamed commit"
             return [f"sources of {commit}, which is not in this clone"]
-        return [name for name, value in self.now.sources(row.sources).items()
-                if then.get(name) != value]
+        if gone := [name for name in row.sources if name not in self.now.names]:
+            return [f"{name}, which is gone" for name in gone]
+        now = self.now.sources(row.sources)
+        if not now.keys() <= then.keys() and self.is_here(row.judged_at):
+            # It was written for the rows of that time, which may not have needed all of these.
+            then |= self._all_sources(Tree(self.root, row.judged_at))
+        return [name for name, value in now.items() if then.get(name) != value]
 
     @cached_property
     def stale(self) -> dict[Row, list[str]]:
@@ -287,14 +300,38 @@ def shown(records: Records) -> list[str]:
 
 
 def measure_suite(records: Records, record: Record, rows: list[Row], commit: str) -> None:
+    """Replaces the rows of which no repetition failed, before it reports one that did."""
+    failure = None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        run(records.root, "build/bin/suite", "--tier", record.kind.command, "--folder", folder,
-            f"--benchmark_filter={pattern_of(rows)}", f"--benchmark_out={out}")
-        fresh = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+        try:
+            run(records.root, "build/bin/suite", "--tier", record.kind.command, "--folder", folder,
+                f"--benchmark_filter={pattern_of(rows)}", f"--benchmark_out={out}")
+        except RecordError as error:
+            failure = error
+        entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"] if out.exists() else []
+    failed = {one["run_name"]: one["error_message"] for one in entries if "error_message" in one}
+    fresh = [one for one in entries if one["run_name"] not in failed]
     names = {entry["run_name"] for entry in fresh}
     kept = [one for one in record.content["benchmarks"] if one.get("run_name") not in names]
     record.content["benchmarks"] = kept + [one | {"commit": commit} for one in fresh]
+    record.write()
+    if failed:
+        raise RecordError(f"{record.path.name}: not measured: " + "; ".join(
+            f"{name}: {message}" for name, message in failed.items()))
+    if failure:
+        raise failure
+
+
+def measure_whole(records: Records, record: Record) -> None:
+    """Replaces a record of another program than the suite, if all of it was measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / record.path.name
+        run(records.root, ".venv/bin/python", *record.kind.command.format(out).split())
+        text = out.read_text(encoding="utf-8")
+    if "not_run" in text:
+        raise RecordError(f"{record.path.name}: left as it is: a part was not run")
+    record.path.write_text(text, encoding="utf-8")
 
 
 def pattern_of(rows: Iterable[Row]) -> str:
@@ -312,25 +349,25 @@ def measure(records: Records) -> None:
     commit = records.add_state_of_now()
     run(records.root, "bash", "-c", "tools/setup.sh bench && tools/configure.sh release && "
         "cmake --build --preset release --target stages suite libtorch_usual links")
-    for record in records.records:
-        rows = [row for row in record.rows if row in records.pending]
-        if not rows:
-            continue
-        if not record.is_of_this_machine:
-            print(f"{record.path.name}: left as it is, measured on another machine or kernel; "
-                  f"hint: ./run {record.kind.command} measures a whole record", flush=True)
-            continue
-        print(f"measuring {len(rows)} rows of {record.path.name}, about "
-              f"{sum(row.seconds for row in rows) / MINUTE:.0f} min", flush=True)
-        if record.kind.entries:
-            run(records.root, ".venv/bin/python",
-                *record.kind.command.format(record.path.relative_to(records.root)).split())
-        else:
-            measure_suite(records, record, rows, commit)
-            record.write()
-    again = Records(records.root)
-    again.states = records.states
-    again.write_states()
+    try:
+        for record in records.records:
+            rows = [row for row in record.rows if row in records.pending]
+            if not rows:
+                continue
+            if not record.is_of_this_machine:
+                print(f"{record.path.name}: left as it is, measured on another machine or kernel; "
+                      f"hint: ./run {record.kind.command} measures a whole record", flush=True)
+                continue
+            print(f"measuring {len(rows)} rows of {record.path.name}, about "
+                  f"{sum(row.seconds for row in rows) / MINUTE:.0f} min", flush=True)
+            if record.kind.entries:
+                measure_whole(records, record)
+            else:
+                measure_suite(records, record, rows, commit)
+    finally:
+        again = Records(records.root)
+        again.states = records.states
+        again.write_states()
 
 
 def verify(records: Records) -> list[str]:
@@ -373,7 +410,7 @@ def main(arguments: list[str]) -> int:
         records.write_states()  # of commits that git may lose later
         return 1 if records.pending else 0
     except (RecordError, OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"records: {error}", file=sys.stderr)
+        print(f"records: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
         return 2
 
 

@@ -84,10 +84,13 @@ def built(records: Records, commit: str) -> Side:
     """The programs of a commit."""
     folder = records.root / BUILT / commit
     if not folder.exists():
+        if not records.is_here(commit):
+            raise RecordError("not in this clone; hint: git fetch --unshallow")
         done = subprocess.run(["git", "-C", records.root, "archive", commit], check=True,
                               capture_output=True, timeout=60)
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as files:
-            files.extractall(folder, filter="data")
+            files.extractall(part := folder.with_suffix(".part"), filter="data")
+        part.rename(folder)
     torch = next((records.root / ".venv/lib").glob("python3*/site-packages/torch"))
     print(f"building {commit}", flush=True)
     for command in (["cmake", "--preset", "release", "-DLADDER_TESTS=OFF", "-DLADDER_WERROR=OFF",
@@ -121,7 +124,7 @@ def trained(root: Path, side: Side, tier: str, names: Iterable[str]) -> dict[str
     for entry in entries:
         weights = re.search(r"weights_sha256=(\S+)", entry.get("label", ""))
         found[setup_of(entry["run_name"])] = (
-            weights[1] if weights else entry.get("error_message", "no weights"),
+            weights[1] if weights else f"none, {entry.get('error_message', 'no line')}",
             round(entry.get("sent_bytes_per_step", 0)))
     return found
 
@@ -140,10 +143,10 @@ def different_training(records: Records, rows: Sequence[Row],
                  for side in sides)
     failures = {}
     for setup in setups:
-        (before, sent_before), (after, sent) = (side.get(setup, ("not run", 0))
+        (before, sent_before), (after, sent) = (side.get(setup, ("none, not run", 0))
                                                 for side in (then, now))
-        if before != after or before == "not run":
-            failures[setup] = f"weights after {STEPS} steps: {before:.16} before, {after:.16} now"
+        if before != after or before.startswith("none, "):
+            failures[setup] = f"weights after {STEPS} steps: {before:.32} before, {after:.32} now"
         elif abs(sent - sent_before) > TOLERANCE_OF_BYTES * sent_before:
             failures[setup] = f"bytes sent per step: {sent_before:,} before, {sent:,} now"
     return failures
@@ -169,15 +172,16 @@ def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> di
 
 
 def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row, str]:
-    """Of rows that were measured, or verified, at this commit."""
+    """Of rows that were measured at this commit."""
     try:
         sides = (built(records, commit),
                  Side(records.root / "build/bin", records.root / "bench/peers"))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RecordError, subprocess.SubprocessError) as error:
         return {row: f"{commit} cannot be built: {error}" for row in rows}
     own = [row for row in rows if not row.kind.entries]
-    stand_ins = {row: [one for one in records.rows if not one.kind.entries and row.kind.stand_in and
-                       fnmatch(one.name, row.kind.stand_in)] for row in rows if row.kind.entries}
+    stand_ins = {row: [one for one in records.rows if not one.kind.entries and
+                       any(fnmatch(one.name, pattern) for pattern in row.kind.stand_in)]
+                 for row in rows if row.kind.entries}
     compared = list(dict.fromkeys([*own, *(one for some in stand_ins.values() for one in some)]))
     training = different_training(records, compared, sides)
     steady = {row.program for row in compared
@@ -186,12 +190,15 @@ def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row,
 
     def reason(row: Row) -> str:
         recipe = row.name.split("/")[1].split("-")[0]
-        return (training.get(setup_of(row.name), "") or counts.get(f"{row.program}/{recipe}", "")
-                or counts.get(f"{row.program}/basicnet", ""))
+        counted = (f"{row.program}/{recipe}", f"{row.program}/basicnet",
+                   f"stage0_single_gpu/{recipe}")
+        return training.get(setup_of(row.name), "") or next(
+            (counts[name] for name in counted if name in counts), "")
 
     failures = {row: text for row in own if (text := reason(row))}
     for row, others in stand_ins.items():
-        changed = [name for name in records.stale[row] if name in row.kind.entries[1:]]
+        changed = [name for name in records.stale[row]
+                   if name in row.kind.entries and not name.endswith("/main.cpp")]
         text = next(filter(None, map(reason, others)), "")
         if changed or not others or text:
             failures[row] = text or f"no program to compare, and {', '.join(changed)} changed"
@@ -209,18 +216,24 @@ def compare(records: Records) -> Mapping[Row, str]:
     build(records.root)
     failures: dict[Row, str] = {}
     by_commit: dict[str, list[Row]] = {}
-    for row in records.pending:
-        by_commit.setdefault(same_programs(records, row.judged_at), []).append(row)
+    for row, names in records.pending.items():
+        # Both sides would run with the libraries of today.
+        if of_libraries := [name for name in names if name.startswith("version of ")]:
+            failures[row] = f"another {', '.join(of_libraries)}"
+            continue
+        # Of the measured program, so that small differences do not add up.
+        by_commit.setdefault(same_programs(records, row.commit), []).append(row)
     for commit, rows in by_commit.items():
         failures |= failures_of(records, rows, commit)
     return failures
 
 
 def same_programs(records: Records, commit: str) -> str:
-    """The first of the commits whose programs have the same sources: one of them is built."""
+    """A commit whose programs have the same sources, if possible one that git has."""
     def programs(state: Mapping[str, str] | None) -> Mapping[str, str]:
         return {name: value for name, value in (state or {}).items()
                 if not name.startswith(("bench/measure/", "bench/links/", "tests/"))}
 
-    return next((other for other in sorted(records.states)
-                 if programs(records.states[other]) == programs(records.state(commit))), commit)
+    same = [other for other in sorted(records.states)
+            if programs(records.states[other]) == programs(records.state(commit))]
+    return next(filter(records.is_here, same), commit)

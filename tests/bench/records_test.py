@@ -81,13 +81,17 @@ def test_comments_spaces_and_strings_do_not_count(name: str, one: str, other: st
     ("mnist/main.cpp", "int another;\n", []),
     ("README.md", "text", []),
     (SOURCE, FILES[SOURCE].replace("1e-8", "1e-7"), ["stage0_single_gpu"]),
+    (STAGE, None, ["stage0_single_gpu"]),
     ("ladder/CMakeLists.txt", "target_compile_options(ladder -O3)\n", ["stage0_single_gpu"]),
     ("bench/peers/common.py", "step = 2\n", ["python_single"]),
     ("requirements.txt", "torch==2.12.0\n", ["stage0_single_gpu", "python_single"]),
 ])
-def test_a_row_is_stale_if_a_token_of_its_program_changed(project: Path, name: str, text: str,
-                                                          stale: list[str]) -> None:
-    write(project / name, text)
+def test_a_row_is_stale_if_a_token_of_its_program_changed(
+        project: Path, name: str, text: str | None, stale: list[str]) -> None:
+    if text is None:
+        (project / name).unlink()
+    else:
+        write(project / name, text)
     assert [row.program for row in records.Records(project).stale] == stale
 
 
@@ -126,13 +130,16 @@ def test_records_of_other_machines_do_not_hinder_the_others(
     content["context"] |= {"gpu": "a GPU of none"}
     write(project / "bench/results/gpu.json", json.dumps(content))
     commit(project)
-    with (patch.object(records, "run") as run,
+    def measure(_: Path, *command: str) -> None:
+        if command[-1].endswith(".json"):
+            Path(command[-1]).write_text(json.dumps(content))
+
+    with (patch.object(records, "run", side_effect=measure) as run,
           patch.object(records.Record, "needs_gpu", property(
               lambda self: self.path.name == "gpu.json"))):
         records.measure(records.Records(project))
         table = records.shown(records.Records(project))
-    assert [call.args[-1] for call in run.call_args_list[1:]] == [
-        "bench/results/two-cores.step.json"]
+    assert [Path(call.args[-1]).name for call in run.call_args_list[1:]] == ["two-cores.step.json"]
     assert capsys.readouterr().out.startswith("two-cores.json: left as it is, measured on another")
     assert table[1].startswith("gpu.json") and table[1].endswith("which this machine has not")
 
@@ -150,6 +157,8 @@ def test_what_a_measurement_writes_is_no_change_of_the_sources(project: Path) ->
     (("aa", "ab"), (0, 0), (100, 100), "weights after 20 steps: aa before, ab now"),
     (("aa", "aa"), (2000, 2021), (100, 100), "bytes sent per step: 2,000 before, 2,021 now"),
     (("aa", "aa"), (0, 0), (100, 103), "instructions per step: 1.030 times"),
+    (("none, exit code 1", "none, exit code 1"), (0, 0), (100, 100),
+     "weights after 20 steps: none, exit code 1 before, none, exit code 1 now"),
 ])
 def test_a_changed_program_is_verified_by_weights_and_instructions(
         project: Path, weights: tuple[str, str], sent: tuple[int, int], counts: tuple[int, int],
@@ -168,6 +177,57 @@ def test_a_changed_program_is_verified_by_weights_and_instructions(
     again = records.Records(project)
     assert bool(again.stale) == bool(reason)
     assert {row.commit for row in again.rows} == {git(project, "describe", "--always", "HEAD~2")}
+
+
+def test_a_verified_row_is_compared_with_what_was_measured_again(project: Path) -> None:
+    measured = git(project, "describe", "--always", "HEAD~")
+    asked = []
+    for text in ("int b;\n", "int c;\n"):
+        write(project / SOURCE, text)
+        commit(project)
+        with patch.multiple(sentinel, build=lambda _: None,
+                            failures_of=lambda _, __, commit: asked.append(commit) or {}):
+            assert not records.verify(records.Records(project))
+    assert asked == [measured, measured]
+
+
+def test_both_sides_would_run_with_another_library(project: Path) -> None:
+    write(project / "requirements.txt", "torch==2.12.0\n")
+    commit(project)
+    with patch.multiple(sentinel, build=lambda _: None, built=None):
+        lines = records.verify(records.Records(project))
+    assert [line.partition("manual_time: ")[2] for line in lines] == ["another version of torch"] * 2
+
+
+@pytest.mark.parametrize(("twin", "code", "seconds", "error"), [
+    ({"real_time": 5.0}, 0, [4.0, 5.0], ""),
+    ({"real_time": 0.0, "error_message": "not run: no package"}, 0, [2.0, 3.0, 4.0],
+     "two-cores.json: not measured: "),
+    ({"real_time": 0.0, "error_message": "exit code 1"}, 1, [2.0, 3.0, 4.0],
+     "manual_time: exit code 1"),
+])
+def test_a_row_that_failed_costs_no_other_one(project: Path, twin: dict[str, object], code: int,
+                                              seconds: list[float], error: str) -> None:
+    names = [NAME.format(program) for program in ("stage0_single_gpu", "python_single")]
+    fresh = [{"run_name": names[0], "real_time": 4.0}, {"run_name": names[1], **twin}]
+
+    def suite(_: Path, *command: str) -> None:
+        out = command[-1].partition("--benchmark_out=")[2]
+        Path(out).write_text(json.dumps({"benchmarks": fresh}))
+        if code:
+            raise records.RecordError(f"{command[0]}: exit code {code}")
+
+    measured = records.Records(project)
+    [record_of_suite] = measured.records
+    with patch.object(records, "run", side_effect=suite):
+        try:
+            records.measure_suite(measured, record_of_suite, measured.rows, "now")
+        except records.RecordError as raised:
+            assert error and error in str(raised)
+        else:
+            assert not error
+    again = records.Records(project)
+    assert sorted(one["real_time"] for row in again.rows for one in row.entries) == seconds
 
 
 RECORD = {"context": {"commit": "a", "caches": [{"size": 1}]}, "ways": {"x": {"batch": 32}},
