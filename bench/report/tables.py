@@ -534,9 +534,9 @@ def two_processes(results: Results) -> str:
     found = []
     for recipe in results.recipes():
         one, two = (results.row("brief", Setup(recipe, STAGES[2], world)) for world in (1, 2))
-        if one and two and one.good and two.good:
+        if one and two and one.good and two.good and same_device(one, two):
             found.append(f"{one.seconds().value / two.seconds().value:.2f} ({recipe})")
-    return (f"Two processes train {' and '.join(found)} times as fast as one; 2 is the limit."
+    return (f"Two processes of stage 2 train {' and '.join(found)} times as fast as one (of 2)."
             if found else "")
 
 
