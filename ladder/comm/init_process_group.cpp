@@ -144,12 +144,14 @@ C10dStore open_tcp_store(const LaunchEnvironment& launch, const std::string& own
     options.masterListenFd = *launch.listen_fd;
     ::unsetenv("LADDER_LISTEN_FD");  // the socket serves one group
   } else if (options.isServer) {
-    options.masterListenFd = ListeningSocket(launch.master_port, own_address).release();
+    ListeningSocket socket(launch.master_port, own_address);
+    options.port = static_cast<std::uint16_t>(socket.port());
+    options.masterListenFd = socket.release();
   }
   // On one machine rank 0 opens it on the loopback interface, whatever MASTER_ADDR is.
   const bool is_here = launch.is_single_node() && !launch.use_agent_store;
   const std::string host = is_here ? "127.0.0.1" : launch.master_addr;
-  const std::string address = fmt::format("{}:{}", host, launch.master_port);
+  const std::string address = fmt::format("{}:{}", host, options.port);
   const auto store = std::make_shared<C10dStore>();
   run_with_deadline(timeout, address, [=] {
     try {

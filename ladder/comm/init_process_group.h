@@ -10,8 +10,9 @@ namespace ladder {
 // ranks have called it, or until the timeout.
 //
 // Rank and world size come from the environment of the launcher (torchrun, accelerate, srun,
-// mpirun, spawn, or a user; see launch_environment.h). Without a launcher the result is
-// ProcessGroup::single(). The ranks rendezvous in a store:
+// mpirun, spawn, or a user; see launch_environment.h). Without a launcher the result of "auto" is
+// ProcessGroup::single(); another backend gets a store at a free port. The ranks rendezvous in a
+// store:
 //
 //   env://            at MASTER_ADDR:MASTER_PORT; torchrun serves it, otherwise rank 0 opens it
 //   tcp://HOST:PORT   at that address

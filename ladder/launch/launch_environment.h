@@ -47,9 +47,9 @@ struct LaunchEnvironment {
   int local_rank = 0;                     // of those on this machine: the number of the GPU
   int local_world_size = 1;               // processes on this machine
   std::string master_addr = "127.0.0.1";  // of the store, rank 0's or torchrun's
-  int master_port = 29500;
-  bool use_agent_store = false;  // torchrun serves the store: no rank may open one
-  int restart_count = 0;         // restarts of the ranks by torchrun
+  int master_port = 0;                    // 0, if nothing launched this process, picks a free one
+  bool use_agent_store = false;           // torchrun serves the store: no rank may open one
+  int restart_count = 0;                  // restarts of the ranks by torchrun
   std::optional<int> listen_fd;  // LADDER_LISTEN_FD: spawn's socket for the store. Only rank 0 has
                                  // it, so `launcher` of spawn's other ranks is "env"
   std::string variables;         // the sources: "RANK, WORLD_SIZE, ..."

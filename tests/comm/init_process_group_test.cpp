@@ -79,6 +79,14 @@ TEST_ALONE(InitProcessGroup, IsASingleGroupWithoutALauncher) {
   EXPECT_ERROR(init_process_group({.require_launcher = true}), UsageError, "RANK");
 }
 
+TEST_ALONE(InitProcessGroup, FindsAPortOfItsOwnWithoutALauncher) {
+  forget_launcher();
+  const auto first = init_process_group({.backend = "gloo", .device = "cpu"});
+  const auto second = init_process_group({.backend = "gloo", .device = "cpu"});
+  EXPECT_EQ(first.backend(), "gloo");
+  expect_sum_of_ranks(second);
+}
+
 // All-reduces that use shared memory if there is one.
 void expect_sums(const ProcessGroup& group) {
   expect_sum_of_ranks(group);
