@@ -44,6 +44,11 @@ AccelerateConfig configuration_of(const AcceleratorOptions& options) {
   return resolve_accelerate_config(sources);
 }
 
+// Refuses a dtype that no checkpoint can hold here, not in the first save_state.
+void require_savable(const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : state_dict(module)) safetensors_dtype(tensor.scalar_type());
+}
+
 std::string device_request(const AcceleratorOptions& options, const AccelerateConfig& config) {
   if (config.use_cpu) return "cpu";
   return options.device == "auto" && !config.device.empty() ? config.device : options.device;
@@ -157,6 +162,7 @@ std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) 
     const auto prepared = std::dynamic_pointer_cast<Model>(known);
     if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
   }
+  require_savable(*model);
   if (options_.device_placement) model->to(device_);
   if (config_.mixed_precision != Precision::kFp32) {
     model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
@@ -174,6 +180,7 @@ std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) 
 void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
   require_object(module.get(), "a module");
   if (std::ranges::find(state_.models, module) != state_.models.end()) return;
+  require_savable(*module);
   if (options_.exact_sums) {
     throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
                                "derive it from ladder::Model and override new_like()");
@@ -345,9 +352,10 @@ void Accelerator::backward(const torch::Tensor& loss) {
 // of its own sends them.
 void Accelerator::send_buffers_of_frozen() const {
   for (const auto& [module, reducer] : modules_) {
+    if (reducer == nullptr) continue;
     const auto weights = module->parameters();
     const bool is_frozen = std::ranges::none_of(weights, &torch::Tensor::requires_grad);
-    if (reducer != nullptr && is_frozen) reducer->broadcast_buffers();
+    if (is_frozen) reducer->broadcast_buffers();
   }
 }
 

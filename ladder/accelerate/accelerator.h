@@ -132,8 +132,8 @@ class Accelerator {
   // prepare it once. BatchNorm stays local; for global statistics, call
   // convert_sync_batchnorm(*model, accelerator.process_group()) before.
   //
-  // Throws UsageError for an optimizer that no checkpoint could save. With a project_dir, the first
-  // backward throws for an optimizer whose model is not prepared.
+  // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
+  // project_dir, the first backward throws for an optimizer whose model is not prepared.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {

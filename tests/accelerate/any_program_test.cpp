@@ -116,11 +116,14 @@ struct Unsavable : torch::optim::Optimizer {
   torch::Tensor step(LossClosure /*closure*/) override { return {}; }
 };
 
-TEST(Prepare, RefusesAnOptimizerThatNoCheckpointCouldSave) {
+TEST(Prepare, RefusesAModuleAndAnOptimizerThatNoCheckpointCouldSave) {
   run_accelerators(1, [](Accelerators& ranks) {
     const auto project = ranks.folder().file("project");
     const auto accelerator = ranks.make({.project = {.project_dir = project}});
     torch::nn::Linear net(3, 2);
+    torch::nn::Linear rotary(3, 2);
+    rotary->register_buffer("angles", torch::ones({2}, torch::kComplexFloat));
+    EXPECT_ERROR(accelerator->prepare(rotary), UsageError, "has no dtype ComplexFloat; hint");
     EXPECT_ERROR(accelerator->prepare(Unsavable(net->parameters())), UsageError,
                  "its save() writes nothing");
     AdamW adamw(net->parameters(), {});
