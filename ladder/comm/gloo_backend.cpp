@@ -103,8 +103,8 @@ class Gloo : public c10d::ProcessGroupGloo {
       ProcessGroupGloo::recv(messages, from, tag + 1)->wait();
     };
     // In a thread, so that it proceeds while this rank waits for something else.
-    auto end = std::make_shared<std::future<void>>(std::async(std::launch::async, receive));
-    return c10::make_intrusive<FunctionWork>([=](auto&&...) { end->get(); });
+    const std::shared_future<void> end = std::async(std::launch::async, receive);
+    return c10::make_intrusive<FunctionWork>([=](auto&&...) { end.get(); });
   }
 
  private:
@@ -161,13 +161,14 @@ class GlooAndSharedMemory : public Gloo {
     if (const auto* shared = shared_of(tensors.front())) {
       return reduced_in_place(tensors, op, options.timeout, *shared);
     }
-    return reduced("all_reduce", tensors, op, options.timeout, /*here=*/true);
+    return reduced({"all_reduce", name_of(op)}, tensors, op, options.timeout, /*here=*/true);
   }
 
   C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     const auto op = options.reduceOp.op_;
     if (!name_of(op) || !is_shareable(tensors)) return ProcessGroupGloo::reduce(tensors, options);
-    return reduced("reduce", tensors, op, options.timeout, getRank() == options.rootRank);
+    return reduced({"reduce", fmt::format("{} to rank {}", name_of(op), options.rootRank)}, tensors,
+                   op, options.timeout, getRank() == options.rootRank);
   }
 
   C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -176,7 +177,7 @@ class GlooAndSharedMemory : public Gloo {
     if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
       return ProcessGroupGloo::allgather(outputs, inputs, options);
     }
-    return gathered("all_gather", outputs.front(), inputs.front(), options.timeout);
+    return gathered({"all_gather", ""}, outputs.front(), inputs.front(), options.timeout);
   }
 
   C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -188,7 +189,8 @@ class GlooAndSharedMemory : public Gloo {
       return gathered_in_place(output, input, options.timeout, *shared);
     }
     const at::AutoDispatchBelowADInplaceOrView plain;
-    return gathered("all_gather", output.view({getSize(), -1}).unbind(0), input, options.timeout);
+    return gathered({"all_gather", ""}, output.view({getSize(), -1}).unbind(0), input,
+                    options.timeout);
   }
 
   C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -197,7 +199,8 @@ class GlooAndSharedMemory : public Gloo {
     if (!is_shareable(inputs) || (here && !have_room(outputs, inputs.front()))) {
       return ProcessGroupGloo::gather(outputs, inputs, options);
     }
-    return gathered("gather", here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
+    return gathered({"gather", fmt::format("to rank {}", options.rootRank)},
+                    here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
   }
 
   C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -228,11 +231,11 @@ class GlooAndSharedMemory : public Gloo {
 
  private:
   // With the result `here`, or on other ranks alone.
-  C10dWork reduced(const char* operation, const Tensors& tensors, c10d::ReduceOp::RedOpType op,
-                   std::chrono::milliseconds timeout, bool here) {
+  C10dWork reduced(const SharedMemory::Call& call, const Tensors& tensors,
+                   c10d::ReduceOp::RedOpType op, std::chrono::milliseconds timeout, bool here) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto result = tensors.front().contiguous();
-    reduce({operation, name_of(op)}, result, op, timeout, here ? result.view(-1) : at::Tensor(), 0);
+    reduce(call, result, op, timeout, here ? result.view(-1) : at::Tensor(), 0);
     if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
     return completed(tensors);
   }
@@ -342,14 +345,14 @@ class GlooAndSharedMemory : public Gloo {
   }
 
   // `all`: empty where nothing is to be received.
-  C10dWork gathered(const char* operation, const Tensors& all, const at::Tensor& input,
+  C10dWork gathered(const SharedMemory::Call& call, const Tensors& all, const at::Tensor& input,
                     std::chrono::milliseconds timeout) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
       if (all.empty()) return;
       all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
     };
-    exchange({operation, ""}, input.contiguous(), timeout, consume);
+    exchange(call, input.contiguous(), timeout, consume);
     return completed(all);
   }
 

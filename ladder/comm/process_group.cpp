@@ -185,7 +185,8 @@ void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
 }
 
 // Gathers a hash of what has to be equal with them: Gloo compares no tensors.
-std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) const {
+std::vector<std::int64_t> ProcessGroup::row_counts(const char* operation,
+                                                   const torch::Tensor& tensor) const {
   std::string form = fmt::format("{} [N", torch::toString(tensor.scalar_type()));
   for (const auto size : tensor.sizes().slice(1)) form += fmt::format(", {}", size);
   form += "]";
@@ -202,7 +203,7 @@ std::vector<std::int64_t> ProcessGroup::row_counts(const torch::Tensor& tensor) 
   const auto forms = all_gather_text(form, *this);
   const auto other = std::ranges::find_if(forms, [&](const auto& f) { return f != forms[0]; });
   throw DistributedError::ranks_disagree(
-      "gather", fmt::format("{} on all ranks, as on rank 0", forms[0]),
+      operation, fmt::format("{} on all ranks, as on rank 0", forms[0]),
       fmt::format("{} on rank {}", *other, other - forms.begin()),
       "only the number of rows, N, may differ");
 }
@@ -222,6 +223,13 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
                                    fmt::format("{} elements", input.numel() * world_size()),
                                    "pass an output of world size times the input");
   }
+  if (output.scalar_type() != input.scalar_type() || output.device() != input.device()) {
+    const auto form = [](const torch::Tensor& tensor) {
+      return fmt::format("{} on {}", torch::toString(tensor.scalar_type()), tensor.device().str());
+    };
+    throw UsageError::malformed("all_gather_into_tensor", form(input) + ", as the input",
+                                form(output), "make the output with input.options()");
+  }
   const auto result = in_row_major_order(output);
   auto all = result.dim() == 1 ? result : result.view(-1);  // Gloo refuses scalars
   auto own = row_major(input).view(-1);
@@ -238,7 +246,7 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
 
 std::vector<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) const {
   const auto rows = rows_of(tensor);
-  const auto counts = row_counts(rows);
+  const auto counts = row_counts("all_gather", rows);
   const auto longest = *std::max_element(counts.begin(), counts.end());
   auto all = all_gather_into_tensor(padded(rows, longest)).unbind(0);
   cut_to(all, counts);
@@ -248,7 +256,7 @@ std::vector<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor)
 std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int root) const {
   require_root(*this, "gather", root);
   const auto rows = rows_of(tensor);
-  const auto counts = row_counts(rows);
+  const auto counts = row_counts("gather", rows);
   std::vector<torch::Tensor> own = {padded(rows, *std::max_element(counts.begin(), counts.end()))};
   std::vector<std::vector<torch::Tensor>> all;
   if (rank() == root) {
@@ -269,6 +277,7 @@ torch::Tensor ProcessGroup::reduce_scatter(const torch::Tensor& tensor, ReduceOp
     throw UsageError::out_of_range("reduce_scatter", rows, fmt::format("{} rows", world_size()),
                                    "pass a tensor with one row per rank");
   }
+  row_counts("reduce_scatter", tensor);
   auto input = row_major(tensor).view(-1);  // Gloo divides the first dimension
   auto output = torch::empty({input.numel() / rows}, tensor.options());
   c10d::ReduceScatterOptions options;
@@ -280,7 +289,7 @@ torch::Tensor ProcessGroup::reduce_scatter(const torch::Tensor& tensor, ReduceOp
 
 Work ProcessGroup::isend(const torch::Tensor& tensor, int dst) const {
   require_other_rank(*this, "send", dst);
-  std::vector<torch::Tensor> tensors = {for_transfer(*this, tensor)};
+  std::vector<torch::Tensor> tensors = {for_transfer(*this, row_major(tensor))};
   const auto operation = fmt::format("send to rank {}", dst);
   c10::intrusive_ptr<c10d::Work> work;
   run_collective(*this, operation, [&] { work = impl_->group->send(tensors, dst, /*tag=*/0); });

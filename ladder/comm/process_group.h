@@ -19,9 +19,11 @@ enum class ReduceOp { kSum, kMin, kMax };
 class [[nodiscard]] Work {
  public:
   explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
-  // Blocks until the tensor is sent, or received, at most for the group's timeout.
+  // Blocks until the tensor is sent, or received, at most for the group's timeout, which Gloo
+  // counts from irecv on. Throws again, if called again, what it has thrown.
   void wait() {
-    std::exchange(wait_, [] {})();
+    wait_();
+    wait_ = [] {};
   }
 
  private:
@@ -88,13 +90,14 @@ class ProcessGroup {
   torch::Tensor all_gather_into_tensor(const torch::Tensor& tensor) const;
 
   // The same into `output`, of world_size times as many elements as `input`, which may be this
-  // rank's part of it. Throws UsageError for another size.
+  // rank's part of it. Throws UsageError for another size, dtype or device.
   void all_gather_into_tensor(torch::Tensor& output, const torch::Tensor& input) const;
 
   // As all_gather, with the tensors on `root` only; the result is empty on other ranks.
   std::vector<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0) const;
 
-  // `tensor` is [world_size, ...]. Returns its row `rank()`, [...], reduced over all ranks.
+  // `tensor` is [world_size, ...]. Returns its row `rank()`, [...], reduced over all ranks. Throws
+  // DistributedError if the shapes or dtypes of the ranks differ.
   torch::Tensor reduce_scatter(const torch::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
 
   // Returns when all ranks have called it.
@@ -107,7 +110,8 @@ class ProcessGroup {
   void recv(torch::Tensor& tensor, int src) const { irecv(tensor, src).wait(); }
 
   // The same without waiting. Do not write to the tensor of isend, nor use that of irecv, before
-  // wait() has returned. Two ranks that send to each other begin with isend.
+  // wait() has returned. Two ranks that send to each other begin with isend. In shared memory, more
+  // than 2 MB move only while both ranks are in calls of the group, such as wait().
   Work isend(const torch::Tensor& tensor, int dst) const;
   Work irecv(torch::Tensor& tensor, int src) const;
 
@@ -124,7 +128,7 @@ class ProcessGroup {
  private:
   friend struct C10dAccess;
   struct Impl;
-  std::vector<std::int64_t> row_counts(const torch::Tensor& tensor) const;
+  std::vector<std::int64_t> row_counts(const char* operation, const torch::Tensor& tensor) const;
 
   std::shared_ptr<Impl> impl_;
 };

@@ -279,7 +279,13 @@ void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline
 
 std::shared_ptr<SharedMemory::Transfer> SharedMemory::start(Transfer transfer) {
   auto started = transfers_.emplace_back(std::make_shared<Transfer>(std::move(transfer)));
-  if (usable_) proceed();
+  try {
+    if (usable_) proceed();
+  } catch (...) {
+    usable_ = false;
+    mark_failed();
+    throw;
+  }
   return started;
 }
 

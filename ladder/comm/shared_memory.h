@@ -90,7 +90,8 @@ class SharedMemory {
   // Adds to sent_bytes() what ranks wrote to, or read from, each other's part of such memory.
   static void count_sent(std::int64_t bytes);
 
-  // Begins `transfer`, without waiting. Transfers between two ranks keep their order.
+  // Begins `transfer`, without waiting. Transfers between two ranks keep their order. Throws as
+  // wait().
   std::shared_ptr<Transfer> start(Transfer transfer);
 
   // Returns when `transfer` has ended. Here and in exchange(), all that were started proceed.

@@ -186,6 +186,10 @@ void shared_tensors_get_the_results_of_others(const ProcessGroup& group) {
     own.copy_(plain);
     group.all_gather_into_tensor(all, own);
     expect_equal(all, group.all_gather_into_tensor(plain).flatten());
+    all = all.to(torch::kFloat64);
+    EXPECT_ERROR(
+        group.all_gather_into_tensor(all, own), UsageError,
+        "all_gather_into_tensor: expected Float on cpu, as the input, got 'Double on cpu'");
   }
 }
 
@@ -320,8 +324,12 @@ void transfers_go_round_a_ring_in_order(const ProcessGroup& group) {
   std::vector<Work> more;
   more.push_back(group.isend(torch::empty({0, 3}), next));
   more.push_back(group.isend(rows_of(group.rank(), 4).t(), next));
+  more.push_back(group.isend(torch::ones({1}).expand({4}), next));
+  auto ones = torch::zeros({4});
   group.recv(none, previous);
   group.recv(rows, previous);
+  group.recv(ones, previous);
+  expect_equal(ones, torch::ones({4}));
   for (auto& work : more) work.wait();
   expect_equal(rows, rows_of(previous, 4).t());
   EXPECT_ERROR(group.send(rows, group.rank()), UsageError, "send: expected a rank from 0 to ");
@@ -689,21 +697,82 @@ const std::vector<Loss> kLosses = {
        if (group.rank() == 1) kill(getpid(), SIGKILL);
        group.reduce_scatter(torch::zeros({2, 1'000'000}));
      },
-     {"reduce_scatter on rank 0 of 2: ", ""},
+     {" on rank 0 of 2: ", ""},
      /*is_collective=*/true},
     {"another size in a broadcast",
      [](const ProcessGroup& group) { broadcast_zeros(group, group.rank() == 0 ? 8 : 16, 0); },
      {"rank 1 called broadcast (float, 64 bytes of rank 0), this rank called broadcast (float, 32",
       "rank 0 called broadcast (float, 32 bytes of rank 0), this rank called broadcast (float, 64"},
      /*is_collective=*/true},
-    {"another size in a reduce_scatter",
+    {"another root in a reduce",
      [](const ProcessGroup& group) {
-       group.reduce_scatter(torch::zeros({2, group.rank() == 0 ? 4 : 8}));
+       auto tensor = torch::zeros({8});
+       group.reduce(tensor, group.rank());
      },
-     {"rank 1 called reduce_scatter (sum, float, 64 bytes), this rank called reduce_scatter (sum",
-      "rank 0 called reduce_scatter (sum, float, 32 bytes), this rank called reduce_scatter (sum"},
+     {"rank 1 called reduce (sum to rank 1, float, 32 bytes), this rank called reduce (sum to rank "
+      "0",
+      "rank 0 called reduce (sum to rank 0, float, 32 bytes), this rank called reduce (sum to rank "
+      "1"},
      /*is_collective=*/true},
+    {"another shape in a reduce_scatter",
+     [](const ProcessGroup& group) {
+       group.reduce_scatter(torch::zeros({2, 4, 8}).view({2, group.rank() == 0 ? 4 : 8, -1}));
+     },
+     {"reduce_scatter: expected Float [N, 4, 8] on all ranks, as on rank 0, got Float [N, 8, 4] on "
+      "rank 1",
+      "on all ranks, as on rank 0"}},
 };
+
+// Without rank 0's help no more than the first pieces leave rank 1.
+TEST(LostRank, ThatIsKilledInTheMiddleOfWhatItSendsIsNamed) {
+  const auto run = [](const ProcessGroup& group) {
+    signal(SIGTERM, SIG_IGN);
+    auto tensor = torch::zeros({4'000'000});
+    if (group.rank() == 1) {
+      const auto begun = group.isend(tensor, 0);
+      group.barrier();
+      kill(getpid(), SIGKILL);
+    }
+    group.barrier();
+    group.recv(tensor, 1);
+  };
+  const auto end = end_of_group(2, run, {.backend = "shm"});
+  EXPECT_NE(end.messages.find("recv on rank 0 of 2: rank 1 has ended"), std::string::npos)
+      << end.messages;
+}
+
+TEST(LostRank, ThatGetsAnotherTensorFailsTheGroupAtOnce) {
+  const auto run = [](const ProcessGroup& group) {
+    auto eight = torch::zeros({8});
+    auto four = torch::zeros({4});
+    if (group.rank() == 0) group.send(eight, 1);
+    group.barrier();
+    if (group.rank() == 0) {
+      EXPECT_ERROR(group.recv(eight, 1), DistributedError, "rank 1 has failed");
+    } else {
+      EXPECT_ERROR(group.irecv(four, 0), DistributedError, "rank 0 sent float [8]");
+    }
+    group.monitored_barrier(milliseconds(10'000));
+  };
+  run_ranks(2, run, {.backend = "shm", .timeout = milliseconds(3'000)});
+}
+
+TEST_P(LostRank, ThatStaysSilentEndsATransferAfterTheTimeout) {
+  const auto run = [](const ProcessGroup& group) {
+    auto tensor = torch::zeros({1'000'000});
+    if (group.rank() == 0) {
+      auto work = group.irecv(tensor, 1);
+      EXPECT_ERROR(work.wait(), DistributedError, "recv");
+      EXPECT_ERROR(work.wait(), DistributedError, "");
+    } else if (group.rank() == 1) {
+      EXPECT_ERROR(group.send(tensor, 2), DistributedError, "send");
+    }
+    group.monitored_barrier(milliseconds(10'000));
+  };
+  const auto start = Clock::now();
+  expect_well(end_of_group(3, run, {.backend = GetParam(), .timeout = milliseconds(1'000)}));
+  EXPECT_LT(since(start), milliseconds(10'000));
+}
 
 TEST_P(LostRank, OrAnotherTensorIsAnErrorOnEachRankThatIsLeft) {
   for (const auto& loss : kLosses) {

@@ -341,7 +341,7 @@ TEST_ON_RANKS(BucketView, SurvivesLibTorchsZeroGradAlsoInSharedMemory, 2) {
     const Reducer reducer(*linear, group, std::move(options));
     torch::optim::SGD optimizer(linear->parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
+      optimizer.zero_grad(/*set_to_none=*/step == 1);
       const auto input = torch::randn(
           {8, 400},
           at::detail::createCPUGenerator(static_cast<std::uint64_t>(10 * group.rank() + step)));
