@@ -415,4 +415,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    import records as own  # whose errors are those that sentinel.py raises
+    sys.exit(own.main(sys.argv[1:]))

@@ -39,8 +39,9 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
             "MASTER_ADDR": "127.0.0.1"}
 ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"),
          "stage4_ddp_amp": ("--precision", "fp32")}
-# valgrind does not support pidfd_open, with which spawn waits; stage 3 has the same loop.
-COUNTED = {"stage2_ddp_spawn": "stage3_ddp_torchrun"}
+# valgrind does not support pidfd_open, with which spawn waits: programs that do the same.
+COUNTED = {"stage2_ddp_spawn": ("stage3_ddp_torchrun",),
+           "zero_redundancy": ("stage5_accelerator", "--zero-redundancy")}
 
 
 class Side(NamedTuple):
@@ -60,7 +61,7 @@ def instructions(program: Path, steps: int, *flags: str) -> int:
     """Of a whole run with one image per step, of all its processes."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | AVX2
-        if program.name.startswith(("stage3", "stage4")):
+        if program.name.startswith(("stage3", "stage4", "pipeline")):
             environment |= LAUNCHED | {"MASTER_PORT": str(free_port())}
         done = subprocess.run(
             ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/counts.%p", program,
@@ -156,11 +157,11 @@ def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> di
     """The programs, with a recipe, whose instructions per step differ."""
     runs = [(program, recipe) for program in sorted(programs)
             for recipe in ("basicnet", "convnet")[:1 + program.startswith("stage0")]]
-    asked = [(side, COUNTED.get(program, program), recipe) for program, recipe in runs
-             for side in sides]
+    asked = [(side, *COUNTED.get(program, (program,)), "--recipe", recipe)
+             for program, recipe in runs for side in sides]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         counts = dict(zip(unique := list(dict.fromkeys(asked)), pool.map(
-            lambda one: per_step(one[0].bin / one[1], "--recipe", one[2]), unique)))
+            lambda one: per_step(one[0].bin / one[1], *one[2:]), unique)))
     counted = [counts[one] for one in asked]
     failures = {}
     for (program, recipe), before, after in zip(runs, counted[::2], counted[1::2]):
