@@ -205,6 +205,11 @@ class Records:
     def rows(self) -> list[Row]:
         return [row for record in self.records for row in record.rows]
 
+    @property
+    def rows_of_this_machine(self) -> list[Row]:
+        """Those that it can verify or measure."""
+        return [row for record in self.records if not record.needs_gpu for row in record.rows]
+
     @cached_property
     def head(self) -> str:
         return commit_of(self.root)
@@ -270,9 +275,7 @@ class Records:
 
     @cached_property
     def pending(self) -> dict[Row, list[str]]:
-        """Those that this machine can verify or measure."""
-        here = [row for record in self.records if not record.needs_gpu for row in record.rows]
-        return {row: self.stale[row] for row in here if row in self.stale}
+        return {row: self.stale[row] for row in self.rows_of_this_machine if row in self.stale}
 
 
 def shown(records: Records) -> list[str]:

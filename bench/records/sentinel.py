@@ -180,7 +180,7 @@ def failures_of(records: Records, rows: Sequence[Row], commit: str) -> dict[Row,
     except (OSError, RecordError, subprocess.SubprocessError) as error:
         return {row: f"{commit} cannot be built: {error}" for row in rows}
     own = [row for row in rows if not row.kind.entries]
-    stand_ins = {row: [one for one in records.rows if not one.kind.entries and
+    stand_ins = {row: [one for one in records.rows_of_this_machine if not one.kind.entries and
                        any(fnmatch(one.name, pattern) for pattern in row.kind.stand_in)]
                  for row in rows if row.kind.entries}
     compared = list(dict.fromkeys([*own, *(one for some in stand_ins.values() for one in some)]))

@@ -191,6 +191,28 @@ def test_a_verified_row_is_compared_with_what_was_measured_again(project: Path) 
     assert asked == [measured, measured]
 
 
+def test_a_record_of_another_program_is_verified_by_rows_that_this_machine_can_run(
+        project: Path) -> None:
+    content = json.loads((project / "bench/results/two-cores.json").read_text())
+    content["context"] |= {"gpu": "a GPU of none"}
+    write(project / "bench/results/gpu.json",
+          json.dumps(content).replace("threads:1/", "threads:16/"))
+    write(project / "bench/measure/step.py", "")
+    commit(project)
+    head = git(project, "describe", "--always")
+    write(project / "bench/results/two-cores.step.json", json.dumps({"commit": head}))
+    write(project / SOURCE, "int b;\n")
+    commit(project)
+    with (patch.multiple(
+            sentinel, build=lambda _: None, per_step=lambda *_: 100,
+            built=lambda *_: sentinel.Side(Path(), Path()),
+            trained=lambda _, __, ___, names: {
+                sentinel.setup_of(name): ("aa", 0) for name in names if "threads:1/" in name}),
+          patch.object(records.Record, "needs_gpu", property(
+              lambda self: self.path.name == "gpu.json"))):
+        assert not records.verify(records.Records(project))
+
+
 def test_both_sides_would_run_with_another_library(project: Path) -> None:
     write(project / "requirements.txt", "torch==2.12.0\n")
     commit(project)
