@@ -200,6 +200,7 @@ class Records:
             raise RecordError(f"{self.folder}: no record; hint: is --root the project's root?")
         self.states = read_states(self.folder / STATES)
         self.written = dict(self.states)
+        self.completed: set[str] = set()  # states to which git has added what it knows
 
     @property
     def rows(self) -> list[Row]:
@@ -258,9 +259,11 @@ class Records:
         if gone := [name for name in row.sources if name not in self.now.names]:
             return [f"{name}, which is gone" for name in gone]
         now = self.now.sources(row.sources)
-        if not now.keys() <= then.keys() and self.is_here(row.judged_at):
+        if (not now.keys() <= then.keys() and row.judged_at not in self.completed
+                and self.is_here(row.judged_at)):
             # It was written for the rows of that time, which may not have needed all of these.
             then |= self._all_sources(Tree(self.root, row.judged_at))
+            self.completed.add(row.judged_at)
         return [name for name, value in now.items() if then.get(name) != value]
 
     @cached_property

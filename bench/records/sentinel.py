@@ -39,7 +39,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
             "MASTER_ADDR": "127.0.0.1"}
 ALONE = {"stage1_data_parallel": ("--device-ids", "cpu"),
          "stage4_ddp_amp": ("--precision", "fp32")}
-# valgrind does not support pidfd_open, with which spawn waits: programs that do the same.
+# valgrind does not support pidfd_open, with which spawn waits. Programs with the same loop:
 COUNTED = {"stage2_ddp_spawn": ("stage3_ddp_torchrun",),
            "zero_redundancy": ("stage5_accelerator", "--zero-redundancy")}
 

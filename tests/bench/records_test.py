@@ -130,6 +130,7 @@ def test_records_of_other_machines_do_not_hinder_the_others(
     content["context"] |= {"gpu": "a GPU of none"}
     write(project / "bench/results/gpu.json", json.dumps(content))
     commit(project)
+
     def measure(_: Path, *command: str) -> None:
         if command[-1].endswith(".json"):
             Path(command[-1]).write_text(json.dumps(content))
