@@ -38,6 +38,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/relative_difference.h"
+#include "tests/support/small_net.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -124,6 +125,9 @@ TEST(Prepare, RefusesAModuleAndAnOptimizerThatNoCheckpointCouldSave) {
     torch::nn::Linear rotary(3, 2);
     rotary->register_buffer("angles", torch::ones({2}, torch::kComplexFloat));
     EXPECT_ERROR(accelerator->prepare(rotary), UsageError, "has no dtype ComplexFloat; hint");
+    auto model = small_net();
+    model->register_buffer("angles", torch::ones({2}, torch::kComplexFloat));
+    EXPECT_ERROR(accelerator->prepare(model), UsageError, "has no dtype ComplexFloat; hint");
     EXPECT_ERROR(accelerator->prepare(Unsavable(net->parameters())), UsageError,
                  "its save() writes nothing");
     AdamW adamw(net->parameters(), {});

@@ -697,7 +697,7 @@ const std::vector<Loss> kLosses = {
        if (group.rank() == 1) kill(getpid(), SIGKILL);
        group.reduce_scatter(torch::zeros({2, 1'000'000}));
      },
-     {" on rank 0 of 2: ", ""},
+     {"all_gather on rank 0 of 2: ", ""},  // of the shapes, which comes first
      /*is_collective=*/true},
     {"another size in a broadcast",
      [](const ProcessGroup& group) { broadcast_zeros(group, group.rank() == 0 ? 8 : 16, 0); },
@@ -763,10 +763,10 @@ TEST_P(LostRank, ThatStaysSilentEndsATransferAfterTheTimeout) {
     auto tensor = torch::zeros({1'000'000});
     if (group.rank() == 0) {
       auto work = group.irecv(tensor, 1);
-      EXPECT_ERROR(work.wait(), DistributedError, "recv");
+      EXPECT_ERROR(work.wait(), DistributedError, " on rank 0 of 3: ");
       EXPECT_ERROR(work.wait(), DistributedError, "");
     } else if (group.rank() == 1) {
-      EXPECT_ERROR(group.send(tensor, 2), DistributedError, "send");
+      EXPECT_ERROR(group.send(tensor, 2), DistributedError, " on rank 1 of 3: ");
     }
     group.monitored_barrier(milliseconds(10'000));
   };
