@@ -20,7 +20,7 @@ class [[nodiscard]] Work {
  public:
   explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
   // Blocks until the tensor is sent, or received, at most for the group's timeout, which Gloo
-  // counts from irecv on. Throws again, if called again, what it has thrown.
+  // counts from irecv on. After an error, a second call throws as well.
   void wait() {
     wait_();
     wait_ = [] {};
