@@ -42,11 +42,12 @@ void for_each_golden(const char* key, const char* name, int least, const Compare
 
 TEST(Metrics, LogLinesAndTablesAreThoseOfTransformers) {
   for_each_golden("printed_logs", "logs", 4, [](const auto& printed, const Metrics& logs) {
-    EXPECT_EQ(log_line(logs) + '\n', printed["text"]);
+    EXPECT_EQ(log_line(logs) + '\n', printed["text"].template get<std::string>());
   });
   for_each_golden("log_metrics", "metrics", 2, [](const auto& printed, const Metrics& metrics) {
     const auto lines = metrics_lines(printed["split"].template get<std::string>(), metrics);
-    EXPECT_EQ(fmt::format("{}\n", fmt::join(lines, "\n")), printed["text"]);
+    EXPECT_EQ(fmt::format("{}\n", fmt::join(lines, "\n")),
+              printed["text"].template get<std::string>());
   });
 }
 
