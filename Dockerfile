@@ -16,7 +16,7 @@ USER ladder
 # LibTorch comes before the sources, whose changes keep its layer.
 FROM packages
 COPY requirements.txt requirements-twins.txt ./
-RUN PIP_NO_CACHE_DIR=1 tools/setup.sh twins
+RUN tools/setup.sh twins
 COPY --chown=ladder . .
 RUN tools/configure.sh release && cmake --build --preset release --target stages suite
 CMD ["./run"]

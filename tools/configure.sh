@@ -25,4 +25,12 @@ if [[ -f $cache && ! $(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache") -
   rm -rf "$folder"/_deps/*-subbuild # each has a cache of its own, which --fresh leaves
   fresh=(--fresh)
 fi
-cmake "${fresh[@]}" --preset "$preset" >/dev/null
+
+# A compiler takes up to 1.6 GB: as many at a time as the memory holds beside 1 GB for all else.
+memory=$(awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo)
+limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true) # of a container
+[[ ! $limit =~ ^[0-9]+$ ]] || ((limit / 1048576 > memory)) || memory=$((limit / 1048576))
+compilers=$(((memory - 1000) / 1600))
+((compilers >= 1)) || compilers=1
+((compilers <= $(nproc) + 2)) || compilers=$(($(nproc) + 2))
+cmake "${fresh[@]}" --preset "$preset" -DCMAKE_JOB_POOLS="compile=$compilers" -DCMAKE_JOB_POOL_COMPILE=compile >/dev/null

@@ -11,11 +11,13 @@
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
 #   tools/setup.sh full      slurm, bench, and a browser that opens the report: ./test --full
 #
+# With --missing after the level it prints what it would install, and installs nothing.
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
+stamp=$venv/.ladder-stamp
 
 build_packages=(g++ cmake ninja-build libssl-dev zlib1g-dev libcli11-dev libfmt-dev
   nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
@@ -24,7 +26,13 @@ slurm_packages=(slurmctld slurmd slurm-client munge)
 full_packages=(chromium)
 links_packages=(iproute2)
 
-say() { printf 'setup: %s\n' "$*"; }
+uv=0.13.9 # installs the Python packages
+room=6000 # megabytes of .venv and build/
+
+erase=
+[[ ! -t 1 ]] || erase=$'\e[K' # a line of progress is overwritten by the next line
+
+say() { printf '%ssetup: %s\n' "$erase" "$*"; }
 
 die() {
   printf 'setup: %s\n' "$@" >&2
@@ -42,25 +50,43 @@ missing_packages() {
   done
 }
 
-# Runs a command as root, or prints the line to type.
-as_root() {
-  if ((EUID == 0)); then
-    DEBIAN_FRONTEND=noninteractive "$@"
-  elif sudo -n true 2>/dev/null; then
-    sudo DEBIAN_FRONTEND=noninteractive "$@"
-  else
-    die "these packages need root. Type this line, then repeat your command:" \
-      "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+# progress DONE WHOLE UNIT TEXT: on a terminal one line that is overwritten, elsewhere a line for each tenth.
+tenths=-1
+progress() {
+  if [[ -t 1 ]]; then
+    printf 'setup: %s, %s of %s %s\e[K\r' "$4" "$1" "$2" "$3"
+  elif (($1 * 10 / $2 > tenths)); then
+    tenths=$(($1 * 10 / $2))
+    say "$4, $1 of $2 $3"
   fi
 }
 
+# Reads what apt writes to APT::Status-Fd: dlstatus:NUMBER:PERCENT:TEXT, pmstatus:PACKAGE:PERCENT:TEXT.
+apt_progress() {
+  local kind percent
+  while IFS=: read -r kind _ percent _; do
+    case $kind in
+      dlstatus) progress "${percent%.*}" 200 % "Debian packages" ;;
+      pmstatus) progress $((100 + ${percent%.*})) 200 % "Debian packages" ;;
+    esac
+  done
+}
+
 install_packages() {
+  local start=$SECONDS sudo=() install="apt-get install -y --no-install-recommends" line
   mapfile -t missing < <(missing_packages "$@")
   ((${#missing[@]})) || return 0
+  if ((EUID)) && ! sudo -n true 2>/dev/null; then
+    line="apt-get update && $install ${missing[*]}"
+    if command -v sudo >/dev/null; then line="sudo sh -c '$line'"; else line="su - -c '$line'"; fi
+    die "these packages need root. Type this line, then repeat your command:" "  $line"
+  elif ((EUID)); then
+    sudo=(sudo)
+  fi
   say "installing Debian packages: ${missing[*]}"
-  local start=$SECONDS
-  as_root apt-get update -qq || say "apt-get update failed; trying with the present lists"
-  as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+  "${sudo[@]}" apt-get update -qq || say "apt-get update failed; trying with the present lists"
+  "${sudo[@]}" sh -c "DEBIAN_FRONTEND=noninteractive exec $install -qq -o APT::Status-Fd=3 ${missing[*]} \
+    3>&1 >/dev/null </dev/null" | apt_progress
   say "Debian packages installed in $((SECONDS - start)) s"
 }
 
@@ -74,8 +100,16 @@ require_tools() {
   say "no apt-get here: CMake fetches the libraries that it does not find"
 }
 
-# A usable .venv has a Python that starts, and was made for this folder:
-# its scripts name their Python by full path, so a moved one is of no use.
+# The scripts in .venv name its folder; after a move or a copy of the checkout they get the new name.
+# The first line of a script has room for 127 bytes without a space.
+adopt_venv() {
+  made_as=$(grep -om1 "/[^\"'=]*/\.venv" "$venv/bin/activate" 2>/dev/null) || return 0
+  [[ $made_as != "$venv" && ! -L $venv && ! $made_as$venv =~ [[:space:]] ]] && ((${#venv} < 110)) || return 0
+  say ".venv was made as $made_as; its scripts get the new name"
+  grep -rlIFZ "$made_as" "$venv/bin" | xargs -0r sed -i "s|$made_as|${venv//&/\\&}|g"
+}
+
+# A usable .venv has a Python that starts, and was made for this folder.
 venv_works() {
   "$venv/bin/python" -c '' 2>/dev/null && grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
 }
@@ -86,50 +120,100 @@ make_venv() {
     die "$(python3 --version) is not supported: put a python3 of 3.10 to 3.13 first on the PATH"
   # --clear would empty the folder behind a link, which may be another checkout's.
   [[ ! -L $venv ]] || die ".venv is a link to $(readlink "$venv"), made for another folder: rm .venv"
+  [[ ! -d $venv ]] || say "making .venv anew: it was made as ${made_as:-part of an interrupted set-up}," \
+    "and its Python or its scripts do not work here"
   say "making .venv with $(python3 --version)"
   python3 -m venv --clear "$venv"
 }
 
-# The stamp of installed packages.
-wanted_stamp() {
+# What decides whether the packages are installed, a line each: Python, what is left out, the lists.
+wanted() {
   "$venv/bin/python" --version
-  cat "${requirements[@]}" | sha256sum
+  printf 'without %s\n' "${excluded[@]}"
+  (cd "$root" && sha256sum "${requirements[@]}")
+}
+
+# Shows how .venv grows while this script lives.
+watch_venv() {
+  while sleep 1 && kill -0 $$ 2>/dev/null; do
+    progress "$(du -sm "$venv" 2>/dev/null | cut -f1)" "$whole" MB "Python packages"
+  done
+}
+
+# uv unpacks while it downloads, into a cache in .venv whose files become the packages as hard links. So
+# no temporary folder is needed, and after a failure the next try has what is there. Its server and
+# certificates are those of pip's settings.
+uv_install() {
+  local status=0 watcher index=${PIP_INDEX_URL:-}
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir --quiet "uv==$uv" </dev/null
+  index=${index:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+  [[ ! $index ]] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+  [[ ! ${PIP_CERT:-} ]] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
+  export UV_CACHE_DIR=$venv/.uv UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-120}
+  watch_venv &
+  watcher=$!
+  (cd "$root" && "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" \
+    --excludes <(printf '%s\n' "${excluded[@]}") "${requirements[@]/#/-r}") </dev/null || status=$?
+  kill "$watcher"
+  wait "$watcher" 2>/dev/null || true # its end is not reported
+  printf '%s' "$erase"
+  ((!status)) || exit "$status"
+  rm -rf "$UV_CACHE_DIR"
+}
+
+are_python_packages_installed() {
+  venv_works && [[ -f $stamp ]] && ! wanted | grep -qvxFf "$stamp"
 }
 
 python_packages() {
-  local stamp=$venv/.ladder-$level start=$SECONDS quiet=(--quiet)
-  if venv_works && [[ -f $stamp && $(<"$stamp") == "$(wanted_stamp)" ]]; then
-    return
-  fi
-  if ! venv_works || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    make_venv
-  fi
-  say "installing Python packages into .venv (the first time some minutes: LibTorch is 2.5 GB)"
+  local start=$SECONDS old='' free
+  adopt_venv
+  ! are_python_packages_installed || return 0
+  free=$(df -Pm "$root" | awk 'NR == 2 {print $4}')
+  [[ $free -ge $room ]] || compgen -G "$venv/lib/python3*/site-packages/torch" >/dev/null ||
+    die "$((room / 1000)) GB of disk are needed in $root, $free MB are free; hint: make room, or move the checkout"
+  venv_works || make_venv
+  say "installing Python packages into .venv; the first time, LibTorch is 2.5 GB to download"
+  [[ ! -f $stamp ]] || old=$(<"$stamp")
   rm -f "$stamp"
-  [[ -t 1 ]] && quiet=()
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "${quiet[@]}" \
-    "${requirements[@]/#/-r}" </dev/null
-  wanted_stamp >"$stamp"
+  uv_install
+  # The lists of other levels stay installed.
+  { wanted; (cd "$root" && sha256sum requirements*.txt | grep -xF "$old"); } | sort -u >"$stamp" || true
   say "Python packages installed in $((SECONDS - start)) s"
 }
 
 level=${1:-build}
-[[ $level =~ ^(build|test|twins|bench|links|slurm|full)$ ]] || {
-  printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full]\n' >&2
+[[ "$level ${2-}" =~ ^(build|test|twins|bench|links|slurm|full)\ (--missing)?$ ]] || {
+  printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full] [--missing]\n' >&2
   exit 2
 }
 packages=("${build_packages[@]}")
-requirements=("$root/requirements.txt")
-[[ $level == build ]] || requirements+=("$root/requirements-twins.txt")
-[[ ! $level =~ ^(bench|full)$ ]] || requirements+=("$root/requirements-bench.txt")
+requirements=(requirements.txt)
+whole=4300 # megabytes of .venv
+[[ $level == build ]] || requirements+=(requirements-twins.txt)
+if [[ $level =~ ^(bench|full)$ ]]; then
+  requirements+=(requirements-bench.txt)
+  whole=$((whole + 700))
+fi
 if [[ $level =~ ^(test|slurm|full)$ ]]; then
   packages+=("${test_packages[@]}")
-  requirements+=("$root/requirements-test.txt")
+  requirements+=(requirements-test.txt)
+  whole=$((whole + 300))
 fi
 [[ ! $level =~ ^(slurm|full)$ ]] || packages+=("${slurm_packages[@]}")
 [[ $level != full ]] || packages+=("${full_packages[@]}")
 [[ $level != links ]] || packages+=("${links_packages[@]}")
+excluded=(triton) # compiles for GPUs; 640 MB
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+  excluded=()
+  whole=$((whole + 640))
+fi
 
+if [[ ${2-} ]]; then
+  missing_packages "${packages[@]}"
+  are_python_packages_installed || printf 'Python packages of .venv\n'
+  exit
+fi
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   install_packages "${packages[@]}"
 else

@@ -41,7 +41,7 @@ class Checkout:
         self.environment = {
             "PATH": f"{folder / 'stubs'}:/usr/bin:/bin", "CALLS": str(self.calls_file),
             "INSTALLED": " ".join(ALL_PACKAGES), "FOREIGN": "", "REMOVED": "", "SUDO_WORKS": "1",
-            "PIP_FAILS": "", "LADDER_TORCH_DIR": "/opt/libtorch"}
+            "UV_FAILS": "", "LADDER_TORCH_DIR": "/opt/libtorch"}
 
     def write(self, name: str, text: str) -> None:
         write(self.folder / name, text, executable=True)
@@ -76,33 +76,83 @@ SOME = " ".join(set(BUILD_PACKAGES) - {"cmake", "ccache", "zlib1g-dev", "g++"})
 def test_setup_installs_in_one_call_each_what_is_missing(
         checkout: Checkout, level: str, state: dict[str, str], wanted: list[str]) -> None:
     checkout.start("tools/setup.sh", level, LADDER_TORCH_DIR="", **state)
-    call = "apt-get install -y -qq --no-install-recommends " + " ".join(wanted)
+    call = ("apt-get install -y --no-install-recommends -qq -o APT::Status-Fd=3 "
+            + " ".join(wanted))
     assert [one for one in checkout.calls("apt-get") if " update" not in one] == (
         [call] if wanted else [])
-    pip, = (call for call in checkout.calls("python") if "pip install" in call)
-    assert re.findall(r"/requirements(\S*)\.txt", pip) == [
+    uv, = checkout.calls("uv")
+    assert re.findall(r"-rrequirements(\S*)\.txt", uv) == [
         "", *["-twins"] * (level != "build"), *([f"-{level}"] * (level in ("bench", "test")))]
 
 
-def test_setup_without_root_prints_the_line_to_type(checkout: Checkout) -> None:
+def test_packages_show_how_far_they_are(checkout: Checkout) -> None:
+    checkout.write("stubs/apt-get", "#!/bin/sh\n[ $1 = update ] || printf 'dlstatus:1:50.9:a: b\\n"
+                   "pmstatus:g++:9.5:c\\npmstatus:g++:100:c\\n' >&3\n")
+    lines = checkout.start("tools/setup.sh", INSTALLED="").splitlines()
+    assert [line for line in lines if "%" in line] == [
+        f"setup: Debian packages, {done} of 200 %" for done in (50, 109, 200)]
+
+
+@pytest.mark.parametrize("programs, line", [
+    ("sudo", "sudo sh -c 'LINE'"), ("", "su - -c 'LINE'")])
+def test_setup_without_root_prints_the_line_to_type(
+        checkout: Checkout, programs: str, line: str) -> None:
     script = checkout.root / "tools/setup.sh"
-    script.write_text(script.read_text().replace("EUID == 0", "1000 == 0"))
+    script.write_text(script.read_text().replace("((EUID))", "((1000))"))
+    if not programs:
+        (checkout.folder / "stubs/sudo").unlink()
+        script.write_text(re.sub("(command -v|!) sudo", r"\1 /none/sudo", script.read_text()))
     known = [name for name in BUILD_PACKAGES if name not in ("cmake", "ccache")]
     output = checkout.start("tools/setup.sh", code=1, INSTALLED=" ".join(known), SUDO_WORKS="")
-    line = "sudo apt-get update && sudo apt-get install -y --no-install-recommends cmake ccache"
-    assert line in [text.removeprefix("setup:").strip() for text in output.splitlines()]
-    assert checkout.calls("apt-get") == []
+    wanted = line.replace(
+        "LINE", "apt-get update && apt-get install -y --no-install-recommends cmake ccache")
+    assert wanted in [text.removeprefix("setup:").strip() for text in output.splitlines()]
+    assert checkout.calls("apt-get") == [] and "installing" not in output
 
 
 def test_python_packages_are_installed_once_and_again_when_that_failed(checkout: Checkout) -> None:
-    for fails, installs in (("1", 1), ("", 1), ("", 0), ("changed", 1), ("", 1)):
+    for fails, level, installs in (("1", "build", 1), ("", "build", 1), ("", "build", 0),
+                                   ("", "twins", 1), ("", "build", 0), ("", "twins", 0),
+                                   ("changed", "build", 1), ("", "build", 1), ("", "twins", 1)):
         if fails == "changed":
             (checkout.root / "requirements.txt").write_text("numpy==0\n", encoding="utf-8")
-        output = checkout.start("tools/setup.sh", code=None if fails else 0, LADDER_TORCH_DIR="",
-                                PIP_FAILS=fails)
+            (checkout.root / "requirements-twins.txt").write_text("a==0\n", encoding="utf-8")
+        missing = checkout.start("tools/setup.sh", level, "--missing", LADDER_TORCH_DIR="")
+        assert missing == "Python packages of .venv\n" * installs
+        output = checkout.start("tools/setup.sh", level, code=None if fails else 0,
+                                LADDER_TORCH_DIR="", UV_FAILS=fails)
         assert ("is ready" in output) == (not fails)
-        assert len([call for call in checkout.calls("python") if "pip install" in call]) == installs
-        assert len(list((checkout.root / ".venv").glob(".ladder-*"))) == int(not fails)
+        assert len(checkout.calls("uv")) == installs
+
+
+@pytest.mark.parametrize("name, kept", [("moved&here", True), ("a place", False)])
+def test_a_moved_checkout_keeps_its_packages_unless_scripts_cannot_name_it(
+        checkout: Checkout, name: str, kept: bool) -> None:
+    checkout.start("tools/setup.sh", LADDER_TORCH_DIR="")
+    checkout.write("checkout/.venv/bin/torchrun", f"#!{checkout.root}/.venv/bin/python\n")
+    checkout.root = checkout.root.rename(checkout.folder / name)
+    output = checkout.start("tools/setup.sh", LADDER_TORCH_DIR="")
+    assert f"made as {checkout.folder}/checkout/.venv" in output
+    assert len(checkout.calls("uv")) == int(not kept)
+    script = checkout.root / ".venv/bin/torchrun"
+    assert not kept or script.read_text() == f"#!{checkout.root}/.venv/bin/python\n"
+
+
+def test_too_little_room_is_reported_before_the_download(checkout: Checkout) -> None:
+    checkout.write("stubs/df", "#!/bin/sh\necho a; echo b 9 9 5999 9\n")
+    output = checkout.start("tools/setup.sh", code=1, LADDER_TORCH_DIR="")
+    assert "6 GB of disk are needed" in output and "5999 MB are free" in output
+    assert checkout.calls("uv") == []
+
+
+@pytest.mark.parametrize("megabytes, cpus, compilers", [
+    (2000, 8, 1), (4000, 8, 1), (5000, 2, 2), (16000, 2, 4), (16000, 64, 9)])
+def test_the_memory_limits_the_compilers(checkout: Checkout, megabytes: int, cpus: int,
+                                         compilers: int) -> None:
+    checkout.write("stubs/awk", f"#!/bin/sh\necho {megabytes}\n")
+    checkout.write("stubs/nproc", f"#!/bin/sh\necho {cpus}\n")
+    checkout.start("tools/configure.sh", "release")
+    assert f" -DCMAKE_JOB_POOLS=compile={compilers} " in checkout.calls("cmake")[0]
 
 
 @pytest.mark.parametrize("command, home, fresh", [
@@ -118,7 +168,7 @@ def test_a_moved_checkout_alone_configures_anew(checkout: Checkout, command: lis
         (checkout.root / "build/CMakeCache.txt").write_text(
             f"CMAKE_HOME_DIRECTORY:INTERNAL={checkout.folder / home}\n", encoding="utf-8")
     checkout.start(*command)
-    assert checkout.calls("cmake")[0] == f"cmake {fresh}--preset release"
+    assert checkout.calls("cmake")[0].startswith(f"cmake {fresh}--preset release ")
     # The caches of fetched libraries, which --fresh leaves, go too.
     left = sorted(path.name for path in (checkout.root / "build/_deps").iterdir())
     assert left == ["fmt-src", "fmt-subbuild"][:1 if fresh else 2]
