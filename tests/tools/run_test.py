@@ -75,7 +75,7 @@ def test_progress_in_a_file_is_a_line_for_each_tenth_of_the_build(checkout: Chec
     lines = checkout.start().lines
     steps = [line for line in lines if line.startswith("run: build, step ")]
     assert [int(line.split()[3]) for line in steps] == [1, *range(4, 41, 4)]
-    assert all(re.search(r" of 40, about \d min left$", line) for line in steps)
+    assert all(re.search(r" of 40, \d s, about \d min left$", line) for line in steps)
     assert "a.cpp:1: warning: unused" in lines
     # Each part is followed by its time, and the last line has all.
     parts = [re.sub(r"\d+", "N", line) for line in lines
@@ -87,20 +87,47 @@ def test_progress_in_a_file_is_a_line_for_each_tenth_of_the_build(checkout: Chec
 
 def test_progress_on_a_terminal_is_one_line_that_is_redrawn(checkout: Checkout) -> None:
     output = checkout.on_terminal()
-    steps = re.findall(r"run: build, step \d+ of 40, about \d min left\x1b\[K(.)", output)
+    steps = re.findall(r"run: build, step \d+ of 40, \d s, about \d min left\x1b\[K(.)", output)
     assert steps == ["\r"] * 40
     assert "\r\x1b[Ka.cpp:1: warning: unused\r\n" in output
 
 
-def test_packages_count_down_and_end_it_if_they_cannot_be_installed(checkout: Checkout) -> None:
-    (checkout.root / "tools/setup.sh").write_text("#!/bin/bash\nsleep 1.5\necho no >&2\nexit 3\n")
-    assert re.fullmatch(r"run: packages, about \d min left\x1b\[K\rno\r\n", checkout.on_terminal(3))
+def test_packages_that_cannot_be_installed_end_it(checkout: Checkout) -> None:
+    (checkout.root / ".venv/bin/python").unlink()
+    (checkout.root / "tools/setup.sh").write_text("#!/bin/bash\necho no >&2\nexit 3\n")
+    done = checkout.start()
+    assert (done.code, done.stderr) == (3, "no\n")
+    assert re.fullmatch(r"run: first packages; all after them takes about \d min\n", done.stdout)
+    assert not (checkout.root / "targets").exists()
+
+
+def test_a_slow_step_of_the_build_is_redrawn_each_second(checkout: Checkout) -> None:
+    write(checkout.root / "bin/cmake", "#!/bin/bash\n[[ $1 == --build ]] || exit 0\n"
+          "echo 'step 1/40 Building a.o'; sleep 3\n", executable=True)
+    seconds = re.findall(r"build, step 1 of 40, (\d+) s, about \d min", checkout.on_terminal())
+    assert len(set(seconds)) > 1
+
+
+@pytest.mark.parametrize("name, stage", [
+    ("stage0", "stage0_single_gpu"), ("pipe", "pipeline"), ("beyond/pipeline", "pipeline")])
+def test_the_beginning_of_a_name_is_enough(checkout: Checkout, name: str, stage: str) -> None:
+    assert checkout.run(name, "--a") == (0, [f"<{os.getcwd()}><--a>"])
+    assert checkout.targets() == stage
+
+
+def test_the_list_of_traps_needs_no_build(checkout: Checkout) -> None:
+    source = write(checkout.root / "traps/all_traps.cpp", (ROOT / "traps/all_traps.cpp").read_text())
+    code, lines = checkout.run("traps", "list")
+    assert (code, len(lines)) == (0, source.read_text().count("Trap{"))
+    assert lines[1] == ("mean-of-means        stage 0  "
+                        "the loop averages the means of batches that differ in size")
     assert not (checkout.root / "targets").exists()
 
 
 @pytest.mark.parametrize("flag, number, message", [
     ("", "1", "no stage ''; the stages are: stage0"),
     ("stage9", "1", "no stage 'stage9'; the stages are: stage0"),
+    ("stage", "1", "no stage 'stage'; the stages are: stage0"),
     *(("stage3_ddp_torchrun", number, f"NPROC_PER_NODE: expected a number >= 1, got '{number}'")
       for number in ("x", "0", "-1", ""))])
 def test_refused(checkout: Checkout, flag: str, number: str, message: str) -> None:
