@@ -24,14 +24,15 @@ from pathlib import Path
 OK, NOTE, MISSING = "ok", "note", "missing"
 ROOT = Path(__file__).resolve().parents[1]
 TORCH, DRIVER = "2.11", 580  # the first driver with CUDA 13
-BUILD_GIB, DISK_GIB = 4.0, 8.0  # memory for two compilers; LibTorch with CUDA, and the build
+BUILD_GIB = 2.6  # memory: a compiler, and all else
+DISK_GIB, PACKAGES_GIB = 6.0, 0.5  # .venv and the build; Debian packages
 SET_UP = "./run sets it up"
 OLDEST_COMPILER = {"g++": 12, "clang": 16}
 # Subject, command, oldest and newest version, and what to do about another.
 TOOLS = (("cmake", "cmake", (3, 25), (99, 0), "3.25 or newer is needed: pip install cmake"),
          ("ninja", "ninja", (1, 0), (99, 0), "apt-get install ninja-build"),
          ("Python", "python3", (3, 10), (3, 13), "3.10 to 3.13 is needed, first on the PATH"))
-LAUNCHERS = {"torchrun": SET_UP, "accelerate": "./run bench installs it",
+LAUNCHERS = {"torchrun": SET_UP, "accelerate": SET_UP,
              "mpirun": "only for MPI: apt-get install openmpi-bin", "srun": "only with SLURM"}
 Row = tuple[str, str, str, str]  # state, subject, result, hint
 Version = tuple[int, int]
@@ -55,10 +56,19 @@ def machine(root: Path, torch: bool) -> Iterator[Row]:
               f"{len(os.sched_getaffinity(0))} CPUs")
     free = int(re.findall(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[0]) / 2**20
     yield row(OK if free >= BUILD_GIB else NOTE, "memory", f"{free:.1f} GiB are free",
-              "to build with less: CMAKE_BUILD_PARALLEL_LEVEL=1 ./run")
-    disk = shutil.disk_usage(root).free / 2**30
-    yield row(OK if disk >= DISK_GIB or torch else MISSING, "disk", f"{disk:.1f} GiB are free",
-              f"LibTorch and the build take {DISK_GIB:.0f}; TMPDIR counts too")
+              "a compiler takes up to 1.5: one at a time with CMAKE_BUILD_PARALLEL_LEVEL=1 ./run")
+    for folder, wanted in ((root, 0.0 if torch else DISK_GIB), (Path("/usr"), PACKAGES_GIB)):
+        free = shutil.disk_usage(folder).free / 2**30
+        yield row(OK if free >= wanted else MISSING, "disk", f"{free:.1f} GiB are free in {folder}",
+                  f"{wanted} are needed there")
+
+
+def packages(root: Path) -> Iterator[Row]:
+    """Those of ./run, where there is apt."""
+    if shutil.which("dpkg-query"):
+        missing = output(str(root / "tools/setup.sh"), "twins", "--missing").split("\n")
+        yield row(NOTE if missing[0] else OK, "packages", ", ".join(filter(None, missing)) or "all",
+                  SET_UP)
 
 
 def tool(name: str, command: str, first: Version, last: Version, hint: str) -> Row:
@@ -139,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
                 root.glob(".venv/lib/python3*/site-packages/torch-*.dist-info")]
     os.environ["PATH"] = f"{root}/.venv/bin:{os.environ.get('PATH', '')}"
     own = os.environ.get("LADDER_TORCH_DIR") or os.environ.get("Torch_DIR")
-    rows = [*machine(root, bool(versions)), compiler(), *(tool(*one) for one in TOOLS),
+    rows = [*machine(root, bool(versions)), *packages(root), compiler(), *(tool(*one) for one in TOOLS),
             libtorch(own, versions), gpus(), data(root), loopback(), shared_memory(),
             *(launcher(*one) for one in LAUNCHERS.items())]
     for state, subject, *texts in rows:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import doctor
 import pytest
@@ -102,6 +103,28 @@ def test_libtorch(machine: Machine, package: str, folder: str, state: str, text:
     code, rows, _ = machine.look()
     assert (code, rows["LibTorch"][0]) == (int(state == "missing"), state)
     assert rows["LibTorch"][1].startswith(text)
+
+
+@pytest.mark.parametrize("free, code, text", [
+    ({"/usr": 0.4}, 1, "0.4 GiB are free in /usr; 0.5 are needed there"),
+    ({"/usr": 9}, 0, "9.0 GiB are free in /usr"),
+    ({"checkout": 5.5}, 1, "5.5 GiB are free in")])
+def test_each_disk_has_room(machine: Machine, free: dict[str, float], code: int,
+                            text: str) -> None:
+    (machine.root / PACKAGES / "torch-2.11.0.dist-info").rmdir()
+    machine.monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(
+        free=free.get(str(folder), free.get(Path(folder).name, 9)) * 2**30))
+    found, output, _ = machine.start(doctor, "--root", machine.root)
+    assert (found, f"disk           {text}" in output) == (code, True), output
+
+
+@pytest.mark.parametrize("missing, row", [
+    ("", ("ok", "all")),
+    ("g++\nPython packages of .venv\n", ("note", "g++, Python packages of .venv; ./run sets it up"))])
+def test_packages(machine: Machine, missing: str, row: tuple[str, str]) -> None:
+    machine.program("dpkg-query", "")
+    write(machine.root / "tools/setup.sh", f"#!/bin/sh\nprintf '{missing}'\n", executable=True)
+    assert machine.look()[1]["packages"] == row
 
 
 def test_data_that_is_missing(machine: Machine) -> None:
