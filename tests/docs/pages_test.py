@@ -153,6 +153,14 @@ def test_the_glossary_names_what_the_headers_have() -> None:
         assert names <= {*re.findall(r"\w+", text), *EXAMPLES}, line
 
 
+def test_the_picture_of_the_ladder_has_the_ideas_of_the_table() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    picture = (ROOT / "docs/images/ladder.svg").read_text(encoding="utf-8")
+    texts = re.findall(r'class="(?:title|idea)"[^>]*>([^<]*)<', picture)  # from the top
+    assert ([": ".join(texts[place:place + 2]) for place in range(0, len(texts), 2)][::-1]
+            == [cells_of(line)[1] for line in lines if re.match(r"\| `stage\w+` ", line)])
+
+
 def test_the_table_of_layers_is_that_of_cmake() -> None:
     text = (ROOT / "ladder/CMakeLists.txt").read_text(encoding="utf-8")
     layers = re.findall(r"^ladder_layer\((\w+)(?: USES ([a-z ]+[a-z]))?", text, re.MULTILINE)
