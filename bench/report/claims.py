@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 from pandas import Series
 
+from equality import is_wrong
 from intervals import Estimate, inverse, median_of
 from results import Results, Row, Setup
-from tables import Cells, Table, accuracy_text, cells, counter, table_of
+from tables import (
+    ALL_EQUAL, Cells, Table, accuracy_text, cells, counter, summary, table_of, usual_rows,
+)
 from words import (
     DDP_PRACTICE, HF_DEFAULTS, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWINS, count, number, twin_of,
 )
@@ -150,14 +153,36 @@ def speed_claim(results: Results) -> str:
             f"{faster.text(lambda value: f'{value:.2f}')} times as fast as {name}.")
 
 
+def over_twin(results: Results, row: Row) -> Estimate | None:
+    """How many times as fast as its twin a stage takes a step; None of one with other weights."""
+    if is_wrong(results, row.setup):
+        return None
+    if row.key.kind == "slice":
+        return inverse(results.ratio_to_twin(row.setup))
+    return results.step_ratio(row.setup, twin_of(row.setup.program) or "")
+
+
+STARTED_ALIKE = " with the same number of processes, threads and bits"
+
+
 def twins_claim(results: Results) -> str:
-    """The range of all stages against their own twins, by recipe; "" without any."""
-    found = Series({setup: faster.value for setup in results.beside_twins()
-                    if (faster := inverse(results.ratio_to_twin(setup)))})
+    """The range of all stages against their own twins, by recipe; "" without any. Of the short runs
+    where none was repeated."""
+    rows = [results.row("slice", setup) for setup in results.beside_twins()] or usual_rows(results)
+    found = Series({row.setup: faster.value for row in rows
+                    if (faster := over_twin(results, row))})
     ranges = [f"{values.min():.1f} to {values.max():.1f} times ({recipe})"
               for recipe, values in found.groupby(lambda setup: setup.recipe)]
-    return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin with the same "
-            "number of processes, threads and bits.") if ranges else ""
+    return (f"Each stage trains {' and '.join(ranges)} as fast as its Python twin"
+            f"{STARTED_ALIKE}.") if ranges else ""
+
+
+def headline(results: Results) -> str:
+    """The answer in one sentence; "" where nothing compares."""
+    twins, [equality] = twins_claim(results), summary(results)[:1] or [""]
+    if twins and equality.startswith(ALL_EQUAL):
+        return f"{ALL_EQUAL}, and {twins[0].lower()}{twins[1:].replace(STARTED_ALIKE, '')}"
+    return equality or twins
 
 
 class Claim(NamedTuple):

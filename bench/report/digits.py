@@ -14,8 +14,8 @@ from drawing import WIDTH, figure_of
 from results import ResultsError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mnist"
-MOST = 60  # images in the picture
-COLUMNS, ROW = 6, 75.0  # images in a row; points from row to row
+MOST = 20  # images in the picture
+COLUMNS, ROW = 10, 50.0  # images in a row; points from row to row
 
 
 class Digit(NamedTuple):

@@ -166,9 +166,11 @@ class Line(NamedTuple):
     points: Sequence[tuple[float, Estimate]]
 
 
-def logarithmic_axis(axes: Axes, digits: Sequence[int]) -> None:
+def logarithmic_axis(axes: Axes) -> None:
+    """The ticks are so far apart that their labels do not touch."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=digits))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 5 * low else MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -191,7 +193,7 @@ def draw_lines(names: tuple[str, str], lines: Sequence[Line], logarithmic: bool 
     for line in lines:
         draw_line(axes, line)
     if logarithmic:
-        logarithmic_axis(axes, (1, 2, 5))
+        logarithmic_axis(axes)
     else:
         axes.set_xticks(xs, [f"{x:g}" for x in xs])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -271,8 +273,8 @@ def draw_dots(names: tuple[str, str], panels: dict[str, Sequence[Dot]],
     for axes, (title, dots) in zip(found, panels.items()):
         for dot in dots:
             draw_dot(axes, dot)
-        logarithmic_axis(axes, (1, 2, 3, 4, 5, 7))
         axes.margins(0.12, 0.12)
+        logarithmic_axis(axes)
         axes.grid(True, axis="both")
         axes.set(title=title, xlabel=names[0], ylabel=names[1])
     figure.legend([Line2D([], [], marker="o", linestyle="none", color=colour.light)

@@ -49,9 +49,10 @@ import scale
 from claims import speed_claim, targets_table, twins_claim
 from drawing import Picture
 from environment import measured_at
+from intervals import median_of
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
-from tables import STEPS, Table, price_table, seeds_table
+from tables import Table, price_table, seeds_table
 from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +90,7 @@ CURE = "run .venv/bin/python bench/report/pages.py --update"
 
 MEASURES: dict[str, Callable[[Row], str]] = {
     "seconds": lambda row: number(row.seconds().value),
-    "ms_per_step": lambda row: number(1000 * row.seconds().value / STEPS),
+    "ms_per_step": lambda row: number(median_of(row.step_ms).value),
     "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
@@ -188,7 +189,7 @@ def wanted() -> dict[Path, str]:
     whole = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
     results = read([ROOT / path for path in (whole[1].split() if whole else [RECORD])])
     shown = {name for text in pages.values() for name in SHOWN.findall(text)}
-    drawn = [pictures.stages_picture(results), *pictures_shown(results, shown),
+    drawn = [pictures.stages_picture(results, captioned=True), *pictures_shown(results, shown),
              *(draw(json.loads((ROOT / record).read_text())) for record, draw in RECORD_PICTURES)]
     return pages | {ROOT / PICTURES / f"{one.name}.svg": one.file for one in drawn}
 

@@ -4,6 +4,7 @@
 drawing.py draws a picture when its SVG is read. A picture without data is omitted.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,19 +12,19 @@ from functools import partial
 from matplotlib.figure import Figure
 
 import digits
-from claims import all_cpus
+from claims import all_cpus, over_twin
 from drawing import (
-    README_WIDTH, Bar, Dot, Line, Picture, axes_of, draw_bar, draw_bars, draw_dots, draw_lines,
+    PAGE_WIDTH, Bar, Dot, Line, Picture, axes_of, draw_bar, draw_bars, draw_dots, draw_lines,
     draw_stacks,
 )
 from environment import machine_line
 from equality import WRONG, is_wrong
-from intervals import Estimate, inverse
-from results import Results, ResultsError, Row, Setup
-from tables import curve_rows, name_text, unusual
+from intervals import Estimate, median_of
+from results import Results, Row, Setup
+from tables import curve_rows, name_text, place_cells, unusual, usual_row
 from words import (
-    IDEAS, INK, MUTED, OPPONENTS, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of, idea_of,
-    is_python, megabytes, percent, significant, stage_of, twin_of,
+    IDEAS, INK, MUTED, NOT_RUN, OPPONENTS, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of,
+    idea_of, is_python, megabytes, percent, significant, stage_of, twin_of,
 )
 
 Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
@@ -257,59 +258,73 @@ def all_pictures(results: Results) -> list[Picture]:
             *(one for recipe in results.recipes() for one in recipe_pictures(results, recipe))]
 
 
-README_RECIPE = "basicnet"
 PAIR = 36.0  # points from stage to stage
 SIDE = 0.21  # from the middle of a pair to the middle of a bar
-LEGEND = "Seconds for 200 steps of BasicNet, with 95 % intervals. Filled: C++; outlined: Python."
+LETTERS = 11.5
+NAMES, LETTER = 140.0, 6.1  # points: room for the names, and for a letter
 
 
-def row_pair(results: Results, stage: str) -> tuple[Row, Row]:
-    """A stage as it is meant to run, and its twin that was started alike."""
-    found = [setup for setup in results.setups(README_RECIPE, ("slice",)) if setup.program == stage
-             and setup.width == 1 and results.ratio_to_twin(setup)]
+def row_pair(results: Results, stage: str) -> tuple[Row | None, Row | None]:
+    """A stage as it is meant to run, and its twin that was started alike: of the rows that were
+    repeated, else of the short runs."""
+    found = [setup for setup in results.beside_twins()
+             if setup.program == stage and setup.recipe == "basicnet"]
     if found:
         setup = min(found, key=unusual)
         return results.row("slice", setup), results.twin_row("slice", setup)
-    raise ResultsError(f"the picture of the stages: expected {stage} and {twin_of(stage)} in rows "
-                       f"slice/{README_RECIPE} with as many processes and threads, got none")
+    row = usual_row(results, STAGES.index(stage))
+    return row, row and results.twin_row("brief", row.setup)
 
 
-def stage_bar(results: Results, row: Row) -> Bar:
+def step_bar(results: Results, program: str, row: Row | None, faster: Estimate | None) -> Bar:
     """Its text is the description of the picture too."""
-    setup, twin = row.setup, is_python(row.setup.program)
-    note = name_text(setup, row).removeprefix(setup.program)
-    text = f"{significant(row.seconds().value)} s{note}"
-    wrong = not twin and is_wrong(results, setup)
-    if wrong:
-        text += f", {WRONG}"
-    elif faster := inverse(results.ratio_to_twin(setup)):  # None of a twin
-        text += f", {faster.text(lambda value: f'{value:.2f}')} × as fast"
-    return Bar(setup.program, colour_of(setup.program), twin, row.seconds(), text, wrong=wrong)
+    time, wrong = row and median_of(row.step_ms), bool(row) and is_wrong(results, row.setup)
+    text = row.missing if row else NOT_RUN
+    if time:
+        note = name_text(row.setup, row).removeprefix(program) + f", {WRONG}" * wrong
+        text = f"{significant(time.value)} ms{note}"
+    if faster:
+        digits = 2 if faster.interval else 1
+        ratio = faster.text(lambda value: f"{value:.{digits}f}").removesuffix(" (one run)")
+        text += f", {ratio} × as fast"
+    return Bar(program, colour_of(program), is_python(program), time, text, wrong=wrong)
 
 
-def draw_pairs(pairs: Sequence[tuple[Setup, Sequence[Bar]]], machine: str) -> Figure:
-    figure, axes = axes_of(PAIR * (len(pairs) + 1.2), README_WIDTH)
+def draw_pairs(pairs: Sequence[tuple[str, Sequence[Bar]]], below: str) -> Figure:
+    height = len(pairs) + 0.35 * len(below.splitlines())
+    figure, axes = axes_of(PAIR * height, PAGE_WIDTH)
     names = axes.get_yaxis_transform()
-    for place, (setup, bars) in enumerate(pairs):
+    for place, (how, bars) in enumerate(pairs):
         for bar, side in zip(bars, (-SIDE, SIDE)):
-            draw_bar(axes, place + side, bar, 0.33, 11.5)
-        how = f"{setup.world} x {setup.threads}, {setup.precision}"
-        for text, side, colour in ((setup.program, -SIDE, INK), (how, SIDE, MUTED)):
+            draw_bar(axes, place + side, bar, 0.33, LETTERS)
+        for text, side, colour in ((bars[0].label, -SIDE, INK), (how, SIDE, MUTED)):
             axes.text(-0.012, place + side, text, transform=names, ha="right", va="center",
-                      fontsize=11.5, color=colour.light)
-    for line, colour in enumerate((INK, MUTED)):
-        axes.text(0, len(pairs) - 0.25 + 0.45 * line, (LEGEND, machine)[line], transform=names,
-                  va="center", fontsize=11.5, color=colour.light)
-    # The words behind the bars need room.
-    axes.set(xlim=(0, 1.5 * max(bar.end for _, bars in pairs for bar in bars)),
-             ylim=(len(pairs) + 0.6, -0.5))
+                      fontsize=LETTERS, color=colour.light)
+    if below:
+        figure.supxlabel(below, x=0.01, ha="left", fontsize=10, color=MUTED.light)
+    room = PAGE_WIDTH - NAMES  # for a bar and the text behind it
+    axes.set(xlim=(0, max(bar.end / (1 - LETTER * (1 + len(bar.text)) / room)
+                          for _, bars in pairs for bar in bars)), ylim=(len(pairs) - 0.5, -0.5))
     axes.set_axis_off()
     return figure
 
 
-def stages_picture(results: Results) -> Picture:
-    found = [row_pair(results, stage) for stage in STAGES]
-    pairs = [(rows[0].setup, [stage_bar(results, row) for row in rows]) for rows in found]
-    numbers = "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars)
-    return Picture("stages", "The seven stages beside their twins in Python", numbers,
-                   partial(draw_pairs, pairs, machine_line(results)))
+def stages_picture(results: Results, *, captioned: bool = False) -> Picture | None:
+    """None where no twin compares. `captioned`: caption and machine are in the picture, for a page
+    in Markdown."""
+    found = {stage: rows for stage in STAGES if any(rows := row_pair(results, stage))}
+    faster = {stage: row and over_twin(results, row) for stage, (row, _) in found.items()}
+    if not any(faster.values()):
+        return None
+    pairs = [(", ".join(place_cells((row or twin).setup).values()),
+              [step_bar(results, stage, row, faster[stage]),
+               step_bar(results, twin_of(stage), twin, None)])
+             for stage, (row, twin) in found.items()]
+    several = any(ratio and ratio.interval for ratio in faster.values())
+    runs = "with 95 % intervals" if several else "one run each"
+    caption = (f"Milliseconds per training step of BasicNet, {runs}. Filled: C++; outlined: its "
+               "Python twin. 2\u00a0x\u00a01: two processes of one thread.")
+    below = textwrap.fill(f"{caption} {machine_line(results)}", 78) if captioned else ""
+    return Picture("stages", "Each stage beside its Python twin",
+                   "; ".join(f"{bar.label}: {bar.text}" for _, bars in pairs for bar in bars),
+                   partial(draw_pairs, pairs, below), caption)

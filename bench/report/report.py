@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 import pictures
-from claims import speed_claim
+from claims import headline, speed_claim
 from drawing import Picture
 from environment import honesty, machine_line
 from link_model import cables
@@ -60,7 +60,8 @@ def link_sections(record: Mapping[str, Any]) -> list[Section]:
 def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]:
     """In the order of the page, each with the parts that have something to show."""
     found: list[Section] = [
-        ("The seven stages", [stage_table(results), [pictures.code_picture(results)]])]
+        ("The seven stages", [stage_table(results), [pictures.summary_picture(results),
+                                                     pictures.code_picture(results)]])]
     found += [(table.title, [table]) for table in (twin_table(results), rival_table(results))]
     for recipe in results.recipes():
         table = recipe_table(results, recipe)
@@ -76,10 +77,14 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]
 def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
     templates = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
                             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    first = headline(results)
+    claims = summary(results)  # of equality, which is in the headline, come the details last
+    claims = [*claims[1:], speed_claim(results), *claims[:1]]
     return templates.get_template("page.html").render(
         title="Seven ways to train: what each costs", theme=theme(), machine=machine_line(results),
-        claims=list(filter(None, [*summary(results), speed_claim(results)])),
-        summary=[pictures.summary_picture(results)], sections=sections(results, links),
+        headline=first,
+        claims=[line for line in claims if line not in ("", first)],
+        stages=pictures.stages_picture(results), sections=sections(results, links),
         limits=honesty(results), more=more(results), cell_class=cell_class, colour_of=colour_of,
         is_python=is_python)
 

@@ -23,6 +23,7 @@ from words import (
 
 EXACT_KINDS = ("sums", "seeds")  # rows of the tables of exact sums alone
 KINDS = ("slice", "full", "curve", "check", "phases", "brief", *EXACT_KINDS)
+STEPS = 200  # of a timed row
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -111,6 +112,16 @@ class Row:
     def seconds(self) -> Estimate | None:
         return median_of([one.seconds for one in self.good])
 
+    @property
+    def step_ms(self) -> list[float]:
+        """Milliseconds per training step of each run; of a whole one without start-up and test."""
+        if self.key.kind == "full":
+            counted = [run.counters for run in self.good
+                       if run.counters.get("steps") and "train_seconds" in run.counters]
+            return [1000 * run["train_seconds"] / run["steps"] for run in counted]
+        steps = 1 if self.key.kind == "brief" else STEPS
+        return [1000 * run.seconds / steps for run in self.good]
+
     def counter(self, name: str) -> float | None:
         values = [one.counters[name] for one in self.good if name in one.counters]
         return median(values) if values else None
@@ -180,13 +191,12 @@ class Results:
         twin = self.twin_row("slice", setup)
         return self.ratio(setup, twin and twin.setup)
 
-    def step_ratio(self, setup: Setup, program: str) -> float | None:
+    def step_ratio(self, setup: Setup, program: str) -> Estimate | None:
         """Time of a step of a program over that of a stage in its whole run."""
         other, ours = self.row("brief", replace(setup, program=program)), self.row("full", setup)
-        if other is None or ours is None or other.error or not same_device(other, ours):
+        if None in (other, ours) or not same_device(other, ours):
             return None
-        seconds, steps = ours.counter("train_seconds"), ours.counter("steps")
-        return other.seconds().value / (seconds / steps) if seconds and steps else None
+        return ratio_of(other.step_ms, ours.step_ms)
 
     def ratio(self, first: Setup | None, second: Setup | None,
               measure: Callable[[Repetition], float | None] = attrgetter("seconds"),

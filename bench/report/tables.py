@@ -12,7 +12,7 @@ from equality import (
     CHECKED, EQUAL, NOT_CHECKED, WRONG, Verdict, checks, is_noise, is_wrong, paired, stage_0_of,
     verdict_for,
 )
-from intervals import Estimate, mean_of
+from intervals import Estimate, mean_of, median_of
 from results import Results, Row, Setup, same_device
 from words import (
     FAILED, NOT_MEASURED, NOT_RUN, STAGES, TUNED, TWIN_NOT_RUN, TWINS, count, is_python, megabytes,
@@ -25,6 +25,7 @@ PRECISION_OF_STAGE = ("fp32", "fp32", "fp32", "fp32", "bf16", "fp32", "fp32")
 MORE = ("For times with 95 % intervals, a second network and all programs in Python: "
         "./run bench --quick")
 
+ALL_EQUAL = "All seven stages have equal weights"
 OWNER = ""  # not a column of a table: the program of a row, for its colour
 Cells = dict[str, str]  # by column
 Writers = Mapping[str, Callable[[Row], str]]
@@ -113,7 +114,7 @@ def python_text(results: Results, row: Row) -> str:
     if not (twin := results.twin_row("brief", row.setup)):
         return NOT_MEASURED
     ratio = results.step_ratio(row.setup, twin.setup.program)
-    return "-" if ratio is None else f"{ratio:.1f} x"
+    return "-" if ratio is None else f"{ratio.value:.1f} x"
 
 
 def stage_cells(results: Results, stage: int) -> Cells:
@@ -402,17 +403,13 @@ def accuracy_table(results: Results) -> Table:
                                  for group in equal_rows(results, rows)], notes, 4)
 
 
-STEPS = 200  # of a timed row
-
-
 def sums_text(micro_batch: int) -> str:
     return f"exact, micro-batch {micro_batch}" if micro_batch else "fast"
 
 
 def price_table(results: Results) -> Table:
     writers = {
-        "ms per step [95 %]": lambda row: row.seconds().text(
-            lambda value: f"{1000 * value / STEPS:.1f}"),
+        "ms per step [95 %]": lambda row: median_of(row.step_ms).text("{:.1f}".format),
         "time / fast [95 %]": lambda row: over_base(
             results, row, replace(row.setup, micro_batch=0), ".2f", NOT_RUN)}
     rows = [{"ranks": place_cells(row.setup)["world"], "sums": sums_text(row.setup.micro_batch),
@@ -490,9 +487,19 @@ def fastest(results: Results, right: list[Row]) -> str:
         close = [row.setup.program for row in slices
                  if row is not best and overlap(row.seconds(), best.seconds())]
         unsure = f"; not told apart from {', '.join(close)}" if close else ""
-        return f"Fastest: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps{unsure}."
+        return (f"Fastest: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps"
+                f"{unsure or what_it_spares(best, right)}.")
     best = min(right, key=lambda row: row.seconds().value)
-    return f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s ({runs_text(right)})."
+    return (f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s ({runs_text(right)})"
+            f"{what_it_spares(best, right)}.")
+
+
+def what_it_spares(best: Row, rows: list[Row]) -> str:
+    others = [row.setup for row in rows if row.setup != best.setup]
+    if others and best.setup.precision not in {setup.precision for setup in others}:
+        return f"; it alone computes in {best.setup.precision}"
+    return "; it alone exchanges no gradients" * (
+        best.setup.world == 1 < min((setup.world for setup in others), default=1))
 
 
 def overlap(one: Estimate, other: Estimate) -> bool:
@@ -519,7 +526,8 @@ def summary(results: Results) -> list[str]:
     right = [row for row, verdict in zip(rows, states) if verdict.state == EQUAL]
     right = [row for row in right if row.setup.recipe == right[0].setup.recipe
              and row.device == right[0].device]
-    lines = [equality_sentence(states, len(STAGES)), fastest(results, right) if right else "",
+    lines = [equality_sentence(states, len(STAGES)),
+             fastest(results, right) if right else "",
              two_processes(results), tuned_sentence(results)]
     for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
                               ("code", "user_lines", lambda value: f"{count(value)} lines")):
@@ -530,21 +538,22 @@ def summary(results: Results) -> list[str]:
 
 
 def two_processes(results: Results) -> str:
-    """What a second process brings, of the short runs; "" without them."""
+    """What a second process brings, of repeated or of short runs; "" without them."""
     found = []
     for recipe in results.recipes():
-        one, two = (results.row("brief", Setup(recipe, STAGES[2], world)) for world in (1, 2))
-        if one and two and one.good and two.good and same_device(one, two):
-            found.append(f"{one.seconds().value / two.seconds().value:.2f} ({recipe})")
-    return (f"Two processes of stage 2 train {' and '.join(found)} times as fast as one (of 2)."
-            if found else "")
+        one, two = (Setup(recipe, STAGES[2], world) for world in (1, 2))
+        ratios = (results.ratio(one, two, kind=kind) for kind in ("slice", "brief"))
+        found += [f"{ratio.value:.2f} times ({recipe})" for ratio in filter(None, ratios)
+                  if not is_wrong(results, two)][:1]
+    return (f"Two processes of stage 2, one thread each, train {' and '.join(found)} as fast as "
+            "one process with one thread." if found else "")
 
 
 def tuned_sentence(results: Results) -> str:
     stage0 = usual_row(results, 0)
     ratio = results.step_ratio(stage0.setup, TUNED[0]) if stage0 else None
-    return (f"A step of the tuned Python program takes {ratio:.1f} times as long as one of stage 0."
-            if ratio else "")
+    return (f"Stage 0 trains {ratio.value:.1f} times as fast as {TUNED[0]}, a Python program tuned "
+            "for speed." if ratio else "")
 
 
 def equality_sentence(states: list[Verdict], wanted: int) -> str:
@@ -552,6 +561,6 @@ def equality_sentence(states: list[Verdict], wanted: int) -> str:
     if wrong:
         return f"WRONG stages: {wrong} of {wanted}. The notes of the table give the reason."
     if equal == wanted:
-        return f"All seven stages have equal weights at equal world size: {CHECKED}."
+        return f"{ALL_EQUAL} at equal world size: {CHECKED}."
     return (f"{equal} of {wanted} stages have equal weights at equal world size ({CHECKED}); the "
             "others were not checked, or have no whole run here.")

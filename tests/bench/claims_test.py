@@ -6,7 +6,7 @@ import re
 
 import pytest
 import sample_results as made
-from claims import speed_claim, targets_table
+from claims import headline, speed_claim, targets_table, twins_claim
 
 STAGE0, TWIN = "stage0_single_gpu", "python_single"
 EAGER, COMPILED = "python_tuned", "python_tuned_compile"
@@ -36,3 +36,10 @@ def test_targets_that_were_not_measured_have_no_row() -> None:  # docs/performan
     (slices(STAGE0, 2.0), ""), (slices(TWIN, 5.0), "")])
 def test_the_claim_is_about_tuned_python_else_the_twin(rows: list, claim: str) -> None:
     assert re.fullmatch(claim, speed_claim(made.results(*rows)))
+
+
+def test_what_has_other_weights_has_no_speed() -> None:
+    rows = made.short()["benchmarks"]
+    rows[4]["seen"] = 9999  # stage 4, the fastest
+    assert headline(made.results(*rows)).startswith("WRONG stages: 1 of 7.")
+    assert twins_claim(made.results(*rows)).startswith("Each stage trains 11.2 to 12.3 times (b")

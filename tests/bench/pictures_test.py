@@ -11,11 +11,12 @@ import numpy
 import pictures
 import pytest
 import sample_results as made
-from drawing import DOT, HIGH, LETTER, box_around, label_shifts
+from drawing import DOT, HIGH, LETTER, Dot, box_around, draw_dots, label_shifts
+from intervals import Estimate
 from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
 from results import ResultsError
-from words import ALL_COLOURS, PAPER, PHASE_COLOURS, STAGE_COLOURS
+from words import ALL_COLOURS, INK, PAPER, PHASE_COLOURS, STAGE_COLOURS
 
 
 def test_labels_lie_within_the_frame_and_over_no_dot_and_no_other() -> None:
@@ -42,22 +43,34 @@ def test_without_label_or_data_there_is_no_picture(tmp_path) -> None:
     assert pictures.digits_picture(made.results(*made.short()["benchmarks"]), "basicnet") is None
     sample = made.results(*reversed(made.whole_rows("basicnet", 1.0, 9841)))
     drawn = pictures.digits_picture(sample, "basicnet")
-    assert (drawn.svg.count("<image"), drawn.svg.count(" → ")) == (60, 60)
-    assert "62 of 10,000; the first 60, and 2 more." in drawn.caption
+    assert (drawn.svg.count("<image"), drawn.svg.count(" → ")) == (20, 20)
+    assert "62 of 10,000; the first 20, and 42 more." in drawn.caption
     assert "misclassified with seed 1:" in drawn.caption  # whichever ran first
     assert drawn.description.startswith("image 0: 7 as 8; image 1: 2 as 3; ")
     with patch.object(digits, "DATA", tmp_path / "none"):
         assert pictures.digits_picture(sample, "basicnet") is None
 
 
-def test_a_stage_with_other_weights_has_no_speed_and_one_without_a_twin_is_named() -> None:
-    sample = made.sample_results(weights={("stage3_ddp_torchrun", 2): "c" * 64})
-    wrong = pictures.stages_picture(sample)
-    assert "stage3_ddp_torchrun: 5.67 s, WRONG; python_ddp_torchrun" in wrong.description
-    assert wrong.description.count("× as fast") == 6
-    rows = [row for row in made.sample()["benchmarks"] if "python_ddp_amp" not in row["name"]]
-    with pytest.raises(ResultsError, match="expected stage4_ddp_amp and python_ddp_amp"):
-        pictures.stages_picture(made.results(*rows))
+def test_a_step_of_each_stage_stands_beside_that_of_its_twin() -> None:
+    wrong = pictures.stages_picture(made.sample_results(weights={(made.STAGES[3], 2): "c" * 64}))
+    assert wrong.description.startswith("stage0_single_gpu: 27.3 ms, 2.10 [1.63, 2.70] × as fast; ")
+    assert "stage3_ddp_torchrun: 28.3 ms, WRONG; python_ddp_torchrun: 59" in wrong.description
+    assert wrong.description.count("× as fast") == 6 and "95 % intervals" in wrong.caption
+    short = pictures.stages_picture(made.results(*made.short()["benchmarks"]))
+    assert short.description.startswith("stage0_single_gpu: 2.68 ms, 11.2 × as fast; ")
+    assert short.description.endswith("ms; python_trainer: failed") and "one run" in short.caption
+    rows = [row for row in made.short()["benchmarks"] if "/python" not in row["name"]]
+    assert pictures.stages_picture(made.results(*rows)) is None
+
+
+@pytest.mark.parametrize("ends", [(15, 17), (15, 22), (20, 90), (40, 500), (40, 2000)])
+def test_labels_of_a_logarithmic_axis_do_not_touch(ends: tuple[int, int]) -> None:
+    dots = [Dot("0", INK, False, Estimate(end), Estimate(98 + end / 1000)) for end in ends]
+    figure = draw_dots(("seconds", "%"), {"": dots}, [])
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()
+             if label.get_text() and label.get_window_extent().count_overlaps([figure.bbox])]
+    assert len(boxes) > 2
+    assert all(left.x1 + 4 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 # What the three kinds of colour-blindness make of linear red, green and blue: Machado, Oliveira

@@ -106,7 +106,7 @@ def test_every_id_is_there_once_and_every_reference_leads_to_one(sample: Page) -
 def test_has_every_picture_with_title_and_description(sample: Page) -> None:
     kinds = ("time", "accuracy", "scaling", "memory", "phases", "digits")
     expected = {f"{kind}-{recipe}" for kind in kinds for recipe in ("basicnet", "convnet")}
-    expected |= {"summary", "code", "width-convnet"}
+    expected |= {"stages", "summary", "code", "width-convnet"}
     assert sample.figures() == expected
     assert [svg["role"] for svg in sample.all("svg")] == ["img"] * len(expected)
     assert len(sample.all("desc")) == len(expected)
@@ -124,11 +124,16 @@ def test_page_and_pictures_have_the_colours_of_the_readers_choice_alone(sample: 
 
 def test_the_page_of_the_short_tier_has_what_was_measured_alone(page) -> None:
     found = page(made.short())
-    assert found.figures() == {"summary", "code", "memory-basicnet"}  # time and accuracy once
+    assert found.figures() == {"stages", "summary", "code", "memory-basicnet"}
+    places = [found.text.index(part) for part in (  # of a first screen
+        "and each stage trains 11.2 to 22.1 times (basicnet)", 'id="picture-stages"',
+        "<li>Fastest: ", "<li>Two processes ", "<table>", 'id="picture-summary"')]
+    assert places == sorted(places)
     assert len(found.all("h2")) == 5
     assert not {"Not run.", "not run", "not measured"} & set(found.texts)
     assert list(filter(None, found.texts))[-1] == MORE
-    assert "Python" not in " ".join(re.findall("<figcaption>.*?</figcaption>", found.text))
+    captions = re.findall("<figcaption>.*?</figcaption>", found.text)
+    assert ["Python" in caption for caption in captions] == [True, False, False, False]
 
 
 def test_a_wrong_stage_is_marked_in_table_and_pictures(sample: Page, page) -> None:
