@@ -48,9 +48,7 @@ def text_of(value: Any) -> str:
 
 def measured_fields(results: Results, file: int) -> dict[str, str]:
     """The load, and the ticks that the host gave to others between the start and the last run."""
-    loads, ticks = ([run.counters[name] for row in results.rows.values() for run in row.good
-                     if run.file == file and name in run.counters]
-                    for name in ("load", "steal_ticks"))
+    loads, ticks = (results.measured(file, name) for name in ("load", "steal_ticks"))
     found = {}
     if loads:
         found["load while measuring"] = f"{min(loads):.2f} to {max(loads):.2f}"

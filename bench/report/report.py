@@ -82,7 +82,7 @@ def page(results: Results, links: Mapping[str, Any] | None = None) -> str:
     claims = [*claims[1:], speed_claim(results), *claims[:1]]
     return templates.get_template("page.html").render(
         title="Seven ways to train: what each costs", theme=theme(), machine=machine_line(results),
-        headline=first,
+        warning=results.load_warning, headline=first,
         claims=[line for line in claims if line not in ("", first)],
         stages=pictures.stages_picture(results), sections=sections(results, links),
         limits=honesty(results), more=more(results), cell_class=cell_class, colour_of=colour_of,

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -171,6 +172,25 @@ class Results:
     def recipes(self) -> list[str]:
         return sorted({key.setup.recipe for key in self.rows} - {HF_DEFAULTS, DDP_PRACTICE})
 
+    def measured(self, file: int, name: str) -> list[float]:
+        """A counter of all runs of a file."""
+        return [run.counters[name] for row in self.rows.values() for run in row.good
+                if run.file == file and name in run.counters]
+
+    @cached_property
+    def load_warning(self) -> str:
+        """Of a load that makes times worthless; "" below.
+
+        The run itself keeps at most one process per CPU busy, or two on one CPU. Over twice that,
+        other programs had half of the machine or more. A build keeps fewer than twice busy.
+        """
+        for file, context in enumerate(self.contexts):
+            cpus, loads = int(context.get("num_cpus", 0)), self.measured(file, "load")
+            if loads and (load := median(loads)) > (most := 2 * max(2, cpus)):
+                return (f"warning: load {load:.1f} on {cpus} CPUs, expected at most {most}: times "
+                        "prove nothing; hint: repeat when idle")
+        return ""
+
     def setups(self, recipe: str, kinds: Sequence[str] = ("slice", "full")) -> list[Setup]:
         """Of a recipe, each once, every stage beside its twin, without variants."""
         found = {row.setup for row in self.of_kind(*kinds)
@@ -192,21 +212,22 @@ class Results:
         return self.ratio(setup, twin and twin.setup)
 
     def step_ratio(self, setup: Setup, program: str) -> Estimate | None:
-        """Time of a step of a program over that of a stage in its whole run."""
+        """Time of a step of a program over that of a stage in its whole run; None under load."""
         other, ours = self.row("brief", replace(setup, program=program)), self.row("full", setup)
-        if None in (other, ours) or not same_device(other, ours):
+        if None in (other, ours) or not same_device(other, ours) or self.load_warning:
             return None
         return ratio_of(other.step_ms, ours.step_ms)
 
     def ratio(self, first: Setup | None, second: Setup | None,
               measure: Callable[[Repetition], float | None] = attrgetter("seconds"),
               kind: str = "slice") -> Estimate | None:
-        """The median of a measure of one row over that of another; None on different devices.
+        """The median of a measure of one row over that of another; None on different devices, and
+        under load.
 
         The suite shuffles all repetitions, so those of two rows have no order in common.
         """
         rows = [setup and self.row(kind, setup) for setup in (first, second)]
-        if None in rows or not same_device(*rows):
+        if None in rows or not same_device(*rows) or self.load_warning:
             return None
         return ratio_of(*([value for one in row.good if (value := measure(one)) is not None]
                           for row in rows))

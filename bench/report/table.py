@@ -72,7 +72,8 @@ def short_text(results: Results) -> str:
     parts.append(wrapped(speed_claim(results)))
     parts = list(filter(None, parts)) or [
         "No row that this table shows was run: --markdown shows all."]
-    return "\n\n".join([machine_line(results), *parts, *map(wrapped, more(results))]) + "\n"
+    parts = [results.load_warning, machine_line(results), *parts, *map(wrapped, more(results))]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def markdown_cell(text: str) -> str:
@@ -100,7 +101,8 @@ def markdown_text(results: Results) -> str:
     tables = [stage_table(results), twin_table(results), rival_table(results),
               *(recipe_table(results, recipe) for recipe in results.recipes()),
               *(make(results) for make in FURTHER_TABLES)]
-    parts = [claims, *(markdown_table(table) for table in tables if table.rows),
+    parts = [results.load_warning, claims,
+             *(markdown_table(table) for table in tables if table.rows),
              "## Limits of these numbers", limits, *more(results)]
     return "\n\n".join(filter(None, parts)) + "\n"
 

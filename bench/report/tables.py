@@ -42,12 +42,14 @@ class Table:
 
 
 def table_of(title: str, rows: list[Cells], notes: list[str], texts: int = 1) -> Table:
-    """Without the columns that have no value in any row. A cell OWNER gives a row its colour."""
+    """Without the columns that have no value in any row, and without rows if no number has one. A
+    cell OWNER gives a row its colour."""
     frame = pandas.DataFrame(rows)
     programs = frame.pop(OWNER).tolist() if OWNER in frame else []
     empty = frame.isin([NOT_RUN, NOT_MEASURED, TWIN_NOT_RUN, FAILED]).all()
     kept = frame.loc[:, ~empty] if len(frame) else frame
-    return Table(title, tuple(kept.columns), kept.values.tolist(), notes, programs,
+    rows = [] if len(empty) > texts and empty[texts:].all() else kept.values.tolist()
+    return Table(title, tuple(kept.columns), rows, notes, programs,
                  texts - int(empty[:texts].sum()))
 
 
@@ -111,7 +113,7 @@ def usual_rows(results: Results, kind: str = "full") -> list[Row]:
 
 def python_text(results: Results, row: Row) -> str:
     """How many times as long a step of its twin takes."""
-    if not (twin := results.twin_row("brief", row.setup)):
+    if results.load_warning or not (twin := results.twin_row("brief", row.setup)):
         return NOT_MEASURED
     ratio = results.step_ratio(row.setup, twin.setup.program)
     return "-" if ratio is None else f"{ratio.value:.1f} x"
@@ -147,7 +149,7 @@ def stage_table(results: Results) -> Table:
         verdict = verdict_for(results, setup.recipe, setup.program)
         if verdict.state != EQUAL:
             notes.append(f"{setup.program}: {verdict.state}: {verdict.reason}.")
-    if briefs := results.of_kind("brief"):
+    if (briefs := results.of_kind("brief")) and not results.load_warning:
         notes[0] += (" Python: time of a step of its Python twin over that of the stage; the "
                      "twin's is one run of 30 steps.")
         notes += [f"{row.setup.program}: {row.error}." for row in briefs if row.error]
@@ -527,7 +529,7 @@ def summary(results: Results) -> list[str]:
     right = [row for row in right if row.setup.recipe == right[0].setup.recipe
              and row.device == right[0].device]
     lines = [equality_sentence(states, len(STAGES)),
-             fastest(results, right) if right else "",
+             fastest(results, right) if right and not results.load_warning else "",
              two_processes(results), tuned_sentence(results)]
     for what, name, write in (("memory", "peak_rss_bytes", lambda value: f"{megabytes(value)} MB"),
                               ("code", "user_lines", lambda value: f"{count(value)} lines")):

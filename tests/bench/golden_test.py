@@ -90,6 +90,9 @@ ROWS: dict[str, Callable[[], list[made.Entry]]] = {
     # The run on all CPUs is the one that is shown. Without checks none is the fastest.
     "threads": lambda: [made.full("basicnet", STAGE0, 10.0 * threads, 1, threads, 9841)
                         for threads in (1, 4, 2)],
+    "loaded": lambda: [row | {"load": 20.4} for row in (*made.short()["benchmarks"], *(
+        row for program in (STAGE0, TWIN, "libtorch_usual")
+        for row in made.slices("basicnet", program, 2.0, 1, 2)))],
     "devices": devices, "failures": failures, "recipes": recipes,
 }
 NAMES = sorted(path.name for path in FOLDER.iterdir())

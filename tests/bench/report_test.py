@@ -144,6 +144,16 @@ def test_a_wrong_stage_is_marked_in_table_and_pictures(sample: Page, page) -> No
     assert page(content).text == found.text != sample.text  # the same file gives the same page
 
 
+def test_under_a_load_no_time_is_compared(page) -> None:
+    content = made.short()
+    for row in content["benchmarks"]:
+        row["load"] = 20.4
+    found = page(content)
+    assert {"stages"} == page(made.short()).figures() - found.figures()
+    assert "warning: load 20.4 on 2 CPUs" in found.text and "Python" not in found.texts
+    assert found.text.count("All seven stages have equal weights") == 1
+
+
 def test_nothing_but_failures_is_a_page_too(page) -> None:
     row = made.failed("slice", "basicnet", "stage0_single_gpu", 1, 2)
     assert "failed: " in page({"context": made.CONTEXT, "benchmarks": [row]}).text
