@@ -24,7 +24,7 @@ from results import Results, Row, Setup
 from tables import curve_rows, name_text, place_cells, unusual, usual_row
 from words import (
     IDEAS, INK, MUTED, NOT_RUN, OPPONENTS, PHASES, STAGE_COLOURS, STAGES, TWINS, USUAL, colour_of,
-    idea_of, is_python, megabytes, percent, significant, stage_of, twin_of,
+    idea_of, is_python, percent, significant, stage_of, twin_of,
 )
 
 Points = dict[tuple[Setup, str], list[tuple[float, Estimate]]]  # of each line, with its label
@@ -44,59 +44,24 @@ def plain_setups(results: Results, recipe: str, *kinds: str) -> list[Setup]:
     return [setup for setup in results.setups(recipe, kinds) if setup.width == 1]
 
 
-def bar_of(results: Results, setup: Setup, estimate: Estimate | None, text: str,
-           floor: float | None = None) -> Bar:
-    return Bar(label_of(results, setup), colour_of(setup.program), is_python(setup.program),
-               estimate, text, floor, is_wrong(results, setup))
-
-
-def bar_picture(name: str, title: str, caption: str, unit: str, axis: str,
-                bars: list[Bar]) -> Picture | None:
-    """The caption explains outlines if there is one."""
-    if not any(bar.estimate for bar in bars):
-        return None
-    numbers = "; ".join(f"{bar.label}: {bar.text}" + f" {unit}" * bool(bar.estimate)
-                        for bar in bars)
-    twins = "Filled: C++; outlined: " + ("Python. " if name == "code" else "its Python twin. ")
-    caption = caption.replace("FILLED", twins if any(bar.outlined for bar in bars) else "")
-    return Picture(name, title, numbers, partial(draw_bars, axis, bars), caption.strip())
-
-
 def time_picture(results: Results, recipe: str) -> Picture | None:
     bars = []
     for setup in plain_setups(results, recipe, "slice"):
         row = results.row("slice", setup)
         time, percent = row.seconds(), row.counter("percent_of_floor")
-        bars.append(bar_of(results, setup, time, significant(time.value) if time else row.missing,
-                           time.value * percent / 100 if time and percent else None))
-    caption = (f"FILLED{BEHIND_NAME} Whisker: 95 % interval. Upright line: the floor, which is the "
+        bars.append(Bar(label_of(results, setup), colour_of(setup.program),
+                        is_python(setup.program), time,
+                        significant(time.value) if time else row.missing,
+                        time.value * percent / 100 if time and percent else None,
+                        is_wrong(results, setup)))
+    if not any(bar.estimate for bar in bars):
+        return None
+    numbers = "; ".join(f"{bar.label}: {bar.text}" + " s" * bool(bar.estimate) for bar in bars)
+    caption = ("Filled: C++; outlined: its Python twin. " * any(bar.outlined for bar in bars)
+               + f"{BEHIND_NAME} Whisker: 95 % interval. Upright line: the floor, which is the "
                "arithmetic at this machine's measured peak. Shorter is better.")
-    return bar_picture(f"time-{recipe}", f"Time of 200 steps, {recipe}", caption, "s",
-                       "seconds for 200 steps", bars)
-
-
-def memory_picture(results: Results, recipe: str) -> Picture | None:
-    bars = []
-    for setup in plain_setups(results, recipe, "slice", "full"):
-        rows = [row for kind in ("full", "slice") if (row := results.row(kind, setup))]
-        peaks = [peak for row in rows if (peak := row.counter("peak_rss_bytes")) is not None]
-        bars.append(bar_of(results, setup, Estimate(peaks[0] / 1e6) if peaks else None,
-                           megabytes(peaks[0]) if peaks else rows[0].missing))
-    caption = (f"FILLED{BEHIND_NAME} The sum of the peaks of the ranks; launcher and parent "
-               "processes are not counted. Shorter is better.")
-    return bar_picture(f"memory-{recipe}", f"Peak memory, {recipe}", caption, "MB",
-                       "megabytes, all ranks", bars)
-
-
-def code_picture(results: Results) -> Picture | None:
-    lines = {row.setup.program: counted for row in results.of_kind("full", "slice", "check")
-             if (counted := row.counter("user_lines")) is not None}
-    bars = [Bar(idea_of(program), colour_of(program), is_python(program), Estimate(lines[program]),
-                f"{lines[program]:.0f}")
-            for program in sorted(lines, key=lambda name: (stage_of(name), is_python(name), name))]
-    caption = ("Lines that are code in the program's own source file: without blank lines, "
-               "comments, #include and import. FILLED")
-    return bar_picture("code", "Code a user writes", caption, "lines", "lines of code", bars)
+    return Picture(f"time-{recipe}", f"Time of 200 steps, {recipe}", numbers,
+                   partial(draw_bars, "seconds for 200 steps", bars), caption)
 
 
 def phase_picture(results: Results, recipe: str) -> Picture | None:
@@ -245,8 +210,8 @@ def digits_picture(results: Results, recipe: str) -> Picture | None:
                    partial(digits.draw, shown), caption)
 
 
-RECIPE_PICTURES = (time_picture, accuracy_picture, scaling_picture, memory_picture, phase_picture,
-                   width_picture, digits_picture)
+RECIPE_PICTURES = (time_picture, accuracy_picture, scaling_picture, phase_picture, width_picture,
+                   digits_picture)
 
 
 def recipe_pictures(results: Results, recipe: str) -> list[Picture]:
@@ -254,7 +219,7 @@ def recipe_pictures(results: Results, recipe: str) -> list[Picture]:
 
 
 def all_pictures(results: Results) -> list[Picture]:
-    return [*filter(None, (summary_picture(results), code_picture(results))),
+    return [*filter(None, [summary_picture(results)]),
             *(one for recipe in results.recipes() for one in recipe_pictures(results, recipe))]
 
 

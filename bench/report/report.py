@@ -60,8 +60,7 @@ def link_sections(record: Mapping[str, Any]) -> list[Section]:
 def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]:
     """In the order of the page, each with the parts that have something to show."""
     found: list[Section] = [
-        ("The seven stages", [stage_table(results), [pictures.summary_picture(results),
-                                                     pictures.code_picture(results)]])]
+        ("The seven stages", [stage_table(results), [pictures.summary_picture(results)]])]
     found += [(table.title, [table]) for table in (twin_table(results), rival_table(results))]
     for recipe in results.recipes():
         table = recipe_table(results, recipe)

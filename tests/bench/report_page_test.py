@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif("LADDER_FULL" not in os.environ, reason="needs L
 BROWSER = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
            "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
            "--allow-file-access-from-files", "--enable-logging=stderr")  # tools/setup.sh full
-# Six of each recipe, the widths of one, the code, the stages, the summary, and three of links.
-PICTURES = 19
+# Five of each recipe, the widths of one, the stages, the summary, and three of links.
+PICTURES = 16
 SMALLEST_TEXT = 8.0  # pixels
 
 # Chromium has no window of 400 pixels: a frame of that width has, and the media queries see it.
