@@ -475,7 +475,8 @@ Command command_of(const Case& row, const Places& places, const std::filesystem:
   append(command.arguments, length_of(row));
   if (row.kind == Kind::kCheck) append(command.arguments, check_of(row));
   if (row.kind == Kind::kPhases) append(command.arguments, {"--trace", folder / kTraceFile});
-  if (!is_twin(row)) append(command.arguments, {"--quiet"});
+  // Whole runs show their steps.
+  if (!is_twin(row) && row.kind != Kind::kFull) append(command.arguments, {"--quiet"});
   if (stage_of(row.program) == 3) {
     command.environment.emplace("OMP_NUM_THREADS", std::to_string(row.threads));
   }

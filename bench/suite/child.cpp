@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <vector>
 
 #include "ladder/core/clock.h"
@@ -86,16 +88,18 @@ class Setting {
 
 enum class Wait { kEnded, kSignal, kTooLong };
 
-Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::seconds time) {
+Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::seconds time,
+              const std::function<void()>& each_second) {
   std::array<pollfd, 2> events = {
       pollfd{.fd = child.get(), .events = POLLIN, .revents = 0},
       pollfd{.fd = signals == nullptr ? -1 : signals->fd(), .events = POLLIN, .revents = 0}};
   const double until = steady_seconds() + std::chrono::duration<double>(time).count();
   for (;;) {
-    const double left = std::max(0.0, until - steady_seconds());
+    const double left = std::clamp(until - steady_seconds(), 0.0, 1.0);
     const int ready = ::poll(events.data(), events.size(), static_cast<int>(left * 1e3) + 1);
     if (ready > 0) return events[0].revents != 0 ? Wait::kEnded : Wait::kSignal;
-    if (ready == 0 || errno != EINTR) return Wait::kTooLong;
+    if (steady_seconds() >= until || (ready < 0 && errno != EINTR)) return Wait::kTooLong;
+    each_second();
   }
 }
 
@@ -123,7 +127,7 @@ std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) 
 }  // namespace
 
 ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
-                   std::chrono::seconds deadline) {
+                   std::chrono::seconds deadline, const std::function<void()>& each_second) {
   const SignalGuard signals;
   Setting setting(command, folder);
   ChildEnd end{.started_at = steady_seconds()};
@@ -133,10 +137,10 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
     return end;
   }
   const UniqueFd child(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  const auto waited = wait_for(child, &signals, deadline);
+  const auto waited = wait_for(child, &signals, deadline, each_second);
   if (waited != Wait::kEnded) {
     ::kill(-pid, SIGTERM);
-    if (wait_for(child, nullptr, kGrace) != Wait::kEnded) ::kill(-pid, SIGKILL);
+    if (wait_for(child, nullptr, kGrace, each_second) != Wait::kEnded) ::kill(-pid, SIGKILL);
   }
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -148,6 +152,17 @@ ChildEnd run_child(const Command& command, const std::filesystem::path& folder,
   if (!end.failure.empty()) end.failure += "; " + last_words_of(folder / "stderr");
   end.available = !WIFEXITED(status) || WEXITSTATUS(status) != kNotAvailable;
   return end;
+}
+
+std::string steps_in(const std::filesystem::path& path) {
+  static const std::regex kBar(R"(epoch \d+/\d+( \d+/\d+) .*)");
+  std::ifstream file(path);
+  std::string found;
+  std::smatch match;
+  for (std::string line; std::getline(file, line);) {
+    if (std::regex_match(line, match, kBar)) found = match[1];
+  }
+  return found;
 }
 
 }  // namespace ladder::bench

@@ -170,7 +170,8 @@ class Runner {
   std::string run_once(const Case& row, benchmark::State& state) {
     for (const char* name : {kMetricsFile, kTraceFile}) fs::remove(options_.folder / name);
     const auto end =
-        run_child(command_of(row, options_.places, options_.folder), options_.folder, kDeadline);
+        run_child(command_of(row, options_.places, options_.folder), options_.folder, kDeadline,
+                  [&] { turns_.show(row, steps_in(options_.folder / "stderr")); });
     if (!end.available) throw NotAvailable(end.failure);
     if (!end.failure.empty()) {
       // ./run is about the stages: a Python without torch is no failure of it.

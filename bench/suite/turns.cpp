@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -37,8 +38,14 @@ void Turns::announce(const Case& row, int runs) {
 
 void Turns::begin(const Case& row) {
   ++begun_;
+  row_began_ = clock_();
+  show(row, "");
+}
+
+void Turns::show(const Case& row, const std::string& steps) {
   if (!terminal_) return;
-  fmt::print(stream_, "{}  {}{}\x1b[K\r", heading(row), work_of(row), remaining());
+  const double work = std::min(clock_() - row_began_, 0.9 * usual_seconds(row));
+  fmt::print(stream_, "{}  {}{}{}\x1b[K\r", heading(row), work_of(row), steps, remaining(work));
   std::fflush(stream_);
 }
 
@@ -48,7 +55,7 @@ void Turns::end(const Case& row, const std::string& result) {
   if (terminal_) {
     fmt::print(stream_, "{}  {}\x1b[K\n", heading(row), result);
   } else {
-    fmt::print(stream_, "{}  {}{}\n", heading(row), result, remaining());
+    fmt::print(stream_, "{}  {}{}\n", heading(row), result, remaining(0.0));
   }
   std::fflush(stream_);
 }
@@ -65,13 +72,14 @@ std::string Turns::heading(const Case& row) const {
   return text;
 }
 
-// The usual speed counts as much as this many seconds of measurement.
-std::string Turns::remaining() const {
+// `work` are the usual seconds of what the row under way has done. The usual speed counts as much
+// as kTrusted seconds of measurement.
+std::string Turns::remaining(double work) const {
   constexpr double kTrusted = 20.0;
   constexpr double kMinute = 60.0;
   constexpr double kTen = 10.0;
-  const double slowness = (clock_() - started_ + kTrusted) / (work_done_ + kTrusted);
-  const double seconds = work_left_ * slowness;
+  const double slowness = (clock_() - started_ + kTrusted) / (work_done_ + work + kTrusted);
+  const double seconds = (work_left_ - work) * slowness;
   if (seconds < 0.5) return "";
   if (seconds < 1.5 * kMinute) {
     return fmt::format("  about {:.0f} s left", std::ceil(seconds / kTen) * kTen);

@@ -143,7 +143,7 @@ TEST(Cases, FlagsAreThoseOfTheRow) {
             "runs/child.jsonl --epochs 1 --limit-train 14080 --limit-test 64 --quiet"},
            {with_kind(Kind::kCheck, stage0),
             "runs/child.jsonl --epochs 1 --limit-train 640 --limit-test 200 --device cpu --quiet"},
-           {with_kind(Kind::kFull, stage0), "runs/child.jsonl --quiet"},
+           {with_kind(Kind::kFull, stage0), "runs/child.jsonl"},
            {with_kind(Kind::kPhases, stage0),
             "runs/child.jsonl --epochs 1 --limit-train 320 --limit-test 32 "
             "--trace runs/child.trace.json --quiet"},
@@ -400,6 +400,23 @@ TEST(Child, EndsAtItsDeadlineWithAllThatItStarted) {
   EXPECT_LT(end.seconds, 20.0);
 }
 
+TEST(Child, IsWatchedEachSecond) {
+  const TemporaryFolder folder;
+  const auto go = folder.file("go");
+  const Command command = {
+      .arguments = {"/bin/sh", "-c",
+                    fmt::format("echo 'epoch 1/1 2/9  loss 1' >&2; until [ -f {} ]; do :; done",
+                                go)},
+      .environment = {}};
+  std::string steps;
+  const auto watch = [&] {
+    steps = steps_in(folder.file("stderr"));
+    folder.write("go", "");
+  };
+  EXPECT_EQ(run_child(command, folder.path(), std::chrono::seconds(60), watch).failure, "");
+  EXPECT_EQ(steps, " 2/9");
+}
+
 // What is written for six whole runs, of which the first takes half of the usual time, and a check.
 std::string text_of_turns(bool terminal) {
   const CapturedStream stream;
@@ -413,6 +430,7 @@ std::string text_of_turns(bool terminal) {
     const auto& row = i < 6 ? whole : check;
     turns.begin(row);
     now += i < 6 ? 9.0 : 1.5;
+    if (i == 0) turns.show(row, " 9/10");
     turns.end(row, "result");
   }
   std::string text;
@@ -428,8 +446,9 @@ TEST(Turns, EachRowAddsALineWithTheRemainingTimeAtTheMeasuredSpeed) {
   EXPECT_EQ(std::ranges::count(text, '\n'), 7) << text;
   const std::string row = "[1/7] stage0_single_gpu     basicnet  1 x 1  fp32  ";  // is redrawn
   const auto terminal = text_of_turns(true);
-  EXPECT_TRUE(
-      terminal.starts_with(row + "training  about 2 min left\x1b[K\r" + row + "result\x1b[K\n"))
+  EXPECT_TRUE(terminal.starts_with(row + "training  about 2 min left\x1b[K\r" + row +
+                                   "training 9/10  about 2 min left\x1b[K\r" + row +
+                                   "result\x1b[K\n"))
       << terminal;
 }
 
