@@ -153,12 +153,12 @@ LINKS = "--links ROOT/runs/links.json "
 
 @pytest.mark.parametrize("flags, code, tier, more, links, targets", [
     ([], 0, "short", "", "", "stages suite"),
-    (["bench"], 0, "bench", "", LINKS, "stages suite libtorch_usual"),
-    (["bench", "--quick"], 0, "quick", "", "", "stages suite"),
+    (["bench"], 0, "bench", "", LINKS, "stages zero_redundancy pipeline suite libtorch_usual"),
+    (["bench", "--quick"], 0, "quick", "", "", "stages zero_redundancy pipeline suite"),
     # The page of a long tier shows the other one and the links.
-    (["whole"], 0, "whole", "ROOT/runs/bench.json ", LINKS, "stages suite libtorch_usual"),
+    (["whole"], 0, "whole", "ROOT/runs/bench.json ", LINKS, "stages zero_redundancy pipeline suite libtorch_usual"),
     # Runs that failed are shown and make the exit code.
-    (["bench", "--fails"], 1, "bench", "", LINKS, "stages suite libtorch_usual")])
+    (["bench", "--fails"], 1, "bench", "", LINKS, "stages zero_redundancy pipeline suite libtorch_usual")])
 def test_a_comparison(checkout: Checkout, flags: list[str], code: int, tier: str, more: str,
                       links: str, targets: str) -> None:
     (checkout.root / "runs/links.json").write_text("{}\n")
