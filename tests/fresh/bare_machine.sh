@@ -161,11 +161,12 @@ times=()
 status=0
 if [[ $user != root && ! ${more[*]} ]]; then
   inside "$user" "${commands[0]}" &>"$folder/printed"
-  line=$(sed -n 's/^setup: *\(su - -c .*\)/\1/p' "$folder/printed")
+  line=$(sed -n 's/^setup: *\(su - -c .*\)/\1/p' "$folder/printed" | tr -d '\r')
   [[ $line ]] || die "without root, ${commands[0]} printed no line to type: $(<"$folder/printed")"
   say "root types: $line"
   status=0
-  inside root "$line" >/dev/null
+  inside root "$line" &>"$folder/printed"
+  ((!status)) || die "exit code $status: $(<"$folder/printed")"
 fi
 for command in "${commands[@]}"; do
   say "\$ $command"
