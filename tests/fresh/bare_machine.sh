@@ -149,7 +149,8 @@ inside() {
         sed -E "s/^(MemTotal|MemFree|MemAvailable):.*/\1: $(($3 << 20)) kB/" /proc/meminfo >"$1/run/meminfo"
         mount --bind "$1/run/meminfo" "$1/proc/meminfo"
       fi
-      exec chroot --userspec="$4:$4" "$1" env -i "${@:7}" bash -c "cd \"\$1\" && $6" - "$5"
+      # Not exec: a change of user would end what kills the first process of the namespace.
+      chroot --userspec="$4:$4" "$1" env -i "${@:7}" bash -c "cd \"\$1\" && $6" - "$5"
     ' - "$folder/root" "$tmp" "$memory" "$ids" "$clone" "$command" "PATH=$paths" "${variables[@]}"
   ) </dev/null &
   child=$!
