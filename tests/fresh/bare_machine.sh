@@ -130,7 +130,7 @@ inside() {
   local command=$2 paths=/usr/local/bin:/usr/bin:/bin ids=1000
   [[ $1 != root ]] || paths=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ids=0
   [[ ! $terminal ]] || command="stty cols 80; $command"
-  [[ ! $terminal ]] || command="script --quiet --return --command $(printf '%q' "$command") /dev/null < <(exec sleep infinity)" # at its end script spins
+  [[ ! $terminal ]] || command="exec script --quiet --return --command $(printf '%q' "$command") /dev/null < <(exec sleep infinity)" # at its end script spins
   # shellcheck disable=SC2016 # expanded by the inner shell
   (
     if [[ $memory ]]; then
