@@ -7,7 +7,6 @@
 
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 
@@ -23,8 +22,8 @@ void JoinedRounds::count_next(bool has_batch) {
   }
 }
 
-void JoinedRounds::require_same(const torch::Tensor& batch) {
-  const auto digests = all_gather_text(batch.defined() ? tensor_digest(batch) : "", group_);
+void JoinedRounds::require_same(const std::string& digest) {
+  const auto digests = all_gather_text(digest, group_);
   if (std::ranges::count(digests, digests.front()) == group_.world_size()) return;
   throw UsageError::conflict(
       "Accelerator::prepare", "the processes read other first batches",

@@ -7,11 +7,14 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/comm/process_group.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 
@@ -32,8 +35,8 @@ class JoinedRounds {
   void count_next(bool has_batch);
 
   // For one sequence that all processes read: throws UsageError, on all, if the first batches
-  // differ. A collective. `batch` may be undefined.
-  void require_same(const torch::Tensor& batch);
+  // differ. A collective.
+  void require_same(const std::string& digest);
 
   // Begins the counted round, unless no process has a batch.
   bool begin(bool has_batch);
@@ -58,15 +61,78 @@ concept BatchRange =
     (!std::is_lvalue_reference_v<Range> &&
      requires(Range& range) { range->begin() != range->end(); });
 
+// Whether `Batch` is a class with public members and without a base, whose members a structured
+// binding takes: at most eight.
 template <typename Batch>
-torch::Tensor tensor_of_batch(const Batch& batch) {
-  if constexpr (requires(torch::Tensor tensor) { tensor = batch; }) {
-    return batch;
-  } else if constexpr (requires(torch::Tensor tensor) { tensor = batch.data; }) {
-    return batch.data;
-  } else {
-    return {};
+struct BaseOf {
+  template <typename Base>
+    requires(std::is_base_of_v<Base, Batch> && !std::is_same_v<Base, Batch>)
+  operator Base() const;  // NOLINT(google-explicit-constructor)
+};
+template <typename Batch>
+constexpr bool kIsStruct = std::is_aggregate_v<Batch> && std::is_class_v<Batch> && !requires {
+  Batch{BaseOf<Batch>()};
+} && !requires { Batch{{}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+
+// The contents of a batch, for a comparison of the processes: tensors, numbers, texts, and what
+// holds such: structs, ranges, pairs, tuples, smart pointers, a member tensors(). "" for any other
+// class.
+template <typename Batch>
+std::string digest_of_batch(const Batch& batch) {
+  std::string text;
+  [[maybe_unused]] const auto add = [&text](const auto&... parts) {
+    ((text += digest_of_batch(parts) + ' '), ...);
+  };
+  if constexpr (std::is_convertible_v<Batch, torch::Tensor>) {
+    const torch::Tensor tensor = batch;
+    return tensor.defined() ? tensor_digest(tensor) : "";
+  } else if constexpr (std::is_arithmetic_v<Batch> || std::is_enum_v<Batch>) {
+    add(torch::scalar_tensor(static_cast<double>(batch), torch::kDouble));
+  } else if constexpr (requires { std::string(batch); }) {
+    return std::string(batch);
+  } else if constexpr (requires { batch.tensors(); }) {
+    add(batch.tensors());
+  } else if constexpr (requires { std::begin(batch) != std::end(batch); }) {
+    for (const auto& each : batch) {
+      if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(each)>, Batch>) add(each);
+    }
+  } else if constexpr (requires { std::tuple_size<Batch>::value; }) {
+    std::apply(add, batch);
+  } else if constexpr (requires { *batch, batch.operator->(), static_cast<bool>(batch); }) {
+    if (batch) add(*batch);
+  } else if constexpr (kIsStruct<Batch>) {
+    if constexpr (std::is_empty_v<Batch>) {
+    } else if constexpr (requires { Batch{{}, {}, {}, {}, {}, {}, {}, {}}; }) {
+      const auto& [a, b, c, d, e, f, g, h] = batch;
+      add(a, b, c, d, e, f, g, h);
+    } else if constexpr (requires { Batch{{}, {}, {}, {}, {}, {}, {}}; }) {
+      const auto& [a, b, c, d, e, f, g] = batch;
+      add(a, b, c, d, e, f, g);
+    } else if constexpr (requires { Batch{{}, {}, {}, {}, {}, {}}; }) {
+      const auto& [a, b, c, d, e, f] = batch;
+      add(a, b, c, d, e, f);
+    } else if constexpr (requires { Batch{{}, {}, {}, {}, {}}; }) {
+      const auto& [a, b, c, d, e] = batch;
+      add(a, b, c, d, e);
+    } else if constexpr (requires { Batch{{}, {}, {}, {}}; }) {
+      const auto& [a, b, c, d] = batch;
+      add(a, b, c, d);
+    } else if constexpr (requires { Batch{{}, {}, {}}; }) {
+      const auto& [a, b, c] = batch;
+      add(a, b, c);
+    } else if constexpr (requires { Batch{{}, {}}; }) {
+      const auto& [a, b] = batch;
+      add(a, b);
+    } else if constexpr (requires { Batch{{}}; }) {
+      const auto& [a] = batch;
+      add(a);
+    }
+  } else if constexpr (requires { batch.data, batch.target; }) {
+    add(batch.data, batch.target);
+  } else if constexpr (requires { batch.data; }) {
+    add(batch.data);
   }
+  return text;
 }
 
 // Any range of batches, of any type and without a known length, for several processes.
@@ -77,7 +143,7 @@ torch::Tensor tensor_of_batch(const Batch& batch) {
 // the processes that still have a batch. Each batch needs a collective of one number.
 //
 // prepare deals one sequence of batches, which must be the same on all processes: seed a range that
-// shuffles. A pass compares the first batch, if it is a tensor or has one as its member `data`.
+// shuffles. A pass compares the first batch; see digest_of_batch.
 // join takes what each process has of its own.
 //
 // Batches with a member to(device), such as tensors, are moved to the device. The position is in no
@@ -132,8 +198,7 @@ class JoinedBatches<Range>::Iterator {
         inner_(batches.range().begin()),
         rounds_(std::make_unique<JoinedRounds>(batches.group_, batches.gradients_)) {
     if (batches.parts_ > 1) {
-      rounds_->require_same(inner_ != batches.range().end() ? tensor_of_batch(*inner_)
-                                                            : torch::Tensor());
+      rounds_->require_same(inner_ != batches.range().end() ? digest_of_batch(*inner_) : "");
     }
     fetch();
     ++*this;
